@@ -112,6 +112,13 @@ fn large_calls_of_a_caller_at_its_memory_share_are_deferred() {
         let told = error(&told, -32003);
         assert!(told["data"]["retry_after_ms"].is_u64(), "{told}");
         assert!(told["message"].as_str().unwrap().contains("share of `server.max_memory_mb`"), "{told}");
+        // Also at a door whose HTTP status is that of the message only.
+        let body =
+            json!({ "jsonrpc": "3.0", "id": 1, "method": "gate", "params": { "payload": dense(110_000) } });
+        let headers = [("Content-Type", "application/json"), ("X-API-Key", tokens[0].as_str())];
+        let busy = client.request("POST", "/run", &headers, body.to_string().as_bytes());
+        assert_eq!(busy.status, 200, "{}", busy.text());
+        assert_eq!(busy.json()["error"]["data"]["status_code"], "BUSY", "{}", busy.text());
         // Small calls go on, and so does the other caller, whose large call runs.
         let small = mine(execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
         assert_eq!(result(&rpc(&mut client, &tokens[0], "a2g/execute", &small))["status"], "SUCCESS");

@@ -526,13 +526,13 @@ fn caller_commands_show_a_token_once_and_store_only_its_hash() {
 }
 
 /// A root of the test's own, and what it signed, in files.
-struct Authority {
+pub struct Authority {
     folder: TempDir,
     root: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let root = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -541,12 +541,12 @@ impl Authority {
         authority
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Signs a certificate for these names, and writes it and its key to `NAME.pem` and `NAME.key`.
-    fn issue(&self, name: &str, for_names: Vec<SanType>) {
+    pub fn issue(&self, name: &str, for_names: Vec<SanType>) {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.subject_alt_names = for_names;
         let key = KeyPair::generate().unwrap();
@@ -558,7 +558,7 @@ impl Authority {
     }
 
     /// Serves with the certificate of `name`.
-    fn serving(&self, options: Options, name: &str, client_ca: Option<&Authority>) -> Options {
+    pub fn serving(&self, options: Options, name: &str, client_ca: Option<&Authority>) -> Options {
         let mut tls = json!({
             "certificate": self.path(&format!("{name}.pem")),
             "key": self.path(&format!("{name}.key")),
@@ -607,7 +607,7 @@ impl Authority {
     }
 }
 
-fn dns(name: &str) -> SanType {
+pub fn dns(name: &str) -> SanType {
     SanType::DnsName(name.try_into().unwrap())
 }
 

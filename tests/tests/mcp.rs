@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 pub const LATEST: &str = "2026-07-28";
 
@@ -308,9 +308,9 @@ fn a_tool_that_is_not_listed_reveals_neither_name_nor_header() {
 
 /// `a2g-executor mcp` in a folder of its own.
 pub struct Host {
-    child: Child,
+    process: Process,
     input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    output: Option<BufReader<ChildStdout>>,
     folder: tempfile::TempDir,
     /// Beside the folder that tools may use: they must not reach the journal.
     state: tempfile::TempDir,
@@ -331,24 +331,53 @@ impl Host {
     /// Starts one that uses an executor which runs already.
     pub fn connect(address: SocketAddr, more: &[&str]) -> Self {
         let url = format!("http://{address}/mcp");
-        Self::spawn(&[&["--connect", &url], more].concat(), None)
+        Self::connect_to(&url, more)
+    }
+
+    /// Starts one that uses a server at this URL.
+    pub fn connect_to(url: &str, more: &[&str]) -> Self {
+        Self::spawn(&[&["--connect", url], more].concat(), None)
     }
 
     fn spawn(arguments: &[&str], shared: Option<&Path>) -> Self {
         let (folder, state) =
             (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-        let mut child = Command::new(program())
-            .arg("mcp")
-            .args(arguments)
-            .current_dir(folder.path())
-            .env("XDG_STATE_HOME", shared.unwrap_or(state.path()))
-            .env("XDG_CACHE_HOME", cache())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self { input: child.stdin.take(), output, child, folder, state }
+        let mut process = Process::spawn(
+            "host",
+            Command::new(program())
+                .arg("mcp")
+                .args(arguments)
+                .current_dir(folder.path())
+                .env("XDG_STATE_HOME", shared.unwrap_or(state.path()))
+                .env("XDG_CACHE_HOME", cache())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped()),
+        );
+        let output = process.child().stdout.take().map(BufReader::new);
+        Self { input: process.child().stdin.take(), output, process, folder, state }
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Closes standard input, and gives the messages until the end.
+    pub fn finish(mut self) -> Vec<Value> {
+        drop(self.input.take());
+        let lines = self.output.take().expect("it is open").lines();
+        let reading = std::thread::spawn(move || {
+            lines.map(|line| serde_json::from_str(&line.expect("a line")).expect("JSON")).collect()
+        });
+        let ended = self.process.wait_for_exit();
+        assert!(ended.success(), "{}", self.process.stderr());
+        reading.join().expect("messages")
+    }
+
+    /// Closes standard output, and gives the exit status once standard input is closed, too.
+    pub fn abandon(mut self) -> std::process::ExitStatus {
+        drop(self.output.take());
+        drop(self.input.take());
+        self.process.wait_for_exit()
     }
 
     pub fn send(&mut self, message: &Value) {
@@ -358,7 +387,7 @@ impl Host {
 
     pub fn receive(&mut self) -> Value {
         let mut line = String::new();
-        self.output.read_line(&mut line).expect("a line");
+        self.output.as_mut().expect("it is open").read_line(&mut line).expect("a line");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
@@ -375,34 +404,137 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         drop(self.input.take());
-        let ended = self.child.wait();
-        assert!(std::thread::panicking() || ended.expect("it ends").success());
+        if !std::thread::panicking() && self.output.is_some() {
+            assert!(self.process.wait_for_exit().success(), "{}", self.process.stderr());
+        }
     }
+}
+
+/// The text of a result that is an error.
+fn error_text(answer: &Value) -> &str {
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    answer["result"]["content"][0]["text"].as_str().expect("a text")
 }
 
 #[test]
 fn a_host_needs_no_configuration() {
     let mut host = Host::start(&[]);
+    let journal = host.state.path().join("a2g-executor/journal.db");
+    host.process().line_with(&format!("the journal of this process is {}", journal.display()));
     let listed = host.ask(&request(1, "tools/list", json!({})));
-    assert!(listed["result"]["tools"].as_array().expect("tools").len() > 5, "{listed}");
+    let tools = listed["result"]["tools"].as_array().expect("tools");
+    assert!(tools.len() > 5 && tools.iter().all(|tool| tool["name"] != "http_fetch"), "{listed}");
     let inside = json!({ "path": host.path("notes.txt"), "content": "hi" });
     let answer = host.ask(&call(2, "write_file", &inside));
     assert_eq!(answer["result"]["isError"], false, "{answer}");
     assert_eq!(std::fs::read_to_string(host.folder.path().join("notes.txt")).expect("a file"), "hi");
-    let outside = host.ask(&call(3, "write_file", &json!({ "path": "/etc/notes.txt", "content": "hi" })));
-    assert_eq!(outside["result"]["_meta"]["a2g/error"]["blocked_by"], "verdict_denied", "{outside}");
+    // Each refusal says what to change, and nothing of a policy that nobody has written.
+    for (id, tool, arguments, expected) in [
+        (3, "write_file", json!({ "path": "/etc/notes.txt", "content": "hi" }), "`--scope`"),
+        (4, "write_file", json!({ "path": "notes.txt", "content": "hi" }), "write it in full, inside"),
+        (5, "http_fetch", json!({ "url": "http://localhost/" }), "grants none without `--config`"),
+    ] {
+        let refused = host.ask(&call(id, tool, &arguments));
+        let text = error_text(&refused);
+        assert!(text.contains(expected) && !text.contains("capabilities.tools"), "{text}");
+        assert_eq!(refused["result"]["_meta"]["a2g/error"]["blocked_by"], "verdict_denied", "{refused}");
+    }
     let bad = host.ask(&json!([]));
     assert_eq!((&bad["error"]["code"], bad.get("id")), (&json!(-32600), None), "{bad}");
-    assert!(host.state.path().join("a2g-executor/journal.db").exists());
+    for message in [request(6, "server/discover", json!({})), initialize_request(json!({}))] {
+        let answer = host.ask(&message);
+        let told = answer["result"]["instructions"].as_str().expect("a text");
+        for expected in [&*host.path("**"), "no network", journal.to_str().expect("UTF-8")] {
+            assert!(told.contains(expected), "{expected}: {told}");
+        }
+    }
 }
 
 #[test]
 fn a_second_host_of_one_user_writes_another_journal() {
-    let first = Host::start(&[]);
+    let mut first = Host::start(&[]);
     let journal = first.state.path().join("a2g-executor/journal.db");
-    eventually("the journal is there", || journal.exists().then_some(()));
+    first.process().line_with("journal.db");
     let mut second = Host::start_with(&["--read-only"], Some(first.state.path()));
+    second.process().line_with("journal-2.db");
     let answer = second.ask(&call(1, "write_file", &json!({ "path": second.path("x"), "content": "hi" })));
-    assert_eq!(answer["result"]["isError"], true, "{answer}");
-    assert!(journal.with_file_name("journal-2.db").exists());
+    assert!(error_text(&answer).contains("`--read-only`"), "{answer}");
+    let discovered = second.ask(&request(2, "server/discover", json!({})));
+    let told = discovered["result"]["instructions"].as_str().expect("a text");
+    assert!(told.contains("for reading only"), "{told}");
+    // Not with the defaults: their scope has the folder of temporary files, where this journal is.
+    let config = first.state.path().join("executor.toml");
+    let text = format!("journal.path = {}\nceilings.filesystem_scope = []\n", json!(journal));
+    std::fs::write(&config, text).expect("a file");
+    let list = |option: &str, path: &Path| {
+        let output = run(["journal", "list", option, path.to_str().expect("UTF-8")]);
+        let text = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    let other = journal.with_file_name("journal-2.db");
+    assert!(list("--config", &config).contains(other.to_str().expect("UTF-8")));
+    assert!(!list("--journal", &journal).contains("journal-2"));
+}
+
+#[test]
+fn a_scope_that_has_the_journal_is_refused_by_its_own_name() {
+    let home = tempfile::tempdir().expect("a folder");
+    let folder = |name: &str| {
+        let path = home.path().join(name);
+        std::fs::create_dir_all(&path).expect("a folder");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let (state, project, inner) = (folder("state"), folder("project"), folder("project/inner"));
+    let tools = tools();
+    for (scopes, expected) in [
+        (vec![home.path().to_str().expect("UTF-8")], "has the journal"),
+        (vec![&*state], "has the journal"),
+        (vec![&*project, &*inner], "name one of the two"),
+    ] {
+        let mut command = Command::new(program());
+        command.arg("mcp").arg("--tools").arg(&tools).current_dir(home.path());
+        command.args(scopes.iter().flat_map(|scope| ["--scope", scope])).env("XDG_STATE_HOME", &state);
+        let output = run_to_end(command, b"");
+        let text = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains("`--scope`") && text.contains(expected), "{text}");
+        assert!(!text.contains("filesystem_scope") && !text.contains("line"), "{text}");
+    }
+}
+
+#[test]
+fn a_folder_without_tools_is_announced() {
+    let empty = tempfile::tempdir().expect("a folder");
+    let mut host = Host::spawn(&["--tools", empty.path().to_str().expect("UTF-8")], None);
+    host.process().line_with("there are no tools");
+    assert_eq!(host.ask(&request(1, "tools/list", json!({})))["result"]["tools"], json!([]));
+}
+
+/// What is open when standard input ends does not keep the process: a question to the person, or a subscription.
+#[test]
+fn the_end_of_standard_input_ends_questions_and_subscriptions() {
+    let mut host = Host::start(&[]);
+    host.ask(&initialize_request(json!({ "elicitation": {} })));
+    let arguments = json!({ "path": host.path("x"), "content": methods::ESCALATES });
+    host.send(&json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": { "name": "write_file", "arguments": arguments } }));
+    while host.receive()["method"] != "elicitation/create" {}
+    let last = host.finish();
+    let last = last.last().expect("the answer to the call");
+    assert_eq!((&last["id"], &last["result"]["isError"]), (&json!(2), &json!(true)), "{last}");
+
+    let mut host = Host::start(&[]);
+    let filter = json!({ "toolsListChanged": true, "resourcesListChanged": true });
+    let listening = host.ask(&request(1, "subscriptions/listen", json!({ "notifications": filter })));
+    assert_eq!(listening["method"], "notifications/subscriptions/acknowledged", "{listening}");
+    host.finish();
+
+    // Nobody reads the answers.
+    let mut host = Host::start(&[]);
+    host.ask(&request(1, "tools/list", json!({})));
+    for id in 2..40 {
+        host.send(&request(id, "tools/list", json!({})));
+    }
+    host.abandon();
 }

@@ -65,6 +65,7 @@ fn an_approver_decides_in_a_form_and_the_call_runs_once() {
     for text in [AGENT, "write_file", "/workspace/x", ESCALATES, "governor"] {
         assert!(shown.contains(text), "{text}: {shown}");
     }
+    assert!(!shown.contains("g2a/directive"), "this form is where the person decides: {shown}");
     people.executor.assert_workspace_is_empty("nobody has decided");
     let approved = answered(&message, &asked, "accept", Some("approve"));
     let done = people.post(&people.both, &approved);
@@ -270,6 +271,63 @@ fn the_person_at_a_host_decides() {
     };
     assert_eq!(done["result"]["isError"], false, "{done}");
     assert_eq!(std::fs::read_to_string(host.path("y")).expect("a file"), ESCALATES);
+}
+
+/// Nobody reaches a port of this process, so no approver is named, and no task waits for one.
+#[test]
+fn a_host_without_forms_learns_what_it_can_do() {
+    let mut host = Host::start(&[]);
+    let plain = call(1, "write_file", &json!({ "path": host.path("x"), "content": ESCALATES }));
+    let mut with_tasks = plain.clone();
+    let capabilities = &mut with_tasks["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+    capabilities["extensions"] = json!({ "io.modelcontextprotocol/tasks": {} });
+    for message in [plain, with_tasks] {
+        let answer = host.ask(&message);
+        assert_eq!(answer["result"]["isError"], true, "{answer}");
+        let text = answer["result"]["content"][0]["text"].as_str().expect("a text");
+        for expected in ["a host that shows forms", "mcp --connect", "a2g/intent_id"] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert!(!text.contains("g2a/directive"), "{text}");
+    }
+    assert!(!std::path::Path::new(&host.path("x")).exists());
+}
+
+/// The roles are those at the time of the answer, not of the call.
+#[test]
+fn an_approver_who_is_removed_decides_nothing_in_a_session() {
+    let list = List::new();
+    let both = list.add("both", &["--role", "agent", "--role", "approver", "--agent", AGENT]);
+    let folder = methods::policy_folder(&[methods::policy()]);
+    let mut executor = Executor::start(list.options().signed_only().policies(folder.path()));
+    let before = bearer(&both);
+    let mut client = executor.client();
+    let session = open_session(&mut client, &[("Authorization", &before)], json!({ "elicitation": {} }));
+    let mine = ("Mcp-Session-Id", &*session);
+    let called = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": { "name": "write_file", "arguments": write("x", ESCALATES) } });
+    let version = ("MCP-Protocol-Version", "2025-11-25");
+    let mut messages = stream(&executor, &[("Authorization", &before), mine, version], &called);
+    let question = messages.next().expect("a question");
+    let approval = json!({ "jsonrpc": "2.0", "id": question["id"],
+        "result": { "action": "accept", "content": { "decision": "approve" } } });
+    let ping = json!({ "jsonrpc": "2.0", "id": 3, "method": "ping" });
+    let mut status = |token: &str, message: &Value| {
+        let headers = [("Content-Type", "application/json"), ("Authorization", token), mine];
+        client.request("POST", "/mcp", &headers, message.to_string().as_bytes()).status
+    };
+    list.remove("both");
+    executor.process().hang_up();
+    eventually("the caller is refused", || (status(&before, &ping) == 401).then_some(()));
+    assert_eq!(status(&before, &approval), 401);
+    // The same name without the role: its answer is taken, and approves nothing.
+    let after = bearer(&agent(&list, "both", AGENT));
+    executor.process().hang_up();
+    eventually("the caller is back", || (status(&after, &ping) == 200).then_some(()));
+    assert_eq!(status(&after, &approval), 202);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    executor.assert_workspace_is_empty("an approver that was removed");
+    assert_eq!(executor.home().list_journal(&["--waiting"]).len(), 1);
 }
 
 #[test]

@@ -233,6 +233,60 @@ fn tasks_are_cancelled_and_decided_and_belong_to_their_agent() {
     assert_eq!(status["result"]["report"]["status"], "ABORTED", "{status}");
 }
 
+/// A client that follows its tasks is sent their state, now and after each change; of others it learns nothing.
+#[test]
+fn a_subscription_has_the_changes_of_tasks_that_its_caller_may_see() {
+    let list = List::new();
+    let both = list.add("both", &["--role", "agent", "--role", "approver", "--agent", AGENT]);
+    let theirs = agent(&list, "theirs", OTHER);
+    let catalogue = methods::catalogue();
+    let policies = methods::policy_folder(&[methods::policy()]);
+    let executor = Executor::start(list.options().catalogue(&catalogue).policies(policies.path()));
+    let asked =
+        |message: &Value| post(&mut executor.client(), message, &[("Authorization", &bearer(&both))]).json();
+    let listen = |token: &str, ids: &[&Value]| {
+        let filter = json!({ "notifications": { "taskIds": ids } });
+        let mut message = with_tasks(request(70, "subscriptions/listen", filter));
+        let capabilities = &mut message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        capabilities["elicitation"] = json!({});
+        let mut messages = stream(&executor, &[("Authorization", &bearer(token))], &message);
+        let first = messages.next().expect("an acknowledgement");
+        assert_eq!(first["method"], "notifications/subscriptions/acknowledged", "{first}");
+        (first["params"]["notifications"].clone(), messages)
+    };
+    let waits = asked(&with_tasks(call(1, "write_file", &write("x", ESCALATES))))["result"]["taskId"].take();
+    let (followed, mut messages) = listen(&both, &[&waits, &json!(intent_id()), &json!("x"), &waits]);
+    assert_eq!(followed, json!({ "taskIds": [waits] }));
+    assert_eq!(listen(&theirs, &[&waits]).0, json!({}));
+    let mut next = |expected: &str| {
+        let message = messages.next().expect("a change");
+        let params = &message["params"];
+        assert_eq!(message["method"], "notifications/tasks", "{message}");
+        assert_eq!(params["_meta"]["io.modelcontextprotocol/subscriptionId"], 70, "{message}");
+        assert_eq!((&params["taskId"], &params["status"]), (&waits, &json!(expected)), "{message}");
+        params.clone()
+    };
+    let form = next("input_required");
+    assert!(form["inputRequests"]["decision"]["params"].is_object(), "{form}");
+    let answer = json!({ "decision": { "action": "accept", "content": { "decision": "approve" } } });
+    let update = json!({ "taskId": waits, "inputResponses": answer });
+    asked(&with_tasks(request(2, "tasks/update", update)));
+    let mut done = messages.next().expect("a change");
+    // The run may be shorter than the time until its state is read.
+    if done["params"]["status"] == "working" {
+        done = messages.next().expect("a change");
+    }
+    assert_eq!((&done["params"]["taskId"], &done["params"]["status"]), (&waits, &json!("completed")));
+    assert_eq!(done["params"]["result"]["isError"], false, "{done}");
+
+    // A task that runs, and is cancelled.
+    let runs = asked(&with_tasks(call(3, "gate", &json!({ "path": "/workspace/y" }))))["result"].take();
+    let (_, mut messages) = listen(&both, &[&runs["taskId"]]);
+    assert_eq!(messages.next().expect("its state")["params"]["status"], "working");
+    asked(&with_tasks(request(4, "tasks/cancel", json!({ "taskId": runs["taskId"] }))));
+    assert_eq!(messages.next().expect("its end")["params"]["status"], "cancelled");
+}
+
 /// A caller's list has the tools that its policy lets it reach.
 #[test]
 fn a_list_has_the_tools_that_the_policies_let_its_caller_reach() {

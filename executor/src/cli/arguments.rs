@@ -231,8 +231,12 @@ Examples:
   a2g-executor mcp --scope ~/notes --read-only
   a2g-executor mcp --connect https://executor.example/mcp --token-file ~/token")]
 pub(super) struct Mcp {
-    #[command(flatten)]
-    pub(super) setup: Setup,
+    /// The configuration file; without this option, none is read
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// The folder of tools, instead of the configuration's or of the one installed with this program
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) tools: Option<PathBuf>,
     /// A folder that tools may use, instead of the current one; can be given more than once
     #[arg(long, value_name = "FOLDER", conflicts_with = "config")]
     pub(super) scope: Vec<PathBuf>,

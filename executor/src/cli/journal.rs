@@ -11,6 +11,7 @@ use super::local_time::LocalTime;
 use super::log::start_logging;
 use super::output::{columns, note, one_line, print};
 use super::page::page;
+use super::serve::other_journals;
 use super::setup::{self, config};
 use a2g_govern::Escalated;
 use a2g_journal::chain::{self, Head, to_hex};
@@ -40,11 +41,11 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
     start_logging("error");
     match command {
         JournalCommand::List { journal, waiting: true, limit, json, .. } => {
-            list_waiting(&read_waiting(&journal_path(&journal)?, limit)?, json);
+            list_waiting(&read_waiting(&listed_journal(&journal)?, limit)?, json);
         }
         JournalCommand::List { journal, filter, refused: true, limit, wide, json, .. } => {
             list_refusals(
-                &History::open(&journal_path(&journal)?)?.refusals(&parse_filter(&filter)?, limit)?,
+                &History::open(&listed_journal(&journal)?)?.refusals(&parse_filter(&filter)?, limit)?,
                 wide,
                 json,
             );
@@ -55,7 +56,7 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
                 entries.push(entry);
                 Ok(())
             };
-            History::open(&journal_path(&journal)?)?.receipts(
+            History::open(&listed_journal(&journal)?)?.receipts(
                 &parse_filter(&filter)?,
                 false,
                 Some(limit),
@@ -112,6 +113,19 @@ fn journal_path(file: &JournalFile) -> anyhow::Result<PathBuf> {
             Ok(path)
         }
     }
+}
+
+/// The journal of a list. Other ones beside it are named, because a host may have started several processes.
+fn listed_journal(file: &JournalFile) -> anyhow::Result<PathBuf> {
+    let path = journal_path(file)?;
+    let others = if file.journal.is_none() { other_journals(&path) } else { Vec::new() };
+    if !others.is_empty() {
+        let others = others.iter().map(|path| one_line(path.display())).collect::<Vec<_>>().join(", ");
+        note(format_args!(
+            "not listed, because other processes wrote them: {others} (`--journal` lists one)"
+        ));
+    }
+    Ok(path)
 }
 
 fn parse_filter(filter: &ReceiptFilter) -> Result<Filter, UsageError> {

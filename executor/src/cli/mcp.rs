@@ -2,11 +2,12 @@
 //! running server.
 
 use super::UsageError;
-use super::arguments::{Mcp, McpHost};
+use super::arguments::{Mcp, McpHost, Setup};
 use super::output::print;
 use super::serve::{self, Launch, Transport};
 use super::setup::{config, take_authority};
 use a2g_capability::Area;
+use a2g_core::catalog::ToolManifest;
 use a2g_govern::Granter;
 use a2g_govern::local::PolicySet;
 use a2g_journal::IfMissing;
@@ -18,7 +19,7 @@ use a2g_types::ident::ToolName;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
 use anyhow::{Context as _, bail};
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -32,8 +33,11 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
         return connect(url, &arguments);
     }
     let authority = take_authority()?;
-    let (config, policies) = match &arguments.setup.config {
-        Some(_) => (config(&arguments.setup)?, None),
+    let (config, policies) = match &arguments.config {
+        Some(path) => {
+            let setup = Setup { config: Some(path.clone()), tools: arguments.tools.clone() };
+            (config(&setup)?, None)
+        }
         None => {
             let (config, policies) = configure(&arguments)?;
             (config, Some(policies))
@@ -46,17 +50,14 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
         if_missing: IfMissing::Create,
         policies,
         // A host may start this command once for each of its windows.
-        numbers_journal: arguments.setup.config.is_none() && arguments.journal.is_none(),
+        numbers_journal: arguments.config.is_none() && arguments.journal.is_none(),
     };
     serve::run(&config, Granter::new(authority), launch)
 }
 
 /// Forwards the host's messages to a running server.
 fn connect(url: &str, arguments: &Mcp) -> anyhow::Result<ExitCode> {
-    let tls = client_config(arguments.ca_file.as_deref())
-        .map_err(|error| UsageError(format!("`--ca-file`: {}", ErrorChain(&error))))?;
-    let server = RemoteServer::new(url, arguments.token_file.clone(), tls)
-        .map_err(|error| UsageError(error.to_string()))?;
+    let server = remote_server(url, arguments)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(proxy_mcp_stdio(server));
     // Standard input may be read on a thread of its own, which ends with the process.
@@ -64,24 +65,63 @@ fn connect(url: &str, arguments: &Mcp) -> anyhow::Result<ExitCode> {
     result.map(|()| ExitCode::SUCCESS).context("standard input or output failed")
 }
 
+fn remote_server(url: &str, arguments: &Mcp) -> Result<RemoteServer, UsageError> {
+    let tls = client_config(arguments.ca_file.as_deref())
+        .map_err(|error| UsageError(format!("`--ca-file`: {}", ErrorChain(&error))))?;
+    RemoteServer::new(url, arguments.token_file.clone(), tls).map_err(|error| UsageError(error.to_string()))
+}
+
 /// The configuration and the policies of a process without a configuration file.
 fn configure(arguments: &Mcp) -> anyhow::Result<(Config, PolicySet)> {
-    let catalog = arguments.setup.tools.clone().map_or_else(find_tools, Ok)?;
-    let scopes = scopes(arguments)?;
+    let catalog = arguments.tools.clone().map_or_else(find_tools, Ok)?;
+    let folders = scope_folders(arguments)?;
+    let scopes = folders.iter().map(|folder| scope_pattern(folder)).collect::<Result<Vec<_>, _>>()?;
     let catalog_path = catalog.to_str().context("the path of the tools is not UTF-8")?;
     let journal = arguments.journal.as_ref().map(|path| path.to_str().context("`--journal` is not UTF-8"));
+    let journal = journal.transpose()?;
     // A JSON string without control characters is a basic string of TOML.
-    let mut text = format!(
-        "[catalog]\ntools = {}\n[ceilings]\nfilesystem_scope = {}\nread_only = {}\nnetwork_allowed = false\n",
-        json!(catalog_path),
-        json!(scopes),
-        arguments.read_only
-    );
-    if let Some(journal) = journal.transpose()? {
-        text.push_str(&format!("[journal]\npath = {}\n", json!(journal)));
+    let text = |scopes: &[String]| {
+        let journal = journal.map_or_else(String::new, |path| format!("[journal]\npath = {}\n", json!(path)));
+        format!(
+            "{journal}[catalog]\ntools = {}\n[ceilings]\nfilesystem_scope = {}\nread_only = {}\n\
+             network_allowed = false\n",
+            json!(catalog_path),
+            json!(scopes),
+            arguments.read_only
+        )
+    };
+    let parse = |text: &str| Config::parse(text, Path::new("the command line"), Path::new("."));
+    check_scope(&folders, &parse(&text(&[]))?)?;
+    Ok((parse(&text(&scopes))?, policies(&catalog, &scopes)?))
+}
+
+/// Checks that no folder of the scope has the files of this program, or another folder of the scope.
+fn check_scope(folders: &[PathBuf], config: &Config) -> Result<(), UsageError> {
+    let own = [("the journal", &config.journal), ("the cache of compiled tools", &config.cache)];
+    for folder in folders {
+        let shown = folder.display();
+        if let Some((what, path)) = own.iter().find(|(_, path)| resolve(path).starts_with(folder)) {
+            return Err(UsageError(format!(
+                "`--scope`: tools may not use `{shown}`, because it has {what} (`{}`), which records or runs what they \
+                 do: name a folder below `{shown}`, such as that of your project, by `--scope` or as the current folder",
+                path.display()
+            )));
+        }
+        if let Some(inner) = folders.iter().find(|other| *other != folder && other.starts_with(folder)) {
+            return Err(UsageError(format!(
+                "`--scope`: `{}` is inside `{shown}`: name one of the two",
+                inner.display()
+            )));
+        }
     }
-    let config = Config::parse(&text, Path::new("the command line"), Path::new("."))?;
-    Ok((config, policies(&catalog, &scopes)?))
+    Ok(())
+}
+
+/// A path with its links resolved, as far as it exists.
+fn resolve(path: &Path) -> PathBuf {
+    let known =
+        path.ancestors().find_map(|known| Some((known.canonicalize().ok()?, path.strip_prefix(known).ok()?)));
+    known.map_or_else(|| path.to_owned(), |(known, rest)| known.join(rest))
 }
 
 /// The folder of tools that was installed with this program.
@@ -98,49 +138,56 @@ fn find_tools() -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The patterns of the folders that tools may use. A guest sees them under the paths that they have here.
-fn scopes(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
+/// The folders that tools may use.
+fn scope_folders(arguments: &Mcp) -> anyhow::Result<Vec<PathBuf>> {
     let folders = match arguments.scope.as_slice() {
         [] => &[PathBuf::from(".")],
         folders => folders,
     };
-    let pattern = |folder: &PathBuf| {
+    let resolved = folders.iter().map(|folder| {
         let path = folder.canonicalize().with_context(|| format!("`{}` cannot be used", folder.display()))?;
         if !path.is_dir() || path == Path::new("/") {
             bail!(UsageError(format!("`--scope` needs a folder below `/`, not `{}`", path.display())));
         }
-        let path = path.to_str().context("the scope's path is not UTF-8")?;
-        let escaped = path.chars().fold(String::new(), |mut escaped, c| {
-            if "*?[]{}\\".contains(c) {
-                escaped.push('\\');
-            }
-            escaped.push(c);
-            escaped
-        });
-        let pattern = format!("{escaped}/**");
-        Area::parse(&pattern).map_err(|error| UsageError(format!("`--scope`: {error}")))?;
-        Ok(pattern)
-    };
-    folders.iter().map(pattern).collect()
+        Ok(path)
+    });
+    Ok(resolved.collect::<anyhow::Result<BTreeSet<_>>>()?.into_iter().collect())
 }
 
-/// A policy that allows every tool of the catalogue on these files, and nothing on the network.
+/// The pattern of a folder's files. A guest sees them under the paths that they have here.
+fn scope_pattern(folder: &Path) -> anyhow::Result<String> {
+    let path = folder.to_str().context("the scope's path is not UTF-8")?;
+    let escaped = path.chars().fold(String::new(), |mut escaped, c| {
+        if "*?[]{}\\".contains(c) {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+        escaped
+    });
+    let pattern = format!("{escaped}/**");
+    Area::parse(&pattern).map_err(|error| UsageError(format!("`--scope`: {error}")))?;
+    Ok(pattern)
+}
+
+/// A policy that allows every tool of the catalogue on these files, but none that declares the network.
 fn policies(catalog: &Path, scopes: &[String]) -> anyhow::Result<PolicySet> {
-    let rule = ToolRule { allowed: true, paths: Some(scopes.to_vec()), ..ToolRule::default() };
+    let rule = |name: &ToolName| {
+        let manifest = ToolManifest::read(&catalog.join(name.as_str()).join("tool.toml"));
+        let needs_network = manifest.is_ok_and(|manifest| manifest.capabilities.network);
+        ToolRule { allowed: !needs_network, paths: Some(scopes.to_vec()), ..ToolRule::default() }
+    };
     let entries = std::fs::read_dir(catalog)
         .with_context(|| format!("the tools in `{}` cannot be read", catalog.display()))?;
     let names = entries.filter_map(|entry| ToolName::parse(entry.ok()?.file_name().to_str()?).ok());
     let policy = Policy {
         agent: None,
         version: "1".to_owned(),
-        tools: names.map(|name| (name, rule.clone())).collect::<BTreeMap<_, _>>(),
+        tools: names.map(|name| (name.clone(), rule(&name))).collect::<BTreeMap<_, _>>(),
         network: NetworkRule { allowed_domains: Some(Vec::new()), ..NetworkRule::default() },
         resources: ResourceRule::default(),
         constitution_hash: None,
     };
-    let mut policies = PolicySet::default();
-    policies.add("the command line".into(), policy)?;
-    Ok(policies)
+    Ok(PolicySet::of_mcp_command(policy)?)
 }
 
 /// The text to paste into a host's configuration, or the command to run.
@@ -176,6 +223,8 @@ fn command_words(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
         Ok(())
     };
     if let Some(url) = &arguments.connect {
+        // Nothing is printed that would not start.
+        remote_server(url, arguments)?;
         if let Some(token) = &arguments.token_file {
             add("--token-file", token)?;
         }
@@ -185,17 +234,16 @@ fn command_words(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
         words.extend(["--connect".to_owned(), url.clone()]);
         return Ok(words);
     }
-    if let Some(config) = &arguments.setup.config {
+    if let Some(config) = &arguments.config {
         add("--config", config)?;
     }
-    if let Some(tools) = &arguments.setup.tools {
+    if let Some(tools) = &arguments.tools {
         add("--tools", tools)?;
     }
     if let Some(journal) = &arguments.journal {
         add("--journal", journal)?;
     }
-    if arguments.setup.config.is_none() {
-        // Nothing is printed that would not start.
+    if arguments.config.is_none() {
         configure(arguments)?;
         let here = [PathBuf::from(".")];
         let folders = if arguments.scope.is_empty() { here.as_slice() } else { &arguments.scope };

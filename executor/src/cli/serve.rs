@@ -26,7 +26,7 @@ use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::Issuer;
 use a2g_types::memory;
 use anyhow::{Context as _, bail};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -319,6 +319,10 @@ fn read_config(arguments: &Serve) -> anyhow::Result<Config> {
     Ok(config)
 }
 
+#[cfg_attr(
+    not(feature = "mcp"),
+    allow(unused_variables, reason = "only MCP over standard input and output names the journal")
+)]
 async fn serve(
     config: &Config,
     cgroup_guard: &CgroupGuard,
@@ -352,10 +356,18 @@ async fn serve(
     let egress = tools_runtime.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
     let journals = if numbers_journal { MAX_JOURNALS } else { 1 };
-    let journal = journal(config, if_missing, journals, tools_runtime.clock.now())?;
+    let (journal, journal_path) = journal(config, if_missing, journals, tools_runtime.clock.now())?;
     let public_key = public_key(config, key.as_ref())?;
     let head_at_start = journal.head();
     let clock = Arc::clone(&tools_runtime.clock);
+    if loaded.is_empty() {
+        tracing::warn!(folder = %config.catalog.display(), "there are no tools in the catalogue: add some with `a2g-executor tool add`, or name another folder");
+    }
+    #[cfg(feature = "mcp")]
+    if let Transport::McpStdio(_) = &transport {
+        // Independent of the log's level: each of several processes has another journal.
+        note(format_args!("the journal of this process is {}", one_line(journal_path.display())));
+    }
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
     let sessions = executor.sessions().clone();
     sessions.spawn(trim_memory());
@@ -427,7 +439,14 @@ async fn serve(
             #[cfg(feature = "mcp")]
             Transport::McpStdio(settings) => {
                 let caller = Arc::new(Caller::local_person());
-                a2g_server::serve::mcp::serve_mcp_stdio(line_executor, settings, bounds, caller).await
+                a2g_server::serve::mcp::serve_mcp_stdio(
+                    line_executor,
+                    settings,
+                    bounds,
+                    caller,
+                    &journal_path,
+                )
+                .await
             }
             Transport::Listen | Transport::Stdio => {
                 serve_stdio(rpc, Arc::new(Caller::anonymous(accept_unsigned)), &line_tasks).await
@@ -483,10 +502,9 @@ fn journal(
     if_missing: IfMissing,
     journals: usize,
     now: time::OffsetDateTime,
-) -> anyhow::Result<Journal> {
+) -> anyhow::Result<(Journal, PathBuf)> {
     let options = JournalOptions { if_missing, durability: config.durability };
-    let mut paths =
-        (2..=journals).map(|number| config.journal.with_file_name(format!("journal-{number}.db")));
+    let mut paths = (2..=journals).map(|number| numbered_journal(&config.journal, number));
     let mut path = config.journal.clone();
     let (journal, recovery) = loop {
         match Journal::open(&path, config.max_undelivered, options, now) {
@@ -503,7 +521,17 @@ fn journal(
     }
     let (receipts, durability) = (journal.head().number, journal.durability().as_str());
     tracing::info!(journal = %path.display(), receipts, undelivered, durability, "journal");
-    Ok(journal)
+    Ok((journal, path))
+}
+
+/// The journal of one of several processes that run at the same time.
+fn numbered_journal(journal: &Path, number: usize) -> PathBuf {
+    journal.with_file_name(format!("journal-{number}.db"))
+}
+
+/// The journals beside this one that processes wrote while another had it.
+pub(super) fn other_journals(journal: &Path) -> Vec<PathBuf> {
+    (2..=MAX_JOURNALS).map(|number| numbered_journal(journal, number)).filter(|path| path.exists()).collect()
 }
 
 /// The public key for the registration with a remote governor; `None` if the governor is built in. It belongs to

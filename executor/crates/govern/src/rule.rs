@@ -23,10 +23,12 @@ pub enum RuleError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
     /// A relative path under a rule with `paths`.
-    #[error("`paths`: `{path}` is not an absolute path; write it with a leading `/`")]
+    #[error("`paths`: `{path}` is not an absolute path; write it in full, inside {allowed}")]
     Relative {
         /// An excerpt of the path.
         path: String,
+        /// The allowed patterns.
+        allowed: String,
     },
     /// A path with a `..` component or a NUL. `..` is not resolved, because symbolic links make its meaning a guess.
     #[error("the path `{path}` contains `..` or a NUL; write it without")]
@@ -35,7 +37,7 @@ pub enum Breach {
         path: String,
     },
     /// A path outside all patterns of `paths`.
-    #[error("`paths`: `{path}` lies outside {allowed}; name a path inside, or widen `paths`")]
+    #[error("`paths`: `{path}` lies outside {allowed}; name an absolute path inside, or widen `paths`")]
     Outside {
         /// An excerpt of the path.
         path: String,
@@ -176,7 +178,7 @@ impl Rule {
         }
         let Some(areas) = &self.paths else { return Ok(()) };
         if !normal.starts_with('/') {
-            return Err(Breach::Relative { path: path() });
+            return Err(Breach::Relative { path: path(), allowed: join_areas(areas) });
         }
         if areas.iter().any(|area| is_in_area_or_root(area, &normal)) {
             return Ok(());

@@ -36,6 +36,13 @@ impl SessionTasks {
         self.tracker.len()
     }
 
+    /// Waits for all tasks to end by themselves, and ends those that have not after `timeout`.
+    pub async fn finish(&self, timeout: Duration) {
+        self.tracker.close();
+        let _timed_out = tokio::time::timeout(timeout, self.tracker.wait()).await;
+        self.cancellation.cancel();
+    }
+
     /// Ends all tasks, including those that are started later. Returns the number of tasks that still run after
     /// `timeout`.
     pub async fn end(&self, timeout: Duration) -> usize {

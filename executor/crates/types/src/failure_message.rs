@@ -1,8 +1,8 @@
 //! One sentence for each way in which a run can fail. It is the `error` of a report and the message of each
 //! door's error, so all doors report the same text.
 
-use crate::limit::{Layer, Limit};
-use crate::outcome::{End, Outcome, Receipt, Usage};
+use crate::limit::{Access, Layer, Limit};
+use crate::outcome::{DenialReason, End, Outcome, Receipt, Usage};
 use crate::visible_text::escape_invisible;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
@@ -23,11 +23,14 @@ pub fn describe(outcome: &Outcome) -> Option<String> {
     match end {
         End::Returned(_) => None,
         End::ToolError { code, message, detail: _ } => Some(format!(
-            "the tool failed with `{}`: {}",
+            "the tool failed with `{}`: {}{}",
             escape_guest_text(code),
-            escape_guest_text(message)
+            escape_guest_text(message),
+            read_only_notice(usage)
         )),
-        End::Exited { code, stderr_tail } => Some(exit_message(*code, stderr_tail)),
+        End::Exited { code, stderr_tail } => {
+            Some(format!("{}{}", exit_message(*code, stderr_tail), read_only_notice(usage)))
+        }
         End::ResultNotJson => Some("the tool's standard output is not one JSON value".to_owned()),
         End::ResultInvalid { pointer, message } => {
             let at = if pointer.is_empty() {
@@ -79,6 +82,23 @@ fn exit_message(code: i32, stderr_tail: &str) -> String {
         Some(line) => format!("the tool exited with code {code}: {}", escape_guest_text(line)),
         None => format!("the tool exited with code {code}"),
     }
+}
+
+/// The part of a message about a file that could not be changed: the layer that grants it for reading only.
+fn read_only_notice(usage: &Usage) -> String {
+    let Some(denial) = usage.denied.iter().find(|denial| denial.reason == DenialReason::ReadOnly) else {
+        return String::new();
+    };
+    let mut areas = usage.filesystem.iter().map(|area| &area.access);
+    let layer = areas.find(|access| access.value == Access::ReadOnly).map(|access| access.layer);
+    let key = match layer {
+        Some(Layer::Executor) => " (`ceilings.read_only`, or `--read-only` of `a2g-executor mcp`)",
+        Some(Layer::Condition) => " (`read_only`)",
+        Some(Layer::Tool) => " (`filesystem`)",
+        Some(Layer::Verdict | Layer::Operator | Layer::StandingPolicy | Layer::Caller) | None => "",
+    };
+    let set_by = layer.map_or_else(String::new, |layer| format!(", set by {}{key}", layer_name(layer)));
+    format!("; `{}` is granted for reading only{set_by}", escape_guest_text(&denial.what))
 }
 
 fn limit_message(limit: Limit, usage: &Usage) -> String {

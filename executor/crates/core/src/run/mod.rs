@@ -24,6 +24,7 @@ mod subscribers;
 mod trace;
 
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
+pub use query::IntentSignal;
 pub use slots::Capacity;
 pub use subscribers::{RunIdentity, RunNotification};
 
@@ -91,6 +92,12 @@ impl LoadedCatalog {
         let usable = catalog.ready_tools().filter(|(name, _)| isolate.check_usable(name).is_ok());
         let tools = usable.map(|(_, tool)| tool.descriptor.clone()).collect();
         Self { catalog, isolate, tools }
+    }
+
+    /// Returns `true` if the folder of tools has none, not even one that is broken or being prepared.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.catalog.iter().next().is_none()
     }
 
     fn usable_tool(&self, name: &ToolName) -> Option<&Tool> {
@@ -269,6 +276,12 @@ impl Executor {
     /// Calls `subscriber` for every event of all later runs of all doors, on the run's thread. It must not block.
     pub fn subscribe(&self, subscriber: impl Fn(&RunIdentity, RunNotification<'_>) + Send + Sync + 'static) {
         self.subscribers.add(subscriber);
+    }
+
+    /// The operator's ceilings.
+    #[must_use]
+    pub fn ceilings(&self) -> &Ceilings {
+        &self.settings.ceilings
     }
 
     /// Sets the standing policy of an agent, or of every agent.

@@ -14,6 +14,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
+/// The delay of a signal about an intent that is about to be open, or to wait.
+const MAX_SIGNAL_DELAY: Duration = Duration::from_secs(1);
+
+/// A signal that the state of an intent may have changed since the signal was made.
+pub struct IntentSignal {
+    intent: IntentId,
+    escalations: watch::Receiver<()>,
+    /// `None` if the intent is not open in the journal.
+    stage: Option<watch::Receiver<Stage>>,
+}
+
 impl Executor {
     /// Renders all metrics as text for Prometheus, with the numbers of open connections and of unknown callers.
     ///
@@ -137,6 +148,24 @@ impl Executor {
         // An approved intent that could not begin is about to wait again.
         let agent = || self.escalations.agent_of_unclaimed(intent, self.clock.now());
         Ok(state.or_else(|| agent().map(|agent| (agent, IntentState::Escalated))))
+    }
+
+    /// Makes a signal before the state of an intent is read, so that no change in between is lost.
+    #[must_use]
+    pub fn intent_signal(&self, intent: IntentId) -> IntentSignal {
+        let (escalations, stage) = (self.escalations.changes(), self.journal.subscribe(intent));
+        IntentSignal { intent, escalations, stage }
+    }
+
+    /// Waits until the state of an intent may have changed.
+    pub async fn wait_for_signal(&self, signal: IntentSignal) {
+        let IntentSignal { intent, mut escalations, stage } = signal;
+        match (stage, self.escalations.wake_condition(intent)) {
+            // An error means that it is open no longer.
+            (Some(mut stage), _) => drop(stage.changed().await),
+            (None, Some(condition)) => self.wait_for_change_or_expiry(condition, &mut escalations).await,
+            (None, None) => tokio::time::sleep(MAX_SIGNAL_DELAY).await,
+        }
     }
 
     /// Waits until an intent has finished, including its waits for a person. Returns its receipt; `None` if it did not

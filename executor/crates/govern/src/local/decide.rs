@@ -12,7 +12,7 @@
 use super::policy_set::LoadedPolicy;
 use super::{domains, risk};
 use crate::arguments::Arguments;
-use crate::rule::Rule;
+use crate::rule::{Breach, Rule};
 use a2g_capability::Area;
 use a2g_types::call::Call;
 use a2g_types::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
@@ -86,7 +86,7 @@ fn permit<'a>(
     call: &Call,
     arguments: &Arguments<'_>,
 ) -> Result<PermittedCall<'a>, PolicyDenialError> {
-    let LoadedPolicy { policy, rules, hosts, .. } = entry;
+    let LoadedPolicy { policy, rules, hosts, is_of_mcp_command, .. } = entry;
     let tool = &call.tool;
     let denial_error = |reason: String| PolicyDenialError(format!("{} {reason}", policy_label(policy)));
     let Some((tool_rule, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
@@ -94,6 +94,12 @@ fn permit<'a>(
             "does not list the tool `{tool}`; add it under `capabilities.tools`"
         )));
     };
+    if !tool_rule.allowed && *is_of_mcp_command {
+        return Err(PolicyDenialError(format!(
+            "`{tool}` needs a network, and `a2g-executor mcp` grants none without `--config`; do without it, or \
+             configure a network and a policy for it (`network.allowed_domains`, `governor.policies`)"
+        )));
+    }
     if !tool_rule.allowed {
         return Err(denial_error(format!(
             "does not allow the tool `{tool}`; set `capabilities.tools.{tool}.allowed` to true"
@@ -102,7 +108,10 @@ fn permit<'a>(
     let breach_error = |breach: &dyn std::error::Error| {
         denial_error(format!("refuses these arguments of `{tool}`: {breach}"))
     };
-    rule.check_paths(arguments).map_err(|breach| breach_error(&breach))?;
+    rule.check_paths(arguments).map_err(|breach| {
+        let reason = if *is_of_mcp_command { mcp_path_reason(&breach) } else { None };
+        reason.unwrap_or_else(|| breach_error(&breach))
+    })?;
     rule.check_texts(arguments).map_err(|breach| breach_error(&breach))?;
     domains::check(hosts, arguments).map_err(|error| breach_error(&error))?;
     let areas = rule.areas_for(arguments, tool_rule.grants_all_paths);
@@ -114,6 +123,23 @@ fn permit<'a>(
         )));
     }
     Ok(PermittedCall { policy, tool_rule, rule, areas })
+}
+
+/// The reason why `a2g-executor mcp` refuses a path, where it is another than that of a policy file.
+fn mcp_path_reason(breach: &Breach) -> Option<PolicyDenialError> {
+    let reason = if let Breach::Outside { path, allowed } = breach {
+        format!(
+            "`{path}` lies outside {allowed}, the only files that `a2g-executor mcp` lets tools use; name an absolute path \
+             inside, or start it with the other folder in `--scope`"
+        )
+    } else if let Breach::Relative { path, allowed } = breach {
+        format!(
+            "`{path}` is not an absolute path; write it in full, inside {allowed} (`--scope` of `a2g-executor mcp`)"
+        )
+    } else {
+        return None;
+    };
+    Some(PolicyDenialError(reason))
 }
 
 fn decide_by_risk(
@@ -129,7 +155,7 @@ fn decide_by_risk(
     let (decision, reason) = if risk.score >= DENY_FROM {
         return denial(call, risk, format!("{risk_text}; change the arguments"));
     } else if risk.score >= ESCALATE_FROM {
-        (Decision::Escalate, Some(format!("{risk_text}; a person has to answer by `g2a/directive`")))
+        (Decision::Escalate, Some(format!("{risk_text}; a person has to decide")))
     } else if risk.score >= CONDITIONS_FROM {
         (Decision::Conditional, Some(format!("{risk_text}; it may run only under conditions")))
     } else if is_read_only {

@@ -79,6 +79,8 @@ pub(super) struct LoadedPolicy {
     pub(super) policy: Policy,
     pub(super) rules: BTreeMap<ToolName, Rule>,
     pub(super) hosts: HostClaims,
+    /// `true` if `a2g-executor mcp` made it from its command line, so that no file can be changed.
+    pub(super) is_of_mcp_command: bool,
     source: PathBuf,
 }
 
@@ -148,6 +150,17 @@ impl PolicySet {
         Ok(set)
     }
 
+    /// The policy that `a2g-executor mcp` makes from its command line.
+    ///
+    /// # Errors
+    /// As for [`Self::load`].
+    pub fn of_mcp_command(policy: Policy) -> Result<Self, PolicyFileError> {
+        let mut set = Self::default();
+        set.add("the command line".into(), policy)?;
+        set.by_agent.values_mut().for_each(|entry| entry.is_of_mcp_command = true);
+        Ok(set)
+    }
+
     /// Adds a policy; `source` is the file for error messages.
     ///
     /// # Errors
@@ -169,7 +182,8 @@ impl PolicySet {
         }
         let hosts = host_claims(&policy.network)
             .map_err(|error| PolicyFileError::Hosts { path: source.clone(), error })?;
-        self.by_agent.insert(policy.agent.clone(), LoadedPolicy { policy, rules, hosts, source });
+        let entry = LoadedPolicy { policy, rules, hosts, is_of_mcp_command: false, source };
+        self.by_agent.insert(entry.policy.agent.clone(), entry);
         Ok(())
     }
 

@@ -132,7 +132,7 @@ fn all_four_decisions() {
     let escalated = governor.decide(&talked_into);
     assert_eq!(escalated.decision, Decision::Escalate);
     assert_eq!(escalated.manifest.filesystem_scope, ["/tmp/**"], "what a person may approve");
-    assert!(escalated.reason.unwrap().contains("g2a/directive"));
+    assert!(escalated.reason.unwrap().contains("a person has to decide"));
 
     let secret = json!({ "path": "/workspace/.ssh/id_ed25519" });
     let denied = governor.decide(&call("read_file", &secret));
@@ -219,7 +219,7 @@ fn every_path_of_a_list_counts() {
     assert_eq!(
         verdict.reason.unwrap(),
         "the policy of every agent (version `7`) refuses these arguments of `fetch`: `paths`: `/etc/hosts` lies \
-         outside `/tmp/**`, `/workspace/**`; name a path inside, or widen `paths`"
+         outside `/tmp/**`, `/workspace/**`; name an absolute path inside, or widen `paths`"
     );
 }
 

@@ -66,7 +66,10 @@ async fn run(
         Err(fault) => {
             let id = Id::from_text(fault::UNKNOWN_ID);
             let reply = ReplyEncoder { form: RequestForm::Sovereign, id, skill: None, operation: None };
-            return json_response(StatusCode::BAD_REQUEST, reply.failure(&fault::to_error(&fault)));
+            // Any other fault: the memory budget or the caller's share is used up.
+            let is_malformed = matches!(fault, Fault::Parse(_));
+            let status = if is_malformed { StatusCode::BAD_REQUEST } else { StatusCode::OK };
+            return json_response(status, reply.failure(&fault::to_error(&fault)));
         }
     };
     let context = RequestContext { caller, charge: body.charge() };

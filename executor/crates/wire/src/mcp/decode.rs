@@ -125,20 +125,20 @@ pub enum Completion {
 }
 
 /// The notifications that a client subscribes to, reduced to those that this server has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SubscriptionFilter {
     /// `notifications/tools/list_changed`.
     pub tools_list_changed: bool,
     /// `notifications/resources/list_changed`.
     pub resources_list_changed: bool,
-    /// `true` if the client also names tasks, whose changes this server does not announce.
-    pub names_tasks: bool,
+    /// `notifications/tasks` for the tasks of these ids, verbatim.
+    pub tasks: Vec<String>,
 }
 
 impl SubscriptionFilter {
     /// Every list of which this server announces changes.
     pub const EVERY_LIST: Self =
-        Self { tools_list_changed: true, resources_list_changed: true, names_tasks: false };
+        Self { tools_list_changed: true, resources_list_changed: true, tasks: Vec::new() };
 }
 
 /// A message that cannot be decoded.
@@ -379,24 +379,20 @@ fn decode_filter(field: Field<'_>) -> Result<SubscriptionFilter, Fault> {
     let (tools_list_changed, resources_list_changed) =
         (flag("toolsListChanged")?, flag("resourcesListChanged")?);
     flag("promptsListChanged")?;
-    let names_tasks = filter.take("taskIds")?.map(|tasks| bounded_names(tasks, "tasks")).transpose()?;
+    let tasks = filter.take("taskIds")?.map(|tasks| bounded_names(tasks, "tasks")).transpose()?;
     filter.take("resourceSubscriptions")?.map(|uris| bounded_names(uris, "resources")).transpose()?;
-    Ok(SubscriptionFilter {
-        tools_list_changed,
-        resources_list_changed,
-        names_tasks: names_tasks.unwrap_or_default(),
-    })
+    Ok(SubscriptionFilter { tools_list_changed, resources_list_changed, tasks: tasks.unwrap_or_default() })
 }
 
-/// Checks a list of at most [`MAX_SUBSCRIPTION_NAMES`] names; `true` if it has any.
-fn bounded_names(field: Field<'_>, things: &str) -> Result<bool, Fault> {
+/// Decodes a list of at most [`MAX_SUBSCRIPTION_NAMES`] names.
+fn bounded_names(field: Field<'_>, things: &str) -> Result<Vec<String>, Fault> {
     let pointer = field.pointer().to_owned();
-    let names = field.strings()?.len();
-    if names > MAX_SUBSCRIPTION_NAMES {
+    let names = field.strings()?;
+    if names.len() > MAX_SUBSCRIPTION_NAMES {
         let message = format!("a subscription names at most {MAX_SUBSCRIPTION_NAMES} {things}");
         return Err(Fault::invalid(pointer, message));
     }
-    Ok(names > 0)
+    Ok(names)
 }
 
 const NOT_A_CURSOR: &str = "is not a cursor of this server: start again without one";
@@ -451,13 +447,13 @@ pub fn require_stateless_meta(meta: &RequestMeta) -> Result<ClientCapabilities, 
 /// # Errors
 /// [`McpError::MissingCapability`].
 pub fn check_subscription(
-    filter: SubscriptionFilter,
+    filter: &SubscriptionFilter,
     capabilities: ClientCapabilities,
-) -> Result<SubscriptionFilter, McpError> {
-    if filter.names_tasks && !capabilities.has_tasks {
+) -> Result<(), McpError> {
+    if !filter.tasks.is_empty() && !capabilities.has_tasks {
         return Err(McpError::MissingCapability(names::TASKS));
     }
-    Ok(filter)
+    Ok(())
 }
 
 /// The intent of a call: the client's own, or a new one. `true` for a new one.

@@ -28,6 +28,41 @@ pub enum Question {
     WaitForApprover,
 }
 
+/// The person who decides about a call whose client cannot be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decider {
+    /// The person at the host alone: there is no port, and the governor is in this process.
+    PersonAtHost,
+    /// A person at the governor: there is no port.
+    Governor,
+    /// A caller with the role `approver`, at the port.
+    Approver,
+}
+
+impl Decider {
+    /// What the person can do, as the end of a sentence.
+    pub(super) fn who(self) -> &'static str {
+        match self {
+            Self::PersonAtHost => {
+                "only the person at this host can decide, in a form of the host (MCP elicitation)"
+            }
+            Self::Governor => "a person at the governor decides",
+            Self::Approver => "a caller with the role `approver` decides with `g2a/directive`",
+        }
+    }
+
+    /// What else can be done, as a sentence after a space.
+    pub(super) fn advice(self) -> &'static str {
+        match self {
+            Self::PersonAtHost => {
+                " If this host shows no forms, the call cannot run here: change the arguments, use a host that shows forms, \
+                 or one with `a2g-executor mcp --connect` and an `a2g-executor serve`, where an approver decides."
+            }
+            Self::Governor | Self::Approver => "",
+        }
+    }
+}
+
 /// The action of a person who saw a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElicitAction {
@@ -117,8 +152,8 @@ impl Question {
         message.push_str(&format!("Intent: {}", call.intent));
         if self == Self::WaitForApprover {
             message.push_str(
-                "\nYou may not decide it. An approver does, with `g2a/directive` for this intent; then continue. \
-                 Declining withdraws the call.",
+                "\nYou may not decide it. A caller with the role `approver` does, with `g2a/directive` for this intent; \
+                 then continue. Declining withdraws the call.",
             );
         }
         message

@@ -2,6 +2,7 @@
 
 use super::content::{ContentBlock, ResourceContent};
 use super::decode::{SubscriptionFilter, negotiate_session};
+use super::elicit::Decider;
 use super::meta::{MessageLevel, ProgressToken};
 use super::resources::{self, RECEIPT_TYPE, ResourceUri};
 use super::tasks::{Task, TaskMessage, input_requests};
@@ -24,8 +25,8 @@ use time::format_description::well_known::Rfc3339;
 
 /// The name of this server.
 const SERVER_NAME: &str = "a2g-executor";
-/// The advice for a model that uses this server.
-const INSTRUCTIONS: &str = "Each call is decided by a governor and runs in a sandbox with the files, the network, the memory and the \
+/// The advice for a model that uses a server, apart from what this one grants.
+pub const INSTRUCTIONS: &str = "Each call is decided by a governor and runs in a sandbox with the files, the network, the memory and the \
      time that the governor grants. A result with `isError` says what was refused or which limit was reached, and what to \
      change. `resources/read` has the receipts and artifacts of earlier calls. Prompts, sampling and roots are not \
      offered.";
@@ -114,14 +115,14 @@ impl ResultEncoder {
 
     /// The response to `server/discover`.
     #[must_use]
-    pub fn discover(self, id: &Id) -> String {
+    pub fn discover(self, id: &Id, instructions: &str) -> String {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
-        struct DiscoverResult {
+        struct DiscoverResult<'a> {
             result_type: Option<&'static str>,
             supported_versions: [&'static str; 2],
             capabilities: Value,
-            instructions: &'static str,
+            instructions: &'a str,
             ttl_ms: u64,
             cache_scope: &'static str,
             #[serde(rename = "_meta")]
@@ -133,7 +134,7 @@ impl ResultEncoder {
                 result_type: self.result_type(),
                 supported_versions: Revision::ALL.map(Revision::as_str),
                 capabilities: self.capabilities(),
-                instructions: INSTRUCTIONS,
+                instructions,
                 ttl_ms: DISCOVER_TTL_MS,
                 cache_scope: "public",
                 meta: self.meta(Map::new()),
@@ -143,12 +144,12 @@ impl ResultEncoder {
 
     /// The response to `initialize`.
     #[must_use]
-    pub fn initialize(self, id: &Id, requested: &str) -> String {
+    pub fn initialize(self, id: &Id, requested: &str, instructions: &str) -> String {
         let result = json!({
             "protocolVersion": negotiate_session(requested),
             "capabilities": self.capabilities(),
             "serverInfo": self.implementation(),
-            "instructions": INSTRUCTIONS,
+            "instructions": instructions,
         });
         respond(id, &result)
     }
@@ -249,14 +250,15 @@ impl ResultEncoder {
 
     /// The response to a call that waits for a person whom the client cannot ask.
     #[must_use]
-    pub fn waiting(self, id: &Id, verdict: &Verdict) -> String {
+    pub fn waiting(self, id: &Id, verdict: &Verdict, decider: Decider) -> String {
         let intent = verdict.intent;
         let reason = verdict.reason.as_deref().map_or_else(String::new, |reason| format!(" ({reason})"));
         let text = format!(
-            "The call waits for a person's decision{reason}. Its intent is {intent}: an approver decides with \
-             `g2a/directive`. Send the call again with `_meta` `{}` set to it to get its result; it does not run \
-             twice.",
-            names::INTENT_ID
+            "The call waits for a person's decision{reason}. Its intent is {intent}: {}. Send the call again with `_meta` \
+             `{}` set to the intent to get its result; it does not run twice.{}",
+            decider.who(),
+            names::INTENT_ID,
+            decider.advice()
         );
         let details = json!({ "ran": false, "blocked_by": BlockedBy::EscalationPending.as_str() });
         let meta = CallMeta { error: Some(details), ..CallMeta::new(intent, Some(verdict)) };
@@ -552,15 +554,32 @@ pub fn log_message(tool: &ToolName, line: &LogLine) -> String {
     notify("notifications/message", &json!({ "level": level, "logger": tool.as_str(), "data": line.message }))
 }
 
-/// `notifications/subscriptions/acknowledged`, with the notifications that will be sent.
+/// `notifications/subscriptions/acknowledged`, with the notifications that will be sent: of the tasks, those of `tasks`.
 #[must_use]
-pub fn acknowledged(id: &Id, filter: SubscriptionFilter) -> String {
-    let SubscriptionFilter { tools_list_changed, resources_list_changed, names_tasks: _ } = filter;
+pub fn acknowledged(id: &Id, filter: &SubscriptionFilter, tasks: &[IntentId]) -> String {
+    let SubscriptionFilter { tools_list_changed, resources_list_changed, tasks: _ } = filter;
     let flags = [("toolsListChanged", tools_list_changed), ("resourcesListChanged", resources_list_changed)];
-    let filter = flags.into_iter().filter(|(_, is_sent)| *is_sent);
-    let filter = filter.map(|(name, _)| (name.to_owned(), true.into())).collect::<Map<_, Value>>();
+    let filter = flags.into_iter().filter(|(_, is_sent)| **is_sent);
+    let mut filter = filter.map(|(name, _)| (name.to_owned(), true.into())).collect::<Map<_, Value>>();
+    if !tasks.is_empty() {
+        filter.insert("taskIds".to_owned(), json!(tasks));
+    }
     let meta = json!({ names::SUBSCRIPTION_ID: id_value(id) });
     notify("notifications/subscriptions/acknowledged", &json!({ "_meta": meta, "notifications": filter }))
+}
+
+/// `notifications/tasks`: the state of a task, for the subscription that the request `id` made.
+#[must_use]
+pub fn task_changed(id: &Id, task: &Task) -> String {
+    #[derive(Serialize)]
+    struct TaskParams<'a> {
+        #[serde(flatten)]
+        task: TaskMessage<'a>,
+        #[serde(rename = "_meta")]
+        meta: Value,
+    }
+    let meta = json!({ names::SUBSCRIPTION_ID: id_value(id) });
+    notify("notifications/tasks", &TaskParams { task: task.message(), meta })
 }
 
 /// A list of which clients can learn that it changed.

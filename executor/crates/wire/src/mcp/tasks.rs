@@ -1,5 +1,6 @@
 //! Tasks (extension `io.modelcontextprotocol/tasks`): calls whose client polls. A task is an intent, under the same id.
 
+use super::elicit::Decider;
 use a2g_types::ident::IntentId;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -16,13 +17,24 @@ pub enum TaskStatus {
     /// The tool runs, or the call waits for it.
     Running,
     /// The call waits for a person whom the client cannot ask.
-    Waiting,
+    Waiting(Decider),
     /// The call waits for a person whom the client can ask, by an elicitation with these parameters.
     InputRequired(Value),
     /// The tool ran, or never runs: the result of the call.
     Completed(Box<RawValue>),
     /// The call was cancelled, revoked, or not decided in time.
     Cancelled,
+}
+
+impl TaskStatus {
+    /// Returns `true` if the task has ended.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        match self {
+            Self::Running | Self::Waiting(_) | Self::InputRequired(_) => false,
+            Self::Completed(_) | Self::Cancelled => true,
+        }
+    }
 }
 
 /// A call that goes on as a task.
@@ -65,7 +77,7 @@ impl Task {
         let Self { intent, status, created, updated } = self;
         let (name, status_message, poll_interval_ms) = match status {
             TaskStatus::Running => ("working", None, Some(RUNNING_POLL_MS)),
-            TaskStatus::Waiting => ("working", Some("an approver has to decide"), Some(WAITING_POLL_MS)),
+            TaskStatus::Waiting(decider) => ("working", Some(decider.who()), Some(WAITING_POLL_MS)),
             TaskStatus::InputRequired(_) => {
                 ("input_required", Some("a person has to decide"), Some(WAITING_POLL_MS))
             }
@@ -73,7 +85,7 @@ impl Task {
             TaskStatus::Cancelled => ("cancelled", None, None),
         };
         let (result, input_requests) = match status {
-            TaskStatus::Running | TaskStatus::Waiting | TaskStatus::Cancelled => (None, None),
+            TaskStatus::Running | TaskStatus::Waiting(_) | TaskStatus::Cancelled => (None, None),
             TaskStatus::InputRequired(params) => (None, Some(input_requests(params))),
             TaskStatus::Completed(result) => (Some(&**result), None),
         };

@@ -446,9 +446,8 @@ fn notifications_carry_the_token_and_the_subscription_verbatim() {
         progress,
         r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9007199254740993,"progress":50.0,"total":100.0,"message":"half"}}"#
     );
-    let first: Value =
-        serde_json::from_str(&encode::acknowledged(&Id::from_text("s"), SubscriptionFilter::EVERY_LIST))
-            .unwrap();
+    let first = encode::acknowledged(&Id::from_text("s"), &SubscriptionFilter::EVERY_LIST, &[]);
+    let first: Value = serde_json::from_str(&first).unwrap();
     assert_eq!(first["params"]["_meta"][names::SUBSCRIPTION_ID], "s");
     assert_eq!(
         first["params"]["notifications"],

@@ -11,6 +11,7 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Progress;
 use a2g_types::verdict::Verdict;
 use a2g_wire::mcp::decode::{ToolCall, intent_of};
+use a2g_wire::mcp::elicit::Decider;
 use a2g_wire::mcp::fault::{CallFault, McpError, call_fault};
 use a2g_wire::mcp::state::StateOwner;
 use a2g_wire::mcp::{ProgressToken, Revision, TaskStatus, encode};
@@ -142,7 +143,7 @@ impl McpDoor {
                 IntentAnswer { verdict, receipt: None } => verdict,
             };
             if effect == Some(Effect::StillWaits) {
-                return Ok(context.encoder().waiting(&context.id, &verdict));
+                return Ok(context.encoder().waiting(&context.id, &verdict, self.decider));
             }
             if std::mem::take(&mut waits) && self.wait_for_decision(intent).await? {
                 continue;
@@ -183,9 +184,13 @@ impl McpDoor {
         let question = question_for(&context.caller);
         let encoder = context.encoder();
         if !context.capabilities.elicits_forms {
-            return match context.offers_tasks() {
-                true => self.created_task(context, call.intent, TaskStatus::Waiting).map(Asked::Reply),
-                false => Ok(Asked::Reply(encoder.waiting(&context.id, verdict))),
+            // A task that nobody can decide would only be polled until it expires.
+            return match context.offers_tasks() && self.decider != Decider::PersonAtHost {
+                true => {
+                    let status = TaskStatus::Waiting(self.decider);
+                    self.created_task(context, call.intent, status).map(Asked::Reply)
+                }
+                false => Ok(Asked::Reply(encoder.waiting(&context.id, verdict, self.decider))),
             };
         }
         let params = question.params(call, verdict);
@@ -197,16 +202,21 @@ impl McpDoor {
                 let state = self.states.issue(owner, call.intent, expires_at, now);
                 let question =
                     state.map(|state| encoder.input_required(&context.id, call.intent, &params, &state));
-                Ok(Asked::Reply(question.unwrap_or_else(|| encoder.waiting(&context.id, verdict))))
+                Ok(Asked::Reply(
+                    question.unwrap_or_else(|| encoder.waiting(&context.id, verdict, self.decider)),
+                ))
             }
             (Revision::Session, Some(elicitor)) => {
                 let guard = self.cancel_guard(context, call);
                 let asked = self.ask_in_session(call, elicitor, &params).await;
                 guard.disarm();
-                asked
-                    .map(|asked| asked.unwrap_or_else(|| Asked::Reply(encoder.waiting(&context.id, verdict))))
+                asked.map(|asked| {
+                    asked.unwrap_or_else(|| Asked::Reply(encoder.waiting(&context.id, verdict, self.decider)))
+                })
             }
-            (Revision::Session, None) => Ok(Asked::Reply(encoder.waiting(&context.id, verdict))),
+            (Revision::Session, None) => {
+                Ok(Asked::Reply(encoder.waiting(&context.id, verdict, self.decider)))
+            }
         }
     }
 

@@ -1,10 +1,14 @@
-//! The notifications of a subscription or a session: the lists that changed.
+//! The notifications of a subscription or a session: the lists that changed, and the tasks.
 
+use super::{McpDoor, RequestContext};
 use a2g_core::run::{Executor, RunNotification};
 use a2g_govern::Caller;
-use a2g_types::ident::AgentDid;
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, IntentId};
 use a2g_wire::mcp::decode::SubscriptionFilter;
-use a2g_wire::mcp::encode::ChangedList;
+use a2g_wire::mcp::encode::{self, ChangedList};
+use futures_util::{Stream, StreamExt as _, stream};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
@@ -53,7 +57,7 @@ impl ListChanges {
 
     /// Waits for the next change; `None` once the executor is gone.
     pub(super) async fn next(&mut self) -> Option<ChangedList> {
-        let SubscriptionFilter { tools_list_changed, resources_list_changed, names_tasks: _ } = self.filter;
+        let SubscriptionFilter { tools_list_changed, resources_list_changed, tasks: _ } = self.filter;
         let (caller, runs) = (&self.caller, &mut self.runs);
         let own_run = async {
             loop {
@@ -74,5 +78,72 @@ impl ListChanges {
             }
             () = std::future::pending(), if !(tools_list_changed || resources_list_changed) => None,
         }
+    }
+}
+
+impl McpDoor {
+    /// The messages of a subscription: the acknowledgement, the notifications, and the end once the executor closes. Of
+    /// the tasks, it follows those that the caller may read, and first sends the state of each: it may have changed
+    /// since the client read it.
+    pub(super) async fn subscribe(
+        self: Arc<Self>,
+        context: RequestContext,
+        filter: SubscriptionFilter,
+    ) -> impl Stream<Item = String> + Send {
+        let (id, encoder) = (context.id.clone(), context.encoder());
+        let mut tasks = Vec::new();
+        for task in filter.tasks.iter().filter_map(|id| IntentId::parse(id).ok()).collect::<BTreeSet<_>>() {
+            if self.task_status(&context, task).await.is_ok() {
+                tasks.push(task);
+            }
+        }
+        let first = encode::acknowledged(&id, &filter, &tasks);
+        let lists = stream::unfold(self.list_changes(&context.caller, filter), async |mut changes| {
+            changes.next().await.map(|list| (list, changes))
+        });
+        let list_id = id.clone();
+        let lists = lists.map(move |list| encode::list_changed(list, Some(&list_id)));
+        let (executor, context) = (Arc::clone(&self.executor), Arc::new(context));
+        let tasks =
+            tasks.into_iter().map(|task| Arc::clone(&self).follow_task(Arc::clone(&context), task).boxed());
+        let notifications = stream::select(lists, stream::select_all(tasks));
+        let closed = async move { executor.wait_until_closed().await };
+        stream::iter([first])
+            .chain(notifications.take_until(closed))
+            .chain(stream::iter([encoder.subscription_end(&id)]))
+    }
+
+    /// The state of a task, now and after each change, until its end.
+    fn follow_task(
+        self: Arc<Self>,
+        context: Arc<RequestContext>,
+        task: IntentId,
+    ) -> impl Stream<Item = String> + Send {
+        // `None` after the end of the task; within, the kind of the state that was sent last.
+        stream::unfold(Some(None), move |state| {
+            let (door, context) = (Arc::clone(&self), Arc::clone(&context));
+            async move {
+                let last = state?;
+                loop {
+                    let signal = door.executor.intent_signal(task);
+                    let status = match door.task_status(&context, task).await {
+                        Ok(status) => status,
+                        Err(Fault::Busy { .. }) => {
+                            tokio::time::sleep(COLLECT_TIME).await;
+                            continue;
+                        }
+                        // It was pruned.
+                        Err(_unreadable) => return None,
+                    };
+                    let kind = std::mem::discriminant(&status);
+                    if last != Some(kind) {
+                        let next = (!status.is_terminal()).then_some(Some(kind));
+                        let task = door.task(task, status).ok()?;
+                        return Some((encode::task_changed(&context.id, &task), next));
+                    }
+                    door.executor.wait_for_signal(signal).await;
+                }
+            }
+        })
     }
 }

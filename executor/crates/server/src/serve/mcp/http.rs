@@ -16,9 +16,9 @@ use a2g_types::ident::ToolName;
 use a2g_types::memory::Charge;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::decode::{
-    self, ClientMessage, ClientNotification, ClientRequest, McpDecodeError, McpRequest, SubscriptionFilter,
+    self, ClientMessage, ClientNotification, ClientRequest, McpDecodeError, McpRequest,
 };
-use a2g_wire::mcp::encode;
+use a2g_wire::mcp::elicit::Decider;
 use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::headers::{self, HeaderValues};
 use a2g_wire::mcp::{ClientCapabilities, Revision};
@@ -56,7 +56,7 @@ pub fn routers(executor: Arc<Executor>, settings: McpSettings, bounds: JsonBound
     let access = settings.door.access;
     let authorization = Arc::new(Authorization::new(&settings));
     let sessions = Sessions::new(Arc::clone(&executor), &settings);
-    let door = Arc::new(McpDoor::new(executor, settings.door, bounds, false));
+    let door = Arc::new(McpDoor::new(executor, settings.door, bounds, Decider::Approver, false));
     let metadata = authorization.router();
     let state = Arc::new(McpHttp {
         door,
@@ -216,12 +216,6 @@ impl McpHttp {
         }
         let ClientRequest { id, meta, .. } = request;
         let Sender { caller, charge, work, accepts_events } = sender;
-        if let McpRequest::Listen(filter) = decoded {
-            let filter = decode::check_subscription(filter, capabilities)?;
-            let place = self.open_stream(&caller)?;
-            let changes = self.subscribe(id, filter, &caller);
-            return Ok(streamed_response(hold(changes, (place, work))));
-        }
         let wants_events = meta.progress_token.is_some() || meta.log_level.is_some();
         let streams = accepts_events && wants_events && matches!(decoded, McpRequest::CallTool(_));
         let (notifications, unread) = mpsc::channel(MAX_UNREAD_NOTIFICATIONS);
@@ -236,6 +230,12 @@ impl McpHttp {
             notifications: streams.then_some(notifications),
             elicitor: None,
         };
+        if let McpRequest::Listen(filter) = decoded {
+            decode::check_subscription(&filter, capabilities)?;
+            let place = self.open_stream(&context.caller)?;
+            let messages = Arc::clone(&self.door).subscribe(context, filter).await;
+            return Ok(streamed_response(hold(messages, (place, work))));
+        }
         if !streams {
             // Dropped when the client closes the connection, which cancels its call.
             let text = self.door.answer(context, decoded).await?;
@@ -311,33 +311,6 @@ impl McpHttp {
         }
         *count += 1;
         Ok(StreamPlace { streams: Arc::clone(&self.streams), caller: caller.name().to_owned() })
-    }
-
-    /// The notifications that a subscription asks for, until the client closes it or the sessions end.
-    fn subscribe(
-        &self,
-        id: Id,
-        filter: SubscriptionFilter,
-        caller: &Arc<Caller>,
-    ) -> impl Stream<Item = String> + Send + use<> {
-        let changes = self.door.list_changes(caller, filter);
-        let executor = Arc::clone(&self.door.executor);
-        let first = encode::acknowledged(&id, filter);
-        let encoder = a2g_wire::mcp::encode::ResultEncoder {
-            revision: Revision::Stateless,
-            server_version: super::VERSION,
-        };
-        let rest = futures_util::stream::unfold(Some(changes), move |changes| {
-            let (executor, id) = (Arc::clone(&executor), id.clone());
-            async move {
-                let mut changes = changes?;
-                tokio::select! {
-                    list = changes.next() => Some((encode::list_changed(list?, Some(&id)), Some(changes))),
-                    () = executor.wait_until_closed() => Some((encoder.subscription_end(&id), None)),
-                }
-            }
-        });
-        futures_util::StreamExt::chain(futures_util::stream::iter([first]), rest)
     }
 }
 

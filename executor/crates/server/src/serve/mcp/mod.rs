@@ -31,10 +31,12 @@ use a2g_govern::Caller;
 use a2g_types::call::Door;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::limit::Access;
 use a2g_types::memory::Charge;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
-use a2g_wire::mcp::encode::ResultEncoder;
+use a2g_wire::mcp::elicit::Decider;
+use a2g_wire::mcp::encode::{INSTRUCTIONS, ResultEncoder};
 use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::{ClientCapabilities, MessageLevel, RequestMeta, Revision, names};
 use a2g_wire::strict_json::JsonBounds;
@@ -59,6 +61,23 @@ fn busy_fault(message: String) -> Fault {
     Fault::Busy { message, retry_after_ms: BUSY_RETRY_MS }
 }
 
+/// The advice for models, with the most that the governor can grant.
+fn instructions(executor: &Executor) -> String {
+    let ceilings = executor.ceilings();
+    let areas = ceilings.areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>();
+    let files = match (areas.as_slice(), ceilings.access) {
+        ([], _) => "no files".to_owned(),
+        (areas, Access::ReadWrite) => format!("files in {}, by absolute paths", areas.join(", ")),
+        (areas, Access::ReadOnly) => {
+            format!("files in {}, by absolute paths and for reading only", areas.join(", "))
+        }
+    };
+    let has_network =
+        ceilings.network && ceilings.hosts.allowed.as_ref().is_some_and(|hosts| !hosts.is_empty());
+    let network = if has_network { "" } else { "; no network" };
+    format!("{INSTRUCTIONS} At most, tools can use {files}{network}.")
+}
+
 /// Resolves when the flag is `true`.
 async fn until_true(flag: &mut watch::Receiver<bool>) {
     // Every caller holds the owner of the sender, so the sender outlives this future.
@@ -74,6 +93,10 @@ struct McpDoor {
     /// once, and may never do so again.
     waits_for_tools: bool,
     states: States,
+    /// The person who decides about calls whose client cannot be asked.
+    decider: Decider,
+    /// The advice for models.
+    instructions: String,
     /// Made for the first client that follows lists, because it adds work to every run.
     runs: OnceLock<FinishedRuns>,
 }
@@ -112,10 +135,12 @@ impl McpDoor {
         executor: Arc<Executor>,
         settings: DoorSettings,
         bounds: JsonBounds,
+        decider: Decider,
         waits_for_tools: bool,
     ) -> Self {
         let (states, runs) = (States::new(), OnceLock::new());
-        Self { executor, settings, bounds, waits_for_tools, states, runs }
+        let instructions = instructions(&executor);
+        Self { executor, settings, bounds, waits_for_tools, states, decider, instructions, runs }
     }
 
     /// The changes that a subscription or a session of this caller follows.
@@ -146,9 +171,9 @@ impl McpDoor {
             self.wait_for_tools().await;
         }
         match request {
-            McpRequest::Discover => Ok(encoder.discover(&context.id)),
+            McpRequest::Discover => Ok(encoder.discover(&context.id, &self.instructions)),
             McpRequest::Initialize { version, capabilities: _ } => {
-                Ok(encoder.initialize(&context.id, &version))
+                Ok(encoder.initialize(&context.id, &version, &self.instructions))
             }
             // A session stores the level before it asks for this answer.
             McpRequest::Ping | McpRequest::SetLogLevel(_) => Ok(encoder.empty(&context.id)),

@@ -14,9 +14,9 @@ pub use client::{RemoteServer, RemoteServerError};
 
 use super::http::{LAST_EVENT_HEADER, SESSION_HEADER};
 use super::requests::{OpenRequest, OpenRequests};
-use super::stdio::{MAX_UNREAD_MESSAGES, write_lines};
+use super::stdio::MAX_UNREAD_MESSAGES;
 use super::until_true;
-use crate::serve::transport::lines::{InputLine, open_stdin, read_line};
+use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_line, write_line};
 use a2g_runtime::spawn::SessionTasks;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::Revision;
@@ -27,7 +27,7 @@ use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::headers;
 use a2g_wire::strict_json::{self, JsonBounds};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use client::{ExchangeError, MAX_MESSAGE_BYTES, Messages};
+use client::{ExchangeError, MAX_MESSAGE_BYTES, Message, Messages};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -40,6 +40,8 @@ use tokio::sync::{Notify, mpsc, watch};
 
 /// Timeout of a message that has no answer, and of opening and ending a session.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time to tell the server that the host has gone.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum length of a list of tools of which the schemas are kept, in bytes.
 const MAX_SCHEMAS_BYTES: usize = 4 << 20;
 /// The maximum length of an id that is compared by value, in bytes: an id of [`Id::MAX_BYTES`] with every byte escaped.
@@ -61,7 +63,7 @@ struct Proxy {
     annotated_schemas: Mutex<HashMap<String, Value>>,
     requests: Arc<OpenRequests>,
     tasks: SessionTasks,
-    output: mpsc::Sender<String>,
+    output: mpsc::Sender<Message>,
     input_has_ended: watch::Sender<bool>,
 }
 
@@ -72,8 +74,10 @@ struct Session {
     id: Option<HeaderValue>,
     /// The negotiated revision.
     version: Option<HeaderValue>,
-    initialize_message: String,
+    initialize_message: Arc<str>,
     initialized_message: Option<String>,
+    /// The latest `logging/setLevel` that the server has carried out.
+    level_message: Option<String>,
 }
 
 /// A request of the host, with the headers that repeat parts of it.
@@ -83,6 +87,8 @@ struct ForwardedRequest {
     text: String,
     revision: Revision,
     mirrored: HeaderMap,
+    /// The session in whose place this request opens another.
+    replaced: Option<Session>,
 }
 
 /// The members of a message that tell an answer from a request or notification.
@@ -98,7 +104,7 @@ struct PeerMessage<'a> {
     error: Option<IgnoredAny>,
 }
 
-/// Forwards messages until standard input ends and every request but subscriptions is answered; then ends the session.
+/// Forwards messages until standard input ends; then cancels the requests that are not answered, and ends the session.
 ///
 /// # Errors
 /// If standard input cannot be read or standard output is closed.
@@ -120,16 +126,28 @@ pub async fn proxy_mcp_stdio(server: RemoteServer) -> std::io::Result<()> {
         let read = proxy.read(input).await;
         proxy.input_has_ended.send_replace(true);
         let headers = proxy.session_headers();
+        let tasks = proxy.tasks.clone();
         // The writer ends with the last sender.
         drop(proxy);
-        (read, headers)
+        if headers.contains_key(SESSION_HEADER) {
+            // This cancels its calls. If it fails, the server ends the session once it is idle.
+            let _ended = tokio::time::timeout(END_TIMEOUT, server.send(Method::DELETE, headers, None)).await;
+        }
+        tasks.finish(END_TIMEOUT).await;
+        read
     };
-    let ((read, headers), written) = tokio::join!(reading, write_lines(lines));
-    if headers.contains_key(SESSION_HEADER) {
-        // If this fails, the server ends the session once it is idle.
-        let _ended = tokio::time::timeout(SEND_TIMEOUT, server.send(Method::DELETE, headers, None)).await;
-    }
+    let (read, written) = tokio::join!(reading, write_lines(lines));
     read.and(written)
+}
+
+/// Writes messages until every sender is gone.
+async fn write_lines(mut lines: mpsc::Receiver<Message>) -> std::io::Result<()> {
+    let mut output = open_stdout()?;
+    while let Some(Message { text, permit }) = lines.recv().await {
+        write_line(&mut output, text).await?;
+        drop(permit);
+    }
+    Ok(())
 }
 
 impl Session {
@@ -165,7 +183,11 @@ impl Proxy {
         }
     }
 
-    async fn write_to_host(&self, message: String) {
+    async fn write_to_host(&self, text: String) {
+        self.forward_to_host(Message { text, permit: None }).await;
+    }
+
+    async fn forward_to_host(&self, message: Message) {
         // A reader that is gone ends the conversation at the next line.
         let _unread = self.output.send(message).await;
     }
@@ -234,10 +256,12 @@ impl Proxy {
             }
         };
         let revision = if request.meta.version.is_some() { Revision::Stateless } else { Revision::Session };
-        if request.method == "initialize" {
-            let session = Session { initialize_message: text.to_owned(), ..Session::default() };
-            *self.session.lock() = Some(session);
-        }
+        let replaced = if request.method == "initialize" {
+            let session = Session { initialize_message: text.into(), ..Session::default() };
+            self.session.lock().replace(session)
+        } else {
+            None
+        };
         let mirrored = match revision {
             Revision::Stateless => self.mirror(request),
             Revision::Session => HeaderMap::new(),
@@ -248,6 +272,7 @@ impl Proxy {
             text: text.to_owned(),
             revision,
             mirrored,
+            replaced,
         };
         self.tasks.spawn(Arc::clone(self).answer(request, open));
     }
@@ -281,7 +306,6 @@ impl Proxy {
     /// Forwards a request and writes its answer. Dropping the future closes the response.
     async fn answer(self: Arc<Self>, request: ForwardedRequest, open: OpenRequest) {
         let mut input_has_ended = self.input_has_ended.subscribe();
-        let is_subscription = request.method == "subscriptions/listen";
         let arrived = Notify::new();
         let exchange = self.exchange(&request, &arrived);
         tokio::pin!(exchange);
@@ -291,7 +315,14 @@ impl Proxy {
                     self.write_to_host(error.response(&request.id)).await;
                 }
             }
-            () = until_true(&mut input_has_ended), if is_subscription => {}
+            // The end of the session cancels it, too. The server may have no sessions.
+            () = until_true(&mut input_has_ended) => {
+                let headers = self.request_headers(&request);
+                let is_in_session = headers.contains_key(SESSION_HEADER);
+                if request.revision == Revision::Session && request.method != "initialize" && !is_in_session {
+                    self.post_unanswered(cancellation(&request.id)).await;
+                }
+            }
             // A cancelled request has no answer.
             () = open.cancelled() => {
                 if request.revision == Revision::Session {
@@ -311,6 +342,16 @@ impl Proxy {
     async fn exchange(&self, request: &ForwardedRequest, arrived: &Notify) -> Result<(), ExchangeError> {
         let (mut messages, session) = self.send_or_reopen(request).await?;
         arrived.notify_one();
+        if let Some(headers) = request.replaced.as_ref().map(Session::headers)
+            && headers.contains_key(SESSION_HEADER)
+        {
+            let server = Arc::clone(&self.server);
+            self.tasks.spawn(async move {
+                // If it fails, the server ends the session once it is idle.
+                let _ended =
+                    tokio::time::timeout(SEND_TIMEOUT, server.send(Method::DELETE, headers, None)).await;
+            });
+        }
         let (mut resumes, mut delay) = (0, FIRST_RETRY_DELAY);
         loop {
             let Err(broken) = self.forward_until_answer(request, &mut messages).await else { return Ok(()) };
@@ -359,7 +400,7 @@ impl Proxy {
         {
             session.id = response.headers().get(SESSION_HEADER).cloned();
         }
-        Ok(Messages::new(response, None))
+        Ok(self.server.messages(response, None))
     }
 
     /// Opens the stream of the session that the headers name, or resumes the one that ended after this event.
@@ -372,7 +413,7 @@ impl Proxy {
             headers.insert(LAST_EVENT_HEADER, last);
         }
         let response = self.server.send(Method::GET, headers, None).await?;
-        Ok(Messages::new(response, last_event_id.map(str::to_owned)))
+        Ok(self.server.messages(response, last_event_id.map(str::to_owned)))
     }
 
     async fn forward_until_answer(
@@ -380,10 +421,10 @@ impl Proxy {
         request: &ForwardedRequest,
         messages: &mut Messages,
     ) -> Result<(), ExchangeError> {
-        while let Some(text) = messages.next().await? {
-            let message = parse(&text)?;
+        while let Some(received) = messages.next().await? {
+            let message = parse(&received.text)?;
             if message.method.is_some() {
-                self.write_to_host(text).await;
+                self.forward_to_host(received).await;
                 continue;
             }
             if !message.id.is_some_and(|id| is_same_id(id.get(), request.id.as_json())) {
@@ -391,18 +432,23 @@ impl Proxy {
                 continue;
             }
             if let Some(result) = message.result {
-                self.remember(&request.method, result);
+                self.remember(request, result);
             }
-            self.write_to_host(text).await;
+            self.forward_to_host(received).await;
             return Ok(());
         }
         Err(ExchangeError::Incomplete("it has no answer".to_owned()))
     }
 
     /// Remembers what later requests need of a result.
-    fn remember(&self, method: &str, result: &RawValue) {
-        match method {
+    fn remember(&self, request: &ForwardedRequest, result: &RawValue) {
+        match &*request.method {
             "initialize" => self.remember_version(result),
+            "logging/setLevel" => {
+                if let Some(session) = self.session.lock().as_mut() {
+                    session.level_message = Some(request.text.clone());
+                }
+            }
             "tools/list" => self.remember_schemas(result),
             _other => {}
         }
@@ -456,12 +502,13 @@ impl Proxy {
         }
         tracing::info!("the server has lost the session: opening another");
         let opening = async {
-            let message = Some(session.initialize_message);
+            let message = Some(session.initialize_message.to_string());
             let response = self.server.send(Method::POST, HeaderMap::new(), message).await?;
             let id = response.headers().get(SESSION_HEADER).cloned();
             // The host already has the answer to its own `initialize`.
-            let answer = Messages::new(response, None).next().await?;
-            let is_open = answer.is_some_and(|text| parse(&text).is_ok_and(|answer| answer.result.is_some()));
+            let answer = self.server.messages(response, None).next().await?;
+            let is_result = |answer: Message| parse(&answer.text).is_ok_and(|answer| answer.result.is_some());
+            let is_open = answer.is_some_and(is_result);
             Ok(id.filter(|_| is_open))
         };
         let id = match tokio::time::timeout(SEND_TIMEOUT, opening).await {
@@ -474,8 +521,8 @@ impl Proxy {
         if let Some(session) = self.session.lock().as_mut() {
             session.id = Some(id);
         }
-        if let Some(initialized) = session.initialized_message {
-            self.post_unanswered(initialized).await;
+        for message in session.initialized_message.into_iter().chain(session.level_message) {
+            self.post_unanswered(message).await;
         }
         Ok(())
     }
@@ -491,15 +538,19 @@ impl Proxy {
 
     async fn forward_session_messages(&self) {
         let mut delay = FIRST_RETRY_DELAY;
+        let Some(followed) = self.session.lock().clone() else { return };
         loop {
-            let session = self.session.lock().as_ref().and_then(|session| session.id.clone());
-            let Some(session) = session else { return };
+            let session = self.session.lock().clone();
+            // A second `initialize` of the host opens another session, which has its own follower.
+            let is_same =
+                |session: &Session| Arc::ptr_eq(&session.initialize_message, &followed.initialize_message);
+            let Some(session) = session.filter(is_same).and_then(|session| session.id) else { return };
             match self.open_stream(self.session_headers(), None).await {
                 Ok(mut messages) => {
-                    while let Ok(Some(text)) = messages.next().await {
+                    while let Ok(Some(received)) = messages.next().await {
                         delay = FIRST_RETRY_DELAY;
-                        if parse(&text).is_ok_and(|message| message.method.is_some()) {
-                            self.write_to_host(text).await;
+                        if parse(&received.text).is_ok_and(|message| message.method.is_some()) {
+                            self.forward_to_host(received).await;
                         }
                     }
                 }

@@ -2,22 +2,26 @@
 
 use super::approval::{Elicitor, Questions};
 use super::requests::OpenRequests;
-use super::{McpDoor, RequestContext, VERSION, until_true};
+use super::{McpDoor, RequestContext, until_true};
 use crate::serve::body::charge;
 use crate::serve::protocol::DoorSettings;
 use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_line, write_line};
 use a2g_core::run::Executor;
-use a2g_govern::Caller;
+use a2g_govern::{Caller, Governor};
 use a2g_types::memory::Charge;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::decode::{
     self, ClientMessage, ClientNotification, ClientRequest, McpDecodeError, McpRequest, SubscriptionFilter,
 };
-use a2g_wire::mcp::encode::{self, ResultEncoder};
+use a2g_wire::mcp::elicit::Decider;
+use a2g_wire::mcp::encode;
 use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::{ClientCapabilities, MessageLevel, Revision};
 use a2g_wire::strict_json::{self, JsonBounds};
+use futures_util::StreamExt as _;
 use parking_lot::Mutex;
+use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
@@ -30,7 +34,7 @@ const OWNER: &str = "stdio";
 
 /// The conversation with the process at the other end.
 struct Conversation {
-    door: McpDoor,
+    door: Arc<McpDoor>,
     caller: Arc<Caller>,
     /// Set by `initialize`: requests without `_meta` belong to the session from then on.
     session: Mutex<Option<StdioSession>>,
@@ -56,11 +60,18 @@ pub async fn serve_mcp_stdio(
     settings: DoorSettings,
     bounds: JsonBounds,
     caller: Arc<Caller>,
+    journal: &Path,
 ) -> std::io::Result<()> {
     let input = open_stdin()?;
     let (output, lines) = mpsc::channel(MAX_UNREAD_MESSAGES);
+    let decider = match executor.governor() {
+        Governor::Local(..) => Decider::PersonAtHost,
+        Governor::Remote(_) => Decider::Governor,
+    };
+    let mut door = McpDoor::new(Arc::clone(&executor), settings, bounds, decider, true);
+    door.instructions.push_str(&format!(" The journal `{}` has every call.", journal.display()));
     let conversation = Arc::new(Conversation {
-        door: McpDoor::new(Arc::clone(&executor), settings, bounds, true),
+        door: Arc::new(door),
         caller,
         session: Mutex::default(),
         requests: Arc::default(),
@@ -88,7 +99,7 @@ fn flatten(ended: Result<Option<std::io::Result<()>>, JoinError>) -> std::io::Re
 }
 
 /// Writes lines until every sender is gone.
-pub(super) async fn write_lines(mut lines: mpsc::Receiver<String>) -> std::io::Result<()> {
+async fn write_lines(mut lines: mpsc::Receiver<String>) -> std::io::Result<()> {
     let mut output = open_stdout()?;
     while let Some(line) = lines.recv().await {
         write_line(&mut output, line).await?;
@@ -204,10 +215,10 @@ impl Conversation {
             elicitor,
         };
         if let McpRequest::Listen(filter) = decoded {
-            let filter = decode::check_subscription(filter, capabilities).map_err(failed)?;
+            decode::check_subscription(&filter, capabilities).map_err(failed)?;
             let conversation = Arc::clone(self);
             self.door.executor.sessions().spawn(async move {
-                let _cancelled = open.run(conversation.listen(context.id, filter)).await;
+                let _cancelled = open.run(conversation.listen(context, filter)).await;
             });
             return Ok(());
         }
@@ -233,23 +244,19 @@ impl Conversation {
         if is_in_session { Ok(Revision::Session) } else { Err(McpError::SessionRequired) }
     }
 
-    /// Sends the notifications of a subscription until it is cancelled or standard input ends.
-    async fn listen(&self, id: Id, filter: SubscriptionFilter) {
-        let mut changes = self.door.list_changes(&self.caller, filter);
+    /// Sends the messages of a subscription until it is cancelled or standard input ends.
+    async fn listen(&self, context: RequestContext, filter: SubscriptionFilter) {
         let mut has_ended = self.has_ended.subscribe();
-        self.send(encode::acknowledged(&id, filter)).await;
+        let mut messages = pin!(Arc::clone(&self.door).subscribe(context, filter).await);
         loop {
             tokio::select! {
+                // The last message, if the executor closes.
                 biased;
-                () = self.door.executor.wait_until_closed() => {
-                    let encoder = ResultEncoder { revision: Revision::Stateless, server_version: VERSION };
-                    return self.send(encoder.subscription_end(&id)).await;
-                }
+                message = messages.next() => match message {
+                    Some(message) => self.send(message).await,
+                    None => return,
+                },
                 () = until_true(&mut has_ended) => return,
-                list = changes.next() => {
-                    let Some(list) = list else { return };
-                    self.send(encode::list_changed(list, Some(&id))).await;
-                }
             }
         }
     }

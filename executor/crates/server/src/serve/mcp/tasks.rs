@@ -62,14 +62,18 @@ impl McpDoor {
     }
 
     /// A task with its times. Without a journal on the disk, these are the present.
-    fn task(&self, intent: IntentId, status: TaskStatus) -> Result<Task, Fault> {
+    pub(super) fn task(&self, intent: IntentId, status: TaskStatus) -> Result<Task, Fault> {
         let now = self.executor.clock().now();
         let records = self.executor.intent_records(intent)?;
         let (created, updated) = records.map_or((now, now), |records| (records.created, records.updated));
         Ok(Task { intent, status, created, updated })
     }
 
-    async fn task_status(&self, context: &RequestContext, task: IntentId) -> Result<TaskStatus, Fault> {
+    pub(super) async fn task_status(
+        &self,
+        context: &RequestContext,
+        task: IntentId,
+    ) -> Result<TaskStatus, Fault> {
         let caller = &context.caller;
         let found = self.executor.status(task).await?;
         match found.filter(|(agent, _)| caller.may_read(agent)).map(|(_, state)| state) {
@@ -96,7 +100,7 @@ impl McpDoor {
             Some((call, verdict)) if question == Question::Decide && context.capabilities.elicits_forms => {
                 TaskStatus::InputRequired(question.params(&call, &verdict))
             }
-            Some(_) => TaskStatus::Waiting,
+            Some(_) => TaskStatus::Waiting(self.decider),
             // It is approved, and about to run.
             None => TaskStatus::Running,
         }
