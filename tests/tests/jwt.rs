@@ -238,6 +238,24 @@ fn tokens_of_each_key_type_authenticate_their_listed_subject() {
     assert_eq!(answer["error"]["data"]["blocked_by"], "caller_unauthorized", "{answer}");
 }
 
+/// A list of code names the tools that the scope of a token reaches, and asking for it needs no scope.
+#[test]
+fn a_list_of_code_keeps_to_the_scope_of_a_token() {
+    let (provider, list) = (Provider::new(), List::new());
+    an_agent(&list, "anna");
+    let options = provider.options(&list).set("doors.mcp", json!({ "listing": "code" }));
+    let executor = Executor::start(options);
+    let token = provider.token(&with(claims("anna"), "scope", json!("tools:read_file")));
+    let asked = mcp::call(1, "describe_tools", &json!({ "query": "file" }));
+    let authorization = bearer(&token);
+    let answer = mcp::post(&mut executor.client(), &asked, &[("Authorization", &authorization)]).json();
+    assert_eq!(answer["result"]["structuredContent"]["described"], json!(["read_file"]), "{answer}");
+    assert!(!answer.to_string().contains("write_file"), "{answer}");
+    let params = json!({ "listing": "code", "query": "file" });
+    let answer = rpc(&mut executor.client(), &token, "a2g/tools", &params);
+    assert_eq!(answer["result"]["described"], json!(["read_file"]), "{answer}");
+}
+
 /// The MCP door tells clients where tokens come from, and the scope of a token narrows its tools at every door.
 #[test]
 fn a_token_reaches_the_tools_of_its_scope() {

@@ -49,6 +49,14 @@ pub enum Listing {
     Code,
 }
 
+impl Listing {
+    /// The name in configurations and on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
 /// Returns `true` for a tool that runs programs.
 #[must_use]
 pub fn is_interpreter(tool: &Descriptor) -> bool {

@@ -3,8 +3,8 @@
 use super::approval::{Elicitor, Questions};
 use super::requests::OpenRequests;
 use super::{McpDoor, RequestContext, VERSION, until_true};
+use crate::serve::McpSettings;
 use crate::serve::body::charge;
-use crate::serve::protocol::DoorSettings;
 use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_line, write_line};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
@@ -53,14 +53,14 @@ struct StdioSession {
 /// If standard input cannot be read or standard output is closed; the calls are then cancelled.
 pub async fn serve_mcp_stdio(
     executor: Arc<Executor>,
-    settings: DoorSettings,
+    settings: McpSettings,
     bounds: JsonBounds,
     caller: Arc<Caller>,
 ) -> std::io::Result<()> {
     let input = open_stdin()?;
     let (output, lines) = mpsc::channel(MAX_UNREAD_MESSAGES);
     let conversation = Arc::new(Conversation {
-        door: McpDoor::new(Arc::clone(&executor), settings, bounds, true),
+        door: McpDoor::new(Arc::clone(&executor), settings.door, settings.listing, bounds, true),
         caller,
         session: Mutex::default(),
         requests: Arc::default(),
