@@ -6,8 +6,8 @@
 use crate::a2a;
 use crate::callers::{List, agent, ask, assert_unusable, bearer, rpc};
 use crate::harness::{
-    A2ePeer as _, A2eSession, AGENT, Executor, Exposition, HttpAnswer, Options, StdioClient, WebSocketClient,
-    a2e_call, a2e_handshake, eventually, intent, intent_id, result, set_mode,
+    A2ePeer as _, A2eSession, AGENT, Catalogue, Executor, Exposition, HttpAnswer, Options, StdioClient, Tool,
+    WebSocketClient, a2e_call, a2e_handshake, eventually, intent, intent_id, result, saying, set_mode,
 };
 use crate::mcp;
 use crate::methods::write;
@@ -243,8 +243,11 @@ fn tokens_of_each_key_type_authenticate_their_listed_subject() {
 fn a_list_of_code_keeps_to_the_scope_of_a_token() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
-    let options = provider.options(&list).set("doors.mcp", json!({ "listing": "code" }));
-    let executor = Executor::start(options);
+    let tool = |name: &str| Tool::command(name, &saying(1, "{}", 0));
+    let catalogue = Catalogue::empty().add(tool("read_file")).add(tool("write_file"));
+    let options = provider.options(&list).catalogue(&catalogue);
+    let mut executor = Executor::start(options.set("doors.mcp", json!({ "listing": "code" })));
+    executor.process().line_with("all tools are prepared");
     let token = provider.token(&with(claims("anna"), "scope", json!("tools:read_file")));
     let asked = mcp::call(1, "describe_tools", &json!({ "query": "file" }));
     let authorization = bearer(&token);

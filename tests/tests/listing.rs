@@ -5,6 +5,7 @@ use crate::harness::*;
 use crate::mcp::{Host, call, open_session, post, request};
 use crate::methods;
 use serde_json::{Value, json};
+use std::process::Command;
 
 /// The tokens that a list, an overview and the answer to a query may cost together.
 const MAX_TOKENS: usize = 2_000;
@@ -196,9 +197,20 @@ fn five_hundred_tools_cost_under_2000_tokens_and_no_forbidden_one_is_named() {
     }
 }
 
+/// Two tools, and a policy that allows both.
+fn file_tools() -> (Catalogue, tempfile::TempDir) {
+    let tool = |name: &str| Tool::command(name, &saying(1, "{}", 0)).schema(schema());
+    let catalogue = Catalogue::empty().add(tool("read_file")).add(tool("hash_file"));
+    let policy = policy_for_all(&[("read_file", json!({})), ("hash_file", json!({}))]);
+    (catalogue, methods::policy_folder(&[policy]))
+}
+
 #[test]
 fn arguments_of_describe_tools_are_checked_in_both_revisions() {
-    let executor = Executor::start(as_code(Options::new()));
+    let (catalogue, policies) = file_tools();
+    let mut executor =
+        Executor::start(as_code(Options::new().catalogue(&catalogue).policies(policies.path())));
+    executor.process().line_with("all tools are prepared");
     let mut client = executor.client();
     for (arguments, pointer) in [
         (json!({ "query": 7 }), "/arguments/query"),
@@ -217,7 +229,8 @@ fn arguments_of_describe_tools_are_checked_in_both_revisions() {
     let session = open_session(&mut client, &[], json!({}));
     let message = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call",
         "params": { "name": "describe_tools", "arguments": { "query": "read_file" } } });
-    let headers = [("Content-Type", "application/json"), ("Mcp-Session-Id", &*session)];
+    let json_only = [("Content-Type", "application/json"), ("Accept", "application/json")];
+    let headers = [&json_only[..], &[("Mcp-Session-Id", &*session)]].concat();
     let answer = client.request("POST", "/mcp", &headers, message.to_string().as_bytes()).json();
     assert_eq!(answer["result"]["structuredContent"]["described"], json!(["read_file"]), "{answer}");
     assert!(text_of(&answer["result"]).contains("read_file(args: {"), "{answer}");
@@ -226,17 +239,113 @@ fn arguments_of_describe_tools_are_checked_in_both_revisions() {
 
 #[test]
 fn a_host_asks_for_code_with_an_option() {
-    let mut host = Host::start(&["--listing", "code"]);
+    let (catalogue, _) = file_tools();
+    let folder = catalogue.folder();
+    let tools = ["--tools", folder.to_str().expect("UTF-8")];
+    let mut host = Host::spawn(&[&tools[..], &["--listing", "code"]].concat(), None);
     let listed = host.ask(&request(1, "tools/list", json!({})))["result"]["tools"].take();
     let names = listed.as_array().expect("tools").iter().map(|tool| &tool["name"]).collect::<Vec<_>>();
     assert!(names.contains(&&json!("describe_tools")) && !names.contains(&&json!("read_file")), "{names:?}");
-    let answer =
-        host.ask(&call(2, "describe_tools", &json!({ "query": "write_file", "language": "python" })));
-    assert!(text_of(&answer["result"]).contains("    def write_file(self, *,\n"), "{answer}");
+    let answer = host.ask(&call(2, "describe_tools", &json!({ "query": "hash_file", "language": "python" })));
+    assert!(text_of(&answer["result"]).contains("    def hash_file(self, *,\n"), "{answer}");
     // Without it, there is no such tool.
-    let mut host = Host::start(&[]);
+    let mut host = Host::spawn(&tools, None);
     let answer = host.ask(&call(1, "describe_tools", &json!({})));
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
+}
+
+/// Schemas and texts that are awkward as types.
+fn awkward() -> Catalogue {
+    let text = "*/ x(): void; /* \"\"\" \\ `${y}` # \u{202e}\u{2028}";
+    let node = json!({ "type": "object", "properties": { "next": { "$ref": "#/$defs/node" } } });
+    let schema = json!({
+        "type": "object",
+        "required": ["in", "x"],
+        "properties": {
+            "in": { "enum": [text, 1, -2.5, true, null], "description": text },
+            "x": { "oneOf": [{ "properties": { "kind": { "const": "a" } }, "required": ["kind"] }, { "type": "integer" }] },
+            "y": { "type": ["array", "null"], "items": { "type": "object", "additionalProperties": { "type": "string" } } },
+            "a b": { "$ref": "#/$defs/node" },
+            "z": { "type": "object", "properties": { "class": {}, text: {} }, "additionalProperties": { "type": "number" } },
+            "w": { "type": "string", "default": text },
+        },
+        "$defs": { "node": node },
+    });
+    let tool = |name: &str, schema: &Value| {
+        let tool = Tool::command(name, &saying(1, "{}", 0)).schema(schema.clone());
+        tool.declare("description", json!(text)).declare("result", schema.clone())
+    };
+    let open = json!({ "type": "object" });
+    let closed = json!({ "type": "object", "additionalProperties": false });
+    let either = json!({ "anyOf": [schema, closed], "$defs": schema["$defs"] });
+    // TOML has no null.
+    let schema: Value = serde_json::from_str(&schema.to_string().replace(",null]", "]")).expect("JSON");
+    let either: Value = serde_json::from_str(&either.to_string().replace(",null]", "]")).expect("JSON");
+    Catalogue::empty()
+        .add(tool("plain", &schema))
+        .add(tool("with-dash.and_dot", &schema))
+        .add(tool("import", &open))
+        .add(tool("closed", &closed))
+        .add(tool("either", &either))
+}
+
+/// Runs a compiler, which has to accept what it is given.
+fn accepts(command: &mut Command, what: &str) {
+    let output = command.output().expect("it runs");
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success(), "{said}\n{what}");
+}
+
+#[test]
+fn the_compilers_of_both_languages_read_the_stubs() {
+    let catalogue = awkward();
+    let allowed = ["plain", "with-dash.and_dot", "import", "closed", "either"].map(|name| (name, json!({})));
+    let policies = methods::policy_folder(&[policy_for_all(&allowed)]);
+    let mut executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
+    executor.process().line_with("all tools are prepared");
+    let query = allowed.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" ");
+    let describe = |language: &str| {
+        let params = json!({ "listing": "code", "agent_did": AGENT, "query": query, "language": language });
+        let answer = executor.rpc("a2g/tools", &params);
+        assert_eq!(result(&answer)["described"].as_array().map(Vec::len), Some(allowed.len()), "{answer}");
+        result(&answer)["text"].as_str().expect("a text").to_owned()
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let put = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    };
+
+    let stubs = describe("python");
+    let script = "import ast, sys; ast.parse(open(sys.argv[1], encoding='utf-8').read())";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        accepts(Command::new("python3").args(["-c", script]).arg(put("tools.pyi", &stubs)), &stubs);
+    } else {
+        print_skipped("there is no python3 here");
+    }
+
+    let stubs = describe("javascript");
+    let modules = clients().join("node22/node_modules");
+    let (node, compiler) = (modules.join("node/bin/node"), modules.join("typescript/bin/tsc"));
+    if !(node.is_file() && compiler.is_file()) {
+        return print_skipped("there is no TypeScript here: run `cargo xtask setup`");
+    }
+    let program = r#"
+        tools.closed();
+        tools.import({ any: "thing" });
+        const made = await tools["with-dash.and_dot"]({ in: 1, x: { kind: "a" }, z: { more: 1 } });
+        made.y?.map((entry) => entry["key"].length);
+        // @ts-expect-error: `in` is missing.
+        tools.plain({ x: 1 });
+        // @ts-expect-error: there is no such tool.
+        tools.none();
+        export {};
+    "#;
+    let files = [put("tools.d.ts", &stubs), put("program.ts", program)];
+    let options = ["--noEmit", "--strict", "--target", "es2022", "--module", "es2022", "--types", ""];
+    accepts(Command::new(node).arg(compiler).args(options).args(files), &stubs);
 }
 
 /// Each caller of A2G is told of the tools of its own agents.
@@ -248,7 +357,9 @@ fn a_list_of_code_is_that_of_the_callers_agent() {
     let mut narrow = policy_for_all(&[("read_file", json!({}))]);
     narrow["agent_did"] = json!(AGENT);
     let policies = methods::policy_folder(&[narrow, policy_for_all(&[("hash_file", json!({}))])]);
-    let executor = Executor::start(list.options().policies(policies.path()));
+    let (catalogue, _) = file_tools();
+    let mut executor = Executor::start(list.options().catalogue(&catalogue).policies(policies.path()));
+    executor.process().line_with("all tools are prepared");
     let mut client = executor.client();
     let mut described = |token: &str, more: Value| {
         let mut params = json!({ "listing": "code", "query": "file" });

@@ -28,10 +28,14 @@ pub const MAX_OVERVIEW_BYTES: usize = 1_700;
 pub const MAX_SEARCH_BYTES: usize = 2_800;
 /// Maximum length of an answer to a query of names, in bytes.
 pub const MAX_NAMED_BYTES: usize = 6_000;
+/// The part of an overview for the words around its lists.
+const OVERVIEW_WORDS_BYTES: usize = 60;
 /// The part of an answer for the names of tools that it does not describe.
 const NAMES_BYTES: usize = 500;
 /// Maximum number of tools whose stubs are compared by length for one answer.
 const MAX_COMPARED: usize = 48;
+/// The number of tools that share an answer if not all of them fit in full.
+const MIN_CHOICE: usize = 4;
 /// The part of a tool's description that is searched.
 const MAX_SEARCHED_BYTES: usize = 1_000;
 /// The words that say nothing about a tool.
@@ -163,14 +167,20 @@ type Ranked<'a> = (&'a Descriptor, u32);
 
 /// The tools that are described: the best first, the shortest first among equals, whole ones only.
 fn select<'a>(ranked: &[Ranked<'a>], language: Language, max_bytes: usize) -> Vec<(&'a Descriptor, Stub)> {
-    let mut left = max_bytes - usage(language).len() - stubs::overhead(language);
-    let stubs = ranked
-        .iter()
-        .take(MAX_COMPARED)
-        .map(|(tool, score)| (*tool, *score, Stub::new(tool, language, left)));
-    let mut stubs = stubs.collect::<Vec<_>>();
+    let max_bytes = max_bytes - usage(language).len() - stubs::overhead(language);
+    let compared = ranked.get(..MAX_COMPARED).unwrap_or(ranked);
+    let make = |max_bytes: usize| {
+        let stubs =
+            compared.iter().map(|(tool, score)| (*tool, *score, Stub::new(tool, language, max_bytes)));
+        stubs.collect::<Vec<_>>()
+    };
+    let mut stubs = make(max_bytes);
+    if stubs.iter().map(|(_, _, stub)| stub.len()).sum::<usize>() > max_bytes {
+        // A choice of several tools says more than every detail of one.
+        stubs = make(max_bytes / stubs.len().clamp(1, MIN_CHOICE));
+    }
     stubs.sort_by_key(|(_, score, stub)| (Reverse(*score), stub.len()));
-    let mut selected = Vec::new();
+    let (mut selected, mut left) = (Vec::new(), max_bytes);
     for (tool, _, stub) in stubs {
         if let Some(rest) = left.checked_sub(stub.len()) {
             left = rest;
@@ -284,7 +294,7 @@ fn overview(tools: &[&Descriptor]) -> String {
     let frequent = frequent_words(&names);
     let frequent = frequent.iter().map(String::as_str).collect::<Vec<_>>();
     let (frequent, _) = join_names(&frequent, max_bytes / 2);
-    let (names, left) = join_names(&names, max_bytes / 2 - 100);
+    let (names, left) = join_names(&names, max_bytes - frequent.len() - OVERVIEW_WORDS_BYTES);
     format!("{head}Words in their names: {frequent}\nNames: {names} and {left} more\n")
 }
 

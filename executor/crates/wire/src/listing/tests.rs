@@ -46,7 +46,7 @@ fn a_query_finds_tools_by_words() {
     // What a name selects alone still says what else there is.
     let answer = ask(&tools, "read_file", None);
     assert!(
-        answer.text.ends_with("// Not described, ask for them by name: copyFile, delete-file, search_text\n")
+        answer.text.ends_with("// Not described, ask for them by name: delete-file, copyFile, search_text\n")
     );
     assert_eq!((answer.tools, answer.matched), (5, 4));
 }
