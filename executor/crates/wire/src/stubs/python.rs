@@ -136,19 +136,15 @@ impl Writer {
     }
 
     fn union(&mut self, alternatives: &[Shape], name: &str) -> String {
-        let literals = alternatives.iter().filter_map(|shape| match shape {
-            Shape::Literal(value) if is_literal(value) => Some(literal(value)),
-            _other => None,
-        });
-        let literals = literals.collect::<Vec<_>>();
+        let (literals, others) = alternatives
+            .iter()
+            .partition::<Vec<_>, _>(|shape| matches!(shape, Shape::Literal(value) if is_literal(value)));
         let mut texts = Vec::new();
         if !literals.is_empty() {
+            let literals = literals.into_iter().map(literal_of).collect::<Vec<_>>();
             texts.push(format!("Literal[{}]", literals.join(", ")));
         }
-        for shape in alternatives {
-            if matches!(shape, Shape::Literal(value) if is_literal(value)) {
-                continue;
-            }
+        for shape in others {
             let text = self.type_text(shape, name);
             if !texts.contains(&text) {
                 texts.push(text);
@@ -201,6 +197,10 @@ fn is_literal(value: &Value) -> bool {
         Value::Null | Value::Bool(_) | Value::String(_) => true,
         Value::Array(_) | Value::Object(_) => false,
     }
+}
+
+fn literal_of(shape: &Shape) -> String {
+    if let Shape::Literal(value) = shape { literal(value) } else { String::new() }
 }
 
 fn literal(value: &Value) -> String {

@@ -9,10 +9,9 @@ pub(super) fn stub(tool: &Descriptor, arguments: &Shape, result: &Shape) -> Stub
     let doc = one_line(&tool.description, MAX_TOOL_DOC);
     let doc = if doc.is_empty() { String::new() } else { format!("  {}\n", comment(&doc)) };
     let mark = if needs_arguments(arguments) { "" } else { "?" };
-    let arguments = match arguments {
-        Shape::Unknown => type_text(&Shape::Map(Box::default()), 1),
-        shape => type_text(shape, 1),
-    };
+    // Arguments are always an object.
+    let any = Shape::Map(Box::default());
+    let arguments = type_text(if *arguments == Shape::Unknown { &any } else { arguments }, 1);
     let (name, result) = (key(tool.name.as_str()), type_text(result, 1));
     Stub {
         types: String::new(),
@@ -57,10 +56,10 @@ fn type_text(shape: &Shape, indent: usize) -> String {
             Some(text) => quote(text),
             None => value.to_string(),
         },
-        Shape::List(element) => match &**element {
-            Shape::Union(_) => format!("({})[]", type_text(element, indent)),
-            element => format!("{}[]", type_text(element, indent)),
-        },
+        Shape::List(element) => {
+            let text = type_text(element, indent);
+            if matches!(**element, Shape::Union(_)) { format!("({text})[]") } else { format!("{text}[]") }
+        }
         Shape::Map(values) => format!("Record<string, {}>", type_text(values, indent)),
         Shape::Object(object) => object_text(object, indent),
         Shape::Union(alternatives) => {
