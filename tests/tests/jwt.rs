@@ -6,8 +6,8 @@
 use crate::a2a;
 use crate::callers::{List, agent, ask, assert_unusable, bearer, rpc};
 use crate::harness::{
-    A2ePeer as _, A2eSession, AGENT, Executor, Exposition, HttpAnswer, Options, StdioClient, WebSocketClient,
-    a2e_call, a2e_handshake, eventually, intent, intent_id, result, set_mode,
+    A2ePeer as _, A2eSession, AGENT, Catalogue, Executor, Exposition, HttpAnswer, Options, StdioClient, Tool,
+    WebSocketClient, a2e_call, a2e_handshake, eventually, intent, intent_id, result, saying, set_mode,
 };
 use crate::mcp;
 use crate::methods::write;
@@ -236,6 +236,27 @@ fn tokens_of_each_key_type_authenticate_their_listed_subject() {
     let call = intent("write_file", write("no", "x"));
     let answer = ask(&mut client, Some(&operator), "a2g/intent", &call).json();
     assert_eq!(answer["error"]["data"]["blocked_by"], "caller_unauthorized", "{answer}");
+}
+
+/// A list of code names the tools that the scope of a token reaches, and asking for it needs no scope.
+#[test]
+fn a_list_of_code_keeps_to_the_scope_of_a_token() {
+    let (provider, list) = (Provider::new(), List::new());
+    an_agent(&list, "anna");
+    let tool = |name: &str| Tool::command(name, &saying(1, "{}", 0));
+    let catalogue = Catalogue::empty().add(tool("read_file")).add(tool("write_file"));
+    let options = provider.options(&list).catalogue(&catalogue);
+    let mut executor = Executor::start(options.set("doors.mcp", json!({ "listing": "code" })));
+    executor.process().line_with("all tools are prepared");
+    let token = provider.token(&with(claims("anna"), "scope", json!("tools:read_file")));
+    let asked = mcp::call(1, "describe_tools", &json!({ "query": "file" }));
+    let authorization = bearer(&token);
+    let answer = mcp::post(&mut executor.client(), &asked, &[("Authorization", &authorization)]).json();
+    assert_eq!(answer["result"]["structuredContent"]["described"], json!(["read_file"]), "{answer}");
+    assert!(!answer.to_string().contains("write_file"), "{answer}");
+    let params = json!({ "listing": "code", "query": "file" });
+    let answer = rpc(&mut executor.client(), &token, "a2g/tools", &params);
+    assert_eq!(answer["result"]["described"], json!(["read_file"]), "{answer}");
 }
 
 /// The MCP door tells clients where tokens come from, and the scope of a token narrows its tools at every door.

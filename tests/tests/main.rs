@@ -39,6 +39,7 @@ mod json_suite;
 mod jwt;
 mod languages;
 mod lifecycle;
+mod listing;
 mod mcp;
 mod mcp_approval;
 mod mcp_conformance;

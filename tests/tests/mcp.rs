@@ -339,7 +339,8 @@ impl Host {
         Self::spawn(&[&["--connect", url], more].concat(), None)
     }
 
-    fn spawn(arguments: &[&str], shared: Option<&Path>) -> Self {
+    /// Starts the command with these arguments alone.
+    pub fn spawn(arguments: &[&str], shared: Option<&Path>) -> Self {
         let (folder, state) =
             (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let mut process = Process::spawn(

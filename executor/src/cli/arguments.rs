@@ -246,11 +246,14 @@ pub(super) struct Mcp {
     /// The journal's file
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub(super) journal: Option<PathBuf>,
+    /// List every tool, or as `code` what a program needs to find and call them. Default: `doors.mcp.listing`, else tools
+    #[arg(long, value_name = "FORM")]
+    pub(super) listing: Option<ListingForm>,
     /// Forward messages to the running server at this URL (`https://HOST:PORT/mcp`) instead of starting one
     #[arg(
         long,
         value_name = "URL",
-        conflicts_with_all = ["config", "tools", "scope", "read_only", "journal"]
+        conflicts_with_all = ["config", "tools", "scope", "read_only", "journal", "listing"]
     )]
     pub(super) connect: Option<String>,
     /// A file with the bearer token, readable only by its owner
@@ -262,6 +265,14 @@ pub(super) struct Mcp {
     /// Print the configuration that makes a host start this command, and exit
     #[arg(long, value_name = "HOST")]
     pub(super) print_config: Option<McpHost>,
+}
+
+/// The form in which hosts see the catalogue.
+#[cfg(feature = "mcp")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ListingForm {
+    Tools,
+    Code,
 }
 
 /// An agent host that starts MCP servers.

@@ -2,7 +2,7 @@
 //! running server.
 
 use super::UsageError;
-use super::arguments::{Mcp, McpHost, Setup};
+use super::arguments::{ListingForm, Mcp, McpHost, Setup};
 use super::output::print;
 use super::serve::{self, Launch, Transport};
 use super::setup::{config, take_authority};
@@ -17,6 +17,7 @@ use a2g_server::serve::mcp::{RemoteServer, proxy_mcp_stdio};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
+use a2g_wire::listing::Listing;
 use anyhow::{Context as _, bail};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +34,7 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
         return connect(url, &arguments);
     }
     let authority = take_authority()?;
-    let (config, policies) = match &arguments.config {
+    let (mut config, policies) = match &arguments.config {
         Some(path) => {
             let setup = Setup { config: Some(path.clone()), tools: arguments.tools.clone() };
             (config(&setup)?, None)
@@ -43,9 +44,12 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
             (config, Some(policies))
         }
     };
-    let settings = config.doors.mcp.clone().context("`doors.mcp.enabled` is false in the configuration")?;
+    let settings = config.doors.mcp.as_mut().context("`doors.mcp.enabled` is false in the configuration")?;
+    if let Some(form) = arguments.listing {
+        settings.listing = listing(form);
+    }
     let launch = Launch {
-        transport: Transport::McpStdio(settings.door),
+        transport: Transport::McpStdio(settings.clone()),
         accept_unsigned: None,
         if_missing: IfMissing::Create,
         policies,
@@ -53,6 +57,13 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
         numbers_journal: arguments.config.is_none() && arguments.journal.is_none(),
     };
     serve::run(&config, Granter::new(authority), launch)
+}
+
+fn listing(form: ListingForm) -> Listing {
+    match form {
+        ListingForm::Tools => Listing::Tools,
+        ListingForm::Code => Listing::Code,
+    }
 }
 
 /// Forwards the host's messages to a running server.
@@ -254,6 +265,9 @@ fn command_words(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
     }
     if arguments.read_only {
         words.push("--read-only".to_owned());
+    }
+    if let Some(form) = arguments.listing {
+        words.extend(["--listing".to_owned(), listing(form).as_str().to_owned()]);
     }
     Ok(words)
 }

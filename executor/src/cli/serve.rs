@@ -66,7 +66,7 @@ pub(super) enum Transport {
     A2eStdio(a2g_server::serve::A2eSettings),
     /// MCP on standard input and output.
     #[cfg(feature = "mcp")]
-    McpStdio(a2g_server::serve::DoorSettings),
+    McpStdio(a2g_server::serve::McpSettings),
 }
 
 /// The settings of one start that are not in the configuration.
@@ -159,6 +159,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let origin = file(setup).unwrap_or(Path::new("the defaults"));
     config.check_paths(origin)?;
     config.check_folders(origin)?;
+    config.check_tool_names(origin)?;
     let run_as = check_containment(&config, Some(&config.listen))?;
     let trust = Trust::read(&config.trust, config.did.clone())?;
     config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
@@ -352,6 +353,7 @@ async fn serve(
     }
     let trust = Trust::read(&config.trust, config.did.clone())?;
     let tools_runtime = Arc::new(tools_runtime);
+    config.check_tool_names(Path::new("the configuration"))?;
     let loaded = tools_runtime.start(config, tools_runtime.read_catalog(config)?, config.waiting).await?;
     let egress = tools_runtime.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
@@ -695,7 +697,11 @@ impl ServedCatalogue {
     /// Replaces the whole catalogue, so that a changed tool is never absent. On an error the old catalogue stays.
     async fn reload(&self) {
         let _guard = self.changes.lock().await;
-        match self.tools_runtime.load(&self.config, self.config.waiting).await {
+        let loaded = match self.config.check_tool_names(Path::new("the configuration")) {
+            Ok(()) => self.tools_runtime.load(&self.config, self.config.waiting).await,
+            Err(error) => Err(error.into()),
+        };
+        match loaded {
             Ok(loaded) => {
                 self.executor.replace_catalog(loaded);
                 tracing::info!(tools = self.executor.tools().len(), "catalogue reloaded");

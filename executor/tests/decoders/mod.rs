@@ -183,7 +183,7 @@ pub(crate) fn intent(body: &[u8]) {
     for escape in [false, true] {
         let _signed = decode::context_signature(text, escape);
     }
-    let _ids = (decode::intent_id(text), decode::revoke_params(text), decode::no_params(Some(text)));
+    let _ids = (decode::intent_id(text), decode::revoke_params(text), decode::tools_params(text));
     let _news = (decode::registration(text), decode::heartbeat(text), decode::report(text));
 }
 

@@ -17,10 +17,12 @@ pub mod jsonrpc;
 pub mod jwk;
 pub mod jwks;
 pub mod jwt;
+pub mod listing;
 pub mod mcp;
 mod measurements;
 pub mod nexus;
 pub mod sovereign;
+pub mod stubs;
 #[cfg(test)]
 mod tests;
 pub use a2g_types::strict_json;

@@ -8,9 +8,10 @@ use a2g_capability::HostPattern;
 use a2g_types::call::Door;
 use a2g_types::ident::AgentDid;
 use a2g_wire::a2a::Dialect;
+use a2g_wire::listing::{DESCRIBE_TOOLS, Listing};
 use a2g_wire::nexus::message::SignatureScope;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The doors that are served besides A2G; `None`: the door is disabled.
@@ -48,6 +49,25 @@ impl Doors {
             nexus: parse_nexus(nexus, resolve)?,
             sovereign: parse_door(Door::Sovereign, "doors.sovereign.agent", sovereign)?,
         })
+    }
+
+    /// Checks that no tool of the catalogue has the name that stands for all of them.
+    ///
+    /// # Ambient Authority
+    /// Looks for the tool in the catalogue's folder.
+    ///
+    /// # Errors
+    /// If there is one: a host could not tell which of both it calls.
+    pub(super) fn check_listing(&self, catalog: &Path) -> Result<(), InvalidValueError> {
+        let is_code = self.mcp.as_ref().is_some_and(|mcp| mcp.listing == Listing::Code);
+        if !is_code || !catalog.join(DESCRIBE_TOOLS).join("tool.toml").is_file() {
+            return Ok(());
+        }
+        Err(invalid("doors.mcp.listing")(&format_args!(
+            "is `code`, which lists `{DESCRIBE_TOOLS}` as the executor's own, and `{}` has a tool of that name: rename or \
+             remove the tool",
+            catalog.display()
+        )))
     }
 
     /// Checks that a door without authentication is reachable from this machine only.
@@ -99,13 +119,18 @@ fn parse_a2e(section: file::A2e) -> Result<Option<A2eSettings>, InvalidValueErro
 }
 
 fn parse_mcp(section: file::Mcp) -> Result<Option<McpSettings>, InvalidValueError> {
-    let file::Mcp { enabled, open_to, agent, max_sessions, max_sessions_per_caller, idle_seconds } = section;
+    let file::Mcp { enabled, open_to, agent, listing, max_sessions, max_sessions_per_caller, idle_seconds } =
+        section;
     let door = parse_door(Door::Mcp, "doors.mcp.agent", file::Door { enabled, open_to, agent })?;
     let max_sessions = check_max("doors.mcp.max_sessions", max_sessions, 100_000)?;
     let per_caller = check_max("doors.mcp.max_sessions_per_caller", max_sessions_per_caller, 100_000)?;
     let idle = Duration::from_secs(check_max("doors.mcp.idle_seconds", idle_seconds, 86_400)?);
     Ok(door.map(|door| McpSettings {
         door,
+        listing: match listing {
+            file::Listing::Tools => Listing::Tools,
+            file::Listing::Code => Listing::Code,
+        },
         max_sessions: to_usize(max_sessions),
         max_sessions_per_caller: to_usize(per_caller),
         idle,

@@ -39,9 +39,17 @@ pub(super) struct Mcp {
     pub(super) enabled: bool,
     pub(super) open_to: DoorAccess,
     pub(super) agent: Option<String>,
+    pub(super) listing: Listing,
     pub(super) max_sessions: u64,
     pub(super) max_sessions_per_caller: u64,
     pub(super) idle_seconds: u64,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Listing {
+    Tools,
+    Code,
 }
 
 impl Default for Mcp {
@@ -50,6 +58,7 @@ impl Default for Mcp {
             enabled: cfg!(feature = "mcp"),
             open_to: DoorAccess::Callers,
             agent: None,
+            listing: Listing::Tools,
             max_sessions: 256,
             max_sessions_per_caller: 64,
             idle_seconds: 1800,

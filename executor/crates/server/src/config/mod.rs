@@ -211,6 +211,18 @@ impl Config {
         self.check_private_paths().map_err(|error| error.at_path(origin, "", 0))
     }
 
+    /// Checks that the catalogue has no tool whose name the executor needs for itself. Tools may be added at any time, so
+    /// this is for the start and for each reload.
+    ///
+    /// # Ambient Authority
+    /// Looks at the catalogue's folder.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`], with the key.
+    pub fn check_tool_names(&self, origin: &Path) -> Result<(), ConfigError> {
+        self.doors.check_listing(&self.catalog).map_err(|error| error.at_path(origin, "", 0))
+    }
+
     /// Checks that no file of the executor is in a folder that a guest could reach.
     fn check_private_paths(&self) -> Result<(), InvalidValueError> {
         let tls = self.tls.as_ref();

@@ -1,6 +1,6 @@
 //! The executor's A2G door: its methods by name, and the roles that may call each.
 
-use super::protocol::{check_call_agent, foreign_agent_message};
+use super::protocol::{check_call_agent, foreign_agent_message, may_see};
 use super::rpc::{Followups, error_object};
 use a2g_core::run::{Executor, IntentState, RunEventSink};
 use a2g_govern::Caller;
@@ -10,6 +10,7 @@ use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::memory::Charge;
 use a2g_wire::a2g::{decode, encode, openrpc};
+use a2g_wire::listing;
 use jsonrpsee::RpcModule;
 use jsonrpsee::core::{RegisterMethodError, RpcResult};
 use jsonrpsee::types::{Extensions, Params};
@@ -59,9 +60,8 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/status", &ALL_ROLES, async |executor, sender, params| {
         status(&executor, &sender.caller, decode::intent_id(&params)?).await
     })?;
-    register(&mut module, "a2g/tools", &ALL_ROLES, async |executor, _, params| {
-        decode::no_params(Some(&params))?;
-        Ok(encode::tools(&*executor.tools()))
+    register(&mut module, "a2g/tools", &ALL_ROLES, async |executor, sender, params| {
+        list_tools(&executor, &sender.caller, decode::tools_params(&params)?)
     })?;
     // The A2G document does not restrict the senders of these three. Without a role, an agent could approve its own
     // intent.
@@ -214,6 +214,30 @@ async fn intent(executor: Arc<Executor>, sender: MethodCaller, params: String) -
     drop(params);
     let answer = executor.handle_intent(call, RunEventSink::none()).await?;
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
+}
+
+/// The catalogue, or what stands for the tools of one agent in a list of code.
+fn list_tools(executor: &Executor, caller: &Caller, params: decode::ToolsParams) -> Result<Encoded, Fault> {
+    let tools = executor.tools();
+    let (agent, request) = match params {
+        decode::ToolsParams::Every => return Ok(encode::tools(&*tools)),
+        decode::ToolsParams::Code { agent, request } => (agent, request),
+    };
+    let agent = agent.as_ref().or_else(|| caller.only_agent()).ok_or_else(|| {
+        Fault::invalid("/agent_did", "`agent_did` is missing: name the agent whose tools are listed")
+    })?;
+    if !caller.may_read(agent) {
+        return Err(executor.refuse(
+            None,
+            BlockedBy::CallerUnauthorized,
+            foreign_agent_message(caller, agent),
+        ));
+    }
+    let reachable = tools.iter().filter(|tool| may_see(executor, caller, agent, &tool.name));
+    Ok(match request {
+        None => encode::tools(reachable.filter(|tool| listing::is_interpreter(tool))),
+        Some(request) => encode::tool_stubs(&listing::describe(reachable, &request)),
+    })
 }
 
 /// The state of an intent. To an agent, the intents of other agents do not exist.

@@ -83,6 +83,11 @@ pub(super) fn check_call_agent(executor: &Executor, caller: &Caller, call: &Call
     Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
 }
 
+/// Returns `true` if the caller's scope and the agent's policies reach a tool: whether it is in a list for them.
+pub(super) fn may_see(executor: &Executor, caller: &Caller, agent: &AgentDid, tool: &ToolName) -> bool {
+    caller.may_call(tool) && executor.may_reach(agent, tool)
+}
+
 /// The message for a caller whose token does not reach a tool.
 pub(super) fn missing_scope_message(caller: &Caller, tool: &ToolName) -> String {
     format!("the token of `{}` has no scope for this tool: it needs `tools:{tool}`", caller.name())

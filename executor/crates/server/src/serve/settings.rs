@@ -2,6 +2,7 @@
 
 use super::protocol::{DoorAccess, DoorSettings};
 use a2g_wire::a2a::Dialect;
+use a2g_wire::listing::Listing;
 use a2g_wire::nexus::message::SignatureScope;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -51,6 +52,8 @@ pub struct A2eSettings {
 pub struct McpSettings {
     /// Access and default agent.
     pub door: DoorSettings,
+    /// The form of the list of tools.
+    pub listing: Listing,
     /// Maximum number of sessions of all callers. Only version 2025-11-25 has sessions.
     pub max_sessions: usize,
     /// Maximum number of sessions of one caller.

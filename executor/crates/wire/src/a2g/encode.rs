@@ -6,6 +6,7 @@
 use super::decode::ProofClaims;
 use super::schema::{UpTo, WireName};
 use super::{message, usage};
+use crate::listing::ToolStubs;
 use crate::to_raw;
 use a2g_types::call::{Call, ParentRun};
 use a2g_types::failure_message;
@@ -246,6 +247,12 @@ pub fn tool(tool: &Descriptor) -> Box<RawValue> {
 #[must_use]
 pub fn tools<'a>(tools: impl IntoIterator<Item = &'a Descriptor>) -> Box<RawValue> {
     to_raw(&message::ToolList { tools: tools.into_iter().map(tool_message).collect() })
+}
+
+/// The result of `a2g/tools` for a query: descriptions of tools.
+#[must_use]
+pub fn tool_stubs(stubs: &ToolStubs) -> Box<RawValue> {
+    to_raw(stubs)
 }
 
 /// A value that is sent unmodified, such as the OpenRPC document.

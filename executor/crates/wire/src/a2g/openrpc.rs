@@ -10,6 +10,8 @@
 mod schemas;
 
 use super::schema::names;
+use crate::listing::{Listing, MAX_QUERY_BYTES};
+use crate::stubs::Language;
 use a2g_types::fault::BlockedBy;
 use a2g_types::limit::Limit;
 use a2g_types::verdict::Decision;
@@ -137,9 +139,14 @@ fn run_methods() -> Vec<MethodDescription> {
         },
         MethodDescription {
             name: "a2g/tools",
-            summary: "Lists the tools of the catalogue",
-            params: Vec::new(),
-            result: result_schema("Tools"),
+            summary: "Lists the tools of the catalogue, or describes those of an agent to programs that call them",
+            params: vec![
+                optional_param("listing", json!({ "enum": names::<Listing>() })),
+                optional_param("agent_did", schema_ref("AgentDid")),
+                optional_param("query", json!({ "type": "string", "maxLength": MAX_QUERY_BYTES })),
+                optional_param("language", json!({ "enum": names::<Language>() })),
+            ],
+            result: json!({ "name": "Tools", "schema": { "anyOf": [schema_ref("Tools"), schema_ref("ToolStubs")] } }),
             errors: &[],
         },
         MethodDescription {

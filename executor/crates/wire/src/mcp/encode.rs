@@ -9,6 +9,7 @@ use super::tasks::{Task, TaskMessage, input_requests};
 use super::tools::{self, ToolDefinition};
 use super::{Revision, names};
 use crate::jsonrpc::{self, Id};
+use crate::listing::{Listing, ToolStubs};
 use crate::to_raw;
 use a2g_types::failure_message;
 use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
@@ -160,13 +161,15 @@ impl ResultEncoder {
         self.respond_map(id, Map::new())
     }
 
-    /// The response to `tools/list`: a page of the tools that the caller may use, sorted by name.
+    /// The response to `tools/list`: a page of the tools that the caller may use, sorted by name, or of those that stand
+    /// for them.
     #[must_use]
     pub fn tools<'a>(
         self,
         id: &Id,
         tools: impl Iterator<Item = &'a Descriptor>,
         after: Option<&ToolName>,
+        listing: Listing,
     ) -> String {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -181,7 +184,10 @@ impl ResultEncoder {
             #[serde(rename = "_meta", skip_serializing_if = "Map::is_empty")]
             meta: Map<String, Value>,
         }
-        let (tools, next_cursor) = tools::page(tools, after, self.revision);
+        let (tools, next_cursor) = match listing {
+            Listing::Tools => tools::page(tools, after, self.revision),
+            Listing::Code => (tools::code_page(tools, after, self.revision), None),
+        };
         respond(
             id,
             &ListToolsResult {
@@ -193,6 +199,22 @@ impl ResultEncoder {
                 meta: self.meta(Map::new()),
             },
         )
+    }
+
+    /// The response to a call of `describe_tools`, which is no intent.
+    #[must_use]
+    pub fn described(self, id: &Id, stubs: &ToolStubs) -> String {
+        let structured = JsonText::from(serde_json::to_value(stubs).unwrap_or_default());
+        let content = vec![ContentBlock::text(stubs.text.as_str())];
+        respond_raw(id, &self.call(content, Some(&structured), false, CallMeta::default()))
+    }
+
+    /// The response to a call of `describe_tools` with wrong arguments.
+    #[must_use]
+    pub fn not_described(self, id: &Id, fault: &Fault) -> String {
+        let (text, details) = refusal_parts(fault);
+        let meta = CallMeta { error: Some(details), ..CallMeta::default() };
+        respond_raw(id, &self.call(vec![ContentBlock::text(text)], None, true, meta))
     }
 
     /// The response to a call whose tool ran.
@@ -393,7 +415,7 @@ impl ResultEncoder {
             #[serde(skip_serializing_if = "Option::is_none")]
             structured_content: Option<&'a JsonText>,
             is_error: bool,
-            #[serde(rename = "_meta")]
+            #[serde(rename = "_meta", skip_serializing_if = "CallMeta::is_empty")]
             meta: CallMeta,
         }
         let server = (self.revision == Revision::Stateless).then(|| self.implementation());
@@ -435,10 +457,10 @@ fn id_value(id: &Id) -> Value {
 }
 
 /// `_meta` of the result of a call.
-#[derive(Serialize)]
+#[derive(Serialize, Default)]
 struct CallMeta {
-    #[serde(rename = "a2g/intent_id")]
-    intent: IntentId,
+    #[serde(rename = "a2g/intent_id", skip_serializing_if = "Option::is_none")]
+    intent: Option<IntentId>,
     #[serde(rename = "a2g/verdict", skip_serializing_if = "Option::is_none")]
     verdict: Option<VerdictMeta>,
     #[serde(rename = "a2g/error", skip_serializing_if = "Option::is_none")]
@@ -467,7 +489,13 @@ impl CallMeta {
             decision: verdict.decision.as_str(),
             risk_score: verdict.risk.as_ref().map(|risk| risk.score),
         });
-        Self { intent, verdict, error: None, metrics: None, usage: None, digest: None, server: None }
+        Self { intent: Some(intent), verdict, ..Self::default() }
+    }
+
+    fn is_empty(&self) -> bool {
+        let Self { intent, verdict, error, metrics, usage, digest, server } = self;
+        let is_none = intent.is_none() && verdict.is_none() && error.is_none() && metrics.is_none();
+        is_none && usage.is_none() && digest.is_none() && server.is_none()
     }
 }
 

@@ -9,6 +9,8 @@ use super::fault::{CallFault, McpError, call_fault};
 use super::headers::{self, HeaderValues};
 use super::*;
 use crate::jsonrpc::Id;
+use crate::listing::{DescribeRequest, Listing};
+use crate::stubs::Language;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::outcome::LogLevel;
@@ -325,7 +327,7 @@ fn tool(name: &str, filesystem: DeclaredFilesystem, network: bool, schema: Value
 
 fn list(encoder: ResultEncoder, tools: &[Descriptor], after: Option<&str>) -> Value {
     let after = after.map(|name| ToolName::parse(name).unwrap());
-    let text = encoder.tools(&Id::from_text("1"), tools.iter(), after.as_ref());
+    let text = encoder.tools(&Id::from_text("1"), tools.iter(), after.as_ref(), Listing::Tools);
     serde_json::from_str::<Value>(&text).unwrap()["result"].take()
 }
 
@@ -454,4 +456,41 @@ fn notifications_carry_the_token_and_the_subscription_verbatim() {
         json!({ "toolsListChanged": true, "resourcesListChanged": true })
     );
     assert!(MessageLevel::Info.includes(LogLevel::Warn) && !MessageLevel::Error.includes(LogLevel::Warn));
+}
+
+#[test]
+fn arguments_of_a_request_for_descriptions() {
+    let decode = |arguments: Value| tools::decode_describe(arguments.as_object().unwrap());
+    let request = |query: &str, language| DescribeRequest { query: query.to_owned(), language };
+    assert_eq!(decode(json!({})).unwrap(), request("", None));
+    let both = json!({ "language": "python", "query": "a b" });
+    assert_eq!(decode(both).unwrap(), request("a b", Some(Language::Python)));
+    for (arguments, expected) in [
+        (json!({ "query": null }), "/arguments/query"),
+        (json!({ "query": "x".repeat(1_001) }), "/arguments/query"),
+        (json!({ "language": "Python" }), "/arguments/language"),
+        (json!({ "language": 1 }), "/arguments/language"),
+        (json!({ "a/b": 1 }), "/arguments/a~1b"),
+    ] {
+        match decode(arguments) {
+            Err(Fault::InvalidParams { pointer, .. }) => assert_eq!(pointer, expected),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_list_of_code_has_one_page() {
+    let names = |after: Option<&str>| {
+        let after = after.map(|after| ToolName::parse(after).unwrap());
+        let tools = ["read_file", "run_javascript", "run_python"]
+            .map(|name| tool(name, DeclaredFilesystem::None, false, json!({})));
+        let text = SESSION.tools(&Id::from_text("1"), tools.iter(), after.as_ref(), Listing::Code);
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(answer["result"].get("nextCursor"), None);
+        let tools = answer["result"]["tools"].as_array().unwrap().iter();
+        tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(None), ["describe_tools", "run_javascript", "run_python"]);
+    assert_eq!(names(Some("run_javascript")), ["run_python"]);
 }

@@ -1,12 +1,16 @@
 //! The definitions of tools, as `tools/list` has them.
 
 use super::{Revision, names};
+use crate::listing::{DESCRIBE_TOOLS, DescribeRequest, MAX_QUERY_BYTES, is_interpreter};
+use crate::stubs::Language;
 use crate::to_raw;
-use a2g_types::ident::ToolName;
+use a2g_types::fault::Fault;
+use a2g_types::ident::{ToolName, excerpt};
 use a2g_types::tool::{DeclaredFilesystem, Descriptor, Digest};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
+use strum::VariantArray as _;
 
 /// The maximum number of tools in one page.
 pub const PAGE_SIZE: usize = 50;
@@ -102,4 +106,75 @@ pub(super) fn page<'a>(
     let page = rest.by_ref().take(PAGE_SIZE).collect::<Vec<_>>();
     let next = rest.peek().and(page.last()).map(|last| last.name.to_string());
     (page.into_iter().map(|tool| ToolDefinition::new(tool, revision)).collect(), next)
+}
+
+/// The list of code: the interpreters among the tools, and the request for descriptions. It is one page.
+pub(super) fn code_page<'a>(
+    tools: impl Iterator<Item = &'a Descriptor>,
+    after: Option<&ToolName>,
+    revision: Revision,
+) -> Vec<ToolDefinition<'a>> {
+    let interpreters = tools.filter(|tool| is_interpreter(tool));
+    let interpreters = interpreters.map(|tool| ToolDefinition::new(tool, revision));
+    let mut page = std::iter::once(describe_definition()).chain(interpreters).collect::<Vec<_>>();
+    page.retain(|tool| after.is_none_or(|after| tool.name > after.as_str()));
+    page.sort_by_key(|tool| tool.name);
+    page
+}
+
+fn describe_definition() -> ToolDefinition<'static> {
+    let languages = Language::VARIANTS.iter().map(|language| language.as_str()).collect::<Vec<_>>();
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "query": {
+                "type": "string",
+                "description": "Words for what a tool should do, or names of tools; empty: an overview",
+            },
+            "language": { "enum": languages },
+        },
+        "additionalProperties": false,
+    });
+    ToolDefinition {
+        name: DESCRIBE_TOOLS,
+        title: None,
+        description: "Finds the tools that programs can call as `tools.NAME`, and answers their types. Look here before \
+             you write a program.",
+        input_schema: Cow::Owned(schema),
+        output_schema: None,
+        annotations: Annotations {
+            read_only_hint: true,
+            destructive_hint: false,
+            idempotent_hint: true,
+            open_world_hint: false,
+        },
+        meta: Map::new(),
+    }
+}
+
+/// Decodes the arguments of a request for descriptions.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] with a pointer to the argument.
+pub fn decode_describe(arguments: &Map<String, Value>) -> Result<DescribeRequest, Fault> {
+    let mut request = DescribeRequest::default();
+    for (name, value) in arguments {
+        let invalid = |reason: String| {
+            let pointer = format!("/arguments/{}", excerpt(name).replace('~', "~0").replace('/', "~1"));
+            Fault::invalid(pointer, reason)
+        };
+        match (name.as_str(), value.as_str()) {
+            ("query", Some(query)) if query.len() <= MAX_QUERY_BYTES => query.clone_into(&mut request.query),
+            ("query", _) => {
+                return Err(invalid(format!("`query` must be a string of at most {MAX_QUERY_BYTES} bytes")));
+            }
+            ("language", text) => {
+                let found = Language::VARIANTS.iter().find(|language| Some(language.as_str()) == text);
+                let message = || invalid("`language` must be `javascript` or `python`".to_owned());
+                request.language = Some(*found.ok_or_else(message)?);
+            }
+            (name, _) => return Err(invalid(format!("`{}` is not a known argument", excerpt(name)))),
+        }
+    }
+    Ok(request)
 }

@@ -56,7 +56,8 @@ pub fn routers(executor: Arc<Executor>, settings: McpSettings, bounds: JsonBound
     let access = settings.door.access;
     let authorization = Arc::new(Authorization::new(&settings));
     let sessions = Sessions::new(Arc::clone(&executor), &settings);
-    let door = Arc::new(McpDoor::new(executor, settings.door, bounds, Decider::Approver, false));
+    let door =
+        Arc::new(McpDoor::new(executor, settings.door, settings.listing, bounds, Decider::Approver, false));
     let metadata = authorization.router();
     let state = Arc::new(McpHttp {
         door,
@@ -151,6 +152,7 @@ async fn receive(
         accepts_events: accepts_events(&headers),
     };
     if let Some(tool) = request.called_tool()
+        && !state.door.describes(&tool)
         && let Ok(tool) = ToolName::parse(&tool)
         && !sender.caller.may_call(&tool)
     {

@@ -13,6 +13,7 @@ mod approval;
 mod authorization;
 mod call;
 mod changes;
+mod describe;
 mod http;
 mod proxy;
 mod requests;
@@ -25,7 +26,7 @@ pub use http::routers;
 pub use proxy::{RemoteServer, RemoteServerError, proxy_mcp_stdio};
 pub use stdio::serve_mcp_stdio;
 
-use super::protocol::DoorSettings;
+use super::protocol::{self, DoorSettings};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_types::call::Door;
@@ -34,6 +35,7 @@ use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::limit::Access;
 use a2g_types::memory::Charge;
 use a2g_wire::jsonrpc::Id;
+use a2g_wire::listing::Listing;
 use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
 use a2g_wire::mcp::elicit::Decider;
 use a2g_wire::mcp::encode::{INSTRUCTIONS, ResultEncoder};
@@ -88,6 +90,7 @@ async fn until_true(flag: &mut watch::Receiver<bool>) {
 struct McpDoor {
     executor: Arc<Executor>,
     settings: DoorSettings,
+    listing: Listing,
     bounds: JsonBounds,
     /// `true` to answer lists and calls once the tools are compiled. A host that starts this process lists its tools at
     /// once, and may never do so again.
@@ -134,13 +137,14 @@ impl McpDoor {
     fn new(
         executor: Arc<Executor>,
         settings: DoorSettings,
+        listing: Listing,
         bounds: JsonBounds,
         decider: Decider,
         waits_for_tools: bool,
     ) -> Self {
         let (states, runs) = (States::new(), OnceLock::new());
         let instructions = instructions(&executor);
-        Self { executor, settings, bounds, waits_for_tools, states, decider, instructions, runs }
+        Self { executor, settings, listing, bounds, waits_for_tools, states, decider, instructions, runs }
     }
 
     /// The changes that a subscription or a session of this caller follows.
@@ -157,7 +161,7 @@ impl McpDoor {
     /// Returns `true` if `tools/list` shows the tool: the caller's scope and the agent's policies reach it. A caller
     /// learns nothing of the definition of any other.
     fn may_see(&self, caller: &Caller, agent: &AgentDid, tool: &ToolName) -> bool {
-        caller.may_call(tool) && self.executor.may_reach(agent, tool)
+        protocol::may_see(&self.executor, caller, agent, tool)
     }
 
     /// Answers a request whose answer is a single message.
@@ -181,8 +185,9 @@ impl McpDoor {
                 let tools = self.executor.tools();
                 let agent = self.agent_of(&context.caller)?;
                 let listed = tools.iter().filter(|tool| self.may_see(&context.caller, &agent, &tool.name));
-                Ok(encoder.tools(&context.id, listed, after.as_ref()))
+                Ok(encoder.tools(&context.id, listed, after.as_ref(), self.listing))
             }
+            McpRequest::CallTool(call) if self.describes(&call.tool) => self.describe(&context, &call),
             McpRequest::CallTool(call) => self.call(context, *call).await,
             McpRequest::ListResources { before } => self.list_resources(&context, before).await,
             McpRequest::ListTemplates => Ok(encoder.templates(&context.id)),

@@ -3,8 +3,8 @@
 use super::approval::{Elicitor, Questions};
 use super::requests::OpenRequests;
 use super::{McpDoor, RequestContext, until_true};
+use crate::serve::McpSettings;
 use crate::serve::body::charge;
-use crate::serve::protocol::DoorSettings;
 use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_line, write_line};
 use a2g_core::run::Executor;
 use a2g_govern::{Caller, Governor};
@@ -57,7 +57,7 @@ struct StdioSession {
 /// If standard input cannot be read or standard output is closed; the calls are then cancelled.
 pub async fn serve_mcp_stdio(
     executor: Arc<Executor>,
-    settings: DoorSettings,
+    settings: McpSettings,
     bounds: JsonBounds,
     caller: Arc<Caller>,
     journal: &Path,
@@ -68,7 +68,8 @@ pub async fn serve_mcp_stdio(
         Governor::Local(..) => Decider::PersonAtHost,
         Governor::Remote(_) => Decider::Governor,
     };
-    let mut door = McpDoor::new(Arc::clone(&executor), settings, bounds, decider, true);
+    let mut door =
+        McpDoor::new(Arc::clone(&executor), settings.door, settings.listing, bounds, decider, true);
     door.instructions.push_str(&format!(" The journal `{}` has every call.", journal.display()));
     let conversation = Arc::new(Conversation {
         door: Arc::new(door),

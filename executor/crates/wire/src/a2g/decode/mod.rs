@@ -17,6 +17,8 @@ pub use signature::context_signature;
 pub use verdict::{directive, verdict};
 
 use crate::field::{Field, Object};
+use crate::listing::{DescribeRequest, Listing, MAX_QUERY_BYTES};
+use crate::stubs::Language;
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -90,6 +92,61 @@ pub fn revoke_params(params: &str) -> Result<RevokeParams, Fault> {
 /// As [`intent`].
 pub fn intent_id(params: &str) -> Result<IntentId, Fault> {
     Object::parse(params)?.require("intent_id")?.parse_with(IntentId::parse)
+}
+
+/// What `a2g/tools` asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToolsParams {
+    /// Every tool, with its schemas.
+    Every,
+    /// The catalogue as code.
+    Code {
+        /// The agent that would call the tools; `None`: the caller's only one.
+        agent: Option<AgentDid>,
+        /// The request for descriptions; `None`: the interpreters are listed.
+        request: Option<DescribeRequest>,
+    },
+}
+
+/// Decodes the params of `a2g/tools`: none, or `{listing, agent_did?, query?, language?}`.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] with a pointer; also for a member that needs another.
+pub fn tools_params(params: &str) -> Result<ToolsParams, Fault> {
+    if no_params(Some(params)).is_ok() {
+        return Ok(ToolsParams::Every);
+    }
+    let mut object = Object::parse(params)?;
+    let listing = object.take("listing")?.map(|field| field.enum_variant::<Listing>()).transpose()?;
+    if listing.unwrap_or_default() == Listing::Tools {
+        return object.finish().map(|()| ToolsParams::Every);
+    }
+    let agent = object.take_unless_null("agent_did")?;
+    let agent = agent.map(|field| field.parse_with(AgentDid::parse)).transpose()?;
+    let language = object.take_unless_null("language")?;
+    let request = match object.take_unless_null("query")? {
+        Some(query) => Some(DescribeRequest {
+            query: decode_query(&query)?,
+            language: language.map(|field| field.enum_variant::<Language>()).transpose()?,
+        }),
+        None if language.is_some() => {
+            return Err(Fault::invalid(
+                "/query",
+                "`query` is missing: `language` is that of an answer to one",
+            ));
+        }
+        None => None,
+    };
+    object.finish()?;
+    Ok(ToolsParams::Code { agent, request })
+}
+
+fn decode_query(field: &Field<'_>) -> Result<String, Fault> {
+    let query = field.string()?;
+    if query.len() > MAX_QUERY_BYTES {
+        return Err(field.expected_error(&format!("a string of at most {MAX_QUERY_BYTES} bytes")));
+    }
+    Ok(query)
 }
 
 /// Checks that a method without parameters received none: no params, `{}` or `[]`.

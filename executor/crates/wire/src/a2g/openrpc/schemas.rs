@@ -20,6 +20,7 @@ pub(super) fn derive_schemas() -> Map<String, Value> {
     generator.subschema_for::<message::IntentAnswer<'_>>();
     generator.subschema_for::<message::ReportMessage<'_>>();
     generator.subschema_for::<message::ToolList<'_>>();
+    generator.subschema_for::<crate::listing::ToolStubs>();
     generator.subschema_for::<message::CancelResult>();
     generator.subschema_for::<message::IntentStatus<'_>>();
     generator.subschema_for::<message::Acceptance>();

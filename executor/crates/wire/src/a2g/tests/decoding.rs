@@ -404,6 +404,44 @@ fn no_params_are_none_or_empty() {
 }
 
 #[test]
+fn params_of_a_list_of_tools() {
+    use crate::listing::DescribeRequest;
+    use crate::stubs::Language;
+    use decode::ToolsParams::{Code, Every};
+
+    for params in ["{}", "[]", r#"{"listing":"tools"}"#] {
+        assert_eq!(decode::tools_params(params).unwrap(), Every, "{params}");
+    }
+    let agent = Some(AgentDid::parse("did:aeon:a:1").unwrap());
+    let request = |query: &str, language| Some(DescribeRequest { query: query.to_owned(), language });
+    for (params, expected) in [
+        (json!({ "listing": "code" }), Code { agent: None, request: None }),
+        (
+            json!({ "listing": "code", "agent_did": "did:aeon:a:1", "query": "", "language": null }),
+            Code { agent, request: request("", None) },
+        ),
+        (
+            json!({ "listing": "code", "query": "x y", "language": "python" }),
+            Code { agent: None, request: request("x y", Some(Language::Python)) },
+        ),
+    ] {
+        assert_eq!(decode::tools_params(&params.to_string()).unwrap(), expected, "{params}");
+    }
+    for (params, pointer) in [
+        (json!({ "a": 1 }), "/a"),
+        (json!({ "listing": null }), "/listing"),
+        (json!({ "listing": "tools", "query": "x" }), "/query"),
+        (json!({ "agent_did": "did:aeon:a:1" }), "/agent_did"),
+        (json!({ "listing": "code", "agent_did": "x" }), "/agent_did"),
+        (json!({ "listing": "code", "query": 1 }), "/query"),
+        (json!({ "listing": "code", "language": "python" }), "/query"),
+        (json!([1]), ""),
+    ] {
+        assert_eq!(invalid(decode::tools_params(&params.to_string())).0, pointer, "{params}");
+    }
+}
+
+#[test]
 fn the_answer_to_a_registration() {
     for acknowledged in ["null", "true", "{}", r#"{"status":"ok","policy":null}"#, "\"ok\"", "[]"] {
         assert_eq!(decode::registration_result(acknowledged).unwrap(), None, "{acknowledged}");
