@@ -3,13 +3,13 @@ import { makeConsole, inspect, Stdout } from "./console.js";
 import { encode, NotJson } from "./json.js";
 import { returnLastExpression } from "./last_expression.js";
 import { Loop } from "./loop.js";
+import { hideOwnFrames, LINES_BEFORE, traceback, userFrames } from "./stack.js";
 import { makeTools, ToolError } from "./tools.js";
 
 const AsyncFunction = (async () => {}).constructor;
 const MAX_MESSAGE_CHARS = 2000;
 const MAX_TRACEBACK_CHARS = 8000;
 const MAX_STDOUT_TAIL_CHARS = 1000;
-const MAX_FRAMES = 20;
 const NO_NETWORK = "run_javascript has no network: call a tool for it, such as tools.http_fetch({ url })";
 const NO_THREADS =
   "run_javascript has no threads and no processes: to call several tools at once, use Promise.all([...])";
@@ -75,8 +75,9 @@ function setTimers(loop) {
   setGlobals({ setTimeout: start(false), setInterval: start(true), clearTimeout: stop, clearInterval: stop });
 }
 
-/** Replaces what cannot work with what says so. */
-export function refuseWhatCannotWork() {
+/** Replaces what cannot work with what says so, and what would show this tool's own files. */
+export function prepare() {
+  hideOwnFrames();
   const refusing = (message) =>
     function () {
       throw new Error(message);
@@ -88,25 +89,30 @@ export function refuseWhatCannotWork() {
 }
 
 function syntaxFailure(code, error) {
-  const reason = textOf(error);
-  const line = Number.isInteger(error.lineNumber) ? Math.min(Math.max(error.lineNumber - LINE_OFFSET, 1), code.split("\n").length) : null;
-  const source = line === null ? "" : `  program.js, line ${line}\n    ${code.split("\n")[line - 1].trim()}\n`;
-  const kind = error.name ?? "SyntaxError";
-  const message = shorten(line === null ? `${kind}: ${reason}` : `${kind}: ${reason} (line ${line})`);
-  return new Failure("syntax_error", message, detail(kind, reason, line, `${source}${kind}: ${reason}`));
+  const [kind, reason, lines] = [String(error.name), textOf(error), code.split("\n")];
+  // Of an error at the end of the program, the engine tells the line of what it puts there.
+  const line = error.lineNumber ? Math.min(Math.max(error.lineNumber - LINES_BEFORE, 1), lines.length) : null;
+  const place = line === null ? "" : ` (line ${line})`;
+  const source = line === null ? "" : `  program.js, line ${line}\n    ${lines[line - 1].trim()}\n`;
+  const facts = detail(kind, reason, line, `${source}${kind}: ${reason}`);
+  return new Failure("syntax_error", shorten(`${kind}: ${reason}${place}`), facts);
 }
 
 function toFailure(error, stdout) {
-  const isError = error instanceof Error || (typeof error?.stack === "string" && typeof error?.message === "string");
+  const isError = error instanceof Error || error instanceof DOMException;
   const kind = isError ? String(error.name) : "uncaught";
   const reason = isError ? textOf(error) : inspect(error);
-  const frames = isError ? userFrames(error.stack) : [];
+  const frames = isError ? userFrames(error) : [];
   const message = shorten(reason === "" ? kind : `${kind}: ${reason}`);
-  const lines = [message, ...frames.map(({ name, line }) => `    at ${name} (program.js:${line})`)];
-  const facts = detail(kind, reason, frames[0]?.line ?? null, lines.join("\n"));
-  if (error instanceof ToolError) facts.tool_error = { tool: error.tool, code: error.code, message: error.reason };
+  const facts = detail(kind, reason, frames[0]?.line ?? null, traceback(message, frames));
+  if (error instanceof ToolError) facts.tool_error = toolFacts(error);
   if (stdout !== "") facts.stdout_tail = stdout.slice(-MAX_STDOUT_TAIL_CHARS).toWellFormed();
   return new Failure("javascript_error", message, facts);
+}
+
+function toolFacts({ tool, code, reason, detail }) {
+  const isShort = JSON.stringify(detail).length <= MAX_MESSAGE_CHARS;
+  return { tool, code, message: reason, detail: isShort ? detail : null };
 }
 
 function detail(type, message, line, traceback) {
@@ -120,35 +126,6 @@ function textOf(error) {
   } catch {
     return "(its text cannot be made)";
   }
-}
-
-/** Lines that the engine puts before the code of a function that is made of text. */
-const LINE_OFFSET = (() => {
-  try {
-    new AsyncFunction("}{");
-  } catch (error) {
-    return (error.lineNumber ?? 3) - 1;
-  }
-  return 2;
-})();
-
-/** The frames of a stack that are in the program, also in text that it evaluates. */
-function userFrames(stack) {
-  const frames = [];
-  for (const frame of String(stack).split("\n")) {
-    const found = /^(.*?)@.* > AsyncFunction(?: line (\d+) > .*)?:(\d+):\d+$/.exec(frame);
-    if (!found) continue;
-    const [, name, outer, line] = found;
-    frames.push({ name: functionName(name), line: Number(outer ?? line) - LINE_OFFSET });
-  }
-  return frames.length > MAX_FRAMES ? [...frames.slice(0, MAX_FRAMES / 2), ...frames.slice(-MAX_FRAMES / 2)] : frames;
-}
-
-/** What the engine calls a function, without where it is and who called it. */
-function functionName(name) {
-  const own = name.replace(/^.*\*/, "");
-  if (own === "anonymous") return "program";
-  return own.replace(/(?:\/?<)+$/, "").replace(/^.*\//, "") || "(anonymous)";
 }
 
 /** Leaves out the middle of a long text, and what no text can hold. */

@@ -3,7 +3,7 @@ import * as calls from "a2g:tool/calls@0.2.0";
 import { log } from "a2g:tool/host@0.2.0";
 import { getDirectories } from "wasi:filesystem/preopens@0.2.10";
 import { makeFiles } from "./files.js";
-import { Failure, refuseWhatCannotWork, run } from "./program.js";
+import { Failure, prepare, run } from "./program.js";
 
 const DESCRIPTION =
   "Runs a JavaScript program in a sandbox, with files and other tools: await tools.NAME({ argument: ... }) calls one, " +
@@ -26,7 +26,7 @@ const SCHEMA = {
 // Standard output of the component itself: the executor counts it and ends the run at its limit.
 const overflow = console.log.bind(console);
 
-refuseWhatCannotWork();
+prepare();
 
 export function describe() {
   return {

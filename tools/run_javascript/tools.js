@@ -1,5 +1,6 @@
 // `tools`: calls of other tools, each an intent of its own that the governor decides about.
 import { encode, NotJson } from "./json.js";
+import { here, setOrigin } from "./stack.js";
 
 /** A call that did not succeed: `code` and `message` say why and what to change, `detail` has the facts. */
 export class ToolError extends Error {
@@ -31,12 +32,12 @@ export function makeTools(calls, loop) {
 
 async function callTool(loop, name, input = {}, ...more) {
   const text = argumentsText(name, input, more);
-  const { stack } = new Error();
+  const stack = here();
   const outcome = await loop.start(name, text);
   if (outcome.tag === "ok") return JSON.parse(outcome.val);
   const error = toError(name, outcome.val);
   // Where the program called the tool, and not where this one learned of the end.
-  error.stack = stack;
+  setOrigin(error, stack);
   throw error;
 }
 

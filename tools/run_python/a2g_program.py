@@ -4,6 +4,7 @@ import _io
 import ast
 import gc
 import io
+import json
 import linecache
 import os
 import sys
@@ -119,12 +120,18 @@ def python_error(error, captured, tool_error):
     lines = [line for frame, line in traceback.walk_tb(trace) if frame.f_code.co_filename == PROGRAM]
     facts = detail(kind, reason, lines[-1] if lines else None, format_error(error, trace))
     if isinstance(error, tool_error):
-        facts["tool_error"] = {"tool": error.tool, "code": error.code, "message": error.message}
+        facts["tool_error"] = tool_facts(error)
     if captured.content:
         facts["stdout_tail"] = captured.content[-4 * MAX_STDOUT_TAIL_CHARS :].decode("utf-8", "replace")[
             -MAX_STDOUT_TAIL_CHARS:
         ]
     return Failure("python_error", shorten(f"{kind}: {reason}" if reason else kind), facts)
+
+
+def tool_facts(error):
+    is_short = len(json.dumps(error.detail)) <= MAX_MESSAGE_CHARS
+    facts = error.detail if is_short else None
+    return {"tool": error.tool, "code": error.code, "message": error.message, "detail": facts}
 
 
 def detail(kind, reason, line, text):

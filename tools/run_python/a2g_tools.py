@@ -9,6 +9,9 @@ from a2g_json import NotJson, encode
 class ToolError(Exception):
     """A call that did not succeed: `code` and `message` say why and what to change, `detail` has the facts."""
 
+    # What a traceback calls it: as a program can import it.
+    __module__ = "tools"
+
     def __init__(self, tool, code, message, detail=None):
         super().__init__(f"{tool}: {message} ({code})" if tool else f"{message} ({code})")
         self.tool = tool
@@ -80,6 +83,8 @@ class Function:
 
 class Tools:
     """The tools that this program may call: `tools.NAME(argument=...)`."""
+
+    ToolError = ToolError
 
     def __init__(self, calls, error_type):
         self._calls = calls
