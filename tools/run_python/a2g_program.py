@@ -113,9 +113,7 @@ def syntax_error(error):
 
 
 def python_error(error, captured, tool_error):
-    kind, reason = type(error).__name__, text_of(error)
-    if isinstance(error, MemoryError) and not reason:
-        reason = "the program needs more memory than this run has: keep less at once, or work in parts"
+    kind, reason = type(error).__name__, text_of(error) + advice(error)
     trace = drop_own_frames(error.__traceback__)
     lines = [line for frame, line in traceback.walk_tb(trace) if frame.f_code.co_filename == PROGRAM]
     facts = detail(kind, reason, lines[-1] if lines else None, format_error(error, trace))
@@ -126,6 +124,16 @@ def python_error(error, captured, tool_error):
             -MAX_STDOUT_TAIL_CHARS:
         ]
     return Failure("python_error", shorten(f"{kind}: {reason}" if reason else kind), facts)
+
+
+def advice(error):
+    """What to do about an error whose own text does not say it."""
+    if isinstance(error, MemoryError) and not error.args:
+        return "the program needs more memory than this run has: keep less at once, or work in parts"
+    name = error.filename if isinstance(error, OSError) else None
+    if isinstance(name, str) and not os.path.isabs(name):
+        return ": there is no working directory, so use an absolute path"
+    return ""
 
 
 def tool_facts(error):
@@ -157,6 +165,9 @@ def drop_own_frames(trace):
 
 
 def format_error(error, trace):
+    if isinstance(error, ImportError):
+        # With a name, a search for similar modules in files would follow.
+        error.name = None
     try:
         summary = traceback.TracebackException(type(error), error, trace, lookup_lines=False, compact=True)
         show_program_only(summary)
