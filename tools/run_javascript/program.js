@@ -89,7 +89,8 @@ export function prepare() {
 }
 
 function syntaxFailure(code, error) {
-  const [kind, reason, lines] = [String(error.name), textOf(error), code.split("\n")];
+  const [kind, text, lines] = [String(error.name), textOf(error), code.split("\n")];
+  const reason = /^(?:import|export) declarations/.test(text) ? `${text}: ${NO_MODULES}` : text;
   // Of an error at the end of the program, the engine tells the line of what it puts there.
   const line = error.lineNumber ? Math.min(Math.max(error.lineNumber - LINES_BEFORE, 1), lines.length) : null;
   const place = line === null ? "" : ` (line ${line})`;

@@ -17,14 +17,15 @@ export class ToolError extends Error {
 /** The object whose properties are the tools that a program may call. */
 export function makeTools(calls, loop) {
   const own = {
+    __proto__: null,
     call: (name, input) => callTool(loop, name, input),
     list: () => calls.list().map(({ name, description }) => ({ name, description })),
     describe: (name) => describeTool(calls, name),
   };
   return new Proxy(own, {
     get(_, name) {
-      // `await tools` asks for a property `then`.
-      if (typeof name === "symbol" || name === "then") return undefined;
+      // The language asks any object for these.
+      if (typeof name === "symbol" || name === "then" || name === "toJSON") return undefined;
       return own[name] ?? ((...input) => callTool(loop, name, ...input));
     },
   });

@@ -62,7 +62,7 @@ def run(code, given, tools, error_type):
     module = types.ModuleType("__main__")
     module.__dict__.update(input=given, tools=tools, ToolError=error_type, __file__=PROGRAM)
     sys.modules["__main__"], sys.modules["tools"] = module, tools
-    sys.argv, sys.stdout = [PROGRAM], stdout
+    sys.argv, sys.stdout, sys.__stdout__ = [PROGRAM], stdout, stdout
     try:
         value = execute(body, last, module.__dict__)
         stdout.flush()

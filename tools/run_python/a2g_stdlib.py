@@ -99,9 +99,6 @@ def refuse_network():
     class Socket(socket.socket):
         __init__ = refuse
 
-        def __del__(self):
-            pass
-
     socket.socket = socket.SocketType = _socket.socket = Socket
     for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo", "socketpair"):
         for module in (socket, _socket):
