@@ -103,7 +103,7 @@ export function inspect(value, parents = []) {
   if (typeof value === "string") return JSON.stringify(value);
   if (typeof value === "bigint") return `${value}n`;
   if (Object.is(value, -0)) return "-0";
-  if (typeof value === "function") return `[${/^class\b/.test(value) ? "class" : "Function"}: ${value.name || "(anonymous)"}]`;
+  if (typeof value === "function") return inspectFunction(value);
   if (typeof value !== "object" || value === null) return String(value);
   if (parents.includes(value)) return "[Circular]";
   try {
@@ -111,6 +111,10 @@ export function inspect(value, parents = []) {
   } catch {
     return Object.prototype.toString.call(value);
   }
+}
+
+function inspectFunction(value) {
+  return `[${/^class\b/.test(value) ? "class" : "Function"}: ${value.name || "(anonymous)"}]`;
 }
 
 function inspectObject(value, parents) {
@@ -122,9 +126,12 @@ function inspectObject(value, parents) {
   if (parents.length > MAX_DEPTH) return Array.isArray(value) ? "[Array]" : `[${name || "Object"}]`;
   const inner = (item) => inspect(item, parents);
   if (Array.isArray(value)) return list("[", value, inner, "]");
-  if (ArrayBuffer.isView(value) && value.length !== undefined) return list(`${name}(${value.length}) [`, value, inner, "]");
+  if (ArrayBuffer.isView(value) && value.length !== undefined) {
+    return list(`${name}(${value.length}) [`, value, inner, "]");
+  }
   if (value instanceof Set) return list(`Set(${value.size}) {`, value, inner, "}");
-  if (value instanceof Map) return list(`Map(${value.size}) {`, value, ([key, item]) => `${inner(key)} => ${inner(item)}`, "}");
+  const pair = ([key, item]) => `${inner(key)} => ${inner(item)}`;
+  if (value instanceof Map) return list(`Map(${value.size}) {`, value, pair, "}");
   const property = ([key, item]) => `${/^[\w$]+$/.test(key) ? key : JSON.stringify(key)}: ${inner(item)}`;
   return list(name && name !== "Object" ? `${name} {` : "{", Object.entries(value), property, "}");
 }

@@ -99,6 +99,6 @@ function kindOf(value) {
 }
 
 function refuse(at, reason) {
-  const step = (key) => (typeof key === "number" ? `[${key}]` : IDENTIFIER.test(key) ? `.${key}` : `[${JSON.stringify(key)}]`);
+  const step = (key) => (IDENTIFIER.test(key) ? `.${key}` : `[${JSON.stringify(key)}]`);
   return new NotJson(at.name + at.steps.map(step).join(""), reason);
 }

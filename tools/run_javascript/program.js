@@ -32,7 +32,8 @@ export async function run(code, input, host) {
   const loop = new Loop(host.calls);
   const stdout = new Stdout(host.overflow);
   const program = compile(code);
-  setGlobals({ input, fs: host.fs, tools: makeTools(host.calls, loop), ToolError, console: makeConsole(stdout, host.log) });
+  setGlobals({ input, fs: host.fs, tools: makeTools(host.calls, loop), ToolError });
+  setGlobals({ console: makeConsole(stdout, host.log) });
   setTimers(loop);
   let value;
   try {

@@ -6,10 +6,10 @@ import { makeFiles } from "./files.js";
 import { Failure, prepare, run } from "./program.js";
 
 const DESCRIPTION =
-  "Runs a JavaScript program in a sandbox, with files and other tools: await tools.NAME({ argument: ... }) calls one, " +
-  "await Promise.all([...]) several at once, tools.list() and tools.describe(name) say which there are, and fs has " +
-  "read, write, list and stat. Returns what the program returns, or else the value of its last expression, and what " +
-  "it printed with console.log.";
+  "Runs a JavaScript program in a sandbox, with files and other tools: await tools.NAME({ argument: ... }) calls " +
+  "one, await Promise.all([...]) several at once, tools.list() and tools.describe(name) say which there are, and fs " +
+  "has read, write, list and stat. Returns what the program returns, or else the value of its last expression, and " +
+  "what it printed with console.log.";
 const SCHEMA = {
   type: "object",
   properties: {

@@ -1,8 +1,9 @@
 //! `tools`: builds the guest tools and writes the catalogue that the executor reads.
 //!
 //! A tool is a folder of `tools/` with a `tool.toml`; its crate, or its main file in Python or JavaScript, has
-//! the folder's name. Files change by rename, the module before its descriptor, and only if their content differs: a reader sees the old tool,
-//! the new tool, or, for a moment, a digest that does not match, which it must refuse.
+//! the folder's name. Files change by rename, the module before its descriptor, and only if their content
+//! differs: a reader sees the old tool, the new tool, or, for a moment, a digest that does not match, which it
+//! must refuse.
 
 use std::path::Path;
 use std::process::{self, Command};

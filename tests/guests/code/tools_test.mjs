@@ -54,7 +54,8 @@ const tests = {
   },
 
   async "calls start at once and are waited for together"() {
-    const { result, waits } = await program("(await Promise.all([1, 2, 3].map((n) => tools.echo({ n })))).map(({n}) => n)");
+    const code = "(await Promise.all([1, 2, 3].map((n) => tools.echo({ n })))).map(({n}) => n)";
+    const { result, waits } = await program(code);
     assert.deepEqual([result, waits], [[1, 2, 3], [[1, 2, 3], [1, 2], [1]]]);
   },
 
@@ -90,9 +91,11 @@ const tests = {
   },
 
   async "timers run in order, and their exceptions are the program's"() {
-    const code = `const seen = []; const every = setInterval(() => seen.push("i"), 4);
-      await new Promise((done) => { setTimeout(done, 11); setTimeout((x) => seen.push(x), 1, "first"); });
-      clearInterval(every); return seen;`;
+    const code = `const seen = []; setTimeout((x) => seen.push(x), 1, "first");
+      await new Promise((done) => {
+        const every = setInterval(() => { if (seen.push("i") === 3) { clearInterval(every); done(); } }, 20);
+      });
+      return seen;`;
     assert.deepEqual((await program(code)).result, ["first", "i", "i"]);
     const failed = await failure('setTimeout(() => { throw new TypeError("late") }); await new Promise(() => {})');
     assert.equal(failed.message, "TypeError: late");
