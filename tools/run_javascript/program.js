@@ -13,6 +13,7 @@ const MAX_STDOUT_TAIL_CHARS = 1000;
 const NO_NETWORK = "run_javascript has no network: call a tool for it, such as tools.http_fetch({ url })";
 const NO_THREADS =
   "run_javascript has no threads and no processes: to call several tools at once, use Promise.all([...])";
+const NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts";
 const NO_MODULES = "run_javascript has no modules: use the globals of JavaScript, fs and tools";
 
 /** A program that failed, as the parts of a tool error. */
@@ -100,7 +101,9 @@ function syntaxFailure(code, error) {
   return new Failure("syntax_error", shorten(`${kind}: ${reason}${place}`), facts);
 }
 
-function toFailure(error, stdout) {
+function toFailure(thrown, stdout) {
+  // The engine throws this text, as it has no room for an error.
+  const error = thrown === "out of memory" ? new RangeError(NO_MEMORY) : thrown;
   const isError = error instanceof Error || error instanceof DOMException;
   const kind = isError ? String(error.name) : "uncaught";
   const reason = isError ? textOf(error) : inspect(error);
