@@ -25,6 +25,7 @@ mod callers;
 mod catalogue;
 mod cli;
 mod clients;
+mod code;
 mod connections;
 mod containment;
 mod documents;

@@ -5,6 +5,7 @@
 //! cargo as a program.
 
 mod bench;
+mod components;
 mod debian;
 mod demo;
 mod run;

@@ -35,6 +35,10 @@ of Python and JavaScript, the conformance suite of MCP, and the programs that
 make components of both languages; the tests of missing ones are skipped, by
 name.
 
+The programs that make components also build two tools of the catalogue,
+run_python (with Python 3.10 or newer) and run_javascript. Without one, its tool
+is left out.
+
 The other commands call this one. A second run takes less than a second.";
 
 /// The target of every tool.
@@ -49,8 +53,8 @@ const A2A_JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
 const MCP_JAVASCRIPT_CLIENT: &str = "@modelcontextprotocol/client@2.4.0";
 const CONFORMANCE_SUITE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.10";
 /// The programs that make components of Python and JavaScript.
-const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
-const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23.0";
+pub(crate) const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
+pub(crate) const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23.0";
 /// [`COMPONENTIZE_JS`] imports it and does not name it as a dependency, so npm may put it where it is not found.
 const COMPONENTIZE_JS_IMPORT: &str = "@bytecodealliance/preview2-shim@0.17.9";
 /// The Node.js for MCP and components: that of the machine may be older.
@@ -139,41 +143,82 @@ pub(crate) fn prepare_programs(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// The installed programs that make components.
+pub(crate) struct Makers {
+    /// The program componentize-py.
+    pub(crate) python: Option<PathBuf>,
+    /// The folder of npm's packages with componentize-js and Node.js.
+    pub(crate) javascript: Option<PathBuf>,
+}
+
+/// Installs the programs that make components below `target/`.
+pub(crate) fn prepare_makers(workspace: &Workspace) -> Result<Makers> {
+    let folder = clients(workspace);
+    let javascript = [NODE, COMPONENTIZE_JS, COMPONENTIZE_JS_IMPORT];
+    let mut steps = python(&folder, COMPONENTIZE_PY);
+    let mut version = Command::new("python3");
+    version.args(["-c", "import sys; sys.version_info < (3, 10) and sys.exit('Python 3.10 is needed')"]);
+    steps.insert(0, version);
+    let has_python = install(workspace, COMPONENTIZE_PY, steps)?;
+    let has_javascript = install(workspace, COMPONENTIZE_JS, vec![npm(&folder, &javascript, "node22")])?;
+    Ok(Makers {
+        python: has_python.then(|| folder.join("python/bin/componentize-py")),
+        javascript: has_javascript.then(|| folder.join("node22/node_modules")),
+    })
+}
+
 /// Installs the clients, the conformance suite and the makers of components below `target/`.
 pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
-    let folder = workspace.state().join("clients");
-    fs::create_dir_all(&folder)?;
-    let python = |package: &str| {
-        let (mut venv, mut pip) = (Command::new("python3"), Command::new(folder.join("python/bin/pip")));
-        venv.args(["-m", "venv"]).arg(folder.join("python"));
-        pip.args(["install", "--quiet", "--disable-pip-version-check", package]);
-        vec![venv, pip]
-    };
-    let npm = |packages: &[&str], subfolder: &str| {
-        let mut npm = Command::new("npm");
-        npm.args(["install", "--no-fund", "--no-audit"]).args(packages);
-        npm.arg("--prefix").arg(folder.join(subfolder));
-        npm
-    };
+    let folder = clients(workspace);
     let clients = [
-        (A2A_PYTHON_CLIENT, python(A2A_PYTHON_CLIENT)),
-        (MCP_PYTHON_CLIENT, python(MCP_PYTHON_CLIENT)),
-        (A2A_JAVASCRIPT_CLIENT, vec![npm(&[A2A_JAVASCRIPT_CLIENT], "node")]),
-        (MCP_JAVASCRIPT_CLIENT, vec![npm(&[NODE, MCP_JAVASCRIPT_CLIENT], "node22")]),
-        (CONFORMANCE_SUITE, vec![npm(&[NODE, CONFORMANCE_SUITE], "node22")]),
-        (COMPONENTIZE_PY, python(COMPONENTIZE_PY)),
-        (COMPONENTIZE_JS, vec![npm(&[NODE, COMPONENTIZE_JS, COMPONENTIZE_JS_IMPORT], "node22")]),
+        (A2A_PYTHON_CLIENT, python(&folder, A2A_PYTHON_CLIENT)),
+        (MCP_PYTHON_CLIENT, python(&folder, MCP_PYTHON_CLIENT)),
+        (A2A_JAVASCRIPT_CLIENT, vec![npm(&folder, &[A2A_JAVASCRIPT_CLIENT], "node")]),
+        (MCP_JAVASCRIPT_CLIENT, vec![npm(&folder, &[NODE, MCP_JAVASCRIPT_CLIENT], "node22")]),
+        (CONFORMANCE_SUITE, vec![npm(&folder, &[NODE, CONFORMANCE_SUITE], "node22")]),
     ];
-    for (name, mut steps) in clients {
-        let installed = folder.join(format!("{}-installed", name.replace(['@', '/', '='], "-")));
-        let what = format!("install {name}");
-        let install =
-            || steps.iter_mut().try_for_each(|step| run::log(workspace, &what, step, INSTALL_TIMEOUT));
-        if !installed.exists() && try_once(workspace, name, install)? {
-            fs::write(&installed, "")?;
-        }
+    for (name, steps) in clients {
+        install(workspace, name, steps)?;
     }
-    Ok(())
+    prepare_makers(workspace).map(drop)
+}
+
+/// The folder of what pip and npm install.
+fn clients(workspace: &Workspace) -> PathBuf {
+    workspace.state().join("clients")
+}
+
+/// The commands that install a package of PyPI.
+fn python(folder: &Path, package: &str) -> Vec<Command> {
+    let (mut venv, mut pip) = (Command::new("python3"), Command::new(folder.join("python/bin/pip")));
+    venv.args(["-m", "venv"]).arg(folder.join("python"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check", package]);
+    vec![venv, pip]
+}
+
+/// The command that installs packages of npm in a folder of their own.
+fn npm(folder: &Path, packages: &[&str], subfolder: &str) -> Command {
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-fund", "--no-audit"]).args(packages);
+    npm.arg("--prefix").arg(folder.join(subfolder));
+    npm
+}
+
+/// Runs the commands that install something, unless they succeeded before. Returns `true` if it is installed.
+fn install(workspace: &Workspace, name: &str, mut steps: Vec<Command>) -> Result<bool> {
+    let folder = clients(workspace);
+    fs::create_dir_all(&folder)?;
+    let installed = folder.join(format!("{}-installed", name.replace(['@', '/', '='], "-")));
+    if installed.exists() {
+        return Ok(true);
+    }
+    let what = format!("install {name}");
+    let install = || steps.iter_mut().try_for_each(|step| run::log(workspace, &what, step, INSTALL_TIMEOUT));
+    let is_installed = try_once(workspace, name, install)?;
+    if is_installed {
+        fs::write(&installed, "")?;
+    }
+    Ok(is_installed)
 }
 
 /// Installs something that only tests need, unless that has failed before. Returns `true` if it is

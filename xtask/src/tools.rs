@@ -1,8 +1,9 @@
 //! `tools`: builds the guest tools and writes the catalogue that the executor reads.
 //!
-//! A tool is a folder of `tools/` with a `tool.toml`; its crate has the folder's name. Files change by
-//! rename, the module before its descriptor, and only if their content differs: a reader sees the old tool,
-//! the new tool, or, for a moment, a digest that does not match, which it must refuse.
+//! A tool is a folder of `tools/` with a `tool.toml`; its crate, or its main file in Python or JavaScript, has
+//! the folder's name. Files change by rename, the module before its descriptor, and only if their content
+//! differs: a reader sees the old tool, the new tool, or, for a moment, a digest that does not match, which it
+//! must refuse.
 
 use std::path::Path;
 use std::process::{self, Command};
@@ -11,6 +12,7 @@ use anyhow::{Result, ensure};
 use fs_err as fs;
 use sha2::{Digest as _, Sha256};
 
+use crate::components::{self, Language};
 use crate::run::{self, Workspace};
 use crate::setup::{self, Guests, WASIP1, WASIP2};
 
@@ -19,8 +21,9 @@ Build the guest tools and write their catalogue.
 
 Usage: cargo xtask tools
 
-Each folder of tools/ with a tool.toml is a tool. It is built in release for
-wasm32-wasip1, and the catalogue gets it as
+Each folder of tools/ with a tool.toml is a tool. A crate is built in release
+for wasm32-wasip1; a program in Python or JavaScript is made a component, where
+what makes it can be installed. The catalogue gets it as
   target/tools/<NAME>/tool.wasm   the module
   target/tools/<NAME>/tool.toml   its descriptor, with the module's SHA-256
 Point the executor's catalogue at target/tools. Unchanged files are not written;
@@ -62,11 +65,12 @@ pub(crate) fn build(workspace: &Workspace, guests: &Guests) -> Result<()> {
     let mut cargo = guests.cargo(workspace, &["build", "--locked", "--release", "--target", WASIP1]);
     compile(&format!("the guest tools for {WASIP1}"), &mut cargo)?;
     let catalogue = workspace.target.join("tools");
-    let mut changed = remove_old_tools(&catalogue, &names)?;
-    for name in &names {
-        changed += usize::from(write_tool(workspace, &catalogue.join(name), name)?);
+    let (modules, mut changed) = (modules(workspace, names)?, 0);
+    for (name, module) in &modules {
+        changed += usize::from(write_tool(workspace, &catalogue.join(name), name, module)?);
     }
-    let total = names.len();
+    changed += remove_old_tools(&catalogue, |name| modules.iter().any(|(kept, _)| kept == name))?;
+    let total = modules.len();
     run::progress("Catalogue", &format!("{} ({total} tools, {changed} changed)", catalogue.display()));
     Ok(())
 }
@@ -84,27 +88,48 @@ pub(crate) fn build_conformance_guests(workspace: &Workspace, guests: &Guests) -
     compile("the tools of the conformance suite", &mut guests.cargo(workspace, &arguments))
 }
 
-/// Writes the module and the descriptor of a tool. Returns `true` if either has changed.
-fn write_tool(workspace: &Workspace, folder: &Path, name: &str) -> Result<bool> {
+/// The name and the module of each tool. A tool that cannot be made here is left out.
+fn modules(workspace: &Workspace, names: Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
+    let makers = setup::prepare_makers(workspace)?;
     let release = workspace.guest_target().join(WASIP1).join("release");
-    let module = fs::read(release.join(name.replace('-', "_")).with_extension("wasm"))?;
+    let mut modules = Vec::with_capacity(names.len());
+    for name in names {
+        let language = Language::of(&workspace.root.join("tools").join(&name), &name);
+        let module = match language {
+            Language::Rust => Some(fs::read(release.join(name.replace('-', "_")).with_extension("wasm"))?),
+            Language::Python | Language::JavaScript => {
+                components::component(workspace, &makers, language, &name)?
+            }
+        };
+        match module {
+            Some(module) => modules.push((name, module)),
+            None => {
+                run::progress("Without", &format!("the tool {name}, which needs the program named above"))
+            }
+        }
+    }
+    Ok(modules)
+}
+
+/// Writes the module and the descriptor of a tool. Returns `true` if either has changed.
+fn write_tool(workspace: &Workspace, folder: &Path, name: &str, module: &[u8]) -> Result<bool> {
     let source = fs::read_to_string(workspace.root.join("tools").join(name).join(DESCRIPTOR))?;
     fs::create_dir_all(folder)?;
-    let is_new = replace(&folder.join("tool.wasm"), &module)?;
+    let is_new = replace(&folder.join("tool.wasm"), module)?;
     // The digest is written before any table. If the source has one too, the executor refuses the duplicate key.
-    let descriptor = format!("{MARK}sha256 = \"{}\"\n{source}", run::to_hex(&Sha256::digest(&module)));
+    let descriptor = format!("{MARK}sha256 = \"{}\"\n{source}", run::to_hex(&Sha256::digest(module)));
     Ok(replace(&folder.join(DESCRIPTOR), descriptor.as_bytes())? || is_new)
 }
 
-/// Removes the tools that carry the [`MARK`] and have none of these names. Returns their number.
-fn remove_old_tools(catalogue: &Path, names: &[String]) -> Result<usize> {
+/// Removes the tools that carry the [`MARK`] and are not to be kept. Returns their number.
+fn remove_old_tools(catalogue: &Path, is_kept: impl Fn(&str) -> bool) -> Result<usize> {
     fs::create_dir_all(catalogue)?;
     let mut count = 0;
     for entry in fs::read_dir(catalogue)? {
         let entry = entry?;
         let is_ours =
             fs::read_to_string(entry.path().join(DESCRIPTOR)).is_ok_and(|text| text.starts_with(MARK));
-        if is_ours && !names.iter().any(|name| entry.file_name() == name.as_str()) {
+        if is_ours && !is_kept(&entry.file_name().to_string_lossy()) {
             fs::remove_dir_all(entry.path())?;
             count += 1;
         }
@@ -137,16 +162,15 @@ mod tests {
         };
         let workspace = Workspace { root: folder.path().to_owned(), target: folder.path().join("target") };
         let catalogue = workspace.target.join("tools");
-        write("target/guest/wasm32-wasip1/release/x.wasm", "abc");
         write("tools/x/tool.toml", "name = \"x\"\n");
-        assert!(write_tool(&workspace, &catalogue.join("x"), "x").unwrap());
-        assert!(!write_tool(&workspace, &catalogue.join("x"), "x").unwrap(), "nothing has changed");
+        assert!(write_tool(&workspace, &catalogue.join("x"), "x", b"abc").unwrap());
+        assert!(!write_tool(&workspace, &catalogue.join("x"), "x", b"abc").unwrap(), "nothing has changed");
         let written = fs::read_to_string(catalogue.join("x/tool.toml")).unwrap();
         let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(written, format!("{MARK}sha256 = \"{digest}\"\nname = \"x\"\n"));
         write("target/tools/old/tool.toml", &format!("{MARK}name = \"old\"\n"));
         write("target/tools/added/tool.toml", "name = \"added\"\n");
-        assert_eq!(remove_old_tools(&catalogue, &["x".to_owned()]).unwrap(), 1);
+        assert_eq!(remove_old_tools(&catalogue, |name| name == "x").unwrap(), 1);
         assert_eq!(["x", "old", "added"].map(|name| catalogue.join(name).exists()), [true, false, true]);
     }
 }

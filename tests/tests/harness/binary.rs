@@ -35,6 +35,9 @@ pub fn tools() -> PathBuf {
     tools
 }
 
+/// The tools that are built only where the programs that make their components can be installed.
+pub const INTERPRETERS: [&str; 2] = ["run_javascript", "run_python"];
+
 /// The folder in which `cargo xtask setup` installs third-party clients.
 pub fn clients() -> PathBuf {
     target().join("xtask").join("clients")

@@ -114,11 +114,13 @@ impl Catalogue {
         Self { folder: tempfile::tempdir().expect("a temp folder") }
     }
 
-    /// One with a copy of the tools of the repository.
+    /// One with a copy of the tools of the repository, but for the interpreters, which are large.
     pub fn with_tools() -> Self {
         let tools = std::fs::read_dir(super::tools()).expect("the tools");
         let names = tools.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"));
-        names.fold(Self::empty(), |catalogue, name| catalogue.copy(&name))
+        names
+            .filter(|name| !super::INTERPRETERS.contains(&name.as_str()))
+            .fold(Self::empty(), |catalogue, name| catalogue.copy(&name))
     }
 
     /// Adds a copy of a tool of the repository.

@@ -1,0 +1,166 @@
+"""Tests of run_python's own modules under the machine's Python, with calls that nobody governs."""
+
+import dataclasses
+import json
+import math
+import unittest
+
+import a2g_json
+import a2g_program
+import a2g_tools
+
+
+@dataclasses.dataclass
+class Record:
+    code: str = ""
+    message: str = ""
+    detail: str = None
+    name: str = ""
+    description: str = ""
+    arguments_schema: str = "{}"
+    result_schema: str = None
+    call: int = 0
+    outcome: object = None
+
+
+@dataclasses.dataclass
+class Ok:
+    value: str
+
+
+class Err(Exception):
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+
+class OneByOne:
+    """Calls that end in reverse order, the last that was started first."""
+
+    def __init__(self):
+        self.started = {}
+        self.waits = []
+
+    def list(self):
+        return [Record(name="echo", description="Returns its arguments.")]
+
+    def describe(self, name):
+        if name != "echo":
+            raise Err(Refusal)
+        return ECHO
+
+    def call(self, name, arguments):
+        outcome = self.outcome(name, arguments)
+        if isinstance(outcome, Err):
+            raise outcome
+        return outcome.value
+
+    def start(self, name, arguments):
+        number = len(self.started) + 1
+        self.started[number] = self.outcome(name, arguments)
+        return number
+
+    def wait(self, calls):
+        self.waits.append(sorted(calls))
+        number = max(calls)
+        return Record(call=number, outcome=self.started[number])
+
+    def outcome(self, name, arguments):
+        return Err(Refusal) if name == "deny" else Ok(arguments)
+
+
+Refusal = Record(code="denied", message="the policy refuses it", detail='{"intent_id": "i"}')
+ECHO = Record(name="echo", description="Returns its arguments.", arguments_schema='{"type": "object"}')
+
+
+class Programs(unittest.TestCase):
+    def setUp(self):
+        self.calls = OneByOne()
+        self.tools = a2g_tools.Tools(self.calls, Err)
+
+    def run_program(self, code):
+        return a2g_program.run(code, None, self.tools, a2g_tools.ToolError)[0]
+
+    def test_a_tool_is_a_function_with_named_arguments_or_one_dict(self):
+        for code in ('tools.echo(a=1)', 'tools.echo({"a": 1})', 'tools["echo"](a=1)', 'tools.call("echo", {"a": 1})'):
+            self.assertEqual(self.run_program(code), {"a": 1}, code)
+        self.assertEqual(self.run_program("from tools import echo\necho({'a': 1}, b=2)"), {"a": 1, "b": 2})
+
+    def test_parallel_starts_all_calls_before_it_waits_and_keeps_their_order(self):
+        code = 'tools.parallel([tools.start.echo(n=1), ("echo", {"n": 2}), tools.start("echo", n=3)])'
+        self.assertEqual(self.run_program(code), [{"n": 1}, {"n": 2}, {"n": 3}])
+        self.assertEqual(self.calls.waits, [[1, 2, 3], [1, 2], [1]])
+
+    def test_an_outcome_is_taken_once_and_kept(self):
+        self.run_program("call = tools.start.echo(n=1)\n[call.result(), call.result(), tools.parallel([call, call])]")
+        self.assertEqual(self.calls.waits, [[1]])
+
+    def test_a_call_that_was_refused_is_an_exception_with_the_facts(self):
+        code = """
+try:
+    tools.parallel([("deny", {}), ("echo", {})])
+except ToolError as error:
+    result = [str(error), error.code, error.message, error.detail, error.tool]
+"""
+        text = "deny: the policy refuses it (denied)"
+        expected = [text, "denied", "the policy refuses it", {"intent_id": "i"}, "deny"]
+        self.assertEqual(self.run_program(code), expected)
+        self.assertEqual(self.calls.waits, [[1, 2], [1]], "all calls have ended")
+        returned = self.run_program('tools.parallel([("deny", {}), ("echo", {})], return_exceptions=True)')
+        self.assertEqual((returned[0].code, returned[1]), ("denied", {}))
+        with self.assertRaises(a2g_program.Failure) as failed:
+            self.run_program("1\ntools.deny(a=1)")
+        self.assertEqual((failed.exception.detail["line"], failed.exception.message), (2, f"ToolError: {text}"))
+        self.assertEqual(failed.exception.detail["tool_error"]["detail"], {"intent_id": "i"})
+
+    def test_wrong_uses_say_what_is_right(self):
+        for code, words in [
+            ("tools.echo('a')", "takes named arguments, as in tools.echo(path=...)"),
+            ("tools.echo(a={1})", "arguments.a is of type set, which JSON does not have: use sorted(...)"),
+            ("tools.parallel([1])", "item 0 is of type int, and must be a call"),
+            ("tools.describe('x')", "the policy refuses it (denied)"),
+        ]:
+            with self.assertRaises(a2g_program.Failure, msg=code) as failed:
+                self.run_program(code)
+            self.assertIn(words, failed.exception.message)
+
+    def test_tools_describe_themselves(self):
+        self.assertEqual(self.run_program("[one['name'] for one in tools.list()]"), ["echo"])
+        self.assertEqual(self.run_program("tools.describe('echo')['arguments']"), {"type": "object"})
+        self.assertIn("echo", dir(self.tools))
+
+
+class Json(unittest.TestCase):
+    def test_values_are_encoded_as_json_dumps_does(self):
+        for value in [None, True, 1, -(2**70), 1.5, "ä", [], (1, [2]), {"a": {"b": 1}}, {1: 2, None: 3}]:
+            self.assertEqual(json.loads(a2g_json.encode(value, "result")), json.loads(json.dumps(value)))
+
+    def test_others_are_refused_with_their_place(self):
+        cycle = {"a": [1]}
+        cycle["a"].append(cycle)
+        deep = []
+        for _ in range(60):
+            deep = [deep]
+        for value, words in [
+            ({"items": [0, math.nan]}, "result.items[1] is nan"),
+            (math.inf, "result is inf"),
+            (cycle, "result.a[1] contains itself"),
+            ({"a b": {1}}, 'result["a b"] is of type set'),
+            (["\ud800"], "result[0] has a lone surrogate at index 0"),
+            ({"\ud800": 1}, "result has a key that has a lone surrogate"),
+            ({(1, 2): 3}, "result has a key of type tuple"),
+            ({1: 2, "1": 3}, 'result has two keys that are "1"'),
+            (10**400, "result is an integer beyond"),
+            (deep, "is below 46 levels"),
+            (b"x", "result is of type bytes, which JSON does not have: use .decode()"),
+            (print, "result is of type builtin_function_or_method, which JSON does not have: call it"),
+            (Record(), "use dataclasses.asdict(...)"),
+            ({}.keys(), "use list(...)"),
+        ]:
+            with self.assertRaises(a2g_json.NotJson) as refused:
+                a2g_json.encode(value, "result")
+            self.assertIn(words, str(refused.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()

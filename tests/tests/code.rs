@@ -1,0 +1,294 @@
+//! The interpreters of the catalogue: programs in Python and JavaScript that call no tool.
+
+use crate::clients::client_folder;
+use crate::harness::*;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// An executor with an interpreter and nothing else; `None` if it could not be built here.
+fn interpreter(tool: &str) -> Option<Executor> {
+    if !tools().join(tool).exists() {
+        println!("skipped: {tool} is not built");
+        return None;
+    }
+    Some(Executor::start(Options::new().catalogue(&Catalogue::empty().copy(tool))))
+}
+
+/// Runs a program under a grant with these limits.
+fn run_within(executor: &Executor, tool: &str, arguments: Value, memory_mb: u64, seconds: u64) -> Value {
+    let mut grant = manifest();
+    grant["max_memory_mb"] = json!(memory_mb);
+    grant["timeout_seconds"] = json!(seconds);
+    executor.rpc("a2g/execute", &approved(intent(tool, arguments), &grant))
+}
+
+fn run(executor: &Executor, tool: &str, code: &str) -> Value {
+    run_within(executor, tool, json!({ "code": code }), 256, 60)
+}
+
+/// What a program has to do.
+enum Expect {
+    /// It returns this.
+    Result(Value),
+    /// It returns null and prints this.
+    Stdout(&'static str),
+    /// It is refused with this code; the line of the error, if it has one; and words of its message.
+    Error(&'static str, Option<u64>, &'static str),
+}
+use Expect::{Error, Result, Stdout};
+
+fn check(tool: &str, cases: &[(&str, Expect)]) {
+    let Some(executor) = interpreter(tool) else { return };
+    std::fs::write(executor.workspace().join("in.txt"), "héllo\n").expect("a file");
+    for (code, expect) in cases {
+        let answer = run(&executor, tool, code);
+        let output = &answer["result"]["result"];
+        let refused = &answer["error"]["data"]["report"]["tool_error"];
+        match expect {
+            Result(value) => assert_eq!(output["result"], *value, "{code}: {answer}"),
+            Stdout(text) => {
+                assert_eq!(*output, json!({ "result": null, "stdout": text }), "{code}: {answer}")
+            }
+            Error(tool_code, line, words) => {
+                assert_eq!(refused["code"], *tool_code, "{code}: {answer}");
+                assert_eq!(refused["detail"]["line"].as_u64(), *line, "{code}: {answer}");
+                let message = refused["message"].as_str().expect("a message");
+                assert!(message.contains(words), "{code}: {message}");
+            }
+        }
+    }
+}
+
+#[test]
+fn python_programs() {
+    check(
+        "run_python",
+        &[
+            ("", Result(Value::Null)),
+            ("x = [1, 2]\nx + [3]", Result(json!([1, 2, 3]))),
+            ("result = {'a': (1, None)}\n'unused'", Result(json!({ "a": [1, null] }))),
+            ("print('hi', 1)\nimport sys; sys.stdout.buffer.write(b'!'); None", Stdout("hi 1\n!")),
+            ("input", Result(Value::Null)),
+            ("eval('1 + 1') + len(compile('x', 'f', 'eval').co_names)", Result(json!(3))),
+            ("import sys; sys.exit()", Result(Value::Null)),
+            (
+                "def f(n):\n    return 1 / n\n\nf(0)",
+                Error("python_error", Some(2), "ZeroDivisionError: division by zero"),
+            ),
+            (
+                "import json\njson.loads('{')",
+                Error("python_error", Some(2), "JSONDecodeError: Expecting property name"),
+            ),
+            ("def f(): f()\nf()", Error("python_error", Some(1), "RecursionError")),
+            ("import sys\nsys.exit('no')", Error("python_error", Some(2), "SystemExit: no")),
+            ("x = 1\ny = (", Error("syntax_error", Some(2), "SyntaxError: '(' was never closed")),
+            ("if 1:\npass", Error("syntax_error", Some(2), "IndentationError")),
+            ("{'items': [0, 1, float('nan')]}", Error("result_not_json", None, "result.items[2] is nan")),
+            ("a = []\na.append(a)\na", Error("result_not_json", None, "result[0] contains itself")),
+            ("'\\ud800'", Error("result_not_json", None, "result has a lone surrogate")),
+            ("{'a': {1, 2}}", Error("result_not_json", None, "result.a is of type set")),
+            ("open('/workspace/in.txt').read()", Result(json!("héllo\n"))),
+            (
+                "from pathlib import Path\np = Path('/workspace/sub')\np.mkdir()\n(p / 'x').write_text('1')\n\
+                 [str(one) for one in p.iterdir()]",
+                Result(json!(["/workspace/sub/x"])),
+            ),
+            ("f = open('/workspace/open.txt', 'w')\nf.write('kept')", Result(json!(4))),
+            ("open('/workspace/open.txt').read()", Result(json!("kept"))),
+            ("open('/workspace/none')", Error("python_error", Some(1), "FileNotFoundError")),
+            ("open('/etc/passwd')", Error("python_error", Some(1), "/etc/passwd")),
+            (
+                "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n    return 1\nasyncio.run(f())",
+                Result(json!(1)),
+            ),
+            (
+                "import threading\nthreading.Thread(target=print).start()",
+                Error("python_error", Some(2), "use tools.parallel([...])"),
+            ),
+            (
+                "from concurrent.futures import ThreadPoolExecutor as P\nP().submit(print)",
+                Error("python_error", Some(2), "run_python has no threads"),
+            ),
+            (
+                "import subprocess\nsubprocess.run(['ls'])",
+                Error("python_error", Some(2), "run_python starts no processes"),
+            ),
+            ("import os\nos.system('ls')", Error("python_error", Some(2), "run_python starts no processes")),
+            (
+                "import socket\nsocket.socket()",
+                Error("python_error", Some(2), "such as tools.http_fetch(url=...)"),
+            ),
+            (
+                "from urllib.request import urlopen\nurlopen('https://example.test')",
+                Error("python_error", Some(2), "run_python has no sockets"),
+            ),
+            ("import requests", Error("python_error", Some(1), "run_python has no sockets")),
+            ("import numpy", Error("python_error", Some(1), "run_python does not have the module `numpy`")),
+            ("from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nA(1).x", Result(json!(1))),
+            ("import random\nrandom.random() != 0.5", Result(json!(true))),
+        ],
+    );
+}
+
+#[test]
+fn python_has_its_standard_library() {
+    let names = "abc argparse array ast asyncio base64 bisect calendar cmath collections.abc concurrent.futures \
+                 configparser contextlib copy csv dataclasses datetime decimal difflib email.message enum fnmatch \
+                 fractions functools glob gzip hashlib heapq hmac html.parser http.client importlib.resources inspect \
+                 io ipaddress itertools json logging.handlers math mimetypes operator os.path pathlib pickle pprint \
+                 queue random re sched secrets shlex shutil sqlite3 statistics string struct tarfile tempfile textwrap \
+                 threading time tomllib traceback types typing unicodedata unittest.mock urllib.parse uuid \
+                 xml.etree.ElementTree zipfile zlib zoneinfo";
+    let list: Vec<_> = names.split_whitespace().collect();
+    let code =
+        format!("import importlib\n[importlib.import_module(name).__name__ for name in {}]", json!(list));
+    let Some(executor) = interpreter("run_python") else { return };
+    let answer = run(&executor, "run_python", &code);
+    let found = answer["result"]["result"]["result"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    assert_eq!(found.len(), list.len());
+    assert_eq!(
+        answer["result"]["report"]["denials"],
+        Value::Null,
+        "no module is looked for in files: {answer}"
+    );
+}
+
+#[test]
+fn javascript_programs() {
+    check(
+        "run_javascript",
+        &[
+            ("", Result(Value::Null)),
+            ("const x = [1, 2];\n[...x, 3]", Result(json!([1, 2, 3]))),
+            ("return { a: [1, null], b: undefined }", Result(json!({ "a": [1, null] }))),
+            ("const x = await Promise.resolve(2); x * 2", Result(json!(4))),
+            ("await new Promise((done) => setTimeout(done, 5, 1))", Result(json!(1))),
+            ("console.log('hi', 1, { a: ['b'] })", Stdout("hi 1 { a: [ \"b\" ] }\n")),
+            ("input", Result(Value::Null)),
+            ("eval('1 + 1') + new Function('return 1')()", Result(json!(3))),
+            ("new Date(0)", Result(json!("1970-01-01T00:00:00.000Z"))),
+            (
+                "function f(n) {\n  return n.x.y;\n}\nf({})",
+                Error("javascript_error", Some(2), "TypeError: can't access"),
+            ),
+            ("\n\nthrow new RangeError('far')", Error("javascript_error", Some(3), "RangeError: far")),
+            ("throw 'text'", Error("javascript_error", None, "uncaught: \"text\"")),
+            ("function f() { return f() }\nf()", Error("javascript_error", Some(1), "too much recursion")),
+            ("await new Promise(() => {})", Error("javascript_error", None, "nothing can settle")),
+            ("let x = 1;\nlet y = (;", Error("syntax_error", Some(2), "SyntaxError: expected expression")),
+            ("import fs from 'fs';", Error("syntax_error", Some(1), "run_javascript has no modules")),
+            ("if (1) {", Error("syntax_error", Some(1), "SyntaxError")),
+            ("return { items: [0, 1, NaN] }", Error("result_not_json", None, "result.items[2] is NaN")),
+            ("const a = []; a.push(a); a", Error("result_not_json", None, "result[0] contains itself")),
+            ("'\\ud800'", Error("result_not_json", None, "result has a lone surrogate")),
+            ("return { a: new Set([1]), b: 1n }", Error("result_not_json", None, "result.a is of type Set")),
+            ("return () => 1", Error("result_not_json", None, "result is a function")),
+            ("fs.read('/workspace/in.txt')", Result(json!("héllo\n"))),
+            ("fs.write('/workspace/out.txt', 'ä'); fs.stat('/workspace/out.txt').size", Result(json!(2))),
+            ("[...fs.readBytes('/workspace/out.txt')]", Result(json!([195, 164]))),
+            (
+                "fs.list('/workspace')",
+                Result(json!([{ "name": "in.txt", "type": "file" }, { "name": "out.txt", "type": "file" }])),
+            ),
+            (
+                "fs.read('/workspace/none')",
+                Error("javascript_error", Some(1), "there is no such file or folder (not_found)"),
+            ),
+            ("fs.read('/etc/passwd')", Error("javascript_error", Some(1), "(permission_denied)")),
+            ("fs.read('in.txt')", Error("javascript_error", Some(1), "the path is not absolute")),
+            (
+                "await fetch('https://example.test')",
+                Error("javascript_error", Some(1), "such as tools.http_fetch({ url })"),
+            ),
+            ("new Worker('x')", Error("javascript_error", Some(1), "use Promise.all([...])")),
+            ("require('fs')", Error("javascript_error", Some(1), "run_javascript has no modules")),
+            ("await import('fs')", Error("javascript_error", Some(1), "run_javascript has no modules")),
+            ("Math.random() !== 0.5", Result(json!(true))),
+        ],
+    );
+}
+
+#[test]
+fn programs_end_at_their_limits() {
+    for (tool, endless, bomb, print) in [
+        (
+            "run_python",
+            "while True: pass",
+            "x = []\nwhile True: x.append('y' * 1000000)",
+            "while True: print('x' * 10000)",
+        ),
+        (
+            "run_javascript",
+            "while (true);",
+            "const x = []; while (true) x.push(new Uint8Array(1e6).fill(1));",
+            "while (true) console.log('x'.repeat(10000))",
+        ),
+    ] {
+        let Some(executor) = interpreter(tool) else { return };
+        let limit_of = |answer: &Value| answer["error"]["data"]["report"]["limit"].clone();
+        let run = |code: &str, seconds| run_within(&executor, tool, json!({ "code": code }), 128, seconds);
+        let answer = run(endless, 2);
+        assert!(answer.to_string().contains("timeout"), "{tool}: {answer}");
+        let answer = run(bomb, 60);
+        let text = answer.to_string();
+        assert!(
+            text.contains("memory") || text.contains("MemoryError"),
+            "{tool}: {:?} {text}",
+            limit_of(&answer)
+        );
+        let answer = run(print, 60);
+        assert!(answer.to_string().contains("output"), "{tool}: {answer}");
+        let huge = if tool == "run_python" { "'x' * 5000000" } else { "'x'.repeat(5000000)" };
+        let answer = run(huge, 60);
+        assert!(answer.to_string().contains("output"), "{tool}: {answer}");
+    }
+}
+
+#[test]
+fn what_a_program_says_beside_its_output_is_in_the_log() {
+    let programs = [
+        ("run_python", "import sys, logging\nprint('one\\ntwo', file=sys.stderr)\nlogging.warning('three')"),
+        ("run_javascript", "console.error('one\\ntwo'); console.warn('three')"),
+    ];
+    for (tool, code) in programs {
+        let Some(executor) = interpreter(tool) else { return };
+        let answer = run(&executor, tool, code);
+        let logs = answer["result"]["logs"].as_array().unwrap_or_else(|| panic!("{answer}")).clone();
+        let lines: Vec<_> = logs.iter().map(|line| line["message"].as_str().expect("a text")).collect();
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[0] == "one" && lines[1] == "two" && lines[2].contains("three"), "{lines:?}");
+        assert_eq!(answer["result"]["result"]["stdout"], "", "{answer}");
+    }
+}
+
+/// The modules of an interpreter that need no component, with calls that a script answers.
+fn test_natively(mut command: Command) {
+    command.env("PYTHONDONTWRITEBYTECODE", "1").env("PYTHONPATH", source("run_python"));
+    let output = run_to_end(command, b"");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
+}
+
+fn source(tool: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools").join(tool)
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/code").join(name)
+}
+
+#[test]
+fn python_calls_tools() {
+    let Some(python) = client_folder("componentize-py", "python/bin/python") else { return };
+    let mut command = Command::new(python);
+    command.arg(script("tools_test.py"));
+    test_natively(command);
+}
+
+#[test]
+fn javascript_calls_tools() {
+    let Some(node) = client_folder("node of npm", "node22/node_modules/node/bin/node") else { return };
+    let mut command = Command::new(node);
+    command.arg(script("tools_test.mjs")).arg(source("run_javascript").canonicalize().expect("a folder"));
+    test_natively(command);
+}

@@ -1,0 +1,142 @@
+// Runs one program: its result and standard output, or what went wrong on which line.
+import { makeConsole, inspect, Stdout } from "./console.js";
+import { encode, NotJson } from "./json.js";
+import { returnLastExpression } from "./last_expression.js";
+import { Loop } from "./loop.js";
+import { hideOwnFrames, LINES_BEFORE, traceback, userFrames } from "./stack.js";
+import { makeTools, ToolError } from "./tools.js";
+
+const AsyncFunction = (async () => {}).constructor;
+const MAX_MESSAGE_CHARS = 2000;
+const MAX_TRACEBACK_CHARS = 8000;
+const MAX_STDOUT_TAIL_CHARS = 1000;
+const NO_NETWORK = "run_javascript has no network: call a tool for it, such as tools.http_fetch({ url })";
+const NO_THREADS =
+  "run_javascript has no threads and no processes: to call several tools at once, use Promise.all([...])";
+const NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts";
+const NO_MODULES = "run_javascript has no modules: use the globals of JavaScript, fs and tools";
+
+/** A program that failed, as the parts of a tool error. */
+export class Failure extends Error {
+  constructor(code, message, detail) {
+    super(message);
+    this.code = code;
+    this.detail = detail;
+  }
+}
+
+/**
+ * Runs `code` with `input`. `host` has `calls`, `fs`, `log(level, line)` and `overflow(text)`.
+ * Returns the result as JSON text, or throws a `Failure`.
+ */
+export async function run(code, input, host) {
+  const loop = new Loop(host.calls);
+  const stdout = new Stdout(host.overflow);
+  const program = compile(code);
+  setGlobals({ input, fs: host.fs, tools: makeTools(host.calls, loop), ToolError });
+  setGlobals({ console: makeConsole(stdout, host.log) });
+  setTimers(loop);
+  let value;
+  try {
+    value = await loop.run(program());
+  } catch (error) {
+    throw toFailure(error, stdout.text());
+  }
+  return `{"result": ${toResult(value)}, "stdout": ${JSON.stringify(stdout.text())}}`;
+}
+
+function compile(code) {
+  try {
+    return new AsyncFunction(returnLastExpression(code));
+  } catch (error) {
+    throw syntaxFailure(code, error);
+  }
+}
+
+function toResult(value) {
+  try {
+    return encode(value, "result");
+  } catch (error) {
+    if (!(error instanceof NotJson)) throw toFailure(error, "");
+    throw new Failure("result_not_json", error.message, null);
+  }
+}
+
+function setGlobals(values) {
+  for (const [name, value] of Object.entries(values)) {
+    Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
+  }
+}
+
+function setTimers(loop) {
+  const start = (repeats) => (action, delay, ...values) => {
+    if (typeof action !== "function") throw new TypeError("a timer takes a function");
+    return loop.addTimer(() => action(...values), delay, repeats);
+  };
+  const stop = (number) => loop.removeTimer(number);
+  setGlobals({ setTimeout: start(false), setInterval: start(true), clearTimeout: stop, clearInterval: stop });
+}
+
+/** Replaces what cannot work with what says so, and what would show this tool's own files. */
+export function prepare() {
+  hideOwnFrames();
+  const refusing = (message) =>
+    function () {
+      throw new Error(message);
+    };
+  const noNetwork = refusing(NO_NETWORK);
+  const fetch = async () => noNetwork();
+  setGlobals({ fetch, XMLHttpRequest: noNetwork, WebSocket: noNetwork, EventSource: noNetwork });
+  setGlobals({ Worker: refusing(NO_THREADS), SharedWorker: refusing(NO_THREADS), require: refusing(NO_MODULES) });
+}
+
+function syntaxFailure(code, error) {
+  const [kind, text, lines] = [String(error.name), textOf(error), code.split("\n")];
+  const reason = /^(?:import|export) declarations/.test(text) ? `${text}: ${NO_MODULES}` : text;
+  // Of an error at the end of the program, the engine tells the line of what it puts there.
+  const line = error.lineNumber ? Math.min(Math.max(error.lineNumber - LINES_BEFORE, 1), lines.length) : null;
+  const place = line === null ? "" : ` (line ${line})`;
+  const source = line === null ? "" : `  program.js, line ${line}\n    ${lines[line - 1].trim()}\n`;
+  const facts = detail(kind, reason, line, `${source}${kind}: ${reason}`);
+  return new Failure("syntax_error", shorten(`${kind}: ${reason}${place}`), facts);
+}
+
+function toFailure(thrown, stdout) {
+  // The engine throws this text, as it has no room for an error.
+  const error = thrown === "out of memory" ? new RangeError(NO_MEMORY) : thrown;
+  const isError = error instanceof Error || error instanceof DOMException;
+  const kind = isError ? String(error.name) : "uncaught";
+  const reason = isError ? textOf(error) : inspect(error);
+  const frames = isError ? userFrames(error) : [];
+  const message = shorten(reason === "" ? kind : `${kind}: ${reason}`);
+  const facts = detail(kind, reason, frames[0]?.line ?? null, traceback(message, frames));
+  if (error instanceof ToolError) facts.tool_error = toolFacts(error);
+  if (stdout !== "") facts.stdout_tail = stdout.slice(-MAX_STDOUT_TAIL_CHARS).toWellFormed();
+  return new Failure("javascript_error", message, facts);
+}
+
+function toolFacts({ tool, code, reason, detail }) {
+  const isShort = JSON.stringify(detail).length <= MAX_MESSAGE_CHARS;
+  return { tool, code, message: reason, detail: isShort ? detail : null };
+}
+
+function detail(type, message, line, traceback) {
+  return { type, message: shorten(message), line, traceback: shorten(traceback, MAX_TRACEBACK_CHARS) };
+}
+
+function textOf(error) {
+  try {
+    const text = String(error.message);
+    return text.startsWith("Error loading module") ? NO_MODULES : text;
+  } catch {
+    return "(its text cannot be made)";
+  }
+}
+
+/** Leaves out the middle of a long text, and what no text can hold. */
+function shorten(text, limit = MAX_MESSAGE_CHARS) {
+  const cut = text.length - limit;
+  if (cut <= 0) return text.toWellFormed();
+  const half = limit / 2;
+  return `${text.slice(0, half)}\n[... ${cut} characters ...]\n${text.slice(-half)}`.toWellFormed();
+}

@@ -1,0 +1,49 @@
+// The tool run_javascript: SpiderMonkey in a component that componentize-js makes.
+import * as calls from "a2g:tool/calls@0.2.0";
+import { log } from "a2g:tool/host@0.2.0";
+import { getDirectories } from "wasi:filesystem/preopens@0.2.10";
+import { makeFiles } from "./files.js";
+import { Failure, prepare, run } from "./program.js";
+
+const DESCRIPTION =
+  "Runs a JavaScript program in a sandbox, with files and other tools: await tools.NAME({ argument: ... }) calls " +
+  "one, await Promise.all([...]) several at once, tools.list() and tools.describe(name) say which there are, and fs " +
+  "has read, write, list and stat. Returns what the program returns, or else the value of its last expression, and " +
+  "what it printed with console.log.";
+const SCHEMA = {
+  type: "object",
+  properties: {
+    code: {
+      type: "string",
+      description:
+        "The body of an async function: await and return work. It returns a JSON value, or ends with an expression.",
+    },
+    input: { description: "Any JSON value: the variable `input` of the program." },
+  },
+  required: ["code"],
+  additionalProperties: false,
+};
+// Standard output of the component itself: the executor counts it and ends the run at its limit.
+const overflow = console.log.bind(console);
+
+prepare();
+
+export function describe() {
+  return {
+    name: "run_javascript",
+    version: "0.1.0",
+    description: DESCRIPTION,
+    argumentsSchema: JSON.stringify(SCHEMA),
+  };
+}
+
+export async function invoke(text) {
+  const { code, input = null } = JSON.parse(text);
+  try {
+    return await run(code, input, { calls, log, overflow, fs: makeFiles(getDirectories) });
+  } catch (error) {
+    if (!(error instanceof Failure)) throw error;
+    const detail = error.detail === null ? undefined : JSON.stringify(error.detail);
+    throw { code: error.code, message: error.message, detail };
+  }
+}

@@ -1,0 +1,82 @@
+// `tools`: calls of other tools, each an intent of its own that the governor decides about.
+import { encode, NotJson } from "./json.js";
+import { here, setOrigin } from "./stack.js";
+
+/** A call that did not succeed: `code` and `message` say why and what to change, `detail` has the facts. */
+export class ToolError extends Error {
+  constructor(tool, code, message, detail) {
+    super(`${tool}: ${message} (${code})`);
+    this.name = "ToolError";
+    this.tool = tool;
+    this.code = code;
+    this.reason = message;
+    this.detail = detail;
+  }
+}
+
+/** The object whose properties are the tools that a program may call. */
+export function makeTools(calls, loop) {
+  const own = {
+    __proto__: null,
+    call: (name, input) => callTool(loop, name, input),
+    list: () => calls.list().map(({ name, description }) => ({ name, description })),
+    describe: (name) => describeTool(calls, name),
+  };
+  return new Proxy(own, {
+    get(_, name) {
+      // The language asks any object for these.
+      if (typeof name === "symbol" || name === "then" || name === "toJSON") return undefined;
+      return own[name] ?? ((...input) => callTool(loop, name, ...input));
+    },
+  });
+}
+
+async function callTool(loop, name, input = {}, ...more) {
+  const text = argumentsText(name, input, more);
+  const stack = here();
+  const outcome = await loop.start(name, text);
+  if (outcome.tag === "ok") return JSON.parse(outcome.val);
+  const error = toError(name, outcome.val);
+  // Where the program called the tool, and not where this one learned of the end.
+  setOrigin(error, stack);
+  throw error;
+}
+
+function argumentsText(name, input, more) {
+  const shown = /^[\w$]+$/.test(name) ? `tools.${name}` : `tools[${JSON.stringify(name)}]`;
+  if (typeof input !== "object" || input === null || Array.isArray(input) || more.length > 0) {
+    throw new TypeError(`${shown} takes one object, as in ${shown}({ path: "..." })`);
+  }
+  try {
+    return encode(input, "arguments");
+  } catch (error) {
+    throw error instanceof NotJson ? new TypeError(`${shown}: ${error.message}`) : error;
+  }
+}
+
+function describeTool(calls, name) {
+  let found;
+  try {
+    found = calls.describe(name);
+  } catch (error) {
+    throw error.payload ? toError(name, error.payload) : error;
+  }
+  return {
+    name: found.name,
+    description: found.description,
+    arguments: JSON.parse(found.argumentsSchema),
+    result: found.resultSchema ? JSON.parse(found.resultSchema) : null,
+  };
+}
+
+function toError(name, { code, message, detail }) {
+  return new ToolError(name, code, message, parseDetail(detail));
+}
+
+function parseDetail(text) {
+  try {
+    return text == null ? null : JSON.parse(text);
+  } catch {
+    return text;
+  }
+}

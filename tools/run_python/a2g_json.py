@@ -1,0 +1,135 @@
+"""JSON that every parser reads alike: values that have no such form are refused, with their place and what to do."""
+
+import json
+import math
+
+# The executor accepts 48 levels, and the result is one level below the object that holds it.
+MAX_DEPTH = 46
+MAX_NUMBER = 1.7976931348623157e308
+
+ADVICE = {
+    "set": "use sorted(...) or list(...)",
+    "frozenset": "use sorted(...) or list(...)",
+    "bytes": "use .decode() or base64.b64encode(...).decode()",
+    "bytearray": "use .decode() or base64.b64encode(...).decode()",
+    "memoryview": "use bytes(...).decode() or base64.b64encode(...).decode()",
+    "datetime": "use .isoformat()",
+    "date": "use .isoformat()",
+    "time": "use .isoformat()",
+    "timedelta": "use .total_seconds()",
+    "Decimal": "use float(...) or str(...)",
+    "Fraction": "use float(...) or str(...)",
+    "complex": "use [z.real, z.imag]",
+    "module": "use one of its values",
+    "type": "use its __name__",
+    "function": "call it",
+    "builtin_function_or_method": "call it",
+    "method": "call it",
+    "coroutine": "run it with asyncio.run(...)",
+    "Handle": "use its .result()",
+}
+
+
+class NotJson(Exception):
+    """A value that is not JSON. Its text says where it is, what it is and what to do."""
+
+    def __init__(self, reason):
+        super().__init__(reason)
+        self.reason = reason
+        self.steps = []
+
+    def place(self, name):
+        return name + "".join(reversed(self.steps))
+
+
+def encode(value, name):
+    """The JSON text of a value that is called `name` in errors."""
+    try:
+        check(value, [])
+    except NotJson as error:
+        error.args = (f"{error.place(name)} {error.reason}",)
+        raise
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def check(value, parents):
+    if value is None or value is True or value is False:
+        return
+    if isinstance(value, str):
+        check_text(value)
+    elif isinstance(value, int):
+        if not -MAX_NUMBER <= value <= MAX_NUMBER:
+            raise NotJson("is an integer beyond 1.8e308, which JSON readers cannot hold: use str(...)")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise NotJson(f"is {value!r}, and JSON has finite numbers only: use None or str(...)")
+    elif isinstance(value, dict):
+        check_object(value, enter(value, parents))
+    elif isinstance(value, (list, tuple)):
+        check_array(value, enter(value, parents))
+    else:
+        raise NotJson(f"is of type {type(value).__name__}, which JSON does not have: {advice(value)}")
+
+
+def enter(value, parents):
+    if any(parent is value for parent in parents):
+        raise NotJson("contains itself: make a copy without the cycle")
+    if len(parents) >= MAX_DEPTH:
+        raise NotJson(f"is below {MAX_DEPTH} levels of lists and dicts: flatten the value")
+    return [*parents, value]
+
+
+def check_array(array, parents):
+    index = 0
+    try:
+        for index, item in enumerate(array):
+            check(item, parents)
+    except NotJson as error:
+        error.steps.append(f"[{index}]")
+        raise
+
+
+def check_object(items, parents):
+    names = set()
+    for key, item in items.items():
+        name = key_text(key)
+        if name in names:
+            raise NotJson(f"has two keys that are {json.dumps(name)} in JSON: make all keys text")
+        names.add(name)
+        try:
+            check(item, parents)
+        except NotJson as error:
+            error.steps.append(f".{name}" if name.isidentifier() else f"[{json.dumps(name)}]")
+            raise
+
+
+def key_text(key):
+    """The name that `json.dumps` gives to a key."""
+    if key is not None and not isinstance(key, (str, int, float)):
+        raise NotJson(f"has a key of type {type(key).__name__}, and keys in JSON are text: use str(...)")
+    try:
+        check(key, [])
+    except NotJson as error:
+        raise NotJson(f"has a key that {error.reason}") from None
+    return str(key) if isinstance(key, str) else json.dumps(key)
+
+
+def check_text(text):
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        advice = 'use text.encode("utf-8", "replace").decode()'
+        raise NotJson(f"has a lone surrogate at index {error.start}, which is no text: {advice}") from None
+
+
+def advice(value):
+    for kind in type(value).__mro__:
+        if kind.__name__ in ADVICE:
+            return ADVICE[kind.__name__]
+    if hasattr(value, "__dataclass_fields__"):
+        return "use dataclasses.asdict(...)"
+    if hasattr(value, "__fspath__"):
+        return "use str(...)"
+    if hasattr(value, "__iter__"):
+        return "use list(...)"
+    return "use str(...), or a dict of what matters"

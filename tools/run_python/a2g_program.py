@@ -1,0 +1,199 @@
+"""Runs one program: its result and standard output, or what went wrong on which line."""
+
+import _io
+import ast
+import gc
+import io
+import json
+import linecache
+import os
+import sys
+import traceback
+import types
+
+PROGRAM = "program.py"
+# More than the executor accepts unless the operator raises its limit.
+MAX_STDOUT_BYTES = 8 << 20
+MAX_MESSAGE_CHARS = 2000
+MAX_TRACEBACK_CHARS = 8000
+MAX_STDOUT_TAIL_CHARS = 1000
+
+
+class Failure(Exception):
+    """A program that failed, as the parts of a tool error."""
+
+    def __init__(self, code, message, detail):
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.detail = detail
+
+
+class Captured(io.BufferedIOBase):
+    """Standard output in memory, up to a bound."""
+
+    def __init__(self):
+        self.content = bytearray()
+        self.left_out = 0
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        size = memoryview(data).nbytes
+        if len(self.content) + size <= MAX_STDOUT_BYTES:
+            self.content += data
+        else:
+            # The executor counts what is written here, and ends the run at its limit.
+            os.write(1, data)
+            self.left_out += size
+        return size
+
+    def text(self):
+        text = self.content.decode("utf-8", "replace")
+        return f"{text}\n[{self.left_out} bytes more: write them to a file]\n" if self.left_out else text
+
+
+def run(code, given, tools, error_type):
+    """Runs `code` with `given` as `input`. Returns its result and its standard output, or raises a `Failure`."""
+    captured = Captured()
+    stdout = io.TextIOWrapper(captured, encoding="utf-8", errors="backslashreplace", write_through=True)
+    body, last = compile_program(code)
+    module = types.ModuleType("__main__")
+    module.__dict__.update(input=given, tools=tools, ToolError=error_type, __file__=PROGRAM)
+    sys.modules["__main__"], sys.modules["tools"] = module, tools
+    sys.argv, sys.stdout, sys.__stdout__ = [PROGRAM], stdout, stdout
+    try:
+        value = execute(body, last, module.__dict__)
+        stdout.flush()
+        flush_files()
+    except BaseException as error:
+        raise python_error(error, captured, error_type) from None
+    return value, captured.text()
+
+
+def compile_program(code):
+    """The code of all statements but a last expression, and of that expression."""
+    # Tracebacks take the source from here, as there is no such file.
+    linecache.cache[PROGRAM] = (len(code), None, code.splitlines(keepends=True), PROGRAM)
+    try:
+        tree = ast.parse(code, PROGRAM)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        expression = last and compile(ast.Expression(last.value), PROGRAM, "eval")
+        return compile(tree, PROGRAM, "exec"), expression
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise syntax_error(error) from None
+
+
+def execute(body, last, names):
+    try:
+        exec(body, names)
+        value = eval(last, names) if last else None
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            raise
+        value = None
+    return names.get("result", value)
+
+
+def flush_files():
+    """A file that the program left open keeps what was written to it, as at the end of a process."""
+    for item in gc.get_objects():
+        if issubclass(type(item), _io._IOBase) and not item.closed:
+            item.flush()
+
+
+def syntax_error(error):
+    kind = type(error).__name__
+    line = getattr(error, "lineno", None)
+    reason = getattr(error, "msg", None) or str(error) or "the program is nested too deep"
+    at = f" (line {line})" if line else ""
+    text = "".join(traceback.format_exception_only(error))
+    return Failure("syntax_error", shorten(f"{kind}: {reason}{at}"), detail(kind, reason, line, text))
+
+
+def python_error(error, captured, tool_error):
+    kind, reason = type(error).__name__, text_of(error) + advice(error)
+    trace = drop_own_frames(error.__traceback__)
+    lines = [line for frame, line in traceback.walk_tb(trace) if frame.f_code.co_filename == PROGRAM]
+    facts = detail(kind, reason, lines[-1] if lines else None, format_error(error, trace))
+    if isinstance(error, tool_error):
+        facts["tool_error"] = tool_facts(error)
+    if captured.content:
+        facts["stdout_tail"] = captured.content[-4 * MAX_STDOUT_TAIL_CHARS :].decode("utf-8", "replace")[
+            -MAX_STDOUT_TAIL_CHARS:
+        ]
+    return Failure("python_error", shorten(f"{kind}: {reason}" if reason else kind), facts)
+
+
+def advice(error):
+    """What to do about an error whose own text does not say it."""
+    if isinstance(error, MemoryError) and not error.args:
+        return "the program needs more memory than this run has: keep less at once, or work in parts"
+    name = error.filename if isinstance(error, OSError) else None
+    if isinstance(name, str) and not os.path.isabs(name):
+        return ": there is no working directory, so use an absolute path"
+    return ""
+
+
+def tool_facts(error):
+    is_short = len(json.dumps(error.detail)) <= MAX_MESSAGE_CHARS
+    facts = error.detail if is_short else None
+    return {"tool": error.tool, "code": error.code, "message": error.message, "detail": facts}
+
+
+def detail(kind, reason, line, text):
+    return {
+        "type": kind,
+        "message": shorten(reason),
+        "line": line,
+        "traceback": shorten(text, MAX_TRACEBACK_CHARS),
+    }
+
+
+def text_of(error):
+    try:
+        return str(error)
+    except Exception:
+        return "(its text cannot be made)"
+
+
+def drop_own_frames(trace):
+    while trace and trace.tb_frame.f_code.co_filename != PROGRAM:
+        trace = trace.tb_next
+    return trace
+
+
+def format_error(error, trace):
+    if isinstance(error, ImportError):
+        # With a name, a search for similar modules in files would follow.
+        error.name = None
+    try:
+        summary = traceback.TracebackException(type(error), error, trace, lookup_lines=False, compact=True)
+        show_program_only(summary)
+        return "".join(summary.format())
+    except Exception:
+        return type(error).__name__
+
+
+def show_program_only(summary):
+    """Leaves out the frames of this tool, and the source of libraries, which is no file here."""
+    frames = [frame for frame in summary.stack if not os.path.basename(frame.filename).startswith("a2g_")]
+    summary.stack = traceback.StackSummary.from_list(
+        frame if frame.filename == PROGRAM else without_source(frame) for frame in frames
+    )
+    chained = (summary.__cause__, summary.__context__, *(summary.exceptions or ()))
+    for one in filter(None, chained):
+        show_program_only(one)
+
+
+def without_source(frame):
+    return traceback.FrameSummary(frame.filename, frame.lineno, frame.name, lookup_line=False, line="")
+
+
+def shorten(text, limit=MAX_MESSAGE_CHARS):
+    """Leaves out the middle of a long text, and what no text can hold."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 2]}\n[... {len(text) - limit} characters ...]\n{text[-limit // 2 :]}"

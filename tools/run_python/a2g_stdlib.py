@@ -1,0 +1,158 @@
+"""The standard library: imports all of it while the component is made, because nothing can be imported from a file
+later, and gives what cannot work here an error that says what to use instead."""
+
+import importlib
+import pkgutil
+import sys
+import time
+import warnings
+
+# They print, wait, or belong to the interactive interpreter.
+LEFT_OUT = {"antigravity", "this", "idlelib", "turtledemo", "tkinter", "turtle", "test", "ensurepip", "venv", "curses"}
+PARTS_LEFT_OUT = {"__main__", "test", "tests"}
+
+NO_THREADS = "run_python has no threads: to call several tools at once, use tools.parallel([...])"
+NO_PROCESSES = "run_python starts no processes: use Python's standard library, or a tool of tools.list()"
+NO_NETWORK = "run_python has no sockets: call a tool for the network, such as tools.http_fetch(url=...)"
+NO_MODULE = "run_python does not have the module `{}`: it has Python's standard library, and nothing can be installed"
+ENDLESS = "the program waits for something that never comes: run_python has no threads, processes or sockets"
+NEEDS_NETWORK = {"ssl", "_ssl", "requests", "httpx", "aiohttp", "urllib3"}
+NEEDS_PROCESSES = {"_posixsubprocess", "_multiprocessing", "_posixshmem", "_interpreters", "pty", "fcntl"}
+
+
+def load_all():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in sorted(sys.stdlib_module_names - LEFT_OUT):
+            load(name)
+
+
+def load(name):
+    try:
+        module = importlib.import_module(name)
+    except Exception:
+        # Made for another system: the import fails in the same way when a program runs.
+        return
+    for part in pkgutil.iter_modules(getattr(module, "__path__", [])):
+        if part.name not in PARTS_LEFT_OUT:
+            load(f"{name}.{part.name}")
+
+
+def adapt():
+    """Replaces what cannot work, and forgets where the component was made."""
+    refuse_threads()
+    refuse_processes()
+    refuse_network()
+    adapt_asyncio()
+    sys.meta_path.append(Missing)
+    # Every path here is one of the machine that made the component, and looking there is refused at run time.
+    sys.path.clear()
+    sys.path_importer_cache.clear()
+    import mimetypes
+
+    mimetypes.knownfiles.clear()
+
+
+def refusing(error, message):
+    def refuse(*_, **__):
+        raise error(message)
+
+    return refuse
+
+
+def refuse_threads():
+    import _thread
+    import threading
+
+    refuse = refusing(RuntimeError, NO_THREADS)
+    _thread.start_new_thread = _thread.start_new = _thread.start_joinable_thread = refuse
+    threading._start_joinable_thread = refuse
+
+
+def refuse_processes():
+    import concurrent.futures.process
+    import multiprocessing.context
+    import multiprocessing.process
+    import os
+    import subprocess
+
+    refuse = refusing(OSError, NO_PROCESSES)
+    for name in ("fork", "forkpty", "system", "popen", "posix_spawn", "posix_spawnp", "execv", "execve", "spawnv"):
+        setattr(os, name, refuse)
+    subprocess.Popen.__init__ = refuse
+    multiprocessing.process.BaseProcess.start = refuse
+    concurrent.futures.process._check_system_limits = refuse
+    context = multiprocessing.context.BaseContext
+    for name in ("Pool", "Manager", "Queue", "SimpleQueue", "JoinableQueue", "Lock", "Semaphore", "Event", "Value"):
+        setattr(context, name, refuse)
+        setattr(multiprocessing, name, refuse)
+
+
+def refuse_network():
+    import _socket
+    import http.client
+    import socket
+    import urllib.request
+
+    refuse = refusing(OSError, NO_NETWORK)
+
+    class Socket(socket.socket):
+        __init__ = refuse
+
+    socket.socket = socket.SocketType = _socket.socket = Socket
+    for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo", "socketpair"):
+        for module in (socket, _socket):
+            setattr(module, name, refuse)
+    socket.create_connection = socket.create_server = socket.fromfd = refuse
+    # Without the module ssl, both are missing, and the error of urllib names neither cause nor cure.
+    http.client.HTTPSConnection = refuse
+
+    class HTTPSHandler(urllib.request.AbstractHTTPHandler):
+        https_open = refuse
+
+    urllib.request.HTTPSHandler = HTTPSHandler
+
+
+def adapt_asyncio():
+    """Event loops work without sockets: their selector only sleeps."""
+    import asyncio
+    import asyncio.base_events
+    import asyncio.selector_events
+    import asyncio.unix_events
+    import selectors
+
+    class Sleeper(selectors.SelectSelector):
+        def select(self, timeout=None):
+            if timeout is None:
+                raise RuntimeError(ENDLESS)
+            if timeout > 0:
+                time.sleep(timeout)
+            return []
+
+    base = asyncio.selector_events.BaseSelectorEventLoop
+    base._make_self_pipe = base._close_self_pipe = base._write_to_self = lambda self: None
+    original = base.__init__
+
+    def init(self, selector=None):
+        original(self, selector or Sleeper())
+
+    base.__init__ = init
+    asyncio.base_events.BaseEventLoop.getaddrinfo = refusing(OSError, NO_NETWORK)
+
+
+class Missing:
+    """The last finder: whatever gets here does not exist."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        root = name.partition(".")[0]
+        if root in NEEDS_NETWORK:
+            message = NO_NETWORK
+        elif root in NEEDS_PROCESSES:
+            message = NO_PROCESSES
+        elif path is not None:
+            # A part of a package that is there: Python's own words name both.
+            return None
+        else:
+            message = NO_MODULE.format(name)
+        raise ModuleNotFoundError(message, name=name)

@@ -1,0 +1,65 @@
+"""The tool run_python: CPython in a component that componentize-py makes."""
+
+import gc
+import json
+import random
+import sys
+
+import a2g_json
+import a2g_program
+import a2g_stdlib
+import a2g_tools
+import wit_world
+from componentize_py_types import Err
+from wit_world.imports import calls
+from wit_world.imports.types import Descriptor, ToolError
+
+DESCRIPTION = (
+    "Runs a Python program in a sandbox, with the whole standard library, files and other tools: "
+    "tools.NAME(argument=...) calls one, tools.parallel([...]) several at once, tools.list() and "
+    "tools.describe(name) say which there are. Returns the variable `result`, or else the value of the last "
+    "expression, and what was printed."
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "code": {
+            "type": "string",
+            "description": "The program. It ends with an expression, or sets `result`, to return a JSON value.",
+        },
+        "input": {"description": "Any JSON value: the variable `input` of the program."},
+    },
+    "required": ["code"],
+    "additionalProperties": False,
+}
+
+
+class WitWorld(wit_world.WitWorld):
+    def describe(self):
+        return Descriptor("run_python", "0.1.0", DESCRIPTION, json.dumps(SCHEMA))
+
+    def invoke(self, arguments):
+        try:
+            return run(json.loads(arguments))
+        except a2g_program.Failure as failure:
+            detail = json.dumps(failure.detail, ensure_ascii=False)
+            raise Err(ToolError(failure.code, failure.message, detail)) from None
+        except a2g_json.NotJson as error:
+            raise Err(ToolError("result_not_json", str(error), None)) from None
+
+
+def run(arguments):
+    # A generator that was seeded while the component was made would repeat itself in every run.
+    random.seed()
+    tools = a2g_tools.Tools(calls, Err)
+    value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), tools, a2g_tools.ToolError)
+    result = a2g_json.encode(value, "result")
+    return f'{{"result": {result}, "stdout": {json.dumps(stdout, ensure_ascii=False)}}}'
+
+
+a2g_stdlib.load_all()
+a2g_stdlib.adapt()
+sys.modules.pop("__mp_main__", None)
+# What exists now is never garbage: without it, a collection would touch, and so copy, all of its memory.
+gc.collect()
+gc.freeze()
