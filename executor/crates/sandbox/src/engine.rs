@@ -17,10 +17,11 @@ use wasmtime::{
 pub(super) const TICK: Duration = Duration::from_millis(1);
 
 /// The guest's share of the fibre's stack; the rest is for host calls.
-// An overflow in a host call ends the whole process, but one in the guest's own part ends only its run.
-const WASM_STACK_BYTES: usize = 512 << 10;
+// An overflow in a host call ends the whole process, but one in the guest's own part ends only its run. CPython counts
+// on far more than wasmtime's default of 512 KiB before its own limit on recursion.
+const WASM_STACK_BYTES: usize = 2 << 20;
 /// The stack of the fibre that a guest and its host calls run on.
-const FIBRE_STACK_BYTES: usize = 1 << 20;
+const FIBRE_STACK_BYTES: usize = 3 << 20;
 
 /// Maximum number of core instances in one execution.
 // A componentised tool has four core instances, one of `componentize-py` fourteen; the rest is for components
