@@ -21,7 +21,7 @@ wit_bindgen::generate!({
     default_bindings_module: "a2g_guest_sdk::__private::bindings",
 });
 
-use self::a2g::tool::types;
+use self::a2g::tool::{calls, types};
 
 impl From<crate::Level> for types::Level {
     fn from(level: crate::Level) -> Self {
@@ -53,4 +53,34 @@ impl From<crate::ToolError> for types::ToolError {
             message: error.message().to_owned(),
         }
     }
+}
+
+impl From<types::ToolError> for crate::ToolError {
+    fn from(types::ToolError { code, message, detail }: types::ToolError) -> Self {
+        let error = Self::new(code, message);
+        match detail {
+            Some(detail) => error.with_detail(json_or_text(detail)),
+            None => error,
+        }
+    }
+}
+
+impl From<calls::Summary> for crate::ToolSummary {
+    fn from(calls::Summary { name, description }: calls::Summary) -> Self {
+        Self { name, description }
+    }
+}
+
+impl From<calls::Definition> for crate::ToolDefinition {
+    fn from(definition: calls::Definition) -> Self {
+        let calls::Definition { name, description, arguments_schema, result_schema } = definition;
+        let (arguments_schema, result_schema) =
+            (json_or_text(arguments_schema), result_schema.map(json_or_text));
+        Self { name, description, arguments_schema, result_schema }
+    }
+}
+
+/// The contract says that the text is JSON. Text that is not is kept rather than lost.
+fn json_or_text(text: String) -> serde_json::Value {
+    serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text))
 }

@@ -1,9 +1,9 @@
-//! The ways of a tool to tell the executor something while it runs. It tells, it never asks: a tool behaves the same whether or
-//! not somebody listens. Only an artifact can be refused, for its name or its media type.
+//! The ways of a tool to tell the executor something while it runs, and to call other tools. A tool behaves the same whether
+//! or not somebody listens to what it tells. Only an artifact can be refused, for its name or its media type.
 
-use crate::ToolError;
 use crate::artifact::ArtifactWriter;
 use crate::host::Host;
+use crate::{ToolError, Tools};
 
 /// Importance of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,5 +57,11 @@ impl Context {
     #[must_use = "an artifact is complete only after `finish`"]
     pub fn artifact_writer(&self, name: &str, mime: &str) -> ArtifactWriter<'_> {
         ArtifactWriter::new(&self.host, name, mime)
+    }
+
+    /// The other tools, as far as this run may call them.
+    #[must_use]
+    pub fn tools(&self) -> Tools<'_> {
+        Tools::new(&self.host)
     }
 }

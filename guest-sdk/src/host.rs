@@ -1,6 +1,6 @@
 //! The other side of [`Context`](crate::Context): the executor on WebAssembly, a recording natively.
 //!
-//! Both offer the same three methods, so that the rest of the crate does not know which one it has.
+//! Both offer the same methods, so that the rest of the crate does not know which one it has.
 
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use recording::Host;
@@ -10,8 +10,8 @@ pub(crate) use wasm::Host;
 /// Calls the imports of the world.
 #[cfg(target_family = "wasm")]
 mod wasm {
-    use crate::bindings::a2g::tool::host;
-    use crate::{Level, ToolError};
+    use crate::bindings::a2g::tool::{calls, host};
+    use crate::{Level, ToolDefinition, ToolError, ToolSummary};
 
     #[derive(Debug, Default)]
     pub(crate) struct Host;
@@ -35,6 +35,27 @@ mod wasm {
             host::artifact(name, mime, chunk, last)
                 .map_err(|refused| ToolError::new(refused.code, refused.message))
         }
+
+        pub(crate) fn tools(&self) -> Vec<ToolSummary> {
+            calls::list().into_iter().map(Into::into).collect()
+        }
+
+        pub(crate) fn definition(&self, name: &str) -> Result<ToolDefinition, ToolError> {
+            Ok(calls::describe(name)?.into())
+        }
+
+        pub(crate) fn call(&self, name: &str, arguments: &str) -> Result<String, ToolError> {
+            Ok(calls::call(name, arguments)?)
+        }
+
+        pub(crate) fn start(&self, name: &str, arguments: &str) -> u32 {
+            calls::start(name, arguments)
+        }
+
+        pub(crate) fn wait(&self, numbers: &[u32]) -> Result<(u32, Result<String, ToolError>), ToolError> {
+            let calls::Finished { call, outcome } = calls::wait(numbers)?;
+            Ok((call, outcome.map_err(Into::into)))
+        }
     }
 }
 
@@ -43,12 +64,14 @@ mod wasm {
 mod recording {
     use std::cell::RefCell;
 
-    use crate::testing::Record;
-    use crate::{Level, ToolError};
+    use crate::testing::{Record, tools};
+    use crate::{Level, ToolDefinition, ToolError, ToolSummary};
 
     #[derive(Debug, Default)]
     pub(crate) struct Host {
         record: RefCell<Record>,
+        /// The outcome of each call, until it is taken.
+        calls: RefCell<Vec<Option<Result<String, ToolError>>>>,
     }
 
     impl Host {
@@ -71,6 +94,45 @@ mod recording {
         ) -> Result<(), ToolError> {
             self.record.borrow_mut().artifact(name, mime, chunk, last);
             Ok(())
+        }
+
+        pub(crate) fn tools(&self) -> Vec<ToolSummary> {
+            tools::list()
+        }
+
+        pub(crate) fn definition(&self, name: &str) -> Result<ToolDefinition, ToolError> {
+            tools::describe(name)
+        }
+
+        pub(crate) fn call(&self, name: &str, arguments: &str) -> Result<String, ToolError> {
+            let number = self.start(name, arguments);
+            self.take(number)?
+        }
+
+        pub(crate) fn start(&self, name: &str, arguments: &str) -> u32 {
+            // Not borrowed while the test answers.
+            let outcome = tools::call(name, arguments);
+            let mut calls = self.calls.borrow_mut();
+            calls.push(Some(outcome));
+            u32::try_from(calls.len()).unwrap_or(u32::MAX)
+        }
+
+        pub(crate) fn wait(&self, numbers: &[u32]) -> Result<(u32, Result<String, ToolError>), ToolError> {
+            let first = numbers
+                .first()
+                .ok_or_else(|| ToolError::new("unknown_call", "name at least one call to wait for"))?;
+            Ok((*first, self.take(*first)?))
+        }
+
+        fn take(&self, number: u32) -> Result<Result<String, ToolError>, ToolError> {
+            let mut calls = self.calls.borrow_mut();
+            let place = usize::try_from(number).unwrap_or(usize::MAX).wrapping_sub(1);
+            calls.get_mut(place).and_then(Option::take).ok_or_else(|| {
+                ToolError::new(
+                    "unknown_call",
+                    format!("no call {number} is pending: its outcome was taken, or it was not started"),
+                )
+            })
         }
 
         pub(crate) fn record(&self) -> Record {

@@ -31,7 +31,8 @@
 //! `wasm32-wasip2` (a component), and natively, where [`testing`] stands in for the executor.
 //!
 //! The SDK grants nothing: a tool reaches exactly what its capability manifest allows, through WASI
-//! (of which [`http`] is one part) and the functions of [`Context`].
+//! (of which [`http`] is one part) and the functions of [`Context`], one of which is to call [other
+//! tools](Context::tools).
 
 mod artifact;
 #[cfg(target_family = "wasm")]
@@ -45,6 +46,7 @@ pub mod http;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
 mod tool;
+mod tools;
 
 pub use a2g_guest_sdk_derive::Arguments;
 pub use artifact::ArtifactWriter;
@@ -54,6 +56,7 @@ pub use schemars;
 pub use serde;
 pub use serde_json;
 pub use tool::{Arguments, Descriptor, Identity};
+pub use tools::{FinishedCall, StartedCall, ToolDefinition, ToolSummary, Tools};
 
 /// The imports of a tool's source file: `use a2g_guest_sdk::prelude::*`.
 pub mod prelude {

@@ -23,9 +23,10 @@
 //! ```
 //!
 //! Nothing here sandboxes anything: the tool runs with the rights of the test. Only the network is
-//! off, until a test puts a [`Network`] in its place.
+//! off, until a test puts a [`Network`] in its place, and there are no other tools until it adds [`Tools`].
 
 pub(crate) mod network;
+pub(crate) mod tools;
 
 use std::ops::{Deref, DerefMut};
 
@@ -36,6 +37,7 @@ use crate::{Arguments, Context, Descriptor, Level, ToolError};
 
 pub use crate::http::Answer;
 pub use network::Network;
+pub use tools::{Call, Tools};
 
 /// One line of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
