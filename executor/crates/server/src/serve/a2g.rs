@@ -253,5 +253,6 @@ async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Resul
             return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
         }
     };
-    Ok(encode::status(intent, state, receipt.as_deref()))
+    let calls = executor.nested_calls(intent);
+    Ok(encode::status(intent, state, receipt.as_deref(), &calls))
 }

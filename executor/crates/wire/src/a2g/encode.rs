@@ -276,10 +276,20 @@ pub enum IntentStateName {
     Finished,
 }
 
-/// The result of `a2g/status`: the state of the intent, with its report once finished.
+/// The result of `a2g/status`: the state of the intent, with its report once finished, and the calls of a run so far.
 #[must_use]
-pub fn status(intent: IntentId, state: IntentStateName, receipt: Option<&Receipt>) -> Box<RawValue> {
-    to_raw(&message::IntentStatus { intent_id: intent, state, report: receipt.map(report_message) })
+pub fn status(
+    intent: IntentId,
+    state: IntentStateName,
+    receipt: Option<&Receipt>,
+    calls: &[NestedCall],
+) -> Box<RawValue> {
+    to_raw(&message::IntentStatus {
+        intent_id: intent,
+        state,
+        report: receipt.map(report_message),
+        calls: calls.iter().map(nested_call_message).collect(),
+    })
 }
 
 fn verdict_message(verdict: &Verdict) -> message::VerdictMessage<'_> {
@@ -375,7 +385,7 @@ fn calls_message(usage: &CallUsage) -> message::CallsMessage<'_> {
 }
 
 /// A call that a run made.
-pub(super) fn nested_call_message(call: &NestedCall) -> message::NestedCallMessage<'_> {
+fn nested_call_message(call: &NestedCall) -> message::NestedCallMessage<'_> {
     let NestedCall { ordinal, tool, intent, decision, end, duration } = call;
     message::NestedCallMessage {
         ordinal: *ordinal,

@@ -424,6 +424,9 @@ pub(super) struct IntentStatus<'a> {
     pub(super) state: IntentStateName,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) report: Option<ReportMessage<'a>>,
+    /// The first 1000 calls that a run has made so far, in order; the report of a finished one has its own list.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) calls: Vec<NestedCallMessage<'a>>,
 }
 
 #[derive(Serialize, JsonSchema)]

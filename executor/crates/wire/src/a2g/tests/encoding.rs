@@ -192,7 +192,7 @@ fn small_answers() {
         json!({ "intent_id": INTENT, "cancelled": true })
     );
     assert_eq!(
-        value(&encode::status(intent, encode::IntentStateName::Queued, None)),
+        value(&encode::status(intent, encode::IntentStateName::Queued, None, &[])),
         json!({ "intent_id": INTENT, "state": "queued" })
     );
     assert_eq!(value(&encode::acceptance()), json!({ "accepted": true }));
@@ -246,7 +246,7 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     check("Tools", &encode::tools([&tool]));
     check("Tool", &encode::tool(&tool));
     check("Cancelled", &encode::cancel_result(intent, false));
-    check("IntentStatus", &encode::status(intent, encode::IntentStateName::Finished, Some(&failed)));
+    check("IntentStatus", &encode::status(intent, encode::IntentStateName::Finished, Some(&failed), &[]));
     check("Accepted", &encode::revoke_result(1));
     let manifest = |manifest: Value| validates(&named("CapabilityManifest"), &manifest);
     assert!(manifest(json!({ "max_memory_mb": 0 })).is_err());
