@@ -550,14 +550,21 @@ pub(super) enum JournalCommand {
         json: bool,
     },
     /// Show the report of one intent
+    ///
+    /// A program calls other tools while it runs, and each call is an intent with a report of its own. `--tree` shows
+    /// them below the program, with number, tool, verdict, status, duration and the first block of the id, which this
+    /// command takes as well.
     #[command(
-        after_help = "Examples:\n  a2g-executor journal show 550e8400\n  a2g-executor journal show 550e8400-e29b-41d4-a716-446655440000 --json | jq .report"
+        after_help = "Examples:\n  a2g-executor journal show 550e8400\n  a2g-executor journal show 550e8400 --tree\n  a2g-executor journal show 550e8400-e29b-41d4-a716-446655440000 --json | jq .report"
     )]
     Show {
         #[command(flatten)]
         journal: JournalFile,
         /// The id of the intent, or its first block as in `journal list`
         intent: String,
+        /// Show the calls that the run made, and theirs, instead of the report
+        #[arg(long)]
+        tree: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,

@@ -3,6 +3,7 @@
 
 mod copies;
 mod records;
+mod tree;
 
 use super::UsageError;
 use super::arguments::{JournalCommand, JournalFile, ReceiptFilter, Setup};
@@ -64,7 +65,14 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
             )?;
             list(&entries, wide, json);
         }
-        JournalCommand::Show { journal, intent, json } => show(&journal_path(&journal)?, &intent, json)?,
+        JournalCommand::Show { journal, intent, tree, json } => {
+            let history = History::open(&journal_path(&journal)?)?;
+            let entry = find(&history, &intent)?;
+            match tree {
+                true => tree::show(&history, &entry.parse_receipt()?, json)?,
+                false => show(&entry, json)?,
+            }
+        }
         JournalCommand::Verify { journal, checkpoint, json } => {
             let checkpoint = checkpoint.as_deref().map(parse_checkpoint).transpose()?;
             let finding = History::open(&journal_path(&journal)?)?.verify(checkpoint, print_progress)?;
@@ -182,9 +190,8 @@ fn parse_checkpoint(text: &str) -> Result<Head, UsageError> {
     })
 }
 
-/// Shows the receipt of an intent, by its id or the first block of it.
-fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
-    let history = History::open(journal)?;
+/// Finds the receipt of an intent, by its id or the first block of it.
+fn find(history: &History, intent: &str) -> anyhow::Result<ReceiptEntry> {
     let intent = match parse_first_block(intent) {
         None => IntentId::parse(intent).map_err(|error| UsageError(error.to_string()))?,
         Some(block) => match history.intents_with_prefix(block)?.as_slice() {
@@ -199,7 +206,11 @@ fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
     let Some(entry) = history.receipt_of(intent)? else {
         bail!("the journal has no receipt of the intent `{intent}`: {OTHER_LISTS_ADVICE}");
     };
-    let whole = entry_json(&entry)?;
+    Ok(entry)
+}
+
+fn show(entry: &ReceiptEntry, json: bool) -> anyhow::Result<()> {
+    let whole = entry_json(entry)?;
     if json {
         print(format_args!("{whole:#}"));
     } else {
