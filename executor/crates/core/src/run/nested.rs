@@ -351,8 +351,9 @@ impl NestedCalls {
         // Stopped by now, or by `close`; a call that never began has no outcome.
         executor.active_runs.abort_one(intent, &all_agents, a2g_types::outcome::AbortReason::ParentEnded);
         let outcome = tokio::time::timeout(CLOSE_TIMEOUT, executor.await_outcome(intent)).await;
+        let decision = executor.verdict(intent).ok().flatten().map(|verdict| verdict.decision);
         match outcome {
-            Ok(Ok(Some(receipt))) => CallOutcome::of_receipt(None, &receipt),
+            Ok(Ok(Some(receipt))) => CallOutcome::of_receipt(decision, &receipt),
             Ok(Ok(None) | Err(_)) | Err(_) => {
                 CallOutcome { end: NestedEnd::Aborted, ..CallOutcome::refused(CallError::run_ended()) }
             }
