@@ -4,7 +4,7 @@
 //! the same module with the same limits and folders. (c) `a2g/execute` over HTTP keep-alive from 1
 //! and from 16 clients, and over stdio, against the built binary. (d) The same calls with the journal
 //! and without it. (e) The same call through every door. (f) The memory that a thousand take who wait.
-//! (g) The memory that runs take, while they come and go and while many sleep.
+//! (g) The memory that runs take, while they come and go and while many sleep. (i) Programs, and the calls that they make.
 //! Run it with `cargo xtask bench`.
 
 #![allow(missing_docs, reason = "a benchmark has no interface")]
@@ -20,6 +20,8 @@
 
 #[path = "overhead/client.rs"]
 mod client;
+#[path = "overhead/code.rs"]
+mod code;
 #[path = "overhead/doors.rs"]
 mod doors;
 #[path = "overhead/fork.rs"]
@@ -105,6 +107,10 @@ fn main() {
     }
     if wanted("protocols") {
         protocols::measure(&target, folder.path());
+        println!();
+    }
+    if wanted("code") {
+        code::measure(&target, folder.path());
         println!();
     }
     if wanted("subscribers") {

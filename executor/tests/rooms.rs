@@ -13,7 +13,7 @@ mod source;
 use source::{AuthorityItems, Name, NamePath, SourceFile, authority_items, files, names, root};
 use std::collections::{BTreeMap, BTreeSet};
 
-const VOCABULARY: [&str; 18] = [
+const VOCABULARY: [&str; 20] = [
     "json_schema",
     "ident",
     "quantity",
@@ -31,7 +31,9 @@ const VOCABULARY: [&str; 18] = [
     "tool",
     "outcome",
     "durability",
+    "failure_message",
     "fault",
+    "visible_text",
 ];
 
 const DOORS: [&str; 6] = ["a2g", "a2a", "a2e", "mcp", "nexus", "sovereign"];

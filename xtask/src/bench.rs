@@ -16,11 +16,13 @@ It builds the tools and the executor, and prints the table of the benchmark:
   doors        calls of A2G to the executor in both isolations, beside a fork
   journal      calls with the journal on disk, on a RAM disk, and without it
   protocols    the cost that each other protocol adds to a call over A2G
+  code         programs in JavaScript and Python, and the calls that they make
   subscribers  the memory of a thousand idle streams and WebSockets
   memory       the growth of the server over 10,000 runs, 200 sleeping runs, and
                its peak and its slowest /health in all hostile tests";
 
-pub(crate) const PARTS: [&str; 6] = ["sandbox", "doors", "journal", "protocols", "subscribers", "memory"];
+pub(crate) const PARTS: [&str; 7] =
+    ["sandbox", "doors", "journal", "protocols", "code", "subscribers", "memory"];
 
 /// The command `bench`. The benchmark is built in the profile of the tests, so that wasmtime is built only once.
 pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<()> {

@@ -6,6 +6,7 @@
 mod client;
 mod fixture;
 mod output;
+mod program;
 mod protocols;
 mod steps;
 
@@ -28,7 +29,8 @@ Usage: cargo xtask demo
 It builds the tools and the executor, starts the executor and a governor as two
 processes on loopback, sends intents over HTTP, and shows the result of each:
 files, a search, denials, an intent that waits for a person, a link out of the
-scope, an endless loop, a memory bomb, a tool that is slowed down, and a cancel.
+scope, an endless loop, a memory bomb, a tool that is slowed down, a cancel, and
+a program in Python, whose calls of other tools are intents of their own.
 Then it shows which reports the governor has received, and one call over each of
 the six protocols.
 
@@ -43,7 +45,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut governor = fixture.start_governor()?;
     let mut executor = fixture.start_executor(governor.address)?;
     anstream::println!("/workspace is {}", fixture.path("workspace").display());
-    let result = take_steps(Client(executor.address), &fixture);
+    let result = take_steps(Client(executor.address), Client(governor.address), &fixture);
     // If a process has ended, that explains a failure better than the failed step does, so it is reported first.
     if result.is_err() {
         thread::sleep(Duration::from_millis(500));
@@ -64,10 +66,21 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 }
 
 /// Returns the number of steps, and `true` if everything went as expected.
-fn take_steps(client: Client, fixture: &Fixture) -> Result<(usize, bool)> {
-    let results = steps::take_all(client, fixture)?;
-    let answers: Vec<_> = results.iter().map(|(answer, _)| answer).collect();
-    let reports_agree = output::compare_reports(&fixture.path("reports.ndjson"), &answers)?;
+fn take_steps(client: Client, governor: Client, fixture: &Fixture) -> Result<(usize, bool)> {
+    let results = steps::take_all(client, governor, fixture)?;
+    let (mut reports, mut others) = (Vec::new(), 0);
+    for (step, (answer, _)) in (1..).zip(&results) {
+        let Some(report) = answer.pointer("/result/report") else {
+            others += 1;
+            continue;
+        };
+        let nested = program::reports(client, answer)?;
+        others += program::calls(answer).len() - nested.len();
+        let nested = nested.into_iter().map(|(ordinal, report)| (format!("{step}.{ordinal}"), report));
+        reports.push((step.to_string(), report.clone()));
+        reports.extend(nested);
+    }
+    let reports_agree = output::compare_reports(&fixture.path("reports.ndjson"), &reports, others)?;
     let protocols_agree = protocols::compare(client)?;
     let is_good = reports_agree && protocols_agree && results.iter().all(|(_, note)| note.is_ok());
     Ok((results.len(), is_good))

@@ -63,8 +63,11 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     row("by hand: list_directory, fork + run + reap", (1.0 / by_hand.as_secs_f64(), by_hand));
     configure(folder.path(), data, "process");
     let server = Server::start(&binary, folder.path(), &tools);
-    println!("\n{:<52} {:>9.1} ms", "ready, 6 tools already compiled", server.ready.as_secs_f64() * 1e3);
-    println!("{:<52} {:>9.1} MB", "idle RSS of the server with 6 tools", server.memory().rss_mb);
+    let count = std::fs::read_dir(&tools).unwrap().count();
+    let ready = format!("ready, {count} tools already compiled");
+    println!("\n{ready:<52} {:>9.1} ms", server.ready.as_secs_f64() * 1e3);
+    let idle = format!("idle RSS of the server with {count} tools");
+    println!("{idle:<52} {:>9.1} MB", server.memory().rss_mb);
 }
 
 /// Writes the configuration for one isolation.

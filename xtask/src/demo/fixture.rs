@@ -14,6 +14,7 @@ use fs_err as fs;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::program;
 use super::protocols::{NEXUS_AGENT, NEXUS_SECRET};
 use crate::run::{self, UNLIMITED, Workspace};
 
@@ -32,25 +33,35 @@ pub(super) struct Fixture {
     program: PathBuf,
     folder: TempDir,
     pub(super) logs: PathBuf,
+    pub(super) web_server: SocketAddr,
 }
 
 impl Fixture {
     /// Creates all files, and adds the demo's guests to the catalogue by `a2g-executor tool add`.
     pub(super) fn create(workspace: &Workspace) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("a2g-demo-").tempdir()?;
-        let fixture = Self { program: workspace.executor(), folder, logs: workspace.state().join("demo") };
+        let (logs, web_server) = (workspace.state().join("demo"), program::start_web_server()?);
+        let fixture = Self { program: workspace.executor(), folder, logs, web_server };
         fs::create_dir_all(&fixture.logs)?;
         let (sources, cache) = (workspace.root.join("xtask/src/demo"), workspace.state().join("demo-cache"));
         // Compiled tools are machine code: the executor refuses a folder that others may write.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&cache)?;
         let configuration = fs::read_to_string(sources.join("executor.toml"))?;
-        fs::write(fixture.path("executor.toml"), format!("{configuration}cache = {}\n", json!(cache)))?;
+        let address = web_server.to_string();
+        let network =
+            format!("[network]\nallowed_domains = [\"127.0.0.1\"]\nallowed_addresses = [{address:?}]\n");
+        let configuration = format!("{configuration}cache = {}\n\n{network}", json!(cache));
+        fs::write(fixture.path("executor.toml"), configuration)?;
         fs::create_dir(fixture.path("policies"))?;
         fs::copy(sources.join("policy.json"), fixture.path("policies/demo-agent.json"))?;
+        fs::copy(sources.join("program.json"), fixture.path("policies/demo-program.json"))?;
         for name in ["policies/default.json", "policies/demo-restricted.json"] {
             fs::copy(workspace.root.join(name), fixture.path(name))?;
         }
-        fs::create_dir(fixture.path("workspace"))?;
+        fs::create_dir_all(fixture.path("workspace/notes"))?;
+        for (name, content) in program::NOTES {
+            fs::write(fixture.path("workspace/notes").join(name), content)?;
+        }
         fs::write(fixture.path("private.txt"), PRIVATE_TEXT)?;
         fs::os::unix::fs::symlink(fixture.path("private.txt"), fixture.path("workspace").join(LINK))?;
         fs::write(fixture.path("nexus.keys"), format!("{NEXUS_AGENT} {NEXUS_SECRET} -\n"))?;
@@ -84,6 +95,11 @@ impl Fixture {
         self.folder.path().join(name)
     }
 
+    /// `true` if the tool could be made here.
+    pub(super) fn has_tool(&self, name: &str) -> bool {
+        self.path("tools").join(name).exists()
+    }
+
     pub(super) fn start_governor(&self) -> Result<Server> {
         let mut command = Command::new(&self.program);
         command.args(["governor", "--listen", "127.0.0.1:0", "--policies"]).arg(self.path("policies"));
@@ -91,10 +107,10 @@ impl Fixture {
         Server::start("governor", command, self.logs.join("governor.log"), "")
     }
 
-    /// Starts the executor, and waits until every tool can be called.
+    /// Starts the executor, connected by WebSocket, so that the governor can push approvals, and waits until every tool can be called.
     pub(super) fn start_executor(&self, governor: SocketAddr) -> Result<Server> {
         let mut command = Command::new(&self.program);
-        command.args(["serve", "--governor", &format!("http://{governor}/jsonrpc")]);
+        command.args(["serve", "--governor", &format!("ws://{governor}/jsonrpc")]);
         command.arg("--config").arg(self.path("executor.toml"));
         Server::start("executor", command, self.logs.join("executor.log"), "all tools are prepared")
     }

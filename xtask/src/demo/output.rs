@@ -54,15 +54,19 @@ pub(super) fn print_header() {
     anstream::println!("\n{BOLD}{titles}{BOLD:#}\n{FAINT}{}{FAINT:#}", "─".repeat(WIDTH));
 }
 
-/// Prints the row of a step, its use of limits and its note.
-pub(super) fn print_row(number: usize, title: &str, answer: &Value, note: &Result<String>) {
-    let (mark, verdict, outcome) = (mark(note.is_ok()), verdict(answer), outcome(answer));
-    let style = |word| match word {
+/// The colour of a verdict or an outcome.
+fn style(word: &str) -> anstyle::Style {
+    match word {
         "APPROVED" | "SUCCESS" => GREEN,
         "CONDITIONAL" | "ESCALATE" => YELLOW,
         "not run" => FAINT,
         _ => RED,
-    };
+    }
+}
+
+/// Prints the row of a step, its use of limits and its note.
+pub(super) fn print_row(number: usize, title: &str, answer: &Value, note: &Result<String>) {
+    let (mark, verdict, outcome) = (mark(note.is_ok()), verdict(answer), outcome(answer));
     let (left, right) = (style(&verdict), style(outcome));
     let score = at(answer, "/result/risk_assessment/score").as_f64();
     let score = score.or_else(|| at(answer, "/error/data/risk_score").as_f64());
@@ -84,6 +88,34 @@ pub(super) fn print_row(number: usize, title: &str, answer: &Value, note: &Resul
     }
 }
 
+/// Prints a program and the calls that it made, as an indented table.
+pub(super) fn print_calls(tool: &str, answer: &Value, calls: &[Value]) {
+    let duration = at(answer, "/result/report/metrics/duration_ms");
+    print_call("", tool, &verdict(answer), outcome(answer), duration);
+    for call in calls {
+        let (tool, status) = (text(call, "/tool"), text(call, "/status"));
+        // Without a verdict, the call was refused before the governor was asked.
+        let verdict = at(call, "/verdict").as_str().unwrap_or("-");
+        print_call("  └ ", tool, verdict, status, at(call, "/duration_ms"));
+    }
+}
+
+fn print_call(indent: &str, tool: &str, verdict: &str, status: &str, duration: &Value) {
+    let tool = format!("{indent}{tool}");
+    let (left, right) = (style(verdict), style(status));
+    let duration = duration.to_string();
+    anstream::println!(
+        "{:NOTE_INDENT$}{tool:<24}  {left}{verdict:<11}{left:#}  {right}{status:<8}{right:#}  {duration:>6} ms",
+        ""
+    );
+}
+
+/// Prints the row of a step that needs a program which could not be installed.
+pub(super) fn print_left_out(number: usize, title: &str, missing: &str) {
+    anstream::println!("{FAINT}- {number:>2}  {title}{FAINT:#}");
+    print_note(&format!("left out: {missing}, which makes this tool, could not be installed here"), YELLOW);
+}
+
 fn print_note(text: &str, style: anstyle::Style) {
     for line in textwrap::wrap(text, textwrap::Options::new(WIDTH - NOTE_INDENT).break_words(false)) {
         anstream::println!("{:NOTE_INDENT$}{style}{line}{style:#}", "");
@@ -92,10 +124,9 @@ fn print_note(text: &str, style: anstyle::Style) {
 
 /// Waits for a report of each run and prints them. Returns `true` if the governor has exactly one for each,
 /// equal to the agent's, and no other, and if each run had a process of its own.
-pub(super) fn compare_reports(record: &Path, answers: &[&Value]) -> Result<bool> {
-    let reports =
-        (1..).zip(answers).filter_map(|(step, answer)| Some((step, answer.pointer("/result/report")?)));
-    let own: Vec<(usize, &Value)> = reports.collect();
+///
+/// `own` has the agent's reports with the names of their steps; `others` is the number of intents that did not run.
+pub(super) fn compare_reports(record: &Path, own: &[(String, Value)], others: usize) -> Result<bool> {
     let started = run::now();
     while read_reports(record)?.len() < own.len() && started.elapsed() < DELIVERY_TIMEOUT {
         thread::sleep(POLL_INTERVAL);
@@ -105,13 +136,13 @@ pub(super) fn compare_reports(record: &Path, answers: &[&Value]) -> Result<bool>
 
     anstream::println!("\n{BOLD}The reports that the governor received{BOLD:#}");
     for report in &received {
-        let step = own.iter().find(|(_, own)| *own == report).map(|(number, _)| number.to_string());
-        print_report(report, &step.unwrap_or_else(|| "?".to_owned()));
+        let step = own.iter().find(|(_, own)| own == report).map_or("?", |(name, _)| name);
+        print_report(report, step);
     }
     let is_once = |report: &Value| received.iter().filter(|received| *received == report).count() == 1;
     let is_equal = received.len() == own.len() && own.iter().all(|(_, report)| is_once(report));
     let isolated = received.iter().filter(|report| report.pointer("/usage/process").is_some()).count();
-    let (runs, others, reports) = (own.len(), answers.len() - own.len(), received.len());
+    let (runs, reports) = (own.len(), received.len());
     let is_isolated = isolated == runs;
     let verb = if is_equal { "equal" } else { "not equal" };
     anstream::println!("{} {isolated} of {runs} runs had a process of their own", mark(is_isolated));
@@ -133,7 +164,7 @@ fn read_reports(record: &Path) -> Result<Vec<Value>> {
 fn print_report(report: &Value, step: &str) {
     let number = |pointer| at(report, pointer).to_string();
     anstream::println!(
-        "  step {step:>2}  {:.8}  {:<7} {:>5} ms  cpu {:>5} %  memory {:>2} MB  process {:>2} MB",
+        "  step {step:<4}  {:.8}  {:<7} {:>5} ms  cpu {:>5} %  memory {:>2} MB  process {:>2} MB",
         text(report, "/intent_id"),
         text(report, "/status"),
         number("/metrics/duration_ms"),
@@ -153,21 +184,20 @@ mod tests {
         let report = json!({ "intent_id": "one", "status": "SUCCESS", "usage": { "process": {} } });
         let other = json!({ "intent_id": "one", "status": "FAILURE", "usage": { "process": {} } });
         let inline = json!({ "intent_id": "one", "status": "SUCCESS", "usage": {} });
-        let ran = |report: &Value| json!({ "result": { "report": report } });
-        let denied = json!({ "error": { "code": -32000 } });
         let folder = tempfile::tempdir().unwrap();
         let record = folder.path().join("reports.ndjson");
-        for (answer, received, agrees) in [
-            (&ran(&report), vec![&report], true),
-            (&ran(&report), vec![&report, &report], false),
-            (&ran(&report), vec![&other], false),
-            (&ran(&inline), vec![&inline], false),
-            (&denied, vec![&report], false),
-            (&denied, vec![], true),
+        for (ran, received, agrees) in [
+            (vec![&report], vec![&report], true),
+            (vec![&report], vec![&report, &report], false),
+            (vec![&report], vec![&other], false),
+            (vec![&inline], vec![&inline], false),
+            (vec![], vec![&report], false),
+            (vec![], vec![], true),
         ] {
+            let own: Vec<_> = ran.into_iter().map(|report| ("1".to_owned(), report.clone())).collect();
             let text: String = received.iter().map(|line| format!("{line}\n")).collect();
             fs::write(&record, text).unwrap();
-            assert_eq!(compare_reports(&record, &[answer, &denied]).unwrap(), agrees, "{received:?}");
+            assert_eq!(compare_reports(&record, &own, 1).unwrap(), agrees, "{received:?}");
         }
     }
 }

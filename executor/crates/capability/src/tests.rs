@@ -2,8 +2,10 @@
 
 use super::*;
 use a2g_types::clock::{Clock as _, SystemClock};
+use a2g_types::ident::ToolName;
 use a2g_types::limit::{Access, Bound, Layer, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::tool::CallTargets;
 use proptest::prelude::*;
 
 fn tree(path: &str) -> Tree {
@@ -60,18 +62,38 @@ fn claims() -> impl Strategy<Value = Claims> {
         areas,
         prop::option::of(prop::sample::select(vec![Access::ReadOnly, Access::ReadWrite])),
         blocked,
+        (prop::option::of(targets()), prop::option::of(0..3u32), prop::option::of(0..3u32)),
     )
-        .prop_map(|([memory, cpu, timeout, output], network, reach, areas, access, blocked)| Claims {
-            memory: memory.map(|n| MemoryLimit::from_mb(n).unwrap()),
-            cpu: cpu.map(|n| CpuPercent::new(n).unwrap()),
-            timeout: timeout.map(|n| Timeout::from_seconds(n).unwrap()),
-            output: output.map(|n| OutputLimit::from_bytes(n).unwrap()),
-            network,
-            hosts: hosts(reach.0.as_deref(), &reach.1),
-            areas,
-            access,
-            blocked: blocked.into_iter().flat_map(|text| Glob::parse_blocking(text).unwrap()).collect(),
+        .prop_map(|([memory, cpu, timeout, output], network, reach, areas, access, blocked, calls)| {
+            Claims {
+                memory: memory.map(|n| MemoryLimit::from_mb(n).unwrap()),
+                cpu: cpu.map(|n| CpuPercent::new(n).unwrap()),
+                timeout: timeout.map(|n| Timeout::from_seconds(n).unwrap()),
+                output: output.map(|n| OutputLimit::from_bytes(n).unwrap()),
+                network,
+                hosts: hosts(reach.0.as_deref(), &reach.1),
+                areas,
+                access,
+                blocked: blocked.into_iter().flat_map(|text| Glob::parse_blocking(text).unwrap()).collect(),
+                calls: calls.0,
+                max_calls: calls.1,
+                max_parallel_calls: calls.2,
+            }
         })
+}
+
+fn targets() -> impl Strategy<Value = CallTargets> {
+    prop::sample::subsequence(vec!["*", "a", "b", "c"], 0..3)
+        .prop_map(|names| CallTargets::parse(&names).unwrap())
+}
+
+/// The tools of `a`, `b` and `c` that limits let a run call.
+fn callable(limits: &Limits) -> Vec<&'static str> {
+    let included = |name: &str| {
+        let name = ToolName::parse(name).unwrap();
+        limits.calls.iter().all(|(_, targets)| targets.includes(&name))
+    };
+    ["a", "b", "c"].into_iter().filter(|name| included(name)).collect()
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
@@ -117,6 +139,9 @@ proptest! {
             prop_assert!(no_wider(met.network.as_ref(), side.network.as_ref()));
             prop_assert!(no_wider(met.access.as_ref(), side.access.as_ref()));
             prop_assert!(met.blocked.is_superset(&side.blocked));
+            prop_assert!(no_wider(met.max_calls.as_ref(), side.max_calls.as_ref()));
+            prop_assert!(no_wider(met.max_parallel_calls.as_ref(), side.max_parallel_calls.as_ref()));
+            prop_assert!(callable(&met).iter().all(|tool| callable(side).contains(tool)));
             if let Some(allowed) = &side.areas {
                 let met = met.areas.as_ref().unwrap();
                 prop_assert!(met.iter().all(|area| allowed.iter().any(|wide| wide.covers(area))));
@@ -132,6 +157,8 @@ proptest! {
             prop_assert!(grant.cpu().value <= ceilings.cpu);
             prop_assert!(grant.timeout().value <= ceilings.timeout);
             prop_assert!(grant.output().value <= ceilings.output);
+            prop_assert!(grant.calls().max_calls().value <= ceilings.calls.max_calls);
+            prop_assert!(grant.calls().max_parallel().value <= ceilings.calls.max_parallel);
             for (pattern, _) in grant.reach().allowed_patterns() {
                 let ceiling = ceilings.hosts.allowed.as_ref().unwrap();
                 prop_assert!(ceiling.iter().any(|wide| wide.covers(pattern)));

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use tokio::task::JoinHandle;
 
@@ -87,13 +87,21 @@ pub struct CallError {
     pub message: String,
     /// The facts, as a JSON object.
     pub detail: Option<String>,
+    /// `true` if every further request of this kind would be refused likewise.
+    pub is_final: bool,
 }
 
 impl CallError {
     /// An error without facts.
     #[must_use]
     pub fn new(code: &str, message: impl Into<String>) -> Self {
-        Self { code: code.to_owned(), message: message.into(), detail: None }
+        Self { code: code.to_owned(), message: message.into(), detail: None, is_final: false }
+    }
+
+    /// The error of a run that may make no further calls or ask no further questions.
+    #[must_use]
+    pub fn exhausted(message: impl Into<String>) -> Self {
+        Self { is_final: true, ..Self::new("calls_exhausted", message) }
     }
 
     /// The error of a run that may make no calls.
@@ -163,11 +171,22 @@ pub(super) struct PendingCalls {
     last: u32,
     pending: HashMap<u32, PendingCall>,
     held_bytes: Arc<AtomicUsize>,
+    /// The refusal of every further call, so that a guest that goes on without end costs the server nothing.
+    exhausted: Arc<OnceLock<CallError>>,
+    /// The refusal of every further question.
+    no_questions: OnceLock<CallError>,
 }
 
 impl PendingCalls {
     pub(super) fn new(calls: Calls) -> Self {
-        Self { calls, last: 0, pending: HashMap::new(), held_bytes: Arc::default() }
+        Self {
+            calls,
+            last: 0,
+            pending: HashMap::new(),
+            held_bytes: Arc::default(),
+            exhausted: Arc::default(),
+            no_questions: OnceLock::new(),
+        }
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -177,21 +196,46 @@ impl PendingCalls {
     fn request(&self, request: CallRequest) -> CallFuture {
         match self.calls.backend() {
             Some(backend) => Arc::clone(backend).perform(request),
-            None => Box::pin(std::future::ready(Err(CallError::not_allowed()))),
+            None => refuse(CallError::not_allowed()),
         }
     }
 
-    fn start(&mut self, tool: String, arguments: String) -> u32 {
+    async fn ask(&self, question: CallRequest) -> Result<CallAnswer, CallError> {
+        if let Some(error) = self.no_questions.get() {
+            return Err(error.clone());
+        }
+        let answer = self.request(question).await;
+        if let Err(error) = &answer
+            && error.is_final
+        {
+            let _set_once = self.no_questions.set(error.clone());
+        }
+        answer
+    }
+
+    async fn start(&mut self, tool: String, arguments: String) -> u32 {
         self.last = self.last.saturating_add(1);
-        let answer: CallFuture = if self.pending.len() >= MAX_PENDING {
+        let answer = if let Some(error) = self.exhausted.get() {
+            refuse(error.clone())
+        } else if self.pending.len() >= MAX_PENDING {
             let message = format!("{MAX_PENDING} calls were started and not waited for: wait for them first");
-            Box::pin(std::future::ready(Err(CallError::new("calls_exhausted", message))))
+            refuse(CallError::new("calls_exhausted", message))
         } else {
             self.request(CallRequest::Call { tool, arguments })
         };
-        let held_bytes = Arc::clone(&self.held_bytes);
-        let task = spawn::spawn_run_task(async move { hold(expect_result(answer.await), &held_bytes) });
+        let (held_bytes, exhausted) = (Arc::clone(&self.held_bytes), Arc::clone(&self.exhausted));
+        let task = spawn::spawn_run_task(async move {
+            let outcome = expect_result(answer.await);
+            if let Err(error) = &outcome
+                && error.is_final
+            {
+                let _set_once = exhausted.set(error.clone());
+            }
+            hold(outcome, &held_bytes)
+        });
         self.pending.insert(self.last, PendingCall(task));
+        // The call begins now, and not only when the guest waits for something.
+        tokio::task::yield_now().await;
         self.last
     }
 
@@ -219,6 +263,10 @@ impl PendingCalls {
         self.held_bytes.fetch_sub(size(&outcome), Ordering::SeqCst);
         Ok((call, outcome))
     }
+}
+
+fn refuse(error: CallError) -> CallFuture {
+    Box::pin(std::future::ready(Err(error)))
 }
 
 fn size(outcome: &Outcome) -> usize {
@@ -251,7 +299,7 @@ fn unexpected_answer() -> CallError {
 }
 
 impl From<CallError> for ToolError {
-    fn from(CallError { code, message, detail }: CallError) -> Self {
+    fn from(CallError { code, message, detail, is_final: _ }: CallError) -> Self {
         Self { code, message, detail }
     }
 }
@@ -259,7 +307,7 @@ impl From<CallError> for ToolError {
 impl Host for StoreState {
     async fn list(&mut self) -> wasmtime::Result<Vec<Summary>> {
         // A run that may call nothing, and one whose server has ended, have an empty list.
-        let tools = match self.calls.request(CallRequest::List).await {
+        let tools = match self.calls.ask(CallRequest::List).await {
             Ok(CallAnswer::Tools(tools)) => tools,
             Ok(CallAnswer::Definition(_) | CallAnswer::Result(_)) | Err(_) => Vec::new(),
         };
@@ -270,7 +318,7 @@ impl Host for StoreState {
     }
 
     async fn describe(&mut self, tool: String) -> wasmtime::Result<Result<Definition, ToolError>> {
-        Ok(match self.calls.request(CallRequest::Describe { tool }).await {
+        Ok(match self.calls.ask(CallRequest::Describe { tool }).await {
             Ok(CallAnswer::Definition(definition)) => {
                 let ToolDefinition { name, description, arguments_schema, result_schema } = definition;
                 Ok(Definition { name, description, arguments_schema, result_schema })
@@ -281,13 +329,13 @@ impl Host for StoreState {
     }
 
     async fn call(&mut self, tool: String, arguments: String) -> wasmtime::Result<Result<String, ToolError>> {
-        let call = self.calls.start(tool, arguments);
+        let call = self.calls.start(tool, arguments).await;
         let outcome = self.calls.wait(&[call]).await.and_then(|(_, outcome)| outcome);
         Ok(outcome.map_err(ToolError::from))
     }
 
-    fn start(&mut self, tool: String, arguments: String) -> wasmtime::Result<u32> {
-        Ok(self.calls.start(tool, arguments))
+    async fn start(&mut self, tool: String, arguments: String) -> wasmtime::Result<u32> {
+        Ok(self.calls.start(tool, arguments).await)
     }
 
     async fn wait(&mut self, calls: Vec<u32>) -> wasmtime::Result<Result<Finished, ToolError>> {

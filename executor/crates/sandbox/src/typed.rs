@@ -12,6 +12,7 @@ wasmtime::component::bindgen!({
         "a2g:tool/calls.list": async | trappable,
         "a2g:tool/calls.describe": async | trappable,
         "a2g:tool/calls.call": async | trappable,
+        "a2g:tool/calls.start": async | trappable,
         "a2g:tool/calls.wait": async | trappable,
         default: trappable,
     },

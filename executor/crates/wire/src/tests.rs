@@ -27,6 +27,8 @@ pub(crate) fn receipt(end: End) -> Receipt {
         tool: ToolName::parse("write_file").unwrap(),
         approved_by: None,
         durability: Durability::PowerLoss,
+        parent: None,
+        calls: None,
         outcome: Outcome {
             end,
             output: RunOutput::default(),

@@ -158,6 +158,7 @@ impl Executor {
         if let Some(waiting) = self.escalations.pending_verdict(&call, self.clock.now())? {
             return Ok(IntentAnswer { verdict: Arc::new(waiting), receipt: None });
         }
+        let call = strip_parent_claim(call);
         match self.governor {
             Governor::Local(..) => {}
             Governor::Remote(_) => sink.notify_waiting(),
@@ -326,6 +327,16 @@ impl Executor {
             })
         })
     }
+}
+
+/// Removes the member `parent` from the context of a call from outside: only the executor says which run makes a call.
+fn strip_parent_claim(mut call: Call) -> Call {
+    if call.parent.is_none()
+        && let Some(context) = &mut call.context
+    {
+        context.remove("parent");
+    }
+    call
 }
 
 /// Maps a receipt to the answer to `a2g/execute`: every end but a success is a fault.

@@ -165,10 +165,10 @@ impl NestedCalls {
         }
         let max = self.grant.max_calls();
         if state.count >= max.value {
-            return Err(CallError::new(
-                "calls_exhausted",
-                format!("this run has made all its {} calls (`max_calls`, set by {})", max.value, max.layer),
-            ));
+            return Err(CallError::exhausted(format!(
+                "this run has made all its {} calls (`max_calls`, set by {})",
+                max.value, max.layer
+            )));
         }
         state.count += 1;
         let (ordinal, intent) = (state.count, self.parent.intent.nested(state.count));
@@ -232,14 +232,11 @@ impl NestedCalls {
     fn check(&self, tool: &str) -> Result<ToolName, CallError> {
         let max_depth = self.grant.max_depth();
         if self.parent.depth > max_depth {
-            return Err(CallError::new(
-                "calls_exhausted",
-                format!(
-                    "there are {} runs above this call, and `ceilings.max_call_depth` is {max_depth}: call the tool \
-                     from a run further up",
-                    self.parent.depth
-                ),
-            ));
+            return Err(CallError::exhausted(format!(
+                "there are {} runs above this call, and `ceilings.max_call_depth` is {max_depth}: call the tool from a \
+                 run further up",
+                self.parent.depth
+            )));
         }
         let name = ToolName::parse(tool).map_err(|_| self.unknown_tool(tool))?;
         let entry = self.executor.current_catalog().catalog.get(&name).is_some();
@@ -354,8 +351,9 @@ impl NestedCalls {
         // Stopped by now, or by `close`; a call that never began has no outcome.
         executor.active_runs.abort_one(intent, &all_agents, a2g_types::outcome::AbortReason::ParentEnded);
         let outcome = tokio::time::timeout(CLOSE_TIMEOUT, executor.await_outcome(intent)).await;
+        let decision = executor.verdict(intent).ok().flatten().map(|verdict| verdict.decision);
         match outcome {
-            Ok(Ok(Some(receipt))) => CallOutcome::of_receipt(None, &receipt),
+            Ok(Ok(Some(receipt))) => CallOutcome::of_receipt(decision, &receipt),
             Ok(Ok(None) | Err(_)) | Err(_) => {
                 CallOutcome { end: NestedEnd::Aborted, ..CallOutcome::refused(CallError::run_ended()) }
             }
@@ -367,7 +365,7 @@ impl NestedCalls {
         state.questions += 1;
         if state.questions > MAX_QUESTIONS {
             let message = format!("this run has asked about tools {MAX_QUESTIONS} times: keep the answers");
-            return Err(CallError::new("calls_exhausted", message));
+            return Err(CallError::exhausted(message));
         }
         Ok(())
     }

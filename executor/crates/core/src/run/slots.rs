@@ -17,6 +17,7 @@ use a2g_types::ident::AgentDid;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use strum::VariantArray as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
@@ -55,6 +56,8 @@ pub(super) struct Slots {
     queue: Mutex<SlotQueue>,
     /// The number of places in use.
     places: watch::Sender<usize>,
+    /// The number of runs on their parents' slots.
+    lent: AtomicUsize,
     closing: watch::Sender<bool>,
 }
 
@@ -107,7 +110,24 @@ pub(super) struct ExecutionSlot {
 #[allow(dead_code, reason = "the values are held until they are dropped")]
 pub(super) enum RunSlot {
     Own(ExecutionSlot),
-    Lent(OwnedSemaphorePermit),
+    Lent(OwnedSemaphorePermit, LentRun),
+}
+
+/// A run on its parent's slot, which counts as running.
+#[derive(Debug)]
+pub(super) struct LentRun(Arc<Slots>);
+
+impl LentRun {
+    fn begin(slots: &Arc<Slots>) -> Self {
+        slots.lent.fetch_add(1, Relaxed);
+        Self(Arc::clone(slots))
+    }
+}
+
+impl Drop for LentRun {
+    fn drop(&mut self) {
+        self.0.lent.fetch_sub(1, Relaxed);
+    }
 }
 
 /// Removes its waiter from the queue on drop.
@@ -124,6 +144,7 @@ impl Slots {
             capacity,
             queue: Mutex::new(queue),
             places: watch::channel(0).0,
+            lent: AtomicUsize::new(0),
             closing: watch::channel(false).0,
         }
     }
@@ -174,7 +195,7 @@ impl Slots {
 
     /// The numbers of executions that run and that wait for a slot.
     pub(super) fn queue_stats(&self) -> (usize, usize) {
-        let running = self.capacity.concurrent.saturating_sub(self.lock().free);
+        let running = self.capacity.concurrent.saturating_sub(self.lock().free) + self.lent.load(Relaxed);
         (running, self.places.borrow().saturating_sub(running))
     }
 
@@ -325,7 +346,9 @@ impl Place {
         let Some(lent) = lent else { return self.acquire_slot(priority).await.map(RunSlot::Own) };
         tokio::select! {
             biased;
-            lent = lent.acquire_owned() => lent.ok().map(RunSlot::Lent),
+            lent = lent.acquire_owned() => {
+                lent.ok().map(|permit| RunSlot::Lent(permit, LentRun::begin(&self.slots)))
+            }
             slot = self.acquire_slot(priority) => slot.map(RunSlot::Own),
         }
     }

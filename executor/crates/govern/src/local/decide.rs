@@ -15,6 +15,7 @@ use crate::arguments::Arguments;
 use crate::rule::{Breach, Rule};
 use a2g_capability::Area;
 use a2g_types::call::Call;
+use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
 use time::{Duration, OffsetDateTime};
 
@@ -152,6 +153,7 @@ fn decide_by_risk(
     let risk_text =
         format!("the risk is {:.2} ({}): {}", risk.score, risk.level.as_str(), risk.threats.join("; "));
     let is_read_only = permitted.policy.resources.max_disk_mb.is_some();
+    let call_conditions = call_conditions(permitted.tool_rule);
     let (decision, reason) = if risk.score >= DENY_FROM {
         return denial(call, risk, format!("{risk_text}; change the arguments"));
     } else if risk.score >= ESCALATE_FROM {
@@ -162,15 +164,19 @@ fn decide_by_risk(
         let reason =
             "the policy sets `resources.max_disk_mb`, which cannot be enforced, so the tool may not write";
         (Decision::Conditional, Some(reason.to_owned()))
+    } else if !call_conditions.is_empty() {
+        (Decision::Conditional, Some("the policy limits the tools that a run may call".to_owned()))
     } else {
         (Decision::Approved, missing_paths_notice(permitted, arguments))
     };
-    let conditions = match decision {
+    let mut conditions = match decision {
         Decision::Conditional if risk.score >= CONDITIONS_FROM => conditions(call),
         // A person's approval does not lift the disk limit.
         Decision::Conditional | Decision::Escalate if is_read_only => vec![READ_ONLY.to_owned()],
         Decision::Approved | Decision::Denied | Decision::Escalate | Decision::Conditional => Vec::new(),
     };
+    // A person's approval does not lift these either.
+    conditions.extend(call_conditions);
     Verdict {
         decision,
         intent: call.intent,
@@ -181,6 +187,15 @@ fn decide_by_risk(
         expires_at: Some(now.checked_add(VALID_FOR).unwrap_or(now).truncate_to_second()),
         reason,
     }
+}
+
+/// The conditions of a rule that limits calls of other tools.
+fn call_conditions(rule: &ToolRule) -> Vec<String> {
+    let named = rule.calls.as_ref().filter(|calls| **calls != CallTargets::All).map(CallTargets::to_names);
+    // No condition can name an empty list.
+    let max_calls = if named.as_ref().is_some_and(Vec::is_empty) { Some(0) } else { rule.max_calls };
+    let named = named.into_iter().flatten().map(|name| format!("calls:{name}"));
+    named.chain(max_calls.map(|max| format!("max_calls:{max}"))).collect()
 }
 
 fn manifest(permitted: &PermittedCall<'_>) -> Manifest {

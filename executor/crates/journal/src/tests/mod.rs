@@ -80,6 +80,8 @@ fn receipt(call: &Call, end: End) -> Receipt {
         tool: call.tool.clone(),
         approved_by: None,
         durability: Durability::PowerLoss,
+        parent: None,
+        calls: None,
         outcome,
     }
 }

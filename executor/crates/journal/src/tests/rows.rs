@@ -5,9 +5,11 @@
 
 use super::*;
 use crate::record::{DecisionBody, HeldBody, digest};
+use a2g_types::call::ParentRun;
 use a2g_types::limit::{Access, BudgetUsage, Limit, NetworkBudgets};
 use a2g_types::outcome::{
-    Artifact, Contact, Denial, DenialReason, GrantedArea, HostRule, LogLevel, LogLine, NetworkUsage, Progress,
+    Artifact, CallUsage, Contact, Denial, DenialReason, GrantedArea, HostRule, LogLevel, LogLine, NestedCall,
+    NestedEnd, NetworkUsage, Progress,
 };
 use a2g_types::verdict::{Risk, RiskLevel};
 use serde_json::json;
@@ -155,6 +157,26 @@ fn full_usage(usage: &mut Usage) {
     usage.denied_truncated = true;
 }
 
+/// A nested call that makes a call for every end.
+fn nest(receipt: &mut Receipt) {
+    let tool = receipt.tool.clone();
+    receipt.parent = Some(ParentRun { intent: receipt.intent, tool, ordinal: 3, depth: 1 });
+    let call = |(ordinal, end): (u32, &NestedEnd)| NestedCall {
+        ordinal,
+        tool: "read_file".into(),
+        intent: receipt.intent.nested(ordinal),
+        decision: (*end != NestedEnd::Refused).then_some(Decision::Approved),
+        end: *end,
+        duration: StdDuration::from_micros(2500),
+    };
+    receipt.calls = Some(CallUsage {
+        max_calls: Bound { value: 1000, layer: Layer::Tool },
+        max_parallel: Bound { value: 8, layer: Layer::Executor },
+        count: 7,
+        calls: (1..).zip(NestedEnd::VARIANTS).map(call).collect(),
+    });
+}
+
 fn full() -> Receipt {
     receipt_with(|receipt| {
         receipt.approved_by = Some("alice".into());
@@ -225,6 +247,7 @@ fn stored_texts_are_stable() {
         golden.check_receipt(&format!("layer/{layer:?}"), &by_layer);
     }
     golden.check_receipt("full", &full());
+    golden.check_receipt("nested", &receipt_with(nest));
     let progress = Some(Progress { percent: None, message: String::new() });
     golden.check_receipt("progress", &receipt_with(|receipt| receipt.outcome.output.progress = progress));
     for decision in Decision::VARIANTS {

@@ -4,6 +4,7 @@ use super::*;
 use crate::a2g::{decode, encode};
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::call::{Call, Door, Priority};
+use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{
     Decision, Manifest, NetworkRule, Policy, Proof, ResourceRule, Risk, RiskLevel, ToolRule, Verdict,
 };
@@ -119,14 +120,18 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 }
 
 fn tool_rule() -> impl Strategy<Value = ToolRule> {
-    (any::<bool>(), of(texts()), texts(), texts(), of(1..=1_u64 << 50), of(timeout())).prop_map(
-        |(allowed, paths, blocked_paths, blocked_patterns, max_size_bytes, timeout)| ToolRule {
+    let calls = (of(prop::sample::subsequence(vec!["a", "b"], 0..3)), of(0..=100_000_u32), any::<bool>());
+    (any::<bool>(), of(texts()), texts(), texts(), of(1..=1_u64 << 50), of(timeout()), calls).prop_map(
+        |(allowed, paths, blocked_paths, blocked_patterns, max_size_bytes, timeout, calls)| ToolRule {
             allowed,
             paths,
             blocked_paths,
             blocked_patterns,
             max_size_bytes,
             timeout,
+            calls: calls.0.map(|names| CallTargets::parse(&names).unwrap()),
+            max_calls: calls.1,
+            grants_all_paths: calls.2,
         },
     )
 }
