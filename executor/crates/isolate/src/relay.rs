@@ -523,7 +523,7 @@ pub(super) async fn serve_child(services: Services, socket: UnixStream) -> Resul
     let reader = async move {
         let streams = Streams::default();
         let mut tasks = JoinSet::new();
-        let mut last_stream = 0;
+        let (mut last_stream, mut order) = (0, CallOrder::default());
         let mut budget = ReceiveBudget::new(&services);
         while let Some(Frame { kind, stream, content }) = read_frame(&mut from_child).await? {
             budget.spend_frame(content.len())?;
@@ -540,7 +540,8 @@ pub(super) async fn serve_child(services: Services, socket: UnixStream) -> Resul
                         while tasks.try_join_next().is_some() {}
                         // The task removes its own stream at its end. The lock is held until the stream is in the
                         // map, so a task that ends at once cannot remove it too early.
-                        let request = OpenRequest { stream, opening, permit };
+                        let turn = order.place(&opening);
+                        let request = OpenRequest { stream, opening, permit, turn };
                         open_streams
                             .insert(stream, serve_stream(&services, request, &frames, &streams, &mut tasks)?);
                         None
@@ -603,12 +604,46 @@ struct OpenRequest {
     opening: OpenFrame,
     /// The place of a call among those at once.
     permit: Option<OwnedSemaphorePermit>,
+    /// The place of a call in the order of all calls.
+    turn: Turn,
+}
+
+/// The order in which a child has opened its calls.
+#[derive(Default)]
+struct CallOrder {
+    last: Option<oneshot::Receiver<Infallible>>,
+}
+
+/// The place of one call, which passes the turn on when it is dropped.
+struct Turn {
+    previous: Option<oneshot::Receiver<Infallible>>,
+    _next: Option<oneshot::Sender<Infallible>>,
+}
+
+impl CallOrder {
+    /// The place of a stream that was just opened. Only calls have an order.
+    fn place(&mut self, opening: &OpenFrame) -> Turn {
+        let OpenFrame::Call(CallHead::Call { .. }) = opening else {
+            return Turn { previous: None, _next: None };
+        };
+        let (next, last) = oneshot::channel();
+        Turn { previous: self.last.replace(last), _next: Some(next) }
+    }
+}
+
+impl Turn {
+    /// Waits until all earlier calls have begun, or have been given up.
+    async fn wait(&mut self) {
+        if let Some(previous) = self.previous.take() {
+            let _sender_is_dropped = previous.await;
+        }
+    }
 }
 
 /// Starts to serve a stream.
 fn serve_stream(
     services: &Services,
-    OpenRequest { stream, opening, permit }: OpenRequest,
+    OpenRequest { stream, opening, permit, turn }: OpenRequest,
     frames: &mpsc::UnboundedSender<Vec<u8>>,
     streams: &Streams,
     tasks: &mut JoinSet<()>,
@@ -638,7 +673,10 @@ fn serve_stream(
         OpenFrame::Call(head) => {
             let calls = services.calls.as_ref().ok_or_else(protocol_error)?;
             let has_arguments = matches!(head, CallHead::Call { .. });
-            (StreamRequest::Call(Arc::clone(&calls.backend), head, chunks.boxed_unsync()), has_arguments)
+            (
+                StreamRequest::Call(Arc::clone(&calls.backend), head, chunks.boxed_unsync(), turn),
+                has_arguments,
+            )
         }
     };
     let (download, window) = SendWindow::new();
@@ -685,7 +723,7 @@ enum StreamRequest {
     Request(Arc<NetworkSession>, Box<Request<Body>>, Timeouts),
     LookUp(Arc<NetworkSession>, String),
     Connect(Arc<NetworkSession>, SocketAddr, Body),
-    Call(Arc<dyn CallBackend>, CallHead, Body),
+    Call(Arc<dyn CallBackend>, CallHead, Body, Turn),
 }
 
 impl StreamRequest {
@@ -704,13 +742,18 @@ impl StreamRequest {
             Self::Connect(session, address, upload) => {
                 (ResponseHead::Connected, Some(session.connect(address, upload).await?))
             }
-            Self::Call(backend, head, upload) => {
+            Self::Call(backend, head, upload, mut turn) => {
                 let answer = match head {
                     CallHead::List | CallHead::Describe { .. } => {
                         backend.perform(head.join(String::new())).await
                     }
                     CallHead::Call { .. } => match read_arguments(upload).await? {
-                        Ok(arguments) => backend.perform(head.join(arguments)).await,
+                        Ok(arguments) => {
+                            turn.wait().await;
+                            let answer = backend.perform(head.join(arguments));
+                            drop(turn);
+                            answer.await
+                        }
                         Err(error) => Err(error),
                     },
                 };

@@ -199,8 +199,12 @@ impl NestedCalls {
         }
     }
 
-    async fn call(self: Arc<Self>, tool: String, arguments: String) -> Result<CallAnswer, CallError> {
-        let counted = self.count(&tool)?;
+    async fn call(
+        self: Arc<Self>,
+        counted: CountedCall,
+        tool: String,
+        arguments: String,
+    ) -> Result<CallAnswer, CallError> {
         let CallOutcome { decision, end, answer } = self.make(&counted, &tool, &arguments).await;
         self.record(&counted, decision, end);
         self.open.send_modify(|open| *open -= 1);
@@ -398,7 +402,12 @@ impl CallBackend for NestedCalls {
             CallRequest::List => Box::pin(std::future::ready(self.tools())),
             CallRequest::Describe { tool } => Box::pin(std::future::ready(self.definition(&tool))),
             CallRequest::Call { tool, arguments } => {
-                let task = spawn::spawn_run_task(self.call(tool, arguments));
+                // Counted here and not in the task, so that the numbers follow the order of the calls.
+                let counted = match self.count(&tool) {
+                    Ok(counted) => counted,
+                    Err(error) => return Box::pin(std::future::ready(Err(error))),
+                };
+                let task = spawn::spawn_run_task(self.call(counted, tool, arguments));
                 Box::pin(async move { task.await.unwrap_or_else(|_| Err(CallError::run_ended())) })
             }
         }
