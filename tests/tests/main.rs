@@ -47,6 +47,7 @@ mod mcp_conformance;
 mod mcp_journal;
 mod mcp_proxy;
 mod methods;
+mod nested_calls;
 mod nexus;
 mod observability;
 mod proofs;

@@ -1,6 +1,6 @@
 //! The tools of the repository, as they are built.
 
-use crate::harness::tools;
+use crate::harness::{guest, tools};
 use std::collections::BTreeSet;
 use wasmparser::{Parser, Payload};
 
@@ -15,6 +15,19 @@ fn imports(wasm: &[u8]) -> BTreeSet<String> {
         }
     }
     modules
+}
+
+fn calls_tools(imports: &BTreeSet<String>) -> bool {
+    imports.iter().any(|module| module.starts_with("a2g:tool/calls@"))
+}
+
+/// Authors who call no tools pay nothing for the SDK's ability to.
+#[test]
+fn only_a_guest_that_calls_tools_imports_them() {
+    assert!(calls_tools(&imports(&guest("fan_out"))));
+    for other in ["hostile_artifact", "hostile_http"] {
+        assert!(!calls_tools(&imports(&guest(other))), "{other}");
+    }
 }
 
 #[test]
@@ -36,6 +49,7 @@ fn only_a_tool_that_declares_the_network_imports_it() {
             .iter()
             .any(|module| module.starts_with("wasi:http/") || module.starts_with("wasi:sockets/"));
         assert_eq!(imported, declared, "{}: {imports:?}", folder.display());
+        assert!(!calls_tools(&imports), "{}: {imports:?}", folder.display());
         if declared {
             with.push(manifest["name"].as_str().expect("a name").to_owned());
         }

@@ -12,7 +12,7 @@ pub struct Tool {
     wasm: Vec<u8>,
     filesystem: String,
     network: bool,
-    limits: Vec<(String, u64)>,
+    limits: Vec<(String, Value)>,
     schema: Value,
     more: Vec<(String, Value)>,
 }
@@ -54,9 +54,15 @@ impl Tool {
         self
     }
 
-    /// Declares a limit: `max_memory_mb`, `max_cpu_percent` or `timeout_seconds`.
+    /// Declares a limit, such as `max_memory_mb`, `timeout_seconds` or `max_calls`.
     pub fn limit(mut self, name: &str, value: u64) -> Self {
-        self.limits.push((name.to_owned(), value));
+        self.limits.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Declares the tools that it calls.
+    pub fn calls(mut self, tools: &[&str]) -> Self {
+        self.limits.push(("calls".to_owned(), json!(tools)));
         self
     }
 
@@ -77,7 +83,7 @@ impl Tool {
         std::fs::create_dir_all(folder).expect("a folder");
         let mut capabilities = json!({ "filesystem": self.filesystem, "network": self.network });
         for (name, value) in &self.limits {
-            capabilities[name] = json!(value);
+            capabilities[name] = value.clone();
         }
         let mut manifest = json!({
             "name": self.name,
