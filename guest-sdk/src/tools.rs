@@ -31,7 +31,7 @@ use crate::host::Host;
 ///     for file in ctx.tools().all::<Value>(calls)? {
 ///         lines += file?["content"].as_str().unwrap_or_default().lines().count();
 ///     }
-///     let written: Value = ctx.tools().call("write_file", &json!({ "path": "/workspace/lines", "content": lines }))?;
+///     let written: Value = ctx.tools().call("write_file", &json!({ "path": "/workspace/lines", "content": lines.to_string() }))?;
 ///     Ok(json!({ "lines": lines, "written": written }))
 /// }
 ///
