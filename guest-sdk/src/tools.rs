@@ -129,10 +129,6 @@ impl<'a> Tools<'a> {
     ///
     /// # Errors
     /// `invalid_arguments` if the arguments of a call have no JSON form. The calls before it were started then.
-    #[expect(
-        clippy::type_complexity,
-        reason = "the outcome of each call is separate from that of starting them"
-    )]
     pub fn all<R: DeserializeOwned>(
         &self,
         calls: impl IntoIterator<Item = (impl AsRef<str>, impl Serialize)>,
