@@ -436,13 +436,13 @@ mod tests {
                     allowed: Some(Vec::new()),
                     blocked: vec![HostPattern::parse("*.onion").unwrap()],
                     requests_per_minute: Some(60),
-                    calls: None,
-                    max_calls: None,
-                    max_parallel_calls: None,
                 },
                 areas: Some(vec![Tree::parse_path("/workspace").unwrap().into()]),
                 access: None,
                 blocked: Glob::parse_blocking("/workspace/secret/**").unwrap(),
+                calls: None,
+                max_calls: None,
+                max_parallel_calls: None,
             }
         );
     }

@@ -9,7 +9,7 @@
 //! a parent that waits never holds what its calls need.
 
 use super::events::{RunEvent, RunEventSink};
-use super::{Executor, all_agents};
+use super::{Executor, RETRY_AFTER_MS, all_agents};
 use crate::catalog::Tool;
 use a2g_capability::{CallGrant, Grant};
 use a2g_runtime::spawn;
@@ -20,7 +20,7 @@ use a2g_types::call::{Call, Door, ParentRun, Priority};
 use a2g_types::failure_message::{describe_failure, failure_details};
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
 use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
-use a2g_types::memory::Charge;
+use a2g_types::memory::{self, Charge};
 use a2g_types::outcome::{CallUsage, End, NestedCall, NestedEnd, Receipt};
 use a2g_types::strict_json::{self, JsonBounds};
 use a2g_types::verdict::Decision;
@@ -141,7 +141,11 @@ impl NestedCalls {
 
     /// Stops all calls, and returns the record of them. The parent is no longer an active run.
     pub(super) async fn close(&self) -> CallUsage {
-        self.has_ended.send_replace(true);
+        {
+            // Under the lock of the log, so that a call is either counted before, or refused.
+            let _log = self.state.lock();
+            self.has_ended.send_replace(true);
+        }
         self.executor.active_runs.abort_children(self.parent.intent);
         let mut open = self.open.subscribe();
         if tokio::time::timeout(CLOSE_TIMEOUT, open.wait_for(|open| *open == 0)).await.is_err() {
@@ -159,7 +163,6 @@ impl NestedCalls {
     /// Counts a call of `tool`.
     fn count(&self, tool: &str) -> Result<CountedCall, CallError> {
         let mut state = self.state.lock();
-        // Checked under the lock of the log: `close` lists every call that was counted.
         if *self.has_ended.borrow() {
             return Err(CallError::run_ended());
         }
@@ -426,6 +429,12 @@ fn detail(facts: &Value) -> Option<String> {
 
 fn parse_arguments(text: &str) -> Result<Map<String, Value>, CallError> {
     let invalid = |message: String| CallError::new("invalid_arguments", message);
+    if !memory::has_room(strict_json::tree_bytes(text.as_bytes())) {
+        return Err(CallError {
+            detail: detail(&json!({ "retry_after_ms": RETRY_AFTER_MS })),
+            ..CallError::new("busy", "the executor has reached its memory limit (`server.max_memory_mb`)")
+        });
+    }
     strict_json::check_finite(text.as_bytes(), &ARGUMENT_BOUNDS).map_err(|fault| match fault {
         Fault::Parse(message) => invalid(format!("the arguments are not JSON: {message}")),
         _other => invalid("the arguments are not JSON".to_owned()),

@@ -284,7 +284,7 @@ fn an_unknown_member_is_refused_where_it_could_restrict() {
         (
             |text| decode::policy(text).map(drop),
             &document_policy(),
-            "/capabilities/tools/write_file/constraints/max_calls",
+            "/capabilities/tools/write_file/constraints/max_writes",
         ),
     ];
     for (decoder, document, pointer) in refused {
