@@ -173,8 +173,16 @@ pub(super) struct ToolRuntime {
     report: fn(std::fmt::Arguments<'_>),
 }
 
+/// The number of calls that can share the slot of a run in this process: each run lends it to one of its calls.
+fn calls_on_a_slot(config: &Config) -> u32 {
+    // Address space is reserved for all of them, so none where every run has a process of its own.
+    let runs_inline = config.isolation == Isolation::Inline || !config.inline_tools.is_empty();
+    if runs_inline { config.ceilings.calls.max_depth } else { 0 }
+}
+
 impl ToolRuntime {
-    /// Sets up capacity for `concurrent` runs, and for as many again that are stuck in a host call.
+    /// Sets up capacity for `concurrent` runs with the calls that run on their slots, and for as many runs again that are
+    /// stuck in a host call.
     pub(super) fn new(
         config: &Config,
         concurrent: u32,
@@ -184,7 +192,8 @@ impl ToolRuntime {
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let meters_fuel = config.ceilings.budgets.fuel.is_some();
-        let sandbox = Sandbox::new(concurrent.saturating_mul(2), meters_fuel, Arc::clone(&clock))?;
+        let for_each = 2 + calls_on_a_slot(config);
+        let sandbox = Sandbox::new(concurrent.saturating_mul(for_each), meters_fuel, Arc::clone(&clock))?;
         let sandbox = Arc::new(sandbox);
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
