@@ -71,7 +71,8 @@ fn fan_out(ctx: &mut Context, arguments: FanOut) -> Result<Value, ToolError> {
     };
     spin(Duration::from_millis(arguments.spin_ms));
     let mut told = json!({ "outcomes": outcomes.into_iter().map(outcome).collect::<Vec<_>>() });
-    let mut tell = |key: &str, value: Value| told.as_object_mut().map(|told| told.insert(key.to_owned(), value));
+    let mut tell =
+        |key: &str, value: Value| told.as_object_mut().map(|told| told.insert(key.to_owned(), value));
     if arguments.list {
         tell("tools", tools.list().into_iter().map(|tool| tool.name).collect());
     }
@@ -91,6 +92,7 @@ fn outcome(outcome: Result<Value, ToolError>) -> Value {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 fn spin(time: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < time {
