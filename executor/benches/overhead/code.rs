@@ -4,7 +4,7 @@
 //! eight calls in one program, and the same eight calls by the agent.
 
 use super::client::{Http, post};
-use super::doors::{Server, configure_with, serve};
+use super::doors::{Server, configure_with};
 use super::{median, micros};
 use serde_json::{Value, json};
 use std::path::Path;

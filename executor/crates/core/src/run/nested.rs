@@ -435,10 +435,10 @@ fn parse_arguments(text: &str) -> Result<Map<String, Value>, CallError> {
             ..CallError::new("busy", "the executor has reached its memory limit (`server.max_memory_mb`)")
         });
     }
-    strict_json::check_finite(text.as_bytes(), &ARGUMENT_BOUNDS).map_err(|fault| match fault {
-        Fault::Parse(message) => invalid(format!("the arguments are not JSON: {message}")),
-        _other => invalid("the arguments are not JSON".to_owned()),
-    })?;
+    if let Err(fault) = strict_json::check_finite(text.as_bytes(), &ARGUMENT_BOUNDS) {
+        let reason = if let Fault::Parse(message) = fault { format!(": {message}") } else { String::new() };
+        return Err(invalid(format!("the arguments are not JSON{reason}")));
+    }
     match serde_json::from_str(text) {
         Ok(Value::Object(arguments)) => Ok(arguments),
         Ok(_) | Err(_) => Err(invalid("the arguments have to be one JSON object".to_owned())),
