@@ -192,8 +192,9 @@ impl ToolRuntime {
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let meters_fuel = config.ceilings.budgets.fuel.is_some();
-        let for_each = 2 + calls_on_a_slot(config);
-        let sandbox = Sandbox::new(concurrent.saturating_mul(for_each), meters_fuel, Arc::clone(&clock))?;
+        let nested = concurrent.saturating_mul(calls_on_a_slot(config));
+        let runs = concurrent.saturating_mul(2);
+        let sandbox = Sandbox::with_nested(runs, nested, meters_fuel, Arc::clone(&clock))?;
         let sandbox = Arc::new(sandbox);
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;

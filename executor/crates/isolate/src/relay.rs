@@ -1079,6 +1079,7 @@ mod tests {
     /// A run's session that reaches only `held.example`, which never answers, and the child's end of the socket.
     fn child(
         held: &std::net::TcpListener,
+        sent_bytes: u64,
     ) -> (Arc<NetworkSession>, UnixStream, std::os::unix::net::UnixStream) {
         let held = held.local_addr().unwrap();
         let Ok(Host::Name(name)) = Host::parse("held.example") else { panic!("a name") };
@@ -1090,7 +1091,7 @@ mod tests {
         let egress = Arc::new(Egress::new(settings, None, Arc::new(SystemClock)).unwrap());
         let agent = AgentDid::parse("did:a2g:one:1").unwrap();
         let network_budgets =
-            NetworkBudgets { requests: 10, connections: 2, sent_bytes: 1 << 20, received_bytes: 1 << 20 };
+            NetworkBudgets { requests: 10, connections: 2, sent_bytes, received_bytes: 1 << 20 };
         let hosts = HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() };
         let ceilings = Ceilings { network: true, hosts, network_budgets, ..ceilings(64, 100) };
         let grant = Grant::meet(crate::test_authority(), [], &ceilings).unwrap();
@@ -1113,7 +1114,16 @@ mod tests {
 
     /// The result of serving a child that sends these frames and nothing more.
     async fn serve_frames(held: &std::net::TcpListener, frames: Vec<Vec<u8>>) -> Result<()> {
-        let (session, ours, theirs) = child(held);
+        serve_frames_within(held, 1 << 20, frames).await
+    }
+
+    /// The same for a run that may send `sent_bytes`.
+    async fn serve_frames_within(
+        held: &std::net::TcpListener,
+        sent_bytes: u64,
+        frames: Vec<Vec<u8>>,
+    ) -> Result<()> {
+        let (session, ours, theirs) = child(held, sent_bytes);
         let client = tokio::task::spawn_blocking(move || {
             // The server closes the connection at the first invalid frame.
             let _may_fail = frames.iter().try_for_each(|frame| (&theirs).write_all(frame));
@@ -1163,7 +1173,6 @@ mod tests {
             ("`StopSending`, which is for the child", vec![encode_frame(FrameKind::StopSending, 1, &[])]),
             ("credit without a number", vec![encode_frame(FrameKind::Credit, 1, b"1")]),
             ("too much credit", vec![held(), encode_credit(1, 1)]),
-            ("more than the window", [vec![held()], vec![data(1, MAX_CHUNK_BYTES); 10]].concat()),
             ("half a frame", vec![data(1, 100)[..50].to_vec()]),
             ("streams without end", (1..3000).map(|stream| opening(stream, somewhere)).collect()),
             // To no stream at all, and more than the run may send.
@@ -1173,6 +1182,9 @@ mod tests {
         for (what, frames) in cases {
             assert!(serve_frames(&listener, frames).await.is_err(), "{what}");
         }
+        // More than the kernel buffers for a peer that reads nothing, however soon the connection is established.
+        let window = [vec![held()], vec![data(1, MAX_CHUNK_BYTES); 256]].concat();
+        assert!(serve_frames_within(&listener, 1 << 30, window).await.is_err(), "more than the window");
         let valid = vec![
             opening(1, somewhere),
             data(1, 10),

@@ -326,8 +326,26 @@ impl Sandbox {
     /// # Errors
     /// [`SandboxError`] when the machine cannot reserve the address space.
     pub fn new(concurrent: u32, meters_fuel: bool, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
+        Self::with_nested(concurrent, 0, meters_fuel, clock)
+    }
+
+    /// Like [`Self::new`], with room for `nested` executions that others call. Each execution has its share of handles
+    /// as if there were none.
+    ///
+    /// # Ambient Authority
+    /// As [`Self::new`].
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_nested(
+        concurrent: u32,
+        nested: u32,
+        meters_fuel: bool,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, SandboxError> {
         let engine_error = |error: wasmtime::Error| SandboxError::Engine(error.into());
-        let engine = engine::pooling_engine(concurrent, meters_fuel).map_err(engine_error)?;
+        let executions = concurrent.saturating_add(nested);
+        let engine = engine::pooling_engine(executions, meters_fuel).map_err(engine_error)?;
         Ok(Self {
             core: linkers::core_linker(&engine).map_err(engine_error)?,
             component_with_network: {
@@ -336,7 +354,7 @@ impl Sandbox {
                 component_with_network
             },
             component: linkers::component_linker(&engine).map_err(engine_error)?,
-            ticker: engine::Ticker::new(&engine, concurrent),
+            ticker: engine::Ticker::new(&engine, executions),
             engine,
             preopens: preopens::Preopens::new()?,
             max_handles: handles_per_run(concurrent),
