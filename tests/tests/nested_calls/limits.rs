@@ -97,10 +97,10 @@ fn a_standing_policy_limits_the_calls_and_rules_each_of_them() {
     let (outcomes, report) = nest.outcomes(&fan(two(), &json!({})));
     assert_eq!(codes(&outcomes), ["", "calls_exhausted"]);
     assert_eq!(limit(&report, "max_calls"), by(1, "standing_policy"));
-    // A program may call it, and its agent may not. The policy hides the tool from both.
+    // A program may call it, and its agent may not: it is refused as from outside.
     set(json!({}), &["write_file"]);
     let (outcomes, _) = nest.outcomes(&fan(two(), &json!({})));
-    assert_eq!(codes(&outcomes), ["unknown_tool", ""]);
+    assert_eq!(codes(&outcomes), ["denied", ""]);
 }
 
 #[test]

@@ -247,7 +247,8 @@ impl NestedCalls {
         }
         let name = ToolName::parse(tool).map_err(|_| self.unknown_tool(tool))?;
         let entry = self.executor.current_catalog().catalog.get(&name).is_some();
-        if !entry || !self.executor.may_reach(&self.parent.agent, &name) {
+        // A tool that a policy refuses is refused and recorded like any call of it.
+        if !entry {
             return Err(self.unknown_tool(tool));
         }
         self.grant.check(&name).map_err(|layer| {
@@ -388,6 +389,9 @@ impl NestedCalls {
     fn definition(&self, tool: &str) -> Result<CallAnswer, CallError> {
         self.question()?;
         let name = self.check(tool)?;
+        if !self.executor.may_reach(&self.parent.agent, &name) {
+            return Err(self.unknown_tool(tool));
+        }
         let loaded = self.executor.current_catalog();
         let tool = loaded.usable_tool(&name).ok_or_else(|| self.unknown_tool(tool))?;
         Ok(CallAnswer::Definition(ToolDefinition {
