@@ -27,7 +27,7 @@ fn run(executor: &Executor, tool: &str, code: &str) -> Value {
     run_within(executor, tool, json!({ "code": code }), 256, 60)
 }
 
-/// What a program has to do.
+/// The expected end of a program.
 enum Expect {
     /// It returns this.
     Result(Value),

@@ -92,7 +92,7 @@ fn tokens(bytes: usize) -> usize {
     (bytes * 2).div_ceil(BYTES_PER_TWO_TOKENS)
 }
 
-/// What a model reads of a result: its text, or the structured content, whichever is longer.
+/// The longer one of the text and the structured content of a result: a model reads one of them.
 fn cost(result: &Value) -> usize {
     text_of(result).len().max(result["structuredContent"].to_string().len())
 }

@@ -512,7 +512,7 @@ fn a_folder_without_tools_is_announced() {
     assert_eq!(host.ask(&request(1, "tools/list", json!({})))["result"]["tools"], json!([]));
 }
 
-/// What is open when standard input ends does not keep the process: a question to the person, or a subscription.
+/// An open question to the person, or a subscription, does not keep the process when standard input ends.
 #[test]
 fn the_end_of_standard_input_ends_questions_and_subscriptions() {
     let mut host = Host::start(&[]);
@@ -531,7 +531,7 @@ fn the_end_of_standard_input_ends_questions_and_subscriptions() {
     assert_eq!(listening["method"], "notifications/subscriptions/acknowledged", "{listening}");
     host.finish();
 
-    // Nobody reads the answers.
+    // The test does not read the answers.
     let mut host = Host::start(&[]);
     host.ask(&request(1, "tools/list", json!({})));
     for id in 2..40 {

@@ -273,7 +273,7 @@ fn the_person_at_a_host_decides() {
     assert_eq!(std::fs::read_to_string(host.path("y")).expect("a file"), ESCALATES);
 }
 
-/// Nobody reaches a port of this process, so no approver is named, and no task waits for one.
+/// The process has no port, so no approver is named, and no task waits for one.
 #[test]
 fn a_host_without_forms_learns_what_it_can_do() {
     let mut host = Host::start(&[]);

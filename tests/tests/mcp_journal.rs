@@ -174,27 +174,44 @@ fn a_long_call_of_a_client_with_tasks_is_a_task() {
     assert_eq!(executor.runs_of_the_gate(), 2);
 }
 
+/// An executor with the tools of the methods, and two callers: an agent that is an approver too, and another agent.
+struct TaskServer {
+    executor: Executor,
+    both: String,
+    theirs: String,
+    _list: List,
+    _catalogue: Catalogue,
+    _policies: tempfile::TempDir,
+}
+
+impl TaskServer {
+    fn start() -> Self {
+        let list = List::new();
+        let both = list.add("both", &["--role", "agent", "--role", "approver", "--agent", AGENT]);
+        let theirs = agent(&list, "theirs", OTHER);
+        let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
+        let options = list.options().catalogue(&catalogue).policies(policies.path());
+        let executor = Executor::start(options);
+        Self { executor, both, theirs, _list: list, _catalogue: catalogue, _policies: policies }
+    }
+}
+
 #[test]
 fn tasks_are_cancelled_and_decided_and_belong_to_their_agent() {
-    let list = List::new();
-    let both = list.add("both", &["--role", "agent", "--role", "approver", "--agent", AGENT]);
-    let theirs = agent(&list, "theirs", OTHER);
-    let catalogue = methods::catalogue();
-    let policies = methods::policy_folder(&[methods::policy()]);
-    let executor = Executor::start(list.options().catalogue(&catalogue).policies(policies.path()));
+    let TaskServer { executor, both, theirs, .. } = &TaskServer::start();
     let asked = |token: &str, message: &Value| {
         post(&mut executor.client(), message, &[("Authorization", &bearer(token))]).json()
     };
-    let created = asked(&both, &with_tasks(call(1, "gate", &json!({ "path": "/workspace/x" }))));
+    let created = asked(both, &with_tasks(call(1, "gate", &json!({ "path": "/workspace/x" }))));
     let id = created["result"]["taskId"].clone();
     let params = json!({ "taskId": id });
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
         let mut params = params.clone();
         params["inputResponses"] = json!({});
-        let foreign = asked(&theirs, &with_tasks(request(2, method, params)));
+        let foreign = asked(theirs, &with_tasks(request(2, method, params)));
         assert_eq!(foreign["error"]["data"]["pointer"], "/taskId", "{method}: {foreign}");
     }
-    let cancelled = asked(&both, &with_tasks(request(3, "tasks/cancel", params.clone())));
+    let cancelled = asked(both, &with_tasks(request(3, "tasks/cancel", params.clone())));
     assert_eq!(cancelled["result"]["resultType"], "complete", "{cancelled}");
     let get = |token: &str, id: &Value| {
         let mut message = with_tasks(request(4, "tasks/get", json!({ "taskId": id })));
@@ -202,48 +219,43 @@ fn tasks_are_cancelled_and_decided_and_belong_to_their_agent() {
         capabilities["elicitation"] = json!({});
         asked(token, &message)["result"].take()
     };
-    eventually("it is cancelled", || (get(&both, &id)["status"] == "cancelled").then_some(()));
+    eventually("it is cancelled", || (get(both, &id)["status"] == "cancelled").then_some(()));
 
     // A call that waits for a person, of a client that shows no form in its answers.
     for (decision, is_error, name) in [("approve", false, "x"), ("deny", true, "y")] {
-        let created = asked(&both, &with_tasks(call(5, "write_file", &write(name, ESCALATES))));
+        let created = asked(both, &with_tasks(call(5, "write_file", &write(name, ESCALATES))));
         let id = &created["result"]["taskId"];
         assert_eq!(created["result"]["status"], "working", "{created}");
-        let waits = get(&both, id);
+        let waits = get(both, id);
         assert_eq!(waits["status"], "input_required", "{waits}");
         let form = &waits["inputRequests"]["decision"]["params"];
         assert!(form["message"].as_str().expect("a text").contains(ESCALATES), "{waits}");
         let answer = json!({ "decision": { "action": "accept", "content": { "decision": decision } } });
         let update = json!({ "taskId": id, "inputResponses": answer });
-        let updated = asked(&both, &with_tasks(request(6, "tasks/update", update)));
+        let updated = asked(both, &with_tasks(request(6, "tasks/update", update)));
         assert_eq!(updated["result"]["resultType"], "complete", "{updated}");
         let done = eventually("it is decided", || {
-            let task = get(&both, id);
+            let task = get(both, id);
             (task["status"] == "completed").then_some(task)
         });
         assert_eq!(done["result"]["isError"], is_error, "{done}");
         assert_eq!(executor.file(name).is_none(), is_error);
     }
     let listen = json!({ "notifications": { "taskIds": [id] } });
-    let refused = asked(&both, &request(7, "subscriptions/listen", listen));
+    let refused = asked(both, &request(7, "subscriptions/listen", listen));
     assert_eq!(refused["error"]["code"], -32021, "{refused}");
     let wanted = &refused["error"]["data"]["requiredCapabilities"]["extensions"];
     assert!(wanted["io.modelcontextprotocol/tasks"].is_object(), "{refused}");
-    let status = rpc(&mut executor.client(), &both, "a2g/status", &json!({ "intent_id": id }));
+    let status = rpc(&mut executor.client(), both, "a2g/status", &json!({ "intent_id": id }));
     assert_eq!(status["result"]["report"]["status"], "ABORTED", "{status}");
 }
 
 /// A client that follows its tasks is sent their state, now and after each change; of others it learns nothing.
 #[test]
 fn a_subscription_has_the_changes_of_tasks_that_its_caller_may_see() {
-    let list = List::new();
-    let both = list.add("both", &["--role", "agent", "--role", "approver", "--agent", AGENT]);
-    let theirs = agent(&list, "theirs", OTHER);
-    let catalogue = methods::catalogue();
-    let policies = methods::policy_folder(&[methods::policy()]);
-    let executor = Executor::start(list.options().catalogue(&catalogue).policies(policies.path()));
+    let TaskServer { executor, both, theirs, .. } = &TaskServer::start();
     let asked =
-        |message: &Value| post(&mut executor.client(), message, &[("Authorization", &bearer(&both))]).json();
+        |message: &Value| post(&mut executor.client(), message, &[("Authorization", &bearer(both))]).json();
     let listen = |token: &str, ids: &[&Value]| {
         let filter = json!({ "notifications": { "taskIds": ids } });
         let mut message = with_tasks(request(70, "subscriptions/listen", filter));
@@ -255,9 +267,9 @@ fn a_subscription_has_the_changes_of_tasks_that_its_caller_may_see() {
         (first["params"]["notifications"].clone(), messages)
     };
     let waits = asked(&with_tasks(call(1, "write_file", &write("x", ESCALATES))))["result"]["taskId"].take();
-    let (followed, mut messages) = listen(&both, &[&waits, &json!(intent_id()), &json!("x"), &waits]);
+    let (followed, mut messages) = listen(both, &[&waits, &json!(intent_id()), &json!("x"), &waits]);
     assert_eq!(followed, json!({ "taskIds": [waits] }));
-    assert_eq!(listen(&theirs, &[&waits]).0, json!({}));
+    assert_eq!(listen(theirs, &[&waits]).0, json!({}));
     let mut next = |expected: &str| {
         let message = messages.next().expect("a change");
         let params = &message["params"];
@@ -281,7 +293,7 @@ fn a_subscription_has_the_changes_of_tasks_that_its_caller_may_see() {
 
     // A task that runs, and is cancelled.
     let runs = asked(&with_tasks(call(3, "gate", &json!({ "path": "/workspace/y" }))))["result"].take();
-    let (_, mut messages) = listen(&both, &[&runs["taskId"]]);
+    let (_, mut messages) = listen(both, &[&runs["taskId"]]);
     assert_eq!(messages.next().expect("its state")["params"]["status"], "working");
     asked(&with_tasks(request(4, "tasks/cancel", json!({ "taskId": runs["taskId"] }))));
     assert_eq!(messages.next().expect("its end")["params"]["status"], "cancelled");

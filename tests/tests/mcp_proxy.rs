@@ -110,7 +110,7 @@ fn a_session_goes_on_after_the_server_was_restarted() {
     assert_eq!(executor.file("y").as_deref(), Some("hi"));
 }
 
-/// What a newcomer gets wrong in a URL is told with the URL and what to change.
+/// The error for a wrong URL names the URL and the change to make.
 #[test]
 fn a_url_that_is_wrong_is_answered_with_what_to_change() {
     let authority = Authority::new();

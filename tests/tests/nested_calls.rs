@@ -349,9 +349,12 @@ fn a_nested_call_is_as_a_direct_one_but_for_its_parent() {
 #[test]
 fn the_governor_is_told_of_the_parent() {
     let nest = Nest::start(Options::new());
-    let parent = fan(vec![read("in.txt")], &json!({ "recurse": 1 }));
+    // The agent's own `context.parent` does not reach the governor; the rest of its context does.
+    let forged = json!({ "parent": { "intent_id": intent_id(), "depth": 0 }, "reasoning": "why" });
+    let parent = with_context(fan(vec![read("in.txt")], &json!({ "recurse": 1 })), forged);
     nest.outcomes(&parent);
     let asked = nest.asked();
+    assert_eq!(asked[0]["context"], json!({ "reasoning": "why" }));
     let context = |id: &Value| {
         let call = asked.iter().find(|call| call["intent_id"] == *id).unwrap_or_else(|| panic!("{id}"));
         assert_eq!(call["agent_did"], AGENT);

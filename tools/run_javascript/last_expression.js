@@ -6,11 +6,11 @@
 
 const AsyncFunction = (async () => {}).constructor;
 const MAX_CANDIDATES = 60;
-// What a statement begins with that an expression could begin with too.
+// Words at the start of a statement that an expression could begin with too.
 const NOT_AN_EXPRESSION = /^(?:\{|function\b|async\s+function\b|class\b|let\s*\[)/;
 const LEADING_COMMENTS = /^(?:\s+|\/\/[^\n]*(?:\n|$)|\/\*[^]*?\*\/)+/;
 const ONLY_COMMENTS = /^(?:\s+|\/\/[^\n]*(?:\n|$)|\/\*[^]*?\*\/)*$/;
-// Nothing that begins like this goes on with what is before it.
+// A line that begins like this does not continue the one before it.
 const NEW_BEGINNING = /^(?!(?:in|instanceof)\b)[\w$"']/;
 
 /** The program with `return` before its last expression, on the same lines, or the program as it is. */
@@ -48,7 +48,7 @@ function candidates(code, end) {
 function isBoundary(before, text) {
   if (!isProgram(before)) return false;
   if (!before.endsWith("\n")) return before === "" || isOutsideComment(before);
-  // What can be continued by one of these could be continued by the text.
+  // A statement that one of these could continue could be continued by the text.
   return NEW_BEGINNING.test(text) || !(isProgram(`${before}.x`) || isProgram(`${before}* 1`));
 }
 

@@ -1,4 +1,4 @@
-// Where an error comes from, in the lines of the program: the engine's own stacks also name this tool's files.
+// The origin of an error, in lines of the program: the engine's own stacks also name this tool's files.
 
 const AsyncFunction = (async () => {}).constructor;
 const MAX_FRAMES = 20;

@@ -37,7 +37,7 @@ async function callTool(loop, name, input = {}, ...more) {
   const outcome = await loop.start(name, text);
   if (outcome.tag === "ok") return JSON.parse(outcome.val);
   const error = toError(name, outcome.val);
-  // Where the program called the tool, and not where this one learned of the end.
+  // The stack of the call in the program; that of the rejection would name this file.
   setOrigin(error, stack);
   throw error;
 }

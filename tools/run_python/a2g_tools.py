@@ -9,7 +9,7 @@ from a2g_json import NotJson, encode
 class ToolError(Exception):
     """A call that did not succeed: `code` and `message` say why and what to change, `detail` has the facts."""
 
-    # What a traceback calls it: as a program can import it.
+    # The name in a traceback, by which a program can import it.
     __module__ = "tools"
 
     def __init__(self, tool, code, message, detail=None):

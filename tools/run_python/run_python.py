@@ -60,6 +60,6 @@ def run(arguments):
 a2g_stdlib.load_all()
 a2g_stdlib.adapt()
 sys.modules.pop("__mp_main__", None)
-# What exists now is never garbage: without it, a collection would touch, and so copy, all of its memory.
+# The objects that exist now are never garbage: a collection would touch, and so copy, all of their memory.
 gc.collect()
 gc.freeze()

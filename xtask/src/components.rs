@@ -20,7 +20,7 @@ const MAKE_TIMEOUT: Duration = Duration::from_secs(300);
 const SCRIPT: &str = "tests/guests/languages/componentize.mjs";
 const CONTRACT: &str = "guest-sdk/wit/tool.wit";
 
-/// What a folder of `tools/` holds the source of.
+/// The language of the source in a folder of `tools/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     Rust,
@@ -77,7 +77,7 @@ fn digest(workspace: &Workspace, source: &Path, language: Language) -> Result<St
         Language::JavaScript => setup::COMPONENTIZE_JS,
         Language::Python | Language::Rust => setup::COMPONENTIZE_PY,
     });
-    // How the program is called is in this file.
+    // The command line of the maker is in this file.
     hash.update(include_bytes!("components.rs"));
     for path in files {
         let content = fs::read(&path)?;
@@ -146,18 +146,15 @@ fn prepare(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::tests::Scratch;
 
     #[test]
     fn a_component_is_made_again_only_if_its_source_or_the_contract_has_changed() {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |path: &str, content: &str| {
-            let path = folder.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        };
-        let workspace = Workspace { root: folder.path().to_owned(), target: folder.path().join("target") };
-        let source = folder.path().join("tools/x");
-        let current = || digest(&workspace, &source, Language::Python).unwrap();
+        let scratch = Scratch::new();
+        let (workspace, write) =
+            (&scratch.workspace, |path: &str, content: &str| scratch.write(path, content));
+        let source = workspace.root.join("tools/x");
+        let current = || digest(workspace, &source, Language::Python).unwrap();
         write(CONTRACT, "package a2g:tool;");
         write(SCRIPT, "");
         write("tools/x/x.py", "1");
@@ -173,6 +170,6 @@ mod tests {
             write(path, content);
             assert_ne!(current(), before, "{path}");
         }
-        assert_ne!(digest(&workspace, &source, Language::JavaScript).unwrap(), current());
+        assert_ne!(digest(workspace, &source, Language::JavaScript).unwrap(), current());
     }
 }

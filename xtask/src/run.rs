@@ -169,3 +169,29 @@ pub(crate) fn now() -> Instant {
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A workspace in a temporary folder, which is removed on drop.
+    pub(crate) struct Scratch {
+        folder: tempfile::TempDir,
+        pub(crate) workspace: Workspace,
+    }
+
+    impl Scratch {
+        pub(crate) fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path().to_owned();
+            Self { workspace: Workspace { target: root.join("target"), root }, folder }
+        }
+
+        /// Writes a file below the root, with its folders.
+        pub(crate) fn write(&self, path: &str, content: &str) {
+            let path = self.folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+    }
+}

@@ -151,20 +151,17 @@ fn replace(path: &Path, content: &[u8]) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::tests::Scratch;
 
     #[test]
     fn tools_are_written_with_a_digest_and_old_ones_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |path: &str, content: &str| {
-            let path = folder.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        };
-        let workspace = Workspace { root: folder.path().to_owned(), target: folder.path().join("target") };
+        let scratch = Scratch::new();
+        let (workspace, write) =
+            (&scratch.workspace, |path: &str, content: &str| scratch.write(path, content));
         let catalogue = workspace.target.join("tools");
         write("tools/x/tool.toml", "name = \"x\"\n");
-        assert!(write_tool(&workspace, &catalogue.join("x"), "x", b"abc").unwrap());
-        assert!(!write_tool(&workspace, &catalogue.join("x"), "x", b"abc").unwrap(), "nothing has changed");
+        assert!(write_tool(workspace, &catalogue.join("x"), "x", b"abc").unwrap());
+        assert!(!write_tool(workspace, &catalogue.join("x"), "x", b"abc").unwrap(), "nothing has changed");
         let written = fs::read_to_string(catalogue.join("x/tool.toml")).unwrap();
         let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(written, format!("{MARK}sha256 = \"{digest}\"\nname = \"x\"\n"));

@@ -234,7 +234,7 @@ fn command_words(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
         Ok(())
     };
     if let Some(url) = &arguments.connect {
-        // Nothing is printed that would not start.
+        // A configuration that would not start is not printed.
         remote_server(url, arguments)?;
         if let Some(token) = &arguments.token_file {
             add("--token-file", token)?;

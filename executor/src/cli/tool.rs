@@ -133,16 +133,7 @@ fn inspect(tool: &Descriptor) {
         is_idempotent,
         capabilities,
     } = tool;
-    let DeclaredCapabilities {
-        filesystem,
-        network,
-        memory,
-        cpu,
-        timeout,
-        calls,
-        max_calls,
-        max_parallel_calls,
-    } = capabilities;
+    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
     let limit_text = |limit: Option<String>| limit.unwrap_or_else(|| "the executor's ceiling".to_owned());
     print(format_args!("{name} {}: {}\n", one_line(version), one_line(description)));
     if let Some(title) = title {
@@ -155,10 +146,14 @@ fn inspect(tool: &Descriptor) {
     print(format_args!("memory     {}", limit_text(memory.map(|limit| limit.to_string()))));
     print(format_args!("cpu        {}", limit_text(cpu.map(|limit| limit.to_string()))));
     print(format_args!("timeout    {}", limit_text(timeout.map(|limit| limit.to_string()))));
-    if !calls.is_empty() {
-        let count = |max: &Option<u32>| limit_text(max.map(|max| max.to_string()));
-        print(format_args!("calls      {}", calls.to_names().join(", ")));
-        print(format_args!("           {} calls, {} at once", count(max_calls), count(max_parallel_calls)));
+    if !calls.targets.is_empty() {
+        let count = |max: Option<u32>| limit_text(max.map(|max| max.to_string()));
+        print(format_args!("calls      {}", calls.targets.to_names().join(", ")));
+        print(format_args!(
+            "           {} calls, {} at once",
+            count(calls.max_calls),
+            count(calls.max_parallel)
+        ));
     }
     print(format_args!("idempotent {}", if *is_idempotent { "yes" } else { "not declared" }));
     print(format_args!("arguments  {}", pretty(arguments_schema)));

@@ -1,4 +1,4 @@
-//! What limits the calls of a run: its declaration, the conditions of its verdict, the standing policy and the ceilings.
+//! The limits on the calls of a run: its declaration, the conditions of its verdict, the standing policy and the ceilings.
 
 use super::{Nest, codes, fan, fan_out, gate, nested, one, read, with_context};
 use crate::harness::*;
@@ -65,14 +65,21 @@ fn conditions_of_a_verdict_limit_the_calls_of_its_run() {
     let (outcomes, report) = nest.outcomes(&conditioned(json!(["max_calls:1", "max_calls:2"])));
     assert_eq!(codes(&outcomes), ["", "calls_exhausted"]);
     let message = outcomes[1]["error"]["message"].as_str().unwrap();
-    assert!(message.contains("all its 1 calls (`max_calls`, set by condition"), "{message}");
+    assert!(message.contains("all its 1 calls (`max_calls`, set by a condition of the verdict"), "{message}");
     assert_eq!(limit(&report, "max_calls"), by(1, "condition"));
     assert_eq!(report["calls"]["max_calls"]["used"], 1, "{report}");
     assert_eq!(report["calls"]["list"].as_array().unwrap().len(), 1, "{report}");
 
+    let before = nest.asked().len();
     let (outcomes, report) = nest.outcomes(&conditioned(json!(["max_calls:0"])));
-    assert_eq!(codes(&outcomes), ["not_allowed", "not_allowed"]);
-    assert_eq!(report["calls"], Value::Null, "{report}");
+    assert_eq!(codes(&outcomes), ["calls_exhausted", "calls_exhausted"]);
+    let message = outcomes[0]["error"]["message"].as_str().unwrap();
+    assert!(message.contains("may make no calls (`max_calls` is 0, set by a condition of"), "{message}");
+    assert_eq!(
+        (limit(&report, "max_calls"), nest.asked().len()),
+        (by(0, "condition"), before + 1),
+        "{report}"
+    );
     for condition in
         ["calls:", "calls:a/b", "max_calls:", "max_calls:-1", "max_calls:4294967296", "max_parallel_calls:1"]
     {
@@ -93,6 +100,10 @@ fn a_standing_policy_limits_the_calls_and_rules_each_of_them() {
     };
     set(json!({ "calls": ["read_file"] }), &["read_file", "write_file"]);
     assert_only_reads(&nest, &fan(two(), &json!({})), "standing_policy");
+    set(json!({ "calls": [] }), &["read_file", "write_file"]);
+    let (outcomes, _) = nest.outcomes(&fan(two(), &json!({})));
+    assert_eq!(codes(&outcomes), ["not_allowed", "not_allowed"]);
+    assert_eq!(outcomes[0]["error"]["detail"]["set_by"], "standing_policy", "{outcomes:?}");
     set(json!({ "max_calls": 1 }), &["read_file", "write_file"]);
     let (outcomes, report) = nest.outcomes(&fan(two(), &json!({})));
     assert_eq!(codes(&outcomes), ["", "calls_exhausted"]);

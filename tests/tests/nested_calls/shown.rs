@@ -1,4 +1,4 @@
-//! Where the calls of a run are shown: `journal show --tree` and `a2g/status`.
+//! The calls of a run in `journal show --tree` and in `a2g/status`.
 
 use super::{Nest, fan, gate, nested, one, read, with_context};
 use crate::harness::*;
@@ -29,7 +29,7 @@ fn the_journal_shows_a_run_with_its_calls() {
     let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
     let expected = [
         (vec!["call", "verdict", "status"], "intent".to_owned()),
-        (vec!["fan_out", "-", "SUCCESS"], block(id)),
+        (vec!["fan_out", "APPROVED", "SUCCESS"], block(id)),
         (vec!["1", "fan_out", "APPROVED", "SUCCESS"], block(&child)),
         (vec!["1", "read_file", "APPROVED", "SUCCESS"], block(&nested(&child, 1))),
         (vec!["2", "read_file", "DENIED", "REFUSED"], block(&nested(&child, 2))),
@@ -74,9 +74,9 @@ fn the_calls_of_a_run_that_was_lost_are_found() {
     let shown = show(executor.home(), &[&id, "--tree"]);
     let lines: Vec<Vec<&str>> = shown.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
     let starts = [
-        &["fan_out", "-", "ABORTED"][..],
-        &["1", "read_file", "-", "SUCCESS"],
-        &["4", "gate", "-", "ABORTED"],
+        &["fan_out", "APPROVED", "ABORTED"][..],
+        &["1", "read_file", "APPROVED", "SUCCESS"],
+        &["4", "gate", "APPROVED", "ABORTED"],
     ];
     assert_eq!(lines.len(), starts.len(), "{shown}");
     assert!(lines.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{shown}");

@@ -112,12 +112,12 @@ impl CallGrant {
         }
     }
 
-    /// `true` if the run may make calls. Without a layer that names tools, it may make none.
+    /// `true` if the tool declares calls. They may all be refused: each refusal then names the layer that refuses it.
     #[must_use]
-    pub fn is_allowed(&self) -> bool {
-        let names_tools =
-            !self.targets.is_empty() && !self.targets.iter().any(|(_, targets)| targets.is_empty());
-        names_tools && self.max_calls.value > 0 && self.max_parallel.value > 0 && self.max_depth > 0
+    pub fn is_declared(&self) -> bool {
+        let declares_none =
+            self.targets.iter().any(|(layer, targets)| *layer == Layer::Tool && targets.is_empty());
+        !self.targets.is_empty() && !declares_none && self.max_parallel.value > 0
     }
 
     /// Checks that the run may call `tool`.

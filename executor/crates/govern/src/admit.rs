@@ -507,16 +507,7 @@ fn caller_claims(timeout: Timeout) -> Claims {
 
 /// The limits that a tool sets: no tool gets more than it declares.
 fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
-    let DeclaredCapabilities {
-        filesystem,
-        network,
-        memory,
-        cpu,
-        timeout,
-        calls,
-        max_calls,
-        max_parallel_calls,
-    } = declared;
+    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = declared;
     let (areas, access) = match filesystem {
         DeclaredFilesystem::None => (Some(Vec::new()), Some(Access::ReadOnly)),
         DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),
@@ -532,9 +523,9 @@ fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
         areas,
         access,
         blocked: Vec::new(),
-        calls: Some(calls.clone()),
-        max_calls: *max_calls,
-        max_parallel_calls: *max_parallel_calls,
+        calls: Some(calls.targets.clone()),
+        max_calls: calls.max_calls,
+        max_parallel_calls: calls.max_parallel,
     }
 }
 

@@ -422,7 +422,7 @@ async fn pump(
 /// The streams of one child, by number.
 type Streams = Arc<Mutex<HashMap<u32, ServerStream>>>;
 
-/// What the server does for one child.
+/// The services of the server for one child.
 pub(super) struct Services {
     /// Performs its network requests; `None` if the run has no network.
     pub(super) network: Option<Arc<NetworkSession>>,

@@ -15,7 +15,7 @@ pub enum OpenError {
     )]
     InUse(PathBuf),
     /// The journal does not exist.
-    #[error("there is no journal `{0}`: `serve` creates it")]
+    #[error("there is no journal `{0}`: `serve` and `mcp` create it")]
     Missing(PathBuf),
     /// The journal does not exist, but another file shows that it did.
     #[error(

@@ -10,6 +10,7 @@ use super::{from_micros, to_micros};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::{Receipt, Status};
 use a2g_types::stored;
+use a2g_types::verdict::Decision;
 use rusqlite::{OptionalExtension as _, Row, params};
 use serde_json::value::RawValue;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,14 @@ pub enum HistoryError {
     Receipt {
         /// The number of the receipt.
         number: u64,
+        /// The parser's error.
+        source: serde_json::Error,
+    },
+    /// A verdict that cannot be parsed.
+    #[error("the verdict of {intent} cannot be parsed")]
+    Verdict {
+        /// The intent.
+        intent: IntentId,
         /// The parser's error.
         source: serde_json::Error,
     },
@@ -179,6 +188,20 @@ impl History {
         let RunEnd::Receipt(record) = claimed.end else { return Ok(None) };
         let sql = format!("SELECT {ENTRY_COLUMNS} FROM records WHERE number = ?1");
         Ok(connection.query_row(&sql, [record], read_entry).optional()?)
+    }
+
+    /// The governor's decision about an intent that has started; `None` if the executor did not ask the governor.
+    ///
+    /// # Errors
+    /// [`HistoryError`].
+    pub fn decision_of(&self, intent: IntentId) -> Result<Option<Decision>, HistoryError> {
+        let RecordedState::Claimed(claimed) = recorded_state(self.0.connection(), intent)? else {
+            return Ok(None);
+        };
+        let verdict =
+            claimed.verdict.as_deref().map(|verdict| stored::read_verdict(verdict.get())).transpose();
+        let verdict = verdict.map_err(|source| HistoryError::Verdict { intent, source })?;
+        Ok(verdict.map(|verdict| verdict.decision))
     }
 
     /// Passes the records of an intent, or all records, to `each`, oldest first.

@@ -83,7 +83,7 @@ pub struct ToolDefinition {
 pub struct CallError {
     /// The code of the tool itself, or of the contract's list.
     pub code: String,
-    /// What was refused or reached, and what to change.
+    /// The sentence for the guest: the refused item or the limit, and the change to make.
     pub message: String,
     /// The facts, as a JSON object.
     pub detail: Option<String>,
@@ -104,14 +104,12 @@ impl CallError {
         Self { is_final: true, ..Self::new("calls_exhausted", message) }
     }
 
-    /// The error of a run that may make no calls.
+    /// The error of a run whose tool declares no calls.
     #[must_use]
-    pub fn not_allowed() -> Self {
-        Self::new(
-            "not_allowed",
-            "this run may call no tools: declare them in `tool.toml` (`[capabilities] calls`), and let verdict and \
-             policy allow them",
-        )
+    pub fn not_declared() -> Self {
+        let message =
+            "this tool may call no others: declare them in its `tool.toml` (`[capabilities] calls`)";
+        Self::new("not_allowed", message)
     }
 
     /// The error of a run that has ended.
@@ -196,7 +194,7 @@ impl PendingCalls {
     fn request(&self, request: CallRequest) -> CallFuture {
         match self.calls.backend() {
             Some(backend) => Arc::clone(backend).perform(request),
-            None => refuse(CallError::not_allowed()),
+            None => refuse(CallError::not_declared()),
         }
     }
 

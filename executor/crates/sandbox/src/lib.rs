@@ -170,7 +170,7 @@ pub struct Execution {
     started_at: Instant,
 }
 
-/// What a run reaches outside its own process: the server decides about both.
+/// The ways of a run out of its own process. The server decides about both.
 #[derive(Debug, Clone, Default)]
 pub struct Outside {
     /// Its network access.

@@ -142,7 +142,8 @@ fn exceeded_ceiling(resource: &str, value: impl Display, key: &str) -> String {
 }
 
 /// The layer that set a limit, as a message names it.
-fn layer_name(layer: Layer) -> &'static str {
+#[must_use]
+pub fn layer_name(layer: Layer) -> &'static str {
     match layer {
         Layer::Verdict => "the verdict",
         Layer::Operator => "the operator",

@@ -102,12 +102,19 @@ pub struct DeclaredCapabilities {
     pub cpu: Option<crate::quantity::CpuPercent>,
     /// Maximum duration that the tool needs.
     pub timeout: Option<crate::quantity::Timeout>,
+    /// The calls of other tools that it makes.
+    pub calls: DeclaredCalls,
+}
+
+/// The declared calls of other tools by a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeclaredCalls {
     /// The tools that it calls.
-    pub calls: CallTargets,
-    /// Maximum number of calls that it makes.
+    pub targets: CallTargets,
+    /// Maximum number of calls.
     pub max_calls: Option<u32>,
-    /// Maximum number of calls that it makes at once.
-    pub max_parallel_calls: Option<u32>,
+    /// Maximum number of calls at once.
+    pub max_parallel: Option<u32>,
 }
 
 /// The tools that a run may call.

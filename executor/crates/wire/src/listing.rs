@@ -212,7 +212,7 @@ fn named<'a>(tools: &[&'a Descriptor], query: &str) -> Vec<&'a Descriptor> {
     names.iter().map(find).collect::<Option<Vec<_>>>().unwrap_or_default()
 }
 
-/// How well a tool matches words: its name counts more than its description, a whole word more than a part.
+/// The score of a tool for words: its name counts more than its description, a whole word more than a part.
 fn score(tool: &Descriptor, query: &[String]) -> u32 {
     let name = tool.name.as_str();
     let name_words = words(name).collect::<Vec<_>>();

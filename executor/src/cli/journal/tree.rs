@@ -59,11 +59,15 @@ fn of_receipt(
         None if is_lost => (probe(history, *intent, depth)?, 0),
         None => (Vec::new(), 0),
     };
+    let decision = match listed.and_then(|call| call.decision) {
+        Some(decision) => Some(decision),
+        None => history.decision_of(*intent)?,
+    };
     Ok(Node {
         intent: *intent,
         ordinal: parent.as_ref().map(|parent| parent.ordinal),
         tool: tool.to_string(),
-        verdict: listed.and_then(|call| call.decision).map(Into::into),
+        verdict: decision.map(Into::into),
         status: outcome.end.status().as_str().to_owned(),
         duration_ms: Some(outcome.metrics.duration_ms()),
         calls: children,

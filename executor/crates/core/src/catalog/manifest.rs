@@ -5,7 +5,7 @@ use super::{CatalogError, Schema};
 use a2g_types::ident::ToolName;
 use a2g_types::limit::CallCeilings;
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
-use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities, DeclaredFilesystem};
+use a2g_types::tool::{CallTargets, Contract, DeclaredCalls, DeclaredCapabilities, DeclaredFilesystem};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -248,16 +248,7 @@ impl ToolManifest {
             result,
             idempotent,
         } = self;
-        let DeclaredCapabilities {
-            filesystem,
-            network,
-            memory,
-            cpu,
-            timeout,
-            calls,
-            max_calls,
-            max_parallel_calls,
-        } = capabilities;
+        let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
         let file = ManifestFile {
             name: name.as_str().to_owned(),
             title: title.clone(),
@@ -280,9 +271,9 @@ impl ToolManifest {
                 max_memory_mb: memory.map(MemoryLimit::mb),
                 max_cpu_percent: cpu.map(|cpu| u64::from(cpu.get())),
                 timeout_seconds: timeout.map(Timeout::seconds),
-                calls: calls.to_names(),
-                max_calls: max_calls.map(u64::from),
-                max_parallel_calls: max_parallel_calls.map(u64::from),
+                calls: calls.targets.to_names(),
+                max_calls: calls.max_calls.map(u64::from),
+                max_parallel_calls: calls.max_parallel.map(u64::from),
             },
             arguments: arguments.clone(),
             result: result.clone(),
@@ -341,13 +332,16 @@ impl CapabilitiesTable {
             memory: parse_in_range("max_memory_mb", max_memory_mb, MemoryLimit::from_mb)?,
             cpu: parse_in_range("max_cpu_percent", max_cpu_percent, CpuPercent::new)?,
             timeout: parse_in_range("timeout_seconds", timeout_seconds, Timeout::from_seconds)?,
-            calls: CallTargets::parse(&calls).map_err(|error| format!("`capabilities.calls`: {error}"))?,
-            max_calls: parse_in_range("max_calls", max_calls, parse_count(CallCeilings::MAX_CALLS))?,
-            max_parallel_calls: parse_in_range(
-                "max_parallel_calls",
-                max_parallel_calls,
-                parse_count(CallCeilings::MAX_PARALLEL),
-            )?,
+            calls: DeclaredCalls {
+                targets: CallTargets::parse(&calls)
+                    .map_err(|error| format!("`capabilities.calls`: {error}"))?,
+                max_calls: parse_in_range("max_calls", max_calls, parse_count(CallCeilings::MAX_CALLS))?,
+                max_parallel: parse_in_range(
+                    "max_parallel_calls",
+                    max_parallel_calls,
+                    parse_count(CallCeilings::MAX_PARALLEL),
+                )?,
+            },
         })
     }
 }

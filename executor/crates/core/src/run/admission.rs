@@ -158,7 +158,7 @@ impl Executor {
         if let Some(waiting) = self.escalations.pending_verdict(&call, self.clock.now())? {
             return Ok(IntentAnswer { verdict: Arc::new(waiting), receipt: None });
         }
-        let call = strip_parent_claim(call);
+        let call = without_parent_context(call);
         match self.governor {
             Governor::Local(..) => {}
             Governor::Remote(_) => sink.notify_waiting(),
@@ -330,7 +330,7 @@ impl Executor {
 }
 
 /// Removes the member `parent` from the context of a call from outside: only the executor says which run makes a call.
-fn strip_parent_claim(mut call: Call) -> Call {
+fn without_parent_context(mut call: Call) -> Call {
     if call.parent.is_none()
         && let Some(context) = &mut call.context
     {

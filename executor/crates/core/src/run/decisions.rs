@@ -41,8 +41,11 @@ const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
 /// Restores the intents of an earlier process. Records those that have expired since.
 pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Escalations {
     let (escalations, expired) = Escalations::new(journal.take_held(), now);
-    // Not awaited: an intent that has expired cannot be approved.
+    let (nested, expired): (Vec<_>, Vec<_>) =
+        expired.into_iter().partition(|escalated| escalated.call().parent.is_some());
+    // Not awaited: none of these intents can be approved.
     drop(record_end_of_wait(journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
+    drop(record_end_of_wait(journal, nested, Resolution::Cancelled, PARENT_ENDED, PARENT_ENDED, now));
     escalations
 }
 

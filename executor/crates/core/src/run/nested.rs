@@ -17,7 +17,7 @@ use a2g_sandbox::{
     CallAnswer, CallBackend, CallError, CallFuture, CallRequest, CallableTool, ToolDefinition,
 };
 use a2g_types::call::{Call, Door, ParentRun, Priority};
-use a2g_types::failure_message::{describe_failure, failure_details};
+use a2g_types::failure_message::{describe_failure, failure_details, layer_name};
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
 use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use a2g_types::memory::{self, Charge};
@@ -99,7 +99,7 @@ impl CallOutcome {
 }
 
 impl NestedCalls {
-    /// The calls of a run; `None` if its grant allows none.
+    /// The calls of a run; `None` if its tool declares none.
     pub(super) fn open(
         executor: &Arc<Executor>,
         call: &Call,
@@ -107,7 +107,7 @@ impl NestedCalls {
         sink: &RunEventSink,
     ) -> Option<Arc<Self>> {
         let grant = grant.calls();
-        grant.is_allowed().then(|| {
+        grant.is_declared().then(|| {
             Arc::new(Self {
                 executor: Arc::clone(executor),
                 parent: Parent {
@@ -168,10 +168,12 @@ impl NestedCalls {
         }
         let max = self.grant.max_calls();
         if state.count >= max.value {
-            return Err(CallError::exhausted(format!(
-                "this run has made all its {} calls (`max_calls`, set by {})",
-                max.value, max.layer
-            )));
+            let (max, layer) = (max.value, layer_name(max.layer));
+            return Err(CallError::exhausted(if max == 0 {
+                format!("this run may make no calls (`max_calls` is 0, set by {layer})")
+            } else {
+                format!("this run has made all its {max} calls (`max_calls`, set by {layer})")
+            }));
         }
         state.count += 1;
         let (ordinal, intent) = (state.count, self.parent.intent.nested(state.count));
@@ -246,15 +248,15 @@ impl NestedCalls {
             )));
         }
         let name = ToolName::parse(tool).map_err(|_| self.unknown_tool(tool))?;
-        let entry = self.executor.current_catalog().catalog.get(&name).is_some();
         // A tool that a policy refuses is refused and recorded like any call of it.
-        if !entry {
+        if self.executor.current_catalog().catalog.get(&name).is_none() {
             return Err(self.unknown_tool(tool));
         }
         self.grant.check(&name).map_err(|layer| {
             let message = format!(
-                "`{}` may not call `{name}`: its `calls`, set by {layer}, do not include that tool",
-                self.parent.tool
+                "`{}` may not call `{name}`: its `calls`, set by {}, do not include that tool",
+                self.parent.tool,
+                layer_name(layer)
             );
             CallError {
                 detail: detail(&json!({ "set_by": layer.as_str() })),

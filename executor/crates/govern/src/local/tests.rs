@@ -10,6 +10,7 @@ use a2g_types::call::{Door, Priority};
 use a2g_types::clock::ManualClock;
 use a2g_types::ident::ToolName;
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
+use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Manifest, NetworkRule, ResourceRule, RiskLevel, ToolRule};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -313,6 +314,38 @@ fn nothing_is_written_under_a_disk_limit() {
         (escalated.decision, escalated.conditions),
         (Decision::Escalate, vec!["read_only".to_owned()])
     );
+}
+
+#[test]
+fn limits_on_calls_become_conditions() {
+    let calls = |names: &[&str]| Some(CallTargets::parse(names).unwrap());
+    let cases = [
+        (None, None, vec![]),
+        (calls(&["*"]), None, vec![]),
+        (calls(&["*"]), Some(3), vec!["max_calls:3"]),
+        (calls(&["read_file", "a"]), None, vec!["calls:a", "calls:read_file"]),
+        (calls(&["a"]), Some(3), vec!["calls:a", "max_calls:3"]),
+        (calls(&[]), Some(3), vec!["max_calls:0"]),
+    ];
+    for (calls, max_calls, conditions) in cases {
+        let rule = ToolRule { calls, max_calls, ..rule() };
+        let verdict = governor(&[policy(None, &[("program", rule)])]).decide(&call("program", &json!({})));
+        let decision = if conditions.is_empty() { Decision::Approved } else { Decision::Conditional };
+        assert_eq!(verdict.decision, decision, "{conditions:?}");
+        assert_eq!(verdict.conditions, conditions);
+        assert!(verdict.conditions.iter().all(|condition| parse_condition(condition).is_ok()));
+    }
+}
+
+#[test]
+fn a_program_gets_all_paths_of_its_rule() {
+    let program = |grants_all_paths| {
+        let rule = ToolRule { grants_all_paths, ..trees() };
+        let arguments = json!({ "code": "/* no path */" });
+        governor(&[policy(None, &[("program", rule)])]).decide(&call("program", &arguments))
+    };
+    assert_eq!(program(true).manifest.filesystem_scope, ["/tmp/**", "/workspace/**"]);
+    assert!(program(false).manifest.filesystem_scope.is_empty());
 }
 
 #[test]

@@ -343,8 +343,12 @@ fn check_max(key: &'static str, value: u64, max: u64) -> Result<u64, InvalidValu
 }
 
 fn check_count(key: &'static str, value: u64, max: u64) -> Result<u32, InvalidValueError> {
-    // Every maximum of a count fits.
-    check_range(key, value, 0, max).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
+    check_range(key, value, 0, max).map(saturate)
+}
+
+/// A count, of which every maximum fits.
+fn saturate(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64, InvalidValueError> {
@@ -540,11 +544,12 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             },
             calls: CallCeilings {
                 max_calls: check_count("ceilings.max_calls", ceilings.max_calls, CallCeilings::MAX_CALLS)?,
-                max_parallel: check_count(
+                max_parallel: check_max(
                     "ceilings.max_parallel_calls",
                     ceilings.max_parallel_calls,
                     CallCeilings::MAX_PARALLEL,
-                )?,
+                )
+                .map(saturate)?,
                 max_depth: check_count(
                     "ceilings.max_call_depth",
                     ceilings.max_call_depth,

@@ -505,16 +505,7 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         is_idempotent,
         capabilities,
     } = tool;
-    let DeclaredCapabilities {
-        filesystem,
-        network,
-        memory,
-        cpu,
-        timeout,
-        calls,
-        max_calls,
-        max_parallel_calls,
-    } = capabilities;
+    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
     message::ToolMessage {
         name,
         title: title.as_deref(),
@@ -531,9 +522,9 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
             max_memory_mb: *memory,
             max_cpu_percent: *cpu,
             timeout_seconds: timeout.map(seconds),
-            calls: calls.to_names(),
-            max_calls: *max_calls,
-            max_parallel_calls: *max_parallel_calls,
+            calls: calls.targets.to_names(),
+            max_calls: calls.max_calls,
+            max_parallel_calls: calls.max_parallel,
         },
     }
 }

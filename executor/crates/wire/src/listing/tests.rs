@@ -1,4 +1,4 @@
-//! What a query finds, and how long answers are.
+//! The tools that a query finds, and the length of answers.
 
 use super::*;
 use crate::stubs::tests::tool;
@@ -43,7 +43,7 @@ fn a_query_finds_tools_by_words() {
         assert_eq!(answer.described, expected, "{query}");
         assert_eq!(answer, ask(&tools, query, None));
     }
-    // What a name selects alone still says what else there is.
+    // An answer with one tool, selected by its name, still counts the others.
     let answer = ask(&tools, "read_file", None);
     assert!(
         answer.text.ends_with("// Not described, ask for them by name: delete-file, copyFile, search_text\n")

@@ -40,7 +40,7 @@ pub enum Decider {
 }
 
 impl Decider {
-    /// What the person can do, as the end of a sentence.
+    /// The choices of the person, as the end of a sentence.
     pub(super) fn who(self) -> &'static str {
         match self {
             Self::PersonAtHost => {
@@ -51,7 +51,7 @@ impl Decider {
         }
     }
 
-    /// What else can be done, as a sentence after a space.
+    /// The other way to a decision, as a sentence after a space.
     pub(super) fn advice(self) -> &'static str {
         match self {
             Self::PersonAtHost => {

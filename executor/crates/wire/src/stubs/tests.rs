@@ -256,7 +256,7 @@ fn hostile_tool() -> Descriptor {
 fn texts_of_authors_stay_in_their_comments_and_strings() {
     let tool = hostile_tool();
     let script = Stub::new(&tool, Language::Javascript, 100_000).member;
-    // What is outside of strings and comments has none of the texts.
+    // None of the texts occurs outside of strings and comments.
     let mut code = String::new();
     let mut rest = script.as_str();
     while let Some(start) = rest.find(['"', '/']) {

@@ -21,19 +21,10 @@ pub(super) fn stub(tool: &Descriptor, arguments: &Shape, result: &Shape) -> Stub
 
 /// `true` if a call without arguments breaks the schema.
 fn needs_arguments(shape: &Shape) -> bool {
-    match shape {
-        Shape::Object(object) => object.fields.iter().any(|field| field.is_required),
-        Shape::Union(alternatives) => alternatives.iter().all(needs_arguments),
-        Shape::Unknown
-        | Shape::Null
-        | Shape::Boolean
-        | Shape::Integer
-        | Shape::Number
-        | Shape::Text
-        | Shape::Literal(_)
-        | Shape::List(_)
-        | Shape::Map(_) => false,
+    if let Shape::Union(alternatives) = shape {
+        return alternatives.iter().all(needs_arguments);
     }
+    matches!(shape, Shape::Object(object) if object.fields.iter().any(|field| field.is_required))
 }
 
 /// The name of a member.

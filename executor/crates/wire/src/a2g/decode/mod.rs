@@ -94,7 +94,7 @@ pub fn intent_id(params: &str) -> Result<IntentId, Fault> {
     Object::parse(params)?.require("intent_id")?.parse_with(IntentId::parse)
 }
 
-/// What `a2g/tools` asks for.
+/// The params of `a2g/tools`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolsParams {
     /// Every tool, with its schemas.

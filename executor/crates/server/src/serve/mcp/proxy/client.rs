@@ -92,7 +92,7 @@ fn find_cause<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Optio
     std::iter::successors(Some(error), |&error| next(error)).find_map(<dyn Error>::downcast_ref)
 }
 
-/// What to change if a connection cannot be made.
+/// The change to make if a connection cannot be made.
 fn connection_advice(error: &(dyn Error + 'static)) -> &'static str {
     match find_cause::<rustls::Error>(error) {
         Some(rustls::Error::InvalidMessage(_)) => ": if the port has no TLS, write `http://`",
