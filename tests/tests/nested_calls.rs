@@ -5,6 +5,7 @@
 
 mod ends;
 mod limits;
+mod programs;
 mod shown;
 
 use crate::harness::*;
@@ -34,9 +35,13 @@ impl Nest {
     }
 
     fn start_with(options: Options, fan_out: Tool) -> Self {
+        Self::start_in(options, Catalogue::empty().add(fan_out))
+    }
+
+    /// Starts with a catalogue to which the tools that are called are added.
+    fn start_in(options: Options, catalogue: Catalogue) -> Self {
         let governor = FakeGovernor::deciding(|call| Reply::Result(decide(call)));
-        let catalogue = Catalogue::empty().copy("read_file").copy("write_file");
-        let catalogue = catalogue.add(Tool::command("gate", GATE)).add(fan_out);
+        let catalogue = catalogue.copy("read_file").copy("write_file").add(Tool::command("gate", GATE));
         let executor = Executor::start(options.catalogue(&catalogue).governor(&governor.url()));
         let file =
             |name: &str, content: &str| std::fs::write(executor.workspace().join(name), content).unwrap();
@@ -130,8 +135,10 @@ fn decide(call: &Value) -> Value {
         _any => {}
     }
     let context = &call["context"];
-    if let Some(seconds) = context.get("timeout_seconds") {
-        verdict["capability_manifest"]["timeout_seconds"] = seconds.clone();
+    for limit in ["timeout_seconds", "max_memory_mb"] {
+        if let Some(value) = context.get(limit) {
+            verdict["capability_manifest"][limit] = value.clone();
+        }
     }
     if let Some(conditions) = context.get("conditions") {
         verdict["verdict"] = "CONDITIONAL".into();

@@ -32,14 +32,23 @@ export function makeTools(calls, loop) {
 }
 
 async function callTool(loop, name, input = {}, ...more) {
-  const text = argumentsText(name, input, more);
   const stack = here();
-  const outcome = await loop.start(name, text);
+  const outcome = await start(loop, name, input, more);
   if (outcome.tag === "ok") return JSON.parse(outcome.val);
   const error = toError(name, outcome.val);
   // The stack of the call in the program; that of the rejection would name this file.
   setOrigin(error, stack);
   throw error;
+}
+
+function start(loop, name, input, more) {
+  try {
+    return loop.start(name, argumentsText(name, input, more));
+  } catch (error) {
+    // The engine throws this text, and no Error.
+    if (error !== "out of memory") throw error;
+    throw new RangeError(`${name}: the arguments do not fit into the memory of this run: send less`);
+  }
 }
 
 function argumentsText(name, input, more) {

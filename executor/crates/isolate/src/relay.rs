@@ -25,7 +25,7 @@ use a2g_sandbox::egress::{
     Body, ConnectFuture, EgressError, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, NetworkError,
     NetworkSession, SendFuture, Timeouts,
 };
-use a2g_sandbox::{CallAnswer, CallBackend, CallError, CallFuture, CallRequest};
+use a2g_sandbox::{CallAnswer, CallBackend, CallError, CallFuture, CallRequest, MAX_ARGUMENT_BYTES};
 use a2g_types::limit::NetworkBudgets;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -60,8 +60,6 @@ const MAX_HEAD_FRAME_BYTES: usize = 8 * MAX_HEAD_BYTES;
 /// Maximum number of streams that a child may open in addition to its run's requests and connections.
 // The server refuses all of these streams; the limit is for a guest that retries without end.
 const MAX_REJECTED_STREAMS: u32 = 1024;
-/// Maximum size of the arguments of a nested call, in bytes.
-const MAX_ARGUMENT_BYTES: usize = 8 << 20;
 /// Maximum size of the answer to a request about other tools, in bytes.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 /// Maximum number of requests about other tools that a child may make in addition to its run's calls: questions, and

@@ -20,6 +20,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use tokio::task::JoinHandle;
 
+/// Maximum size of the arguments of a call, in bytes: that of a message from outside, if nothing is configured.
+pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
 /// Maximum size of the results that a run has not taken, in bytes.
 // They are memory of the host, which the guest's memory limit does not cover.
 const MAX_HELD_BYTES: usize = 16 << 20;

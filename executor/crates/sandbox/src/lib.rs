@@ -77,7 +77,8 @@ mod walk;
 
 pub use artifact::{Artifact, ArtifactError, Code, ModuleCompiler, is_component};
 pub use calls::{
-    CallAnswer, CallBackend, CallError, CallFuture, CallRequest, CallableTool, Calls, ToolDefinition,
+    CallAnswer, CallBackend, CallError, CallFuture, CallRequest, CallableTool, Calls, MAX_ARGUMENT_BYTES,
+    ToolDefinition,
 };
 pub use events::{Event, EventSink};
 pub use termination::Abort;

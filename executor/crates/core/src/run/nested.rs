@@ -14,7 +14,8 @@ use crate::catalog::Tool;
 use a2g_capability::{CallGrant, Grant};
 use a2g_runtime::spawn;
 use a2g_sandbox::{
-    CallAnswer, CallBackend, CallError, CallFuture, CallRequest, CallableTool, ToolDefinition,
+    CallAnswer, CallBackend, CallError, CallFuture, CallRequest, CallableTool, MAX_ARGUMENT_BYTES,
+    ToolDefinition,
 };
 use a2g_types::call::{Call, Door, ParentRun, Priority};
 use a2g_types::failure_message::{describe_failure, failure_details, layer_name};
@@ -37,7 +38,7 @@ const MAX_QUESTIONS: u32 = 10_000;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The bounds of a call's arguments.
 const ARGUMENT_BOUNDS: JsonBounds =
-    JsonBounds { max_bytes: 8 << 20, max_depth: 64, max_tree_bytes: 64 << 20 };
+    JsonBounds { max_bytes: MAX_ARGUMENT_BYTES, max_depth: 64, max_tree_bytes: 64 << 20 };
 
 /// The calls of one run.
 pub(super) struct NestedCalls {

@@ -1,0 +1,71 @@
+//! The calls of programs: the table of calls through both interpreters.
+
+use super::{Nest, cases, with_context, word};
+use crate::harness::*;
+use serde_json::{Value, json};
+
+/// Makes the calls of its input one after another, then one with more arguments than a call may have, and returns their
+/// codes.
+const PYTHON: &str = r#"
+result = []
+def make(tool, arguments):
+    try:
+        tools.call(tool, arguments)
+        result.append("")
+    except ToolError as error:
+        result.append(error.code)
+for call in input:
+    make(call["tool"], call["arguments"])
+make("write_file", {"path": "/workspace/long", "content": "a" * (1 << 20)})
+"#;
+const JAVASCRIPT: &str = r#"
+const codes = [];
+async function make(tool, parameters) {
+  try {
+    await tools[tool](parameters);
+    codes.push("");
+  } catch (error) {
+    codes.push(error.code);
+  }
+}
+for (const call of input) await make(call.tool, call.arguments);
+await make("write_file", { path: "/workspace/long", content: "a".repeat(1 << 20) });
+return codes;
+"#;
+
+fn check(interpreter: &str, code: &str) {
+    if !tools().join(interpreter).exists() {
+        println!("skipped: {interpreter} is not built");
+        return;
+    }
+    let nest = Nest::start_in(Options::new(), Catalogue::empty().copy(interpreter));
+    let calls = cases().into_iter().map(|(call, ..)| call).collect::<Vec<_>>();
+    let call = intent(interpreter, json!({ "code": code, "input": calls }));
+    let call = with_context(call, json!({ "max_memory_mb": 128 }));
+    let answer = nest.approving(|| nest.ask(&call));
+    let report = &result(&answer)["report"];
+    assert_eq!(report["status"], "SUCCESS", "{answer}");
+    let listed = report["calls"]["list"].as_array().expect("calls");
+    let codes = report["result"]["result"].as_array().expect("codes");
+    // A call with too many arguments is refused before it is a call.
+    assert_eq!((listed.len(), codes.len()), (calls.len(), calls.len() + 1), "{report}");
+    for ((call, verdict, status, code), (listed, found)) in cases().iter().zip(listed.iter().zip(codes)) {
+        let expected = if verdict.is_empty() { Value::Null } else { json!(verdict) };
+        let seen =
+            (&listed["tool"], listed.get("verdict").cloned().unwrap_or_default(), &listed["status"], found);
+        assert_eq!(seen, (&call["tool"], expected, &json!(status), &json!(code)), "{call}");
+    }
+    assert_eq!((codes.last(), nest.executor.file("long")), (Some(&json!("invalid_arguments")), None));
+    let asked = nest.asked().iter().filter(|call| word(call) == "long").count();
+    assert_eq!(asked, 0, "the governor was asked about arguments that no call may have");
+}
+
+#[test]
+fn calls_from_python_are_as_direct_ones() {
+    check("run_python", PYTHON);
+}
+
+#[test]
+fn calls_from_javascript_are_as_direct_ones() {
+    check("run_javascript", JAVASCRIPT);
+}
