@@ -1,4 +1,5 @@
-//! The catalogue as code: what a model reads before it can call one of 500 tools, and what it never reads.
+//! The catalogue as code: the bytes that a model reads before it can call one of 500 tools, and the tools that are hidden
+//! from it.
 
 use crate::callers::{List, agent, assert_unusable, rpc};
 use crate::harness::*;

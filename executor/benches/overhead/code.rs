@@ -1,4 +1,4 @@
-//! (i): what a program costs over a trivial tool, and a nested call over the same call from outside.
+//! (i): the cost of a program over a trivial tool, and of a nested call over the same call from outside.
 //!
 //! Every run has a process of its own, and the journal is on the disk. The last table replays one task without a model:
 //! eight calls in one program, and the same eight calls by the agent.

@@ -1,4 +1,4 @@
-"""Tests of run_python's own modules under the machine's Python, with calls that nobody governs."""
+"""Tests of run_python's own modules under the machine's Python, with a fake of the interface `calls`."""
 
 import dataclasses
 import json
