@@ -261,7 +261,7 @@ fn a_subscription_has_the_changes_of_tasks_that_its_caller_may_see() {
         let mut message = with_tasks(request(70, "subscriptions/listen", filter));
         let capabilities = &mut message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
         capabilities["elicitation"] = json!({});
-        let mut messages = stream(&executor, &[("Authorization", &bearer(token))], &message);
+        let mut messages = stream(executor, &[("Authorization", &bearer(token))], &message);
         let first = messages.next().expect("an acknowledgement");
         assert_eq!(first["method"], "notifications/subscriptions/acknowledged", "{first}");
         (first["params"]["notifications"].clone(), messages)
