@@ -402,7 +402,7 @@ fn exit_codes_distinguish_failure_refusal_and_limit() {
 fn a_refusal_names_the_command_line_option_to_change() {
     let place = CommandFolder::new();
     place.expect("run nothing", 3, &["`nothing`: `a2g-executor tool list` lists"]);
-    place.expect(r#"run read_file --arguments {"path":5}"#, 3, &["(argument `path`)"]);
+    place.expect(r#"run read_file --arguments {"path":5}"#, 3, &["`path`: the value is not of type"]);
     let outside = [
         "denied /workspace/a (outside_scope, once)",
         "`--scope` grants access to files; the configuration allows `/workspace/**`",

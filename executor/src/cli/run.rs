@@ -157,15 +157,14 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
     })
 }
 
-/// Rewords a fault whose message relies on the JSON pointer, or names a method of a protocol; `None` for any other.
+/// Rewords a fault whose message names a method of a protocol; `None` for any other.
 fn refusal_message(refusal: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
-    let Fault::InvalidParams { message, pointer } = refusal else { return None };
-    if pointer == "/tool" {
-        let nearest = did_you_mean(tool, tools.iter().map(|known| known.name.as_str()));
-        return Some(format!("there is no tool `{tool}`{nearest}: `a2g-executor tool list` lists the tools"));
+    let Fault::InvalidParams { message: _, pointer } = refusal else { return None };
+    if pointer != "/tool" {
+        return None;
     }
-    let argument = pointer.strip_prefix("/arguments/")?;
-    Some(format!("{message} (argument `{}`)", one_line(argument)))
+    let nearest = did_you_mean(tool, tools.iter().map(|known| known.name.as_str()));
+    Some(format!("there is no tool `{tool}`{nearest}: `a2g-executor tool list` lists the tools"))
 }
 
 fn policy_governor(path: &Path, tools_runtime: &ToolRuntime) -> anyhow::Result<LocalGovernor> {

@@ -13,7 +13,7 @@ use a2g_govern::{
 use a2g_journal::{ClaimResult, IntentSummary};
 use a2g_types::call::{Call, ContextSignature};
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, ToolName, did_you_mean};
+use a2g_types::ident::{AgentDid, ToolName, did_you_mean, excerpt};
 use a2g_types::memory;
 use a2g_types::outcome::{End, Receipt};
 use a2g_types::verdict::{Proof, Verdict};
@@ -244,8 +244,12 @@ impl Executor {
             }
         };
         result.map_err(|violation| {
-            let message =
-                format!("the arguments do not match the schema of `{}`: {}", call.tool, violation.message);
+            let argument = violation.pointer.strip_prefix('/');
+            let argument = argument.map_or_else(String::new, |argument| format!("`{}`: ", excerpt(argument)));
+            let message = format!(
+                "the arguments do not match the schema of `{}`: {argument}{}",
+                call.tool, violation.message
+            );
             Fault::invalid(format!("/arguments{}", violation.pointer), message)
         })
     }

@@ -13,7 +13,7 @@ use crate::listing::{Listing, ToolStubs};
 use crate::to_raw;
 use a2g_types::failure_message;
 use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
-use a2g_types::ident::{IntentId, ToolName, excerpt};
+use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::json::JsonText;
 use a2g_types::outcome::{LogLine, Receipt};
 use a2g_types::tool::Descriptor;
@@ -512,11 +512,7 @@ fn failure_data(receipt: &Receipt) -> Value {
 fn refusal_parts(fault: &Fault) -> (String, Value) {
     match fault {
         Fault::InvalidParams { message, pointer } => {
-            // A model reads the text only.
-            let argument = pointer.strip_prefix("/arguments/");
-            let at =
-                argument.map_or_else(String::new, |argument| format!(" (argument `{}`)", excerpt(argument)));
-            (format!("{message}{at}"), json!({ "ran": false, "pointer": pointer }))
+            (message.clone(), json!({ "ran": false, "pointer": pointer }))
         }
         Fault::ToolUnavailable { tool, message } => {
             (message.clone(), json!({ "ran": false, "tool": tool.as_str() }))
