@@ -110,6 +110,31 @@ fn a_compilation_ends_at_its_limits_and_names_the_limit() {
     assert!(!added && said.contains("cannot be compiled"), "{said}");
 }
 
+/// What the pool has no room for is refused before it can be called, with the number of the module and the bound.
+#[test]
+fn a_module_beyond_the_pool_is_refused_with_both_numbers() {
+    let of_module =
+        |fields: &str| format!("(module (memory (export \"memory\") 1) {fields} (func (export \"_start\")))");
+    let of_component = |module: &str, instances: usize| {
+        let instances = "(core instance (instantiate $m))".repeat(instances);
+        format!("(component (core module $m {module}) {instances})")
+    };
+    let global = "(global v128 (v128.const i32x4 0 0 0 0))";
+    for (wat, numbers) in [
+        (of_module("(table 100001 funcref)"), ["100001", "100000"]),
+        (of_module(&"(table 1 funcref)".repeat(65)), ["65", "64"]),
+        (of_module(&"(memory 1)".repeat(16)), ["17", "16"]),
+        (of_module(&global.repeat(600_000)), ["9600240", "8388608"]),
+        (of_component("", 65), ["65", "64"]),
+        (of_component("(memory 1)", 17), ["17", "16"]),
+        (of_component("(table 1 funcref) (table 1 funcref)", 33), ["66", "64"]),
+    ] {
+        let (added, said) = add(&Tool::command("large", &wat), "");
+        let is_exact = numbers.iter().all(|number| said.contains(number)) && !said.contains("/proc/");
+        assert!(!added && is_exact, "{numbers:?}: {said}");
+    }
+}
+
 /// `describe` is the tool's own code: it has a process of its own, some memory and some seconds.
 #[test]
 fn an_endless_or_oversized_tool_description_is_refused() {

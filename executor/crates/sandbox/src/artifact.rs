@@ -124,18 +124,25 @@ fn proc_path(file: &File) -> String {
               private cache, after checking on the open file that this user owns it and no other user may write \
               it, in a memory file that is sealed against changes"
 )]
-pub(super) fn load_module(engine: &Engine, compiled: &File) -> wasmtime::Result<Module> {
-    let module = unsafe { Module::deserialize_file(engine, proc_path(compiled)) }?;
+pub(super) fn load_module(engine: &Engine, compiled: &File) -> Result<Module, ArtifactError> {
+    let module = unsafe { Module::deserialize_file(engine, proc_path(compiled)) }.map_err(load_error)?;
     // wasmtime would otherwise create the image at the first run, in a process that may no longer be able to do so.
-    module.initialize_copy_on_write_image()?;
+    module.initialize_copy_on_write_image().map_err(load_error)?;
     Ok(module)
 }
 
 #[allow(unsafe_code, reason = "see `load_module`")]
-pub(super) fn load_component(engine: &Engine, compiled: &File) -> wasmtime::Result<Component> {
-    let component = unsafe { Component::deserialize_file(engine, proc_path(compiled)) }?;
-    component.initialize_copy_on_write_image()?;
+pub(super) fn load_component(engine: &Engine, compiled: &File) -> Result<Component, ArtifactError> {
+    let component =
+        unsafe { Component::deserialize_file(engine, proc_path(compiled)) }.map_err(load_error)?;
+    component.initialize_copy_on_write_image().map_err(load_error)?;
     Ok(component)
+}
+
+/// The root cause has the number of the module and the bound of the pool; the contexts around it only have the path of
+/// the open file.
+fn load_error(error: wasmtime::Error) -> ArtifactError {
+    ArtifactError::Load(error.root_cause().to_string().into())
 }
 
 /// The contract that a module with these exports was most likely written for, and the exports that suggest it.

@@ -405,11 +405,11 @@ impl Sandbox {
     /// Loads and links the output of a [`ModuleCompiler`].
     ///
     /// # Errors
-    /// [`ArtifactError::Load`] when the bytes were compiled for another engine, [`ArtifactError::Unlinkable`]
-    /// when the module imports something that is not linked or lacks the export of its contract.
+    /// [`ArtifactError::Load`] when the bytes were compiled for another engine, or the module needs more than the pool
+    /// has for one execution; [`ArtifactError::Unlinkable`] when the module imports something that is not linked or
+    /// lacks the export of its contract.
     pub fn load(&self, code: Code<'_>) -> Result<Artifact, ArtifactError> {
         let Code { module, component, componentised, contract } = code;
-        let load = |error: wasmtime::Error| ArtifactError::Load(error.into());
         let prepared = if component {
             match contract {
                 Contract::Command => PreparedGuest::ComponentCommand(self.component_command(module)?),
@@ -418,7 +418,7 @@ impl Sandbox {
                 }
             }
         } else {
-            let module = artifact::load_module(&self.engine, module).map_err(load)?;
+            let module = artifact::load_module(&self.engine, module)?;
             let exports = module.exports().map(|export| export.name()).collect::<Vec<_>>();
             let contract_mismatch = artifact::contract_mismatch(contract, &exports);
             match contract {
@@ -461,8 +461,7 @@ impl Sandbox {
         contract: Contract,
         wrap: impl Fn(InstancePre<StoreState>) -> wasmtime::Result<P>,
     ) -> Result<NetworkVariants<P>, ArtifactError> {
-        let component = artifact::load_component(&self.engine, compiled)
-            .map_err(|error| ArtifactError::Load(error.into()))?;
+        let component = artifact::load_component(&self.engine, compiled)?;
         let component_type = component.component_type();
         let exports = component_type.exports(&self.engine).map(|(name, _)| name).collect::<Vec<_>>();
         let contract_mismatch = artifact::contract_mismatch(contract, &exports);
