@@ -321,7 +321,7 @@ impl NestedCalls {
                 let decision = Some(answer.verdict.decision);
                 match answer.receipt {
                     Some(receipt) => CallOutcome::of_receipt(decision, &receipt),
-                    None => self.await_decision(intent, decision).await,
+                    None => self.await_decision(intent, &tool, decision).await,
                 }
             }
             Err(fault) => {
@@ -336,12 +336,17 @@ impl NestedCalls {
     }
 
     /// Waits until a person has decided, and the call has run.
-    async fn await_decision(&self, intent: IntentId, decision: Option<Decision>) -> CallOutcome {
+    async fn await_decision(
+        &self,
+        intent: IntentId,
+        tool: &ToolName,
+        decision: Option<Decision>,
+    ) -> CallOutcome {
         let refused = |error| CallOutcome { decision, ..CallOutcome::refused(error) };
         match self.executor.await_outcome(intent).await {
             Ok(Some(receipt)) => CallOutcome::of_receipt(decision, &receipt),
             Ok(None) => refused(match self.executor.denial(intent) {
-                Ok(Some(fault)) => refusal(&fault, intent, &self.parent.tool),
+                Ok(Some(fault)) => refusal(&fault, intent, tool),
                 Ok(None) | Err(_) => CallError {
                     detail: detail(
                         &json!({ "intent_id": intent.to_string(), "blocked_by": "escalation_pending" }),
@@ -353,7 +358,7 @@ impl NestedCalls {
                     )
                 },
             }),
-            Err(fault) => refused(refusal(&fault, intent, &self.parent.tool)),
+            Err(fault) => refused(refusal(&fault, intent, tool)),
         }
     }
 
@@ -483,7 +488,7 @@ fn facts_of(receipt: &Receipt) -> Value {
     facts.into()
 }
 
-/// The error for a call that ended with a fault.
+/// The error for a call of `tool` that ended with a fault.
 fn refusal(fault: &Fault, intent: IntentId, tool: &ToolName) -> CallError {
     let intent_id = intent.to_string();
     let error = |code, message: &str, mut facts: Value| {
