@@ -100,7 +100,7 @@ impl CallOutcome {
 }
 
 impl NestedCalls {
-    /// The calls of a run; `None` if its tool declares none.
+    /// The calls of a run; `None` if it may have none.
     pub(super) fn open(
         executor: &Arc<Executor>,
         call: &Call,
