@@ -4,8 +4,8 @@
 //! reserve(agent) ─▶ Place: the intent waits or runs ─ acquire_slot() ─▶ ExecutionSlot: a guest may run
 //!        └─▶ CapacityError: the executor closes, the queue is full, or the agent's share of the queue is full
 //! ```
-//! An agent that exceeds its share delays only itself: no more of its waiters are eligible for a slot than its share has
-//! free slots. Among the waiters of one agent, and among all agents with eligible waiters, the higher priority goes
+//! An agent that exceeds its share delays only itself: no more of its waiters are eligible for a slot than its share
+//! has free slots. Among the waiters of one agent, and among all agents with eligible waiters, the higher priority goes
 //! first, and within one priority the earlier arrival. A priority gives no agent more slots than its share.
 //!
 //! No waiter starves: after [`MAX_OVERTAKES`] slots given to a higher priority ahead of an earlier arrival, one slot
