@@ -356,8 +356,8 @@ fn start_relay(execution: &Execution) -> Result<(RelayGuard, Option<UnixStream>)
     if services.network.is_none() && services.calls.is_none() {
         return Ok((RelayGuard(None), None));
     }
-    // These runs have an additional socket pair. On the child's channel, bodies would be JSON, the limit on output would
-    // apply to them, and the loop that supervises the run would have to read them.
+    // These runs have an additional socket pair. On the child's channel, bodies would be JSON, the limit on output
+    // would apply to them, and the loop that supervises the run would have to read them.
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
