@@ -209,7 +209,8 @@ impl StandingPolicies {
         }
     }
 
-    /// Returns `true` if an agent may use a tool with some arguments, as far as its policy says.
+    /// Returns `true` if the agent's policy allows the tool at all, or it has no policy. A call may still be refused
+    /// for its arguments.
     #[must_use]
     pub fn may_reach(&self, agent: &AgentDid, tool: &ToolName) -> bool {
         match self.state_of(agent) {

@@ -405,8 +405,8 @@ pub(super) fn close_intent(open_intents: &OpenIntents, intent: IntentId, stage: 
     }
 }
 
-/// The hash of a call's agent, tool, arguments and parent. Members are hashed in the order of their names, so that their order
-/// in the message is irrelevant.
+/// The hash of a call's agent, tool, arguments and parent. Members are hashed in the order of their names, so that
+/// their order in the message is irrelevant.
 pub(super) fn content_hash(call: &Call) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in [call.agent.as_str(), call.tool.as_str()] {
@@ -416,7 +416,7 @@ pub(super) fn content_hash(call: &Call) -> [u8; 32] {
     }
     hash_object(&call.arguments, &mut hasher);
     if let Some(parent) = &call.parent {
-        // A call from outside with the same id is another call.
+        // A call from outside with the same id and arguments is then a conflict, not a repeat.
         hasher.update(b"nested");
         hasher.update(parent.intent.as_bytes());
     }
