@@ -181,8 +181,8 @@ fn calls_on_a_slot(config: &Config) -> u32 {
 }
 
 impl ToolRuntime {
-    /// Sets up capacity for `concurrent` runs with the calls that run on their slots, and for as many runs again that are
-    /// stuck in a host call.
+    /// Sets up capacity for `concurrent` runs with the calls that run on their slots, and for as many runs again that
+    /// are stuck in a host call.
     pub(super) fn new(
         config: &Config,
         concurrent: u32,

@@ -115,8 +115,8 @@ impl Governor {
         DecisionRight::of_governor()
     }
 
-    /// Returns `false` if this governor denies every call of an agent with a tool, as far as the executor knows: another
-    /// governor does not publish its policies.
+    /// Returns `false` if this governor denies every call of an agent with a tool, as far as the executor knows:
+    /// another governor does not publish its policies.
     #[must_use]
     pub fn may_reach(&self, agent: &AgentDid, tool: &ToolName) -> bool {
         match self {

@@ -23,8 +23,8 @@ pub(super) enum RecordedState {
     Waiting(WaitingIntent),
     /// A person approved the intent, and it has not started.
     Approved(WaitingIntent, record::DecisionBody),
-    /// The intent was cancelled, revoked or not decided in time, and may be sent again with the same content, whose hash
-    /// this is. Nobody who saw it wait approves anything else under its id.
+    /// The intent was cancelled, revoked or not decided in time, and may be sent again with the same content, whose
+    /// hash this is. Nobody who saw it wait approves anything else under its id.
     Withdrawn(Hash),
     /// A person denied the intent.
     Denied(DeniedIntent),

@@ -211,8 +211,8 @@ impl Config {
         self.check_private_paths().map_err(|error| error.at_path(origin, "", 0))
     }
 
-    /// Checks that the catalogue has no tool whose name the executor needs for itself. Tools may be added at any time, so
-    /// this is for the start and for each reload.
+    /// Checks that the catalogue has no tool whose name the executor needs for itself. Tools may be added at any time,
+    /// so this is for the start and for each reload.
     ///
     /// # Ambient Authority
     /// Looks at the catalogue's folder.

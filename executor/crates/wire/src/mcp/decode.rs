@@ -418,8 +418,8 @@ fn session_version(name: &str) -> Option<&'static str> {
     [Revision::Session.as_str(), EARLIER].into_iter().find(|known| *known == name)
 }
 
-/// Returns `true` for a revision that a request of a session may name in its header. Clients name 2025-03-26, too, which
-/// is the default of that header.
+/// Returns `true` for a revision that a request of a session may name in its header. Clients name 2025-03-26, too,
+/// which is the default of that header.
 #[must_use]
 pub fn is_session_version(name: &str) -> bool {
     const DEFAULT: &str = "2025-03-26";

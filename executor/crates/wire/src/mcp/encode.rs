@@ -31,7 +31,8 @@ pub const INSTRUCTIONS: &str = "Each call is decided by a governor and runs in a
      time that the governor grants. A result with `isError` says what was refused or which limit was reached, and what to \
      change. `resources/read` has the receipts and artifacts of earlier calls. Prompts, sampling and roots are not \
      offered.";
-/// The time for which a client may use a list of tools, in milliseconds. A client that listens learns of changes at once.
+/// The time for which a client may use a list of tools, in milliseconds. A client that listens learns of changes at
+/// once.
 const LIST_TTL_MS: u64 = 60_000;
 /// The time for which a client may use what the server says of itself, in milliseconds.
 const DISCOVER_TTL_MS: u64 = 3_600_000;
@@ -161,8 +162,8 @@ impl ResultEncoder {
         self.respond_map(id, Map::new())
     }
 
-    /// The response to `tools/list`: a page of the tools that the caller may use, sorted by name, or of those that stand
-    /// for them.
+    /// The response to `tools/list`: a page of the tools that the caller may use, sorted by name, or of those that
+    /// stand for them.
     #[must_use]
     pub fn tools<'a>(
         self,
@@ -582,7 +583,8 @@ pub fn log_message(tool: &ToolName, line: &LogLine) -> String {
     notify("notifications/message", &json!({ "level": level, "logger": tool.as_str(), "data": line.message }))
 }
 
-/// `notifications/subscriptions/acknowledged`, with the notifications that will be sent: of the tasks, those of `tasks`.
+/// `notifications/subscriptions/acknowledged`, with the notifications that will be sent: of the tasks, those of
+/// `tasks`.
 #[must_use]
 pub fn acknowledged(id: &Id, filter: &SubscriptionFilter, tasks: &[IntentId]) -> String {
     let SubscriptionFilter { tools_list_changed, resources_list_changed, tasks: _ } = filter;

@@ -1,6 +1,6 @@
-//! The HTTP headers of 2026-07-28 that repeat parts of a message, so that proxies can route without reading it. A header
-//! that contradicts the message is refused: a proxy may have decided by it. Clients write them with `mirror_request` and
-//! `mirror_arguments`.
+//! The HTTP headers of 2026-07-28 that repeat parts of a message, so that proxies can route without reading it. A
+//! header that contradicts the message is refused: a proxy may have decided by it. Clients write them with
+//! `mirror_request` and `mirror_arguments`.
 
 use super::decode::ClientRequest;
 use super::fault::McpError;

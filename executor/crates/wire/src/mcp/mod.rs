@@ -1,8 +1,8 @@
 //! Model Context Protocol for a server that offers tools, in the revisions 2026-07-28 and 2025-11-25.
 //!
-//! A request of 2026-07-28 carries its revision and the client's capabilities in `_meta`; one of 2025-11-25 belongs to a
-//! session that `initialize` opened. The modules convert messages for both, and [`headers`] compares the HTTP headers of
-//! 2026-07-28 with the message that they describe.
+//! A request of 2026-07-28 carries its revision and the client's capabilities in `_meta`; one of 2025-11-25 belongs to
+//! a session that `initialize` opened. The modules convert messages for both, and [`headers`] compares the HTTP headers
+//! of 2026-07-28 with the message that they describe.
 
 pub mod content;
 pub mod decode;

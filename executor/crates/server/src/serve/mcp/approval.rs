@@ -5,8 +5,8 @@
 //!                └─ 2025-11-25 ─▶ `elicitation/create` on the call's stream ─ answer ─▶ decision ─▶ call again
 //! ```
 //! A caller that may decide gets a form with the decision. Any other gets one that says who decides, and whose answer
-//! only continues the wait or withdraws the call. No answer starts a run by itself: the decision goes to the core, which
-//! applies it once, and the call is sent again under the same intent.
+//! only continues the wait or withdraws the call. No answer starts a run by itself: the decision goes to the core,
+//! which applies it once, and the call is sent again under the same intent.
 
 use a2g_core::run::Executor;
 use a2g_govern::{Caller, Role};
@@ -46,7 +46,8 @@ impl States {
         Self { sealer, latest: Mutex::default() }
     }
 
-    /// Makes the state for the next answer about an intent, in place of earlier ones. `None` if too many intents have one.
+    /// Makes the state for the next answer about an intent, in place of earlier ones. `None` if too many intents have
+    /// one.
     pub(super) fn issue(
         &self,
         owner: StateOwner<'_>,
@@ -72,8 +73,8 @@ impl States {
     /// Uses a state up.
     ///
     /// # Errors
-    /// [`McpError::StateRejected`] if the state is not the latest one of its intent, was used, has expired, or belongs to
-    /// another caller or tool.
+    /// [`McpError::StateRejected`] if the state is not the latest one of its intent, was used, has expired, or belongs
+    /// to another caller or tool.
     pub(super) fn redeem(
         &self,
         owner: StateOwner<'_>,
@@ -223,8 +224,8 @@ pub(super) struct Elicitor {
 }
 
 impl Elicitor {
-    /// Sends a question and waits for its answer; `None` if the client cannot answer. Dropping the future tells the client
-    /// that the answer is not wanted any more.
+    /// Sends a question and waits for its answer; `None` if the client cannot answer. Dropping the future tells the
+    /// client that the answer is not wanted any more.
     pub(super) async fn ask(&self, params: &Value) -> Option<ReceivedAnswer> {
         let (number, answer) = self.questions.add()?;
         let _open = OpenQuestion { elicitor: self, number };

@@ -1,5 +1,5 @@
-//! The door as a protected resource of OAuth 2.1: how a client that shows no token, or one without a scope, learns where to
-//! get another (RFC 9728, RFC 6750).
+//! The door as a protected resource of OAuth 2.1: how a client that shows no token, or one without a scope, learns
+//! where to get another (RFC 9728, RFC 6750).
 
 use crate::serve::auth::{UNAUTHENTICATED, challenge};
 use crate::serve::http::CheckedHost;

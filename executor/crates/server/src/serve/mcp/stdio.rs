@@ -88,7 +88,8 @@ pub async fn serve_mcp_stdio(
         drop(conversation);
         read
     };
-    // Both tasks run on the worker threads, where calls are answered: this thread would have to be woken for each message.
+    // Both tasks run on the worker threads, where calls are answered: this thread would have to be woken for each
+    // message.
     let tasks = executor.sessions();
     let (read, written) = tokio::join!(tasks.spawn(reading), tasks.spawn(write_lines(lines)));
     flatten(read).and(flatten(written))
