@@ -32,7 +32,7 @@ pub struct Ceilings {
     pub output: OutputLimit,
     /// `true` if runs may use the network.
     pub network: bool,
-    /// The hosts that a run with a network may reach. Without a list of allowed hosts, none.
+    /// The hosts that a run with a network may reach. Without a list of allowed hosts, it may reach none.
     pub hosts: HostClaims,
     /// The network budgets of one run.
     pub network_budgets: NetworkBudgets,

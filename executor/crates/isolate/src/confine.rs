@@ -436,7 +436,7 @@ pub(super) fn conditional_calls() -> Result<[(libc::c_long, Vec<SeccompRule>); 4
         SeccompRule::new(conditions.iter().map(condition).collect::<Result<_, _>>()?)
     };
     let masked = |mask: i32| MaskedEq(u64::from(mask.cast_unsigned()));
-    // `RLIMIT_DATA` counts private mappings only: shared, growing or huge ones would escape it.
+    // `RLIMIT_DATA` counts only private mappings: shared, growing or huge ones would escape it.
     let mapping = libc::MAP_TYPE | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
     let fcntl = [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
     let fcntl = fcntl.iter().map(|command| rule(&[(1, Eq, *command)]));
@@ -457,7 +457,7 @@ pub(super) fn unshare_network() -> Result<bool, ConfineError> {
     if unshare(libc::CLONE_NEWNET) {
         return Ok(true);
     }
-    // A process without root needs a user namespace too, which maps its user to itself.
+    // A process without root also needs a user namespace, which maps its user to itself.
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     if !unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) {
         return Ok(false);

@@ -702,7 +702,7 @@ fn serve_stream(
             EgressResult::Ok(body)
         };
         let result = work.await;
-        // Before the last frame: the child may open its next call as soon as it has received that.
+        // Dropped before the last frame: the child may open its next call as soon as it has received that frame.
         drop(permit);
         match (result, kind) {
             (Err(refusal), _) => send(encode_json_frame(FrameKind::Refused, stream, &refusal)),

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// Attempts of a run beyond one for each waiting child.
+/// The number of attempts of a run in addition to one for each waiting child.
 const MAX_ATTEMPTS: usize = 3;
 /// Maximum time for the kernel to tear down a killed process.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -208,7 +208,7 @@ impl Supervisor {
         let mut start_cpu = None;
         let mut report = None;
         let end = loop {
-            // Not `biased`, so that a child that never stops sending reaches its deadline.
+            // The `select!` is not `biased`, so that a child that never stops sending reaches its deadline.
             let message = tokio::select! {
                 message = child.channel.receive() => message,
                 stop = await_stop(execution) => break stop.into(),

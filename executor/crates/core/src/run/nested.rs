@@ -47,7 +47,7 @@ pub(super) struct NestedCalls {
     grant: CallGrant,
     sink: RunEventSink,
     state: Mutex<CallLog>,
-    /// One permit for each call that may be made at once.
+    /// One permit for each simultaneous call.
     at_once: Semaphore,
     /// The parent's slot, for one of its calls.
     slot: Arc<Semaphore>,
@@ -143,7 +143,7 @@ impl NestedCalls {
     /// Stops all calls and returns their record. Call this after the parent has been removed from the active runs.
     pub(super) async fn close(&self) -> CallUsage {
         {
-            // Under the lock of the log, so that a call is either counted before, or refused.
+            // Set under the lock of the log, so that a call is either counted before, or refused.
             let _log = self.state.lock();
             self.has_ended.send_replace(true);
         }
