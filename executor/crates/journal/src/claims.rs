@@ -23,7 +23,7 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
-/// How far an intent has got, from the queue to its receipt.
+/// The stage of an intent, from the queue to its receipt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stage {
     /// The intent waits for a slot.
@@ -60,7 +60,7 @@ pub enum StageSource {
     Final(Stage),
 }
 
-/// Whether [`Journal::claim`] reserved the intent.
+/// The result of [`Journal::claim`].
 #[derive(Debug)]
 pub enum ClaimResult {
     /// The intent is claimed. The caller has to finish or release it.
@@ -69,7 +69,7 @@ pub enum ClaimResult {
     Known(KnownIntent),
 }
 
-/// Whether a run may begin.
+/// The result of [`Journal::start`].
 #[derive(Debug)]
 pub enum StartResult {
     /// The run may begin: its start is on the disk.
