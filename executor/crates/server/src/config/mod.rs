@@ -75,7 +75,7 @@ pub struct Config {
     pub tls: Option<TlsSettings>,
     /// Size and depth limits of a message.
     pub bounds: JsonBounds,
-    /// `Host` names that are accepted besides loopback names and the address of the port.
+    /// `Host` names that are accepted in addition to loopback names and the address of the port.
     pub allowed_hosts: Vec<String>,
     /// `Origin` values that are accepted. A request without one does not come from a web page.
     pub allowed_origins: Vec<String>,
@@ -186,7 +186,7 @@ impl Config {
     /// The default configuration.
     ///
     /// # Errors
-    /// If the defaults do not fit this machine, such as if there is no home folder.
+    /// If the defaults do not fit this machine, for example without a home folder.
     pub fn without_file() -> Result<Self, ConfigError> {
         Self::parse("", Path::new("the defaults"), Path::new("."))
     }

@@ -213,7 +213,7 @@ pub(super) struct TaskHandle {
     pub(super) id: IntentId,
     record: watch::Sender<Arc<TaskRecord>>,
     updates: broadcast::Sender<Arc<TaskUpdate>>,
-    /// The caller that asked to stop the task; `None` if nobody has.
+    /// The caller that asked to stop the task; `None` if no caller has.
     stop: watch::Sender<Option<Arc<str>>>,
     /// `true` once the run has ended and its receipt waits for space in the journal.
     waits_for_space: watch::Sender<bool>,
