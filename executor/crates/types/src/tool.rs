@@ -157,7 +157,7 @@ impl CallTargets {
         }
     }
 
-    /// The tools that both include.
+    /// The tools of either side.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         match (self, other) {
