@@ -115,7 +115,7 @@ fn resource() -> Resource {
     Resource::builder().with_service_name(env!("CARGO_PKG_NAME")).build()
 }
 
-/// The HTTP client of the collector, used on the exporter's thread only.
+/// The HTTP client of the collector, used only on the exporter's thread.
 #[derive(Debug)]
 struct CollectorClient {
     runtime: Runtime,

@@ -164,7 +164,7 @@ fn join_names(names: &[&str], max_bytes: usize) -> (String, usize) {
     (joined, 0)
 }
 
-/// A tool, and how well it matches.
+/// A tool and its score.
 type Ranked<'a> = (&'a Descriptor, u32);
 
 /// The tools that are described, by score and then by length of the stub. A stub that does not fit is left out, never

@@ -173,7 +173,7 @@ fn is_same(sent: &str, value: &Value) -> bool {
     }
 }
 
-/// The annotated arguments of a schema that are reachable by `properties` alone: header names and paths.
+/// The annotated arguments of a schema that are reachable only by `properties`: header names and paths.
 fn annotated_arguments(schema: &Value) -> Vec<(&str, Vec<&str>)> {
     let mut found = Vec::new();
     let mut open: Vec<(&Value, Vec<&str>)> = vec![(schema, Vec::new())];

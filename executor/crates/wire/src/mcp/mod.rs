@@ -35,8 +35,8 @@ impl Revision {
     /// Every revision, the latest first.
     pub const ALL: [Self; 2] = [Self::Stateless, Self::Session];
 
-    /// Returns `true` for a schema that a tool's definition may have as `outputSchema`: any in 2026-07-28, and one of
-    /// objects in 2025-11-25.
+    /// Returns `true` for a schema that a tool's definition may have as `outputSchema`: any in 2026-07-28, and only one
+    /// that describes an object in 2025-11-25.
     pub(crate) fn allows_output_schema(self, schema: &Value) -> bool {
         match self {
             Self::Stateless => true,

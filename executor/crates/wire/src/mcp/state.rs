@@ -1,4 +1,4 @@
-//! `requestState`: what a client carries from the question about a call to its answer.
+//! `requestState`: the text that a client carries from the question about a call to its answer.
 //!
 //! The client can neither read nor change it: the state is sealed with AES-256-GCM, and the caller and the tool are
 //! authenticated with it. The server keeps the nonce of the latest state of each intent, which makes a state

@@ -113,7 +113,7 @@ impl Shape {
             (Self::Unknown, shape) | (shape, Self::Unknown) => shape,
             (Self::Object(first), Self::Object(second)) => Self::Object(first.merge(second)),
             (Self::Map(_), object @ Self::Object(_)) => object,
-            // An alternative is usually narrower than what is said of all of them.
+            // An alternative is usually narrower than the type that applies to all of them.
             (
                 Self::Null
                 | Self::Boolean
@@ -146,7 +146,7 @@ impl Shape {
 }
 
 impl Object {
-    /// The members of both.
+    /// The members of either object; a common member has both types.
     fn merge(mut self, other: Self) -> Self {
         for field in other.fields {
             match self.fields.iter_mut().find(|own| own.name == field.name) {
@@ -373,7 +373,7 @@ impl<'a> Reader<'a> {
         object
     }
 
-    /// The description next to a reference, or where it leads.
+    /// The description next to a reference, or at its target.
     fn doc(&self, schema: &'a Value) -> String {
         let text = |schema: &'a Value| {
             let texts = ["description", "title"].into_iter().filter_map(|key| schema.get(key)?.as_str());
