@@ -111,7 +111,7 @@ impl Supervisor {
         let max_parallel = execution.grant().calls().max_parallel().value;
         request.job.max_parallel_calls = execution.calls().backend().map_or(0, |_| max_parallel);
         let mut last_error = String::new();
-        // All waiting children may have been killed at once.
+        // All waiting children may have been killed at the same time.
         for _ in 0..self.pool.waiting().saturating_add(MAX_ATTEMPTS) {
             let result = match prepared.take() {
                 Some(prepared) => self.supervise(prepared, execution).await,

@@ -129,7 +129,7 @@ pub struct Config {
     pub mounts: Mounts,
     /// Egress settings, for runs with a network.
     pub egress: EgressSettings,
-    /// Certificates that are trusted besides the machine's own.
+    /// Certificates that are trusted in addition to the machine's own.
     pub ca_file: Option<PathBuf>,
     /// The doors besides A2G.
     pub doors: Doors,
@@ -346,7 +346,7 @@ fn check_count(key: &'static str, value: u64, max: u64) -> Result<u32, InvalidVa
     check_range(key, value, 0, max).map(saturate)
 }
 
-/// A count, of which every maximum fits.
+/// A count whose every maximum fits.
 fn saturate(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

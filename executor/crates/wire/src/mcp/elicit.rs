@@ -197,7 +197,7 @@ pub fn elicitation_request(number: u64, params: &Value) -> String {
     to_raw(&request).get().to_owned()
 }
 
-/// The notification that a request of the server needs no answer any more.
+/// The notification that a request of the server no longer needs an answer.
 #[must_use]
 pub fn elicitation_cancelled(number: u64) -> String {
     notify(

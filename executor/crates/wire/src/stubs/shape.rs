@@ -249,7 +249,8 @@ impl<'a> Reader<'a> {
         if is_nullable { Shape::union([shape, Shape::Null]) } else { shape }
     }
 
-    /// The shape that a schema has besides its alternatives, with them: each gets the members that all have in common.
+    /// The shape of a schema without its alternatives, combined with them: each gets the members that all have in
+    /// common.
     fn narrow(&mut self, own: Shape, alternatives: Shape) -> Shape {
         let Shape::Union(shapes) = &alternatives else { return own.both(alternatives) };
         if !matches!(own, Shape::Object(_)) {
