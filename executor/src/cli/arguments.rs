@@ -246,7 +246,8 @@ pub(super) struct Mcp {
     /// The journal's file
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub(super) journal: Option<PathBuf>,
-    /// List every tool, or as `code` what a program needs to find and call them. Default: `doors.mcp.listing`, else tools
+    /// List every tool, or as `code` what a program needs to find and call them. Default: `doors.mcp.listing`, else
+    /// tools
     #[arg(long, value_name = "FORM")]
     pub(super) listing: Option<ListingForm>,
     /// Forward messages to the running server at this URL (`https://HOST:PORT/mcp`) instead of starting one

@@ -1,6 +1,6 @@
 //! `caller new`, `caller list`, `caller remove`: the list of callers.
 //!
-//! A token is printed once, on standard output only, and stored nowhere.
+//! A token is printed once, only on standard output, and stored nowhere.
 
 use super::UsageError;
 use super::arguments::{Caller, CallersFile, Setup};

@@ -1,5 +1,5 @@
-//! `journal list|show|verify|export|prune`; the other commands have their own files. A list has one line for each entry,
-//! in local time; JSON has the whole entry, in UTC.
+//! `journal list|show|verify|export|prune`; the other commands have their own files. A list has one line for each
+//! entry, in local time; JSON has the whole entry, in UTC.
 
 mod copies;
 mod records;

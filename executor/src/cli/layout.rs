@@ -1,7 +1,7 @@
 //! Layout of lists: a table if it fits; otherwise rows with the last column below each entry; and if these do not fit
 //! either, each column on its own line.
 //!
-//! Lines are broken at spaces only, so that a path, an id or a name can be copied whole. A single word that is wider
+//! Lines are broken only at spaces, so that a path, an id or a name can be copied whole. A single word that is wider
 //! than the screen is left to the terminal.
 
 use super::output::{columns, one_line, supports_colours};

@@ -8,9 +8,10 @@
 //! ```
 //! The id of the root span is derived from the intent's id as well, so that a process that only delivers the report,
 //! after a restart, can name the parent of its span. `tracing-opentelemetry` can derive neither of these two ids, which
-//! is why spans are created here. The caller's own trace is therefore a link of the intent's span, and not its parent. The SDK queues spans and sends them from its own thread: while the collector is
-//! unreachable, spans are lost, but no run is delayed. Sampling is left to the collector: the root span is exported
-//! after its children, so a decision about it would come too late for them.
+//! is why spans are created here. The caller's own trace is therefore a link of the intent's span, and not its parent.
+//! The SDK queues spans and sends them from its own thread: while the collector is unreachable, spans are lost, but no
+//! run is delayed. Sampling is left to the collector: the root span is exported after its children, so a decision about
+//! it would come too late for them.
 
 use a2g_sandbox::egress::client_config;
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -114,7 +115,7 @@ fn resource() -> Resource {
     Resource::builder().with_service_name(env!("CARGO_PKG_NAME")).build()
 }
 
-/// The HTTP client of the collector, used on the exporter's thread only.
+/// The HTTP client of the collector, used only on the exporter's thread.
 #[derive(Debug)]
 struct CollectorClient {
     runtime: Runtime,

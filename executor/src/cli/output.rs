@@ -1,4 +1,4 @@
-//! Text output. Colours are used on terminals only, and never with `NO_COLOR`.
+//! Text output. Colours are used only on terminals, and never with `NO_COLOR`.
 //!
 //! All output is escaped, so that text of a tool, a guest or a report cannot control the terminal.
 

@@ -116,7 +116,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
     let governor = Governor::Local(Arc::new(local), Arc::default());
     let loaded = tools_runtime.load(&config, 1).await?;
     let egress = tools_runtime.egress(&config)?;
-    // In memory: no caller can repeat the intent later, and the report is printed.
+    // The journal is in memory: no caller can repeat the intent later, and the report is printed.
     let journal = Journal::in_memory();
     let clock = Arc::clone(&tools_runtime.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));

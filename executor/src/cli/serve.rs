@@ -141,7 +141,7 @@ pub(super) fn run(config: &Config, granter: Granter, launch: Launch) -> anyhow::
     let cgroup_guard = CgroupGuard::create(config);
     let result = runtime.block_on(serve(config, &cgroup_guard, run_as, granter, launch));
     match result {
-        // Does not wait for threads, because a guest that is stuck in a host call keeps its thread.
+        // This does not wait for threads, because a guest that is stuck in a host call keeps its thread.
         Ok(()) => runtime.shutdown_background(),
         // Leaked on purpose: dropping the runtime would make the timers of its tasks panic, and the panic would look
         // like the cause. The tasks end with the process.
@@ -367,7 +367,7 @@ async fn serve(
     }
     #[cfg(feature = "mcp")]
     if let Transport::McpStdio(_) = &transport {
-        // Independent of the log's level: each of several processes has another journal.
+        // Printed at every level of the log: each of several processes has another journal.
         note(format_args!("the journal of this process is {}", one_line(journal_path.display())));
     }
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
@@ -560,7 +560,7 @@ fn abort_broken(executor: &Executor, reason: &BrokenError) -> anyhow::Error {
     anyhow::anyhow!("{}; see `docs/operations.md`", ErrorChain(reason))
 }
 
-/// Checks that a port without authentication is reachable from this machine only.
+/// Checks that a port without authentication is reachable only from this machine.
 fn check_reach(config: &Config) -> Result<(), super::UsageError> {
     if config.callers.is_some() || config.listen.is_local() {
         return Ok(());

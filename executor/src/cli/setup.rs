@@ -175,14 +175,14 @@ pub(super) struct ToolRuntime {
 
 /// The number of calls that can share the slot of a run in this process: each run lends it to one of its calls.
 fn calls_on_a_slot(config: &Config) -> u32 {
-    // Address space is reserved for all of them, so none where every run has a process of its own.
+    // Address space is reserved for all of them, so it is 0 if every run has a process of its own.
     let runs_inline = config.isolation == Isolation::Inline || !config.inline_tools.is_empty();
     if runs_inline { config.ceilings.calls.max_depth } else { 0 }
 }
 
 impl ToolRuntime {
-    /// Sets up capacity for `concurrent` runs with the calls that run on their slots, and for as many runs again that are
-    /// stuck in a host call.
+    /// Sets up capacity for `concurrent` runs with the calls that run on their slots, and for as many runs again that
+    /// are stuck in a host call.
     pub(super) fn new(
         config: &Config,
         concurrent: u32,

@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-// A flag at run time, because a private constructor would be accessible to this whole crate, and a sealed trait to
-// every crate that implements it.
+// This is a flag at run time, because a private constructor would be accessible to this whole crate, and a sealed trait
+// to every crate that implements it.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The right to make a [`Grant`](super::Grant) with the limits of a verdict. It cannot be copied.

@@ -70,7 +70,7 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
     }
 }
 
-/// Parses digits only: `+5`, ` 5`, `5.0` and `5e1` are rejected.
+/// Parses only digits: `+5`, ` 5`, `5.0` and `5e1` are rejected.
 fn parse_number(text: &str) -> Option<u64> {
     let digits_only = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if digits_only { text.parse().ok() } else { None }

@@ -4,8 +4,8 @@
 //! consume any number of components. The same automaton answers three questions: whether the path matches, whether
 //! anything below it can match, and whether everything below it does. Names are matched by character: `?` is one
 //! character of any alphabet, not one byte.
-// Not globset, which answers only the first question, and whose `?` is one byte: a blocked `?.key` would not match
-// `ß.key`.
+// globset is not used: it answers only the first question, and its `?` is one byte, so that a blocked `?.key` would not
+// match `ß.key`.
 
 use super::scope::ScopeError;
 use std::cmp::Ordering;

@@ -32,7 +32,7 @@ pub struct Ceilings {
     pub output: OutputLimit,
     /// `true` if runs may use the network.
     pub network: bool,
-    /// The hosts that a run with a network may reach. Without a list of allowed hosts, none.
+    /// The hosts that a run with a network may reach. Without a list of allowed hosts, it may reach none.
     pub hosts: HostClaims,
     /// The network budgets of one run.
     pub network_budgets: NetworkBudgets,
@@ -42,7 +42,7 @@ pub struct Ceilings {
     pub access: Access,
     /// The other host resources that one run may hold and consume.
     pub budgets: Budgets,
-    /// The calls of other tools by one run.
+    /// The limits on one run's calls to other tools.
     pub calls: CallCeilings,
 }
 
@@ -86,7 +86,7 @@ pub struct Grant {
     calls: CallGrant,
 }
 
-/// The calls of other tools that a run may make.
+/// The calls to other tools that a run may make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallGrant {
     targets: BTreeSet<(Layer, CallTargets)>,
@@ -96,7 +96,8 @@ pub struct CallGrant {
 }
 
 impl CallGrant {
-    /// No calls. Also the form in a guest's process, which sends its calls to the server for a decision.
+    /// No calls: for a run without access, and for a guest's process, which sends its calls to the server for a
+    /// decision.
     fn none() -> Self {
         let none = cap_with_ceiling(0, None);
         Self { targets: BTreeSet::new(), max_calls: none, max_parallel: none, max_depth: 0 }
@@ -112,7 +113,8 @@ impl CallGrant {
         }
     }
 
-    /// `true` if the tool declares calls. They may all be refused: each refusal then names the layer that refuses it.
+    /// `true` if the run may have calls: the tool declares some, and no layer sets the number of parallel calls to 0.
+    /// All of them may still be refused; each refusal then names the layer that refuses it.
     #[must_use]
     pub fn is_declared(&self) -> bool {
         let declares_none =
@@ -139,7 +141,7 @@ impl CallGrant {
         self.max_calls
     }
 
-    /// Maximum number of calls at once, with the layer that set it.
+    /// Maximum number of simultaneous calls, with the layer that set it.
     #[must_use]
     pub fn max_parallel(&self) -> Bound<u32> {
         self.max_parallel
@@ -176,8 +178,8 @@ impl Deref for GrantView {
     }
 }
 
-/// The serialized form of a grant for another process; see [`super::handover`]. It omits the hosts that the run may
-/// reach: the server checks each network request against its own copy of the grant.
+/// The serialized form of a grant for another process; see [`super::handover`]. It omits the reachable hosts and the
+/// calls: the server checks both against its own copy of the grant.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct GrantTransfer {
     memory: Bound<MemoryLimit>,
@@ -406,7 +408,7 @@ impl Grant {
         self.budgets
     }
 
-    /// The calls of other tools that the run may make. None in a guest's process, which sends its calls to the server
+    /// The calls to other tools that the run may make. None in a guest's process, which sends its calls to the server
     /// for a decision.
     #[must_use]
     pub fn calls(&self) -> &CallGrant {

@@ -91,7 +91,7 @@ mod tests {
         let same_folder = folder();
         let permit = parse(&text).receive(folders).unwrap();
         assert!(parse(&text).receive(same_folder).is_none(), "a process receives one permit");
-        // The reachable hosts are not sent: the server decides about them.
+        // The reachable hosts are not sent: the server decides on them.
         assert!(grant.reach().allowed_patterns().next().is_some());
         assert!(permit.grant().reach().allowed_patterns().next().is_none());
         assert_eq!(permit.grant().network(), grant.network());

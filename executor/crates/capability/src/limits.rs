@@ -37,7 +37,7 @@ pub struct Claims {
     pub calls: Option<CallTargets>,
     /// Maximum number of calls of the run.
     pub max_calls: Option<u32>,
-    /// Maximum number of calls at once.
+    /// Maximum number of simultaneous calls.
     pub max_parallel_calls: Option<u32>,
 }
 

@@ -409,7 +409,7 @@ impl<L> Admitted<L> {
         self.expires_at
     }
 
-    /// The id of the verdict's proof, if there was one. The proof is valid for this call alone, so its id must be
+    /// The id of the verdict's proof, if there was one. The proof is valid only for this call, so its id must be
     /// remembered until [`Self::keep_until`].
     #[must_use]
     pub fn proof_id(&self) -> Option<&ProofId> {

@@ -1,7 +1,7 @@
 //! The strings in a call's arguments, each with its presumed role.
 //!
 //! A governor does not have a tool's schema, so it guesses from a value's key and first byte whether the value is a
-//! path. The guess only allows early and clear refusals: the grant alone determines what a guest can reach.
+//! path. The guess only allows early and clear refusals: only the grant determines the files that a guest can reach.
 
 use serde_json::{Map, Value};
 use std::borrow::Cow;

@@ -218,7 +218,7 @@ impl Token {
         Ok(Self(Zeroizing::new(format!("{TOKEN_PREFIX}{}", *digits))))
     }
 
-    /// The secret text, for the caller alone.
+    /// The secret text, which only the caller may get.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -348,8 +348,8 @@ enum AllowedAgents {
     These(BTreeSet<AgentDid>),
 }
 
-/// The right to decide about escalated intents. Only [`Caller::decision_right`] and [`Governor::decision_right`]
-/// construct one.
+/// The right to decide on escalated intents. Only [`Caller::decision_right`] and [`Governor::decision_right`] construct
+/// one.
 ///
 /// [`Governor::decision_right`]: crate::Governor::decision_right
 #[derive(Debug)]
@@ -411,7 +411,7 @@ impl Caller {
         roles.iter().any(|role| self.roles.contains(role))
     }
 
-    /// The caller's right to decide about escalated intents, if it has the role `approver` or `governor`. A token whose
+    /// The caller's right to decide on escalated intents, if it has the role `approver` or `governor`. A token whose
     /// scope names tools decides nothing: an approval would run tools that the scope does not reach.
     #[must_use]
     pub fn decision_right(&self) -> Option<DecisionRight<'_>> {

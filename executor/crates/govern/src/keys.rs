@@ -204,7 +204,7 @@ impl TrustedKeys {
     }
 }
 
-/// A key pair for signing. `Debug` prints its id only.
+/// A key pair for signing. `Debug` prints only its id.
 pub struct KeyPair {
     private: SigningKey,
     public: TrustedKey,

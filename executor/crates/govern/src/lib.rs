@@ -109,14 +109,14 @@ impl Governor {
         }
     }
 
-    /// The right of the governor itself to decide about the intents that it has escalated.
+    /// The right of the governor itself to decide on the intents that it has escalated.
     #[must_use]
     pub fn decision_right(&self) -> DecisionRight<'static> {
         DecisionRight::of_governor()
     }
 
-    /// Returns `false` if this governor denies every call of an agent with a tool, as far as the executor knows: another
-    /// governor does not publish its policies.
+    /// Returns `false` if this governor denies every call of the tool by the agent, as far as the executor knows:
+    /// another governor does not publish its policies.
     #[must_use]
     pub fn may_reach(&self, agent: &AgentDid, tool: &ToolName) -> bool {
         match self {

@@ -49,7 +49,7 @@ impl ReportLog {
             known: RecentDigests::default(),
         };
         if writer.is_file {
-            // A file that cannot be read, such as one with write permission only, yields no known lines.
+            // A file that cannot be read, such as one with only write permission, yields no known lines.
             writer.is_truncated = writer.known.read(path).unwrap_or(false);
         }
         let (sender, receiver) = channel();

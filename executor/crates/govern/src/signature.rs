@@ -22,7 +22,7 @@ const WINDOW: Duration = Duration::seconds(300);
 /// Maximum number of remembered nonces. Only holders of the key can add one.
 const MAX_NONCES: usize = 200_000;
 
-/// How the text of the key file becomes the key.
+/// The conversion of the key file's text to the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyForm {
     /// The 64 hexadecimal digits as ASCII, as in the SDKs for Python and TypeScript.
@@ -36,7 +36,7 @@ pub enum KeyForm {
 pub struct SignatureSettings {
     /// The file with the shared secret: 64 hexadecimal digits in lower case.
     pub key_file: PathBuf,
-    /// How the file's text becomes the key.
+    /// The conversion of the file's text to the key.
     pub key_form: KeyForm,
     /// `true` if signers escape non-ASCII characters, as Python's `json` does.
     pub escape_non_ascii: bool,

@@ -3,8 +3,8 @@
 //! ```text
 //! (none) ── g2a/policy ─▶ active ── g2a/revoke ─▶ revoked ── g2a/policy ─▶ active
 //! ```
-//! An agent without a standing policy is bound by the other layers alone. A revoked agent is rejected until a
-//! new policy arrives. A tool whose rule cannot be enforced exactly is refused.
+//! An agent without a standing policy is bound only by the other layers. A revoked agent is rejected until a new policy
+//! arrives. A tool whose rule cannot be enforced exactly is refused.
 //!
 //! This module grants nothing: its result is the limits of one layer, which `a2g_capability::Grant` intersects with
 //! those of the other layers.
@@ -143,8 +143,8 @@ impl StandingPolicies {
         }
     }
 
-    /// Revokes the capabilities of one agent, or of all, until a new policy arrives. Agents without a policy can be
-    /// revoked too.
+    /// Revokes the capabilities of one agent, or of all, until a new policy arrives. An agent without a policy can also
+    /// be revoked.
     pub fn revoke(&self, agent: Option<&AgentDid>) {
         let mut table = self.table.write();
         match agent {
@@ -209,7 +209,8 @@ impl StandingPolicies {
         }
     }
 
-    /// Returns `true` if an agent may use a tool with some arguments, as far as its policy says.
+    /// Returns `true` if the agent's policy allows the tool at all, or it has no policy. A call may still be refused
+    /// for its arguments.
     #[must_use]
     pub fn may_reach(&self, agent: &AgentDid, tool: &ToolName) -> bool {
         match self.state_of(agent) {

@@ -44,7 +44,7 @@ const MIN_SWEEP_DELAY: Duration = Duration::from_millis(50);
 /// The longest delay between these attempts.
 const MAX_SWEEP_DELAY: Duration = Duration::from_secs(1);
 /// The period of the CPU quota, in microseconds.
-// The kernel's maximum. In a shorter period, the quota could stop a guest that the throttle still lets run.
+// It is the kernel's maximum. In a shorter period, the quota could stop a guest that the throttle still lets run.
 const PERIOD_US: u64 = 1_000_000;
 /// Maximum number of attempts to remove a group whose processes were killed.
 const MAX_REMOVAL_ATTEMPTS: u32 = 100;
@@ -485,7 +485,7 @@ impl Group {
             write(&memory_limit, &memory_bytes.to_string())?;
             *kernel_limit = Some(memory_bytes);
         }
-        // An unchanged quota is written too, because the write starts a new period. Without it, a run of a few
+        // An unchanged quota is also written, because the write starts a new period. Without it, a run of a few
         // milliseconds at 1 % stood still for most of a second: the previous run had used up the period's quota.
         write(&cpu_limit, &quota)
     }

@@ -89,7 +89,7 @@ pub(super) struct Job {
     pub(super) permit: Handover,
     /// `true` if the run has a network.
     pub(super) network: bool,
-    /// Maximum number of calls of other tools at once; 0 if the run may make none.
+    /// Maximum number of simultaneous calls to other tools; 0 if the run may make none.
     pub(super) max_parallel_calls: u32,
     /// The user that the child changes to; `None` keeps the zygote's.
     pub(super) user: Option<User>,
@@ -225,7 +225,7 @@ pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option
 
 /// Waits for the signal to begin; `false` when the other side has closed the connection.
 pub(super) fn wait_for_begin(socket: &UnixStream) -> Result<bool> {
-    // Not `recv`: the child is already confined, and `read` is the only receiving system call that it may make.
+    // `recv` is not used: the child is already confined, and `read` is the only receiving system call that it may make.
     let mut signal = [0];
     loop {
         match read(socket, &mut signal) {

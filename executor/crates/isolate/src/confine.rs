@@ -1,4 +1,4 @@
-//! The kernel's restrictions of a child, which hold even if the engine is compromised.
+//! The kernel's restrictions on a child, which hold even if the engine is compromised.
 //!
 //! ```text
 //! prepare ─▶ confine_zygote ─ fork ─▶ confine_waiting ─ confine_aux_thread (ticker) ─ job ─▶ apply ─▶ guest
@@ -221,15 +221,15 @@ impl Confinement {
     /// fails unless every such thread has called this.
     ///
     /// # Errors
-    /// [`ConfineError`] when the kernel has Landlock and refuses it.
+    /// [`ConfineError`] if an available control fails.
     pub fn confine_aux_thread(&self) -> Result<(), ConfineError> {
         // Landlock restricts only the thread that requests it, and a compromised engine controls every thread.
         if self.landlock {
             restrict_folders(&[])?;
         }
         // The kernel stores the user per thread. This thread needs no file, so it changes to `nobody` without waiting
-        // for the job, which names the guest's user. The C library would change all threads by a signal, for which a
-        // child would need another system call.
+        // for the job, which names the guest's user. The C library is not used for it: it signals all threads to change
+        // theirs, with a system call that the filter forbids.
         if self.changes_users.load(Ordering::SeqCst) {
             become_user(User::NOBODY)?;
         }
@@ -240,9 +240,9 @@ impl Confinement {
     }
 
     /// Confines a child that has its job, as the last step before the guest: to the folders of `roots`, to the private
-    /// memory that a guest with the limits `memory` and `output` needs, to the rights of `user` (without one, to the
-    /// rights over files), and to the system calls that a running guest needs. Any other system call ends the process
-    /// with `SIGSYS`.
+    /// memory that a guest with the limits `memory` and `output` needs, to the rights of `user` (if it is `None`, to
+    /// the zygote's capabilities over files), and to the system calls that a running guest needs. Any other system call
+    /// ends the process with `SIGSYS`.
     ///
     /// A folder that the sandbox itself opens again has to be among the roots.
     ///
@@ -436,7 +436,7 @@ pub(super) fn conditional_calls() -> Result<[(libc::c_long, Vec<SeccompRule>); 4
         SeccompRule::new(conditions.iter().map(condition).collect::<Result<_, _>>()?)
     };
     let masked = |mask: i32| MaskedEq(u64::from(mask.cast_unsigned()));
-    // `RLIMIT_DATA` counts private mappings only: shared, growing or huge ones would escape it.
+    // `RLIMIT_DATA` counts only private mappings: shared, growing or huge ones would escape it.
     let mapping = libc::MAP_TYPE | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
     let fcntl = [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
     let fcntl = fcntl.iter().map(|command| rule(&[(1, Eq, *command)]));
@@ -457,7 +457,7 @@ pub(super) fn unshare_network() -> Result<bool, ConfineError> {
     if unshare(libc::CLONE_NEWNET) {
         return Ok(true);
     }
-    // A process without root needs a user namespace too, which maps its user to itself.
+    // A process without root also needs a user namespace, which maps its user to itself.
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     if !unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) {
         return Ok(false);
@@ -656,7 +656,7 @@ pub fn support() -> Support {
         unprivileged_user: if !rustix::process::geteuid().is_root() {
             Ok("this user is not root".to_owned())
         } else if may_change_users() {
-            Ok("each run has the user that owns its folders, unless that is root (`config check` shows where it is)"
+            Ok("each run has the user that owns its folders, unless the owner is root (`config check` lists such folders)"
                 .to_owned())
         } else {
             Err(format!(

@@ -20,7 +20,7 @@ pub enum ChildError {
     /// The reason that the zygote or the child sent.
     #[error("{0}")]
     Reported(String),
-    /// How the child ended, as the kernel reports it.
+    /// The end of the child, as the kernel reports it.
     #[error("{0}")]
     Ended(String),
     /// A child that was to describe its tool sent a message of another kind.

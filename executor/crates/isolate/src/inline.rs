@@ -45,8 +45,8 @@ impl Inline {
     ) -> Outcome {
         let (sandbox, guest_execution) = (Arc::clone(&self.sandbox), execution.clone());
         let runtime = tokio::runtime::Handle::current();
-        // `block_in_place` and not `spawn_blocking`: the guest starts on the current worker, whose other tasks move to
-        // another one, and does not wait for another thread to wake up.
+        // This uses `block_in_place` and not `spawn_blocking`: the guest starts on the current worker, whose other
+        // tasks move to another one, and does not wait for another thread to wake up.
         let guest = spawn::spawn_run_task(async move {
             tokio::task::block_in_place(|| {
                 runtime.block_on(sandbox.execute(&artifact, permit, input, &guest_execution))

@@ -8,12 +8,16 @@
 //!   Credit            ◀─ each side ─▶                     bytes were consumed, so as many may be sent
 //!   StopSending       ◀──────────────                     the rest of the upload is not read
 //! ```
-//! A stream is a request with its response; a name look-up, which has heads only; a request about other tools, whose
-//! upload has the arguments and whose download has the answer as JSON; or a connection, whose directions end
-//! independently, and which lives until the child aborts it or the server refuses it. A frame is a kind, the number
-//! of a stream, a length and that many bytes. At most [`WINDOW_BYTES`] of a stream's direction are sent but not yet
-//! consumed. The server bounds everything that a child sends, and closes the connection with all its streams at the
-//! first invalid frame.
+//! A stream is one of these:
+//! - a request with its response;
+//! - a name look-up, which has only heads;
+//! - a request about other tools, whose upload is the arguments and whose download is the answer as JSON;
+//! - a connection, whose directions end independently, and which lives until the child aborts it or the server refuses
+//!   it.
+//!
+//! A frame is a kind, the number of a stream, a length and that many bytes. In each direction of a stream, at most
+//! [`WINDOW_BYTES`] are in flight: sent, but not yet consumed. The server bounds everything that a child sends, and
+//! closes the connection with all its streams at the first invalid frame.
 //!
 //! In the child, one thread reads the socket. It is started before the process is confined: afterwards no thread can be
 //! started, and `read` is the only receiving system call that is allowed.
@@ -48,7 +52,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Maximum number of bytes of a stream that are in flight in one direction.
+/// Maximum number of bytes that are in flight in one direction of a stream.
 const WINDOW_BYTES: usize = 256 << 10;
 /// Maximum number of bytes in one `Data` frame.
 const MAX_CHUNK_BYTES: usize = 64 << 10;
@@ -57,7 +61,7 @@ const MAX_CHUNK_BYTES: usize = 64 << 10;
 const MIN_FRAME_COST: usize = 1 << 10;
 /// Maximum number of bytes in a frame with a head. As JSON, a head may be longer than in HTTP.
 const MAX_HEAD_FRAME_BYTES: usize = 8 * MAX_HEAD_BYTES;
-/// Maximum number of streams that a child may open in addition to its run's requests and connections.
+/// Maximum number of streams that a child may open in addition to those that its run's budgets allow.
 // The server refuses all of these streams; the limit is for a guest that retries without end.
 const MAX_REJECTED_STREAMS: u32 = 1024;
 /// Maximum size of the answer to a request about other tools, in bytes.
@@ -277,7 +281,7 @@ fn weight(bytes: usize) -> usize {
 /// A body that arrives over the socket, in chunks.
 struct BodyStream {
     chunks: mpsc::UnboundedReceiver<EgressResult<Bytes>>,
-    /// The cost of chunks that were consumed, but for which no credit was returned yet.
+    /// The cost of the chunks that have been consumed but not yet credited.
     pending_credit: usize,
     /// The cost at which credit is returned.
     credit_threshold: usize,
@@ -433,7 +437,7 @@ pub(super) struct CallService {
     pub(super) backend: Arc<dyn CallBackend>,
     /// Maximum number of calls.
     pub(super) max_calls: u32,
-    /// Maximum number of calls at once.
+    /// Maximum number of simultaneous calls.
     pub(super) max_parallel: u32,
 }
 
@@ -449,8 +453,9 @@ impl ReceiveBudget {
     fn new(services: &Services) -> Self {
         let network = services.network.as_ref().map(|session| session.budgets());
         let network = network.unwrap_or(NetworkBudgets::ZERO);
-        // In the worst case each sent byte has its own frame. Credit is returned in quarters of a window, and each
-        // received byte may have cost the minimum.
+        // Worst case: a frame for each sent byte. A received byte costs at most `MIN_FRAME_COST`, and for each
+        // `CREDIT_BYTES` of cost the child returns one credit frame with 4 bytes. The factor 2 and the bytes and frames
+        // below are slack.
         let credits = network.received_bytes / (CREDIT_BYTES / MIN_FRAME_COST) as u64;
         let bytes = network.sent_bytes.saturating_mul(2).saturating_add(credits.saturating_mul(4));
         let calls = services.calls.as_ref();
@@ -458,6 +463,7 @@ impl ReceiveBudget {
         Self {
             bytes: bytes.saturating_add(1 << 20),
             frames: network.sent_bytes.saturating_add(credits).saturating_add(1 << 10),
+            // One request may open two streams: a look-up pays for the first connection to its addresses.
             streams: network
                 .requests
                 .saturating_mul(2)
@@ -600,9 +606,9 @@ async fn read_frame(from: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Op
 struct OpenRequest {
     stream: u32,
     opening: OpenFrame,
-    /// The place of a call among those at once.
+    /// One of the run's `max_parallel` permits; `None` if this is not a request about other tools.
     permit: Option<OwnedSemaphorePermit>,
-    /// The place of a call in the order of all calls.
+    /// The place of a call in the order of the child's calls.
     turn: Turn,
 }
 
@@ -696,7 +702,7 @@ fn serve_stream(
             EgressResult::Ok(body)
         };
         let result = work.await;
-        // Before the last frame: the child may open its next call as soon as it has received that.
+        // Dropped before the last frame: the child may open its next call as soon as it has received that frame.
         drop(permit);
         match (result, kind) {
             (Err(refusal), _) => send(encode_json_frame(FrameKind::Refused, stream, &refusal)),
@@ -803,7 +809,7 @@ struct ChildStream {
 /// The network and the calls of a run, in the run's own process.
 pub(super) struct Relay {
     socket: File,
-    /// One permit for each call that may be made at once.
+    /// One permit for each request about other tools that may be open at the same time.
     calls: Arc<Semaphore>,
     writing: Mutex<()>,
     next: AtomicU32,
@@ -812,7 +818,7 @@ pub(super) struct Relay {
 
 /// Removes a stream when it is dropped, and sends the server an `Abort` if the stream has not ended.
 struct StreamGuard {
-    remote: Arc<Relay>,
+    relay: Arc<Relay>,
     stream: u32,
     /// The task that sends the upload.
     upload: Option<AbortHandle>,
@@ -823,16 +829,16 @@ impl Drop for StreamGuard {
         if let Some(upload) = &self.upload {
             upload.abort();
         }
-        let stream = self.remote.with_streams(|streams| streams.remove(&self.stream));
+        let stream = self.relay.with_streams(|streams| streams.remove(&self.stream));
         if stream.is_some() {
-            self.remote.send_frame(&encode_frame(FrameKind::Abort, self.stream, &[]));
+            self.relay.send_frame(&encode_frame(FrameKind::Abort, self.stream, &[]));
         }
     }
 }
 
 impl Relay {
-    /// Starts the thread that reads from `socket`, for a run that makes at most `max_parallel` calls at once. Call this
-    /// before the process is confined.
+    /// Starts the thread that reads from `socket`, for a run that makes at most `max_parallel` simultaneous calls. Call
+    /// this before the process is confined.
     ///
     /// # Errors
     /// If no thread can be started, or the thread cannot be confined.
@@ -844,14 +850,14 @@ impl Relay {
         // The socket is a `File`, which is read by `read`. A `UnixStream` would use `recv`, which a guest's process may
         // not call.
         let mut input = File::from(socket.try_clone()?);
-        let remote = Arc::new(Self {
+        let relay = Arc::new(Self {
             socket: File::from(socket),
             calls: Arc::new(Semaphore::new(max_parallel as usize)),
             writing: Mutex::default(),
             next: AtomicU32::new(1),
             streams: Mutex::new(Some(HashMap::new())),
         });
-        let (confinement, reader) = (Arc::clone(confinement), Arc::clone(&remote));
+        let (confinement, reader) = (Arc::clone(confinement), Arc::clone(&relay));
         let (result_tx, result_rx) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("relay".into()).stack_size(READER_STACK_BYTES);
         thread.spawn(move || {
@@ -863,7 +869,7 @@ impl Relay {
             *reader.streams.lock() = None;
         })?;
         result_rx.recv().map_err(Error::other)??;
-        Ok(remote)
+        Ok(relay)
     }
 
     fn with_streams<T>(&self, work: impl FnOnce(&mut HashMap<u32, ChildStream>) -> Option<T>) -> Option<T> {
@@ -965,7 +971,7 @@ impl Relay {
 
     /// Sends a request about other tools, and waits for its answer.
     async fn send_call(self: Arc<Self>, request: CallRequest) -> std::result::Result<CallAnswer, CallError> {
-        // Fails only after the end of this process has begun.
+        // Cannot fail: the semaphore is never closed.
         let _permit = Arc::clone(&self.calls).acquire_owned().await.map_err(|_| CallError::run_ended())?;
         let (head, arguments) = CallHead::split(request);
         let upload =
@@ -993,7 +999,7 @@ impl Relay {
         }
         let (head_tx, head_rx) = oneshot::channel();
         let (send_window, window) = SendWindow::new();
-        let mut guard = StreamGuard { remote: Arc::clone(&self), stream, upload: None };
+        let mut guard = StreamGuard { relay: Arc::clone(&self), stream, upload: None };
         let sender = Arc::clone(&self);
         let (recv_window, mut chunks) =
             RecvWindow::new(CREDIT_BYTES, move |bytes| sender.send_frame(&encode_credit(stream, bytes)));
@@ -1173,14 +1179,14 @@ mod tests {
             ("too much credit", vec![held(), encode_credit(1, 1)]),
             ("half a frame", vec![data(1, 100)[..50].to_vec()]),
             ("streams without end", (1..3000).map(|stream| opening(stream, somewhere)).collect()),
-            // To no stream at all, and more than the run may send.
+            // These chunks belong to no stream, and exceed the bytes that the run may send.
             ("chunks without end", vec![data(7, MAX_CHUNK_BYTES); 100]),
             ("empty chunks without end", vec![vec![data(7, 0); 10_000].concat(); 200]),
         ];
         for (what, frames) in cases {
             assert!(serve_frames(&listener, frames).await.is_err(), "{what}");
         }
-        // More than the kernel buffers for a peer that reads nothing, however soon the connection is established.
+        // The amount exceeds the kernel's buffers, so the window fills even if the connection is established at once.
         let window = [vec![held()], vec![data(1, MAX_CHUNK_BYTES); 256]].concat();
         assert!(serve_frames_within(&listener, 1 << 30, window).await.is_err(), "more than the window");
         let valid = vec![

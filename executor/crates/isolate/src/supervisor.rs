@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// Attempts of a run beyond one for each waiting child.
+/// The number of attempts of a run in addition to one for each waiting child.
 const MAX_ATTEMPTS: usize = 3;
 /// Maximum time for the kernel to tear down a killed process.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -111,7 +111,7 @@ impl Supervisor {
         let max_parallel = execution.grant().calls().max_parallel().value;
         request.job.max_parallel_calls = execution.calls().backend().map_or(0, |_| max_parallel);
         let mut last_error = String::new();
-        // All waiting children may have been killed at once.
+        // All waiting children may have been killed at the same time.
         for _ in 0..self.pool.waiting().saturating_add(MAX_ATTEMPTS) {
             let result = match prepared.take() {
                 Some(prepared) => self.supervise(prepared, execution).await,
@@ -208,7 +208,7 @@ impl Supervisor {
         let mut start_cpu = None;
         let mut report = None;
         let end = loop {
-            // Not `biased`, so that a child that never stops sending reaches its deadline.
+            // The `select!` is not `biased`, so that a child that never stops sending reaches its deadline.
             let message = tokio::select! {
                 message = child.channel.receive() => message,
                 stop = await_stop(execution) => break stop.into(),
@@ -356,8 +356,8 @@ fn start_relay(execution: &Execution) -> Result<(RelayGuard, Option<UnixStream>)
     if services.network.is_none() && services.calls.is_none() {
         return Ok((RelayGuard(None), None));
     }
-    // These runs have an additional socket pair. On the child's channel, bodies would be JSON, the limit on output would
-    // apply to them, and the loop that supervises the run would have to read them.
+    // These runs have an additional socket pair. On the child's channel, bodies would be JSON, the limit on output
+    // would apply to them, and the loop that supervises the run would have to read them.
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;

@@ -1,8 +1,8 @@
 //! The user of a run's process, if the server is root.
 //!
 //! The user is the owner of the run's folders, so that new files belong to the owner of their folder. It is `nobody` if
-//! there are no folders or all of them are world-writable. The run stays root, with its rights over files only, if a
-//! folder is accessible to root alone or the folders belong to different users: any other user would be refused some of
+//! there are no folders or all of them are world-writable. The run stays root, with only its rights over files, if a
+//! folder is accessible only to root or the folders belong to different users: any other user would be refused some of
 //! the granted files.
 
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,7 @@ pub enum Owner {
     User(User),
     /// Every user: root owns it, and it is world-readable and world-writable.
     Everybody,
-    /// Root alone.
+    /// Only root.
     Root,
 }
 

@@ -382,7 +382,7 @@ impl Child {
     }
 
     pub(super) fn kill(&self) {
-        // The pidfd refers to this process alone, even after it has ended and its number was reused.
+        // The pidfd refers only to this process, even after it has ended and its number was reused.
         let _may_have_ended = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 }

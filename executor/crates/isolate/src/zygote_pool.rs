@@ -99,7 +99,8 @@ impl ZygotePool {
         loop {
             let zygote = match self.current_zygote() {
                 Some(zygote) => zygote,
-                // A separate task, so that the cancellation of this run leaves no half-started zygote.
+                // The zygote starts in a separate task, so that the cancellation of this run leaves no half-started
+                // zygote.
                 None => {
                     let zygote = spawn::spawn_run_task(Arc::clone(self).ensure_alive()).await;
                     zygote??

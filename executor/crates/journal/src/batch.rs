@@ -66,7 +66,7 @@ pub(super) struct HoldRecord {
     pub(super) until: i64,
 }
 
-/// Whether an escalated intent waits for a person.
+/// The result of holding an escalated intent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HoldResult {
     /// The intent waits; it may already have waited before.
@@ -126,7 +126,8 @@ impl<'a> Batch<'a> {
             )?;
         }
         let is_new = self.log.has_new();
-        // Refusals alone add no mark: a flood of them would otherwise fill the main chain, which only pruning shortens.
+        // A batch with only refusals adds no mark: a flood of them would otherwise fill the main chain, which only
+        // pruning shortens.
         if is_new {
             self.refusals.mark(&mut self.log, self.now)?;
         }
@@ -197,7 +198,8 @@ impl<'a> Batch<'a> {
             // The fallback receipt is on the disk before the guest begins, so that recovery needs no other source.
             .prepare_cached("INSERT INTO open(run, will, task) VALUES (?1, ?2, ?3)")?
             .execute(params![run.0, fallback_receipt, task])?;
-        // In the same transaction, so that a crash never leaves an intent that has started and can still be approved.
+        // Removed in the same transaction, so that a crash never leaves an intent that has started and can still be
+        // approved.
         held.map_or(Ok(()), |held| self.remove_waiting_row(held))?;
         Ok(StartReply::New(run))
     }
@@ -233,7 +235,7 @@ impl<'a> Batch<'a> {
         if updated != 1 {
             return Err(changed_error(&format!("table `open` has no open row for the run {}", run.0)));
         }
-        // In the same transaction: a client that has seen this end must not see another one after a crash.
+        // Written in the same transaction: a client that has seen this end must not see another one after a crash.
         task.as_ref().map_or(Ok(()), |task| self.store_task(task))?;
         Ok(number)
     }

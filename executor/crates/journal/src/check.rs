@@ -51,7 +51,7 @@ pub(super) fn check_at_start(
         |found: &Finding| OpenError::Damaged { path: path.to_owned(), found: found.to_string() };
     let marker = files.read_marker().filter(|marker| !is_loss_expected(connection, marker, durability));
     let check = || {
-        // The schema first, because every later query relies on it.
+        // The schema is checked first, because every later query relies on it.
         check_schema(connection)?;
         let end = SystemClock.monotonic() + START_CHECK_TIMEOUT;
         let _is_complete = check_structure_unless(connection, move || SystemClock.monotonic() >= end)?;
@@ -62,7 +62,8 @@ pub(super) fn check_at_start(
     };
     match { check }() {
         Ok(()) => Ok(()),
-        // Not damage: the existing records are intact, and the operator has to put a file back or accept the loss.
+        // This is not damage: the existing records are intact, and the operator has to put a file back or accept the
+        // loss.
         Err(CheckError::Found(Finding::Cut { last, was }))
             if marker.as_ref().is_some_and(|marker| marker.number == was) =>
         {
@@ -113,14 +114,14 @@ pub(super) fn check_in_background(
     is_closed: &Arc<AtomicBool>,
     condition: &watch::Sender<Condition>,
 ) {
-    // Lowers the priority of this thread only, so that the check does not compete with the server's other threads.
+    // Lowers the priority of only this thread, so that the check does not compete with the server's other threads.
     let _best_effort = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
     let Ok(reader) = Reader::open(path) else { return };
     let found = match check_all_records(&mut reader.into_connection(), path, is_closed) {
         Ok(None) => return,
         Ok(Some(records)) => return tracing::debug!(records, "the journal was checked"),
         Err(CheckError::Sqlite(error)) => {
-            // Not damage: the file may be locked, for example.
+            // This is not damage: for example, the file may be locked.
             return tracing::warn!(error = %ErrorChain(&error), "the journal could not be checked in the background");
         }
         Err(CheckError::Found(found)) => found,
@@ -147,7 +148,7 @@ fn check_all_records(
         if is_closed.load(Relaxed) {
             return Ok(None);
         }
-        // One snapshot for each chunk; the last chunk shares its snapshot with `finish`.
+        // Each chunk has one snapshot; the last chunk shares its snapshot with `finish`.
         let snapshot = connection.unchecked_transaction()?;
         // `journal prune` may have removed the next records.
         if !verifier.is_unpruned(connection)? {

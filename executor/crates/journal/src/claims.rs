@@ -23,7 +23,7 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
-/// How far an intent has got, from the queue to its receipt.
+/// The stage of an intent, from the queue to its receipt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stage {
     /// The intent waits for a slot.
@@ -60,7 +60,7 @@ pub enum StageSource {
     Final(Stage),
 }
 
-/// Whether [`Journal::claim`] reserved the intent.
+/// The result of [`Journal::claim`].
 #[derive(Debug)]
 pub enum ClaimResult {
     /// The intent is claimed. The caller has to finish or release it.
@@ -69,7 +69,7 @@ pub enum ClaimResult {
     Known(KnownIntent),
 }
 
-/// Whether a run may begin.
+/// The result of [`Journal::start`].
 #[derive(Debug)]
 pub enum StartResult {
     /// The run may begin: its start is on the disk.
@@ -405,8 +405,8 @@ pub(super) fn close_intent(open_intents: &OpenIntents, intent: IntentId, stage: 
     }
 }
 
-/// The hash of a call's agent, tool, arguments and parent. Members are hashed in the order of their names, so that their order
-/// in the message is irrelevant.
+/// The hash of a call's agent, tool, arguments and parent. Members are hashed in the order of their names, so that
+/// their order in the message is irrelevant.
 pub(super) fn content_hash(call: &Call) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in [call.agent.as_str(), call.tool.as_str()] {
@@ -416,7 +416,7 @@ pub(super) fn content_hash(call: &Call) -> [u8; 32] {
     }
     hash_object(&call.arguments, &mut hasher);
     if let Some(parent) = &call.parent {
-        // A call from outside with the same id is another call.
+        // A call from outside with the same id and arguments is then a conflict, not a repeat.
         hasher.update(b"nested");
         hasher.update(parent.intent.as_bytes());
     }

@@ -1,4 +1,4 @@
-//! Records of waiting intents, of people's decisions about them, and of refused calls.
+//! Records of waiting intents, of people's decisions on them, and of refused calls.
 //!
 //! A decision is recorded before its answer is sent.
 
@@ -41,7 +41,7 @@ impl Resolution {
     }
 }
 
-/// A decision about an intent that waits.
+/// A decision on an intent that waits.
 #[derive(Debug, Clone)]
 pub struct ResolvedIntent {
     /// The intent.
@@ -113,7 +113,7 @@ impl Journal {
         async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
     }
 
-    /// Records decisions about escalated intents: after the answer, a crash does not undo them. Returns the number of
+    /// Records decisions on escalated intents: after the answer, a crash does not undo them. Returns the number of
     /// decisions that applied. While the disk is full, an approval fails, and any other decision is retried.
     ///
     /// # Errors

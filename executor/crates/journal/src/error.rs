@@ -166,11 +166,12 @@ fn is_disk_full(path: &Path) -> bool {
     rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_FREE_BYTES)
 }
 
-/// The reason why this process can no longer read or write its journal. Cheap to clone: every waiting caller gets one.
+/// The reason why this process can no longer read or write its journal. It is cheap to clone, because every waiting
+/// caller gets one.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokenError {
-    /// SQLite could not write. Not retried: after a failed fsync the kernel may have dropped the pages, so a later
-    /// success would not mean that they are on the disk.
+    /// SQLite could not write. A write is not retried: after a failed fsync the kernel may have dropped the pages, so a
+    /// later success would not mean that they are on the disk.
     #[error(
         "the journal cannot be written any more: the next start of the executor reports the runs that had started"
     )]

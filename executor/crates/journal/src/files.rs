@@ -19,7 +19,7 @@ use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Readable and writable by the user of this process only.
+/// Readable and writable only by the user of this process.
 const PRIVATE_MODE: u32 = 0o600;
 const MARKER_PREFIX: &str = "a2g-executor journal 3";
 /// The maximum number of bytes that are read from a marker.
@@ -71,7 +71,7 @@ impl JournalFiles {
     /// Locks the journal at `path`. If there is none and `if_missing` allows it, calls `create`.
     ///
     /// # Ambient Authority
-    /// Creates the journal, its folder and its marker, with access for this user only.
+    /// Creates the journal, its folder and its marker, with access only for this user.
     pub(super) fn open(
         path: &Path,
         if_missing: IfMissing,

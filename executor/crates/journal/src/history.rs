@@ -190,7 +190,7 @@ impl History {
         Ok(connection.query_row(&sql, [record], read_entry).optional()?)
     }
 
-    /// The governor's decision about an intent that has started; `None` if the executor did not ask the governor.
+    /// The governor's decision on an intent that has started; `None` if the executor did not ask the governor.
     ///
     /// # Errors
     /// [`HistoryError`].

@@ -99,7 +99,7 @@ pub enum JournalError {
     Broken(#[source] BrokenError),
 }
 
-/// Whether the journal can be written.
+/// The condition of the journal.
 #[derive(Debug, Clone)]
 pub enum Condition {
     /// It can be written.
@@ -119,7 +119,7 @@ pub struct RecoverySummary {
     pub undelivered: usize,
 }
 
-/// The journal of one executor: a file, or open intents in memory only.
+/// The journal of one executor: a file, or only open intents in memory.
 pub struct Journal {
     open: OpenIntents,
     backend: JournalBackend,
@@ -151,7 +151,7 @@ impl Journal {
     /// background.
     ///
     /// # Ambient Authority
-    /// Creates the file, its folder and a marker beside it, with access for this user only.
+    /// Creates the file, its folder and a marker beside it, with access only for this user.
     ///
     /// # Errors
     /// [`OpenError`] if the file is in use, missing, damaged or not a journal, or cannot be read or written.
@@ -204,8 +204,8 @@ impl Journal {
             metrics: journal.metrics.clone(),
         };
         let on_finished = journal.on_finished();
-        // A thread and not a task: waiting for an fsync in a task would block the thread that polls all sockets and
-        // timers, and delay even an answer to `/health`.
+        // The writer is a thread and not a task: waiting for an fsync in a task would block the thread that polls all
+        // sockets and timers, and delay even an answer to `/health`.
         spawn_thread("journal", move || writer.run(&queue, unwritten, on_finished))
             .map_err(|error| open_error(error.into()))?;
         let (file, is_closed) = (path.to_owned(), Arc::clone(&journal.is_closed));
@@ -216,7 +216,7 @@ impl Journal {
         Ok((journal, recovered))
     }
 
-    /// A journal without a file: it holds open intents and forgets finished ones. For a single call.
+    /// A journal without a file: it holds open intents and forgets finished ones. It suffices for a single call.
     #[must_use]
     pub fn in_memory() -> Self {
         Self {
@@ -287,7 +287,7 @@ impl Journal {
     fn report_read_error(&self, error: rusqlite::Error) -> JournalError {
         let is_damage = is_damage(&error);
         let error = BrokenError::from_read(error);
-        // Damage stops the server; any other error affects this query only.
+        // Damage stops the server; any other error affects only this query.
         if let (true, Some(condition_sender)) = (is_damage, &self.condition_sender) {
             tracing::error!(reason = %ErrorChain(&error), "the journal cannot be read");
             condition_sender.send_replace(Condition::Broken(error.clone()));

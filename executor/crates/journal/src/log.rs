@@ -11,7 +11,7 @@ use rusqlite::{Connection, Row, params};
 use sha2::{Digest as _, Sha256};
 
 /// The maximum number of stored refusals; older ones are dropped.
-// Bounded, because any caller can cause refusals. The log also has the dropped ones.
+// Their number is bounded, because any caller can cause refusals. The log also has the dropped ones.
 const MAX_REFUSALS: i64 = 100_000;
 
 /// The tables of the two chains.
@@ -325,7 +325,7 @@ impl<'a> RefusalRow<'a> {
     pub(super) fn hash(&self, number: i64, previous: &Hash) -> Hash {
         let Self { refused, intent, agent, tool, blocked_by, message } = self;
         let mut hasher = Sha256::new();
-        // Another prefix than that of records, so that no refusal has the hash of a record.
+        // The prefix differs from that of records, so that no refusal has the hash of a record.
         hasher.update(b"a2g-executor refusal 3\n");
         hasher.update(previous);
         [number, *refused].into_iter().for_each(|number| hasher.update(number.to_le_bytes()));

@@ -1,4 +1,4 @@
-//! What a caller may learn about its own intents: the times and the end of one, its receipt's hash, and a list of
+//! Look-ups by a caller about its own intents: the times and the end of one, its receipt's hash, and a list of
 //! receipts.
 
 use super::chain::Hash;
@@ -10,7 +10,7 @@ use a2g_types::ident::{AgentDid, IntentId};
 use rusqlite::{OptionalExtension as _, params};
 use time::OffsetDateTime;
 
-/// The number of records that one page of [`Journal::recent_receipts`] searches at most.
+/// The maximum number of records that one page of [`Journal::recent_receipts`] searches.
 const MAX_SEARCHED: u64 = 50_000;
 
 /// The records of an intent, in short.

@@ -1,7 +1,7 @@
 //! Removes the oldest records of the chain.
 //!
-//! Records that are still needed are copied to the end of the chain: claims, waiting intents and decisions about them,
-//! and the hashes of tasks. Another record names the last removed record.
+//! Records that are still needed are copied to the end of the chain: claims, waiting intents and decisions on them, and
+//! the hashes of tasks. Another record names the last removed record.
 
 use super::chain::Hash;
 use super::error::{OpenError, WriteError};

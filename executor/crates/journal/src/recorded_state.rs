@@ -23,8 +23,8 @@ pub(super) enum RecordedState {
     Waiting(WaitingIntent),
     /// A person approved the intent, and it has not started.
     Approved(WaitingIntent, record::DecisionBody),
-    /// The intent was cancelled, revoked or not decided in time, and may be sent again with the same content, whose hash
-    /// this is. Nobody who saw it wait approves anything else under its id.
+    /// The intent was cancelled, revoked or not decided in time, and may be sent again with the same content. Contains
+    /// the hash of that content, so that nobody who saw the intent wait approves anything else under its id.
     Withdrawn(Hash),
     /// A person denied the intent.
     Denied(DeniedIntent),
@@ -65,7 +65,7 @@ pub(super) struct ClaimedIntent {
     pub(super) end: RunEnd,
 }
 
-/// Whether the run of a claim has ended, and where its receipt is.
+/// The end of a claim's run, with the place of its receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunEnd {
     /// The run has not ended.

@@ -30,8 +30,8 @@ const READ_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::
 const CACHE_KIB: i64 = -256;
 
 /// The tables of open and waiting intents. Their rows are derived from the records, and are compared with them.
-// One small table for running and undelivered intents, so that the rows of a batch share few pages. A check compares
-// this text with the file, comments included.
+// There is one small table for running and undelivered intents, so that the rows of a batch share few pages. A check
+// compares this text with the file, comments included.
 const TABLES: &str = "
 CREATE TABLE open(               -- what has started and is not yet reported
     run INTEGER PRIMARY KEY,     -- the record of its claim
@@ -99,7 +99,7 @@ impl Store {
     /// Opens or creates the journal, and checks its last records.
     ///
     /// # Ambient Authority
-    /// Creates the file, its folder and a marker beside it, with access for this user only.
+    /// Creates the file, its folder and a marker beside it, with access only for this user.
     pub(super) fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
         let from_sqlite = OpenError::from_sqlite(path);
         let mut files = JournalFiles::open(path, options.if_missing, create)?;

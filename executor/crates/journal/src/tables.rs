@@ -133,7 +133,7 @@ fn read_run_state(connection: &Connection, intent: IntentId) -> rusqlite::Result
 /// Compares each row of `waiting` with its record.
 fn compare_waiting(connection: &Connection) -> Result<(), CheckError> {
     let mut rows = connection
-        // Not an inner join, which would skip a row without a record.
+        // This is not an inner join, which would skip a row without a record.
         .prepare("SELECT waiting.number, text, intent FROM waiting LEFT JOIN records USING (number)")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {

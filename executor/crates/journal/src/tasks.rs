@@ -85,7 +85,7 @@ pub struct JournalTask {
     pub document: String,
 }
 
-/// What happens to a task that cannot be written because the disk is full.
+/// The treatment of a task that cannot be written because the disk is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryPolicy {
     /// The write is retried.

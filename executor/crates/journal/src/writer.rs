@@ -49,8 +49,8 @@ pub(super) enum JournalEntry {
     Delivered(RunId, i64),
     /// An intent waits for a person.
     Hold(Box<HoldRecord>, FallibleReply<HoldResult>),
-    /// Decisions about waiting intents. A denial is retried while the disk is full, even after its caller was answered;
-    /// an approval is not.
+    /// Decisions on waiting intents. A denial is retried while the disk is full, even after its caller was answered; an
+    /// approval is not.
     Resolve(Vec<ResolvedIntent>, Option<FallibleReply<usize>>),
     /// A caller stopped runs. Retried while the disk is full.
     Stop(Vec<StopRecord>, Option<FallibleReply<()>>),
@@ -78,7 +78,7 @@ impl JournalEntry {
             | Self::Revoke(..)
             | Self::Task(..)
             | Self::Flush(_) => true,
-            // No caller waits for these, so an fsync for them alone would only delay the next run.
+            // No caller waits for these, so an fsync only for them would delay the next run.
             Self::Extend(..) | Self::Delivered(..) | Self::Refuse(_) => false,
         }
     }
@@ -149,8 +149,8 @@ impl Writer {
             match result {
                 Ok(()) => self.mark_writable(&mut disk),
                 Err(WriteError::NoSpace(error)) => self.mark_full(&mut disk, &ErrorChain(&error).to_string()),
-                // Not retried: after a failed fsync the kernel may have dropped the pages, so a later success would not
-                // mean that they are on the disk.
+                // A write is not retried: after a failed fsync the kernel may have dropped the pages, so a later
+                // success would not mean that they are on the disk.
                 Err(WriteError::Broken(error)) => {
                     tracing::error!(reason = %ErrorChain(&error), "the journal is broken");
                     self.condition.send_replace(Condition::Broken(error));
@@ -259,7 +259,7 @@ fn gather(entries: &Receiver<JournalEntry>) -> WriterAction {
         if timeout == BATCH_DELAY || batch.iter().any(JournalEntry::is_urgent) {
             return WriterAction::Write(batch);
         }
-        // An fsync for this entry alone would delay the next run, which needs an fsync anyway.
+        // An fsync only for this entry would delay the next run, which needs an fsync anyway.
         timeout = BATCH_DELAY;
     }
 }

@@ -1,10 +1,10 @@
-//! The guest's calls of other tools: the interface `a2g:tool/calls`.
+//! The guest's calls to other tools: the interface `a2g:tool/calls`.
 //!
 //! ```text
-//! guest ─ start, call ─▶ PendingCalls ─▶ CallBackend ─┬─ inline: the run's calls, in the server
-//!                                                     └─ process isolation: the run's socket pair ─▶ the same
+//! guest ─ start, call ─▶ PendingCalls ─▶ CallBackend ─┬─ inline: the run's calls in the server
+//!                                                     └─ process isolation: the relay to those calls
 //! ```
-//! The backend alone decides about a call. This module numbers the calls and holds their outcomes until the guest takes
+//! Only the backend decides on a call. This module numbers the calls and holds their outcomes until the guest takes
 //! them.
 
 use super::state::StoreState;
@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use tokio::task::JoinHandle;
 
-/// Maximum size of the arguments of a call, in bytes: that of a message from outside, if nothing is configured.
+/// Maximum size of a call's arguments, in bytes. It equals the default of `server.max_body_bytes`.
 pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
 /// Maximum size of the results that a run has not taken, in bytes.
 // They are memory of the host, which the guest's memory limit does not cover.
@@ -33,7 +33,7 @@ const MAX_PENDING: usize = 10_000;
 pub enum CallRequest {
     /// The tools that the run may call.
     List,
-    /// The interface of one of them.
+    /// The interface of one such tool.
     Describe {
         /// The tool's name, as the guest wrote it.
         tool: String,
@@ -109,8 +109,8 @@ impl CallError {
     /// The error of a run whose tool declares no calls.
     #[must_use]
     pub fn not_declared() -> Self {
-        let message =
-            "this tool may call no others: declare them in its `tool.toml` (`[capabilities] calls`)";
+        let message = "this tool may not call other tools: declare those that it calls in its `tool.toml` \
+                       (`[capabilities] calls`)";
         Self::new("not_allowed", message)
     }
 
@@ -124,7 +124,7 @@ impl CallError {
 /// The future answer to a [`CallRequest`].
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<CallAnswer, CallError>> + Send>>;
 
-/// Decides about the calls of one run, and makes them, here or in another process.
+/// Decides on the calls of one run, and makes them, in this process or in another one.
 pub trait CallBackend: Send + Sync {
     /// Performs one request. A call has begun when this returns; it goes on if the future is dropped.
     fn perform(self: Arc<Self>, request: CallRequest) -> CallFuture;
@@ -234,7 +234,7 @@ impl PendingCalls {
             hold(outcome, &held_bytes)
         });
         self.pending.insert(self.last, PendingCall(task));
-        // The call begins now, and not only when the guest waits for something.
+        // The call begins now, and not when the guest first waits for something.
         tokio::task::yield_now().await;
         self.last
     }
@@ -295,7 +295,7 @@ fn expect_result(answer: Result<CallAnswer, CallError>) -> Outcome {
 }
 
 fn unexpected_answer() -> CallError {
-    CallError::new("failed", "the executor sent another kind of answer")
+    CallError::new("failed", "the executor sent an answer of an unexpected kind")
 }
 
 impl From<CallError> for ToolError {
@@ -306,7 +306,7 @@ impl From<CallError> for ToolError {
 
 impl Host for StoreState {
     async fn list(&mut self) -> wasmtime::Result<Vec<Summary>> {
-        // A run that may call nothing, and one whose server has ended, have an empty list.
+        // A run that may make no calls, and one whose server has ended, have an empty list.
         let tools = match self.calls.ask(CallRequest::List).await {
             Ok(CallAnswer::Tools(tools)) => tools,
             Ok(CallAnswer::Definition(_) | CallAnswer::Result(_)) | Err(_) => Vec::new(),

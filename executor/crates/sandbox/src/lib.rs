@@ -171,12 +171,12 @@ pub struct Execution {
     started_at: Instant,
 }
 
-/// The ways of a run out of its own process. The server decides about both.
+/// The ways of a run out of its own process. The server decides on both.
 #[derive(Debug, Clone, Default)]
 pub struct Outside {
     /// Its network access.
     pub network: Network,
-    /// Its calls of other tools.
+    /// Its calls to other tools.
     pub calls: Calls,
 }
 
@@ -249,7 +249,7 @@ impl Execution {
         &self.network
     }
 
-    /// The run's calls of other tools.
+    /// The run's calls to other tools.
     #[must_use]
     pub fn calls(&self) -> &Calls {
         &self.calls
@@ -562,8 +562,8 @@ impl Sandbox {
             Err(error) => return End::NotStarted(format!("its store cannot be created: {error:#}")),
         };
         let end = run(artifact, &mut store, input, stats).await;
-        // Generated code writes its fuel counter back at calls and returns only, so the counter of a guest that
-        // was stopped in between is stale and is not reported.
+        // Generated code writes its fuel counter back only at calls and returns, so the counter of a guest that was
+        // stopped in between is stale and is not reported.
         if let (false, Ok(remaining)) = (is_stopped(&end), store.get_fuel()) {
             stats.budget.record_remaining_fuel(remaining);
         }

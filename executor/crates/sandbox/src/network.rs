@@ -1,10 +1,10 @@
 //! The guest's network interfaces: `wasi:http` here and `wasi:sockets` in [`super::sockets`], both over the
 //! run's backend.
 //!
-//! A component that imports a network interface is linked twice when it is loaded. In a run with a network,
-//! its calls go to the backend, which alone decides about destinations. In a run without one, each of those
-//! functions ends the run with an error that names the layer that denied the network. No run has UDP: the
-//! interface can be imported, because standard libraries import it, but no socket is created.
+//! A component that imports a network interface is linked twice when it is loaded. In a run with a network, its calls
+//! go to the backend, and only the backend decides on destinations. In a run without one, each of those functions ends
+//! the run with an error that names the layer that denied the network. No run has UDP: the interface can be imported,
+//! because standard libraries import it, but no socket is created.
 
 use super::sockets;
 use super::state::StoreState;
@@ -94,7 +94,8 @@ impl WasiHttpHooks for Hooks {
         let request: http::Request<Body> =
             request.map(|body| body.map_err(|_broken_off| NetworkError::RequestBody.into()).boxed_unsync());
         Box::new(async move {
-            // Unreachable, because without a backend the functions that lead here are not linked. Denied nevertheless.
+            // Unreachable, because without a backend the functions that lead here are not linked. The call is denied
+            // nevertheless.
             let backend = backend.ok_or(HttpError::HttpRequestDenied)?;
             let response = backend.send(request, timeouts).await.map_err(http_error)?;
             let response = response.map(|body| body.map_err(http_error).boxed_unsync());

@@ -83,7 +83,8 @@ impl Sockets<'_> {
     }
 
     fn backend(&self) -> SocketResult<Arc<dyn NetworkBackend>> {
-        // Unreachable, because without a backend the functions that lead here are not linked. Denied nevertheless.
+        // Unreachable, because without a backend the functions that lead here are not linked. The call is denied
+        // nevertheless.
         Ok(self.0.http.backend().ok_or(ErrorCode::AccessDenied)?)
     }
 

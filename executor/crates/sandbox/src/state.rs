@@ -26,7 +26,7 @@ pub(super) struct StoreState {
     pub(super) wasi: WasiP1Ctx,
     pub(super) http: Http,
     pub(super) calls: PendingCalls,
-    /// The grant's decision about the network, and the layer that made it.
+    /// The grant's decision on the network, and the layer that made it.
     pub(super) network: Bound<bool>,
     pub(super) limiter: Limiter,
     pub(super) throttle: Throttle,

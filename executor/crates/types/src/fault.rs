@@ -113,7 +113,7 @@ pub enum Fault {
         intent: Option<IntentId>,
         /// The governor's score, if there is one.
         risk_score: Option<f64>,
-        /// The reason of the refusal.
+        /// The reason for the refusal.
         blocked_by: BlockedBy,
         /// The change that the caller has to make.
         message: String,
@@ -142,7 +142,7 @@ pub enum Fault {
         /// The delay before the next attempt.
         retry_after_ms: u64,
     },
-    /// An internal error of the executor. The text is for the log only.
+    /// An internal error of the executor. The text is only for the log.
     Internal(String),
 }
 

@@ -82,7 +82,7 @@ pub enum Limit {
     Output,
     /// The guest's call stack.
     Stack,
-    /// Files, folders and other handles that are open at once.
+    /// Files, folders and other handles that are open at the same time.
     Handles,
     /// Bytes written to files.
     #[strum(serialize = "written_bytes")]
@@ -115,7 +115,7 @@ pub struct Budgets {
     pub written: MemoryLimit,
     /// Maximum number of files, folders and links created.
     pub created: u64,
-    /// Maximum number of files, folders and other handles open at once.
+    /// Maximum number of files, folders and other handles that are open at the same time.
     pub handles: u64,
     /// Maximum number of subscriptions of one poll.
     pub subscriptions: u64,
@@ -187,7 +187,7 @@ impl Budgets {
 pub struct CallCeilings {
     /// Maximum number of calls.
     pub max_calls: u32,
-    /// Maximum number of calls at once.
+    /// Maximum number of simultaneous calls.
     pub max_parallel: u32,
     /// Maximum number of runs above a call.
     pub max_depth: u32,
@@ -196,9 +196,9 @@ pub struct CallCeilings {
 impl CallCeilings {
     /// The ceilings if nothing is configured.
     pub const DEFAULT: Self = Self { max_calls: 1000, max_parallel: 8, max_depth: 4 };
-    /// Maximum configurable number of calls, and of calls at once.
+    /// Maximum configurable number of calls.
     pub const MAX_CALLS: u64 = 100_000;
-    /// Maximum configurable number of calls at once.
+    /// Maximum configurable number of simultaneous calls.
     pub const MAX_PARALLEL: u64 = 64;
     /// Maximum configurable depth.
     pub const MAX_DEPTH: u64 = 16;
@@ -211,7 +211,7 @@ pub struct NetworkBudgets {
     /// first direct connection to an address that the look-up returned. Every other direct connection counts as one
     /// request.
     pub requests: u32,
-    /// Maximum number of connections at once.
+    /// Maximum number of simultaneous connections.
     pub connections: u32,
     /// Maximum number of bytes that all connections together may send, as counted on the wire.
     pub sent_bytes: u64,

@@ -49,7 +49,7 @@ fn count(bytes: usize, sign: i64) {
         }
         shard.get() - 1
     });
-    // A thread that is ending has no thread-local variables any more.
+    // A thread that is ending no longer has thread-local variables.
     if let Some(Shard(counter)) = USED_BYTES.get(shard.unwrap_or(0)) {
         counter.fetch_add(i64::try_from(bytes).unwrap_or(i64::MAX).saturating_mul(sign), Relaxed);
     }

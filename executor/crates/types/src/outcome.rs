@@ -1,6 +1,7 @@
 //! The outcome of a run: end, output, resource usage and denials.
 //!
-//! Every number here is measured by the executor or the kernel. A guest determines only `result`, logs and artifacts.
+//! The executor or the kernel takes every measurement here. A guest determines its result or error, exit code, standard
+//! error output, logs, progress and artifacts.
 //!
 //! A type that derives `Serialize` is exchanged between the processes of this program (`isolate`), and nowhere else:
 //! the journal stores the types of `stored`, and each protocol has its own message types.
@@ -28,7 +29,7 @@ pub enum Status {
     Failure,
     /// The deadline ended the run.
     Timeout,
-    /// The run was cancelled or revoked, or the executor stopped.
+    /// The run was stopped from outside; see [`AbortReason`].
     Aborted,
 }
 
@@ -123,7 +124,7 @@ impl End {
         if let Self::Returned(result) = self { Some(result) } else { None }
     }
 
-    /// The reason of a run that was stopped from outside.
+    /// The reason why a run was stopped from outside.
     #[must_use]
     pub fn abort_reason(&self) -> Option<AbortReason> {
         if let Self::Aborted(reason) = self { Some(*reason) } else { None }
@@ -390,7 +391,7 @@ impl DenialReason {
 pub struct Denial {
     /// The guest path, host or interface. Control characters are escaped.
     pub what: String,
-    /// The reason of the denial.
+    /// The reason for the denial.
     pub reason: DenialReason,
     /// The number of occurrences.
     pub count: u64,
@@ -479,7 +480,7 @@ pub struct Usage {
     pub budgets: Budgets,
     /// The part of the budgets that the run consumed; `None` if the run's process ended before reporting it.
     pub spent: Option<BudgetUsage>,
-    /// `true` if the network was granted, with the layer that decided about it.
+    /// `true` if the network was granted, with the layer that decided on it.
     pub network: Bound<bool>,
     /// The use of the network; `None` for a run without a network.
     pub network_used: Option<NetworkUsage>,
@@ -567,7 +568,7 @@ impl NestedCall {
 pub struct CallUsage {
     /// Maximum number of calls.
     pub max_calls: Bound<u32>,
-    /// Maximum number of calls at once.
+    /// Maximum number of simultaneous calls.
     pub max_parallel: Bound<u32>,
     /// The number of calls, including refused ones.
     pub count: u32,
@@ -608,7 +609,7 @@ pub struct Receipt {
     pub durability: Durability,
     /// The run that made this call; `None` for a call from outside.
     pub parent: Option<ParentRun>,
-    /// The calls that the run made; `None` for a run that could make none.
+    /// The calls that the run made; `None` for a run that could make no calls.
     pub calls: Option<CallUsage>,
     /// The outcome of the run.
     pub outcome: Outcome,

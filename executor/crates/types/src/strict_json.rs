@@ -6,10 +6,10 @@
 //! governor's grant.
 //!
 //! The check makes one pass without recursion, stores only the keys of the objects that are currently open, and counts
-//! the memory that the value would take as a tree. Of numbers only the grammar is checked: `1e309` is JSON, which the
+//! the memory that the value would take as a tree. Only the grammar of numbers is checked: `1e309` is JSON, which the
 //! field's decoder refuses with a pointer to the field. If no decoder follows ([`check_finite`]), the check itself
 //! refuses such a number.
-// Not a visitor of serde_json, whose parser recurses, and refuses `1e309` without the pointer to the field.
+// This is not a visitor of serde_json, whose parser recurses, and refuses `1e309` without the pointer to the field.
 
 use crate::fault::Fault;
 use crate::ident::excerpt;

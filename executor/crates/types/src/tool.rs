@@ -102,18 +102,18 @@ pub struct DeclaredCapabilities {
     pub cpu: Option<crate::quantity::CpuPercent>,
     /// Maximum duration that the tool needs.
     pub timeout: Option<crate::quantity::Timeout>,
-    /// The calls of other tools that it makes.
+    /// The calls to other tools that it makes.
     pub calls: DeclaredCalls,
 }
 
-/// The declared calls of other tools by a tool.
+/// A tool's declared calls to other tools.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeclaredCalls {
     /// The tools that it calls.
     pub targets: CallTargets,
     /// Maximum number of calls.
     pub max_calls: Option<u32>,
-    /// Maximum number of calls at once.
+    /// Maximum number of simultaneous calls.
     pub max_parallel: Option<u32>,
 }
 
@@ -136,7 +136,7 @@ impl CallTargets {
     /// Parses a list of names of tools, of which one may be `*`.
     ///
     /// # Errors
-    /// If a name is not that of a tool.
+    /// If a name is not a valid tool name.
     pub fn parse<S: AsRef<str>>(names: &[S]) -> Result<Self, IdentError> {
         let mut named = BTreeSet::new();
         for name in names.iter().map(AsRef::as_ref) {
@@ -157,7 +157,7 @@ impl CallTargets {
         }
     }
 
-    /// The tools of both.
+    /// The tools of either side.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         match (self, other) {

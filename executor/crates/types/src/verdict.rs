@@ -103,7 +103,7 @@ pub struct Manifest {
 /// A governor's answer to one intent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// The decision about the intent.
+    /// The decision on the intent.
     pub decision: Decision,
     /// The intent that the verdict answers.
     pub intent: IntentId,
@@ -128,7 +128,7 @@ pub struct Proof {
     pub verdict: Map<String, Value>,
 }
 
-/// The decision of a person about an escalated intent (`g2a/directive`).
+/// A person's decision on an escalated intent (`g2a/directive`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Directive {
     /// The escalated intent.

@@ -3,7 +3,7 @@
 use crate::ident::is_display_control;
 
 /// The first characters of a text. Control characters, and characters that reorder or hide others, are escaped, so that
-/// a person sees what is there.
+/// a person sees every character.
 #[must_use]
 pub fn escape_invisible(text: &str, max_chars: usize) -> String {
     let mut shown = String::new();

@@ -122,15 +122,14 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// An integer that `convert` accepts, written in digits only: `5.0`, `5e1`, `-0`, `"5"` and `null` are
-    /// rejected.
+    /// An integer that `convert` accepts, written only in digits: `5.0`, `5e1`, `-0`, `"5"` and `null` are rejected.
     pub(super) fn quantity<T>(
         &self,
         convert: impl Fn(u64) -> Result<T, OutOfRangeError>,
     ) -> Result<T, Fault> {
-        // Of all JSON numbers, std parses plain digits alone as `u64`.
+        // Of all JSON numbers, std parses only plain digits as `u64`.
         let value: Option<u64> = self.raw.get().parse().ok();
-        // `convert` reports its range only in an error, which the call with 0 is for.
+        // `convert` reports its range only in an error, which the call with 0 causes.
         let range = match value.map(&convert) {
             Some(Ok(quantity)) => return Ok(quantity),
             Some(Err(range)) => Some(range),

@@ -1,8 +1,9 @@
-//! The catalogue as code: a list with the interpreters alone, and answers that describe the other tools as typed stubs.
+//! The listing `code`: a list of tools offers only the interpreters and `describe_tools`, which describes the other
+//! tools as typed stubs.
 //!
-//! A model reads every definition of a list before its first call. In a list of code it reads three, and asks for the
-//! tools that it needs. The limits below keep such a list, an overview and an answer together under 2,000 tokens, at 3.5
-//! bytes for a token.
+//! A model reads every definition in a list before its first call. With this listing there are three, and the model
+//! asks for the tools that it needs. The limits below keep such a list, an overview and an answer together under 2,000
+//! tokens, at 3.5 bytes per token.
 
 use crate::stubs::{self, Language, Stub};
 use a2g_types::tool::Descriptor;
@@ -20,7 +21,7 @@ const INTERPRETERS: [(&str, Language); 2] =
 
 /// Maximum length of a query, in bytes.
 pub const MAX_QUERY_BYTES: usize = 1_000;
-/// Maximum number of words of a query. Further ones are ignored.
+/// Maximum number of words of a query. Further words are ignored.
 const MAX_QUERY_WORDS: usize = 32;
 /// Maximum length of the overview of all tools, in bytes.
 pub const MAX_OVERVIEW_BYTES: usize = 1_700;
@@ -28,15 +29,15 @@ pub const MAX_OVERVIEW_BYTES: usize = 1_700;
 pub const MAX_SEARCH_BYTES: usize = 2_800;
 /// Maximum length of an answer to a query of names, in bytes.
 pub const MAX_NAMED_BYTES: usize = 6_000;
-/// The part of an overview for the words around its lists.
+/// The bytes of an overview that are kept for the text around its lists.
 const OVERVIEW_WORDS_BYTES: usize = 60;
-/// The part of an answer for the names of tools that it does not describe.
+/// The bytes of an answer that are kept for the names of tools that it does not describe.
 const NAMES_BYTES: usize = 500;
 /// Maximum number of tools whose stubs are compared by length for one answer.
 const MAX_COMPARED: usize = 48;
-/// The number of tools that share an answer if not all of them fit in full.
+/// Minimum number of tools in an answer that cannot have all of them in full.
 const MIN_CHOICE: usize = 4;
-/// The part of a tool's description that is searched.
+/// Maximum length of the beginning of a tool's description that is searched, in bytes.
 const MAX_SEARCHED_BYTES: usize = 1_000;
 /// The words that say nothing about a tool.
 const STOP_WORDS: [&str; 16] =
@@ -111,7 +112,7 @@ pub fn describe<'a>(reachable: impl Iterator<Item = &'a Descriptor>, request: &D
     }
     let named = named(&tools, &request.query);
     let max_bytes = if named.is_empty() { MAX_SEARCH_BYTES } else { MAX_NAMED_BYTES };
-    let candidates = if named.is_empty() { ranked.clone() } else { with_scores(named) };
+    let candidates = if named.is_empty() { ranked.clone() } else { unscored(named) };
     let selected = select(&candidates, language, max_bytes - NAMES_BYTES);
     let described = selected.iter().map(|(tool, _)| tool.name.to_string()).collect::<Vec<_>>();
     let file = stubs::file(language, &selected.iter().map(|(_, stub)| stub).collect::<Vec<_>>());
@@ -133,7 +134,7 @@ fn usage(language: Language) -> &'static str {
     }
 }
 
-/// The last line of an answer: the tools that match and are not described, as far as there is room.
+/// The last line of an answer: as many names as fit of the tools that match and are not described.
 fn rest_line(language: Language, rest: &[&str]) -> String {
     if rest.is_empty() {
         return String::new();
@@ -143,7 +144,8 @@ fn rest_line(language: Language, rest: &[&str]) -> String {
         Language::Python => "#",
     };
     let (names, left) = join_names(rest, NAMES_BYTES - 100);
-    let more = if left == 0 { String::new() } else { format!(" and {left} more, which other words select") };
+    let more =
+        if left == 0 { String::new() } else { format!(" and {left} more: narrow the query to see them") };
     format!("{mark} Not described, ask for them by name: {names}{more}\n")
 }
 
@@ -162,10 +164,11 @@ fn join_names(names: &[&str], max_bytes: usize) -> (String, usize) {
     (joined, 0)
 }
 
-/// A tool, and how well it matches.
+/// A tool and its score.
 type Ranked<'a> = (&'a Descriptor, u32);
 
-/// The tools that are described: the best first, the shortest first among equals, whole ones only.
+/// The tools that are described, by score and then by length of the stub. A stub that does not fit is left out, never
+/// cut.
 fn select<'a>(ranked: &[Ranked<'a>], language: Language, max_bytes: usize) -> Vec<(&'a Descriptor, Stub)> {
     let max_bytes = max_bytes - usage(language).len() - stubs::overhead(language);
     let compared = ranked.get(..MAX_COMPARED).unwrap_or(ranked);
@@ -176,7 +179,7 @@ fn select<'a>(ranked: &[Ranked<'a>], language: Language, max_bytes: usize) -> Ve
     };
     let mut stubs = make(max_bytes);
     if stubs.iter().map(|(_, _, stub)| stub.len()).sum::<usize>() > max_bytes {
-        // A choice of several tools says more than every detail of one.
+        // Several tools without every detail help a model more than one tool with every detail.
         stubs = make(max_bytes / stubs.len().clamp(1, MIN_CHOICE));
     }
     stubs.sort_by_key(|(_, score, stub)| (Reverse(*score), stub.len()));
@@ -190,7 +193,7 @@ fn select<'a>(ranked: &[Ranked<'a>], language: Language, max_bytes: usize) -> Ve
     selected
 }
 
-/// The tools that match any word, the best first and then by name.
+/// The tools that match any word of the query, by score and then by name.
 fn rank<'a>(tools: &[&'a Descriptor], query: &str) -> Vec<Ranked<'a>> {
     let mut query = words(query).filter(|word| !STOP_WORDS.contains(&word.as_str())).collect::<Vec<_>>();
     query.truncate(MAX_QUERY_WORDS);
@@ -200,11 +203,11 @@ fn rank<'a>(tools: &[&'a Descriptor], query: &str) -> Vec<Ranked<'a>> {
     ranked
 }
 
-fn with_scores(tools: Vec<&Descriptor>) -> Vec<Ranked<'_>> {
+fn unscored(tools: Vec<&Descriptor>) -> Vec<Ranked<'_>> {
     tools.into_iter().map(|tool| (tool, 0)).collect()
 }
 
-/// The tools that a query names; none if it has anything else.
+/// The tools that a query names; none if the query has any other word.
 fn named<'a>(tools: &[&'a Descriptor], query: &str) -> Vec<&'a Descriptor> {
     let names = query.split(|c: char| c.is_whitespace() || c == ',').filter(|name| !name.is_empty());
     let names = names.collect::<BTreeSet<_>>();
@@ -265,16 +268,15 @@ fn words(text: &str) -> impl Iterator<Item = String> {
     words.into_iter().filter(|word| !word.is_empty())
 }
 
-/// The beginning of a text, up to a boundary of characters.
+/// The beginning of a text, cut at a character boundary.
 fn beginning(text: &str, max_bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(max_bytes)).unwrap_or_default()
 }
 
-/// All tools with one line each; with shorter lines, names alone, or the most frequent words and some names, if that is
-/// what fits.
+/// One line for each tool. If that is too long: shorter lines, then only names, then frequent words and some names.
 fn overview(tools: &[&Descriptor]) -> String {
     let head = format!(
-        "{} tools. `{DESCRIBE_TOOLS}` with words or names as `query` answers how to call them.\n",
+        "{} tools. To see how to call them, use `{DESCRIBE_TOOLS}` with words or names as `query`.\n",
         tools.len()
     );
     let max_bytes = MAX_OVERVIEW_BYTES - head.len();
@@ -310,7 +312,7 @@ fn join_within(texts: impl Iterator<Item = String>, max_bytes: usize) -> Option<
     Some(joined)
 }
 
-/// The words of names, each with its number of names, the most frequent first.
+/// The words that several names share, each with the number of those names, the most frequent first.
 fn frequent_words(names: &[&str]) -> Vec<String> {
     let mut counts = BTreeMap::new();
     for name in names {
@@ -318,7 +320,7 @@ fn frequent_words(names: &[&str]) -> Vec<String> {
             *counts.entry(word).or_insert(0_usize) += 1;
         }
     }
-    // A word of one name says no more than the name.
+    // A word of only one name says no more than that name.
     let mut counts = counts.into_iter().filter(|(_, count)| *count > 1).collect::<Vec<_>>();
     counts.sort_by(|(a, a_count), (b, b_count)| b_count.cmp(a_count).then_with(|| a.cmp(b)));
     counts.into_iter().map(|(word, count)| format!("{word} ({count})")).collect()

@@ -1,4 +1,4 @@
-//! What the tests of several doors need, and the one table of their error codes.
+//! The parts that the tests of several doors share, and the one table of their error codes.
 
 use crate::jsonrpc::Id;
 use crate::{a2a, a2e, nexus, sovereign};

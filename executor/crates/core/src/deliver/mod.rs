@@ -123,7 +123,8 @@ pub async fn stay_registered(
             };
             match executor.governor().heartbeat(&heartbeat).await {
                 Ok(()) => first_checkpoint = None,
-                // Not after the first heartbeat: a governor that rejects each one would cause a loop of registrations.
+                // The executor does not register again after the first heartbeat: a governor that rejects each one
+                // would cause a loop of registrations.
                 Err(RemoteError::Refused(Fault::SessionExpired(_))) if !is_first_heartbeat => break,
                 Err(error) => {
                     let governor = executor.governor().endpoint();

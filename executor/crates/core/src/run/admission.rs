@@ -211,7 +211,7 @@ impl Executor {
             }
             Some(CatalogEntry::Broken(error)) => return Err(unavailable(error.public_message())),
             None => {
-                // No name that the agent's policies do not reach.
+                // Only names that the agent's policies reach are suggested.
                 let names = loaded.catalog.iter().map(|(name, _)| name);
                 let names = names.filter(|name| self.may_reach(&call.agent, name)).map(ToolName::as_str);
                 let nearest = did_you_mean(call.tool.as_str(), names);

@@ -1,4 +1,4 @@
-//! Decisions about intents: approve, deny, cancel, revoke.
+//! Decisions on intents: approve, deny, cancel, revoke.
 //!
 //! A decision is in the journal before its answer is sent. An approved intent runs once, if necessary after a restart,
 //! unless its verdict expires first; a denied intent never runs.
@@ -43,7 +43,7 @@ pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Esc
     let (escalations, expired) = Escalations::new(journal.take_held(), now);
     let (nested, expired): (Vec<_>, Vec<_>) =
         expired.into_iter().partition(|escalated| escalated.call().parent.is_some());
-    // Not awaited: none of these intents can be approved.
+    // The records are not awaited, because none of these intents can be approved.
     drop(record_end_of_wait(journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
     drop(record_end_of_wait(journal, nested, Resolution::Cancelled, PARENT_ENDED, PARENT_ENDED, now));
     escalations
@@ -130,7 +130,7 @@ impl Executor {
     }
 
     fn record_expired(&self, expired: Vec<Escalated>, now: OffsetDateTime) {
-        // Not awaited: an intent that has expired cannot be approved.
+        // The record is not awaited, because an intent that has expired cannot be approved.
         drop(record_end_of_wait(&self.journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
     }
 
@@ -248,7 +248,7 @@ impl Executor {
         let escalated = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
         let approval = Approval { by: by.to_owned(), manifest: manifest.clone() };
-        // In its own task, because the approver may disconnect.
+        // The approval has its own task, because the approver may disconnect.
         let (answer_tx, answer) = oneshot::channel();
         let executor = Arc::clone(self);
         spawn::spawn_run_task(

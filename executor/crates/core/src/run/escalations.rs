@@ -66,7 +66,7 @@ enum WaitPhase {
 pub(super) enum WakeCondition {
     /// The verdict expires at this time, unless a decision is made before.
     Until(OffsetDateTime),
-    /// Another task, which decides about the intent or runs it, announces a change.
+    /// Another task, which decides on the intent or runs it, announces a change.
     AnotherTask,
 }
 
@@ -93,7 +93,7 @@ impl WaitingIntent {
     }
 
     /// `true` if the intent is undecided and can no longer be approved. Any other expired intent is removed by the task
-    /// that decides about it or runs it.
+    /// that decides on it or runs it.
     fn has_expired(&self, now: OffsetDateTime) -> bool {
         self.is_undecided() && !self.is_pending(now)
     }
@@ -263,7 +263,7 @@ impl Escalations {
         self.changes.send_replace(());
     }
 
-    /// Removes an intent of the selected agents if no decision about it is in progress, and passes it to `on_removed`.
+    /// Removes an intent of the selected agents if no decision on it is in progress, and passes it to `on_removed`.
     pub(super) fn remove_waiting<T>(
         &self,
         intent: IntentId,

@@ -25,7 +25,7 @@ impl Executor {
         }
         let Fault::Refused { blocked_by, message, .. } = &fault else { return fault };
         self.metrics.count_refusal(*blocked_by);
-        // Not for an intent that waits for a person, because it may still run.
+        // An intent that waits for a person is not recorded, because it may still run.
         if let Some(summary) = summary.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
             self.journal.record_refusal(summary, *blocked_by, message, self.clock.now());
         }

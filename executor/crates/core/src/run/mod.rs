@@ -243,7 +243,7 @@ impl Executor {
         self.trust.load_full()
     }
 
-    /// The governor that decides about calls.
+    /// The governor that decides on calls.
     #[must_use]
     pub fn governor(&self) -> &Governor {
         &self.governor

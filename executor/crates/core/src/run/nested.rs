@@ -6,7 +6,7 @@
 //! the run ends ─▶ close: a call that has not begun never begins, and one that runs is stopped
 //! ```
 //! The limits on the calls of a run are part of its grant. A call runs on its parent's slot, if no other call uses it:
-//! a parent that waits never holds what its calls need.
+//! a parent that waits never holds a slot that its calls need.
 
 use super::events::{RunEvent, RunEventSink};
 use super::{Executor, RETRY_AFTER_MS, all_agents};
@@ -34,7 +34,7 @@ use tokio::sync::{Semaphore, watch};
 
 /// Maximum number of questions about other tools that a run may ask.
 const MAX_QUESTIONS: u32 = 10_000;
-/// Maximum time for the calls of a run to end after it.
+/// Maximum time that the calls of a run may take to end, once the run has ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The bounds of a call's arguments.
 const ARGUMENT_BOUNDS: JsonBounds =
@@ -47,13 +47,13 @@ pub(super) struct NestedCalls {
     grant: CallGrant,
     sink: RunEventSink,
     state: Mutex<CallLog>,
-    /// One permit for each call that may be made at once.
+    /// One permit for each simultaneous call.
     at_once: Semaphore,
     /// The parent's slot, for one of its calls.
     slot: Arc<Semaphore>,
     has_ended: watch::Sender<bool>,
     /// The number of calls that have not ended.
-    open: watch::Sender<usize>,
+    open_count: watch::Sender<usize>,
 }
 
 /// The values that a call takes from its parent.
@@ -100,7 +100,7 @@ impl CallOutcome {
 }
 
 impl NestedCalls {
-    /// The calls of a run; `None` if its tool declares none.
+    /// The calls of a run; `None` if it may have none.
     pub(super) fn open(
         executor: &Arc<Executor>,
         call: &Call,
@@ -125,7 +125,7 @@ impl NestedCalls {
                 state: Mutex::default(),
                 slot: Arc::new(Semaphore::new(1)),
                 has_ended: watch::Sender::new(false),
-                open: watch::Sender::new(0),
+                open_count: watch::Sender::new(0),
             })
         })
     }
@@ -140,17 +140,19 @@ impl NestedCalls {
         self.state.lock().calls.clone()
     }
 
-    /// Stops all calls, and returns the record of them. The parent is no longer an active run.
+    /// Stops all calls and returns their record. Call this after the parent has been removed from the active runs.
     pub(super) async fn close(&self) -> CallUsage {
         {
-            // Under the lock of the log, so that a call is either counted before, or refused.
+            // Set under the lock of the log, so that a call is either counted before, or refused.
             let _log = self.state.lock();
             self.has_ended.send_replace(true);
         }
         self.executor.active_runs.abort_children(self.parent.intent);
-        let mut open = self.open.subscribe();
-        if tokio::time::timeout(CLOSE_TIMEOUT, open.wait_for(|open| *open == 0)).await.is_err() {
-            tracing::warn!("calls of a run have not ended with it");
+        let mut open_count = self.open_count.subscribe();
+        if tokio::time::timeout(CLOSE_TIMEOUT, open_count.wait_for(|count| *count == 0)).await.is_err() {
+            let open_calls = *self.open_count.borrow();
+            let waited_seconds = CLOSE_TIMEOUT.as_secs();
+            tracing::warn!(open_calls, waited_seconds, "calls of a run are still open after it ended");
         }
         let state = self.state.lock();
         CallUsage {
@@ -188,7 +190,7 @@ impl NestedCalls {
                 duration: Duration::ZERO,
             });
         }
-        self.open.send_modify(|open| *open += 1);
+        self.open_count.send_modify(|count| *count += 1);
         Ok(CountedCall { ordinal, intent, started_at: self.executor.clock.monotonic() })
     }
 
@@ -200,7 +202,7 @@ impl NestedCalls {
             call.clone()
         });
         if let Some(call) = recorded {
-            // Every door shows progress.
+            // Sent as progress, because every door already forwards that.
             self.sink.send(RunEvent::Progress(call.to_progress()));
         }
     }
@@ -213,7 +215,7 @@ impl NestedCalls {
     ) -> Result<CallAnswer, CallError> {
         let CallOutcome { decision, end, answer } = self.make(&counted, &tool, &arguments).await;
         self.record(&counted, decision, end);
-        self.open.send_modify(|open| *open -= 1);
+        self.open_count.send_modify(|count| *count -= 1);
         answer
     }
 
@@ -249,7 +251,7 @@ impl NestedCalls {
             )));
         }
         let name = ToolName::parse(tool).map_err(|_| self.unknown_tool(tool))?;
-        // A tool that a policy refuses is refused and recorded like any call of it.
+        // No policy is applied here: `handle_intent` applies the policies, and records the refusal.
         if self.executor.current_catalog().catalog.get(&name).is_none() {
             return Err(self.unknown_tool(tool));
         }
@@ -273,7 +275,7 @@ impl NestedCalls {
         let tool = a2g_types::ident::excerpt(tool);
         CallError::new(
             "unknown_tool",
-            format!("there is no tool `{tool}`{nearest}: list the tools for their names"),
+            format!("there is no tool `{tool}`{nearest}: list the tools to see their names"),
         )
     }
 
@@ -300,7 +302,7 @@ impl NestedCalls {
             door: *door,
             agent: agent.clone(),
             intent: counted.intent,
-            // The journal refuses the start of an intent that has run, as it would for any other new one.
+            // Treated as new without a look-up: the journal refuses to start an intent that has already run.
             is_new: true,
             tool,
             arguments,
@@ -319,7 +321,7 @@ impl NestedCalls {
                 let decision = Some(answer.verdict.decision);
                 match answer.receipt {
                     Some(receipt) => CallOutcome::of_receipt(decision, &receipt),
-                    None => self.await_decision(intent, decision).await,
+                    None => self.await_decision(intent, &tool, decision).await,
                 }
             }
             Err(fault) => {
@@ -334,12 +336,17 @@ impl NestedCalls {
     }
 
     /// Waits until a person has decided, and the call has run.
-    async fn await_decision(&self, intent: IntentId, decision: Option<Decision>) -> CallOutcome {
+    async fn await_decision(
+        &self,
+        intent: IntentId,
+        tool: &ToolName,
+        decision: Option<Decision>,
+    ) -> CallOutcome {
         let refused = |error| CallOutcome { decision, ..CallOutcome::refused(error) };
         match self.executor.await_outcome(intent).await {
             Ok(Some(receipt)) => CallOutcome::of_receipt(decision, &receipt),
             Ok(None) => refused(match self.executor.denial(intent) {
-                Ok(Some(fault)) => refusal(&fault, intent, &self.parent.tool),
+                Ok(Some(fault)) => refusal(&fault, intent, tool),
                 Ok(None) | Err(_) => CallError {
                     detail: detail(
                         &json!({ "intent_id": intent.to_string(), "blocked_by": "escalation_pending" }),
@@ -351,7 +358,7 @@ impl NestedCalls {
                     )
                 },
             }),
-            Err(fault) => refused(refusal(&fault, intent, &self.parent.tool)),
+            Err(fault) => refused(refusal(&fault, intent, tool)),
         }
     }
 
@@ -359,7 +366,7 @@ impl NestedCalls {
     async fn stop(&self, intent: IntentId) -> CallOutcome {
         let executor = &self.executor;
         executor.withdraw_nested(intent).await;
-        // Stopped by now, or by `close`; a call that never began has no outcome.
+        // `close` may have stopped it already. A call that never began has no outcome.
         executor.active_runs.abort_one(intent, &all_agents, a2g_types::outcome::AbortReason::ParentEnded);
         let outcome = tokio::time::timeout(CLOSE_TIMEOUT, executor.await_outcome(intent)).await;
         let decision = executor.verdict(intent).ok().flatten().map(|verdict| verdict.decision);
@@ -371,18 +378,20 @@ impl NestedCalls {
         }
     }
 
-    fn question(&self) -> Result<(), CallError> {
+    /// Counts a question about other tools, and refuses it above the maximum.
+    fn count_question(&self) -> Result<(), CallError> {
         let mut state = self.state.lock();
         state.questions += 1;
         if state.questions > MAX_QUESTIONS {
-            let message = format!("this run has asked about tools {MAX_QUESTIONS} times: keep the answers");
+            let message =
+                format!("this run has asked about tools {MAX_QUESTIONS} times: reuse the earlier answers");
             return Err(CallError::exhausted(message));
         }
         Ok(())
     }
 
     fn tools(&self) -> Result<CallAnswer, CallError> {
-        self.question()?;
+        self.count_question()?;
         Ok(CallAnswer::Tools(self.callable(|name, tool| CallableTool {
             name: name.to_string(),
             description: tool.descriptor.description.clone(),
@@ -390,7 +399,7 @@ impl NestedCalls {
     }
 
     fn definition(&self, tool: &str) -> Result<CallAnswer, CallError> {
-        self.question()?;
+        self.count_question()?;
         let name = self.check(tool)?;
         if !self.executor.may_reach(&self.parent.agent, &name) {
             return Err(self.unknown_tool(tool));
@@ -479,7 +488,7 @@ fn facts_of(receipt: &Receipt) -> Value {
     facts.into()
 }
 
-/// The error for a call that did not run.
+/// The error for a call of `tool` that ended with a fault.
 fn refusal(fault: &Fault, intent: IntentId, tool: &ToolName) -> CallError {
     let intent_id = intent.to_string();
     let error = |code, message: &str, mut facts: Value| {

@@ -78,7 +78,7 @@ impl Executor {
         self.active_runs.calls_of(intent).map_or_else(Vec::new, |calls| calls.list())
     }
 
-    /// The call and the verdict of an intent about which a person has to decide.
+    /// The call and the verdict of an intent that waits for a person.
     #[must_use]
     pub fn undecided_call(&self, intent: IntentId) -> Option<(Call, Verdict)> {
         let escalated = self.escalations.find_undecided(intent)?;
@@ -161,7 +161,7 @@ impl Executor {
     pub async fn wait_for_signal(&self, signal: IntentSignal) {
         let IntentSignal { intent, mut escalations, stage } = signal;
         match (stage, self.escalations.wake_condition(intent)) {
-            // An error means that it is open no longer.
+            // An error means that the intent is no longer open.
             (Some(mut stage), _) => drop(stage.changed().await),
             (None, Some(condition)) => self.wait_for_change_or_expiry(condition, &mut escalations).await,
             (None, None) => tokio::time::sleep(MAX_SIGNAL_DELAY).await,

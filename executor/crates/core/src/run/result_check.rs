@@ -11,11 +11,11 @@ use tokio::sync::Semaphore;
 
 /// The maximum length of a checked result in bytes. Parsed values take up to some forty times the length of their text.
 const MAX_CHECKED_BYTES: usize = 1 << 20;
-/// The maximum length in bytes of a result that is checked beside any number of others.
+/// The maximum length in bytes of a result that is checked in parallel with any number of others.
 const MAX_SMALL_BYTES: usize = 16 << 10;
 /// The maximum length of the pointer in a failure, in characters: it contains keys that the tool wrote.
 const MAX_POINTER_CHARS: usize = 256;
-/// The place of the one long result that is checked at a time.
+/// The permit for the one long result that is checked at a time.
 static LONG_CHECK: Semaphore = Semaphore::const_new(1);
 
 impl Executor {

@@ -4,13 +4,13 @@
 //! reserve(agent) ─▶ Place: the intent waits or runs ─ acquire_slot() ─▶ ExecutionSlot: a guest may run
 //!        └─▶ CapacityError: the executor closes, the queue is full, or the agent's share of the queue is full
 //! ```
-//! An agent that exceeds its share delays only itself: at most as many of its waiters compete for slots (have a claim)
-//! as its share has free slots. Among the waiters of one agent, and among all agents with a claim, the higher priority
-//! goes first, and within one priority the earlier arrival. A priority gives no agent more slots than its share.
+//! An agent that exceeds its share delays only itself: no more of its waiters are eligible for a slot than its share
+//! has free slots. Among the waiters of one agent, and among all agents with eligible waiters, the higher priority goes
+//! first, and within one priority the earlier arrival. A priority gives no agent more slots than its share.
 //!
 //! No waiter starves: after [`MAX_OVERTAKES`] slots given to a higher priority ahead of an earlier arrival, one slot
 //! goes to the earliest arrival of all.
-// No semaphores, because they serve waiters only in the order of arrival.
+// The queue uses no semaphore, because a semaphore serves its waiters only in the order of arrival.
 
 use a2g_types::call::Priority;
 use a2g_types::ident::AgentDid;
@@ -69,20 +69,21 @@ struct SlotQueue {
     /// The number of slots given to a higher priority ahead of an earlier arrival. Reset when [`MAX_OVERTAKES`] gives a
     /// slot to the earliest arrival.
     overtakes: u32,
-    /// A logical clock, incremented by every arrival and every claim.
+    /// A logical clock, incremented at every arrival and at every adjustment of an agent's eligible waiters.
     now: u64,
     agents: HashMap<AgentDid, AgentShare>,
 }
 
-/// The places, slots, waiters and claims of one agent.
+/// The places, slots and waiters of one agent.
 #[derive(Debug, Default)]
 struct AgentShare {
     places: usize,
     running: usize,
     /// The waiters by priority, in order of arrival.
     waiting: [VecDeque<Waiter>; Priority::VARIANTS.len()],
-    /// The logical time of each claim on a slot: one for each waiter, up to the number of free slots in the share.
-    claims: VecDeque<u64>,
+    /// The logical times at which waiters became eligible for a slot: one for each waiter, up to the number of free
+    /// slots in the share.
+    eligible_since: VecDeque<u64>,
 }
 
 #[derive(Debug)]
@@ -91,7 +92,7 @@ struct Waiter {
     slot_tx: oneshot::Sender<ExecutionSlot>,
 }
 
-/// The queue place of one intent, which waits or runs, within the limits of [`Capacity`].
+/// The place of one intent that waits or runs.
 #[derive(Debug)]
 pub(super) struct Place {
     slots: Arc<Slots>,
@@ -113,7 +114,7 @@ pub(super) enum RunSlot {
     Lent(OwnedSemaphorePermit, LentRun),
 }
 
-/// A run on its parent's slot, which counts as running.
+/// Counts a run that uses its parent's slot, for [`Slots::queue_stats`].
 #[derive(Debug)]
 pub(super) struct LentRun(Arc<Slots>);
 
@@ -170,20 +171,19 @@ impl Slots {
         Ok(place)
     }
 
-    /// A queue place for a nested call, beyond the limits of the queue and while the executor closes: its parent has a
-    /// place, and may need the call to end.
+    /// Reserves a place for a nested call, even if the queue is full or the executor is closing: the parent may not be
+    /// able to end before the call does.
     pub(super) fn reserve_nested(self: &Arc<Self>, agent: &AgentDid) -> Place {
         self.take_place(agent).0
     }
 
-    /// A place, with the numbers of places that were taken before, in all and by the agent.
+    /// Takes a place. Returns it with the numbers of places that were taken before, by all agents and by this one.
     fn take_place(self: &Arc<Self>, agent: &AgentDid) -> (Place, usize, usize) {
         let mut queue = self.lock();
         let share = queue.agents.entry(agent.clone()).or_default();
         let places_of_agent = share.places;
         share.places += 1;
         let place = Place { slots: Arc::clone(self), agent: agent.clone() };
-        // A refusal drops the place, which takes the lock.
         drop(queue);
         let mut places = 0;
         self.places.send_modify(|count| {
@@ -244,13 +244,13 @@ impl SlotQueue {
         if self.free == 0 {
             return None;
         }
-        let claiming = || self.agents.iter().filter(|(_, share)| !share.claims.is_empty());
-        let by_arrival = claiming().min_by_key(|(_, share)| share.earliest_arrival())?;
-        let by_priority = claiming().min_by_key(|(_, share)| {
-            // Within one priority, by the later of the agent's oldest claim and its first arrival: an agent that was
-            // just served has a newer claim, so it goes behind the others.
+        let eligible = || self.agents.iter().filter(|(_, share)| !share.eligible_since.is_empty());
+        let by_arrival = eligible().min_by_key(|(_, share)| share.earliest_arrival())?;
+        let by_priority = eligible().min_by_key(|(_, share)| {
+            // Within one priority, by the later of the agent's oldest eligibility and its first arrival: an agent that
+            // was just served has a newer eligibility, so it goes behind the others.
             let (highest, arrival) = share.highest_waiting().unzip();
-            (std::cmp::Reverse(highest), share.claims.front().copied().max(arrival))
+            (std::cmp::Reverse(highest), share.eligible_since.front().copied().max(arrival))
         })?;
         let is_overtaking =
             by_priority.1.highest_waiting().map(|(highest, _)| highest) > by_arrival.1.earliest_priority();
@@ -267,19 +267,19 @@ impl SlotQueue {
         };
         let share = self.agents.get_mut(&agent)?;
         let waiter = share.waiters_mut(priority)?.pop_front()?;
-        share.claims.pop_front();
+        share.eligible_since.pop_front();
         share.running += 1;
         self.free -= 1;
-        self.adjust_claims(&agent, max_running);
+        self.adjust_eligible(&agent, max_running);
         Some((agent, waiter))
     }
 
-    /// Adjusts the number of an agent's claims to its waiters and free slots.
-    fn adjust_claims(&mut self, agent: &AgentDid, max_running: usize) {
+    /// Adjusts the number of an agent's eligible waiters to its waiters and the free slots of its share.
+    fn adjust_eligible(&mut self, agent: &AgentDid, max_running: usize) {
         let now = self.tick();
         let Some(share) = self.agents.get_mut(agent) else { return };
         let waiting: usize = share.waiting.iter().map(VecDeque::len).sum();
-        share.claims.resize(waiting.min(max_running.saturating_sub(share.running)), now);
+        share.eligible_since.resize(waiting.min(max_running.saturating_sub(share.running)), now);
     }
 
     /// Removes an agent that has neither places nor slots.
@@ -328,7 +328,7 @@ impl Place {
             if let Some(waiting) = share.waiters_mut(priority) {
                 waiting.push_back(Waiter { arrival, slot_tx });
             }
-            queue.adjust_claims(&self.agent, max_running);
+            queue.adjust_eligible(&self.agent, max_running);
             arrival
         });
         let _guard = WaitGuard { place: self, arrival, priority };
@@ -363,7 +363,7 @@ impl Drop for WaitGuard<'_> {
             && let Ok(at) = waiting.binary_search_by_key(arrival, |waiter| waiter.arrival)
         {
             waiting.remove(at);
-            queue.adjust_claims(agent, slots.capacity.concurrent_per_agent);
+            queue.adjust_eligible(agent, slots.capacity.concurrent_per_agent);
         }
     }
 }
@@ -375,7 +375,7 @@ impl Drop for ExecutionSlot {
             if let Some(share) = queue.agents.get_mut(&self.agent) {
                 share.running = share.running.saturating_sub(1);
             }
-            queue.adjust_claims(&self.agent, self.slots.capacity.concurrent_per_agent);
+            queue.adjust_eligible(&self.agent, self.slots.capacity.concurrent_per_agent);
             queue.remove_if_unused(&self.agent);
         });
     }

@@ -1,4 +1,4 @@
-//! Decides about one call under one policy.
+//! Decides on one call under one policy.
 //!
 //! ```text
 //! policy for the agent ─▶ tool allowed ─▶ constraints ─▶ risk ─┬─ >= 0.8 ──▶ DENIED
@@ -126,7 +126,7 @@ fn permit<'a>(
     Ok(PermittedCall { policy, tool_rule, rule, areas })
 }
 
-/// The reason why `a2g-executor mcp` refuses a path, where it is another than that of a policy file.
+/// The reason why `a2g-executor mcp` refuses a path, if it differs from the reason of a policy file.
 fn mcp_path_reason(breach: &Breach) -> Option<PolicyDenialError> {
     let reason = if let Breach::Outside { path, allowed } = breach {
         format!(
@@ -189,7 +189,7 @@ fn decide_by_risk(
     }
 }
 
-/// The conditions of a rule that limits calls of other tools.
+/// The conditions of a rule that limits calls to other tools.
 fn call_conditions(rule: &ToolRule) -> Vec<String> {
     let named = rule.calls.as_ref().filter(|calls| **calls != CallTargets::All).map(CallTargets::to_names);
     // No condition can name an empty list.

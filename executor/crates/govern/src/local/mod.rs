@@ -71,8 +71,8 @@ impl LocalGovernor {
         Self { policies, clock, state: Mutex::default() }
     }
 
-    /// Decides about a call. The verdict depends on the call, the policies and the clock alone, except that an
-    /// escalation is denied while too many others wait.
+    /// Decides on a call. The verdict depends only on the call, the policies and the clock, except that an escalation
+    /// is denied while too many others wait.
     pub fn decide(&self, call: &Call) -> Verdict {
         let now = self.clock.now();
         let verdict = decide::decide(self.policies.entry_for(&call.agent), call, now);
@@ -82,7 +82,7 @@ impl LocalGovernor {
         }
     }
 
-    /// Returns `true` if the policy of an agent allows a tool with some arguments.
+    /// Returns `true` if the policy of an agent allows a tool at all. A call may still be denied for its arguments.
     #[must_use]
     pub fn may_reach(&self, agent: &AgentDid, tool: &ToolName) -> bool {
         let entry = self.policies.entry_for(agent);

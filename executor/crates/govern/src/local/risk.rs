@@ -1,8 +1,8 @@
 //! Risk scores: one table of documented heuristics.
 //!
-//! The local governor has no model, so `model_score` is absent and `score = max(model, heuristic)` is the
-//! heuristic score: the highest score of the matching rows, never their sum. A row is a guess about text, which
-//! people can read and discuss. The grant determines what a guest can reach, not this table.
+//! The local governor has no model, so `model_score` is absent and `score = max(model, heuristic)` is the heuristic
+//! score: the highest score of the matching rows, never their sum. A row is a guess about text, which people can read
+//! and discuss. The grant, not this table, determines what a guest can reach.
 
 use crate::arguments::{ArgumentRole, Arguments};
 use crate::rule::{NormalizedText, normalize};

@@ -123,7 +123,8 @@ async fn stored_tasks_override_the_task_of_the_start() {
     assert_eq!(documents, ["newer", "will"]);
 }
 
-/// Pages of `owner_tasks` and of the merge of owners: each task once, in one order, whatever is added between two pages.
+/// Pages of `owner_tasks` and of the merge of owners: each task once, in one order, whatever is added between two
+/// pages.
 #[tokio::test]
 async fn task_pages_are_complete_under_concurrent_writes() {
     let (_folder, _path, journal) = new_journal();

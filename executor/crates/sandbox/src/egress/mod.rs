@@ -80,7 +80,7 @@ pub struct Timeouts {
     pub between_bytes: Option<Duration>,
 }
 
-/// The network of a guest: authorizes and performs its requests, here or in another process.
+/// The network of a guest: authorizes and performs its requests, in this process or in another one.
 pub trait NetworkBackend: Send + Sync {
     /// Sends one request.
     fn send(self: Arc<Self>, request: http::Request<Body>, timeouts: Timeouts) -> SendFuture;
@@ -88,7 +88,7 @@ pub trait NetworkBackend: Send + Sync {
     /// Looks a name up. The run may then connect to the name's addresses.
     fn look_up(self: Arc<Self>, name: String) -> LookUpFuture;
 
-    /// Connects over TCP and sends `upload`, whose end closes that direction only. The next chunk of `upload` is polled
+    /// Connects over TCP and sends `upload`, whose end closes only that direction. The next chunk of `upload` is polled
     /// when the kernel has accepted the previous one; `upload` is dropped when no more of it is read.
     fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> ConnectFuture;
 }

@@ -24,7 +24,8 @@ impl Target {
             Some(_) | None => return Err(NetworkError::Scheme.into()),
         };
         let authority = uri.authority().ok_or(DenialReason::Authority)?;
-        // Not split by `Uri`, which ignores the part before an `@`: `user@host` is refused instead.
+        // `Uri` does not split the authority, because it ignores the part before an `@`: `user@host` is refused
+        // instead.
         let (host, port) = match authority.as_str().rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => {
                 let number = port.parse::<u16>().ok().filter(|n| *n != 0 && n.to_string() == port);

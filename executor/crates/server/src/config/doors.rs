@@ -57,7 +57,7 @@ impl Doors {
     /// Looks for the tool in the catalogue's folder.
     ///
     /// # Errors
-    /// If there is one: a host could not tell which of both it calls.
+    /// If there is one: a host could not tell which of the two it calls.
     pub(super) fn check_listing(&self, catalog: &Path) -> Result<(), InvalidValueError> {
         let is_code = self.mcp.as_ref().is_some_and(|mcp| mcp.listing == Listing::Code);
         if !is_code || !catalog.join(DESCRIBE_TOOLS).join("tool.toml").is_file() {
@@ -70,7 +70,7 @@ impl Doors {
         )))
     }
 
-    /// Checks that a door without authentication is reachable from this machine only.
+    /// Checks that a door without authentication is reachable only from this machine.
     pub(super) fn check_reach(&self, listen: &ListenAddress) -> Result<(), InvalidValueError> {
         let Self { a2a, webhook_domains: _, a2e, mcp, nexus, sovereign } = self;
         let doors = [

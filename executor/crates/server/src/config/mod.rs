@@ -75,7 +75,7 @@ pub struct Config {
     pub tls: Option<TlsSettings>,
     /// Size and depth limits of a message.
     pub bounds: JsonBounds,
-    /// `Host` names that are accepted besides loopback names and the address of the port.
+    /// `Host` names that are accepted in addition to loopback names and the address of the port.
     pub allowed_hosts: Vec<String>,
     /// `Origin` values that are accepted. A request without one does not come from a web page.
     pub allowed_origins: Vec<String>,
@@ -129,7 +129,7 @@ pub struct Config {
     pub mounts: Mounts,
     /// Egress settings, for runs with a network.
     pub egress: EgressSettings,
-    /// Certificates that are trusted besides the machine's own.
+    /// Certificates that are trusted in addition to the machine's own.
     pub ca_file: Option<PathBuf>,
     /// The doors besides A2G.
     pub doors: Doors,
@@ -186,7 +186,7 @@ impl Config {
     /// The default configuration.
     ///
     /// # Errors
-    /// If the defaults do not fit this machine, such as if there is no home folder.
+    /// If the defaults do not fit this machine, for example without a home folder.
     pub fn without_file() -> Result<Self, ConfigError> {
         Self::parse("", Path::new("the defaults"), Path::new("."))
     }
@@ -211,8 +211,8 @@ impl Config {
         self.check_private_paths().map_err(|error| error.at_path(origin, "", 0))
     }
 
-    /// Checks that the catalogue has no tool whose name the executor needs for itself. Tools may be added at any time, so
-    /// this is for the start and for each reload.
+    /// Checks that the catalogue has no tool whose name the executor needs for itself. Tools may be added at any time,
+    /// so this is for the start and for each reload.
     ///
     /// # Ambient Authority
     /// Looks at the catalogue's folder.
@@ -346,7 +346,7 @@ fn check_count(key: &'static str, value: u64, max: u64) -> Result<u32, InvalidVa
     check_range(key, value, 0, max).map(saturate)
 }
 
-/// A count, of which every maximum fits.
+/// A count whose every maximum fits.
 fn saturate(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,6 +1,6 @@
 //! Rejects bare line feeds in the heads of HTTP requests.
 //!
-//! hyper's parser (httparse) accepts a line that ends with LF alone, and cannot be configured otherwise. A proxy in
+//! hyper's parser (httparse) accepts a line that ends with only LF, and cannot be configured otherwise. A proxy in
 //! front of the executor may read such a head differently, so that the two disagree about its end (request smuggling).
 //! The bytes of a connection therefore pass through this filter first: it replaces a bare LF in a head by a NUL, which
 //! hyper answers with 400 and the end of the connection, as it does every invalid head. Bodies are skipped by the

@@ -2,7 +2,7 @@
 //!
 //! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`, and the paths of each [`ProtocolRouter`].
 //! Requests with a foreign `Host` or `Origin` are refused, so that no web page can reach a loopback port.
-//! Unauthenticated requests are refused too. The caller is authenticated again with every message of a WebSocket and
+//! Unauthenticated requests are also refused. The caller is authenticated again with every message of a WebSocket and
 //! every chunk of a streamed answer. The port does all of this for the doors, so that no door can omit it.
 
 use super::answers;
@@ -43,7 +43,7 @@ use tokio::sync::{broadcast, mpsc};
 
 /// Settings of the HTTP port.
 pub struct HttpSettings {
-    /// `Host` names that are accepted besides loopback names and the address of the port.
+    /// `Host` names that are accepted in addition to loopback names and the address of the port.
     pub allowed_hosts: Vec<String>,
     /// `Origin` values that are accepted, as are requests without `Origin`.
     pub allowed_origins: Vec<String>,
@@ -157,7 +157,7 @@ async fn health(State(state): State<Arc<ServerState>>) -> impl IntoResponse {
     (status, [(header::CONTENT_TYPE, "application/json")], text)
 }
 
-/// Metrics as text for Prometheus, for operators only.
+/// Metrics as text for Prometheus, only for operators.
 async fn metrics(
     State(state): State<Arc<ServerState>>,
     Extension(caller): Extension<Arc<Caller>>,
@@ -225,7 +225,7 @@ async fn upgrade(
     )
 }
 
-/// Serves one WebSocket. Each message is answered as soon as its answer is ready, in whatever order that happens.
+/// Serves one WebSocket. Each message is answered as soon as its answer is ready, in any order.
 async fn serve_websocket(
     state: &Arc<ServerState>,
     connection: Arc<Connection>,

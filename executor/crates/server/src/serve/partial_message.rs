@@ -48,8 +48,8 @@ impl PartialMessage {
         Ok(())
     }
 
-    /// Subtracts a control frame of this many bytes: it may come between the fragments of a message, but is no part of
-    /// it.
+    /// Subtracts a control frame of this many bytes: it may come between the fragments of a message, but is not a part
+    /// of it.
     pub(super) fn subtract(&self, bytes: usize) {
         if let Some(message) = &mut *self.lock() {
             message.bytes = message.bytes.saturating_sub(bytes as u64);

@@ -33,7 +33,7 @@ pub enum DoorAccess {
     Public,
 }
 
-/// Who authenticates a request, and who answers an unknown caller.
+/// The side that authenticates a request, and the side that answers an unknown caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthPolicy {
     /// The port authenticates, and answers unknown callers itself.
@@ -83,7 +83,7 @@ pub(super) fn check_call_agent(executor: &Executor, caller: &Caller, call: &Call
     Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
 }
 
-/// Returns `true` if the caller's scope and the agent's policies reach a tool: whether it is in a list for them.
+/// Returns `true` if the caller's scope and the agent's policies reach a tool, so that a list for them shows it.
 pub(super) fn may_see(executor: &Executor, caller: &Caller, agent: &AgentDid, tool: &ToolName) -> bool {
     caller.may_call(tool) && executor.may_reach(agent, tool)
 }

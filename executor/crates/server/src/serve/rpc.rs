@@ -261,7 +261,7 @@ fn log_fault(fault: &Fault, code: i64) {
         Fault::ReceiptPending { intent, .. } => {
             tracing::debug!(%intent, "a receipt waits for space in the journal")
         }
-        // Only the code is logged: the messages quote what the caller sent.
+        // Only the code is logged: the messages quote the caller's text.
         Fault::Parse(_)
         | Fault::InvalidRequest(_)
         | Fault::MethodNotFound(_)

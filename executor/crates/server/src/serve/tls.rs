@@ -109,8 +109,8 @@ fn server_config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError>
         .map_err(|error| unusable(certificate, error))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     if client_ca.is_some() {
-        // No resumption, because a resumed session would not present the certificate again, which may have expired
-        // since.
+        // Sessions are not resumed, because a resumed session would not present the certificate again, which may have
+        // expired since.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
     }

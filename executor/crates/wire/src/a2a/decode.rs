@@ -234,8 +234,8 @@ pub fn request(text: &str) -> Result<(Id, A2aRequest), A2aDecodeError> {
         }
         Err(fault) => return Err(A2aDecodeError::framing(Id::null(), fault)),
     };
-    // The A2A schema allows strings, integers and null only, so an id with a fraction or an exponent could not
-    // be returned.
+    // The A2A schema allows only strings, integers and null, so an id with a fraction or an exponent could not be
+    // returned.
     let is_valid_id = |id: &Id| {
         let text = id.as_json();
         text.starts_with(['"', 'n']) || !text.contains(['.', 'e', 'E'])

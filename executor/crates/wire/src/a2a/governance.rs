@@ -1,5 +1,5 @@
-//! Decisions of the governor and of people about a task: `GET /a2a/tasks/{id}/governor/history`, in the shapes
-//! of the A2A-ACP document.
+//! Decisions of the governor and of people on a task: `GET /a2a/tasks/{id}/governor/history`, in the shapes of the
+//! A2A-ACP document.
 
 use a2g_types::verdict::Verdict;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub struct Governance {
     pub governor_feedback: Vec<Feedback>,
 }
 
-/// One decision about a call.
+/// One decision on a call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionDecision {
@@ -108,7 +108,7 @@ pub fn permission_options() -> Vec<PermissionOption> {
 }
 
 impl PermissionDecision {
-    /// A decision about the call of the intent `call`, made `at` this time.
+    /// A decision on the call of the intent `call`, made `at` this time.
     #[must_use]
     pub fn new(call: &str, source: &str, approved: bool, at: OffsetDateTime, summary: &str) -> Self {
         Self {

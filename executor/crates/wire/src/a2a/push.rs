@@ -182,7 +182,7 @@ fn status_events(status: &TaskStatus, before: TaskState) -> Vec<(EventKind, Valu
         let data = json!({ "old_state": before.as_str(), "new_state": state.as_str() });
         events.push((EventKind::StatusChange, data));
     }
-    // Progress messages of a running tool are sent on streams only.
+    // Progress messages of a running tool are sent only on streams.
     let text = message.as_ref().filter(|_| state.is_settled()).map(|message| joined_text(&message.parts));
     if let Some(text) = text.filter(|text| !text.is_empty()) {
         let data = json!({ "message_role": "assistant", "message_content": text });

@@ -482,7 +482,7 @@ pub(super) struct DeclaredMessage {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Policy")]
 pub(super) struct PolicyMessage<'a> {
-    // A policy for every agent, `*`, is allowed in a file only.
+    // A policy for every agent, `*`, is allowed only in a file.
     #[schemars(with = "AgentDid")]
     pub(super) agent_did: &'a str,
     pub(super) version: &'a str,

@@ -95,7 +95,7 @@ fn an_answer_is_bounded_whatever_the_schemas_are() {
     for language in [Language::Javascript, Language::Python].map(Some) {
         let found = ask(&tools, "word", language);
         assert!(!found.described.is_empty() && found.text.len() <= MAX_SEARCH_BYTES, "{}", found.text.len());
-        assert!(found.text.contains(" more, which other words select\n"), "{}", found.text);
+        assert!(found.text.contains(" more: narrow the query to see them\n"), "{}", found.text);
         let named = ask(&tools, &name(7), language);
         assert_eq!(named.described, [name(7)]);
         assert!(

@@ -13,7 +13,7 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{IntentId, ToolName, excerpt};
 use serde_json::{Map, Value};
 
-/// The maximum number of resources, and of tasks, that one subscription names.
+/// The maximum number of resources, and of tasks, that one subscription may name.
 pub const MAX_SUBSCRIPTION_NAMES: usize = 64;
 
 /// A message of a client.
@@ -21,7 +21,7 @@ pub const MAX_SUBSCRIPTION_NAMES: usize = 64;
 pub enum ClientMessage<'a> {
     /// A request, which is answered.
     Request(ClientRequest<'a>),
-    /// A notification, which is not.
+    /// A notification, which is not answered.
     Notification(ClientNotification),
     /// An answer to a request of the server. Only sessions have such requests.
     Answer {
@@ -52,7 +52,7 @@ pub enum ClientNotification {
     Cancelled(Id),
     /// `notifications/initialized`.
     Initialized,
-    /// Any other, which has no effect here.
+    /// Any other notification, which has no effect here.
     Other,
 }
 
@@ -136,7 +136,7 @@ pub struct SubscriptionFilter {
 }
 
 impl SubscriptionFilter {
-    /// Every list of which this server announces changes.
+    /// Every list whose changes this server announces.
     pub const EVERY_LIST: Self =
         Self { tools_list_changed: true, resources_list_changed: true, tasks: Vec::new() };
 }
@@ -418,15 +418,15 @@ fn session_version(name: &str) -> Option<&'static str> {
     [Revision::Session.as_str(), EARLIER].into_iter().find(|known| *known == name)
 }
 
-/// Returns `true` for a revision that a request of a session may name in its header. Clients name 2025-03-26, too, which
-/// is the default of that header.
+/// Returns `true` for a revision that a request of a session may name in its header. Clients also name 2025-03-26,
+/// which is the default of that header.
 #[must_use]
 pub fn is_session_version(name: &str) -> bool {
     const DEFAULT: &str = "2025-03-26";
     name == DEFAULT || session_version(name).is_some()
 }
 
-/// Checks that a request of [`Revision::Stateless`] carries what each of them must.
+/// Checks that a request of [`Revision::Stateless`] has the members that every such request needs.
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] for a missing member, and [`McpError::UnsupportedVersion`].

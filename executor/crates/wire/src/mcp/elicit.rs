@@ -19,19 +19,19 @@ const MAX_ARGUMENT_CHARS: usize = 4_000;
 /// The maximum length of a governor's reason in a question, in characters.
 const MAX_REASON_CHARS: usize = 600;
 
-/// What a person is asked.
+/// The question to a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// To decide about the call.
+    /// To decide on the call.
     Decide,
     /// To continue once an approver has decided.
     WaitForApprover,
 }
 
-/// The person who decides about a call whose client cannot be asked.
+/// The person who decides on a call whose client cannot be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decider {
-    /// The person at the host alone: there is no port, and the governor is in this process.
+    /// Only the person at the host: there is no port, and the governor is in this process.
     PersonAtHost,
     /// A person at the governor: there is no port.
     Governor,
@@ -197,7 +197,7 @@ pub fn elicitation_request(number: u64, params: &Value) -> String {
     to_raw(&request).get().to_owned()
 }
 
-/// The notification that a request of the server needs no answer any more.
+/// The notification that a request of the server no longer needs an answer.
 #[must_use]
 pub fn elicitation_cancelled(number: u64) -> String {
     notify(

@@ -26,14 +26,15 @@ use time::format_description::well_known::Rfc3339;
 
 /// The name of this server.
 const SERVER_NAME: &str = "a2g-executor";
-/// The advice for a model that uses a server, apart from what this one grants.
+/// The instructions for a model that uses such a server. They do not contain the grants of this one.
 pub const INSTRUCTIONS: &str = "Each call is decided by a governor and runs in a sandbox with the files, the network, the memory and the \
      time that the governor grants. A result with `isError` says what was refused or which limit was reached, and what to \
      change. `resources/read` has the receipts and artifacts of earlier calls. Prompts, sampling and roots are not \
      offered.";
-/// The time for which a client may use a list of tools, in milliseconds. A client that listens learns of changes at once.
+/// The time for which a client may use a list of tools, in milliseconds. A client that listens learns of changes at
+/// once.
 const LIST_TTL_MS: u64 = 60_000;
-/// The time for which a client may use what the server says of itself, in milliseconds.
+/// The time for which a client may use the server's description of itself, in milliseconds.
 const DISCOVER_TTL_MS: u64 = 3_600_000;
 
 /// The maximum number of suggestions for a variable.
@@ -161,8 +162,8 @@ impl ResultEncoder {
         self.respond_map(id, Map::new())
     }
 
-    /// The response to `tools/list`: a page of the tools that the caller may use, sorted by name, or of those that stand
-    /// for them.
+    /// The response to `tools/list`: a page of the tools that the caller may use, sorted by name, or of the tools that
+    /// stand for them.
     #[must_use]
     pub fn tools<'a>(
         self,
@@ -201,7 +202,7 @@ impl ResultEncoder {
         )
     }
 
-    /// The response to a call of `describe_tools`, which is no intent.
+    /// The response to a call of `describe_tools`, which is not an intent.
     #[must_use]
     pub fn described(self, id: &Id, stubs: &ToolStubs) -> String {
         let structured = JsonText::from(serde_json::to_value(stubs).unwrap_or_default());
@@ -578,7 +579,8 @@ pub fn log_message(tool: &ToolName, line: &LogLine) -> String {
     notify("notifications/message", &json!({ "level": level, "logger": tool.as_str(), "data": line.message }))
 }
 
-/// `notifications/subscriptions/acknowledged`, with the notifications that will be sent: of the tasks, those of `tasks`.
+/// `notifications/subscriptions/acknowledged`, with the notifications that will be sent; those of tasks are about
+/// `tasks`.
 #[must_use]
 pub fn acknowledged(id: &Id, filter: &SubscriptionFilter, tasks: &[IntentId]) -> String {
     let SubscriptionFilter { tools_list_changed, resources_list_changed, tasks: _ } = filter;
@@ -606,7 +608,7 @@ pub fn task_changed(id: &Id, task: &Task) -> String {
     notify("notifications/tasks", &TaskParams { task: task.message(), meta })
 }
 
-/// A list of which clients can learn that it changed.
+/// A list whose changes are announced to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangedList {
     /// The tools.

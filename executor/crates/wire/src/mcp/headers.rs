@@ -1,6 +1,6 @@
-//! The HTTP headers of 2026-07-28 that repeat parts of a message, so that proxies can route without reading it. A header
-//! that contradicts the message is refused: a proxy may have decided by it. Clients write them with `mirror_request` and
-//! `mirror_arguments`.
+//! The HTTP headers of 2026-07-28 that repeat parts of a message, so that proxies can route without reading it. A
+//! header that contradicts the message is refused: a proxy may have decided by it. Clients write them with
+//! `mirror_request` and `mirror_arguments`.
 
 use super::decode::ClientRequest;
 use super::fault::McpError;
@@ -173,7 +173,7 @@ fn is_same(sent: &str, value: &Value) -> bool {
     }
 }
 
-/// The annotated arguments of a schema that are reachable by `properties` alone: header names and paths.
+/// The annotated arguments of a schema that are reachable only by `properties`: header names and paths.
 fn annotated_arguments(schema: &Value) -> Vec<(&str, Vec<&str>)> {
     let mut found = Vec::new();
     let mut open: Vec<(&Value, Vec<&str>)> = vec![(schema, Vec::new())];

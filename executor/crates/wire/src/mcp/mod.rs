@@ -1,8 +1,8 @@
 //! Model Context Protocol for a server that offers tools, in the revisions 2026-07-28 and 2025-11-25.
 //!
-//! A request of 2026-07-28 carries its revision and the client's capabilities in `_meta`; one of 2025-11-25 belongs to a
-//! session that `initialize` opened. The modules convert messages for both, and [`headers`] compares the HTTP headers of
-//! 2026-07-28 with the message that they describe.
+//! A request of 2026-07-28 carries its revision and the client's capabilities in `_meta`; one of 2025-11-25 belongs to
+//! a session that `initialize` opened. The modules convert messages for both, and [`headers`] compares the HTTP headers
+//! of 2026-07-28 with the message that they describe.
 
 pub mod content;
 pub mod decode;
@@ -35,8 +35,8 @@ impl Revision {
     /// Every revision, the latest first.
     pub const ALL: [Self; 2] = [Self::Stateless, Self::Session];
 
-    /// Returns `true` for a schema that a tool's definition may have as `outputSchema`: any in 2026-07-28, and one of
-    /// objects in 2025-11-25.
+    /// Returns `true` for a schema that a tool's definition may have as `outputSchema`: any in 2026-07-28, and only one
+    /// that describes an object in 2025-11-25.
     pub(crate) fn allows_output_schema(self, schema: &Value) -> bool {
         match self {
             Self::Stateless => true,

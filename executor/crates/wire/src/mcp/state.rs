@@ -1,7 +1,8 @@
-//! `requestState`: what a client carries from the question about a call to its answer.
+//! `requestState`: the text that a client carries from the question about a call to its answer.
 //!
 //! The client can neither read nor change it: the state is sealed with AES-256-GCM, and the caller and the tool are
-//! authenticated with it. The server keeps the nonce of the latest state of each intent, which makes a state single-use.
+//! authenticated with it. The server keeps the nonce of the latest state of each intent, which makes a state
+//! single-use.
 
 use a2g_types::ident::IntentId;
 use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};

@@ -108,7 +108,8 @@ pub(super) fn page<'a>(
     (page.into_iter().map(|tool| ToolDefinition::new(tool, revision)).collect(), next)
 }
 
-/// The list of code: the interpreters among the tools, and the request for descriptions. It is one page.
+/// The list under the listing `code`: the interpreters among the tools, and the request for descriptions. It is one
+/// page.
 pub(super) fn code_page<'a>(
     tools: impl Iterator<Item = &'a Descriptor>,
     after: Option<&ToolName>,

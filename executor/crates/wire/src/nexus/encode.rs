@@ -195,7 +195,7 @@ impl MessageWriter<'_> {
     }
 }
 
-/// The signed texts for both scopes: the header alone, and the header with the payload.
+/// The signed texts for both scopes: only the header, and the header with the payload.
 fn signing_texts(message: &EncodedMessage<'_>) -> [String; 2] {
     let EncodedMessage { id, kind, timestamp, from, to, content, .. } = message;
     let payload = content.payload.map_or(String::new(), |payload| format!(r#","payload":{payload}"#));

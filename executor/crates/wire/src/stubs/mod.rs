@@ -3,9 +3,10 @@
 //! ```text
 //! JSON Schema ─ shape ─▶ Shape ─ typescript, python ─▶ text
 //! ```
-//! The author of a tool wrote its schema and its descriptions. Reading a schema is bounded by a number of subschemas and a
-//! depth, a stub by its length, and no text can end the comment or the string that it is in. What a language cannot
-//! express is `unknown` or `Any`: a stub never says more than the schema, and the schema alone decides about a call.
+//! The author of a tool wrote its schema and its descriptions. Reading a schema is bounded by a number of subschemas
+//! and a depth, a stub by its length, and no text can end the comment or the string that it is in. `unknown` or `Any`
+//! stands for everything that a language cannot express: a stub never says more than the schema, and only the schema
+//! decides on a call.
 
 mod python;
 mod shape;

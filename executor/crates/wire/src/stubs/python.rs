@@ -49,7 +49,7 @@ fn is_name(name: &str) -> bool {
     is_identifier(name) && !KEYWORDS.contains(&name)
 }
 
-/// An identifier that resembles a name which is none.
+/// An identifier that resembles `name`, which is not one.
 fn safe_name(name: &str) -> String {
     let safe = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect::<String>();
     if is_name(&safe) { safe } else { format!("{safe}_") }
@@ -78,7 +78,7 @@ impl Writer {
         let is_parameter = |field: &&Field| is_name(&field.name) && field.name != "self";
         let named = arguments.fields.iter().filter(is_parameter);
         let others = arguments.fields.iter().filter(|field| !is_parameter(field));
-        // Without default values, so that what is required comes first.
+        // Default values are left out, so that required members come first.
         let (required, optional) = named.partition::<Vec<_>, _>(|field| field.is_required);
         let mut lines = Vec::new();
         for field in required.into_iter().chain(optional) {

@@ -113,7 +113,7 @@ impl Shape {
             (Self::Unknown, shape) | (shape, Self::Unknown) => shape,
             (Self::Object(first), Self::Object(second)) => Self::Object(first.merge(second)),
             (Self::Map(_), object @ Self::Object(_)) => object,
-            // An alternative is usually narrower than what is said of all of them.
+            // An alternative is usually narrower than the type that applies to all of them.
             (
                 Self::Null
                 | Self::Boolean
@@ -146,7 +146,7 @@ impl Shape {
 }
 
 impl Object {
-    /// The members of both.
+    /// The members of either object; a common member has both types.
     fn merge(mut self, other: Self) -> Self {
         for field in other.fields {
             match self.fields.iter_mut().find(|own| own.name == field.name) {
@@ -249,7 +249,8 @@ impl<'a> Reader<'a> {
         if is_nullable { Shape::union([shape, Shape::Null]) } else { shape }
     }
 
-    /// The shape that a schema has besides its alternatives, with them: each gets the members that all have in common.
+    /// The shape of a schema without its alternatives, combined with them: each gets the members that all have in
+    /// common.
     fn narrow(&mut self, own: Shape, alternatives: Shape) -> Shape {
         let Shape::Union(shapes) = &alternatives else { return own.both(alternatives) };
         if !matches!(own, Shape::Object(_)) {
@@ -373,7 +374,7 @@ impl<'a> Reader<'a> {
         object
     }
 
-    /// The description next to a reference, or where it leads.
+    /// The description next to a reference, or at its target.
     fn doc(&self, schema: &'a Value) -> String {
         let text = |schema: &'a Value| {
             let texts = ["description", "title"].into_iter().filter_map(|key| schema.get(key)?.as_str());

@@ -215,7 +215,7 @@ impl A2a {
     /// Resumes the tasks that an earlier process left open: those that still run are followed, and the others are
     /// ended.
     pub(super) async fn resume(self: &Arc<Self>) -> Result<(), Fault> {
-        // One task at a time, because each record may be large.
+        // The tasks are resumed one at a time, because each record may be large.
         for task in self.store.open_tasks() {
             let Some(handle) = self.store.find(task).await? else { continue };
             let record = handle.record();

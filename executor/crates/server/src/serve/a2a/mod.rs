@@ -557,7 +557,7 @@ impl A2a {
         limit: usize,
         offset: usize,
     ) -> Result<Response, Problem> {
-        // One more task than the page has room for, to find out whether there is a next page.
+        // The query asks for one more task than fits the page, to learn whether there is a next page.
         let query = TaskQuery { limit: offset + limit + 1, ..query };
         let result = self.executor.journal().tasks(query).await;
         let (tasks, total) = result.map_err(|error| tasks::journal_fault(&error))?;

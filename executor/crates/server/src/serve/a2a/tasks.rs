@@ -1,18 +1,19 @@
 //! The tasks of this door: each is a record in the journal, and all changes to it are serialized here.
 //!
 //! ```text
-//! submitted ─▶ working ─▶ completed, failed, canceled
-//!     │            ▲
-//!     ├────────────┼────▶ rejected: refused before it ran
-//!     ▼            │
-//! input-required ──┴────▶ canceled, rejected
+//! from            to
+//! submitted       working, input-required, rejected, failed, canceled
+//! input-required  submitted (a message has the call), working (a person has approved), rejected, canceled
+//! working         completed, failed, canceled
 //! ```
-//! A task is in memory while its follower, a stream or a request holds it. Each change is sent to the streams and to
-//! the journal under the record's lock, so that record, streams and journal see the same order. The task of a blocking
-//! call is written when the call has to wait, or in the transaction that starts its run; until then the task exists in
-//! this process only. The end of a task is written with the receipt, before any client learns of it: otherwise a crash
-//! could undo an end that a stream has reported. Other changes are sent at once; if their write fails, the journal
-//! retries it.
+//! A task whose intent runs through another door ends without `working`.
+//!
+//! A task stays in memory while something holds it: the future that follows its run (`follow.rs`), a stream, or a
+//! request. Each change is sent to the streams and to the journal under the record's lock, so that record, streams and
+//! journal see the same order. The task of a blocking call is written when the call has to wait, or in the transaction
+//! that starts its run; until then the task exists only in this process. The end of a task is written with the receipt,
+//! before any client learns of it: otherwise a crash could undo an end that a stream has reported. Other changes are
+//! sent at once; if their write fails, the journal retries it.
 
 use a2g_core::deliver::{WebhookId, WebhookNotification, WebhookPoster};
 use a2g_core::run::{Executor, RunEvent};
@@ -212,11 +213,12 @@ pub(super) struct TaskHandle {
     pub(super) id: IntentId,
     record: watch::Sender<Arc<TaskRecord>>,
     updates: broadcast::Sender<Arc<TaskUpdate>>,
-    /// The caller that asked to stop the task; `None` if nobody has.
+    /// The caller that asked to stop the task; `None` if no caller has.
     stop: watch::Sender<Option<Arc<str>>>,
     /// `true` once the run has ended and its receipt waits for space in the journal.
     waits_for_space: watch::Sender<bool>,
-    /// `true` once the journal has the task, or has been sent it while no other caller knew its id.
+    /// `true` once the journal has the task. A new task counts from the moment at which it is sent there, because no
+    /// other caller knows its id yet.
     is_persisted: Arc<AtomicBool>,
     /// Locked from a person's directive until the task has recorded it. Otherwise the follower of the run could be
     /// faster, and record an end that does not name the person.
@@ -280,6 +282,7 @@ impl TaskHandle {
             let update =
                 record.set_state(TaskState::Working, vec![Part::text(RECEIPT_PENDING.to_owned())], now);
             self.send_updates(record, before, now, vec![update]);
+            // This does not settle the task, so no task that waits for that is woken.
             false
         });
         self.waits_for_space.send_replace(true);
@@ -461,7 +464,7 @@ impl TaskHandle {
                 }
             };
             self.send_updates(record, before, now, vec![update]);
-            // No event settles a task, so nobody who waits for that is woken.
+            // No event settles the task, so no task that waits for that is woken.
             false
         });
     }

@@ -36,7 +36,7 @@ fn now() -> Instant {
     timer_now().into_std()
 }
 
-/// Whether a reader is attached, and since when nothing has been read.
+/// The reader's state: attached or not, and the time since which nothing has been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     /// A reader is attached. Lines have waited for this long without being read; zero if no lines wait.

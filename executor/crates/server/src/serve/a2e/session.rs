@@ -527,7 +527,7 @@ impl SessionState {
     }
 }
 
-/// The slot of a running call. Dropping it, also on a panic, lets the next call begin.
+/// The slot of a running call. Dropping it lets the next call begin, even on a panic.
 struct RunSlot {
     session: Arc<Session>,
     turn: u64,

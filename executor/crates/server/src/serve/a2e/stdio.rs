@@ -1,4 +1,4 @@
-//! A2E on standard input and output. Standard output has messages only; logs go to standard error.
+//! A2E on standard input and output. Standard output has only messages; logs go to standard error.
 
 use super::A2eShared;
 use super::session::{Session, SessionCaller};

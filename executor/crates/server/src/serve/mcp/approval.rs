@@ -1,12 +1,12 @@
-//! Decisions of persons about calls that the governor escalated.
+//! People's decisions on calls that the governor escalated.
 //!
 //! ```text
 //! call ─▶ waits ─┬─ 2026-07-28 ─▶ `input_required` with a state ─ call with state and answer ─▶ decision ─▶ call again
 //!                └─ 2025-11-25 ─▶ `elicitation/create` on the call's stream ─ answer ─▶ decision ─▶ call again
 //! ```
-//! A caller that may decide gets a form with the decision. Any other gets one that says who decides, and whose answer
-//! only continues the wait or withdraws the call. No answer starts a run by itself: the decision goes to the core, which
-//! applies it once, and the call is sent again under the same intent.
+//! A caller that may decide gets a form with the decision. Any other caller gets a form that names the deciding role,
+//! and whose answer only continues the wait or withdraws the call. No answer starts a run by itself: the decision goes
+//! to the core, which applies it once, and the call is sent again under the same intent.
 
 use a2g_core::run::Executor;
 use a2g_govern::{Caller, Role};
@@ -46,7 +46,8 @@ impl States {
         Self { sealer, latest: Mutex::default() }
     }
 
-    /// Makes the state for the next answer about an intent, in place of earlier ones. `None` if too many intents have one.
+    /// Makes the state for the next answer about an intent, in place of earlier ones. `None` if too many intents have
+    /// one.
     pub(super) fn issue(
         &self,
         owner: StateOwner<'_>,
@@ -72,8 +73,8 @@ impl States {
     /// Uses a state up.
     ///
     /// # Errors
-    /// [`McpError::StateRejected`] if the state is not the latest one of its intent, was used, has expired, or belongs to
-    /// another caller or tool.
+    /// [`McpError::StateRejected`] if the state is not the latest one of its intent, was used, has expired, or belongs
+    /// to another caller or tool.
     pub(super) fn redeem(
         &self,
         owner: StateOwner<'_>,
@@ -117,7 +118,7 @@ pub(super) fn may_cancel(caller: &Caller, agent: &AgentDid) -> bool {
 }
 
 /// Applies the answer of a person to the call that waits under the same intent. An answer about another call, or about
-/// an intent that waits no longer, has no effect.
+/// an intent that no longer waits, has no effect.
 ///
 /// # Errors
 /// The intent cannot run as approved, or the decision is not recorded yet.
@@ -156,7 +157,7 @@ pub(super) async fn apply_answer(
     }
 }
 
-/// The refusal of a call that no longer waits, and that nobody approved or denied.
+/// The refusal of a call that no longer waits, and that no person approved or denied.
 pub(super) fn withdrawn_fault(intent: IntentId) -> Fault {
     Fault::Refused {
         intent: Some(intent),
@@ -181,7 +182,7 @@ pub(super) struct Questions {
 
 #[derive(Default)]
 struct OpenQuestions {
-    /// `true` once no answer can arrive any more.
+    /// `true` once no further answer can arrive.
     is_closed: bool,
     replies: HashMap<u64, oneshot::Sender<Option<ReceivedAnswer>>>,
 }
@@ -202,7 +203,7 @@ impl Questions {
         open.replies.clear();
     }
 
-    /// Adds a question; `None` if no answer can arrive any more.
+    /// Adds a question; `None` if no further answer can arrive.
     fn add(&self) -> Option<(u64, oneshot::Receiver<Option<ReceivedAnswer>>)> {
         let (reply, answer) = oneshot::channel();
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
@@ -223,8 +224,8 @@ pub(super) struct Elicitor {
 }
 
 impl Elicitor {
-    /// Sends a question and waits for its answer; `None` if the client cannot answer. Dropping the future tells the client
-    /// that the answer is not wanted any more.
+    /// Sends a question and waits for its answer; `None` if the client cannot answer. Dropping the future tells the
+    /// client that the answer is no longer wanted.
     pub(super) async fn ask(&self, params: &Value) -> Option<ReceivedAnswer> {
         let (number, answer) = self.questions.add()?;
         let _open = OpenQuestion { elicitor: self, number };

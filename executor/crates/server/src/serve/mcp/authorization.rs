@@ -1,5 +1,5 @@
-//! The door as a protected resource of OAuth 2.1: how a client that shows no token, or one without a scope, learns where to
-//! get another (RFC 9728, RFC 6750).
+//! The door as a protected resource of OAuth 2.1: the answers from which a client without a token, or with a token
+//! without a scope, learns where to get another (RFC 9728, RFC 6750).
 
 use crate::serve::auth::{UNAUTHENTICATED, challenge};
 use crate::serve::http::CheckedHost;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 const METADATA_PATH: &str = "/.well-known/oauth-protected-resource/mcp";
 
-/// What clients learn about the tokens of this door.
+/// The facts that clients learn about the tokens of this door.
 pub(super) struct Authorization {
     scheme: &'static str,
     /// Empty if the door accepts no JSON Web Tokens: clients are then told nothing.
@@ -37,7 +37,7 @@ impl Authorization {
         Self { scheme: settings.scheme, issuers }
     }
 
-    /// The metadata, for everybody: a client without a token has to read it.
+    /// The metadata, which every client may read: a client without a token needs it.
     pub(super) fn router(self: &Arc<Self>) -> ProtocolRouter {
         let routes = Router::new().route(METADATA_PATH, get(metadata)).with_state(Arc::clone(self));
         ProtocolRouter { routes, auth: AuthPolicy::Public }

@@ -30,7 +30,7 @@ const DECISION_WAIT: Duration = Duration::from_secs(25);
 /// The time for which a call of a client that polls tasks may run before its answer is a task.
 const TASK_AFTER: Duration = Duration::from_secs(5);
 
-/// What became of sending an intent.
+/// The result of sending an intent.
 enum Sent {
     /// The governor's verdict, and the receipt if the tool ran.
     Answered(IntentAnswer),
@@ -38,7 +38,7 @@ enum Sent {
     GoesOn,
 }
 
-/// What follows the question to a person.
+/// The step after the question to a person.
 enum Asked {
     /// The answer to the request.
     Reply(String),
@@ -49,7 +49,7 @@ enum Asked {
 }
 
 impl McpDoor {
-    /// Sends the intent of a call, asks a person if the governor does not decide, and encodes what became of it.
+    /// Sends the intent of a call, asks a person if the governor does not decide, and encodes the result.
     pub(super) async fn call(&self, context: RequestContext, call: ToolCall) -> Result<String, McpError> {
         let ToolCall { tool, arguments, state, answer } = call;
         let tool = ToolName::parse(&tool).map_err(|error| Fault::invalid("/name", error.to_string()))?;
@@ -117,7 +117,7 @@ impl McpDoor {
         Ok(intent)
     }
 
-    /// `effect` is that of the answer which came with the call, if one did.
+    /// `effect` is that of the answer that came with the call, if there was one.
     async fn send_until_decided(
         &self,
         context: &RequestContext,
@@ -156,7 +156,7 @@ impl McpDoor {
         }
     }
 
-    /// Waits for up to [`DECISION_WAIT`], or until the executor closes. Returns `true` if the intent waits no longer.
+    /// Waits for up to [`DECISION_WAIT`], or until the executor closes. Returns `true` if the intent no longer waits.
     ///
     /// # Errors
     /// See [`Self::decision`].
@@ -184,7 +184,7 @@ impl McpDoor {
         let question = question_for(&context.caller);
         let encoder = context.encoder();
         if !context.capabilities.elicits_forms {
-            // A task that nobody can decide would only be polled until it expires.
+            // A task that no person can decide would only be polled until it expires.
             return match context.offers_tasks() && self.decider != Decider::PersonAtHost {
                 true => {
                     let status = TaskStatus::Waiting(self.decider);

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 
-/// Finished runs that a subscription has not read yet. Beyond it the subscription counts them as one.
+/// Maximum number of finished runs that a subscription has not read yet. Beyond it, the subscription counts them as
+/// one.
 const MAX_UNREAD_RUNS: usize = 256;
 /// The time for which finished runs are collected into one notification.
 const COLLECT_TIME: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! `describe_tools`, which stands for the tools in a list of code. It reads nothing but the catalogue, so it is no intent:
-//! the governor is not asked, and the journal has no receipt.
+//! `describe_tools`, which stands for the other tools in the listing `code`. It reads only the catalogue, so a call to
+//! it is not an intent: the governor is not asked, and the journal has no receipt.
 
 use super::{McpDoor, RequestContext};
 use a2g_wire::listing::{self, DESCRIBE_TOOLS, Listing};

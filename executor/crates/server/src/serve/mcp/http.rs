@@ -38,18 +38,18 @@ use tokio::sync::mpsc;
 pub(super) const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(super) const LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Streams of notifications at once of one caller. Each keeps a connection from being idle.
+/// Maximum number of open notification streams of one caller. Each keeps its connection from counting as idle.
 const MAX_STREAMS_PER_CALLER: usize = 64;
 
 struct McpHttp {
     door: Arc<McpDoor>,
-    /// The number of open streams of notifications, by the name of the caller.
+    /// The number of open notification streams, by the name of the caller.
     streams: Arc<Mutex<HashMap<String, usize>>>,
     sessions: Arc<Sessions>,
     authorization: Arc<Authorization>,
 }
 
-/// The routers of this door: its own path, and the metadata that anybody may read. It spawns the task that ends idle
+/// The routers of this door: its own path, and the metadata that anybody may read. Also spawns the task that ends idle
 /// sessions.
 #[must_use]
 pub fn routers(executor: Arc<Executor>, settings: McpSettings, bounds: JsonBounds) -> Vec<ProtocolRouter> {
@@ -172,7 +172,7 @@ async fn receive(
     }
 }
 
-/// The revision of a request, by what the client sends.
+/// The revision of a request, by its method, its `_meta` and its headers.
 fn select_revision(request: &ClientRequest<'_>, headers: &Headers<'_>) -> Result<Revision, McpError> {
     if request.meta.version.is_some() {
         return Ok(Revision::Stateless);
@@ -186,7 +186,7 @@ fn select_revision(request: &ClientRequest<'_>, headers: &Headers<'_>) -> Result
     }
 }
 
-/// Returns `true` if the client reads server-sent events. A client that does not say accepts everything.
+/// Returns `true` if the client reads server-sent events. A client without an `Accept` header accepts everything.
 fn accepts_events(headers: &HeaderMap) -> bool {
     let mut accepted =
         headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).peekable();
@@ -219,7 +219,7 @@ impl McpHttp {
         let ClientRequest { id, meta, .. } = request;
         let Sender { caller, charge, work, accepts_events } = sender;
         let wants_events = meta.progress_token.is_some() || meta.log_level.is_some();
-        let streams = accepts_events && wants_events && matches!(decoded, McpRequest::CallTool(_));
+        let is_streamed = accepts_events && wants_events && matches!(decoded, McpRequest::CallTool(_));
         let (notifications, unread) = mpsc::channel(MAX_UNREAD_NOTIFICATIONS);
         let context = RequestContext {
             revision: Revision::Stateless,
@@ -229,16 +229,16 @@ impl McpHttp {
             meta,
             capabilities,
             charge,
-            notifications: streams.then_some(notifications),
+            notifications: is_streamed.then_some(notifications),
             elicitor: None,
         };
         if let McpRequest::Listen(filter) = decoded {
             decode::check_subscription(&filter, capabilities)?;
             let place = self.open_stream(&context.caller)?;
             let messages = Arc::clone(&self.door).subscribe(context, filter).await;
-            return Ok(streamed_response(hold(messages, (place, work))));
+            return Ok(event_stream(hold(messages, (place, work))));
         }
-        if !streams {
+        if !is_streamed {
             // Dropped when the client closes the connection, which cancels its call.
             let text = self.door.answer(context, decoded).await?;
             return Ok(json_response(StatusCode::OK, text));
@@ -248,7 +248,7 @@ impl McpHttp {
             let id = context.id.clone();
             door.answer(context, decoded).await.unwrap_or_else(|error| error.response(Some(&id)))
         };
-        Ok(streamed_response(hold(notifications_then_answer(unread, answer), work)))
+        Ok(event_stream(hold(notifications_then_answer(unread, answer), work)))
     }
 
     async fn answer_in_session(
@@ -296,10 +296,10 @@ impl McpHttp {
             return Ok(json_response(StatusCode::OK, text));
         }
         let events = session.answer_on_stream(&self.door, context, decoded)?;
-        Ok(streamed_events(hold(events, work)))
+        Ok(resumable_event_stream(hold(events, work)))
     }
 
-    /// Counts a stream of notifications until the returned value is dropped.
+    /// Counts a notification stream until the returned value is dropped.
     ///
     /// # Errors
     /// If the caller has [`MAX_STREAMS_PER_CALLER`].
@@ -332,11 +332,11 @@ async fn listen_to_session(
     let last = headers.get(LAST_EVENT_HEADER).and_then(|value| value.to_str().ok());
     match last {
         None => match state.open_stream(&caller) {
-            Ok(place) => streamed_response(hold(session.notifications(&state.door, &caller), (place, work))),
+            Ok(place) => event_stream(hold(session.notifications(&state.door, &caller), (place, work))),
             Err(error) => error_response(&error, None, Revision::Session),
         },
         Some(last) => match session.resume(last) {
-            Some(events) => streamed_events(hold(events, work)),
+            Some(events) => resumable_event_stream(hold(events, work)),
             None => {
                 let message = "`Last-Event-ID` names no event that can be sent again: repeat the request\n";
                 (StatusCode::BAD_REQUEST, message).into_response()
@@ -361,7 +361,8 @@ async fn end_session(
     }
 }
 
-/// Notifications as they arrive, then the answer. Dropping the stream drops the answer's future, which cancels its call.
+/// Notifications as they arrive, then the answer. Dropping the stream drops the answer's future, which cancels its
+/// call.
 fn notifications_then_answer(
     unread: mpsc::Receiver<String>,
     answer: impl Future<Output = String> + Send + 'static,
@@ -393,7 +394,7 @@ fn notifications_then_answer(
     })
 }
 
-/// A counted stream of notifications.
+/// A counted notification stream.
 struct StreamPlace {
     streams: Arc<Mutex<HashMap<String, usize>>>,
     caller: String,
@@ -422,17 +423,17 @@ fn hold<T>(
     })
 }
 
-/// An answer of events without ids.
-fn streamed_response(texts: impl Stream<Item = String> + Send + 'static) -> Response {
+/// A response of events without ids.
+fn event_stream(texts: impl Stream<Item = String> + Send + 'static) -> Response {
     without_buffering(event_response(texts))
 }
 
-/// An answer of events with ids, after which a client can resume.
-fn streamed_events(events: impl Stream<Item = (String, String)> + Send + 'static) -> Response {
+/// A response of events with ids, after each of which a client can resume.
+fn resumable_event_stream(events: impl Stream<Item = (String, String)> + Send + 'static) -> Response {
     without_buffering(crate::serve::transport::events::numbered_event_response(events))
 }
 
-/// Proxies would collect events before they pass them on.
+/// Tells proxies not to collect events before they pass them on.
 fn without_buffering(mut response: Response) -> Response {
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     response

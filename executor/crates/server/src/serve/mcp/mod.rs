@@ -50,13 +50,13 @@ use tokio::sync::{mpsc, watch};
 
 /// The version of this server, as clients see it.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Notifications of one request that wait for the client to read them. Further ones are dropped.
+/// Maximum number of notifications of one request that wait for the client to read them. Further ones are dropped.
 const MAX_UNREAD_NOTIFICATIONS: usize = 256;
 /// The longest wait for tools that are being compiled. Hosts give a server about a minute.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// The delay after which a client should repeat a request that was refused because as many requests or streams are open
-/// as allowed, in milliseconds.
+/// The delay after which a client should repeat a request that was refused because the maximum number of requests or
+/// streams is open, in milliseconds.
 const BUSY_RETRY_MS: u64 = 500;
 
 fn busy_fault(message: String) -> Fault {
@@ -96,7 +96,7 @@ struct McpDoor {
     /// once, and may never do so again.
     waits_for_tools: bool,
     states: States,
-    /// The person who decides about calls whose client cannot be asked.
+    /// The person who decides on calls whose client cannot be asked.
     decider: Decider,
     /// The advice for models.
     instructions: String,
@@ -159,7 +159,7 @@ impl McpDoor {
     }
 
     /// Returns `true` if `tools/list` shows the tool: the caller's scope and the agent's policies reach it. A caller
-    /// learns nothing of the definition of any other.
+    /// learns nothing about the definition of any other tool.
     fn may_see(&self, caller: &Caller, agent: &AgentDid, tool: &ToolName) -> bool {
         protocol::may_see(&self.executor, caller, agent, tool)
     }

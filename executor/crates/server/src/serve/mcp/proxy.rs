@@ -40,15 +40,15 @@ use tokio::sync::{Notify, mpsc, watch};
 
 /// Timeout of a message that has no answer, and of opening and ending a session.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time to tell the server that the host has gone.
+/// The maximum time to tell the server that the host has gone.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
-/// The maximum length of a list of tools of which the schemas are kept, in bytes.
+/// The maximum length of a list of tools whose schemas are kept, in bytes.
 const MAX_SCHEMAS_BYTES: usize = 4 << 20;
 /// The maximum length of an id that is compared by value, in bytes: an id of [`Id::MAX_BYTES`] with every byte escaped.
 const MAX_ID_BYTES: usize = 6 * Id::MAX_BYTES;
-/// The maximum estimated memory of a message of the host, parsed, in bytes.
+/// The maximum estimated size of a parsed message from the host, in bytes.
 const MAX_TREE_BYTES: usize = 256 << 20;
-/// Attempts to resume a stream whose answer has not arrived.
+/// The maximum number of attempts to resume a stream whose answer has not arrived.
 const MAX_RESUMES: u32 = 5;
 /// The delay before a stream is opened again; it doubles with each attempt.
 const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ struct Proxy {
     input_has_ended: watch::Sender<bool>,
 }
 
-/// A session of 2025-11-25.
+/// A session under the MCP revision 2025-11-25.
 #[derive(Clone, Default)]
 struct Session {
     /// `None` until the server has answered `initialize`, and for a server without session ids.
@@ -87,7 +87,7 @@ struct ForwardedRequest {
     text: String,
     revision: Revision,
     mirrored: HeaderMap,
-    /// The session in whose place this request opens another.
+    /// The session that this `initialize` replaces.
     replaced: Option<Session>,
 }
 
@@ -188,7 +188,7 @@ impl Proxy {
     }
 
     async fn forward_to_host(&self, message: Message) {
-        // A reader that is gone ends the conversation at the next line.
+        // If the host no longer reads, `read` ends at the next line.
         let _unread = self.output.send(message).await;
     }
 
@@ -201,7 +201,7 @@ impl Proxy {
             Ok(ClientMessage::Request(request)) => self.begin(&request, text).await,
             Ok(ClientMessage::Notification(notification)) => self.forward_notification(notification, text),
             Ok(ClientMessage::Answer { .. }) => self.spawn_post(text.to_owned()),
-            // `decode` knows the answers to this program's own questions only.
+            // `decode` recognises only answers to questions that this program asks.
             Err(_) if parse(text).is_ok_and(|message| message.is_answer()) => {
                 self.spawn_post(text.to_owned())
             }
@@ -209,7 +209,8 @@ impl Proxy {
         }
     }
 
-    /// Forwards a notification of a session. 2026-07-28 has none over HTTP: closing the response cancels a request.
+    /// Forwards a notification under the revision 2025-11-25. The revision 2026-07-28 has none over HTTP: closing the
+    /// response cancels a request.
     fn forward_notification(self: &Arc<Self>, notification: ClientNotification, text: &str) {
         match notification {
             // The task of the request tells the server, because the request has to arrive first.
@@ -277,7 +278,7 @@ impl Proxy {
         self.tasks.spawn(Arc::clone(self).answer(request, open));
     }
 
-    /// The headers that repeat parts of a request of 2026-07-28.
+    /// The headers that repeat parts of a request under the revision 2026-07-28.
     fn mirror(&self, request: &ClientRequest<'_>) -> HeaderMap {
         let mut values = headers::mirror_request(request);
         if let Ok(McpRequest::CallTool(call)) = request.decode(Revision::Stateless)
@@ -285,7 +286,7 @@ impl Proxy {
         {
             values.extend(headers::mirror_arguments(schema, &call.arguments));
         }
-        // The server refuses a request without a header that cannot be sent.
+        // A header that cannot be sent is left out; the server then refuses the request.
         let sendable = values.into_iter().filter_map(|(name, value)| {
             Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
         });
@@ -315,7 +316,7 @@ impl Proxy {
                     self.write_to_host(error.response(&request.id)).await;
                 }
             }
-            // The end of the session cancels it, too. The server may have no sessions.
+            // In a session, the end of the session cancels the request. Without a session id, it is cancelled here.
             () = until_true(&mut input_has_ended) => {
                 let headers = self.request_headers(&request);
                 let is_in_session = headers.contains_key(SESSION_HEADER);
@@ -337,8 +338,8 @@ impl Proxy {
         }
     }
 
-    /// Sends a request, and forwards the messages of its response up to the answer. `arrived` is notified once the server
-    /// has the request.
+    /// Sends a request, and forwards the messages of its response up to the answer. `arrived` is notified once the
+    /// server has the request.
     async fn exchange(&self, request: &ForwardedRequest, arrived: &Notify) -> Result<(), ExchangeError> {
         let (mut messages, session) = self.send_or_reopen(request).await?;
         arrived.notify_one();
@@ -362,7 +363,7 @@ impl Proxy {
             resumes += 1;
             tokio::time::sleep(delay).await;
             delay *= 2;
-            // In the session of the request: another one has other events of the same ids.
+            // Resumed in the session of the request: another session has different events with the same ids.
             match self.open_stream(session.clone(), Some(last_event_id)).await {
                 Ok(resumed) => messages = resumed,
                 // `messages` has ended, and keeps its last event for the next attempt.
@@ -372,8 +373,8 @@ impl Proxy {
         }
     }
 
-    /// Sends a request. If the server has lost the session, opens it again and sends the request once more. Returns the
-    /// headers with which the server accepted it, too.
+    /// Sends a request. If the server has lost the session, opens it again and sends the request once more. Also
+    /// returns the headers of the request that the server accepted.
     async fn send_or_reopen(
         &self,
         request: &ForwardedRequest,
@@ -440,7 +441,7 @@ impl Proxy {
         Err(ExchangeError::Incomplete("it has no answer".to_owned()))
     }
 
-    /// Remembers what later requests need of a result.
+    /// Remembers the parts of a result that later requests need.
     fn remember(&self, request: &ForwardedRequest, result: &RawValue) {
         match &*request.method {
             "initialize" => self.remember_version(result),
@@ -479,7 +480,9 @@ impl Proxy {
             tools: Vec<Tool>,
         }
         if result.get().len() > MAX_SCHEMAS_BYTES {
-            tracing::warn!("the list of tools is too long to read the headers of its arguments");
+            tracing::warn!(
+                "the list of tools is too long: headers for arguments (`x-mcp-header`) are not sent"
+            );
             return;
         }
         let page = serde_json::from_str::<Page>(result.get());
@@ -493,7 +496,7 @@ impl Proxy {
         }
     }
 
-    /// Opens a session in the place of one that the server has lost, unless that has been done.
+    /// Opens a session in place of one that the server has lost, unless another task has done so.
     async fn reopen_session(&self, lost: &HeaderValue) -> Result<(), ExchangeError> {
         let _guard = self.reopening.lock().await;
         let session = self.session.lock().clone().unwrap_or_default();
@@ -571,7 +574,7 @@ impl Proxy {
 
 /// Parses a message, which is an object: a request, a notification, or an answer with a result or an error.
 fn parse(text: &str) -> Result<PeerMessage<'_>, ExchangeError> {
-    // An array would be taken for the members in order.
+    // serde would also read an array as this struct.
     let message = if text.trim_start().starts_with('{') {
         serde_json::from_str::<PeerMessage<'_>>(text).ok()
     } else {

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Requests of one client that are answered at once. They need no connection each, so connections do not bound them.
+/// Maximum number of requests of one client that are answered concurrently. They do not each need a connection, so the
+/// number of connections does not limit them.
 pub(super) const MAX_OPEN: usize = 64;
 
 /// The requests of a session or of standard input.

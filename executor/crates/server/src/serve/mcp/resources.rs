@@ -76,7 +76,7 @@ impl McpDoor {
     }
 }
 
-/// Selects the agents that the caller acts for. A caller that may read every intent lists only its own, too.
+/// Selects the agents that the caller acts for. Even a caller that may read every intent lists only its own.
 fn own_agents(caller: &Arc<Caller>) -> impl Fn(&str) -> bool + Send + 'static {
     let caller = Arc::clone(caller);
     move |agent| AgentDid::parse(agent).is_ok_and(|agent| caller.may_act_as(&agent))

@@ -1,4 +1,4 @@
-//! Sessions of 2025-11-25: calls that outlive their connection, and streams that can be resumed.
+//! Sessions under the revision 2025-11-25: calls that outlive their connection, and streams that can be resumed.
 //!
 //! ```text
 //! open ─ requests ─▶ idle ─ MAX_IDLE ─▶ ended
@@ -34,11 +34,11 @@ use tokio::time::Instant;
 
 /// Interval at which idle sessions are ended.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// Streams of a session that can be resumed: as many as requests may be open.
+/// Maximum number of streams of a session that can be resumed: one for each request that may be open.
 const MAX_STREAMS: usize = super::requests::MAX_OPEN;
 /// Time for which a stream with its answer can be resumed.
 const REPLAY_TIME: Duration = Duration::from_secs(60);
-/// Events of one stream that are sent again.
+/// Maximum number of events of one stream that are sent again.
 const MAX_STREAM_EVENTS: usize = 64;
 
 /// The sessions of all callers.
@@ -76,7 +76,7 @@ impl Sessions {
     }
 
     /// Opens a session, if necessary in place of the one that has been idle for longest: of the same caller, if that
-    /// has as many as it may.
+    /// caller has its maximum.
     ///
     /// # Errors
     /// [`McpError::TooManySessions`] if all candidates have calls.
@@ -220,14 +220,14 @@ impl McpSession {
     /// end of the session stops it.
     ///
     /// # Errors
-    /// If the id is in use, or the session has as many requests as allowed.
+    /// If the id is in use, or the session has its maximum number of requests.
     pub(super) fn answer_on_stream(
         self: &Arc<Self>,
         door: &Arc<McpDoor>,
         mut context: RequestContext,
         request: McpRequest,
     ) -> Result<impl Stream<Item = (String, String)> + Send + use<>, McpError> {
-        // Before the response begins: a cancellation may follow it at once.
+        // Registered before the response begins: a cancellation may follow it at once.
         let open = self.requests.begin(&context.id)?;
         let stream = self.open_stream();
         // An event without a message, so that a client can resume before the first one.
@@ -269,7 +269,7 @@ impl McpSession {
         stream
     }
 
-    /// The events after the one with this id; `None` if its stream is not known any more.
+    /// The events after the one with this id; `None` if its stream is no longer known.
     pub(super) fn resume(&self, last: &str) -> Option<impl Stream<Item = (String, String)> + Send + use<>> {
         let (stream, event) = last.split_once('-')?;
         let (stream, event) = (stream.parse::<u64>().ok()?, event.parse::<u64>().ok()?);

@@ -1,4 +1,4 @@
-//! MCP on standard input and output. Standard output has messages only; logs go to standard error.
+//! MCP on standard input and output. Standard output has only messages; logs go to standard error.
 
 use super::approval::{Elicitor, Questions};
 use super::requests::OpenRequests;
@@ -26,8 +26,8 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 
-/// Messages that wait for the host to read them. Answers and refusals wait until there is room, so a host that reads
-/// nothing gets no further request read.
+/// Maximum number of messages that wait for the host to read them. Answers and refusals wait until there is room, so a
+/// host that reads nothing gets no further request read.
 pub(super) const MAX_UNREAD_MESSAGES: usize = 16;
 /// The owner that the memory of messages is counted for.
 const OWNER: &str = "stdio";
@@ -88,7 +88,8 @@ pub async fn serve_mcp_stdio(
         drop(conversation);
         read
     };
-    // Both tasks run on the worker threads, where calls are answered: this thread would have to be woken for each message.
+    // Both tasks run on the worker threads, where calls are answered: this thread would have to be woken for each
+    // message.
     let tasks = executor.sessions();
     let (read, written) = tokio::join!(tasks.spawn(reading), tasks.spawn(write_lines(lines)));
     flatten(read).and(flatten(written))
@@ -135,7 +136,7 @@ impl Conversation {
     }
 
     async fn send(&self, message: String) {
-        // A reader that is gone ends the conversation at the next line.
+        // If the host no longer reads, the conversation ends at the next line.
         let _unread = self.output.send(message).await;
     }
 
@@ -167,7 +168,7 @@ impl Conversation {
         }
     }
 
-    /// Starts to answer a request, unless as many as allowed are being answered.
+    /// Starts to answer a request, unless the maximum number of requests is being answered.
     fn begin(self: &Arc<Self>, request: ClientRequest<'_>, charge: Charge) -> Result<(), (Id, McpError)> {
         let id = request.id.clone();
         let failed = |error: McpError| (id.clone(), error);

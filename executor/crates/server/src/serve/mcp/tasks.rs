@@ -1,5 +1,5 @@
-//! Tasks: calls that go on after their request is answered. A task is an intent, so the journal has it, and it survives a
-//! restart.
+//! Tasks: calls that go on after their request is answered. A task is an intent, so the journal has it, and it survives
+//! a restart.
 
 use super::approval::{self, apply_answer};
 use super::{McpDoor, RequestContext};

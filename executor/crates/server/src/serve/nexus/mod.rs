@@ -409,7 +409,7 @@ impl Nexus {
             // A repeated message of these kinds changes nothing.
             Content::Response | Content::Ack(_) | Content::Error => None,
         };
-        // The maximum, not the message's own `ttl`, which the signature does not cover.
+        // This is the maximum and not the message's own `ttl`, which the signature does not cover.
         let until_ms = verified.timestamp_ms().saturating_add(MAX_TTL_MS);
         let id = verified.envelope().id();
         let opened = |failure| Err(Unaccepted { failure, opened: true });
@@ -549,7 +549,7 @@ impl Nexus {
         Err(NexusError::new(NexusCode::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
     }
 
-    /// Answers a query about the executor. Its load is for operators only.
+    /// Answers a query about the executor. Its load is only for operators.
     fn describe_executor(&self, sender: &MessageSender<'_>, action: QueryAction) -> RequestResult {
         let load = || {
             let (running, queued) = self.executor.queue_stats();

@@ -32,7 +32,7 @@ pub(in crate::serve) fn numbered_event_response(
     respond(events.map(|(id, text)| Event::default().id(id).data(text)))
 }
 
-/// An answer of a single event. Clients of a streaming method read only events, so its errors are events too.
+/// An answer of a single event. Clients of a streaming method read only events, so its errors are also events.
 #[cfg(feature = "a2a")]
 pub(in crate::serve) fn single_event_response(text: String) -> Response {
     event_response(futures_util::stream::iter([text]))

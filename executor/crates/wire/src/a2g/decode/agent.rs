@@ -87,7 +87,7 @@ pub fn agent_heartbeat(params: &str) -> Result<AgentDid, Fault> {
     Object::parse(params)?.require("agent_did")?.parse_with(AgentDid::parse)
 }
 
-/// The count and the root of a journal. The signature is ignored: it is for those who store the checkpoint.
+/// The count and the root of a journal. The signature is ignored: it is for the parties that store the checkpoint.
 fn decode_journal(member: Field<'_>) -> Result<(u64, String), Fault> {
     let mut object = member.object()?;
     let count = object.require("count")?.integer(0, u64::MAX)?;

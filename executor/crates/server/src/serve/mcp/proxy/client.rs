@@ -29,7 +29,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The maximum size of a message in either direction, in bytes: a result of 16 MiB with its artifacts, twice encoded.
 pub(super) const MAX_MESSAGE_BYTES: usize = 64 << 20;
 const MAX_REFUSAL_BYTES: usize = 1 << 20;
-/// The part of a message that is read at any time, in bytes. The rest is read while no other long message is in memory.
+/// The size up to which a message is read at any time, in bytes. A longer one is read on while no other long message is
+/// in memory.
 const SMALL_MESSAGE_BYTES: usize = 64 << 10;
 /// The maximum part of a refusal's text that the host is told, in characters.
 const MAX_REFUSAL_CHARS: usize = 500;
@@ -45,7 +46,7 @@ type BodyStream = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
 /// The reason why a server cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteServerError {
-    /// The URL is not that of a server.
+    /// The URL is not the URL of a server.
     #[error("`--connect`: `{0}` is not the URL of an MCP server, such as `https://HOST:PORT/mcp`")]
     InvalidUrl(String),
     /// The token would be readable on the network.
@@ -221,7 +222,7 @@ impl RemoteServer {
     /// Sends a request.
     ///
     /// # Errors
-    /// [`ExchangeError`], also for a status that is no success.
+    /// [`ExchangeError`], also for a status that is not a success.
     pub(super) async fn send(
         &self,
         method: Method,
@@ -263,7 +264,7 @@ fn check_url(url: &str, sends_token: bool) -> Result<Uri, RemoteServerError> {
     let uri = url.parse::<Uri>().map_err(|_error| invalid())?;
     let authority = uri.authority().ok_or_else(invalid)?;
     let host = authority.host();
-    // Not with a user, nor with a port that is no number of 16 bits, which the client would ignore.
+    // A user is refused, and so is a port that is not a number of 16 bits, which the client would ignore.
     let expected = authority.port_u16().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
     if authority.as_str() != expected {
         return Err(invalid());
@@ -389,7 +390,8 @@ impl Messages {
             }
             Source::Events(events) => loop {
                 let next = events.next().await;
-                // Also after the last event: a stream that broke is resumed later, and others are read meanwhile.
+                // The permit is also released after the last event: a stream that broke is resumed later, and others
+                // are read meanwhile.
                 let data = next.as_ref().and_then(|event| event.as_ref().ok()?.data.as_deref());
                 let message = self.intake.finish(data.unwrap_or_default());
                 let Some(event) = next else { return Ok(None) };
@@ -406,7 +408,7 @@ impl Messages {
 }
 
 /// Puts JSON on one line: it has line ends only between tokens. Unicode's line separators, which some readers of lines
-/// know, occur in strings only.
+/// know, occur only in strings.
 fn join_lines(text: &str) -> String {
     text.replace(['\n', '\r'], " ").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
