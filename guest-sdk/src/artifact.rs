@@ -1,8 +1,8 @@
-//! An artifact in the making.
+//! The writer of one artifact.
 //!
 //! ```text
 //! artifact_writer ──▶ open ──write──▶ open ──finish──▶ complete
-//!                       └────────drop───────▶ incomplete, and the executor sees that it is
+//!                       └────────drop───────▶ incomplete, and reported as such
 //! ```
 
 use std::io::{self, Write};
@@ -10,15 +10,15 @@ use std::io::{self, Write};
 use crate::ToolError;
 use crate::host::Host;
 
-/// Size of one chunk: large enough that the cost of a call does not matter, small enough that
-/// neither side holds much of the artifact.
+/// Size of one chunk: large enough that the cost of a host call does not matter, small enough that
+/// neither side has much of the artifact in memory.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Writes one artifact in chunks; [`finish`](Self::finish) completes it. Writing fails only where the executor
-/// refuses the name or the media type: [`Context::artifact_writer`](crate::Context::artifact_writer) has the rules.
+/// Writes one artifact in chunks; [`finish`](Self::finish) completes it. Writing fails only if the executor
+/// refuses the name or the media type; [`Context::artifact_writer`](crate::Context::artifact_writer) lists the rules.
 ///
-/// A writer that is dropped unfinished, for example by `?`, leaves the artifact incomplete on
-/// purpose: half a report must not pass for a whole one.
+/// If a writer is dropped before `finish`, for example by `?`, the artifact remains incomplete, so that half a report
+/// is never mistaken for a whole one.
 #[derive(Debug)]
 #[must_use = "an artifact is complete only after `finish`"]
 pub struct ArtifactWriter<'a> {
@@ -33,10 +33,10 @@ impl<'a> ArtifactWriter<'a> {
         Self { host, name: name.to_owned(), mime: mime.to_owned(), pending: Vec::new() }
     }
 
-    /// Hands over what is left and completes the artifact.
+    /// Sends the remaining bytes and completes the artifact.
     ///
     /// # Errors
-    /// `invalid` when the executor refuses the name or the media type.
+    /// `invalid` if the executor refuses the name or the media type.
     pub fn finish(self) -> Result<(), ToolError> {
         self.send(&self.pending, true)
     }

@@ -1,7 +1,7 @@
 //! The bindings of `wit/tool.wit`, and the conversions between its types and the SDK's.
 //!
-//! The SDK's own types exist on every target and carry what an author wants (a detail that is JSON,
-//! not text); these exist on WebAssembly only and mirror the contract.
+//! The SDK's own types exist on every target and are convenient for authors (a detail is JSON, not text). The types of
+//! this module exist on WebAssembly only and mirror the contract.
 
 #![allow(
     missing_docs,
@@ -80,7 +80,7 @@ impl From<calls::Definition> for crate::ToolDefinition {
     }
 }
 
-/// The contract says that the text is JSON. Text that is not is kept rather than lost.
+/// Parses JSON text. The contract requires JSON; any other text is kept as a string.
 fn json_or_text(text: String) -> serde_json::Value {
     serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text))
 }

@@ -1,4 +1,4 @@
-//! The failure that a tool reports: a stable code for programs, a sentence for people.
+//! The error that a tool reports: a stable code for programs, a sentence for people.
 
 use std::error::Error;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// A failure that the tool itself reports, as opposed to a trap.
+/// An error that the tool itself reports, as opposed to a trap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolError {
     code: String,
@@ -16,8 +16,7 @@ pub struct ToolError {
 }
 
 impl ToolError {
-    /// `code` is stable and in snake case, such as `not_found`; `message` is one sentence for a
-    /// human.
+    /// Makes an error. `code` is stable and in snake case, such as `not_found`; `message` is one sentence for people.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), detail: None }
     }
@@ -35,7 +34,7 @@ impl ToolError {
         &self.code
     }
 
-    /// The sentence for a human.
+    /// The sentence for people.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
@@ -56,15 +55,15 @@ impl fmt::Display for ToolError {
 
 impl Error for ToolError {}
 
-/// The code follows the kind of the error, and the message is the error's own, without the number that
-/// the system has for it. Where the tool knows a path, [`AtPath::at`] says more.
+/// The code follows from the kind of the error. The message is that of the error without the system's error number.
+/// [`AtPath::at`] adds the path.
 impl From<io::Error> for ToolError {
     fn from(error: io::Error) -> Self {
         Self::new(io_code(&error), io_words(&error))
     }
 }
 
-/// Names the path that an operation of the filesystem failed on; the standard library does not.
+/// Adds the path to the error of a filesystem operation, which the standard library does not do.
 ///
 /// ```
 /// use a2g_guest_sdk::prelude::*;
@@ -95,7 +94,7 @@ impl<T> AtPath<T> for io::Result<T> {
     }
 }
 
-/// The stable code of an I/O error; `io_error` where there is nothing better to say.
+/// The stable code of an I/O error; `io_error` for kinds without a code of their own.
 fn io_code(error: &io::Error) -> &'static str {
     if is_outside_the_grant(error) {
         return "permission_denied";
@@ -123,19 +122,18 @@ fn io_code(error: &io::Error) -> &'static str {
     }
 }
 
-/// The message of an I/O error. The standard library appends WASI's error number, which means nothing
-/// to a reader of a report.
+/// The message of an I/O error without WASI's error number, which the standard library appends and readers of a report
+/// cannot use.
 fn io_words(error: &io::Error) -> String {
     if is_outside_the_grant(error) {
-        return "outside of the folders that were granted".to_owned();
+        return "outside the granted folders".to_owned();
     }
     let words = error.to_string();
     let number = error.raw_os_error().map(|number| format!(" (os error {number})"));
     number.and_then(|number| words.strip_suffix(&number).map(str::to_owned)).unwrap_or(words)
 }
 
-/// True if WASI refused because no capability covers the path: `ENOTCAPABLE`, for which the standard
-/// library has no kind.
+/// True if the error is `ENOTCAPABLE`: no granted folder contains the path. The standard library has no kind for it.
 fn is_outside_the_grant(error: &io::Error) -> bool {
     const ENOTCAPABLE: i32 = 76;
     cfg!(target_os = "wasi") && error.raw_os_error() == Some(ENOTCAPABLE)

@@ -15,9 +15,8 @@
 /// # fn main() { assert_eq!(describe().name, "do_nothing") }
 /// ```
 ///
-/// It defines two functions on every target, so that they can be tested natively: `describe()` and
-/// `invoke(arguments)`, from JSON text to JSON text. On WebAssembly it also exports the world. Use it
-/// once in a crate.
+/// It defines `describe()` and `invoke(arguments)` on every target, so both can be tested natively. `invoke` takes and
+/// returns JSON text. On WebAssembly, the macro also exports the world. Use it once in a crate.
 #[macro_export]
 macro_rules! export_tool {
     ($handler:ident $(, $option:ident = $value:expr)* $(,)?) => {
@@ -33,10 +32,10 @@ macro_rules! export_tool {
             $crate::__private::describe($handler, IDENTITY)
         }
 
-        /// Runs this tool once, from JSON text to JSON text.
+        /// Runs this tool once. The arguments and the result are JSON text.
         ///
         /// # Errors
-        /// The tool's own, `invalid_arguments` or `invalid_result`.
+        /// The tool's own error, `invalid_arguments` or `invalid_result`.
         pub fn invoke(
             arguments: &str,
         ) -> ::core::result::Result<::std::string::String, $crate::ToolError> {

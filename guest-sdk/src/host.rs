@@ -1,6 +1,6 @@
-//! The other side of [`Context`](crate::Context): the executor on WebAssembly, a recording natively.
+//! The implementation of [`Context`](crate::Context): calls to the executor on WebAssembly, a recording natively.
 //!
-//! Both offer the same methods, so that the rest of the crate does not know which one it has.
+//! Both have the same methods, so the rest of the crate does not depend on the target.
 
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use recording::Host;
@@ -59,7 +59,7 @@ mod wasm {
     }
 }
 
-/// Keeps what the tool reported, for the author's tests.
+/// Records the reports of the tool for the author's tests.
 #[cfg(not(target_family = "wasm"))]
 mod recording {
     use std::cell::RefCell;
@@ -83,7 +83,7 @@ mod recording {
             self.record.borrow_mut().progress(percent, message);
         }
 
-        /// The rules for names and types are the executor's, so that a recording takes any.
+        /// Records the chunk. Only the executor enforces the rules for names and media types.
         #[allow(clippy::unnecessary_wraps, reason = "the host of a component can refuse")]
         pub(crate) fn artifact(
             &self,
@@ -110,7 +110,7 @@ mod recording {
         }
 
         pub(crate) fn start(&self, name: &str, arguments: &str) -> u32 {
-            // Not borrowed while the test answers.
+            // `calls` is borrowed only after this line, because the test's closure may start calls itself.
             let outcome = tools::call(name, arguments);
             let mut calls = self.calls.borrow_mut();
             calls.push(Some(outcome));

@@ -28,10 +28,10 @@
 //! ```
 //!
 //! The same source builds for `wasm32-wasip1` (a core module that the executor componentises), for
-//! `wasm32-wasip2` (a component), and natively, where [`testing`] stands in for the executor.
+//! `wasm32-wasip2` (a component), and natively, where [`testing`] replaces the executor.
 //!
-//! The SDK grants nothing: a tool reaches exactly what its capability manifest allows, through WASI
-//! (of which [`http`] is one part) and the functions of [`Context`], one of which is to call [other
+//! The SDK grants nothing: a tool can access exactly what its capability manifest allows, through WASI
+//! (of which [`http`] is one part) and the methods of [`Context`], one of which gives access to [other
 //! tools](Context::tools).
 
 mod artifact;

@@ -1,4 +1,4 @@
-//! Stands in for the executor in native tests: runs a tool and keeps what it reported.
+//! A replacement of the executor in native tests, which runs a tool and records its reports.
 //!
 //! ```
 //! use a2g_guest_sdk::prelude::*;
@@ -22,8 +22,8 @@
 //! assert_eq!(run.record.logs[0].message, "adding");
 //! ```
 //!
-//! Nothing here sandboxes anything: the tool runs with the rights of the test. Only the network is
-//! off, until a test puts a [`Network`] in its place, and there are no other tools until it adds [`Tools`].
+//! There is no sandbox: the tool runs with the rights of the test. The network is off unless a test makes a
+//! [`Network`], and there are no other tools unless it makes [`Tools`].
 
 pub(crate) mod network;
 pub(crate) mod tools;
@@ -112,7 +112,7 @@ impl Record {
     }
 }
 
-/// A context that records; it goes wherever a tool wants `&mut Context`.
+/// A context that records; it can be passed wherever a tool expects `&mut Context`.
 #[derive(Debug, Default)]
 pub struct TestContext {
     context: Context,
@@ -155,7 +155,7 @@ pub struct Invocation {
     pub record: Record,
 }
 
-/// Runs a tool as the executor would: the arguments go in as JSON text, and so comes the result.
+/// Runs a tool as the executor would: arguments and result pass through JSON text.
 #[must_use]
 pub fn invoke<H, A, R, E>(handler: H, arguments: impl Into<Value>) -> Invocation
 where

@@ -1,4 +1,4 @@
-//! From an author's function to the two exports of the world.
+//! The two exports of the world, made from the author's function.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -22,14 +22,13 @@ pub struct Descriptor {
     pub name: String,
     /// The semantic version.
     pub version: String,
-    /// One or two sentences for whoever chooses a tool.
+    /// One or two sentences for the agent or person who chooses a tool.
     pub description: String,
     /// The JSON Schema (draft 2020-12) of the arguments, as JSON text.
     pub arguments_schema: String,
 }
 
-/// The part of a descriptor that [`export_tool!`](crate::export_tool) states; its options are these
-/// methods.
+/// The values that the options of [`export_tool!`](crate::export_tool) set; each option calls the method of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     name: &'static str,
@@ -38,26 +37,26 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A tool that is not described yet.
+    /// The identity of a tool without a description.
     #[must_use]
     pub const fn new(name: &'static str, version: &'static str) -> Self {
         let description = "";
         Self { name, version, description }
     }
 
-    /// Replaces the name, which is otherwise the function's.
+    /// Replaces the name, which is the function's by default.
     #[must_use]
     pub const fn name(self, name: &'static str) -> Self {
         Self { name, ..self }
     }
 
-    /// Replaces the version, which is otherwise the package's.
+    /// Replaces the version, which is the package's by default.
     #[must_use]
     pub const fn version(self, version: &'static str) -> Self {
         Self { version, ..self }
     }
 
-    /// Sets the description, which every tool needs: it is what an agent chooses by.
+    /// Sets the description, which every tool needs, because agents choose tools by it.
     #[must_use]
     pub const fn description(self, description: &'static str) -> Self {
         Self { description, ..self }
@@ -87,11 +86,11 @@ where
     }
 }
 
-/// Parses the arguments, runs the tool and writes its result.
+/// Parses the arguments, runs the tool and serializes its result.
 ///
 /// # Errors
-/// The tool's own, `invalid_arguments` when the arguments do not parse, and `invalid_result` when
-/// the result has no JSON form.
+/// The tool's own error, `invalid_arguments` if the arguments cannot be parsed, or `invalid_result` if the result
+/// cannot be serialized.
 pub fn invoke<H, A, R, E>(handler: H, context: &mut Context, arguments: &str) -> Result<String, ToolError>
 where
     H: FnOnce(&mut Context, A) -> Result<R, E>,
@@ -105,7 +104,7 @@ where
     serde_json::to_string(&result).map_err(|error| ToolError::new("invalid_result", error.to_string()))
 }
 
-/// Nested types are written in place: an agent reads a schema without `$ref` more reliably.
+/// The schema of the arguments. Nested types are inlined, because agents read a schema without `$ref` more reliably.
 fn arguments_schema<A: Arguments>() -> String {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<A>().to_value().to_string()

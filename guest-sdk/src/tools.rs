@@ -1,4 +1,4 @@
-//! The other tools of the executor, as far as this run may call them.
+//! Calls of the executor's other tools.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,8 +10,8 @@ use crate::host::Host;
 /// Calls other tools.
 ///
 /// Each call is an intent of its own: the governor decides about it, it runs under its own grant and limits, and it has
-/// its own report. What this run may call is in its own grant: `calls`, `max_calls` and `max_parallel_calls` in
-/// `tool.toml`, and what governor, policy and operator leave of them. All calls end with this run.
+/// its own report. This run may make the calls that its grant allows: `calls`, `max_calls` and `max_parallel_calls` in
+/// `tool.toml`, as narrowed by governor, policy and operator. All calls end with this run.
 ///
 /// ```
 /// use a2g_guest_sdk::prelude::*;
@@ -75,7 +75,7 @@ pub struct ToolDefinition {
 pub struct FinishedCall<R> {
     /// The number of the call: [`StartedCall::number`].
     pub number: u32,
-    /// Its result, or why there is none.
+    /// The result or the error of the call.
     pub outcome: Result<R, ToolError>,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Tools<'a> {
         self.host.tools()
     }
 
-    /// The interface of one of them.
+    /// The interface of one of these tools.
     ///
     /// # Errors
     /// `unknown_tool` or `not_allowed`.
@@ -103,7 +103,7 @@ impl<'a> Tools<'a> {
     /// # Errors
     /// The tool's own error, or one with a code of the executor: `unknown_tool`, `not_allowed`, `invalid_arguments`,
     /// `denied`, `calls_exhausted`, `limit_reached`, `failed`, `aborted` or `busy`. `unexpected_result` if the result
-    /// is not an `R`; the call ran then.
+    /// is not an `R`; in that case the call did run.
     pub fn call<R: DeserializeOwned>(
         &self,
         name: &str,
@@ -112,10 +112,12 @@ impl<'a> Tools<'a> {
         parse_result(name, self.host.call(name, &arguments_text(arguments)?))
     }
 
-    /// Starts a call and does not wait for it. A call beyond the limit of calls at once waits for another one to end.
+    /// Starts a call and does not wait for it. If the maximum number of parallel calls is reached, the call runs once
+    /// another one has ended.
     ///
     /// # Errors
-    /// `invalid_arguments` if the arguments have no JSON form. Whatever else happens to the call is its outcome.
+    /// `invalid_arguments` if the arguments cannot be serialized. Every other error is returned when the call is waited
+    /// for.
     pub fn start(
         &self,
         name: &str,
@@ -128,7 +130,7 @@ impl<'a> Tools<'a> {
     /// Makes several calls at once and waits for all of them. The outcomes are in the order of the calls.
     ///
     /// # Errors
-    /// `invalid_arguments` if the arguments of a call have no JSON form. The calls before it were started then.
+    /// `invalid_arguments` if the arguments of a call cannot be serialized; the calls before it have been started.
     pub fn all<R: DeserializeOwned>(
         &self,
         calls: impl IntoIterator<Item = (impl AsRef<str>, impl Serialize)>,
@@ -138,7 +140,7 @@ impl<'a> Tools<'a> {
         Ok(started.into_iter().map(StartedCall::wait).collect())
     }
 
-    /// Waits until one of these calls has ended, and removes it from them; `None` when none is left.
+    /// Waits until one of `calls` has ended, and removes it from them. Returns `None` if `calls` is empty.
     ///
     /// ```
     /// use a2g_guest_sdk::prelude::*;
@@ -160,7 +162,7 @@ impl<'a> Tools<'a> {
     pub fn wait_any<R: DeserializeOwned>(&self, calls: &mut Vec<StartedCall<'_>>) -> Option<FinishedCall<R>> {
         let numbers = calls.iter().map(StartedCall::number).collect::<Vec<_>>();
         let first = *numbers.first()?;
-        // A number that the executor does not know has no outcome, and must not be waited for again.
+        // A number that the executor does not know never gets an outcome, so it is removed here.
         let (number, outcome) = self.host.wait(&numbers).unwrap_or_else(|error| (first, Err(error)));
         let place = numbers.iter().position(|known| *known == number)?;
         let name = calls.swap_remove(place).name;
@@ -170,9 +172,9 @@ impl<'a> Tools<'a> {
 
 /// A call that was started.
 ///
-/// One that is dropped goes on, and ends with this run at the latest.
+/// If it is dropped, the call continues, and ends with this run at the latest.
 #[derive(Debug)]
-#[must_use = "the call goes on, but only `wait` says how it ended"]
+#[must_use = "the call continues, but its outcome is lost unless you wait for it"]
 pub struct StartedCall<'a> {
     host: &'a Host,
     name: String,
@@ -186,10 +188,10 @@ impl StartedCall<'_> {
         self.number
     }
 
-    /// Waits for its result.
+    /// Waits for the result of the call.
     ///
     /// # Errors
-    /// As those of [`Tools::call`].
+    /// As [`Tools::call`].
     pub fn wait<R: DeserializeOwned>(self) -> Result<R, ToolError> {
         let outcome = self.host.wait(&[self.number]).and_then(|(_, outcome)| outcome);
         parse_result(&self.name, outcome)
@@ -204,7 +206,7 @@ fn parse_result<R: DeserializeOwned>(name: &str, outcome: Result<String, ToolErr
     serde_json::from_str(&outcome?).map_err(|error| {
         ToolError::new(
             "unexpected_result",
-            format!("`{name}` answered something else than expected: {error}"),
+            format!("`{name}` returned a result of an unexpected type: {error}"),
         )
     })
 }

@@ -1,4 +1,4 @@
-//! The server's memory: what callers make it hold is bounded, nobody pays for the others, and it comes back.
+//! Memory that callers make the server hold is bounded, is charged to them alone, and is released afterwards.
 
 use crate::callers::{List, agent, ask, bearer, rpc};
 use crate::harness::{
@@ -12,20 +12,20 @@ use std::net::TcpStream;
 
 const OTHER: &str = "did:aeon:other:1.0:abc123";
 
-/// A caller that wants much, and one that must not be kept from anything, with their tokens.
+/// A caller that uses all it gets and one that must not be affected, with their tokens.
 fn two_callers() -> (List, String, String) {
     let list = List::new();
     let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
     (list, greedy, other)
 }
 
-/// A call of the other caller.
+/// A call by the other caller.
 fn write_by_other(content: &str) -> Value {
     in_name_of(OTHER, execute("write_file", json!({ "path": "/workspace/x", "content": content })))
 }
 
-/// Asks for these over a connection of its own, and takes no answer.
-fn ask_untaken(executor: &Executor, token: &str, body: &Value) -> TcpStream {
+/// Sends `body` on a new connection and does not read the answer.
+fn send_without_reading(executor: &Executor, token: &str, body: &Value) -> TcpStream {
     let shown = format!("Authorization: {}", bearer(token));
     let request = post_request("/jsonrpc", &[&shown], &body.to_string());
     HttpClient::send_only(executor.address(), request.as_bytes())
@@ -35,7 +35,7 @@ fn status_request(call: &Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/status", "params": { "intent_id": id_of(call) } })
 }
 
-/// Objects that take about sixty times their text as values.
+/// Objects whose parsed form takes about sixty times the memory of their text.
 fn dense(bytes: usize) -> Value {
     json!({ "x": vec![json!({ "": 0 }); bytes / 7] })
 }
@@ -61,7 +61,7 @@ fn in_name_of(agent: &str, mut params: Value) -> Value {
     params
 }
 
-/// Calls of `count` callers, each of which holds the whole of its caller's share and waits for `body` to end.
+/// Runs `body` while each of `count` callers has a running or refused call that takes the caller's whole share.
 fn while_calls_wait(options: Options, count: usize, body: impl FnOnce(&Executor, &[Value], &[String])) {
     let list = List::new();
     let names = (0..count).map(|n| (format!("caller-{n}"), format!("did:aeon:caller-{n}:1.0:abc123")));
@@ -88,7 +88,7 @@ fn while_calls_wait(options: Options, count: usize, body: impl FnOnce(&Executor,
             let cancelled = rpc(&mut executor.client(), token, "a2g/cancel", &cancel);
             let ended = started.join().expect("an answer");
             assert!(ended.get("error").is_some(), "{ended}");
-            // A call that was refused is known to nobody.
+            // A refused call is unknown to `a2g/cancel`.
             let was_known = cancelled["result"]["cancelled"] == true;
             assert_eq!(was_known, ended["error"]["code"] != -32003, "{cancelled} {ended}");
         }
@@ -112,14 +112,14 @@ fn large_calls_of_a_caller_at_its_memory_share_are_deferred() {
         let told = error(&told, -32003);
         assert!(told["data"]["retry_after_ms"].is_u64(), "{told}");
         assert!(told["message"].as_str().unwrap().contains("share of `server.max_memory_mb`"), "{told}");
-        // Also at a door whose HTTP status is that of the message only.
+        // The sovereign door reports it too, with HTTP status 200 and the code in the body.
         let body =
             json!({ "jsonrpc": "3.0", "id": 1, "method": "gate", "params": { "payload": dense(110_000) } });
         let headers = [("Content-Type", "application/json"), ("X-API-Key", tokens[0].as_str())];
         let busy = client.request("POST", "/run", &headers, body.to_string().as_bytes());
         assert_eq!(busy.status, 200, "{}", busy.text());
         assert_eq!(busy.json()["error"]["data"]["status_code"], "BUSY", "{}", busy.text());
-        // Small calls go on, and so does the other caller, whose large call runs.
+        // Small calls of the same caller run, and so does the large call of the other caller.
         let small = mine(execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
         assert_eq!(result(&rpc(&mut client, &tokens[0], "a2g/execute", &small))["status"], "SUCCESS");
         let status = json!({ "intent_id": id_of(&calls[1]) });
@@ -139,7 +139,7 @@ fn large_calls_wait_for_memory_and_cancels_do_not() {
                 .filter(|text| text.contains("(`server.max_memory_mb`)"))
                 .map(drop)
         });
-        assert!(over.is_some(), "ten callers have a quarter of the memory each");
+        assert!(over.is_some(), "ten callers with a quarter of the memory each exceed it");
         assert_eq!(executor.client().request("GET", "/health", &[], b"").status, 200);
         let peak = executor.status("VmHWM");
         assert!(peak < 200 << 10, "{peak} KiB");
@@ -174,30 +174,30 @@ fn a_run_waits_for_output_memory() {
     eventually("there is room again", || executor.rpc("a2g/execute", &write).get("result").map(drop));
 }
 
-/// Each holds most of a message that never ends, in the buffer of its own connection.
+/// Each of 100 connections buffers most of a message that never ends.
 #[test]
 fn unfinished_messages_count_against_their_caller_only() {
     let (list, greedy, other) = two_callers();
     let executor = Executor::start(list.of(Options::new().set("server.max_memory_mb", 160)));
     let bearer = bearer(&greedy);
-    // All of them would find room in the server's memory, and fewer than half of them in a caller's share.
+    // The server's memory has space for all of them, a caller's share for fewer than half.
     let mut begun = (0..100)
         .map(|_| {
             let headers = [("Authorization", bearer.as_str())];
             let mut socket = WebSocketClient::upgrade(executor.address(), &headers).expect("a WebSocket");
             socket.send_pieces(&[b'x'; 100 << 10], 9);
-            // It is no end of the message.
+            // A ping does not end the message.
             socket.ping();
             socket
         })
         .collect::<Vec<_>>();
-    let closed = eventually("those that the share has no room for are closed", || {
+    let closed = eventually("the connections beyond the share are closed", || {
         let closed = begun.iter_mut().filter_map(|socket| socket.is_gone().then_some(())).count();
         (closed >= 50).then_some(closed)
     });
     assert!(closed < 100, "some of them fit");
-    let grown = executor.status("VmRSS");
-    assert!(grown < 130 << 10, "the server has {grown} KiB");
+    let resident = executor.status("VmRSS");
+    assert!(resident < 130 << 10, "the server has {resident} KiB");
     let write = write_by_other("x");
     let large = in_name_of(OTHER, execute("no_such_tool", dense(100_000)));
     let mut client = executor.client();
@@ -252,7 +252,7 @@ fn printer(bytes: usize) -> Vec<u8> {
     Guest::new(body).memory(193).silent().wasm()
 }
 
-/// An executor with a tool that prints so many bytes, and the call of it that `greedy` has made.
+/// An executor with a tool that prints `bytes` bytes, and the call that `greedy` has made to it.
 fn start_with_a_large_receipt(list: &List, greedy: &str, bytes: usize) -> (Executor, Catalogue, Value) {
     let catalogue = Catalogue::with_tools().add(Tool::command_bytes("says", printer(bytes)));
     let options = list.options().catalogue(&catalogue).set("server.max_memory_mb", 96);
@@ -263,49 +263,49 @@ fn start_with_a_large_receipt(list: &List, greedy: &str, bytes: usize) -> (Execu
     (executor, catalogue, call)
 }
 
-/// Receipts are brought into memory a few at a time, and each response of a batch counts.
+/// Receipts are read into memory a few at a time, and each response of a batch counts.
 #[test]
 fn stored_receipts_are_read_no_faster_than_clients_receive_them() {
     let (list, greedy, other) = two_callers();
     let (executor, _catalogue, read) = start_with_a_large_receipt(&list, &greedy, 2 << 20);
     let mut client = executor.client();
     let body = Value::Array(vec![status_request(&read); 16]);
-    let untaken = (0..40).map(|_| ask_untaken(&executor, &greedy, &body));
-    let untaken = untaken.collect::<Vec<_>>();
+    let unread = (0..40).map(|_| send_without_reading(&executor, &greedy, &body));
+    let unread = unread.collect::<Vec<_>>();
     let write = write_by_other("x");
     assert_eq!(result(&rpc(&mut client, &other, "a2g/execute", &write))["status"], "SUCCESS");
-    for mut connection in &untaken {
+    for mut connection in &unread {
         connection.read_exact(&mut [0; 12]).expect("an answer");
     }
     let peak = executor.status("VmHWM");
-    // 45 MB of the program, the budget, and three copies each by two readers and every worker. The queries that fit the
-    // readers' queue would take 256 MB more than the program.
+    // 45 MB for the program, the budget, and three copies for each of the two readers and each worker. If all queries
+    // in the readers' queue were read at once, they would take 256 MB.
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let limit = 45 + 96 + 3 * 2 * (2 + workers as u64);
     assert!(peak < limit << 10, "{peak} KiB, more than {limit} MiB");
 }
 
-/// A caller that asks for large answers and takes none is refused more of them; the others are not.
+/// A caller that requests large answers and reads none is refused further ones; other callers are not.
 #[test]
 fn unread_answers_count_against_their_caller_only() {
     let (list, greedy, other) = two_callers();
     let (executor, _catalogue, call) = start_with_a_large_receipt(&list, &greedy, 12 << 20);
     let mut client = executor.client();
-    let asks = || ask_untaken(&executor, &greedy, &status_request(&call));
-    let untaken: Vec<_> = (0..6).map(|_| asks()).collect();
+    let send = || send_without_reading(&executor, &greedy, &status_request(&call));
+    let unread: Vec<_> = (0..6).map(|_| send()).collect();
     eventually("it is refused more", || {
-        let mut connection = asks();
+        let mut connection = send();
         let mut answer = [0; 600];
         let read = connection.read(&mut answer).expect("an answer");
         String::from_utf8_lossy(&answer[..read]).contains("-32003").then_some(())
     });
     let write = write_by_other("x");
-    // While a refused answer is still given back, another caller may be told to come again.
+    // Until the memory of a refused answer has been released, another caller may be told to retry.
     eventually("another caller is served", || {
         let answer = rpc(&mut client, &other, "a2g/execute", &write);
         (answer["result"]["status"] == "SUCCESS").then_some(())
     });
-    drop(untaken);
+    drop(unread);
     let status = json!({ "intent_id": id_of(&call) });
     eventually("it is answered again", || {
         let answer = ask(&mut executor.client(), Some(&bearer(&greedy)), "a2g/status", &status);

@@ -1,4 +1,4 @@
-//! Clients that hold on to connections, or send as slowly as they can.
+//! Clients that keep connections open, or send as slowly as they can.
 
 use crate::callers::{List, agent, bearer};
 use crate::harness::{AGENT, Executor, HttpClient, Options, eventually, execute, result};
@@ -28,8 +28,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Of connections that say nothing, half a head or half a body, those that came first make room for
-/// whoever asks for something.
+/// If too many connections are silent or have sent half a head or half a body, the oldest are closed for new clients.
 #[test]
 fn idle_connections_are_evicted_for_new_clients() {
     let executor = Executor::start(Options::new().set("server.max_connections", 20));
@@ -48,11 +47,11 @@ fn idle_connections_are_evicted_for_new_clients() {
     let file = json!({ "path": "/workspace/a", "content": "x" });
     let answer = HttpClient::connect(executor.address()).rpc("a2g/execute", &execute("write_file", file));
     result(&answer);
-    eventually("the first are closed", || held.iter_mut().take(150).all(is_closed).then_some(()));
-    assert!(held.iter_mut().rev().take(5).all(|last| !is_closed(last)), "the last may stay");
+    eventually("the oldest are closed", || held.iter_mut().take(150).all(is_closed).then_some(()));
+    assert!(held.iter_mut().rev().take(5).all(|last| !is_closed(last)), "the latest stay open");
 }
 
-/// A WebSocket that says nothing gives way as well, and one whose call is worked on does not.
+/// A silent WebSocket is evicted too; one with a running call is not.
 #[test]
 fn a_connection_with_a_running_call_is_not_evicted() {
     let catalogue = crate::methods::catalogue();
@@ -68,7 +67,7 @@ fn a_connection_with_a_running_call_is_not_evicted() {
     executor.open_the_gate();
     let answer = socket.receive().expect("an answer");
     assert!(answer.contains("SUCCESS"), "{answer}");
-    assert!(idle.receive().is_none(), "it gave way");
+    assert!(idle.receive().is_none(), "it was evicted");
     drop(held);
 }
 
@@ -80,7 +79,7 @@ fn a_head_and_a_body_have_to_arrive_in_time() {
         executor.address(),
         b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
     );
-    // A byte now and then is no progress.
+    // A byte now and then does not extend the time.
     let began = Instant::now();
     eventually("the slow head is closed", || {
         let _closed = head.write_all(b"a");
@@ -94,8 +93,8 @@ fn a_head_and_a_body_have_to_arrive_in_time() {
     health(&executor);
 }
 
-/// A client refused before its body was read can reuse its connection, also if the body is too long to be read
-/// at all.
+/// A client that is refused before its body was read can reuse its connection. If the body is incomplete or too long to
+/// be read, the answer has `Connection: close`.
 #[test]
 fn a_refused_request_leaves_its_connection_usable() {
     let list = List::new();
@@ -126,10 +125,12 @@ fn a_refused_request_leaves_its_connection_usable() {
         let mut client = executor.client();
         let refused = client.raw(&post(path, headers, &long));
         assert_eq!(refused.status, status, "{path} {headers:?}: {}", refused.text());
-        let next = client.over_the_same(&good).unwrap_or_else(|| panic!("{path} {headers:?}: it is closed"));
+        let next = client
+            .on_kept_connection(&good)
+            .unwrap_or_else(|| panic!("{path} {headers:?}: the connection is closed"));
         assert!(next.json()["result"].is_object(), "{}", next.text());
     }
-    // The server does not wait for an absent or overlong body, and its answer has `Connection: close`.
+    // The server does not wait for an absent or overlong body.
     let held_back = "Expect: 100-continue\r\nContent-Length: 9";
     for rest in [held_back, "Content-Length: 99999999"] {
         let asked = Instant::now();
@@ -144,7 +145,7 @@ fn a_refused_request_leaves_its_connection_usable() {
     assert!(refused.headers.contains(&("connection".to_owned(), "close".to_owned())), "{refused:?}");
 }
 
-/// Every ping is answered, so whoever sends them without end and reads nothing would be kept answers for.
+/// Every ping is answered, so answers would pile up for a client that pings endlessly and reads nothing.
 #[test]
 fn a_connection_that_pings_endlessly_is_closed() {
     let executor = Executor::start(Options::new());
@@ -159,7 +160,7 @@ fn a_connection_that_pings_endlessly_is_closed() {
     assert!(polite.receive().is_some());
 }
 
-/// WebSockets that ask and take no answers keep nobody out, and are closed when they give way.
+/// WebSockets that send requests and read no answers do not keep other clients out, because they are evicted.
 #[test]
 fn connections_that_read_no_answers_are_evicted_for_new_clients() {
     let executor = Executor::start(Options::new().set("server.max_connections", 4));
@@ -172,24 +173,26 @@ fn connections_that_read_no_answers_are_evicted_for_new_clients() {
         }
     }
     for _ in 0..20 {
-        eventually("somebody else is heard", || {
+        eventually("another client is served", || {
             let answer = HttpClient::ask(executor.address(), "a2g/tools", &json!({}));
             answer.filter(|answer| answer.get("result").is_some()).map(drop)
         });
     }
-    eventually("who gave way is closed", || held.iter_mut().any(|socket| socket.is_gone()).then_some(()));
+    eventually("an evicted connection is closed", || {
+        held.iter_mut().any(|socket| socket.is_gone()).then_some(())
+    });
 }
 
-/// Sends these bytes on a new connection, and gives all that comes back until it is closed.
-fn spoken(executor: &Executor, bytes: &str) -> String {
+/// Sends `bytes` on a new connection, and returns everything that it receives until the connection is closed.
+fn exchange(executor: &Executor, bytes: &str) -> String {
     let mut stream = HttpClient::send_only(executor.address(), bytes.as_bytes());
     let mut said = String::new();
-    stream.read_to_string(&mut said).expect("it is closed");
+    stream.read_to_string(&mut said).expect("the connection is closed");
     said
 }
 
-/// A line of a head ends with CR and LF. A proxy in front that reads a bare LF in another way could be made to take one
-/// request for two.
+/// A line of a head ends with CR and LF. A proxy in front of the server might parse a bare LF differently, and could
+/// then be made to see two requests instead of one.
 #[test]
 fn a_bare_line_feed_is_refused_in_a_head_but_not_in_a_body() {
     let executor = Executor::start(Options::new());
@@ -203,19 +206,19 @@ fn a_bare_line_feed_is_refused_in_a_head_but_not_in_a_body() {
         "\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ];
     for bad in bad {
-        let said = spoken(&executor, bad);
+        let said = exchange(&executor, bad);
         assert!(said.starts_with("HTTP/1.1 400 "), "{bad:?}: {said}");
-        // Also where another request went before it, with and without a body.
+        // The same holds after another request, with and without a body.
         let call = "{\"jsonrpc\":\"2.0\",\n\"method\":\"a2g/tools\",\n\n\"id\":1}";
         let head = "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
         let length = format!("{head}Content-Length: {}\r\n\r\n{call}", call.len());
         let chunked =
             format!("{head}Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{call}\r\n0\r\n\r\n", call.len());
         for before in [good, &length, &chunked] {
-            let said = spoken(&executor, &format!("{before}{bad}"));
+            let said = exchange(&executor, &format!("{before}{bad}"));
             assert!(said.starts_with("HTTP/1.1 200 "), "{before:?} {bad:?}: {said}");
             assert!(said.contains("HTTP/1.1 400 "), "{before:?} {bad:?}: {said}");
-            assert_eq!(said.contains("write_file"), before != good, "the body came as it was sent: {said}");
+            assert_eq!(said.contains("write_file"), before != good, "the body arrives unchanged: {said}");
         }
     }
     let mut socket = executor.web_socket();

@@ -50,6 +50,7 @@ mod methods;
 mod nested_calls;
 mod nexus;
 mod observability;
+mod promises;
 mod proofs;
 mod replays;
 mod sovereign;

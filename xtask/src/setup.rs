@@ -1,8 +1,8 @@
 //! `setup`: installs what building the guests needs beyond a Rust toolchain.
 //!
-//! A finished setup is recognised in well under a second and without the network, even if an installation
-//! has failed: that is remembered below `target/` until `--retry`. The toolchain that builds the executor is
-//! not changed, except by `rustup target add`.
+//! A finished setup is recognised in well under a second and without the network, even after a failed
+//! installation: failures are remembered below `target/` until `--retry`. The toolchain that builds the executor
+//! is not changed, except by `rustup target add`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -25,19 +25,19 @@ Options:
 
 Guests need two targets of the Rust compiler:
   wasm32-wasip1   required: the tools are built for it
-  wasm32-wasip2   optional: without it, its tests are skipped, by name
+  wasm32-wasip2   optional: the tests that need it are skipped and listed
 `rustup target add` installs them. If that fails on Debian or Ubuntu, packages
 of the distribution replace it for wasm32-wasip1: this needs root or a sudo
 without a password, installs about 1 GB with apt-get, removes nothing, and
 builds the standard library once. apt-get also installs strace and libfaketime
-for some tests, and pip and npm install below target/ the A2A and MCP libraries
-of Python and JavaScript, the conformance suite of MCP, and the programs that
-make components of both languages; the tests of missing ones are skipped, by
-name.
+for some tests. pip and npm install below target/ the A2A and MCP libraries for
+Python and JavaScript, the conformance suite of MCP, and componentize-py and
+componentize-js, which build components from Python and JavaScript. Tests that
+need something that is missing are skipped and say so.
 
-The programs that make components also build two tools of the catalogue,
-run_python (with Python 3.10 or newer) and run_javascript. Without one, its tool
-is left out.
+componentize-py (with Python 3.10 or newer) and componentize-js also build two
+tools of the catalogue, run_python and run_javascript. If one is missing, its
+tool is left out.
 
 The other commands call this one. A second run takes less than a second.";
 
@@ -52,12 +52,12 @@ const MCP_PYTHON_CLIENT: &str = "mcp==2.3.0";
 const A2A_JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
 const MCP_JAVASCRIPT_CLIENT: &str = "@modelcontextprotocol/client@2.4.0";
 const CONFORMANCE_SUITE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.10";
-/// The programs that make components of Python and JavaScript.
+/// The programs that build components from Python and JavaScript.
 pub(crate) const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
 pub(crate) const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23.0";
-/// [`COMPONENTIZE_JS`] imports it and does not name it as a dependency, so npm may put it where it is not found.
+/// A package that [`COMPONENTIZE_JS`] imports without naming it as a dependency, so npm may install it where it is not found.
 const COMPONENTIZE_JS_IMPORT: &str = "@bytecodealliance/preview2-shim@0.17.9";
-/// The Node.js for MCP and components: that of the machine may be older.
+/// The Node.js for MCP and components. The machine's own may be older.
 const NODE: &str = "node@22";
 /// Time limit of an installation, which takes only seconds if the server answers.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -93,7 +93,7 @@ pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<()> {
     Ok(())
 }
 
-/// Installs the targets of guests, unless they are installed or their installation has failed before.
+/// Installs the targets for guests, unless they are installed or their installation has failed before.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<Guests> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let sysroot = run::output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(&workspace.root))
@@ -143,7 +143,7 @@ pub(crate) fn prepare_programs(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The installed programs that make components.
+/// The installed programs that build components.
 pub(crate) struct Makers {
     /// The program componentize-py.
     pub(crate) python: Option<PathBuf>,
@@ -151,7 +151,7 @@ pub(crate) struct Makers {
     pub(crate) javascript: Option<PathBuf>,
 }
 
-/// Installs the programs that make components below `target/`.
+/// Installs below `target/` the programs that build components.
 pub(crate) fn prepare_makers(workspace: &Workspace) -> Result<Makers> {
     let folder = clients(workspace);
     let javascript = [NODE, COMPONENTIZE_JS, COMPONENTIZE_JS_IMPORT];
@@ -167,7 +167,7 @@ pub(crate) fn prepare_makers(workspace: &Workspace) -> Result<Makers> {
     })
 }
 
-/// Installs the clients, the conformance suite and the makers of components below `target/`.
+/// Installs below `target/` the clients, the conformance suite and the programs that build components.
 pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     let folder = clients(workspace);
     let clients = [
@@ -183,12 +183,12 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     prepare_makers(workspace).map(drop)
 }
 
-/// The folder of what pip and npm install.
+/// The folder into which pip and npm install.
 fn clients(workspace: &Workspace) -> PathBuf {
     workspace.state().join("clients")
 }
 
-/// The commands that install a package of PyPI.
+/// The commands that install a package from PyPI.
 fn python(folder: &Path, package: &str) -> Vec<Command> {
     let (mut venv, mut pip) = (Command::new("python3"), Command::new(folder.join("python/bin/pip")));
     venv.args(["-m", "venv"]).arg(folder.join("python"));
@@ -196,7 +196,7 @@ fn python(folder: &Path, package: &str) -> Vec<Command> {
     vec![venv, pip]
 }
 
-/// The command that installs packages of npm in a folder of their own.
+/// The command that installs packages from npm into a subfolder.
 fn npm(folder: &Path, packages: &[&str], subfolder: &str) -> Command {
     let mut npm = Command::new("npm");
     npm.args(["install", "--no-fund", "--no-audit"]).args(packages);
@@ -221,8 +221,8 @@ fn install(workspace: &Workspace, name: &str, mut steps: Vec<Command>) -> Result
     Ok(is_installed)
 }
 
-/// Installs something that only tests need, unless that has failed before. Returns `true` if it is
-/// installed, and prints the reason otherwise.
+/// Installs something optional, unless that has failed before. Returns `true` if it is installed, and prints the
+/// reason otherwise.
 fn try_once(workspace: &Workspace, name: &str, install: impl FnOnce() -> Result<()>) -> Result<bool> {
     let note = failures(workspace).join(name.replace('/', "-"));
     if let Ok(reason) = fs::read_to_string(&note) {
@@ -237,7 +237,7 @@ fn try_once(workspace: &Workspace, name: &str, install: impl FnOnce() -> Result<
 }
 
 fn report_missing(name: &str, reason: &str) {
-    run::progress("Without", &format!("{name}, so its tests are skipped: {reason}"));
+    run::progress("Without", &format!("{name}, so what needs it is skipped: {reason}"));
 }
 
 /// The folder with a note for each failed installation.

@@ -1,8 +1,8 @@
 //! `test`: runs every test of both workspaces, even on a new clone. `torture`: runs the durability tests for
 //! longer.
 //!
-//! The executor and the tools are built before the tests that need them, all tests run even if some fail,
-//! and each skipped test is named. No test is repeated until it passes.
+//! The executor and the tools are built before the tests that need them, all tests run even if some fail, and
+//! each skipped test is named. No test is repeated until it passes.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -27,11 +27,11 @@ the main workspace; with any, the tools' own tests are left out:
   cargo xtask test                       everything
   cargo xtask test -p tests              one crate
   cargo xtask test revocation            the tests with this in their name
-  cargo xtask test -- --test-threads=1   the words after -- are for the tests
+  cargo xtask test -- --test-threads=1   the words after -- go to the tests
 
 Tests with `wasip2` in their name need the target wasm32-wasip2; without it they
-are skipped, and the summary names them. Tests that need strace or libfaketime,
-or a client from PyPI or npm, are skipped without it, and print that.";
+are skipped, and the summary names them. A test that needs strace, libfaketime
+or a client from PyPI or npm is skipped if that is missing, and says so.";
 
 pub(crate) const TORTURE_HELP: &str = "\
 Kill the executor again and again, break its disk, and compare its records.
@@ -40,8 +40,8 @@ Usage: cargo xtask torture [CRASHES]
 
 It runs the tests of `tests/tests/durability` with CRASHES crashes each (default
 1000; about 15 minutes), one after another. It installs strace and faketime from
-Debian's packages if they are missing and this user may: without them, crashes
-at chosen system calls and jumps of the clock are skipped, by name.";
+Debian's packages if they are missing and this user may: without them, the tests
+of crashes at chosen system calls and of clock jumps are skipped, and say so.";
 
 pub(crate) const DEFAULT_CRASHES: u32 = 1000;
 
@@ -92,11 +92,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         cargo
     };
     tools::compile("the tests", &mut main_tests("--no-run"))?;
-    let (mut skipped, mut skip) = (String::new(), [].as_slice());
+    let (mut listed, mut skip) = (String::new(), [].as_slice());
     if !guests.has_wasip2 {
         let mut list = main_tests("--quiet");
         list.arg("--").args(for_tests).args(["--list", "--format", "terse"]);
-        skipped = run::output(&mut list).unwrap_or_default();
+        listed = run::output(&mut list).unwrap_or_default();
         skip = &["--skip", WASIP2_MARK];
     }
     let mut main = main_tests("--");
@@ -110,7 +110,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         outcomes.push(follow("hostile guests, inline", &mut inline, MAX_LEFT_BEHIND)?);
         outcomes.push(follow("tools", &mut tools_tests(), MAX_LEFT_BEHIND)?);
     }
-    conclude(&outcomes, &skipped)
+    conclude(&outcomes, &listed)
 }
 
 /// The command `torture`: runs the durability tests one after another, with this number of crashes each.
@@ -130,8 +130,8 @@ pub(crate) fn executor_tests(workspace: &Workspace, filter: &str, for_tests: &[&
     cargo
 }
 
-/// Shows and reads the output of `cargo test`, and for at most `patience` that of processes that tests have
-/// left behind.
+/// Prints and parses the output of `cargo test`. If a test left processes behind that keep the pipe open, waits
+/// for them for at most `patience`.
 fn follow(name: &'static str, cargo: &mut Command, patience: Duration) -> Result<Outcome> {
     run::progress("Testing", name);
     let started = run::now();
@@ -149,9 +149,9 @@ fn follow(name: &'static str, cargo: &mut Command, patience: Duration) -> Result
                 outcome.read(&line);
             }
             Err(RecvTimeoutError::Disconnected) => break child.wait()?.success(),
-            // The pipe stays open until every process that has inherited it has ended.
+            // The pipe stays open until every process that inherited it has ended.
             Err(RecvTimeoutError::Timeout) if ended.is_some_and(|ended| ended.elapsed() >= patience) => {
-                anstream::println!("a test left a process behind that holds its output");
+                anstream::println!("a test left a process behind that keeps the output pipe open");
                 break false;
             }
             Err(RecvTimeoutError::Timeout) => ended = ended.or(child.try_wait()?.map(|_| run::now())),
@@ -161,16 +161,17 @@ fn follow(name: &'static str, cargo: &mut Command, patience: Duration) -> Result
     Ok(outcome)
 }
 
-/// Prints the summary. `skipped` lists all tests if those that need [`WASIP2`] were skipped, and is empty otherwise.
-fn conclude(outcomes: &[Outcome], skipped: &str) -> Result<()> {
+/// Prints the summary. `listed` is the list of all tests if those that need [`WASIP2`] were skipped, and empty
+/// otherwise.
+fn conclude(outcomes: &[Outcome], listed: &str) -> Result<()> {
     anstream::println!();
     for Outcome { name, is_ok, seconds, passed, failed, failed_names } in outcomes {
         let word = if *is_ok { "ok" } else { "FAILED" };
         anstream::println!("{name}: {word}, {passed} passed, {failed} failed, {seconds} s");
         failed_names.iter().for_each(|name| anstream::println!("  failed: {name}"));
     }
-    let skipped = skipped.lines().filter_map(|line| line.strip_suffix(": test"));
-    for name in skipped.filter(|name| name.contains(WASIP2_MARK)) {
+    let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+    for name in names.filter(|name| name.contains(WASIP2_MARK)) {
         anstream::println!("  skipped, as {WASIP2} is not installed: {name}");
     }
     ensure!(outcomes.iter().all(|outcome| outcome.is_ok), "there are failed tests, see the summary above");

@@ -1,19 +1,19 @@
-//! Reads the attributes of a type: which ones pass through to the shadow, and which settings of
-//! serde the author has already chosen, so that the derive does not set them twice.
+//! The attributes of a type: those that the shadow gets too, and the settings that the author has made, which the
+//! derive does not set a second time.
 
 use syn::meta::ParseNestedMeta;
 use syn::{Attribute, Error, Expr, Result, Token, parenthesized};
 
-/// The author's `serde` and `schemars` attributes on the type, as far as the derive needs them.
+/// The author's `serde` and `schemars` settings that the derive needs to know.
 #[derive(Default)]
 pub(crate) struct Container {
-    /// `rename`, which the shadow would otherwise need in order to keep its name out of the schema.
+    /// `rename`. If it is absent, the derive adds one, because the schema would contain the shadow's name.
     pub(crate) renamed: bool,
-    /// `default` without a function: the type's own `Default` fills the absent fields.
+    /// `default` without a function: absent fields have the values of the type's `Default`.
     pub(crate) defaulted: bool,
-    /// `deny_unknown_fields`, which is allowed although it is always set.
+    /// `deny_unknown_fields`. If it is absent, the derive adds it.
     pub(crate) denies_unknown: bool,
-    /// `serde(crate = ..)`, which a type that derives `Serialize` as well carries.
+    /// `serde(crate = ..)`, which is present if the type also derives `Serialize`.
     pub(crate) names_serde: bool,
     /// `schemars(crate = ..)`.
     pub(crate) names_schemars: bool,
@@ -41,19 +41,19 @@ impl Container {
     }
 }
 
-/// The attributes that the shadow carries as well.
+/// The attributes that the shadow gets too.
 pub(crate) fn passed_through(attributes: &[Attribute]) -> impl Iterator<Item = &Attribute> {
     attributes.iter().filter(|attribute| is_setting(attribute) || attribute.path().is_ident("doc"))
 }
 
-/// Refuses `#[serde(flatten)]`: serde would accept it and then reject valid input.
+/// Refuses `#[serde(flatten)]`, which serde accepts together with `deny_unknown_fields` and then rejects valid input.
 pub(crate) fn refuse_flatten(attributes: &[Attribute]) -> Result<()> {
     for attribute in attributes.iter().filter(|attribute| is_setting(attribute)) {
         attribute.parse_nested_meta(|meta| {
             if meta.path.is_ident("flatten") {
                 return Err(Error::new_spanned(
                     &meta.path,
-                    "`flatten` does not combine with denying unknown fields",
+                    "`flatten` cannot be combined with the denial of unknown fields",
                 ));
             }
             skip_value(&meta)
@@ -66,7 +66,7 @@ fn is_setting(attribute: &Attribute) -> bool {
     attribute.path().is_ident("serde") || attribute.path().is_ident("schemars")
 }
 
-/// Steps over `= value` or `(..)` after a name; `parse_nested_meta` insists on it.
+/// Consumes `= value` or `(..)` after a name, as `parse_nested_meta` requires.
 fn skip_value(meta: &ParseNestedMeta<'_>) -> Result<()> {
     if meta.input.peek(Token![=]) {
         meta.value()?.parse::<Expr>().map(drop)

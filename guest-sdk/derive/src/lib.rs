@@ -1,10 +1,10 @@
 //! The derive macro behind `a2g_guest_sdk::Arguments`.
 //!
-//! A derive cannot add further derives to the type that it stands on, so it emits a *shadow*: a
-//! private copy of the type that derives serde's `Deserialize` and schemars' `JsonSchema` from the
-//! copies that the SDK re-exports, and two impls on the author's type that go through the shadow.
-//! The author therefore names neither crate. The shadow lives in an unnamed constant, so it adds no
-//! name to the author's module, while paths in attributes resolve as they would on the type itself.
+//! A derive cannot add further derives to the type that it is applied to. It therefore emits a *shadow*, a private copy
+//! of the type that derives serde's `Deserialize` and schemars' `JsonSchema`, and implements both traits for the
+//! author's type by means of the shadow. It uses the SDK's re-exports, so the author names neither crate. The shadow is
+//! in an unnamed constant, so it adds no name to the author's module, and paths in attributes resolve as on the type
+//! itself.
 
 mod container;
 mod shadow;
@@ -12,7 +12,7 @@ mod shadow;
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
-/// Makes a type usable as the arguments of a tool, or as a part of them.
+/// Makes a type usable as the arguments of a tool, or as part of them.
 ///
 /// It implements `serde::Deserialize` and `schemars::JsonSchema`. Unknown fields are denied, in the
 /// parser and in the schema (`additionalProperties: false`). Doc comments become descriptions.

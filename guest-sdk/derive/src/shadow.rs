@@ -1,4 +1,4 @@
-//! Writes the shadow of a type and the impls that go through it.
+//! The code of the shadow, and of the impls that use it.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
@@ -132,7 +132,7 @@ fn members(fields: &Fields) -> TokenStream {
     }
 }
 
-/// `Default` for the shadow through the type's own, for `#[serde(default)]` on the type.
+/// `Default` for the shadow, from the type's own `Default`, for `#[serde(default)]` on the type.
 fn default(input: &DeriveInput, shadow: &Ident) -> TokenStream {
     let ident = &input.ident;
     let Data::Struct(data) = &input.data else {

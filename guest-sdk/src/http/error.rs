@@ -1,4 +1,4 @@
-//! Why a request has no answer, and what to change.
+//! Errors of requests and responses. Each message says what to change.
 
 use std::fmt;
 
@@ -7,41 +7,41 @@ use serde_json::{Value, json};
 
 use crate::ToolError;
 
-/// A request that came to nothing, or an answer that is not what the tool asked for.
+/// The error of a request that got no complete response, or of a response body that the tool cannot use.
 ///
-/// It names where the request went, without the query, which may hold a secret.
+/// It contains the URL without the query, which may contain a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     url: String,
     reason: Reason,
 }
 
-/// Why.
+/// The reason of an [`Error`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// The run has no network. Nothing was called.
+    /// The run has no network. Nothing was sent.
     Off,
-    /// The request is none; it says what is wrong with it. Nothing was sent.
+    /// The request is invalid; the text says why. Nothing was sent.
     Invalid(String),
-    /// The executor refused it: whom it goes to, or that there is one more.
+    /// The executor refused the request: its host or address is not allowed, or there were too many requests.
     Denied(String),
-    /// A ceiling of the executor was reached, on requests, connections or bytes.
+    /// A limit of the executor on requests, connections or bytes was reached; the text says which.
     Limit(String),
-    /// It took too long; it says what did.
+    /// A time limit was exceeded; the text says in which step.
     Timeout(String),
-    /// The body is longer than the request allowed.
+    /// The response body is longer than the maximum of the request.
     TooLarge {
-        /// The number of bytes allowed.
+        /// The maximum number of bytes.
         max_bytes: usize,
     },
-    /// There was no connection, or it broke, or what came over it was not HTTP.
+    /// The connection failed or broke, or the response is not valid HTTP.
     Transport(String),
-    /// The body is not UTF-8.
+    /// The response body is not UTF-8.
     NotText {
-        /// The first byte that belongs to no character.
+        /// The offset of the first byte that is not UTF-8.
         at: usize,
     },
-    /// The body is not the JSON that was wanted.
+    /// The response body is not JSON, or not of the expected type.
     NotJson(String),
 }
 
@@ -52,18 +52,18 @@ impl Error {
         Self::about(format!("{scheme}://{authority}{}", url.path()), reason)
     }
 
-    /// With what is to be shown of a URL; empty where the reason says it.
+    /// Makes an error about `url`, shortened to the part that may be shown; empty if `reason` already contains it.
     pub(super) fn about(url: String, reason: Reason) -> Self {
         Self { url, reason }
     }
 
-    /// Why.
+    /// The reason of this error.
     #[must_use]
     pub fn reason(&self) -> &Reason {
         &self.reason
     }
 
-    /// The stable code that a [`ToolError`] gets.
+    /// The stable code of this error, also after its conversion to a [`ToolError`].
     #[must_use]
     pub fn code(&self) -> &'static str {
         match &self.reason {
@@ -79,7 +79,7 @@ impl Error {
         }
     }
 
-    /// Facts for programs.
+    /// Machine-readable facts for the detail of a [`ToolError`].
     fn detail(&self) -> Value {
         let fact = match &self.reason {
             Reason::TooLarge { max_bytes } => Some(("max_bytes", json!(max_bytes))),
@@ -110,30 +110,30 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str(
-                "the network is off for this run; it needs `network = true` in `tool.toml`, and leave from \
-                 the verdict, from the agent's standing policy and from the executor's configuration: \
-                 `usage.limits.network_allowed` in the report names the layer that set it",
+                "this run has no network: it needs `network = true` in `tool.toml`, and has to be allowed by the \
+                 verdict, the agent's standing policy and the executor's configuration; \
+                 `usage.limits.network_allowed` in the report names the layer that turned it off",
             ),
             Self::Invalid(what) => f.write_str(what),
             Self::Denied(what) => write!(
                 f,
-                "the executor refused it: {what}; `usage.denied` in the report says by which rule, and the \
-                 governor's policy and the executor's configuration can allow it"
+                "the executor refused the request: {what}; `usage.denied` in the report names the rule, and the \
+                 governor's policy and the executor's configuration can allow the request"
             ),
             Self::Limit(what) => write!(
                 f,
-                "a limit of the executor was reached: {what}; ask for less, or have the limit raised in \
+                "a limit of the executor was reached: {what}; request less, or have the limit raised in \
                  the executor's configuration"
             ),
             Self::Timeout(what) => {
-                write!(f, "{what}; allow more time, within that of the run, or ask for less")
+                write!(f, "{what}; set a longer timeout, up to that of the run, or request less")
             }
             Self::TooLarge { max_bytes } => {
-                write!(f, "the body has more than {max_bytes} bytes; ask for less, or raise `max_bytes`")
+                write!(f, "the body has more than {max_bytes} bytes; request less, or raise `max_bytes`")
             }
             Self::Transport(what) => f.write_str(what),
-            Self::NotText { at } => write!(f, "the body is not UTF-8 at byte {at}; take it as bytes"),
-            Self::NotJson(what) => write!(f, "the body is not the JSON that was expected: {what}"),
+            Self::NotText { at } => write!(f, "the body is not UTF-8 at byte {at}; read it as bytes"),
+            Self::NotJson(what) => write!(f, "the body is not JSON of the expected type: {what}"),
         }
     }
 }

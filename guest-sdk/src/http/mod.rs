@@ -1,15 +1,15 @@
-//! Requests over HTTP, for tools whose run was granted a network.
+//! HTTP requests, for tools whose run has a network.
 //!
 //! ```text
-//! Request ──send──▶ network? ──no──▶ Off, and nothing of the network was called
+//! Request ──send──▶ network? ──no──▶ the error `Off`; no network interface is called
 //!                      │ yes
 //!                      ▼
-//!                   one request through the executor ──▶ Response, read whole and at most `max_bytes`
+//!                   one request through the executor ──▶ Response, complete, with a body of at most `max_bytes`
 //! ```
 //!
-//! The executor decides about every request: which domains and addresses may be reached, how often,
-//! how much. Nothing here follows a redirect, keeps a cookie or decodes a compressed body: what is to
-//! be asked next is the tool's to ask, and the executor's to decide again.
+//! The executor decides about every request: the hosts and addresses that it may reach, the number of requests and
+//! the number of bytes. This module follows no redirect, stores no cookie and decodes no compressed body: each further
+//! request is made by the tool and checked by the executor again.
 //!
 //! ```
 //! use a2g_guest_sdk::http::{self, Request};
@@ -45,7 +45,7 @@
 //!     Ok(json!({ "celsius": reading.celsius }))
 //! }
 //!
-//! // Natively, a test answers in the network's place.
+//! // In a native test, a `Network` answers the requests.
 //! use a2g_guest_sdk::testing::{self, Answer, Network};
 //!
 //! let network = Network::answering(|request| match request.url().host() {
@@ -57,8 +57,7 @@
 //! assert_eq!(network.requests()[1].body_bytes(), b"21.5");
 //! ```
 //!
-//! A tool that does not use this module does not import the network: nothing of it stays in the
-//! module that is built.
+//! The WebAssembly module of a tool that does not use this module imports no network interface.
 
 mod error;
 #[cfg(target_family = "wasm")]
@@ -78,13 +77,13 @@ use crate::testing::network as transport;
 #[cfg(target_family = "wasm")]
 use wasm as transport;
 
-/// At most how many bytes of a body are read where the tool says nothing: what an agent can still take
-/// in, far below the memory that a tool usually has.
+/// Default maximum number of bytes of a response body: as much as an agent can still use, and far below the memory that
+/// a tool usually has.
 const DEFAULT_MAX_BYTES: usize = 1 << 20;
 
-/// Headers that the executor sets by itself: they steer the connection, or say whom the request is
-/// for, and it has checked the address of the URL only.
-const OF_THE_EXECUTOR: [HeaderName; 11] = [
+/// Headers that only the executor sets. They control the connection or name the target, and the executor has checked
+/// the target in the URL only.
+const EXECUTOR_HEADERS: [HeaderName; 11] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::HOST,
@@ -98,7 +97,7 @@ const OF_THE_EXECUTOR: [HeaderName; 11] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Asks for what is at `url`: a `GET` without headers of its own, for at most 1 MiB.
+/// Sends a `GET` request without further headers. The response body has at most 1 MiB.
 ///
 /// # Errors
 /// As [`Request::new`] and [`Request::send`].
@@ -106,7 +105,7 @@ pub fn get(url: impl AsRef<str>) -> Result<Response, Error> {
     Request::get(url)?.send()
 }
 
-/// Sends `body` to `url`: a `POST` without a content type, with an answer of at most 1 MiB.
+/// Sends `body` in a `POST` request without a content type. The response body has at most 1 MiB.
 ///
 /// # Errors
 /// As [`Request::new`] and [`Request::send`].
@@ -114,7 +113,7 @@ pub fn post(url: impl AsRef<str>, body: impl Into<Vec<u8>>) -> Result<Response, 
     Request::post(url, body)?.send()
 }
 
-/// One request, in the making or as a test sees it.
+/// An HTTP request.
 #[derive(Debug, Clone)]
 #[must_use = "a request does nothing until `send`"]
 pub struct Request {
@@ -127,21 +126,21 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request with a method of your choice: `Request::new(Method::PUT, url)`.
+    /// Makes a request with the given method, such as `Request::new(Method::PUT, url)`.
     ///
-    /// The URL is ASCII, as it goes over the wire: anything else in it is percent-encoded already, and
-    /// a name in punycode. What follows a `#` is left out.
+    /// The URL is ASCII, as sent over the wire: other characters are percent-encoded, and host names are in punycode.
+    /// The fragment (after `#`) is removed.
     ///
     /// # Errors
-    /// [`Reason::Invalid`] when it is no absolute `http` or `https` URL, or when it holds a user name or
-    /// a password, which belong into a header.
+    /// [`Reason::Invalid`] if this is not an absolute `http` or `https` URL, or if it contains a user name or a
+    /// password, which belong in a header.
     pub fn new(method: Method, url: impl AsRef<str>) -> Result<Self, Error> {
         let url = parse(url.as_ref())?;
         let (headers, body) = (HeaderMap::new(), Vec::new());
         Ok(Self { method, url, headers, body, timeout: None, max_bytes: DEFAULT_MAX_BYTES })
     }
 
-    /// A `GET`.
+    /// Makes a `GET` request.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -149,7 +148,7 @@ impl Request {
         Self::new(Method::GET, url)
     }
 
-    /// A `POST`.
+    /// Makes a `POST` request.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -157,25 +156,26 @@ impl Request {
         Self::new(Method::POST, url).map(|request| request.body(body))
     }
 
-    /// Adds a header. One that is there already stays, and both are sent.
+    /// Adds a header. Headers of the same name are all sent.
     ///
     /// # Errors
-    /// [`Reason::Invalid`] when name or value cannot stand in a header, or when the executor sets this
-    /// header by itself: `host`, `content-length` and those that steer the connection.
+    /// [`Reason::Invalid`] if the name or the value is not valid in a header, or if only the executor sets this header:
+    /// `host`, `content-length` and those that control the connection.
     pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<[u8]>) -> Result<Self, Error> {
         let name = name.as_ref();
         let invalid = |what: String| Error::new(&self.url, Reason::Invalid(what));
         let parsed = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| invalid(format!("`{}` is not the name of a header", name.escape_debug())))?;
-        if OF_THE_EXECUTOR.contains(&parsed) {
-            return Err(invalid(format!("the header `{parsed}` is set by the executor: leave it out")));
+            .map_err(|_| invalid(format!("`{}` is not a valid header name", name.escape_debug())))?;
+        if EXECUTOR_HEADERS.contains(&parsed) {
+            return Err(invalid(format!("the header `{parsed}` is set by the executor: remove it")));
         }
-        let value = HeaderValue::from_bytes(value.as_ref())
-            .map_err(|_| invalid(format!("the value of the header `{parsed}` holds control characters")))?;
-        // The map has a bound of its own, in the ten thousands.
-        self.headers
-            .try_append(parsed, value)
-            .map_err(|_| Error::new(&self.url, Reason::Invalid("it has too many headers".to_owned())))?;
+        let value = HeaderValue::from_bytes(value.as_ref()).map_err(|_| {
+            invalid(format!("the value of the header `{parsed}` contains control characters"))
+        })?;
+        // A `HeaderMap` has a maximum of its own, in the tens of thousands.
+        self.headers.try_append(parsed, value).map_err(|_| {
+            Error::new(&self.url, Reason::Invalid("the request has too many headers".to_owned()))
+        })?;
         Ok(self)
     }
 
@@ -188,29 +188,29 @@ impl Request {
     /// Sets the body to JSON, and the content type to `application/json`.
     ///
     /// # Errors
-    /// [`Reason::Invalid`] when the value has no JSON form.
+    /// [`Reason::Invalid`] if the value cannot be serialized as JSON.
     pub fn json(self, value: &impl Serialize) -> Result<Self, Error> {
         let body = serde_json::to_vec(value).map_err(|error| {
-            Error::new(&self.url, Reason::Invalid(format!("the body has no JSON form: {error}")))
+            Error::new(&self.url, Reason::Invalid(format!("the body cannot be serialized as JSON: {error}")))
         })?;
         self.body(body).header("content-type", "application/json")
     }
 
-    /// At most how long it may take until the whole answer is read. Without it, the deadline of the run
-    /// is the only one.
+    /// Sets the time limit for sending the request and reading the whole response. Without it, only the deadline of the
+    /// run applies.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// At most how many bytes of the answer's body are read; 1 MiB where nothing is said. A longer body
-    /// is [`Reason::TooLarge`], never cut.
+    /// Sets the maximum number of bytes of the response body; the default is 1 MiB. A longer body is the error
+    /// [`Reason::TooLarge`], and is never truncated.
     pub fn max_bytes(mut self, max_bytes: usize) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// The method.
+    /// The method of the request.
     #[must_use]
     pub fn method(&self) -> &Method {
         &self.method
@@ -228,16 +228,16 @@ impl Request {
         &self.headers
     }
 
-    /// The body.
+    /// The body of the request.
     #[must_use]
     pub fn body_bytes(&self) -> &[u8] {
         &self.body
     }
 
-    /// Sends it once and reads the answer. Every status is an answer, also 404 or 500.
+    /// Sends the request once and reads the whole response. Any status, even 404 or 500, is `Ok`.
     ///
     /// # Errors
-    /// [`Reason::Off`] without a network; otherwise why there is no whole answer.
+    /// [`Reason::Off`] if the run has no network; any other reason if there is no complete response.
     pub fn send(self) -> Result<Response, Error> {
         if !transport::is_on() {
             return Err(Error::new(&self.url, Reason::Off));
@@ -253,7 +253,7 @@ impl Request {
     }
 }
 
-/// The complete answer to a request.
+/// A complete response to a request.
 #[derive(Debug, Clone)]
 pub struct Response {
     url: Uri,
@@ -269,37 +269,37 @@ impl Response {
         &self.url
     }
 
-    /// The status, such as 200.
+    /// The status code, such as 200.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// True if the status is one of 200 to 299.
+    /// True if the status code is 200 to 299.
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
-    /// The headers.
+    /// The headers of the response.
     #[must_use]
     pub fn headers(&self) -> &HeaderMap {
         &self.headers
     }
 
-    /// The first header of this name, where there is one and it is visible ASCII.
+    /// The first header of this name; `None` if there is none or its value is not visible ASCII.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The body, as it came.
+    /// The body as it was received.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// The body, taken out.
+    /// Returns the body without copying it.
     #[must_use]
     pub fn into_body(self) -> Vec<u8> {
         self.body
@@ -308,23 +308,23 @@ impl Response {
     /// The body as text.
     ///
     /// # Errors
-    /// [`Reason::NotText`] when it is not UTF-8, whatever its content type says.
+    /// [`Reason::NotText`] if the body is not UTF-8. The content type is ignored.
     pub fn text(&self) -> Result<&str, Error> {
         std::str::from_utf8(&self.body)
             .map_err(|error| Error::new(&self.url, Reason::NotText { at: error.valid_up_to() }))
     }
 
-    /// The body, read as JSON.
+    /// Parses the body as JSON.
     ///
     /// # Errors
-    /// [`Reason::NotJson`] when it is not the JSON that `T` wants.
+    /// [`Reason::NotJson`] if the body is not JSON, or not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body)
             .map_err(|error| Error::new(&self.url, Reason::NotJson(error.to_string())))
     }
 }
 
-/// The answer to a request, from the network or, natively, from a test in its place.
+/// The answer to a request: from the network, or from the [`Network`](crate::testing::Network) of a native test.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub(crate) status: u16,
@@ -332,28 +332,29 @@ pub struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-/// The URL, where it is one that can be asked.
+/// Parses an absolute `http` or `https` URL without credentials.
 fn parse(text: &str) -> Result<Uri, Error> {
     let invalid = |what: &str| {
         let what = format!("`{}` {what}", excerpt(text));
         Error::about(String::new(), Reason::Invalid(what))
     };
     if !text.is_ascii() {
-        return Err(invalid("is not ASCII: percent-encode it, and write the name in punycode"));
+        return Err(invalid("is not ASCII: percent-encode it, and write the host name in punycode"));
     }
     let url: Uri = text.parse().map_err(|error| invalid(&format!("is not a URL: {error}")))?;
     if !matches!(url.scheme_str(), Some("http" | "https")) {
         return Err(invalid("has to start with http:// or https://"));
     }
     if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        // Not repeated: it may be a password.
-        let what = "a URL must not hold a user name or a password: send the header `authorization`";
+        // The message does not repeat the URL, because it may contain a password.
+        let what =
+            "a URL must not contain a user name or a password: send the header `authorization` instead";
         return Err(Error::about(String::new(), Reason::Invalid(what.to_owned())));
     }
     Ok(url)
 }
 
-/// The beginning of a text that somebody else chose, for a message.
+/// The beginning of an untrusted text, escaped for an error message.
 fn excerpt(text: &str) -> String {
     text.chars().take(100).flat_map(char::escape_debug).collect()
 }

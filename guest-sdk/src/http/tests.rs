@@ -1,11 +1,11 @@
-//! Requests against a network of the test's own.
+//! Requests that the network of a test answers.
 
 use super::*;
 use crate::ToolError;
 use crate::testing::Network;
 use serde_json::{Value, json};
 
-/// A network where every request gets this answer.
+/// A network that answers every request with `answer`.
 fn network(answer: &Answer) -> Network {
     let answer = answer.clone();
     Network::answering(move |_| Ok(answer.clone()))
@@ -69,7 +69,7 @@ fn an_invalid_request_is_refused_before_it_is_sent() {
     invalid(Request::get("https://user@example.org"), "authorization");
     invalid(Request::get("https://:secret@example.org"), "authorization");
     let header = |name: &str, value: &str| Request::get("https://example.org").unwrap().header(name, value);
-    invalid(header("a b", "1"), "not the name of a header");
+    invalid(header("a b", "1"), "not a valid header name");
     invalid(header("a\r\nb", "1"), r"a\r\nb");
     invalid(header("a", "1\r\nb: 2"), "control characters");
     for name in ["Host", "content-length", "Transfer-Encoding", "connection", "proxy-authorization"] {

@@ -1,7 +1,6 @@
-//! Requests over `wasi:http/outgoing-handler`, of the same release as the preview 1 adapter's WASI.
+//! Requests over `wasi:http/outgoing-handler` 0.2.12, the WASI release that the preview 1 adapter also uses.
 //!
-//! Nothing here blocks for longer than the request's timeout: whatever may wait is waited for together
-//! with the clock.
+//! No request takes longer than its timeout, because every wait also waits for the clock.
 
 use std::time::Duration;
 
@@ -19,23 +18,23 @@ use crate::bindings::a2g::tool::host;
 /// Size of one read of a body, in bytes.
 const CHUNK_BYTES: u64 = 64 * 1024;
 
-/// True if the run has a network. Without one, calling anything of `wasi:http` would end the run.
+/// True if the run has a network. Without one, a call of any function of `wasi:http` ends the run.
 pub(super) fn is_on() -> bool {
     host::network()
 }
 
-/// Sends the request and reads the answer.
+/// Sends the request and reads the response.
 pub(super) fn send(request: &Request) -> Result<Answer, Reason> {
     let clock = Clock::start(request.timeout);
     let outgoing = outgoing(request)?;
-    // Taking a body, even an empty one, would announce one.
+    // A call of `body()`, even for an empty body, would add body headers to the request.
     let body = if request.body.is_empty() {
         None
     } else {
-        Some(outgoing.body().map_err(|()| invalid_value("a body"))?)
+        Some(outgoing.body().map_err(|()| invalid_value("the body"))?)
     };
     let answer = outgoing_handler::handle(outgoing, None).map_err(reason)?;
-    // Kept until the answer is read: to drop what is not finished breaks the connection.
+    // An unfinished body lives until the response is read, because dropping it closes the connection.
     let _unfinished = match body {
         None => None,
         Some(body) => upload(body, &request.body, &answer, &clock)?,
@@ -43,7 +42,7 @@ pub(super) fn send(request: &Request) -> Result<Answer, Reason> {
     let response = loop {
         match answer.get() {
             Some(Ok(result)) => break result.map_err(reason)?,
-            Some(Err(())) => return Err(Reason::Transport("the answer was taken already".to_owned())),
+            Some(Err(())) => return Err(Reason::Transport("the response was already taken".to_owned())),
             None => clock.wait(&[&answer.subscribe()])?,
         }
     };
@@ -67,8 +66,8 @@ impl Clock {
         Self { deadline }
     }
 
-    /// Waits until one of `on` is ready. Once the deadline has passed, nothing counts any more: a peer
-    /// that sends a byte now and then would go on for ever.
+    /// Waits until one of `on` is ready. After the deadline the wait fails even if one of them is ready; otherwise a
+    /// peer that sends a byte now and then could prolong the request forever.
     fn wait(&self, on: &[&Pollable]) -> Result<(), Reason> {
         let Some((passed, timeout)) = &self.deadline else {
             poll::poll(on);
@@ -79,7 +78,7 @@ impl Clock {
         if passed.ready() {
             let rounded = *timeout + Duration::from_micros(500);
             let within = Duration::from_millis(u64::try_from(rounded.as_millis()).unwrap_or(u64::MAX));
-            return Err(Reason::Timeout(format!("there was no whole answer within {within:?}")));
+            return Err(Reason::Timeout(format!("there was no complete response within {within:?}")));
         }
         Ok(())
     }
@@ -111,15 +110,15 @@ fn method(method: &Method) -> wasi::Method {
     }
 }
 
-/// The headers, with the length of the body where a server expects one. Without it the body would come
-/// in chunks, which not every server takes.
+/// The headers of the request, with a `content-length` if the server expects one. Without it, the body would be sent in
+/// chunks, which some servers reject.
 fn fields(request: &Request) -> Result<Fields, Reason> {
     let fields = Fields::new();
     for (name, value) in &request.headers {
         fields.append(name.as_str(), value.as_bytes()).map_err(|error| match error {
-            wasi::HeaderError::Forbidden => Reason::Invalid(format!(
-                "the header `{name}` is one that the executor does not let a tool set: leave it out"
-            )),
+            wasi::HeaderError::Forbidden => {
+                Reason::Invalid(format!("a tool may not set the header `{name}`: remove it"))
+            }
             wasi::HeaderError::InvalidSyntax | wasi::HeaderError::Immutable => {
                 invalid_value(&format!("the header `{name}`"))
             }
@@ -135,18 +134,18 @@ fn fields(request: &Request) -> Result<Fields, Reason> {
     Ok(fields)
 }
 
-/// Sends the body, as far as it is wanted: a server may answer before it has read everything. Gives the
-/// body back where it is not finished.
+/// Sends the body until the server has responded, which it may do before it has read everything. Returns the body if it
+/// is unfinished.
 fn upload(
     body: OutgoingBody,
     bytes: &[u8],
     answer: &FutureIncomingResponse,
     clock: &Clock,
 ) -> Result<Option<OutgoingBody>, Reason> {
-    let stream = body.write().map_err(|()| invalid_value("a body"))?;
+    let stream = body.write().map_err(|()| invalid_value("the body"))?;
     let mut left = bytes;
     while !left.is_empty() {
-        // If the stream breaks, the answer contains the reason.
+        // If the stream breaks, the reason is in the response.
         let Ok(room) = stream.check_write() else { return Ok(Some(body)) };
         let (now, later) = left.split_at(left.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
         if now.is_empty() {
@@ -160,7 +159,7 @@ fn upload(
         }
         left = later;
     }
-    // If flushing fails, the answer contains the reason as well.
+    // The same holds for a flush that fails.
     let _ = stream.flush();
     drop(stream);
     OutgoingBody::finish(body, None).map_err(reason)?;
@@ -173,20 +172,20 @@ fn headers(response: &IncomingResponse) -> Result<HeaderMap, Reason> {
         let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&value))
         else {
-            return Err(Reason::Transport("the answer has a header that is none".to_owned()));
+            return Err(Reason::Transport("the response contains an invalid header".to_owned()));
         };
         headers
             .try_append(name, value)
-            .map_err(|_| Reason::Transport("the answer has too many headers".to_owned()))?;
+            .map_err(|_| Reason::Transport("the response has too many headers".to_owned()))?;
     }
     Ok(headers)
 }
 
 /// Reads the body to its end, and no further than one chunk beyond `max_bytes`.
 fn download(response: &IncomingResponse, max_bytes: usize, clock: &Clock) -> Result<Vec<u8>, Reason> {
-    let taken = |()| Reason::Transport("the body was taken already".to_owned());
+    let taken = |()| Reason::Transport("the body was already taken".to_owned());
     let body = response.consume().map_err(taken)?;
-    // Declared after the body, so that it is dropped before it, as the contract wants.
+    // Declared after the body, because the contract requires that the stream is dropped first.
     let stream = body.stream().map_err(taken)?;
     let mut bytes = Vec::new();
     loop {
@@ -203,12 +202,12 @@ fn download(response: &IncomingResponse, max_bytes: usize, clock: &Clock) -> Res
     }
 }
 
-/// The error for a value that the host's types reject.
+/// The error for a part of the request that the executor rejects.
 fn invalid_value(what: &str) -> Reason {
-    Reason::Invalid(format!("the executor does not take {what} of this request"))
+    Reason::Invalid(format!("the executor does not accept {what} of this request"))
 }
 
-/// Every way in which `wasi:http` fails, in words.
+/// The reason for each error code of `wasi:http`.
 fn reason(code: ErrorCode) -> Reason {
     let timeout = |what: &str| Reason::Timeout(what.to_owned());
     let denied = |what: &str| Reason::Denied(what.to_owned());
@@ -216,16 +215,16 @@ fn reason(code: ErrorCode) -> Reason {
     let invalid = |what: &str| Reason::Invalid(what.to_owned());
     let broken = |what: &str| Reason::Transport(what.to_owned());
     match code {
-        ErrorCode::DnsTimeout => timeout("the name was not resolved in time"),
-        ErrorCode::ConnectionTimeout => timeout("there was no connection in time"),
-        ErrorCode::ConnectionReadTimeout => timeout("nothing came over the connection in time"),
+        ErrorCode::DnsTimeout => timeout("the host name was not resolved in time"),
+        ErrorCode::ConnectionTimeout => timeout("the connection was not established in time"),
+        ErrorCode::ConnectionReadTimeout => timeout("no data was received in time"),
         ErrorCode::ConnectionWriteTimeout => timeout("the request could not be sent in time"),
-        ErrorCode::HttpResponseTimeout => timeout("there was no answer in time"),
+        ErrorCode::HttpResponseTimeout => timeout("there was no response in time"),
 
         ErrorCode::DestinationIpProhibited => denied("the address of the host is not allowed"),
         ErrorCode::HttpRequestDenied => denied("the host is not allowed, or there were too many requests"),
 
-        ErrorCode::ConnectionLimitReached => limit("as many connections or requests as it allows"),
+        ErrorCode::ConnectionLimitReached => limit("too many connections or requests"),
         ErrorCode::HttpRequestBodySize(_) => limit("the body of the request is too large"),
         ErrorCode::HttpRequestUriTooLong => limit("the URL is too long"),
         ErrorCode::HttpRequestHeaderSectionSize(_) | ErrorCode::HttpRequestHeaderSize(_) => {
@@ -235,39 +234,39 @@ fn reason(code: ErrorCode) -> Reason {
             limit("the trailers of the request are too large")
         }
         ErrorCode::HttpResponseHeaderSectionSize(_) | ErrorCode::HttpResponseHeaderSize(_) => {
-            limit("the headers of the answer are too large")
+            limit("the headers of the response are too large")
         }
-        ErrorCode::HttpResponseBodySize(_) => limit("the body of the answer is too large"),
+        ErrorCode::HttpResponseBodySize(_) => limit("the body of the response is too large"),
         ErrorCode::HttpResponseTrailerSectionSize(_) | ErrorCode::HttpResponseTrailerSize(_) => {
-            limit("the trailers of the answer are too large")
+            limit("the trailers of the response are too large")
         }
 
         ErrorCode::HttpRequestLengthRequired => invalid("the request has to state the length of its body"),
-        ErrorCode::HttpRequestMethodInvalid => invalid("the executor does not take this method"),
-        ErrorCode::HttpRequestUriInvalid => invalid("the executor does not take this URL"),
+        ErrorCode::HttpRequestMethodInvalid => invalid("the executor does not accept this method"),
+        ErrorCode::HttpRequestUriInvalid => invalid("the executor does not accept this URL"),
 
         ErrorCode::DnsError(payload) => Reason::Transport(match payload.rcode {
-            Some(rcode) => format!("the name could not be resolved: {rcode}"),
-            None => "the name could not be resolved".to_owned(),
+            Some(rcode) => format!("the host name could not be resolved: {rcode}"),
+            None => "the host name could not be resolved".to_owned(),
         }),
         ErrorCode::DestinationNotFound => broken("there is no such host"),
         ErrorCode::DestinationUnavailable => broken("the host cannot be reached"),
-        ErrorCode::DestinationIpUnroutable => broken("no route leads to the host"),
+        ErrorCode::DestinationIpUnroutable => broken("there is no route to the host"),
         ErrorCode::ConnectionRefused => broken("the host refused the connection"),
-        ErrorCode::ConnectionTerminated => broken("the connection was closed before there was an answer"),
-        ErrorCode::TlsProtocolError => broken("the host does not speak TLS as it should"),
+        ErrorCode::ConnectionTerminated => broken("the connection was closed before there was a response"),
+        ErrorCode::TlsProtocolError => broken("the TLS handshake with the host failed"),
         ErrorCode::TlsCertificateError => broken("the certificate of the host is not trusted"),
         ErrorCode::TlsAlertReceived(payload) => Reason::Transport(match payload.alert_message {
-            Some(alert) => format!("the host ended TLS: {alert}"),
-            None => "the host ended TLS".to_owned(),
+            Some(alert) => format!("the host closed the TLS connection: {alert}"),
+            None => "the host closed the TLS connection".to_owned(),
         }),
-        ErrorCode::HttpResponseIncomplete => broken("the answer ended too early"),
-        ErrorCode::HttpResponseTransferCoding(_) => broken("the answer has an unknown transfer coding"),
-        ErrorCode::HttpResponseContentCoding(_) => broken("the answer has an unknown content coding"),
-        ErrorCode::HttpUpgradeFailed => broken("the host wants another protocol"),
-        ErrorCode::HttpProtocolError => broken("the host does not speak HTTP as it should"),
-        ErrorCode::LoopDetected => broken("the request runs in a circle"),
-        ErrorCode::ConfigurationError => broken("the network of the executor is not set up as it should be"),
+        ErrorCode::HttpResponseIncomplete => broken("the response ended too early"),
+        ErrorCode::HttpResponseTransferCoding(_) => broken("the response has an unknown transfer coding"),
+        ErrorCode::HttpResponseContentCoding(_) => broken("the response has an unknown content coding"),
+        ErrorCode::HttpUpgradeFailed => broken("the host requires another protocol"),
+        ErrorCode::HttpProtocolError => broken("the request or the response is not valid HTTP"),
+        ErrorCode::LoopDetected => broken("a loop of requests was detected"),
+        ErrorCode::ConfigurationError => broken("the network of the executor is misconfigured"),
         ErrorCode::InternalError(what) => Reason::Transport(match what {
             Some(what) => format!("the request failed: {what}"),
             None => "the request failed inside the executor".to_owned(),

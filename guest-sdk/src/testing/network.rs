@@ -1,4 +1,4 @@
-//! A network of the test's own, in place of the executor's.
+//! The network of a native test, which replaces the executor's.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,41 +9,43 @@ use crate::http::{Answer, HeaderMap, HeaderName, HeaderValue, Reason, Request};
 type Answers = dyn Fn(&Request) -> Result<Answer, Reason>;
 
 thread_local! {
-    static NETWORK: RefCell<Option<Rc<Stage>>> = const { RefCell::new(None) };
+    static NETWORK: RefCell<Option<Rc<MockNetwork>>> = const { RefCell::new(None) };
 }
 
-struct Stage {
+/// The state of a [`Network`].
+struct MockNetwork {
     answers: Box<Answers>,
     requests: RefCell<Vec<Request>>,
 }
 
-/// Answers the requests of this thread, for as long as it lives. Without one, the network is off.
+/// The network of the code under test on this thread. While this value lives, it answers all requests. Without a
+/// `Network`, the network is off.
 ///
-/// There is one at a time: a new one takes the place of the one before. Nothing is sent anywhere.
+/// A thread has one `Network` at a time: a new one replaces the previous one. Nothing is sent over a real network.
 pub struct Network {
-    stage: Rc<Stage>,
+    mock: Rc<MockNetwork>,
 }
 
 impl Network {
-    /// Every request is given to `answers`, which gives the answer or why there is none.
+    /// Makes a network that passes every request to `answers`, which returns the answer or the reason of an error.
     #[must_use = "the network is off again once this is dropped"]
     pub fn answering(answers: impl Fn(&Request) -> Result<Answer, Reason> + 'static) -> Self {
-        let stage = Rc::new(Stage { answers: Box::new(answers), requests: RefCell::default() });
-        NETWORK.set(Some(Rc::clone(&stage)));
-        Self { stage }
+        let mock = Rc::new(MockNetwork { answers: Box::new(answers), requests: RefCell::default() });
+        NETWORK.set(Some(Rc::clone(&mock)));
+        Self { mock }
     }
 
     /// The requests so far, in order.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
-        self.stage.requests.borrow().clone()
+        self.mock.requests.borrow().clone()
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
         NETWORK.with_borrow_mut(|current| {
-            if current.as_ref().is_some_and(|stage| Rc::ptr_eq(stage, &self.stage)) {
+            if current.as_ref().is_some_and(|mock| Rc::ptr_eq(mock, &self.mock)) {
                 *current = None;
             }
         });
@@ -52,24 +54,24 @@ impl Drop for Network {
 
 impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Network").field("requests", &self.stage.requests).finish_non_exhaustive()
+        f.debug_struct("Network").field("requests", &self.mock.requests).finish_non_exhaustive()
     }
 }
 
 impl Answer {
-    /// An answer without headers and without a body.
+    /// Makes an answer without headers and without a body.
     #[must_use]
     pub fn new(status: u16) -> Self {
         Self { status, headers: HeaderMap::new(), body: Vec::new() }
     }
 
-    /// Adds a header. The name is in lower case.
+    /// Adds a header. The name has to be in lower case.
     ///
     /// # Panics
-    /// If name or value is not valid in a header.
+    /// If the name or the value is not valid in a header.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: &str) -> Self {
-        #[expect(clippy::expect_used, reason = "a test that is wrong should stop where it stands")]
+        #[expect(clippy::expect_used, reason = "a test with an invalid header should stop there")]
         let value = HeaderValue::from_str(value).expect("the value of a header");
         self.headers.append(HeaderName::from_static(name), value);
         self
@@ -88,10 +90,10 @@ pub(crate) fn is_on() -> bool {
     NETWORK.with_borrow(Option::is_some)
 }
 
-/// Asks the test.
+/// Passes the request to the network of this thread.
 pub(crate) fn send(request: &Request) -> Result<Answer, Reason> {
-    // Not borrowed while the test answers: it may ask for something itself.
-    let stage = NETWORK.with_borrow(Option::clone).ok_or(Reason::Off)?;
-    stage.requests.borrow_mut().push(request.clone());
-    (stage.answers)(request)
+    // `NETWORK` is not borrowed during the answer, because the test's closure may send requests itself.
+    let mock = NETWORK.with_borrow(Option::clone).ok_or(Reason::Off)?;
+    mock.requests.borrow_mut().push(request.clone());
+    (mock.answers)(request)
 }

@@ -1,4 +1,4 @@
-//! Tools of the test's own, in place of the executor's.
+//! The other tools of a native test, which replace the executor's.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::{Descriptor, ToolDefinition, ToolError, ToolSummary};
 type Answers = dyn Fn(&Value) -> Result<Value, ToolError>;
 
 thread_local! {
-    static TOOLS: RefCell<Option<Rc<Stage>>> = const { RefCell::new(None) };
+    static TOOLS: RefCell<Option<Rc<MockTools>>> = const { RefCell::new(None) };
 }
 
 /// One call that a tool made.
@@ -20,7 +20,7 @@ thread_local! {
 pub struct Call {
     /// The name of the called tool, as the caller wrote it.
     pub tool: String,
-    /// The arguments; null if they were not JSON.
+    /// The arguments; null if they are not JSON.
     pub arguments: Value,
 }
 
@@ -31,17 +31,18 @@ struct Entry {
     answers: Rc<Answers>,
 }
 
-struct Stage {
+/// The state of [`Tools`].
+struct MockTools {
     entries: RefCell<BTreeMap<String, Entry>>,
     max_calls: Cell<Option<usize>>,
     calls: RefCell<Vec<Call>>,
 }
 
-/// The tools that the code under test can call on this thread, for as long as the value lives. Without one, a run may
-/// call nothing.
+/// The tools that the code under test can call on this thread, while this value lives. Without `Tools`, a run may call
+/// nothing.
 ///
-/// There is one at a time: a new one takes the place of the one before. A call that is started runs at once, and its
-/// outcome waits.
+/// A thread has one `Tools` at a time: a new one replaces the previous one. A call that is started runs at once, and
+/// its outcome is kept until it is waited for.
 ///
 /// ```
 /// use a2g_guest_sdk::prelude::*;
@@ -61,7 +62,7 @@ struct Stage {
 /// ```
 #[must_use = "there are no tools again once this is dropped"]
 pub struct Tools {
-    stage: Rc<Stage>,
+    mock: Rc<MockTools>,
 }
 
 impl Default for Tools {
@@ -71,23 +72,23 @@ impl Default for Tools {
 }
 
 impl Tools {
-    /// No tools yet.
+    /// Makes an empty set of tools.
     pub fn new() -> Self {
-        let stage =
-            Stage { entries: RefCell::default(), max_calls: Cell::new(None), calls: RefCell::default() };
-        let stage = Rc::new(stage);
-        TOOLS.set(Some(Rc::clone(&stage)));
-        Self { stage }
+        let mock =
+            MockTools { entries: RefCell::default(), max_calls: Cell::new(None), calls: RefCell::default() };
+        let mock = Rc::new(mock);
+        TOOLS.set(Some(Rc::clone(&mock)));
+        Self { mock }
     }
 
-    /// Adds a tool that takes any arguments. `answers` gives its result, or its own error.
+    /// Adds a tool that accepts any JSON object. `answers` returns its result or its error.
     pub fn tool(self, name: &str, answers: impl Fn(&Value) -> Result<Value, ToolError> + 'static) -> Self {
         let (description, arguments_schema) = (String::new(), json!({ "type": "object" }));
         self.add(name, Entry { description, arguments_schema, answers: Rc::new(answers) })
     }
 
-    /// As [`Self::tool`], with the description that the tool gives of itself. Arguments are not checked against its
-    /// schema.
+    /// Adds a tool like [`Self::tool`], with the name, description and schema of `descriptor`. Arguments are not
+    /// checked against the schema.
     pub fn described_tool(
         self,
         descriptor: &Descriptor,
@@ -98,7 +99,7 @@ impl Tools {
         self.add(&descriptor.name, Entry { description, arguments_schema, answers: Rc::new(answers) })
     }
 
-    /// Adds a tool of which the governor denies every call, for this reason.
+    /// Adds a tool whose calls the governor denies, for this reason.
     pub fn denied(self, name: &str, reason: &str) -> Self {
         let detail = json!({ "blocked_by": "verdict_denied", "ran": false });
         let error = ToolError::new("denied", reason).with_detail(detail);
@@ -111,20 +112,20 @@ impl Tools {
         self.tool(name, move |_| Err(error.clone()))
     }
 
-    /// Limits the number of calls, like `max_calls` of a grant.
+    /// Sets the maximum number of calls, like `max_calls` of a grant.
     pub fn max_calls(self, max: usize) -> Self {
-        self.stage.max_calls.set(Some(max));
+        self.mock.max_calls.set(Some(max));
         self
     }
 
-    /// The calls so far, in order, but for those beyond [`Self::max_calls`].
+    /// The calls so far, in order, without those beyond [`Self::max_calls`].
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
-        self.stage.calls.borrow().clone()
+        self.mock.calls.borrow().clone()
     }
 
     fn add(self, name: &str, entry: Entry) -> Self {
-        self.stage.entries.borrow_mut().insert(name.to_owned(), entry);
+        self.mock.entries.borrow_mut().insert(name.to_owned(), entry);
         self
     }
 }
@@ -132,7 +133,7 @@ impl Tools {
 impl Drop for Tools {
     fn drop(&mut self) {
         TOOLS.with_borrow_mut(|current| {
-            if current.as_ref().is_some_and(|stage| Rc::ptr_eq(stage, &self.stage)) {
+            if current.as_ref().is_some_and(|mock| Rc::ptr_eq(mock, &self.mock)) {
                 *current = None;
             }
         });
@@ -141,12 +142,12 @@ impl Drop for Tools {
 
 impl fmt::Debug for Tools {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.stage.entries.borrow();
-        f.debug_struct("Tools").field("names", &entries.keys()).field("calls", &self.stage.calls).finish()
+        let entries = self.mock.entries.borrow();
+        f.debug_struct("Tools").field("names", &entries.keys()).field("calls", &self.mock.calls).finish()
     }
 }
 
-impl Stage {
+impl MockTools {
     fn entry(&self, name: &str) -> Result<Entry, ToolError> {
         self.entries.borrow().get(name).cloned().ok_or_else(|| {
             ToolError::new(
@@ -156,7 +157,7 @@ impl Stage {
         })
     }
 
-    /// Counts a call, refused ones too, as the executor does.
+    /// Counts a call before it is checked, because the executor counts refused calls too.
     fn count(&self, name: &str, arguments: &str) -> Result<(), ToolError> {
         let mut calls = self.calls.borrow_mut();
         if let Some(max) = self.max_calls.get().filter(|max| calls.len() >= *max) {
@@ -171,10 +172,10 @@ impl Stage {
     }
 }
 
-/// The tools of the test.
-fn stage() -> Result<Rc<Stage>, ToolError> {
+/// The tools of this thread's test.
+fn mock() -> Result<Rc<MockTools>, ToolError> {
     TOOLS.with_borrow(Option::clone).ok_or_else(|| {
-        ToolError::new("not_allowed", "this run may call no tools: a test adds them with `testing::Tools`")
+        ToolError::new("not_allowed", "this run may call no tools: add them with `testing::Tools`")
     })
 }
 
@@ -183,18 +184,18 @@ pub(crate) fn list() -> Vec<ToolSummary> {
         name: name.clone(),
         description: entry.description.clone(),
     };
-    stage().map_or_else(|_| Vec::new(), |stage| stage.entries.borrow().iter().map(summary).collect())
+    mock().map_or_else(|_| Vec::new(), |mock| mock.entries.borrow().iter().map(summary).collect())
 }
 
 pub(crate) fn describe(name: &str) -> Result<ToolDefinition, ToolError> {
-    let Entry { description, arguments_schema, answers: _ } = stage()?.entry(name)?;
+    let Entry { description, arguments_schema, answers: _ } = mock()?.entry(name)?;
     Ok(ToolDefinition { name: name.to_owned(), description, arguments_schema, result_schema: None })
 }
 
 pub(crate) fn call(name: &str, arguments: &str) -> Result<String, ToolError> {
-    let stage = stage()?;
-    stage.count(name, arguments)?;
-    let entry = stage.entry(name)?;
+    let mock = mock()?;
+    mock.count(name, arguments)?;
+    let entry = mock.entry(name)?;
     let arguments = serde_json::from_str::<Value>(arguments)
         .ok()
         .filter(Value::is_object)

@@ -132,8 +132,8 @@ impl HttpClient {
         self.exchange(bytes).unwrap_or_else(|error| panic!("no answer from {}: {error}", self.address))
     }
 
-    /// Sends these bytes over the connection that there is, and reads one response; `None` when it is gone.
-    pub fn over_the_same(&mut self, bytes: &[u8]) -> Option<HttpAnswer> {
+    /// Sends `bytes` over the connection of the last request and reads one response; `None` if it is closed.
+    pub fn on_kept_connection(&mut self, bytes: &[u8]) -> Option<HttpAnswer> {
         self.connection.as_ref()?;
         self.exchange(bytes).ok()
     }
