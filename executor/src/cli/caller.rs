@@ -122,7 +122,7 @@ fn list(entries: &[CallerEntry], json: bool) {
             Err(error) => format!("invalid: it {error}"),
         };
         let is_expired = expires_at.is_some_and(|at| at <= now);
-        let until = expires_at.map_or_else(String::new, |at| here.to_seconds(at));
+        let until = expires_at.map_or_else(String::new, |at| here.format_seconds(at));
         let until = if is_expired { format!("{until} (expired)") } else { until };
         listing.row([text(name), text(roles), text(agents), text(credential), text(until)]);
     }

@@ -123,7 +123,8 @@ fn journal_path(file: &JournalFile) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The journal of a list. Other ones beside it are named, because a host may have started several processes.
+/// The path of the journal to list. Names the journals of other processes in the same folder, because an agent host may
+/// start several.
 fn listed_journal(file: &JournalFile) -> anyhow::Result<PathBuf> {
     let path = journal_path(file)?;
     let others = if file.journal.is_none() { other_journals(&path) } else { Vec::new() };
@@ -151,11 +152,11 @@ fn parse_filter(filter: &ReceiptFilter) -> Result<Filter, UsageError> {
     })
 }
 
-/// Parses a date, a timestamp, or a duration before now.
+/// Parses a date, a timestamp, or an age.
 fn parse_time(text: &str) -> Result<OffsetDateTime, UsageError> {
     let invalid = || {
         UsageError(format!(
-            "`{text}` is not a valid time: write `2026-11-21`, `2026-11-21T09:30:00Z`, or `90m`, `12h`, `30d` before now"
+            "`{text}` is not a valid time: write `2026-11-21`, `2026-11-21T09:30:00Z`, or an age such as `90m`, `12h` or `30d`"
         ))
     };
     if let Ok(moment) = OffsetDateTime::parse(text, &Rfc3339) {
@@ -214,7 +215,7 @@ fn show(entry: &ReceiptEntry, json: bool) -> anyhow::Result<()> {
     if json {
         print(format_args!("{whole:#}"));
     } else {
-        let ended = LocalTime::read().to_milliseconds(entry.ended);
+        let ended = LocalTime::read().format_milliseconds(entry.ended);
         print(page(whole, ended, columns(&std::io::stdout())));
     }
     Ok(())
@@ -257,13 +258,13 @@ fn list(entries: &[ReceiptEntry], wide: bool, json: bool) {
         let rows = entries.iter().map(|entry| {
             let ReceiptEntry { number, intent, agent, tool, status, ended, delivered, .. } = entry;
             let sent = if *delivered { "yes" } else { "waits" };
-            let cells = [here.to_milliseconds(*ended), one_line(status), one_line(tool), one_line(agent)];
+            let cells = [here.format_milliseconds(*ended), one_line(status), one_line(tool), one_line(agent)];
             cells.into_iter().chain([intent.to_string(), number.to_string(), sent.to_owned()]).collect()
         });
         lines(&titles, rows, true)
     } else {
         let rows = entries.iter().map(|ReceiptEntry { intent, agent, tool, status, ended, .. }| {
-            let cells = [here.to_seconds(*ended), one_line(status), one_line(tool)];
+            let cells = [here.format_seconds(*ended), one_line(status), one_line(tool)];
             cells.into_iter().chain(short_names(*intent, agent)).collect()
         });
         lines(&["ended", "status", "tool", "agent", "intent"], rows, false)
@@ -283,7 +284,7 @@ fn list_refusals(refusals: &[RefusalEntry], wide: bool, json: bool) {
     }
     let here = LocalTime::read();
     let rows = refusals.iter().map(|RefusalEntry { at, intent, agent, tool, blocked_by, .. }| {
-        let at = if wide { here.to_milliseconds(*at) } else { here.to_seconds(*at) };
+        let at = if wide { here.format_milliseconds(*at) } else { here.format_seconds(*at) };
         let cells = [at, one_line(blocked_by), one_line(tool)];
         let whole = [one_line(agent), intent.to_string()];
         cells.into_iter().chain(if wide { whole } else { short_names(*intent, agent) }).collect()
@@ -327,7 +328,7 @@ fn list_waiting(waiting: &[Escalated], json: bool) {
         let Call { intent, agent, tool, arguments, .. } = escalated.call();
         listing.row([
             text(intent),
-            text(escalated.verdict().expires_at.map_or_else(String::new, |at| here.to_seconds(at))),
+            text(escalated.verdict().expires_at.map_or_else(String::new, |at| here.format_seconds(at))),
             text(tool),
             text(agent),
             text(reason(escalated).unwrap_or_default()),

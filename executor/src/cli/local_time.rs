@@ -30,12 +30,12 @@ impl LocalTime {
     }
 
     /// Formats date and time to the second.
-    pub(super) fn to_seconds(&self, at: OffsetDateTime) -> String {
+    pub(super) fn format_seconds(&self, at: OffsetDateTime) -> String {
         self.to_local(at).format(TO_THE_SECOND).unwrap_or_else(|_| at.to_string())
     }
 
     /// Formats date and time to the millisecond, with the offset from UTC.
-    pub(super) fn to_milliseconds(&self, at: OffsetDateTime) -> String {
+    pub(super) fn format_milliseconds(&self, at: OffsetDateTime) -> String {
         self.to_local(at).format(TO_THE_MILLISECOND).unwrap_or_else(|_| at.to_string())
     }
 
@@ -66,9 +66,9 @@ mod tests {
     #[test]
     fn daylight_saving_time_is_applied() {
         let local = LocalTime(TimeZone::from_posix_tz("CET-1CEST,M3.5.0,M10.5.0/3").unwrap());
-        assert_eq!(local.to_seconds(datetime!(2026-11-23 12:00:00 UTC)), "2026-11-23 13:00:00");
+        assert_eq!(local.format_seconds(datetime!(2026-11-23 12:00:00 UTC)), "2026-11-23 13:00:00");
         assert_eq!(
-            local.to_milliseconds(datetime!(2026-07-01 22:30:00.0425 UTC)),
+            local.format_milliseconds(datetime!(2026-07-01 22:30:00.0425 UTC)),
             "2026-07-02 00:30:00.042 +02:00"
         );
         assert_eq!(local.midnight(date!(2026 - 07 - 01)), datetime!(2026-06-30 22:00 UTC));

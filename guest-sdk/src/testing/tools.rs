@@ -152,7 +152,7 @@ impl MockTools {
         self.entries.borrow().get(name).cloned().ok_or_else(|| {
             ToolError::new(
                 "unknown_tool",
-                format!("there is no tool `{name}`: list the tools for their names"),
+                format!("there is no tool `{name}`: list the tools to see their names"),
             )
         })
     }
