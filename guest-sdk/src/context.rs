@@ -1,4 +1,4 @@
-//! The channel from a running tool to the executor: log, progress, artifacts and calls of other tools.
+//! The channel from a running tool to the executor: log, progress, artifacts and calls to other tools.
 //!
 //! Only an artifact can be refused, because of its name or its media type.
 

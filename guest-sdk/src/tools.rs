@@ -9,7 +9,7 @@ use crate::host::Host;
 
 /// Calls other tools.
 ///
-/// Each call is an intent of its own: the governor decides about it, it runs under its own grant and limits, and it has
+/// Each call is an intent of its own: the governor decides on it, it runs under its own grant and limits, and it has
 /// its own report. This run may make the calls that its grant allows: `calls`, `max_calls` and `max_parallel_calls` in
 /// `tool.toml`, as narrowed by governor, policy and operator. All calls end with this run.
 ///

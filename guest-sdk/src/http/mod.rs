@@ -7,7 +7,7 @@
 //!                   one request through the executor ──▶ Response, complete, with a body of at most `max_bytes`
 //! ```
 //!
-//! The executor decides about every request: the hosts and addresses that it may reach, the number of requests and
+//! The executor decides on every request: the hosts and addresses that it may reach, the number of requests and
 //! the number of bytes. This module follows no redirect, stores no cookie and decodes no compressed body: each further
 //! request is made by the tool and checked by the executor again.
 //!

@@ -1,4 +1,4 @@
-//! Fetches one URL. Every redirect is a request of its own, which the executor decides about again.
+//! Fetches one URL. Every redirect is a request of its own, which the executor decides on again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
