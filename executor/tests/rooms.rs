@@ -280,6 +280,7 @@ const MAKERS: [(&str, &[&str]); 12] = [
     (
         "Escalated",
         &[
+            "Escalated::bind_to_module",
             "Escalated::from_journal",
             "Escalations::find_undecided",
             "Escalations::new",

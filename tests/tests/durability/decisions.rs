@@ -1,6 +1,6 @@
 //! Decisions of people are durable: once one was answered, a kill changes nothing about it.
 
-use super::{assert_chain_holds, catalogue, escalating};
+use super::{MARK, assert_chain_holds, catalogue, escalating};
 use crate::callers::{List, agent, rpc};
 use crate::harness::{
     AGENT, Catalogue, Executor, FakeGovernor, GATE, Home, HttpClient, Options, Tool, error, eventually,
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 struct EscalationFixture {
     _list: List,
     _governor: FakeGovernor,
-    _catalogue: Catalogue,
+    catalogue: Catalogue,
     tokens: Vec<(&'static str, String)>,
     executor: Option<Executor>,
 }
@@ -30,7 +30,7 @@ impl EscalationFixture {
         let options = list.options().signed_only().catalogue(&catalogue).governor(&governor.url());
         let options = options.set("executor.concurrent", 1).set("executor.drain_seconds", 1);
         let executor = Executor::start(options);
-        Self { _list: list, _governor: governor, _catalogue: catalogue, tokens, executor: Some(executor) }
+        Self { _list: list, _governor: governor, catalogue, tokens, executor: Some(executor) }
     }
 
     fn executor(&self) -> &Executor {
@@ -72,6 +72,13 @@ impl EscalationFixture {
         }
     }
 
+    /// Replaces a tool, and has the server read the catalogue again.
+    fn install(&mut self, tool: &str, wat: &str) {
+        Tool::command(tool, wat).write(&self.catalogue.folder().join(tool), true);
+        self.executor.as_mut().unwrap().process().hang_up();
+        self.executor().line_with("catalogue reloaded");
+    }
+
     /// Kills it and starts it again.
     fn crash(&mut self) {
         let home = self.executor.take().unwrap().kill();
@@ -100,6 +107,24 @@ fn record<'a>(records: &'a [Value], kind: &str, call: &Value) -> &'a Value {
     let mut of =
         records.iter().filter(|record| record["kind"] == kind && record["intent_id"] == call["intent_id"]);
     of.next().unwrap_or_else(|| panic!("no record `{kind}` of {call}: {records:?}"))
+}
+
+/// An approval counts for the module that was installed when the call began to wait, also after a crash.
+#[test]
+fn an_approval_does_not_run_a_module_that_was_exchanged() {
+    let mut place = EscalationFixture::new();
+    let call = place.waits("mark", 1);
+    place.install("mark", &MARK.replacen("(data", "(func $other) (data", 1));
+    expect_blocked(&place.decide("anna", &call, "APPROVED"), "verdict_mismatch");
+    place.crash();
+    let refused = place.decide("anna", &call, "APPROVED");
+    expect_blocked(&refused, "verdict_mismatch");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("began to wait"), "{refused}");
+    assert_eq!((place.runs(1), &*place.state(&call)), (0, "escalated"));
+    place.install("mark", MARK);
+    result(&place.decide("anna", &call, "APPROVED"));
+    eventually("it ran", || (place.state(&call) == "finished").then_some(()));
+    assert_eq!(place.runs(1), 1);
 }
 
 /// The approval is answered while the one slot is taken, and the server killed before there is another.

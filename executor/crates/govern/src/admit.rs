@@ -83,6 +83,7 @@ impl OperatorLimits {
             expires_at,
             keep_until: expires_at,
             proof: None,
+            module: None,
         })
     }
 }
@@ -172,6 +173,8 @@ pub struct Admitted<L = Layers> {
     expires_at: OffsetDateTime,
     keep_until: OffsetDateTime,
     proof: Option<VerifiedProof>,
+    /// The module that was installed when the call began to wait for a person.
+    module: Option<Digest>,
 }
 
 /// A call that waits for a person's decision.
@@ -179,6 +182,7 @@ pub struct Admitted<L = Layers> {
 pub struct Escalated {
     call: Call,
     verdict: VerifiedVerdict,
+    module: Option<Digest>,
 }
 
 /// The journal's form of an escalated call. No other input is deserialized into it.
@@ -190,6 +194,9 @@ struct JournaledEscalation {
     verdict: Verdict,
     #[serde(default, rename = "proven", with = "optional_proof")]
     proof: Option<VerifiedProof>,
+    // Calls that earlier versions stored have no module.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    module: Option<Digest>,
 }
 
 /// The form of [`VerifiedProof`] in the executor's own journal.
@@ -241,9 +248,11 @@ pub fn admit(call: Call, verdict: VerifiedVerdict, now: OffsetDateTime) -> Resul
         (Decision::Approved | Decision::Conditional | Decision::Escalate, Some(at)) if at <= now => {
             refuse(BlockedBy::VerdictExpired, expired(at))
         }
-        (Decision::Escalate, Some(_)) => Ok(Admission::Wait(Box::new(Escalated { call, verdict }))),
+        (Decision::Escalate, Some(_)) => {
+            Ok(Admission::Wait(Box::new(Escalated { call, verdict, module: None })))
+        }
         (Decision::Approved | Decision::Conditional, Some(at)) => {
-            admit_manifest(call, &verdict, &verdict.verdict.manifest, at)
+            admit_manifest(call, &verdict, None, &verdict.verdict.manifest, at)
                 .map(|run| Admission::Run(Box::new(run)))
         }
     }
@@ -255,9 +264,13 @@ impl Escalated {
     /// # Errors
     /// If a time is after the year 9999.
     pub fn to_journal(&self) -> serde_json::Result<String> {
-        let Self { call, verdict: VerifiedVerdict { verdict, proof } } = self;
-        let stored =
-            JournaledEscalation { call: call.clone(), verdict: verdict.clone(), proof: proof.clone() };
+        let Self { call, verdict: VerifiedVerdict { verdict, proof }, module } = self;
+        let stored = JournaledEscalation {
+            call: call.clone(),
+            verdict: verdict.clone(),
+            proof: proof.clone(),
+            module: *module,
+        };
         serde_json::to_string(&stored)
     }
 
@@ -266,8 +279,14 @@ impl Escalated {
     /// # Errors
     /// If the text is not one of [`Self::to_journal`].
     pub fn from_journal(text: &str) -> serde_json::Result<Self> {
-        let JournaledEscalation { call, verdict, proof } = serde_json::from_str(text)?;
-        Ok(Self { call, verdict: VerifiedVerdict { verdict, proof } })
+        let JournaledEscalation { call, verdict, proof, module } = serde_json::from_str(text)?;
+        Ok(Self { call, verdict: VerifiedVerdict { verdict, proof }, module })
+    }
+
+    /// Binds the decision to a module, unless it is bound already: once approved, the call runs no other.
+    #[must_use]
+    pub fn bind_to_module(self, module: Digest) -> Self {
+        Self { module: self.module.or(Some(module)), ..self }
     }
 
     /// The call that waits.
@@ -320,7 +339,7 @@ impl Escalated {
             return Err(refuse(BlockedBy::VerdictExpired, message));
         };
         let manifest = directive.manifest.as_ref().unwrap_or(&verdict.manifest);
-        admit_manifest(self.call.clone(), &self.verdict, manifest, expires_at)
+        admit_manifest(self.call.clone(), &self.verdict, self.module, manifest, expires_at)
     }
 }
 
@@ -334,6 +353,7 @@ pub fn denial_by(by: &str, intent: IntentId, risk_score: Option<f64>) -> Fault {
 fn admit_manifest(
     call: Call,
     VerifiedVerdict { verdict, proof }: &VerifiedVerdict,
+    module: Option<Digest>,
     manifest: &Manifest,
     expires_at: OffsetDateTime,
 ) -> Result<Admitted, Fault> {
@@ -364,7 +384,7 @@ fn admit_manifest(
     }
     let expiries = verdict.expires_at.into_iter().chain(proof.as_ref().map(|proof| proof.expires_at));
     let keep_until = expiries.fold(expires_at, OffsetDateTime::max);
-    Ok(Admitted { call, layers, risk_score, expires_at, keep_until, proof: proof.clone() })
+    Ok(Admitted { call, layers, risk_score, expires_at, keep_until, proof: proof.clone(), module })
 }
 
 fn check_count(patterns: usize) -> Result<(), String> {
@@ -453,7 +473,7 @@ impl Admitted {
     /// limit. `tool` is the tool that will run. A call can be granted only once.
     ///
     /// # Errors
-    /// [`Fault::Refused`]: `verdict_mismatch` if the proof is for another module, `standing_policy` if the policy
+    /// [`Fault::Refused`]: `verdict_mismatch` if the proof or the approval is for another module, `standing_policy` if the policy
     /// forbids the call, `scope_unenforceable` if the layers' patterns are too many or have too many overlaps.
     pub fn grant(
         self,
@@ -462,16 +482,7 @@ impl Admitted {
         tool: &Descriptor,
         ceilings: &Ceilings,
     ) -> Result<(Admitted<Granted>, Grant), Fault> {
-        let proven_module = self.proof.as_ref().and_then(|proof| proof.module);
-        if let Some(module) = proven_module.filter(|module| *module != tool.digest) {
-            let (name, digest) = (&tool.name, tool.digest);
-            return Err(self.refusal(
-                BlockedBy::VerdictMismatch,
-                format!(
-                    "the `proof` is for the module {module} of `{name}`, but the installed module is {digest}"
-                ),
-            ));
-        }
+        self.check_module(tool)?;
         let tool = &tool.capabilities;
         let refuse = |refusal: StandingPolicyError| self.refusal(refusal.blocked_by(), refusal.to_string());
         let policy = standing.claims_for(&self.call).map_err(refuse)?;
@@ -493,9 +504,28 @@ impl Admitted {
         }
     }
 
+    fn check_module(&self, tool: &Descriptor) -> Result<(), Fault> {
+        let (name, installed) = (&tool.name, tool.digest);
+        let is_other = |module: &Digest| *module != installed;
+        let proven = self.proof.as_ref().and_then(|proof| proof.module);
+        let message = if let Some(module) = proven.filter(is_other) {
+            format!(
+                "the `proof` is for the module {module} of `{name}`, but the installed module is {installed}"
+            )
+        } else if let Some(module) = self.module.filter(is_other) {
+            format!(
+                "the module of `{name}` was {module} when the call began to wait for a person, and is {installed} now: \
+                 deny this call and send it again, or install the earlier module"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(self.refusal(BlockedBy::VerdictMismatch, message))
+    }
+
     fn take_layers(self) -> (Admitted<Granted>, Layers) {
-        let Self { call, layers, risk_score, expires_at, keep_until, proof } = self;
-        (Admitted { call, layers: Granted, risk_score, expires_at, keep_until, proof }, layers)
+        let Self { call, layers, risk_score, expires_at, keep_until, proof, module } = self;
+        (Admitted { call, layers: Granted, risk_score, expires_at, keep_until, proof, module }, layers)
     }
 }
 

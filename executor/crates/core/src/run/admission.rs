@@ -93,7 +93,7 @@ impl Executor {
                 Self::check_arguments(&loaded, escalated.call()).await?;
                 let intent = escalated.call().intent;
                 let risk_score = escalated.verdict().risk.as_ref().map(|risk| risk.score);
-                self.hold(*escalated).await?;
+                self.hold(*escalated, &loaded).await?;
                 Err(Fault::Refused {
                     intent: Some(intent),
                     risk_score,
@@ -175,7 +175,7 @@ impl Executor {
             Admission::Wait(escalated) => {
                 Self::check_arguments(&loaded, escalated.call()).await?;
                 sink.notify_waiting();
-                self.hold(*escalated).await?;
+                self.hold(*escalated, &loaded).await?;
                 Ok(IntentAnswer { verdict, receipt: None })
             }
             Admission::Run(admitted) => {

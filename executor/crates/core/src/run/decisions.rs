@@ -6,7 +6,7 @@
 use super::escalations::{Escalations, WakeCondition};
 use super::events::RunEventSink;
 use super::trace::{self, Stopwatch};
-use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, RETRY_AFTER_MS, all_agents};
+use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RETRY_AFTER_MS, all_agents};
 use a2g_govern::{DecisionRight, Escalated, denial_by};
 use a2g_journal::{
     Approval, HoldResult, IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent,
@@ -83,7 +83,12 @@ pub(super) fn denial_fault(intent: IntentId, IntentDenial { by, risk_score }: &I
 
 impl Executor {
     /// Holds an escalated intent, which is on the disk before the caller learns that it waits.
-    pub(super) async fn hold(&self, escalated: Escalated) -> Result<(), Fault> {
+    /// The decision is bound to the module in `loaded`, which has the call's tool.
+    pub(super) async fn hold(&self, escalated: Escalated, loaded: &LoadedCatalog) -> Result<(), Fault> {
+        let Some(tool) = loaded.usable_tool(&escalated.call().tool) else {
+            return Err(Fault::Internal("the tool of an escalated call is not in the catalogue".to_owned()));
+        };
+        let escalated = escalated.bind_to_module(tool.descriptor.digest);
         let (call, until) = (escalated.call().clone(), escalated.expires_at());
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();

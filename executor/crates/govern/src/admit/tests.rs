@@ -49,6 +49,7 @@ fn waiting() -> Vec<(String, Escalated)> {
     let escalated = |door, priority, proof| Escalated {
         call: call(door, priority),
         verdict: VerifiedVerdict { verdict: verdict(), proof },
+        module: None,
     };
     let doors = Door::VARIANTS
         .iter()
@@ -59,9 +60,11 @@ fn waiting() -> Vec<(String, Escalated)> {
     let mut short = escalated(Door::A2g, Priority::Normal, Some(proven(None)));
     (short.call.context, short.call.caller_timeout) = (None, None);
     let module = Some(proven(Some(Digest([0xab; 32]))));
+    let bound = escalated(Door::A2g, Priority::Normal, None).bind_to_module(Digest([0xcd; 32]));
     let rest = [
         ("waiting/proof".to_owned(), short),
         ("waiting/module".to_owned(), escalated(Door::A2g, Priority::Normal, module)),
+        ("waiting/bound".to_owned(), bound),
     ];
     doors.chain(priorities).chain(rest).collect()
 }
@@ -81,6 +84,7 @@ fn a_call_that_waits_is_written_and_read_as_it_always_was() {
         assert_eq!(read.call, escalated.call, "{name}");
         assert_eq!(read.verdict.verdict, escalated.verdict.verdict, "{name}");
         assert_eq!(read.verdict.proof, escalated.verdict.proof, "{name}");
+        assert_eq!(read.module, escalated.module, "{name}");
     }
     assert_eq!(golden, BTreeMap::new(), "lines of rows.txt that nothing was compared with");
 }
