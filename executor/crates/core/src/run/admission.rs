@@ -23,6 +23,8 @@ use tracing::Instrument as _;
 
 /// The delay after which a caller should retry while the tool is compiled.
 const PREPARING_RETRY_MS: u64 = 1_000;
+/// Maximum number of a tool's arguments that a message names.
+const MAX_SHOWN_NAMES: usize = 12;
 /// The message for a call or a request for a stored receipt when the memory budget is used up.
 const NO_MEMORY: &str = "the executor has reached its memory limit (`server.max_memory_mb`) with pending messages, unread \
                          results and expected output: send the request again later";
@@ -244,10 +246,13 @@ impl Executor {
             }
         };
         result.map_err(|violation| {
+            // A name that is missing or wrong: the right ones are in the schema.
+            let names =
+                if violation.pointer.is_empty() { argument_names(loaded, &call.tool) } else { String::new() };
             let argument = violation.pointer.strip_prefix('/');
             let argument = argument.map_or_else(String::new, |argument| format!("`{}`: ", excerpt(argument)));
             let message = format!(
-                "the arguments do not match the schema of `{}`: {argument}{}",
+                "the arguments do not match the schema of `{}`: {argument}{}{names}",
                 call.tool, violation.message
             );
             Fault::invalid(format!("/arguments{}", violation.pointer), message)
@@ -331,6 +336,15 @@ impl Executor {
             })
         })
     }
+}
+
+/// The end of a message about a name that is missing or wrong: the tool's own names. Empty if its schema has none.
+fn argument_names(loaded: &LoadedCatalog, tool: &ToolName) -> String {
+    let schema = loaded.usable_tool(tool).map(|tool| &tool.descriptor.arguments_schema);
+    let properties = schema.and_then(|schema| schema.get("properties")?.as_object());
+    let names = properties.into_iter().flatten().take(MAX_SHOWN_NAMES);
+    let names = names.map(|(name, _)| format!("`{}`", excerpt(name))).collect::<Vec<_>>();
+    if names.is_empty() { String::new() } else { format!("; its arguments are {}", names.join(", ")) }
 }
 
 /// Removes the member `parent` from the context of a call from outside: only the executor says which run makes a call.
