@@ -230,6 +230,14 @@ impl Executor {
         self.catalog_changes.subscribe()
     }
 
+    /// Waits until a tool is compiled or broken.
+    async fn wait_until_prepared(&self, tool: &ToolName) {
+        let mut changes = self.catalog_changes();
+        while matches!(self.current_catalog().catalog.get(tool), Some(CatalogEntry::Preparing))
+            && changes.changed().await.is_ok()
+        {}
+    }
+
     fn current_catalog(&self) -> Arc<LoadedCatalog> {
         self.loaded.load_full()
     }

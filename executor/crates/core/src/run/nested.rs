@@ -316,6 +316,8 @@ impl NestedCalls {
 
     async fn decide_and_run(&self, call: Call) -> CallOutcome {
         let (intent, tool) = (call.intent, call.tool.clone());
+        // The program cannot repeat what it did before this call.
+        self.executor.wait_until_prepared(&tool).await;
         match self.executor.handle_intent(call, RunEventSink::none()).await {
             Ok(answer) => {
                 let decision = Some(answer.verdict.decision);
