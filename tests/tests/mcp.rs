@@ -513,6 +513,30 @@ fn a_folder_without_tools_is_announced() {
 }
 
 /// An open question to the person, or a subscription, does not keep the process when standard input ends.
+/// The arguments of a program do not name the files that its code names, so it gets the whole scope.
+#[test]
+fn a_program_at_the_command_uses_the_files_of_the_scope() {
+    for (tool, code) in
+        [("run_python", "open('FILE', 'w').write('x')"), ("run_javascript", "fs.write('FILE', 'x')")]
+    {
+        if !tools().join(tool).exists() {
+            println!("skipped: {tool} is not built");
+            continue;
+        }
+        let mut host = Host::start(&[]);
+        let run = |host: &mut Host, path: &str| {
+            host.ask(&call(1, tool, &json!({ "code": code.replace("FILE", path) })))
+        };
+        let path = host.path("made");
+        let made = run(&mut host, &path);
+        assert_eq!(made["result"]["structuredContent"]["result"], 1, "{made}");
+        assert_eq!(std::fs::read_to_string(path).expect("a file"), "x");
+        let outside = run(&mut host, "/etc/made");
+        let text = error_text(&outside);
+        assert!(text.contains("(line 1)") && text.contains("/etc/made"), "{text}");
+    }
+}
+
 #[test]
 fn the_end_of_standard_input_ends_questions_and_subscriptions() {
     let mut host = Host::start(&[]);

@@ -16,6 +16,7 @@ use a2g_server::config::Config;
 use a2g_server::serve::mcp::{RemoteServer, proxy_mcp_stdio};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;
+use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
 use a2g_wire::listing::Listing;
 use anyhow::{Context as _, bail};
@@ -184,8 +185,14 @@ fn scope_pattern(folder: &Path) -> anyhow::Result<String> {
 fn policies(catalog: &Path, scopes: &[String]) -> anyhow::Result<PolicySet> {
     let rule = |name: &ToolName| {
         let manifest = ToolManifest::read(&catalog.join(name.as_str()).join("tool.toml"));
-        let needs_network = manifest.is_ok_and(|manifest| manifest.capabilities.network);
-        ToolRule { allowed: !needs_network, paths: Some(scopes.to_vec()), ..ToolRule::default() }
+        let declared = manifest.map(|manifest| manifest.capabilities).unwrap_or_default();
+        ToolRule {
+            allowed: !declared.network,
+            paths: Some(scopes.to_vec()),
+            // The arguments of a program do not name the files that its code names.
+            grants_all_paths: declared.calls.targets == CallTargets::All,
+            ..ToolRule::default()
+        }
     };
     let entries = std::fs::read_dir(catalog)
         .with_context(|| format!("the tools in `{}` cannot be read", catalog.display()))?;
