@@ -43,7 +43,7 @@ fn a_call_returns_a_typed_result_or_the_error_of_the_tool() {
     assert_eq!(error.detail(), Some(&json!({ "path": "/gone" })));
     let unexpected = ctx.tools().call::<u32>("read_file", &json!({ "path": "/a" })).unwrap_err();
     assert_eq!(unexpected.code(), "unexpected_result");
-    assert!(unexpected.message().starts_with("`read_file` answered"), "{unexpected}");
+    assert!(unexpected.message().starts_with("`read_file` returned a result of"), "{unexpected}");
     let first = Call { tool: "read_file".to_owned(), arguments: json!({ "path": "/a" }) };
     assert_eq!((tools.calls().len(), &tools.calls()[0]), (3, &first));
 }
