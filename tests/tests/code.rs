@@ -74,7 +74,7 @@ fn python_programs() {
             ("import sys; sys.exit()", Result(Value::Null)),
             (
                 "def f(n):\n    return 1 / n\n\nf(0)",
-                Error("python_error", Some(2), "ZeroDivisionError: division by zero"),
+                Error("python_error", Some(2), "ZeroDivisionError: division by zero (line 2)"),
             ),
             (
                 "import json\njson.loads('{')",
@@ -84,6 +84,12 @@ fn python_programs() {
             ("import sys\nsys.exit('no')", Error("python_error", Some(2), "SystemExit: no")),
             ("x = 1\ny = (", Error("syntax_error", Some(2), "SyntaxError: '(' was never closed")),
             ("if 1:\npass", Error("syntax_error", Some(2), "IndentationError")),
+            ("await tools.read_file()", Error("syntax_error", Some(1), "so leave out `await`")),
+            ("return 1", Error("syntax_error", Some(1), "set `result`")),
+            (
+                "tools.start.read_file(path='/x')['content']",
+                Error("python_error", Some(1), "use its .result()"),
+            ),
             ("{'items': [0, 1, float('nan')]}", Error("result_not_json", None, "result.items[2] is nan")),
             ("a = []\na.append(a)\na", Error("result_not_json", None, "result[0] contains itself")),
             ("'\\ud800'", Error("result_not_json", None, "result has a lone surrogate")),
@@ -97,7 +103,7 @@ fn python_programs() {
             ("f = open('/workspace/open.txt', 'w')\nf.write('kept')", Result(json!(4))),
             ("open('/workspace/open.txt').read()", Result(json!("kept"))),
             ("open('/workspace/none')", Error("python_error", Some(1), "FileNotFoundError")),
-            ("open('/etc/passwd')", Error("python_error", Some(1), "/etc/passwd")),
+            ("open('/etc/passwd')", Error("python_error", Some(1), "granted to this run do not include it")),
             (
                 "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n    return 1\nasyncio.run(f())",
                 Result(json!(1)),
@@ -172,7 +178,10 @@ fn javascript_programs() {
                 "function f(n) {\n  return n.x.y;\n}\nf({})",
                 Error("javascript_error", Some(2), "TypeError: can't access"),
             ),
-            ("\n\nthrow new RangeError('far')", Error("javascript_error", Some(3), "RangeError: far")),
+            (
+                "\n\nthrow new RangeError('far')",
+                Error("javascript_error", Some(3), "RangeError: far (line 3)"),
+            ),
             ("throw 'text'", Error("javascript_error", None, "uncaught: \"text\"")),
             ("function f() { return f() }\nf()", Error("javascript_error", Some(1), "too much recursion")),
             ("await new Promise(() => {})", Error("javascript_error", None, "nothing can settle")),
@@ -196,6 +205,14 @@ fn javascript_programs() {
                 Error("javascript_error", Some(1), "there is no such file or folder (not_found)"),
             ),
             ("fs.read('/etc/passwd')", Error("javascript_error", Some(1), "(permission_denied)")),
+            (
+                "const r = tools.read_file({ path: '/x' })\nr.content",
+                Error("javascript_error", Some(2), "write await"),
+            ),
+            ("({ ...tools.read_file({ path: '/x' }) })", Error("javascript_error", Some(1), "write await")),
+            ("`${tools.read_file({ path: '/x' })}`", Error("javascript_error", Some(1), "write await")),
+            ("return { a: tools.read_file({ path: '/x' }) }", Error("result_not_json", None, "use await")),
+            ("tools.parallel([])", Error("javascript_error", Some(1), "await Promise.all")),
             ("fs.read('in.txt')", Error("javascript_error", Some(1), "the path is not absolute")),
             (
                 "await fetch('https://example.test')",

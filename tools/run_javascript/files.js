@@ -3,8 +3,8 @@
 const CHUNK_BYTES = 1 << 20;
 const FOLLOW = { symlinkFollow: true };
 const REASONS = {
-  access: ["permission_denied", "the run may not do this here"],
-  "not-permitted": ["permission_denied", "the run may not do this here"],
+  access: ["permission_denied", "the files that were granted to this run do not include it"],
+  "not-permitted": ["permission_denied", "the files that were granted to this run do not include it"],
   "read-only": ["permission_denied", "the run may only read here"],
   "no-entry": ["not_found", "there is no such file or folder"],
   exist: ["already_exists", "it exists"],

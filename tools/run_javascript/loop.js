@@ -10,6 +10,7 @@ const MICROTASKS_FIRST = 50;
 export class Loop {
   #calls;
   #outstanding = new Map();
+  #ignored = new Set();
   #timers = new Map();
   #lastTimer = 0;
 
@@ -21,6 +22,15 @@ export class Loop {
   start(name, argumentsText) {
     const number = this.#calls.start(name, argumentsText);
     return new Promise((resolve) => this.#outstanding.set(number, resolve));
+  }
+
+  /** Remembers the failure of a call, unless the function that is returned is called: the program waits for the call. */
+  watch(promise) {
+    const watched = { error: null };
+    this.#ignored.add(watched);
+    const forget = () => this.#ignored.delete(watched);
+    promise.then(forget, (error) => (watched.error = error));
+    return forget;
   }
 
   addTimer(action, delay, repeats) {
@@ -50,6 +60,18 @@ export class Loop {
     if (!end) throw new Error("the program waits for a promise that nothing can settle");
     if ("error" in end) throw end.error;
     return end.value;
+  }
+
+  /** Waits for the calls that the program started and did not wait for. Throws the error of the first that failed. */
+  async finishCalls() {
+    while (this.#outstanding.size > 0) {
+      this.#finishOne();
+      // What the program does with the outcome may start other calls.
+      await sleep(0);
+    }
+    for (const { error } of this.#ignored) {
+      if (error) throw error;
+    }
   }
 
   /** Does one job. Returns false if there was none. */

@@ -39,6 +39,7 @@ export async function run(code, input, host) {
   let value;
   try {
     value = await loop.run(program());
+    await loop.finishCalls();
   } catch (error) {
     throw toFailure(error, stdout.text());
   }
@@ -108,8 +109,10 @@ function toFailure(thrown, stdout) {
   const kind = isError ? String(error.name) : "uncaught";
   const reason = isError ? textOf(error) : inspect(error);
   const frames = isError ? userFrames(error) : [];
-  const message = shorten(reason === "" ? kind : `${kind}: ${reason}`);
-  const facts = detail(kind, reason, frames[0]?.line ?? null, traceback(message, frames));
+  const title = shorten(reason === "" ? kind : `${kind}: ${reason}`);
+  const line = frames[0]?.line ?? null;
+  const message = line === null ? title : `${title} (line ${line})`;
+  const facts = detail(kind, reason, line, traceback(title, frames));
   if (error instanceof ToolError) facts.tool_error = toolFacts(error);
   if (stdout !== "") facts.stdout_tail = stdout.slice(-MAX_STDOUT_TAIL_CHARS).toWellFormed();
   return new Failure("javascript_error", message, facts);

@@ -1,4 +1,4 @@
-// `tools`: calls of other tools, each an intent of its own that the governor decides about.
+// `tools`: calls to other tools, each an intent of its own that the governor decides on.
 import { encode, NotJson } from "./json.js";
 import { here, setOrigin } from "./stack.js";
 
@@ -18,17 +18,46 @@ export class ToolError extends Error {
 export function makeTools(calls, loop) {
   const own = {
     __proto__: null,
-    call: (name, input) => callTool(loop, name, input),
+    call: (name, input) => pendingCall(loop, name, input),
     list: () => calls.list().map(({ name, description }) => ({ name, description })),
     describe: (name) => describeTool(calls, name),
+    parallel: () => {
+      throw new TypeError("there is no tools.parallel: use await Promise.all([tools.NAME({ ... }), ...])");
+    },
   };
   return new Proxy(own, {
     get(_, name) {
       // The language asks any object for these.
       if (typeof name === "symbol" || name === "then" || name === "toJSON") return undefined;
-      return own[name] ?? ((...input) => callTool(loop, name, ...input));
+      return own[name] ?? ((...input) => pendingCall(loop, name, ...input));
     },
   });
+}
+
+/** The promise of a call, which refuses to be used in place of the result. */
+function pendingCall(loop, name, ...input) {
+  const promise = callTool(loop, name, ...input);
+  const markAwaited = loop.watch(promise);
+  const refuse = () => {
+    throw new TypeError(`${shownName(name)} returns a promise: write await before the call`);
+  };
+  return new Proxy(promise, {
+    get(target, property) {
+      if (property === "then" || property === "catch" || property === "finally") {
+        markAwaited();
+        return target[property].bind(target);
+      }
+      // The language and the conversion to JSON ask for these.
+      const isInternal = typeof property === "symbol" && property !== Symbol.toPrimitive;
+      if (isInternal || property === "constructor" || property === "toJSON") return target[property];
+      return refuse();
+    },
+    ownKeys: refuse,
+  });
+}
+
+function shownName(name) {
+  return /^[\w$]+$/.test(name) ? `tools.${name}` : `tools[${JSON.stringify(name)}]`;
 }
 
 async function callTool(loop, name, input = {}, ...more) {
@@ -52,7 +81,7 @@ function start(loop, name, input, more) {
 }
 
 function argumentsText(name, input, more) {
-  const shown = /^[\w$]+$/.test(name) ? `tools.${name}` : `tools[${JSON.stringify(name)}]`;
+  const shown = shownName(name);
   if (typeof input !== "object" || input === null || Array.isArray(input) || more.length > 0) {
     throw new TypeError(`${shown} takes one object, as in ${shown}({ path: "..." })`);
   }

@@ -17,6 +17,10 @@ MAX_STDOUT_BYTES = 8 << 20
 MAX_MESSAGE_CHARS = 2000
 MAX_TRACEBACK_CHARS = 8000
 MAX_STDOUT_TAIL_CHARS = 1000
+SYNTAX_ADVICE = {
+    "'await' outside": "a call of a tool returns its result, so leave out `await`; for coroutines, use asyncio.run(...)",
+    "'return' outside": "set `result`, or end the program with an expression",
+}
 
 
 class Failure(Exception):
@@ -65,6 +69,7 @@ def run(code, given, tools, error_type):
     sys.argv, sys.stdout, sys.__stdout__ = [PROGRAM], stdout, stdout
     try:
         value = execute(body, last, module.__dict__)
+        tools.finish_all()
         stdout.flush()
         flush_files()
     except BaseException as error:
@@ -107,6 +112,7 @@ def syntax_error(error):
     kind = type(error).__name__
     line = getattr(error, "lineno", None)
     reason = getattr(error, "msg", None) or str(error) or "the program is nested too deep"
+    reason += next((f": {advice}" for start, advice in SYNTAX_ADVICE.items() if reason.startswith(start)), "")
     at = f" (line {line})" if line else ""
     text = "".join(traceback.format_exception_only(error))
     return Failure("syntax_error", shorten(f"{kind}: {reason}{at}"), detail(kind, reason, line, text))
@@ -123,7 +129,8 @@ def python_error(error, captured, tool_error):
         facts["stdout_tail"] = captured.content[-4 * MAX_STDOUT_TAIL_CHARS :].decode("utf-8", "replace")[
             -MAX_STDOUT_TAIL_CHARS:
         ]
-    return Failure("python_error", shorten(f"{kind}: {reason}" if reason else kind), facts)
+    at = f" (line {lines[-1]})" if lines else ""
+    return Failure("python_error", shorten((f"{kind}: {reason}" if reason else kind) + at), facts)
 
 
 def advice(error):
@@ -133,6 +140,8 @@ def advice(error):
     name = error.filename if isinstance(error, OSError) else None
     if isinstance(name, str) and not os.path.isabs(name):
         return ": there is no working directory, so use an absolute path"
+    if isinstance(error, PermissionError):
+        return ": the files that were granted to this run do not include it, or only for reading"
     return ""
 
 

@@ -1,9 +1,12 @@
-"""`tools`: calls of other tools, each an intent of its own that the governor decides about."""
+"""`tools`: calls to other tools, each an intent of its own that the governor decides on."""
 
 import builtins
 import json
 
 from a2g_json import NotJson, encode
+
+
+USE_RESULT = "use its .result()"
 
 
 class ToolError(Exception):
@@ -27,12 +30,21 @@ class Handle:
         self._tools = tools
         self._number = number
         self._outcome = None
+        self._is_taken = False
         self.tool = name
 
     def result(self):
         """Waits for the call. Returns its result or raises a `ToolError`."""
         self._tools._finish([self])
+        self._is_taken = True
         return self._outcome()
+
+    def __getattr__(self, name):
+        refuse_private(name)
+        raise AttributeError(f"a started call has no `{name}`: {USE_RESULT}")
+
+    def __getitem__(self, key):
+        raise TypeError(f"a started call is not its result: {USE_RESULT}")
 
     def __repr__(self):
         return f"<call {self._number} of {self.tool}>"
@@ -90,6 +102,7 @@ class Tools:
         self._calls = calls
         self._error_type = error_type
         self._waiting = {}
+        self._started = []
         self.start = Starter(self)
 
     def __getattr__(self, name):
@@ -136,7 +149,16 @@ class Tools:
     def _start(self, name, arguments):
         number = self._calls.start(name, arguments)
         handle = self._waiting[number] = Handle(self, name, number)
+        self._started.append(handle)
         return handle
+
+    def finish_all(self):
+        """Waits for the calls that the program started and did not wait for. Raises the error of the first that failed."""
+        handles = [handle for handle in self._started if not handle._is_taken]
+        self._started = []
+        self._finish(handles)
+        for handle in handles:
+            handle._outcome()
 
     def _handle(self, index, call):
         if isinstance(call, Handle):
@@ -197,6 +219,7 @@ def throw(error):
 
 
 def settle(handle, return_exceptions):
+    handle._is_taken = True
     try:
         return handle._outcome()
     except ToolError as error:

@@ -53,6 +53,24 @@ const tests = {
     }
   },
 
+  async "a call that the program does not wait for is finished, and its error is the program's"() {
+    const { result, waits } = await program("tools.echo({ a: 1 }); return 2");
+    assert.deepEqual([result, waits], [2, [[1]]]);
+    const next = "tools.echo({ a: 1 }).then(() => tools.echo({ a: 2 })); return 2";
+    assert.deepEqual((await program(next)).waits, [[1], [2]]);
+    const denied = await failure("tools.echo({});\ntools.deny({}); return 2");
+    assert.match(denied.message, /the policy refuses it/);
+    assert.equal((await program("tools.deny({}).catch(() => {}); return 2")).result, 2);
+  },
+
+  async "the promise of a call is not its result"() {
+    for (const code of ["tools.echo({}).a", "({ ...tools.echo({}) })", "`${tools.echo({})}`", "JSON.stringify(tools.echo({}))"]) {
+      assert.match((await failure(code)).message, /tools.echo returns a promise: write await/, code);
+    }
+    assert.match((await failure("return { a: tools.echo({}) }")).message, /is of type Promise.*use await/);
+    assert.match((await program("console.log(tools.echo({}))")).stdout, /use await/);
+  },
+
   async "calls start at once and are waited for together"() {
     const code = "(await Promise.all([1, 2, 3].map((n) => tools.echo({ n })))).map(({n}) => n)";
     const { result, waits } = await program(code);
@@ -67,10 +85,6 @@ const tests = {
       return seen;`;
     const { result, waits } = await program(code);
     assert.deepEqual([result, waits], [["b", "b", "a", "a"], [[1, 2], [1, 3], [1], [4]]]);
-  },
-
-  async "what is started and not waited for ends with the program"() {
-    assert.deepEqual(await program("tools.echo({}); tools.deny({}); 5"), { result: 5, stdout: "", waits: [] });
   },
 
   async "a refused call is an exception with the facts"() {

@@ -95,6 +95,20 @@ class Programs(unittest.TestCase):
         self.run_program("call = tools.start.echo(n=1)\n[call.result(), call.result(), tools.parallel([call, call])]")
         self.assertEqual(self.calls.waits, [[1]])
 
+    def test_a_call_that_the_program_does_not_wait_for_is_finished(self):
+        self.assertEqual(self.run_program("tools.start.echo(n=1)\n2"), 2)
+        self.assertEqual(self.calls.waits, [[1]])
+        with self.assertRaises(a2g_program.Failure) as failed:
+            self.run_program("tools.start.deny()\n2")
+        self.assertIn("the policy refuses it", failed.exception.message)
+        self.assertEqual(self.run_program("tools.parallel([('deny', {})], return_exceptions=True)\n2"), 2)
+
+    def test_a_started_call_is_not_its_result(self):
+        for code in ("tools.start.echo(n=1)['n']", "tools.start.echo(n=1).n"):
+            with self.assertRaises(a2g_program.Failure) as failed:
+                self.run_program(code)
+            self.assertIn("use its .result() (line 1)", failed.exception.message)
+
     def test_a_call_that_was_refused_is_an_exception_with_the_facts(self):
         code = """
 try:
@@ -110,7 +124,7 @@ except ToolError as error:
         self.assertEqual((returned[0].code, returned[1]), ("denied", {}))
         with self.assertRaises(a2g_program.Failure) as failed:
             self.run_program("1\ntools.deny(a=1)")
-        self.assertEqual((failed.exception.detail["line"], failed.exception.message), (2, f"ToolError: {text}"))
+        self.assertEqual((failed.exception.detail["line"], failed.exception.message), (2, f"ToolError: {text} (line 2)"))
         self.assertEqual(failed.exception.detail["tool_error"]["detail"], {"intent_id": "i"})
 
     def test_wrong_uses_say_what_is_right(self):
