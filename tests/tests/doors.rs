@@ -1,5 +1,5 @@
-//! One core behind six doors: the same call through each is the same run under the same grant, and each refuses in its
-//! own words what it cannot read and whom it does not know.
+//! One core behind six doors: the same call through each is the same run under the same grant, and each rejects
+//! unreadable messages and unknown callers with its own codes.
 
 use crate::bad_input::set;
 use crate::callers::{List, agent, bearer};
@@ -17,14 +17,14 @@ const PEER: nexus::Agent =
 /// What differs from door to door.
 struct Door {
     name: &'static str,
-    /// The place of its requests.
+    /// The path of its HTTP requests.
     path: &'static str,
-    /// Over HTTP first, and then what else it has.
+    /// Its transports, HTTP first.
     transports: &'static [fn(&Executor) -> MessageTransport],
     call: fn(&str, &Value) -> Value,
     /// The JSON Pointer to what a tool gave back.
     result: &'static str,
-    /// The codes for text that is no JSON, and for JSON that is no object.
+    /// The codes for text that is not JSON, and for JSON that is not an object.
     unreadable: [&'static str; 2],
     /// Members of a call, each with a value that it may not have, and the code for that.
     wrong: &'static [(&'static str, &'static str, &'static str)],
@@ -37,7 +37,7 @@ const DOORS: [Door; 6] = [
         transports: &[
             |executor| MessageTransport::Http(executor.client(), "/jsonrpc"),
             |executor| MessageTransport::Socket(executor.web_socket()),
-            |_| MessageTransport::Stdio(StdioClient::start(small())),
+            |_| MessageTransport::Stdio(StdioClient::start(with_small_messages())),
         ],
         call: |tool, arguments| json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/intent", "params": intent(tool, arguments.clone()) }),
         result: "/result/report/result",
@@ -77,14 +77,14 @@ const DOORS: [Door; 6] = [
                 MessageTransport::Session(session)
             },
             |_| {
-                let mut door = StdioClient::start_as("--a2e-stdio", small());
+                let mut door = StdioClient::start_as("--a2e-stdio", with_small_messages());
                 door.shake_hands(AGENT, "");
                 MessageTransport::Stdio(door)
             },
         ],
         call: |tool, arguments| {
             let mut call = a2e_call(&intent_id(), tool, arguments.clone());
-            // As long as the ceiling: A2E has a timeout of its own where none is sent.
+            // Equal to the ceiling, because A2E would otherwise apply its own default timeout.
             call["timeout"] = json!(60);
             call
         },
@@ -152,20 +152,20 @@ const DOORS: [Door; 6] = [
 
 impl Door {
     /// The answer to a message, opened if it was sealed.
-    fn exchange(&self, line: &mut MessageTransport, message: &[u8]) -> Value {
-        let answer = line.exchange(message);
+    fn exchange(&self, transport: &mut MessageTransport, message: &[u8]) -> Value {
+        let answer = transport.exchange(message);
         if answer.get("encryption").is_some() { PEER.read(&answer) } else { answer }
     }
 
     /// Calls a tool, and gives its result if it ran.
-    fn ask(&self, line: &mut MessageTransport, tool: &str, arguments: &Value) -> Option<Value> {
-        let answer = self.exchange(line, (self.call)(tool, arguments).to_string().as_bytes());
+    fn ask(&self, transport: &mut MessageTransport, tool: &str, arguments: &Value) -> Option<Value> {
+        let answer = self.exchange(transport, (self.call)(tool, arguments).to_string().as_bytes());
         answer.pointer(self.result).filter(|result| !result.is_null()).cloned()
     }
 
-    fn expect_error(&self, line: &mut MessageTransport, message: &[u8], code: &str) -> Value {
+    fn expect_error(&self, transport: &mut MessageTransport, message: &[u8], code: &str) -> Value {
         let sent = String::from_utf8_lossy(&message[..message.len().min(300)]).into_owned();
-        let answer = self.exchange(line, message);
+        let answer = self.exchange(transport, message);
         let given = answer.pointer("/error/code").or(answer.get("code"));
         let given = given.map(|code| code.as_str().map_or(code.to_string(), str::to_owned));
         assert_eq!(given.as_deref(), Some(code), "{}: {sent}: {answer}", self.name);
@@ -184,16 +184,16 @@ fn open_doors(options: Options, keys: &nexus::Keys) -> Options {
         .set("doors.nexus", json!({ "key_file": keys.path() }))
 }
 
-/// Messages of one page at the most.
-fn small() -> Options {
+/// Options that limit a message to 4 KiB.
+fn with_small_messages() -> Options {
     Options::new().set("server.max_body_bytes", 4096)
 }
 
 /// The members of a report that are equal in every run.
-fn lasting(report: &Value) -> Value {
+fn without_variable_members(report: &Value) -> Value {
     match report {
         Value::Object(members) => {
-            let passing = [
+            let variable = [
                 "intent_id",
                 "metrics",
                 "used",
@@ -203,10 +203,10 @@ fn lasting(report: &Value) -> Value {
                 "finished_at",
                 "timestamp",
             ];
-            let members = members.iter().filter(|(name, _)| !passing.contains(&name.as_str()));
-            members.map(|(name, value)| (name.clone(), lasting(value))).collect()
+            let members = members.iter().filter(|(name, _)| !variable.contains(&name.as_str()));
+            members.map(|(name, value)| (name.clone(), without_variable_members(value))).collect()
         }
-        Value::Array(elements) => elements.iter().map(lasting).collect(),
+        Value::Array(elements) => elements.iter().map(without_variable_members).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => report.clone(),
     }
 }
@@ -223,17 +223,17 @@ fn every_door_gives_the_same_run_for_the_same_call() {
     ] {
         let before = executor.reports().len();
         let results = DOORS.map(|door| {
-            let mut line = door.transports[0](&executor);
-            (door.name, door.ask(&mut line, tool, &arguments))
+            let mut transport = door.transports[0](&executor);
+            (door.name, door.ask(&mut transport, tool, &arguments))
         });
         let (_, first) = &results[0];
         assert!(results.iter().all(|(_, result)| result == first), "{results:#?}");
         let expected = if runs { DOORS.len() } else { 0 };
         let reports = executor.wait_for_reports(before + expected).split_off(before);
         assert_eq!(reports.len(), expected, "one report for each that ran: {reports:#?}");
-        let lasting = reports.iter().map(lasting).collect::<Vec<_>>();
-        for (door, report) in DOORS.iter().zip(&lasting) {
-            assert_eq!(Some(report), lasting.first(), "through {}", door.name);
+        let comparable = reports.iter().map(without_variable_members).collect::<Vec<_>>();
+        for (door, report) in DOORS.iter().zip(&comparable) {
+            assert_eq!(Some(report), comparable.first(), "through {}", door.name);
             assert!(report["usage"]["limits"]["max_memory_mb"]["granted"].is_u64(), "{report}");
         }
     }
@@ -244,18 +244,18 @@ fn every_door_gives_the_same_run_for_the_same_call() {
     }
 }
 
-/// Everything else that may be wrong with a message is in the tables of the decoders, beside them.
+/// Other malformed messages are in the tests beside each decoder.
 #[test]
 fn malformed_messages_are_answered_and_run_nothing() {
     let keys = nexus::Keys::of(&[PEER]);
     for door in DOORS {
         for open in door.transports {
-            let executor = Executor::start(open_doors(small(), &keys));
-            let mut line = open(&executor);
+            let executor = Executor::start(open_doors(with_small_messages(), &keys));
+            let mut transport = open(&executor);
             let good = (door.call)("write_file", &write("ran", "x"));
             let text = good.to_string();
             let with = |member: &str| text.replacen('{', &format!("{{{member},"), 1).into_bytes();
-            let [no_json, no_object] = door.unreadable;
+            let [not_json, not_object] = door.unreadable;
             for unreadable in [
                 b"{".to_vec(),
                 b"\xff".to_vec(),
@@ -266,40 +266,40 @@ fn malformed_messages_are_answered_and_run_nothing() {
                 with(r#""twice":0,"twic\u0065":0"#),
                 with(&format!(r#""deep":{}{}"#, "[".repeat(100), "]".repeat(100))),
             ] {
-                door.expect_error(&mut line, &unreadable, no_json);
+                door.expect_error(&mut transport, &unreadable, not_json);
             }
-            // A WebSocket is closed by what is too long.
-            let is_lasting = !matches!(line, MessageTransport::Socket(_));
+            // A message that is too long closes a WebSocket.
+            let stays_open = !matches!(transport, MessageTransport::Socket(_));
             let long = [with(&format!(r#""long":"{}""#, "y".repeat(5000))), "x".repeat(10_000).into_bytes()];
-            for long in long.iter().filter(|_| is_lasting) {
-                let answer = door.expect_error(&mut line, long, no_json);
+            for long in long.iter().filter(|_| stays_open) {
+                let answer = door.expect_error(&mut transport, long, not_json);
                 assert!(answer.to_string().contains("4096"), "{answer}");
             }
             for text in ["null", "7\r", "\"x\"", "[]"] {
-                door.expect_error(&mut line, text.as_bytes(), no_object);
+                door.expect_error(&mut transport, text.as_bytes(), not_object);
             }
             for (pointer, value, code) in door.wrong {
                 let mut wrong = good.clone();
                 set(&mut wrong, pointer, serde_json::from_str(value).unwrap());
-                door.expect_error(&mut line, wrong.to_string().as_bytes(), code);
+                door.expect_error(&mut transport, wrong.to_string().as_bytes(), code);
             }
-            let workspace = if let MessageTransport::Stdio(client) = &line {
+            let workspace = if let MessageTransport::Stdio(client) = &transport {
                 client.workspace()
             } else {
                 executor.workspace()
             };
             assert_eq!(std::fs::read_dir(&workspace).unwrap().count(), 0, "something ran: {}", door.name);
             assert_eq!(executor.reports(), [] as [Value; 0]);
-            match &mut line {
+            match &mut transport {
                 MessageTransport::Http(..) | MessageTransport::Socket(_) => {
-                    door.expect_error(&mut line, b"", no_json);
+                    door.expect_error(&mut transport, b"", not_json);
                 }
                 MessageTransport::Stdio(client) => {
                     ["", "  ", "\t\r"].iter().for_each(|blank| client.send(blank.as_bytes()));
                 }
                 MessageTransport::Session(_) => {}
             }
-            assert!(door.ask(&mut line, "write_file", &write("ran", "x")).is_some(), "{}", door.name);
+            assert!(door.ask(&mut transport, "write_file", &write("ran", "x")).is_some(), "{}", door.name);
             assert!(workspace.join("ran").exists());
         }
     }
@@ -327,9 +327,9 @@ fn requests_must_be_json_from_an_allowed_host_and_origin() {
     let cases = cases.chain(origins.map(|origin| (vec![json, ("Origin", origin)], 403))).collect::<Vec<_>>();
     for door in DOORS {
         let body = (door.call)("write_file", &write("ran", "x")).to_string();
-        // A session begins without a body, so the media type of one is not looked at.
-        let looks = |status: u16| door.name != "a2e" || status == 403;
-        for (headers, status) in cases.iter().filter(|(_, status)| looks(*status)) {
+        // An A2E session is opened without a body, so the `Content-Type` of that request is not checked.
+        let is_checked = |status: u16| door.name != "a2e" || status == 403;
+        for (headers, status) in cases.iter().filter(|(_, status)| is_checked(*status)) {
             let answer = client.request("POST", door.path, headers, body.as_bytes());
             assert_eq!(answer.status, *status, "{} {headers:?}: {}", door.path, answer.text());
             assert!(!answer.body.is_empty(), "{headers:?} is not told why");
@@ -363,13 +363,13 @@ fn unauthenticated_callers_are_rejected_at_every_door() {
     let token = agent(&list, "peer", AGENT);
     let executor = Executor::start(list.of(open_doors(Options::new(), &keys)));
     let mut client = executor.client();
-    let (shown, basic) = (bearer(&token), format!("Basic {token}"));
+    let (bearer_header, basic) = (bearer(&token), format!("Basic {token}"));
     let unknown: [&[(&str, &str)]; 9] = [
         &[],
         &[("X-API-Key", "a2g_nobody")],
         &[("X-API-Key", "")],
         &[("X-API-Key", &token), ("X-API-Key", &token)],
-        &[("X-API-Key", &token), ("Authorization", &shown)],
+        &[("X-API-Key", &token), ("Authorization", &bearer_header)],
         &[("Authorization", "Basic YTpi")],
         &[("Authorization", &basic)],
         &[("Authorization", "Bearer x")],
@@ -377,14 +377,14 @@ fn unauthenticated_callers_are_rejected_at_every_door() {
     ];
     for door in DOORS {
         let body = (door.call)("write_file", &write("ran", "x")).to_string();
-        // The A2G door does not look at the other header.
+        // The A2G door ignores `X-API-Key`.
         let is_known = |headers: &[(&str, &str)]| {
-            door.name == "a2g" && headers.contains(&("Authorization", shown.as_str()))
+            door.name == "a2g" && headers.contains(&("Authorization", bearer_header.as_str()))
         };
-        for shown in unknown.into_iter().filter(|headers| !is_known(headers)) {
-            let headers = [&[("Content-Type", "application/json")], shown].concat();
+        for headers in unknown.into_iter().filter(|headers| !is_known(headers)) {
+            let headers = [&[("Content-Type", "application/json")], headers].concat();
             let answer = client.request("POST", door.path, &headers, body.as_bytes());
-            assert_eq!(answer.status, 401, "{} {shown:?}: {}", door.path, answer.text());
+            assert_eq!(answer.status, 401, "{} {headers:?}: {}", door.path, answer.text());
         }
     }
     let card = "/.well-known/agent-card.json";
@@ -392,7 +392,7 @@ fn unauthenticated_callers_are_rejected_at_every_door() {
     {
         assert_eq!(client.request("GET", path, &[], b"").status, status, "{path}");
     }
-    executor.assert_workspace_is_empty("calls of nobody");
+    executor.assert_workspace_is_empty("unauthenticated calls");
     // The key alone is enough, but not at the A2G door.
     for door in DOORS {
         let body = (door.call)("write_file", &write("ran", "x")).to_string();
@@ -400,7 +400,8 @@ fn unauthenticated_callers_are_rejected_at_every_door() {
         let answer = client.request("POST", door.path, &headers, body.as_bytes());
         let expected = match door.name {
             "a2g" => 401,
-            // The caller is known; the headers that have to repeat the message are missing.
+            // The caller is authenticated, but the headers `Mcp-Method` and `Mcp-Name`, which have to match the
+            // message, are missing.
             "mcp" => 400,
             _ => 200,
         };
@@ -423,7 +424,7 @@ fn disabled_doors_are_not_served() {
         assert_eq!(client.request("POST", door.path, &json, b"{}").status, 404, "{}", door.path);
     }
     assert!(WebSocketClient::upgrade_at(executor.address(), "/nexus", &[]).is_err());
-    // Nor over standard input, which serves one door.
+    // A disabled door is not served over standard input either, and two doors cannot share standard input.
     for options in [off(Options::new()), Options::new().argument("--stdio")] {
         let home = Home::new(options.argument("--a2e-stdio"));
         let mut process = Process::spawn("executor", &mut home.command());

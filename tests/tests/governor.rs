@@ -1,7 +1,7 @@
 //! The executor behind a governor: the one to pair with, and ones that answer nonsense.
 
 use crate::harness::*;
-use crate::lifecycle::call_aside;
+use crate::lifecycle::call_in_background;
 use crate::methods::{self, ESCALATES, write};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -125,7 +125,7 @@ fn without_a_governor_nothing_runs_and_reports_are_queued() {
         let executor = registered(&catalogue, &url);
         let mut client = executor.client();
         let call = intent("gate", json!({ "path": "/workspace/x" }));
-        let running = call_aside(&executor, "a2g/intent", &call);
+        let running = call_in_background(&executor, "a2g/intent", &call);
         executor.wait_at_the_gate(1);
         governor.stop();
 
@@ -194,7 +194,7 @@ fn governor_pushes_over_web_socket_are_applied() {
     }
 
     let call = intent("gate", json!({ "path": "/workspace/x" }));
-    let running = call_aside(&executor, "a2g/intent", &call);
+    let running = call_in_background(&executor, "a2g/intent", &call);
     executor.wait_at_the_gate(1);
     pushed("g2a/revoke", json!({ "agent_did": AGENT }));
     let response = running.join().unwrap();

@@ -12,7 +12,7 @@ fn start(options: Options) -> (Executor, Catalogue) {
 }
 
 /// Calls from a thread of its own.
-pub fn call_aside(executor: &Executor, method: &'static str, params: &Value) -> JoinHandle<Value> {
+pub fn call_in_background(executor: &Executor, method: &'static str, params: &Value) -> JoinHandle<Value> {
     let (mut client, params) = (executor.client(), params.clone());
     std::thread::spawn(move || client.rpc(method, &params))
 }
@@ -20,14 +20,14 @@ pub fn call_aside(executor: &Executor, method: &'static str, params: &Value) -> 
 /// An executor whose one slot a gate has, and the answer to that.
 fn start_with_a_gate(options: Options) -> (Executor, Catalogue, JoinHandle<Value>) {
     let (executor, catalogue) = start(options);
-    let running = call_aside(&executor, "a2g/execute", &execute("gate", json!({})));
+    let running = call_in_background(&executor, "a2g/execute", &execute("gate", json!({})));
     executor.wait_at_the_gate(1);
     (executor, catalogue, running)
 }
 
 /// Makes a call that waits for the slot.
 pub fn call_queued(executor: &Executor, call: &Value) -> JoinHandle<Value> {
-    let answer = call_aside(executor, "a2g/execute", call);
+    let answer = call_in_background(executor, "a2g/execute", call);
     eventually("it waits", || (state(executor, call) == "queued").then_some(()));
     answer
 }
@@ -118,7 +118,7 @@ fn an_intent_sent_by_32_clients_runs_once_and_is_answered_32_times() {
         ("a2g/intent", intent("gate", json!({ "path": "/workspace/x" }))),
     ] {
         let (executor, _catalogue) = start(Options::new().policies(policies.path()));
-        let clients: Vec<_> = (0..32).map(|_| call_aside(&executor, method, &call)).collect();
+        let clients: Vec<_> = (0..32).map(|_| call_in_background(&executor, method, &call)).collect();
         executor.wait_at_the_gate(1);
         executor.open_the_gate();
         let answers: Vec<Value> = clients.into_iter().map(|client| client.join().unwrap()).collect();
@@ -171,7 +171,7 @@ fn a_run_completes_and_is_reported_after_sigterm() {
         let options = options.catalogue(&catalogue).set("executor.drain_seconds", 60);
         let mut executor = Executor::start(options);
         let call = execute("gate", json!({}));
-        let running = call_aside(&executor, "a2g/execute", &call);
+        let running = call_in_background(&executor, "a2g/execute", &call);
         executor.wait_at_the_gate(1);
         executor.process().terminate();
         executor.open_the_gate();

@@ -489,8 +489,8 @@ fn a_scope_that_has_the_journal_is_refused_by_its_own_name() {
     let (state, project, inner) = (folder("state"), folder("project"), folder("project/inner"));
     let tools = tools();
     for (scopes, expected) in [
-        (vec![home.path().to_str().expect("UTF-8")], "has the journal"),
-        (vec![&*state], "has the journal"),
+        (vec![home.path().to_str().expect("UTF-8")], "contains the journal"),
+        (vec![&*state], "contains the journal"),
         (vec![&*project, &*inner], "name one of the two"),
     ] {
         let mut command = Command::new(program());

@@ -1,5 +1,5 @@
-//! `journal list|show|verify|export|prune`; the other commands have their own files. A list has one line for each
-//! entry, in local time; JSON has the whole entry, in UTC.
+//! `journal list|show|verify|export|prune`; `show --tree` and the other commands have their own files. A list of
+//! receipts has one line for each, in local time. JSON has UTC; that of `show` and `export` includes the report.
 
 mod copies;
 mod records;
@@ -123,8 +123,8 @@ fn journal_path(file: &JournalFile) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The path of the journal to list. Names the journals of other processes in the same folder, because an agent host may
-/// start several.
+/// Returns the path of the journal to list, and prints a note about the journals that other processes have in the same
+/// folder: an agent host may start several.
 fn listed_journal(file: &JournalFile) -> anyhow::Result<PathBuf> {
     let path = journal_path(file)?;
     let others = if file.journal.is_none() { other_journals(&path) } else { Vec::new() };
@@ -254,12 +254,12 @@ fn list(entries: &[ReceiptEntry], wide: bool, json: bool) {
     }
     let here = LocalTime::read();
     let shown = if wide {
-        let titles = ["ended", "status", "tool", "agent", "intent", "no", "sent"];
+        let titles = ["ended", "status", "tool", "agent", "intent", "number", "delivered"];
         let rows = entries.iter().map(|entry| {
             let ReceiptEntry { number, intent, agent, tool, status, ended, delivered, .. } = entry;
-            let sent = if *delivered { "yes" } else { "waits" };
+            let delivered = if *delivered { "yes" } else { "no" };
             let cells = [here.format_milliseconds(*ended), one_line(status), one_line(tool), one_line(agent)];
-            cells.into_iter().chain([intent.to_string(), number.to_string(), sent.to_owned()]).collect()
+            cells.into_iter().chain([intent.to_string(), number.to_string(), delivered.to_owned()]).collect()
         });
         lines(&titles, rows, true)
     } else {
@@ -338,7 +338,7 @@ fn list_waiting(waiting: &[Escalated], json: bool) {
     listing.show_blocks(std::io::stdout());
 }
 
-/// The start of every argument, so that a long one does not hide the others.
+/// The start of each of the first [`MAX_SHOWN`] arguments, so that a long one does not hide the others.
 fn summarize_arguments(arguments: &Map<String, Value>) -> String {
     let short = |(name, value): (&String, &Value)| {
         let value = value.to_string();

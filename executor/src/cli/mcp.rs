@@ -54,8 +54,8 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
         accept_unsigned: None,
         if_missing: IfMissing::Create,
         policies,
-        // A host may start this command once for each of its windows.
-        numbers_journal: arguments.config.is_none() && arguments.journal.is_none(),
+        // A host may start this command once per window: each then writes a journal of its own.
+        avoid_used_journal: arguments.config.is_none() && arguments.journal.is_none(),
     };
     serve::run(&config, Granter::new(authority), launch)
 }
@@ -107,15 +107,16 @@ fn configure(arguments: &Mcp) -> anyhow::Result<(Config, PolicySet)> {
     Ok((parse(&text(&scopes))?, policies(&catalog, &scopes)?))
 }
 
-/// Checks that no folder of the scope has the files of this program, or another folder of the scope.
+/// Checks that no folder of the scope contains the journal, the cache, or another folder of the scope.
 fn check_scope(folders: &[PathBuf], config: &Config) -> Result<(), UsageError> {
     let own = [("the journal", &config.journal), ("the cache of compiled tools", &config.cache)];
     for folder in folders {
         let shown = folder.display();
         if let Some((what, path)) = own.iter().find(|(_, path)| resolve(path).starts_with(folder)) {
             return Err(UsageError(format!(
-                "`--scope`: tools may not use `{shown}`, because it has {what} (`{}`), which records or runs what they \
-                 do: name a folder below `{shown}`, such as that of your project, by `--scope` or as the current folder",
+                "`--scope`: tools may not use `{shown}`, because it contains {what} (`{}`), which tools must not be \
+                 able to change: name a folder below `{shown}`, such as that of your project, by `--scope` or as the \
+                 current folder",
                 path.display()
             )));
         }
@@ -166,7 +167,7 @@ fn scope_folders(arguments: &Mcp) -> anyhow::Result<Vec<PathBuf>> {
     Ok(resolved.collect::<anyhow::Result<BTreeSet<_>>>()?.into_iter().collect())
 }
 
-/// The pattern of a folder's files. A guest sees them under the paths that they have here.
+/// The pattern of a folder's files. A guest sees them under their host paths.
 fn scope_pattern(folder: &Path) -> anyhow::Result<String> {
     let path = folder.to_str().context("the scope's path is not UTF-8")?;
     let escaped = path.chars().fold(String::new(), |mut escaped, c| {
@@ -181,7 +182,7 @@ fn scope_pattern(folder: &Path) -> anyhow::Result<String> {
     Ok(pattern)
 }
 
-/// A policy that allows every tool of the catalogue on these files, but none that declares the network.
+/// A policy that allows every tool of the catalogue on these files, except those that declare the network.
 fn policies(catalog: &Path, scopes: &[String]) -> anyhow::Result<PolicySet> {
     let rule = |name: &ToolName| {
         let manifest = ToolManifest::read(&catalog.join(name.as_str()).join("tool.toml"));
@@ -279,7 +280,7 @@ fn command_words(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
     Ok(words)
 }
 
-/// A word as a POSIX shell reads it back.
+/// Quotes a word for a POSIX shell, if necessary.
 fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@%+,".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -77,7 +77,7 @@ pub(super) struct Launch {
     /// The policies of the built-in governor, instead of the configured ones.
     pub(super) policies: Option<PolicySet>,
     /// `true` to write `journal-2.db` and so on while other processes write `journal.db`.
-    pub(super) numbers_journal: bool,
+    pub(super) avoid_used_journal: bool,
 }
 
 impl Transport {
@@ -123,7 +123,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     run(
         &config,
         granter,
-        Launch { transport, accept_unsigned, if_missing, policies: None, numbers_journal: false },
+        Launch { transport, accept_unsigned, if_missing, policies: None, avoid_used_journal: false },
     )
 }
 
@@ -331,7 +331,7 @@ async fn serve(
     granter: Granter,
     launch: Launch,
 ) -> anyhow::Result<()> {
-    let Launch { transport, accept_unsigned, if_missing, policies, numbers_journal } = launch;
+    let Launch { transport, accept_unsigned, if_missing, policies, avoid_used_journal } = launch;
     let concurrent = u32::try_from(config.capacity.concurrent)?;
     let tools_runtime =
         ToolRuntime::new(config, concurrent, cgroup_guard.share(), run_as, |text| tracing::info!("{text}"))?;
@@ -357,7 +357,7 @@ async fn serve(
     let loaded = tools_runtime.start(config, tools_runtime.read_catalog(config)?, config.waiting).await?;
     let egress = tools_runtime.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
-    let journals = if numbers_journal { MAX_JOURNALS } else { 1 };
+    let journals = if avoid_used_journal { MAX_JOURNALS } else { 1 };
     let (journal, journal_path) = journal(config, if_missing, journals, tools_runtime.clock.now())?;
     let public_key = public_key(config, key.as_ref())?;
     let head_at_start = journal.head();

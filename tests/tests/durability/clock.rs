@@ -9,7 +9,7 @@ use crate::harness::{
     Executor, FakeGovernor, Keys, Options, Reply, WallClock, error, eventually, execute, expect_blocked,
     in_seconds, result,
 };
-use crate::lifecycle::{call_aside, call_queued};
+use crate::lifecycle::{call_in_background, call_queued};
 use crate::methods;
 use crate::proofs::{append, runs, trusting};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ fn a_clock_jump_forward_expires_queued_verdicts_but_ends_no_run() {
     let options = Options::new().catalogue(&catalogue).set("executor.concurrent", 1);
     let executor = Executor::start(clock.for_server(options));
     let second = gate(2, HOUR / 2);
-    let running = call_aside(&executor, "a2g/execute", &gate(1, 2 * HOUR));
+    let running = call_in_background(&executor, "a2g/execute", &gate(1, 2 * HOUR));
     executor.wait_at_the_gate(1);
     let waiting = call_queued(&executor, &second);
     clock.set(HOUR);

@@ -2,7 +2,7 @@
 
 use super::{Nest, codes, fan, gate, nested, one, read, with_context};
 use crate::harness::*;
-use crate::lifecycle::call_aside;
+use crate::lifecycle::call_in_background;
 use crate::methods::write;
 use serde_json::{Value, json};
 use std::thread::JoinHandle;
@@ -13,7 +13,7 @@ const CHILDREN: u32 = 8;
 /// A parent with eight calls that run.
 fn start_children(nest: &Nest, context: Value) -> (Value, JoinHandle<Value>) {
     let call = with_context(fan(vec![gate(); CHILDREN as usize], &json!({ "parallel": true })), context);
-    let answer = call_aside(&nest.executor, "a2g/intent", &call);
+    let answer = call_in_background(&nest.executor, "a2g/intent", &call);
     nest.executor.wait_at_the_gate(CHILDREN as usize);
     (call["intent_id"].clone(), answer)
 }
@@ -95,7 +95,7 @@ fn calls_are_aborted_when_the_process_of_their_parent_is_killed() {
     }
     let nest = Nest::start(many_slots());
     let call = fan(vec![gate(); CHILDREN as usize], &json!({ "forget": true, "spin_ms": 60_000 }));
-    let answer = call_aside(&nest.executor, "a2g/intent", &call);
+    let answer = call_in_background(&nest.executor, "a2g/intent", &call);
     nest.executor.wait_at_the_gate(CHILDREN as usize);
     kill_busiest(nest.executor.id());
     let answer = answer.join().unwrap();
@@ -130,7 +130,7 @@ fn a_program_that_never_waits_leaves_nothing_behind() {
     let calls = vec![gate(); CHILDREN as usize];
     // Time enough for all of them to begin.
     let call = fan(calls.clone(), &json!({ "forget": true, "spin_ms": 3000 }));
-    let answer = call_aside(&nest.executor, "a2g/intent", &call);
+    let answer = call_in_background(&nest.executor, "a2g/intent", &call);
     nest.executor.wait_at_the_gate(CHILDREN as usize);
     let answer = answer.join().unwrap();
     let report = &result(&answer)["report"];
@@ -157,7 +157,7 @@ fn a_decision_after_the_end_of_the_parent_runs_nothing() {
     let nest = Nest::start(Options::new());
     let call = fan(vec![one("write_file", write("escalated", "x"))], &json!({}));
     let (id, child) = (call["intent_id"].clone(), nested(&call["intent_id"], 1));
-    let answer = call_aside(&nest.executor, "a2g/intent", &call);
+    let answer = call_in_background(&nest.executor, "a2g/intent", &call);
     eventually("the call waits", || (nest.status(&child)["result"]["state"] == "escalated").then_some(()));
     nest.executor.rpc("a2g/cancel", &json!({ "intent_id": id }));
     let answer = answer.join().unwrap();
@@ -192,7 +192,7 @@ fn many_parents_with_two_slots_all_end() {
         })
         .collect();
     let answers =
-        parents.iter().map(|call| call_aside(&nest.executor, "a2g/intent", call)).collect::<Vec<_>>();
+        parents.iter().map(|call| call_in_background(&nest.executor, "a2g/intent", call)).collect::<Vec<_>>();
     for (n, answer) in answers.into_iter().enumerate() {
         let answer = answer.join().unwrap();
         let report = &result(&answer)["report"];

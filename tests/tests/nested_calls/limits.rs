@@ -2,7 +2,7 @@
 
 use super::{Nest, codes, fan, fan_out, gate, nested, one, read, with_context};
 use crate::harness::*;
-use crate::lifecycle::call_aside;
+use crate::lifecycle::call_in_background;
 use crate::methods::write;
 use serde_json::{Value, json};
 
@@ -162,7 +162,7 @@ fn at_most_so_many_calls_run_at_once() {
     let options = Options::new().set("ceilings.max_parallel_calls", 2).set("executor.concurrent", 16);
     let nest = Nest::start(options);
     let call = fan(vec![gate(); 6], &json!({ "parallel": true }));
-    let answer = call_aside(&nest.executor, "a2g/intent", &call);
+    let answer = call_in_background(&nest.executor, "a2g/intent", &call);
     nest.executor.wait_at_the_gate(2);
     // Far longer than a third one would need.
     for _ in 0..20 {

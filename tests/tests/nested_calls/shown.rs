@@ -2,7 +2,7 @@
 
 use super::{Nest, fan, gate, nested, one, read, with_context};
 use crate::harness::*;
-use crate::lifecycle::call_aside;
+use crate::lifecycle::call_in_background;
 use crate::methods::write;
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn show(home: &Home, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-fn block(intent: &Value) -> String {
+fn short_id(intent: &Value) -> String {
     intent.as_str().expect("an id")[..8].to_owned()
 }
 
@@ -29,12 +29,12 @@ fn the_journal_shows_a_run_with_its_calls() {
     let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
     let expected = [
         (vec!["call", "verdict", "status"], "intent".to_owned()),
-        (vec!["fan_out", "APPROVED", "SUCCESS"], block(id)),
-        (vec!["1", "fan_out", "APPROVED", "SUCCESS"], block(&child)),
-        (vec!["1", "read_file", "APPROVED", "SUCCESS"], block(&nested(&child, 1))),
-        (vec!["2", "read_file", "DENIED", "REFUSED"], block(&nested(&child, 2))),
-        (vec!["3", "read_file", "APPROVED", "FAILURE"], block(&nested(&child, 3))),
-        (vec!["4", "none", "-", "REFUSED"], block(&nested(&child, 4))),
+        (vec!["fan_out", "APPROVED", "SUCCESS"], short_id(id)),
+        (vec!["1", "fan_out", "APPROVED", "SUCCESS"], short_id(&child)),
+        (vec!["1", "read_file", "APPROVED", "SUCCESS"], short_id(&nested(&child, 1))),
+        (vec!["2", "read_file", "DENIED", "REFUSED"], short_id(&nested(&child, 2))),
+        (vec!["3", "read_file", "APPROVED", "FAILURE"], short_id(&nested(&child, 3))),
+        (vec!["4", "none", "-", "REFUSED"], short_id(&nested(&child, 4))),
     ];
     assert_eq!(lines.len(), expected.len(), "{shown}");
     for (line, (start, end)) in lines.iter().zip(&expected) {
@@ -44,8 +44,9 @@ fn the_journal_shows_a_run_with_its_calls() {
     let indent = |nth: usize| shown.lines().nth(nth).map(|line| line.len() - line.trim_start().len());
     assert_eq!([indent(1), indent(2), indent(3), indent(6)], [Some(0), Some(2), Some(4), Some(4)], "{shown}");
 
-    // A block of the tree leads to the rest of it, and says what it is a part of.
-    let below = show(home, &[&block(&child), "--tree"]);
+    // A short id from the tree is also an argument: it shows that call with its own calls, below a line that names the
+    // parent.
+    let below = show(home, &[&short_id(&child), "--tree"]);
     assert_eq!(below.lines().next(), Some(format!("call 1 of fan_out, {}", id.as_str().unwrap()).as_str()));
     assert_eq!(below.lines().count(), 7, "{below}");
     let json: Value = serde_json::from_str(&show(home, &[id.as_str().unwrap(), "--tree", "--json"])).unwrap();
@@ -60,7 +61,7 @@ fn the_journal_shows_a_run_with_its_calls() {
 #[test]
 fn the_calls_of_a_run_that_was_lost_are_found() {
     let nest = Nest::start(Options::new().set("executor.concurrent", 16));
-    // The second and the third leave no record.
+    // The second and the third have no receipt, so the tree of a lost run omits them.
     let calls = vec![read("in.txt"), read("denied"), one("none", json!({})), gate()];
     let call = fan(calls, &json!({ "parallel": true }));
     let id = call["intent_id"].as_str().unwrap().to_owned();
@@ -88,7 +89,7 @@ fn the_status_of_a_run_has_its_calls_so_far() {
     let calls = vec![read("in.txt"), read("denied"), gate(), one("write_file", write("never", "x"))];
     let call = with_context(fan(calls, &json!({})), json!({ "timeout_seconds": 60 }));
     let id = call["intent_id"].clone();
-    let answer = call_aside(&nest.executor, "a2g/intent", &call);
+    let answer = call_in_background(&nest.executor, "a2g/intent", &call);
     nest.executor.wait_at_the_gate(1);
     let status = nest.status(&id);
     let so_far = result(&status)["calls"].as_array().unwrap_or_else(|| panic!("no calls: {status}"));

@@ -113,10 +113,10 @@ impl CallGrant {
         }
     }
 
-    /// `true` if the run may have calls: the tool declares some, and no layer sets the number of parallel calls to 0.
+    /// `true` if the run may make calls: the tool declares some, and no layer sets the number of parallel calls to 0.
     /// All of them may still be refused; each refusal then names the layer that refuses it.
     #[must_use]
-    pub fn is_declared(&self) -> bool {
+    pub fn allows_any(&self) -> bool {
         let declares_none =
             self.targets.iter().any(|(layer, targets)| *layer == Layer::Tool && targets.is_empty());
         !self.targets.is_empty() && !declares_none && self.max_parallel.value > 0
@@ -275,7 +275,7 @@ impl Grant {
         Self::from_layers([(Layer::Operator, claims)], ceilings)
     }
 
-    /// A grant without files and network, with the other limits of `ceilings`.
+    /// A grant with neither files, network nor calls, and otherwise with the limits of `ceilings`.
     pub(super) fn without_access(ceilings: &Ceilings) -> Self {
         Self {
             memory: cap_with_ceiling(ceilings.memory, None),

@@ -86,7 +86,7 @@ impl Supervisor {
         // The start of the run has to be in the journal, on the disk, before the guest's first instruction; meanwhile a
         // child can read its job and apply the job's confinement. A job with a network or with calls has to wait,
         // because its relay starts with the execution.
-        if grant.network().value || grant.calls().is_declared() || !request.is_short() {
+        if grant.network().value || grant.calls().allows_any() || !request.is_short() {
             return None;
         }
         let prepared = match self.pool.try_take_child()? {

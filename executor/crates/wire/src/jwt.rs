@@ -158,9 +158,9 @@ mod tests {
             (whole.issuer.as_str(), &*whole.subject, whole.audiences),
             ("a", "b", vec!["c".to_owned()])
         );
-        let second = |text| OffsetDateTime::from_unix_timestamp(text).unwrap();
-        assert_eq!(whole.expires_at, second(10));
-        assert_eq!((whole.not_before, whole.issued_at), (Some(second(1)), Some(second(2))));
+        let at = |seconds| OffsetDateTime::from_unix_timestamp(seconds).unwrap();
+        assert_eq!(whole.expires_at, at(10));
+        assert_eq!((whole.not_before, whole.issued_at), (Some(at(1)), Some(at(2))));
         let several = read(r#"{"iss":"a","sub":"b","aud":["c","d"],"exp":10}"#).unwrap();
         assert_eq!(several.audiences, ["c", "d"]);
         assert_eq!((several.not_before, several.issued_at), (None, None));

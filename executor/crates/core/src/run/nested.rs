@@ -100,7 +100,7 @@ impl CallOutcome {
 }
 
 impl NestedCalls {
-    /// The calls of a run; `None` if it may have none.
+    /// The calls of a run; `None` if it may make none.
     pub(super) fn open(
         executor: &Arc<Executor>,
         call: &Call,
@@ -108,7 +108,7 @@ impl NestedCalls {
         sink: &RunEventSink,
     ) -> Option<Arc<Self>> {
         let grant = grant.calls();
-        grant.is_declared().then(|| {
+        grant.allows_any().then(|| {
             Arc::new(Self {
                 executor: Arc::clone(executor),
                 parent: Parent {

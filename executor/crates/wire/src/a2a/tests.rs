@@ -17,18 +17,20 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
-fn asked(method: &str, params: &Value) -> Result<A2aRequest, Fault> {
+fn decode_request(method: &str, params: &Value) -> Result<A2aRequest, Fault> {
     let text = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
     decode::request(&text).map(|(_, request)| request).map_err(|malformed| malformed.fault)
 }
 
-fn send(parts: &Value) -> Value {
+fn send_params(parts: &Value) -> Value {
     json!({ "message": { "role": "user", "messageId": "m", "parts": parts } })
 }
 
-fn sent(params: &Value) -> decode::SendParams {
-    let A2aRequest::Send(sent) = asked("message/send", params).unwrap() else { panic!("{params}") };
-    *sent
+fn decode_send(params: &Value) -> decode::SendParams {
+    let A2aRequest::Send(decoded) = decode_request("message/send", params).unwrap() else {
+        panic!("{params}")
+    };
+    *decoded
 }
 
 fn pointer(answer: Result<A2aRequest, Fault>) -> String {
@@ -78,13 +80,13 @@ fn message() -> impl Strategy<Value = Message> {
 proptest! {
     #[test]
     fn a_message_is_read_as_it_is_written(message in message()) {
-        let read = sent(&json!({ "message": message }));
+        let read = decode_send(&json!({ "message": message }));
         prop_assert_eq!(&read.message, &message);
         prop_assert_eq!(read.call, None);
         // Messages of the A2A-ACP document have no `kind`.
         let mut bare = json!(message);
         bare.as_object_mut().unwrap().remove("kind");
-        prop_assert_eq!(sent(&json!({ "message": bare })).message, message);
+        prop_assert_eq!(decode_send(&json!({ "message": bare })).message, message);
     }
 
     #[test]
@@ -104,10 +106,10 @@ proptest! {
 }
 
 #[test]
-fn a_call_is_a_data_part_or_metadata_beside_one() {
-    let call = |params: &Value| sent(params).call;
+fn a_call_is_a_data_part_or_metadata_with_a_data_part() {
+    let call = |params: &Value| decode_send(params).call;
     let arguments = json!({ "path": "/x" });
-    let plain = call(&send(&json!([
+    let plain = call(&send_params(&json!([
         { "kind": "text", "text": "please" },
         { "kind": "data", "data": { "tool": "read_file", "arguments": arguments, "timeout_ms": 5 } },
     ])));
@@ -118,30 +120,30 @@ fn a_call_is_a_data_part_or_metadata_beside_one() {
     let placed = plain.relocate_fault(Fault::invalid("/arguments/path", "x"));
     assert!(matches!(placed, Fault::InvalidParams { pointer, .. } if pointer.ends_with("/arguments/path")));
 
-    let bare = call(&send(&json!([{ "kind": "data", "data": { "tool": "t" } }]))).unwrap();
+    let bare = call(&send_params(&json!([{ "kind": "data", "data": { "tool": "t" } }]))).unwrap();
     assert!(bare.arguments.is_empty());
     // The wrapper of the A2A-ACP document.
     let wrapped =
         json!({ "content": { "tool": "t", "arguments": arguments }, "mimeType": "application/json" });
-    let wrapped = call(&send(&json!([{ "kind": "data", "data": wrapped }]))).unwrap();
+    let wrapped = call(&send_params(&json!([{ "kind": "data", "data": wrapped }]))).unwrap();
     assert_eq!(wrapped.arguments_pointer, "/message/parts/0/data/content/arguments");
     for at in ["/metadata", "/message/metadata"] {
-        let mut params = send(&json!([{ "kind": "data", "data": { "tool": "an argument" } }]));
+        let mut params = send_params(&json!([{ "kind": "data", "data": { "tool": "an argument" } }]));
         let object = params.pointer_mut(at.strip_suffix("/metadata").unwrap()).unwrap();
         object["metadata"] = json!({ "tool": "t" });
         let named = call(&params).unwrap();
         assert_eq!((named.tool.as_str(), named.tool_pointer), ("t", format!("{at}/tool")));
         assert_eq!(Value::from(named.arguments), json!({ "tool": "an argument" }));
     }
-    assert_eq!(call(&send(&json!([{ "kind": "text", "text": "tool" }]))), None);
-    assert_eq!(call(&send(&json!([{ "kind": "data", "data": { "content": "tool" } }]))), None);
+    assert_eq!(call(&send_params(&json!([{ "kind": "text", "text": "tool" }]))), None);
+    assert_eq!(call(&send_params(&json!([{ "kind": "data", "data": { "content": "tool" } }]))), None);
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_place() {
+fn errors_point_to_the_invalid_member() {
     let text = json!([{ "kind": "text", "text": "x" }]);
     let with = |pointer: &str, value: Value| {
-        let mut params = send(&text);
+        let mut params = send_params(&text);
         let (object, member) = pointer.rsplit_once('/').unwrap();
         let object = params.pointer_mut(object).unwrap();
         if let Value::Array(list) = object {
@@ -151,7 +153,7 @@ fn what_is_wrong_is_named_with_its_place() {
         }
         params
     };
-    let data = |data: Value| send(&json!([{ "kind": "data", "data": data }]));
+    let data = |data: Value| send_params(&json!([{ "kind": "data", "data": data }]));
     for (params, at) in [
         (json!({}), "/message"),
         (json!({ "message": 1 }), "/message"),
@@ -191,12 +193,12 @@ fn what_is_wrong_is_named_with_its_place() {
         (data(json!({ "tool": "t", "timeout_ms": "9" })), "/message/parts/0/data/timeout_ms"),
         (data(json!({ "tool": "t", "timeout_ms": 5.0 })), "/message/parts/0/data/timeout_ms"),
     ] {
-        assert_eq!(pointer(asked("message/send", &params)), at, "{params}");
+        assert_eq!(pointer(decode_request("message/send", &params)), at, "{params}");
     }
     let two = json!([
         { "kind": "data", "data": { "tool": "a" } }, { "kind": "data", "data": { "tool": "b" } }
     ]);
-    assert_eq!(pointer(asked("message/send", &send(&two))), "/message/parts/1/data");
+    assert_eq!(pointer(decode_request("message/send", &send_params(&two))), "/message/parts/1/data");
     for (method, params, at) in [
         ("tasks/get", json!({}), "/id"),
         ("tasks/get", json!({ "id": 1 }), "/id"),
@@ -221,19 +223,19 @@ fn what_is_wrong_is_named_with_its_place() {
             "/permissionOptionId",
         ),
     ] {
-        assert_eq!(pointer(asked(method, &params)), at, "{method} {params}");
+        assert_eq!(pointer(decode_request(method, &params)), at, "{method} {params}");
     }
     for method in decode::METHODS {
-        let known = asked(method, &json!({}));
+        let known = decode_request(method, &json!({}));
         assert!(!matches!(known, Err(Fault::MethodNotFound(_))), "{method} is offered and not served");
     }
     for unknown in ["message/sned", "SendMessage"] {
-        assert!(matches!(asked(unknown, &json!({})), Err(Fault::MethodNotFound(_))), "{unknown}");
+        assert!(matches!(decode_request(unknown, &json!({})), Err(Fault::MethodNotFound(_))), "{unknown}");
     }
 }
 
 #[test]
-fn a_frame_that_is_none_is_an_invalid_request_and_an_id_comes_back() {
+fn a_malformed_request_object_is_an_invalid_request_and_a_valid_id_is_echoed() {
     let id = |text: &str| match decode::request(text) {
         Ok((id, _)) | Err(A2aDecodeError { id, .. }) => id.as_json().to_owned(),
     };
@@ -286,7 +288,7 @@ fn every_problem_has_its_code_in_both_dialects() {
 }
 
 #[test]
-fn the_document_has_no_kind_on_tasks_and_messages_but_on_parts() {
+fn in_the_acp_dialect_only_parts_have_a_kind() {
     let message = |id: &str| {
         encode::agent_message(id, "c", vec![Part::data(Map::from_iter([("kind".into(), 1.into())]))])
     };
@@ -344,24 +346,28 @@ fn what_a_tool_made_is_a_file_with_its_bytes_and_its_media_type() {
 }
 
 #[test]
-fn the_card_claims_what_there_is() {
+fn the_card_lists_the_supported_schemes_and_skills() {
     let capabilities = DeclaredCapabilities { network: true, ..DeclaredCapabilities::default() };
     let tool = Descriptor { capabilities, ..descriptor("read_file", json!({ "type": "object" })) };
-    let place = |asks| card::CardSettings {
+    let settings = |requires_auth| card::CardSettings {
         url: "http://localhost:1/a2a/rpc".into(),
-        requires_auth: asks,
+        requires_auth,
         accepts_jwts: false,
         supports_push: false,
     };
-    let open = card::public_card(&place(false), std::slice::from_ref(&tool));
+    let open = card::public_card(&settings(false), std::slice::from_ref(&tool));
     assert_eq!(open.get("securitySchemes"), None);
     assert_eq!(open["skills"][0]["tags"], json!(["tool", "network"]));
-    assert_eq!(open["skills"][0].get("argumentsSchema"), None, "for those who are known");
-    let asks = card::extended_card(&place(true), &[tool], Dialect::A2a);
-    assert_eq!(asks["security"], json!([{ "bearer": [] }, { "apiKey": [] }]));
-    assert_eq!(asks["skills"][0]["argumentsSchema"], json!({ "type": "object" }));
-    assert_eq!(asks["securitySchemes"].get("jwt"), None, "nobody's are taken");
-    let jwts = card::public_card(&card::CardSettings { accepts_jwts: true, ..place(true) }, &[]);
+    assert_eq!(
+        open["skills"][0].get("argumentsSchema"),
+        None,
+        "only authenticated callers see argument schemas"
+    );
+    let protected = card::extended_card(&settings(true), &[tool], Dialect::A2a);
+    assert_eq!(protected["security"], json!([{ "bearer": [] }, { "apiKey": [] }]));
+    assert_eq!(protected["skills"][0]["argumentsSchema"], json!({ "type": "object" }));
+    assert_eq!(protected["securitySchemes"].get("jwt"), None, "no JWT issuer is configured");
+    let jwts = card::public_card(&card::CardSettings { accepts_jwts: true, ..settings(true) }, &[]);
     assert_eq!(jwts["securitySchemes"]["jwt"]["bearerFormat"], "JWT");
     assert_eq!(jwts["security"], json!([{ "bearer": [] }, { "apiKey": [] }, { "jwt": [] }]));
 }

@@ -69,7 +69,7 @@ where
     })
 }
 
-/// The answer to a request that cannot be upgraded; a plain `GET` and a plain `HEAD` get the same one.
+/// The answer to a request that cannot be upgraded. `GET` and `HEAD` without an upgrade get the same 426.
 fn reject_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
     let is_plain_request = matches!(
         rejection,
@@ -123,7 +123,8 @@ pub(in crate::serve) struct MessageReader<A> {
 pub(in crate::serve) enum Incoming {
     /// A message of an authenticated caller.
     Message(IncomingMessage),
-    /// The peer closed the connection, was silent for too long, or sent too many pings.
+    /// The peer closed the connection, was silent for too long, or sent too many pings or a message that is invalid or
+    /// too long.
     Closed,
     /// The caller of a message is no longer authenticated.
     Unauthenticated,
@@ -161,8 +162,10 @@ impl<A: FnMut() -> Option<Arc<Caller>>> MessageReader<A> {
             match frame {
                 Some(Ok(Message::Text(text))) => break Bytes::from(text),
                 Some(Ok(Message::Binary(bytes))) => break bytes,
-                Some(Ok(Message::Ping(content))) if self.acquire_ping() => self.subtract_control(&content),
-                Some(Ok(Message::Pong(content))) => self.subtract_control(&content),
+                Some(Ok(Message::Ping(content))) if self.acquire_ping() => {
+                    self.subtract_control_frame(&content);
+                }
+                Some(Ok(Message::Pong(content))) => self.subtract_control_frame(&content),
                 Some(Ok(Message::Ping(_) | Message::Close(_)) | Err(_)) | None => return Incoming::Closed,
             }
         };
@@ -179,7 +182,8 @@ impl<A: FnMut() -> Option<Arc<Caller>>> MessageReader<A> {
         self.pings.acquire(RateLimit::new(PING_BURST, PING_INTERVAL), self.clock.monotonic()).is_ok()
     }
 
-    fn subtract_control(&self, content: &Bytes) {
+    /// Subtracts a control frame from the bytes of the partial message.
+    fn subtract_control_frame(&self, content: &Bytes) {
         self.connection.partial_message.subtract(content.len() + MIN_FRAME_BYTES);
     }
 }
