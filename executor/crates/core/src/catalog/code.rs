@@ -5,13 +5,18 @@
 
 use super::CatalogError;
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Result, Write};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::time::Duration;
 
 /// The size of one copied chunk, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
+/// The delay between two attempts to seal a file, and the maximum number of further attempts.
+const SEAL_RETRY_DELAY: Duration = Duration::from_millis(50);
+const MAX_SEAL_RETRIES: u32 = 40;
 
 pub(super) fn memory_file() -> Result<File> {
     Ok(File::from(memfd_create("a2g-code", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?))
@@ -19,7 +24,17 @@ pub(super) fn memory_file() -> Result<File> {
 
 /// Seals a memory file, so that no process can write, grow or shrink it.
 pub(super) fn seal(file: &File) -> Result<()> {
-    Ok(fcntl_add_seals(file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?)
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    let mut tries = 0;
+    // The kernel itself may hold references to pages for a moment, for example while it moves them.
+    while let Err(error) = fcntl_add_seals(file, seals) {
+        if error != Errno::BUSY || tries == MAX_SEAL_RETRIES {
+            return Err(error.into());
+        }
+        tries += 1;
+        std::thread::sleep(SEAL_RETRY_DELAY);
+    }
+    Ok(())
 }
 
 /// Creates a sealed memory file with these bytes.
