@@ -26,6 +26,7 @@ mod catalogue;
 mod cli;
 mod clients;
 mod code;
+mod collections;
 mod connections;
 mod containment;
 mod documents;

@@ -7,6 +7,7 @@ mod ends;
 mod limits;
 mod programs;
 mod shown;
+mod tampering;
 
 use crate::harness::*;
 use crate::methods::write;

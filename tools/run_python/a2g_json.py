@@ -116,7 +116,8 @@ def key_text(key):
 
 def check_text(text):
     try:
-        text.encode()
+        # Not the method of a subclass.
+        str.encode(text)
     except UnicodeEncodeError as error:
         advice = 'use text.encode("utf-8", "replace").decode()'
         raise NotJson(f"has a lone surrogate at index {error.start}, which is no text: {advice}") from None

@@ -17,6 +17,7 @@ MAX_STDOUT_BYTES = 8 << 20
 MAX_MESSAGE_CHARS = 2000
 MAX_TRACEBACK_CHARS = 8000
 MAX_STDOUT_TAIL_CHARS = 1000
+NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts"
 SYNTAX_ADVICE = {
     "'await' outside": "a call of a tool returns its result, so leave out `await`; for coroutines, use asyncio.run(...)",
     "'return' outside": "set `result`, or end the program with an expression",
@@ -133,10 +134,16 @@ def python_error(error, captured, tool_error):
     return Failure("python_error", shorten((f"{kind}: {reason}" if reason else kind) + at), facts)
 
 
+def no_memory():
+    """The failure of a program whose result does not fit into memory as text."""
+    kind = MemoryError.__name__
+    return Failure("python_error", f"{kind}: {NO_MEMORY}", detail(kind, NO_MEMORY, None, f"{kind}: {NO_MEMORY}"))
+
+
 def advice(error):
     """What to do about an error whose own text does not say it."""
     if isinstance(error, MemoryError) and not error.args:
-        return "the program needs more memory than this run has: keep less at once, or work in parts"
+        return NO_MEMORY
     name = error.filename if isinstance(error, OSError) else None
     if isinstance(name, str) and not os.path.isabs(name):
         return ": there is no working directory, so use an absolute path"
@@ -163,7 +170,7 @@ def detail(kind, reason, line, text):
 def text_of(error):
     try:
         return str(error)
-    except Exception:
+    except BaseException:
         return "(its text cannot be made)"
 
 
@@ -194,6 +201,13 @@ def show_program_only(summary):
     chained = (summary.__cause__, summary.__context__, *(summary.exceptions or ()))
     for one in filter(None, chained):
         show_program_only(one)
+
+
+def print_own_error(kind, error, trace):
+    """Writes an error of this tool itself to the log, without source, which would be looked for in files."""
+    summary = traceback.TracebackException(kind, error, trace, lookup_lines=False, compact=True)
+    summary.stack = traceback.StackSummary.from_list(without_source(frame) for frame in summary.stack)
+    sys.stderr.write("".join(summary.format()))
 
 
 def without_source(frame):

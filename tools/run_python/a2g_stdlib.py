@@ -44,6 +44,7 @@ def adapt():
     refuse_processes()
     refuse_network()
     adapt_asyncio()
+    sys.addaudithook(keep_from_source_files)
     sys.meta_path.append(Missing)
     # Every path here is one of the machine that made the component, and looking there is refused at run time.
     sys.path.clear()
@@ -111,6 +112,14 @@ def refuse_network():
         https_open = refuse
 
     urllib.request.HTTPSHandler = HTTPSHandler
+
+
+def keep_from_source_files(event, arguments):
+    """For the text of a syntax error, the interpreter opens a file with the name of the source, such as `<string>`. The
+    report of the run would list that as an attempt of the program."""
+    # Only the interpreter itself opens a file without flags.
+    if event == "open" and arguments[1:] == ("rb", 0):
+        raise FileNotFoundError
 
 
 def adapt_asyncio():

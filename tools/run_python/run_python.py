@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import random
 import sys
 
@@ -32,6 +33,10 @@ SCHEMA = {
     "required": ["code"],
     "additionalProperties": False,
 }
+# The executor takes no longer text at once: a longer result would end the run without the name of a limit.
+MAX_RESULT_BYTES = 16 << 20
+MAX_BYTES_OF_A_CHAR = 4
+PART_CHARS = 1 << 20
 
 
 class WitWorld(wit_world.WitWorld):
@@ -53,12 +58,21 @@ def run(arguments):
     random.seed()
     tools = a2g_tools.Tools(calls, Err)
     value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), tools, a2g_tools.ToolError)
-    result = a2g_json.encode(value, "result")
-    return f'{{"result": {result}, "stdout": {json.dumps(stdout, ensure_ascii=False)}}}'
+    try:
+        result = a2g_json.encode(value, "result")
+        text = f'{{"result": {result}, "stdout": {json.dumps(stdout, ensure_ascii=False)}}}'
+    except MemoryError:
+        raise a2g_program.no_memory() from None
+    if len(text) > MAX_RESULT_BYTES // MAX_BYTES_OF_A_CHAR and len(text.encode()) > MAX_RESULT_BYTES:
+        # The executor counts what is written here, and ends the run at its limit.
+        for start in range(0, len(text), PART_CHARS):
+            os.write(1, text[start : start + PART_CHARS].encode())
+    return text
 
 
 a2g_stdlib.load_all()
 a2g_stdlib.adapt()
+sys.excepthook = a2g_program.print_own_error
 sys.modules.pop("__mp_main__", None)
 # The objects that exist now are never garbage: a collection would touch, and so copy, all of their memory.
 gc.collect()

@@ -5,6 +5,7 @@
 //! cargo as a program.
 
 mod bench;
+mod collections;
 mod components;
 mod debian;
 mod demo;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
+use crate::collections;
 use crate::debian;
 use crate::run::{self, Workspace};
 
@@ -32,7 +33,9 @@ without a password, installs about 1 GB with apt-get, removes nothing, and
 builds the standard library once. apt-get also installs strace and libfaketime
 for some tests. pip and npm install below target/ the A2A and MCP libraries for
 Python and JavaScript, the conformance suite of MCP, and componentize-py and
-componentize-js, which build components from Python and JavaScript. Tests that
+componentize-js, which build components from Python and JavaScript. apt-get
+downloads, without installing it, the source of Debian's Python and SpiderMonkey
+(190 MB), which contain the tests of Python's library and test262. Tests that
 need something that is missing are skipped and say so.
 
 componentize-py (with Python 3.10 or newer) and componentize-js also build two
@@ -85,6 +88,7 @@ pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<()> {
     let guests = prepare(workspace)?;
     prepare_programs(workspace)?;
     prepare_clients(workspace)?;
+    collections::prepare(workspace)?;
     let source = if guests.is_debian { "the distribution's packages" } else { "the Rust toolchain" };
     run::progress("Ready", &format!("{WASIP1}, by {source}"));
     if guests.has_wasip2 {
@@ -223,7 +227,11 @@ fn install(workspace: &Workspace, name: &str, mut steps: Vec<Command>) -> Result
 
 /// Installs something optional, unless that has failed before. Returns `true` if it is installed, and prints the
 /// reason otherwise.
-fn try_once(workspace: &Workspace, name: &str, install: impl FnOnce() -> Result<()>) -> Result<bool> {
+pub(crate) fn try_once(
+    workspace: &Workspace,
+    name: &str,
+    install: impl FnOnce() -> Result<()>,
+) -> Result<bool> {
     let note = failures(workspace).join(name.replace('/', "-"));
     if let Ok(reason) = fs::read_to_string(&note) {
         report_missing(name, &format!("{reason} (`cargo xtask setup --retry` tries again)"));

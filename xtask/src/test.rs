@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
+use crate::collections;
 use crate::run::{self, Workspace};
 use crate::setup::{self, WASIP2};
 use crate::tools;
@@ -30,8 +31,9 @@ the main workspace; with any, the tools' own tests are left out:
   cargo xtask test -- --test-threads=1   the words after -- go to the tests
 
 Tests with `wasip2` in their name need the target wasm32-wasip2; without it they
-are skipped, and the summary names them. A test that needs strace, libfaketime
-or a client from PyPI or npm is skipped if that is missing, and says so.";
+are skipped, and the summary names them. A test that needs strace, libfaketime,
+a client from PyPI or npm, or a collection of tests from Debian is skipped if
+that is missing, and says so.";
 
 pub(crate) const TORTURE_HELP: &str = "\
 Kill the executor again and again, break its disk, and compare its records.
@@ -78,6 +80,7 @@ impl Outcome {
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     setup::prepare_programs(workspace)?;
     setup::prepare_clients(workspace)?;
+    collections::prepare(workspace)?;
     let guests = tools::build_with_executor(workspace)?;
     tools::build_conformance_guests(workspace, &guests)?;
     if guests.has_wasip2 {

@@ -43,6 +43,11 @@ pub fn clients() -> PathBuf {
     target().join("xtask").join("clients")
 }
 
+/// The folder in which `cargo xtask setup` puts a collection of tests of others.
+pub fn collection(name: &str) -> PathBuf {
+    target().join("xtask").join("collections").join(name)
+}
+
 /// A guest that is built for the tests beside the tools.
 pub fn guest(name: &str) -> Vec<u8> {
     guest_for("wasm32-wasip1", name)

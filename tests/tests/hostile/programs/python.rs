@@ -1,0 +1,186 @@
+//! The hostile programs in Python.
+
+use super::{Case, Failure, Limit, Refused, Returns, case};
+use serde_json::{Value, json};
+
+const PYTHON: &str = "python_error";
+const OUTSIDE: &str = "outside_scope";
+const ESCAPES: &str = "escapes_root";
+
+pub(super) fn cases() -> Vec<Case> {
+    [files(), network_and_processes(), endless(), floods(), results(), internals()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn files() -> Vec<Case> {
+    let refused = |code| case(code, Refused(PYTHON, "PermissionError"));
+    vec![
+        refused("open('/workspace/../secret.txt')").denied(&[("/workspace/../secret.txt", ESCAPES)]),
+        refused("import os\nos.mkdir('/workspace/sub')\nopen('/workspace/sub/../../secret.txt')")
+            .denied(&[("/workspace/sub/../../secret.txt", ESCAPES)]),
+        refused("open('/workspacefoo/secret.txt')").denied(&[("/workspacefoo/secret.txt", OUTSIDE)]),
+        refused("open('/proc/self/environ')").denied(&[("/proc/self/environ", OUTSIDE)]),
+        refused("open('/dev/null', 'w')").denied(&[("/dev/null", OUTSIDE)]),
+        refused("import os\nos.chdir('/workspace')\nopen('../secret.txt')")
+            .denied(&[("/workspace/../secret.txt", ESCAPES)]),
+        refused("import os\nos.chdir('..')\nopen('secret.txt')").denied(&[("/..", OUTSIDE)]),
+        refused("import os\nfd = os.open('/workspace', os.O_RDONLY)\nos.open('../secret.txt', os.O_RDONLY, dir_fd=fd)")
+            .denied(&[("…/../secret.txt", ESCAPES)]),
+        refused("open('/workspace/planted/secret.txt')").denied(&[("/workspace/planted/secret.txt", ESCAPES)]),
+        refused("import os\nos.symlink('/etc/passwd', '/workspace/link')").denied(&[("/workspace/link", "link")]),
+        refused("import os\nos.link('/workspace/in.txt', '/workspace/link')")
+            .denied(&[("/workspace/in.txt", "link"), ("/workspace/link", "link")]),
+        refused("import os\nos.rename('/workspace/in.txt', '/workspace/../out.txt')")
+            .denied(&[("/workspace/in.txt", ESCAPES), ("/workspace/../out.txt", ESCAPES)]),
+        refused("import os\nos.rename('/workspace/../secret.txt', '/workspace/in.txt')")
+            .denied(&[("/workspace/../secret.txt", ESCAPES), ("/workspace/in.txt", ESCAPES)]),
+        refused("import os\nos.rename('/workspace/in.txt', '/tmp/out.txt')").denied(&[("/tmp/out.txt", OUTSIDE)]),
+        case("import os\nlist(os.walk('/'))", Returns(json!([]))).denied(&[("/.", OUTSIDE)]),
+        case("import shutil\nshutil.rmtree('/', ignore_errors=True)", Returns(Value::Null)).denied(&[("/.", OUTSIDE)]),
+        // Whatever is open in the component.
+        case(
+            "import os\nfound = []\nfor fd in range(50):\n    try: found.append(os.open('../secret.txt', os.O_RDONLY, \
+             dir_fd=fd))\n    except OSError: pass\nfound",
+            Returns(json!([])),
+        ),
+        case("import os\nos.mkfifo('/workspace/fifo')", Refused(PYTHON, "AttributeError")),
+    ]
+}
+
+/// Modules of C that were changed are made anew, so that what they offer is as it was.
+fn network_and_processes() -> Vec<Case> {
+    vec![
+        case(
+            "import _imp, importlib.machinery\nspec = importlib.machinery.BuiltinImporter.find_spec('_socket')\n\
+             made = _imp.create_builtin(spec)\n_imp.exec_builtin(made)\nmade.socket(2, 1).connect(('127.0.0.1', 80))",
+            Refused(PYTHON, "OSError: [Errno 66] Protocol not supported"),
+        ),
+        case(
+            "import _imp, importlib.machinery\nspec = importlib.machinery.BuiltinImporter.find_spec('_socket')\n\
+             made = _imp.create_builtin(spec)\n_imp.exec_builtin(made)\nmade.getaddrinfo('example.test', 80)",
+            Failure("this run has no network: the verdict does not grant it"),
+        )
+        .denied(&[("wasi:sockets/instance-network", "network_off")]),
+        case(
+            "import asyncio\nasyncio.run(asyncio.open_connection('127.0.0.1', 80))",
+            Refused(PYTHON, "run_python has no sockets"),
+        ),
+        case(
+            "import http.client\nhttp.client.HTTPConnection('127.0.0.1').request('GET', '/')",
+            Refused(PYTHON, "run_python has no sockets"),
+        ),
+        case(
+            "import _imp, importlib.machinery\nspec = importlib.machinery.BuiltinImporter.find_spec('_thread')\n\
+             made = _imp.create_builtin(spec)\n_imp.exec_builtin(made)\nmade.start_new_thread(print, ())",
+            Refused(PYTHON, "RuntimeError: can't start new thread"),
+        ),
+        case("import posix\nposix.fork()", Refused(PYTHON, "AttributeError")),
+        case("import os\nos.kill(1, 9)", Refused(PYTHON, "AttributeError")),
+        case("import os\nos.execv('/bin/sh', ['sh'])", Refused(PYTHON, "run_python starts no processes")),
+        case("import os\nos._exit(0)", Failure("the tool exited with code 0")),
+        case("import os\nos.abort()", Failure("the tool trapped")),
+        // A lock that is held cannot become free without another thread.
+        case("import queue\nqueue.Queue().get()", Failure("the tool trapped")),
+        case(
+            "import asyncio\nasyncio.new_event_loop().run_forever()",
+            Refused(PYTHON, "the program waits for something that never comes"),
+        ),
+        case("async def f(): return 1\nf()", Refused("result_not_json", "is of type coroutine")),
+    ]
+}
+
+fn endless() -> Vec<Case> {
+    vec![
+        case(
+            "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+            Limit("time"),
+        ),
+        case("import re\nre.match('(a+)+$', 'a' * 40 + 'b')", Limit("time")),
+        case("import time\ntime.sleep(1e9)", Limit("time")),
+        case("class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E", Limit("time")),
+        case("import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f() + 1\nf()", Limit("stack")),
+        case("import json\njson.loads('[' * 100000)", Limit("stack")),
+        case("x = []\nfor _ in range(10**5): x = [x]\ndel x", Limit("stack")),
+        case("eval('(' * 10**5 + ')' * 10**5)", Refused(PYTHON, "MemoryError: Parser stack overflowed")),
+        case("s = 'exec(s)'\nexec(s)", Refused(PYTHON, "RecursionError")),
+        case(
+            "import xml.etree.ElementTree as E\nb = '<!DOCTYPE l [<!ENTITY a \"' + 'x' * 1000 + '\"><!ENTITY b \"' + \
+             '&a;' * 1000 + '\"><!ENTITY c \"' + '&b;' * 1000 + '\">]><l>&c;</l>'\nE.fromstring(b)",
+            Refused(PYTHON, "limit on input amplification factor"),
+        ),
+    ]
+}
+
+fn floods() -> Vec<Case> {
+    vec![
+        case("import os\nwhile True: os.write(1, b'x' * 100000)", Limit("output")),
+        case("import sys\nwhile True: print('x' * 1000, file=sys.stderr)", Limit("output")),
+        case("['x' * 1000] * 20000", Limit("output")),
+        case("raise ValueError('x' * 10**6)", Refused(PYTHON, "characters ...]")),
+        case(
+            "bytearray(10**9)",
+            Refused(PYTHON, "MemoryError: the program needs more memory than this run has"),
+        ),
+        case(
+            "'x' * (40 << 20)",
+            Refused(PYTHON, "MemoryError: the program needs more memory than this run has"),
+        ),
+        case("x = []\nwhile True: x.append(open('/workspace/in.txt'))", Limit("handles")),
+        case(
+            "n = 0\nwhile True:\n    open(f'/workspace/new-{n}', 'w').close()\n    n += 1",
+            Limit("created"),
+        ),
+        case("f = open('/workspace/big', 'wb')\nwhile True: f.write(bytes(1 << 20))", Limit("written_bytes")),
+        case("open('/workspace/sparse', 'wb').truncate(1 << 40)", Limit("written_bytes")),
+        case("import os\nwhile True: os.urandom(1 << 20)", Limit("random_bytes")),
+    ]
+}
+
+fn results() -> Vec<Case> {
+    let no_json = |code, words| case(code, Refused("result_not_json", words));
+    vec![
+        no_json("{'\\ud800': 1}", "has a key that has a lone surrogate"),
+        no_json("class S(str):\n    def encode(self, *_): return b''\nS('\\ud800')", "lone surrogate"),
+        no_json("class D(dict):\n    def items(self): return [('a', 1), ('a', 2)]\nD(x=1)", "two keys"),
+        no_json("x = []\nfor _ in range(100): x = [x]\nx", "is below 46 levels"),
+        no_json("[1e999]", "result[0] is inf"),
+        case("class I(int):\n    def __repr__(self): return '5}, {'\nI(5)", Returns(json!(5))),
+        case("print('\\ud800')", Returns(Value::Null)),
+        // A terminal is told nothing by the text of an exception, or by its name.
+        case(
+            "raise ValueError('\\x1b[31mred\\u202eevil\\0\\ufeff')",
+            Refused(PYTHON, "ValueError: \u{1b}[31mred\u{202e}"),
+        ),
+        case(
+            "raise type('\\x1b[31mE\\u202e', (Exception,), {})('x')",
+            Refused(PYTHON, "\u{1b}[31mE\u{202e}: x"),
+        ),
+        case(
+            "class E(Exception):\n    def __str__(self): raise SystemExit\nraise E",
+            Refused(PYTHON, "cannot be made"),
+        ),
+        case("raise KeyboardInterrupt", Refused(PYTHON, "KeyboardInterrupt")),
+    ]
+}
+
+/// The parts of run_python itself, which a program can reach and change.
+fn internals() -> Vec<Case> {
+    vec![
+        case(
+            "import a2g_program\nraise a2g_program.Failure('denied', 'm', None)",
+            Refused(PYTHON, "Failure: m"),
+        ),
+        case(
+            "import componentize_py_types as t, wit_world.imports.types as w\n\
+             raise t.Err(w.ToolError('denied', 'm', None))",
+            Refused(PYTHON, "Err: ToolError(code='denied'"),
+        ),
+        case("import json\njson.dumps = lambda *a, **k: '1}, \"x\": {'\n5", Failure("is not one JSON value")),
+        case("import a2g_json\na2g_json.check = lambda *a: None\nfloat('nan')", Failure("the tool trapped")),
+        case("import a2g_json\na2g_json.encode = lambda *a: 'NaN'\n5", Failure("is not one JSON value")),
+        case("import sys\nsys.modules.clear()\n5", Returns(json!(5))),
+        case("import ctypes", Refused(PYTHON, "does not have the module `ctypes`")),
+    ]
+}

@@ -1,0 +1,155 @@
+//! The tests of CPython's library and test262, from source packages of Debian.
+//!
+//! Debian 13 keeps the upstream version of a package, so the digest of its archive is pinned. Package lists and
+//! downloads have folders of their own: the machine's apt-get is not changed, and root is not needed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
+use sha2::{Digest as _, Sha256};
+
+use crate::debian;
+use crate::run::{self, Workspace};
+use crate::setup;
+
+/// The release whose sources are taken, whatever the machine's own release is.
+const RELEASE: &str = "trixie";
+/// The larger archive has 157 MB.
+const TIMEOUT: Duration = Duration::from_secs(900);
+
+struct Collection {
+    /// The name of the folder that the tests read.
+    name: &'static str,
+    title: &'static str,
+    package: &'static str,
+    archive: &'static str,
+    /// The SHA-256 of the archive.
+    digest: &'static str,
+    /// The folder of the archive that is kept, in the folder of the collection.
+    folder: &'static str,
+}
+
+const COLLECTIONS: [Collection; 2] = [
+    Collection {
+        name: "python",
+        title: "the tests of Python's library",
+        package: "python3.13",
+        archive: "python3.13_3.13.5.orig.tar.xz",
+        digest: "93e583f243454e6e9e4588ca2c2662206ad961659863277afcdb96801647d640",
+        folder: "Python-3.13.5/Lib/test",
+    },
+    // The source of SpiderMonkey, which has a copy of test262.
+    Collection {
+        name: "javascript",
+        title: "test262",
+        package: "mozjs128",
+        archive: "mozjs128_128.14.0.orig.tar.xz",
+        digest: "41cca35149710ce45fbabc5fefcf86a01fdf833fdb783941964fca3a55fb72dd",
+        folder: "firefox-128.14.0/js/src/tests/test262",
+    },
+];
+
+/// Downloads and unpacks the collections, unless that was done or has failed before.
+pub(crate) fn prepare(workspace: &Workspace) -> Result<()> {
+    let state = workspace.state().join("collections");
+    for collection in &COLLECTIONS {
+        let stamp = state.join(collection.name).with_extension("digest");
+        if fs::read_to_string(&stamp).is_ok_and(|digest| digest == collection.digest) {
+            continue;
+        }
+        let unpack = || unpack(workspace, collection, &state.join(collection.name));
+        if setup::try_once(workspace, collection.title, unpack)? {
+            fs::write(&stamp, collection.digest)?;
+        }
+    }
+    remove(&apt(workspace))
+}
+
+/// Replaces the folder of a collection.
+fn unpack(workspace: &Workspace, collection: &Collection, folder: &Path) -> Result<()> {
+    let Collection { title, package, archive, digest, folder: kept, .. } = collection;
+    let apt = apt(workspace);
+    let apt_get = prepare_apt_get(&apt)?;
+    run::log(workspace, &format!("list the sources of Debian {RELEASE}"), apt_get().arg("update"), TIMEOUT)?;
+    let mut download = apt_get();
+    download.args(["source", "--download-only", "--only-source", package]);
+    run::log(workspace, &format!("download {title}"), &mut download, TIMEOUT)?;
+    let archive = apt.join(archive);
+    ensure!(archive.is_file(), "Debian {RELEASE} has another version of {package} than is pinned");
+    let found = run::to_hex(&Sha256::digest(fs::read(&archive)?));
+    ensure!(found == *digest, "{} has the digest {found}, which is not the pinned one", archive.display());
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--xz", "--no-same-owner", "--file"]).arg(&archive).arg(kept).current_dir(&apt);
+    run::log(workspace, &format!("unpack {title}"), &mut tar, TIMEOUT)?;
+    remove(folder)?;
+    fs::create_dir_all(folder)?;
+    let name = Path::new(kept).file_name().context("the kept folder has a name")?;
+    Ok(fs::rename(apt.join(kept), folder.join(name))?)
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    Ok(())
+}
+
+/// The folder of apt-get's lists and downloads.
+fn apt(workspace: &Workspace) -> PathBuf {
+    workspace.state().join("collections/apt")
+}
+
+/// A maker of apt-get commands that know the sources of [`RELEASE`] alone and write below a folder.
+fn prepare_apt_get(folder: &Path) -> Result<impl Fn() -> Command + use<>> {
+    ensure!(debian::applies(), "only apt-get can download it");
+    let mirror = mirror().context("apt-get has no mirror of Debian")?;
+    for part in ["lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(folder.join(part))?;
+    }
+    let list = folder.join("sources.list");
+    fs::write(&list, format!("deb-src {mirror} {RELEASE} main\n"))?;
+    let option = |name: &str, path: PathBuf| format!("{name}={}", path.display());
+    let options = [
+        option("Dir::Etc::SourceList", list),
+        option("Dir::Etc::SourceParts", "-".into()),
+        option("Dir::State::Lists", folder.join("lists")),
+        option("Dir::Cache", folder.join("cache")),
+    ];
+    let folder = folder.to_owned();
+    Ok(move || {
+        let mut command = Command::new("apt-get");
+        command.env("LC_ALL", "C").current_dir(&folder);
+        options.iter().for_each(|option| {
+            command.arg("-o").arg(option);
+        });
+        command
+    })
+}
+
+/// The mirror that this machine's apt-get reads.
+fn mirror() -> Option<String> {
+    let indexes = run::output(Command::new("apt-get").args(["update", "--print-uris"]))?;
+    find_mirror(&indexes).map(str::to_owned)
+}
+
+/// The first mirror of these indexes that has more than security updates.
+fn find_mirror(indexes: &str) -> Option<&str> {
+    let addresses = indexes.lines().filter_map(|line| line.strip_prefix('\'')?.split_once("/dists/"));
+    addresses.map(|(address, _)| address).find(|address| !address.contains("security"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mirror_is_that_of_the_release_and_not_of_its_security_updates() {
+        let indexes = "'http://mirror/debian-security/dists/x-security/InRelease' a 0\n\
+                       'http://mirror/debian/dists/x/InRelease' b 0\n";
+        assert_eq!(find_mirror(indexes), Some("http://mirror/debian"));
+        assert_eq!(find_mirror("Reading package lists..."), None);
+    }
+}
