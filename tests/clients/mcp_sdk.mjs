@@ -56,7 +56,7 @@ async function cancelsACall(client) {
       return assert.equal(JSON.parse(contents[0].text).status, "ABORTED");
     } catch (error) {
       if (!(error instanceof ProtocolError)) throw error;
-      assert.equal(error.code, -32602, error.message); // there is none yet
+      assert.equal(error.code, -32602, error.message); // there is none yet; the library makes this of -32002, too
       await sleep(10);
     }
   }

@@ -15,6 +15,8 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.types import ElicitResult
 
 ESCALATES = "-----BEGIN PRIVATE KEY-----"
+# The code of a missing resource.
+MISSING = {"2026-07-28": -32602, "2025-11-25": -32002}
 
 guest, host, target, *words = sys.argv[1:]
 host = Path(host)
@@ -42,7 +44,7 @@ async def approves_a_call(client, name):
     assert (host / f"{name}-approved").read_text() == ESCALATES
 
 
-async def cancels_a_call(client, _name):
+async def cancels_a_call(client, name):
     def runs():
         return (host / "runs").stat().st_size if (host / "runs").exists() else 0
 
@@ -57,7 +59,7 @@ async def cancels_a_call(client, _name):
             receipt = await client.read_resource(f"a2g://receipts/{meta['a2g/intent_id']}")
             break
         except MCPError as error:  # there is none yet
-            assert error.code == -32602, error
+            assert error.code == MISSING[name], error
             await anyio.sleep(0.01)
     assert json.loads(receipt.contents[0].text)["status"] == "ABORTED", receipt
 

@@ -1,5 +1,5 @@
-//! Clients that nobody here wrote: jsonrpsee's for A2G, and the libraries of other protocols, where `cargo xtask setup`
-//! could install them.
+//! Clients that nobody here wrote: jsonrpsee's for A2G, and the libraries of other protocols. `cargo xtask test` builds
+//! that of Rust; those of Python and JavaScript are there if `cargo xtask setup` could install them.
 
 use crate::callers::{List, agent};
 use crate::harness::*;
@@ -70,6 +70,13 @@ fn mcp_sdk_of_javascript() -> Option<Command> {
     let mut command = script(node, "mcp_sdk.mjs");
     command.arg(library);
     Some(command)
+}
+
+/// The program of `tests/clients/rmcp`.
+fn mcp_sdk_of_rust() -> Command {
+    let client = clients().join("rmcp/debug/rmcp-client");
+    assert!(client.is_file(), "{} is not built: run `cargo xtask test`", client.display());
+    Command::new(client)
 }
 
 /// Runs a client of MCP against a new executor, whose anonymous caller may approve calls.
@@ -146,6 +153,21 @@ fn mcp_sdk_of_javascript_through_proxy() {
 fn mcp_sdk_of_javascript_over_stdio() {
     let Some(client) = mcp_sdk_of_javascript() else { return };
     run_mcp_client_over_stdio(client);
+}
+
+#[test]
+fn mcp_sdk_of_rust_over_http() {
+    run_mcp_client_over_http(mcp_sdk_of_rust());
+}
+
+#[test]
+fn mcp_sdk_of_rust_through_proxy() {
+    run_mcp_client_through_proxy(mcp_sdk_of_rust());
+}
+
+#[test]
+fn mcp_sdk_of_rust_over_stdio() {
+    run_mcp_client_over_stdio(mcp_sdk_of_rust());
 }
 
 async fn ask(client: &impl ClientT, method: &str, params: Value) -> Result<Value, Value> {

@@ -187,8 +187,8 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     prepare_makers(workspace).map(drop)
 }
 
-/// The folder into which pip and npm install.
-fn clients(workspace: &Workspace) -> PathBuf {
+/// The folder into which pip and npm install, and of the client in Rust.
+pub(crate) fn clients(workspace: &Workspace) -> PathBuf {
     workspace.state().join("clients")
 }
 

@@ -22,9 +22,9 @@ Run every test of the executor and of the tools.
 
 Usage: cargo xtask test [ARGUMENTS OF CARGO TEST]...
 
-It builds the tools and the executor's binary, and runs `cargo test` for the
-main workspace and, natively, for the tools. Arguments go to the `cargo test` of
-the main workspace; with any, the tools' own tests are left out:
+It builds the tools, the executor's binary and a client in Rust, and runs `cargo
+test` for the main workspace and, natively, for the tools. Arguments go to the
+`cargo test` of the main workspace; with any, the tools' own tests are left out:
   cargo xtask test                       everything
   cargo xtask test -p tests              one crate
   cargo xtask test revocation            the tests with this in their name
@@ -86,6 +86,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if guests.has_wasip2 {
         tools::build_wasip2_guests(workspace)?;
     }
+    tools::build_rust_client(workspace)?;
     let mut parts = arguments.splitn(2, |word| word == "--");
     let (for_cargo, for_tests) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let names_package = for_cargo.iter().any(|word| word.starts_with("-p") || word.starts_with("--package"));

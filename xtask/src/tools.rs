@@ -88,6 +88,14 @@ pub(crate) fn build_conformance_guests(workspace: &Workspace, guests: &Guests) -
     compile("the tools of the conformance suite", &mut guests.cargo(workspace, &arguments))
 }
 
+/// Builds the client of MCP in Rust: a workspace of its own, because its dependencies need other features.
+pub(crate) fn build_rust_client(workspace: &Workspace) -> Result<()> {
+    let mut cargo = workspace.cargo(&["build", "--locked"]);
+    cargo.current_dir(workspace.root.join("tests/clients/rmcp"));
+    cargo.env("CARGO_TARGET_DIR", setup::clients(workspace).join("rmcp"));
+    compile("the client of MCP in Rust", &mut cargo)
+}
+
 /// The name and the module of each tool. A tool that cannot be made here is left out.
 fn modules(workspace: &Workspace, names: Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
     let makers = setup::prepare_makers(workspace)?;

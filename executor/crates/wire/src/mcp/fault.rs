@@ -24,7 +24,12 @@ pub enum McpError {
     /// `requestState` is not one that this server accepts for this call.
     StateRejected,
     /// There is no resource with this URI, or the caller may not read it. Callers cannot tell which.
-    ResourceNotFound(String),
+    ResourceNotFound {
+        /// The URI as the caller sent it.
+        uri: String,
+        /// The revision of the request, because the code depends on it.
+        revision: Revision,
+    },
     /// The request belongs to a session and names none.
     SessionRequired,
     /// The session does not exist, or belongs to another caller. Callers cannot tell which.
@@ -49,7 +54,8 @@ impl McpError {
             Self::HeaderMismatch(_) => -32020,
             Self::MissingCapability(_) => -32021,
             Self::UnsupportedVersion(_) => -32022,
-            Self::StateRejected | Self::ResourceNotFound(_) => -32602,
+            Self::ResourceNotFound { revision: Revision::Session, .. } => -32002,
+            Self::StateRejected | Self::ResourceNotFound { revision: Revision::Stateless, .. } => -32602,
             Self::SessionRequired | Self::SessionNotFound => -32600,
             Self::TooManySessions => -32603,
             Self::Fault(fault) => match fault {
@@ -79,7 +85,7 @@ impl McpError {
             | Self::MissingCapability(_)
             | Self::UnsupportedVersion(_)
             | Self::SessionRequired => 400,
-            Self::StateRejected | Self::ResourceNotFound(_) => 200,
+            Self::StateRejected | Self::ResourceNotFound { .. } => 200,
             Self::SessionNotFound => 404,
             Self::TooManySessions => 503,
             Self::Fault(fault) => match (fault, revision) {
@@ -116,7 +122,7 @@ impl McpError {
             Self::StateRejected => "`requestState` was used, has expired, or belongs to another caller or call: send \
                                     the call without it, and with `_meta` `a2g/intent_id` to find the same intent"
                 .to_owned(),
-            Self::ResourceNotFound(_) => {
+            Self::ResourceNotFound { .. } => {
                 "there is no such resource, or the operator has removed it".to_owned()
             }
             Self::SessionRequired => format!(
@@ -159,7 +165,7 @@ impl McpError {
                 Some(json!({ "requiredCapabilities": { "extensions": { *extension: {} } } }))
             }
             Self::StateRejected => Some(json!({ "pointer": "/requestState" })),
-            Self::ResourceNotFound(uri) => {
+            Self::ResourceNotFound { uri, .. } => {
                 Some(json!({ "pointer": "/uri", "uri": a2g_types::ident::excerpt(uri) }))
             }
             Self::Fault(Fault::InvalidParams { pointer, .. }) => Some(json!({ "pointer": pointer })),

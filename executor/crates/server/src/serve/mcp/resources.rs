@@ -37,10 +37,13 @@ impl McpDoor {
         context: &RequestContext,
         uri: String,
     ) -> Result<String, McpError> {
-        let Some(parsed) = ResourceUri::parse(&uri) else { return Err(McpError::ResourceNotFound(uri)) };
+        let revision = context.revision;
+        let Some(parsed) = ResourceUri::parse(&uri) else {
+            return Err(McpError::ResourceNotFound { uri, revision });
+        };
         let receipt = self.own_receipt(&context.caller, parsed.intent()).await?;
         let answer = receipt.and_then(|receipt| context.encoder().resource(&context.id, &parsed, &receipt));
-        answer.ok_or_else(|| McpError::ResourceNotFound(uri))
+        answer.ok_or(McpError::ResourceNotFound { uri, revision })
     }
 
     pub(super) async fn complete(
