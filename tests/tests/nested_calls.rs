@@ -4,6 +4,8 @@
 //! path that a call names, and about a parent by what its `context` says.
 
 mod ends;
+mod generated;
+mod kills;
 mod limits;
 mod programs;
 mod shown;

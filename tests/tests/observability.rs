@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// A secret that must occur nowhere but in its call.
 const CANARY: &str = "canary-c0ffee-e5c5";
 
-fn scrape(executor: &Executor) -> Exposition {
+pub fn scrape(executor: &Executor) -> Exposition {
     let answer = executor.client().request("GET", "/metrics", &[], b"");
     assert_eq!(answer.status, 200);
     let kind = answer.headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| &**value);

@@ -1,5 +1,4 @@
-//! `test`: runs every test of both workspaces, even on a new clone. `torture`: runs the durability tests for
-//! longer.
+//! `test`: runs every test of both workspaces, even on a new clone. `torture`: runs the tests of crashes for longer.
 //!
 //! The executor and the tools are built before the tests that need them, all tests run even if some fail, and
 //! each skipped test is named. No test is repeated until it passes.
@@ -40,10 +39,12 @@ Kill the executor again and again, break its disk, and compare its records.
 
 Usage: cargo xtask torture [CRASHES]
 
-It runs the tests of `tests/tests/durability` with CRASHES crashes each (default
-1000; about 15 minutes), one after another. It installs strace and faketime from
-Debian's packages if they are missing and this user may: without them, the tests
-of crashes at chosen system calls and of clock jumps are skipped, and say so.";
+It runs the tests of `tests/tests/durability` and `nested_calls::kills` with
+CRASHES crashes each, and `nested_calls::generated` with as many programs
+(default 1000; about 25 minutes), one after another. It installs strace and
+faketime from Debian's packages if they are missing and this user may: without
+them, the tests of crashes at chosen system calls and of clock jumps are
+skipped, and say so.";
 
 pub(crate) const DEFAULT_CRASHES: u32 = 1000;
 
@@ -117,11 +118,13 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     conclude(&outcomes, &listed)
 }
 
-/// The command `torture`: runs the durability tests one after another, with this number of crashes each.
+/// The command `torture`: runs the tests of crashes one after another, with this number of crashes each.
 pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     setup::prepare_programs(workspace)?;
     tools::build_with_executor(workspace)?;
-    let mut cargo = executor_tests(workspace, "durability", &["--test-threads=1", "--nocapture"]);
+    let more = ["nested_calls::kills", "nested_calls::generated"];
+    let for_tests = [&more, &["--test-threads=1", "--nocapture"][..]].concat();
+    let mut cargo = executor_tests(workspace, "durability", &for_tests);
     cargo.env("A2G_TORTURE", crashes.to_string());
     conclude(&[follow("durability", &mut cargo, MAX_LEFT_BEHIND)?], "")
 }

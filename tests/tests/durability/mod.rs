@@ -53,7 +53,7 @@ const MARK: &str = r#"(module
 
 /// Number of repetitions of a test, `few` in the short version and more in the long one:
 /// `cargo xtask torture` sets the variable.
-fn times(few: usize) -> usize {
+pub(crate) fn times(few: usize) -> usize {
     std::env::var("A2G_TORTURE").ok().and_then(|times| times.parse().ok()).unwrap_or(few)
 }
 
@@ -228,7 +228,7 @@ fn wait_until_delivered(executor: &Executor) {
 }
 
 /// Checks the chain of a journal.
-fn assert_chain_holds(home: &Home) {
+pub(crate) fn assert_chain_holds(home: &Home) {
     let output = run(["journal", "verify", "--json", "--journal", home.journal().to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
