@@ -29,6 +29,7 @@ export function makeTools(calls, loop) {
     get(_, name) {
       // The language asks any object for these.
       if (typeof name === "symbol" || name === "then" || name === "toJSON") return undefined;
+      if (name in Object.prototype) return Object.prototype[name];
       return own[name] ?? ((...input) => pendingCall(loop, name, ...input));
     },
   });

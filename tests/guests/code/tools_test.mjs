@@ -68,6 +68,8 @@ const tests = {
       assert.match((await failure(code)).message, /tools.echo returns a promise: write await/, code);
     }
     assert.match((await failure("return { a: tools.echo({}) }")).message, /is of type Promise.*use await/);
+    assert.match((await failure("return { a: tools.deny({}) }")).message, /is of type Promise.*use await/);
+    assert.equal((await program("return String(tools)")).result, "[object Object]");
     assert.match((await program("console.log(tools.echo({}))")).stdout, /use await/);
   },
 
