@@ -23,11 +23,11 @@ const QUESTIONS: usize = 9;
 enum Moment {
     /// So long after the program was sent.
     After(Duration),
-    /// When the governor has this question, which it does not answer.
+    /// At this question to the governor, which does not answer it.
     Question(usize),
-    /// When the governor has this report, which it does not acknowledge.
+    /// At this report to the governor, which does not acknowledge it.
     Report(usize),
-    /// When an approval has been answered.
+    /// After the answer to an approval.
     Approval,
     /// Never.
     Never,
