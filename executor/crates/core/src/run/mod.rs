@@ -230,12 +230,10 @@ impl Executor {
         self.catalog_changes.subscribe()
     }
 
-    /// Waits until a tool is compiled or broken.
-    async fn wait_until_prepared(&self, tool: &ToolName) {
+    /// Waits until a condition of the catalogue is true.
+    pub async fn wait_for_catalog(&self, is_true: impl Fn(&Catalog) -> bool) {
         let mut changes = self.catalog_changes();
-        while matches!(self.current_catalog().catalog.get(tool), Some(CatalogEntry::Preparing))
-            && changes.changed().await.is_ok()
-        {}
+        while !is_true(&self.current_catalog().catalog) && changes.changed().await.is_ok() {}
     }
 
     fn current_catalog(&self) -> Arc<LoadedCatalog> {

@@ -10,7 +10,7 @@
 
 use super::events::{RunEvent, RunEventSink};
 use super::{Executor, RETRY_AFTER_MS, all_agents};
-use crate::catalog::Tool;
+use crate::catalog::{Catalog, CatalogEntry, Tool};
 use a2g_capability::{CallGrant, Grant};
 use a2g_runtime::spawn;
 use a2g_sandbox::{
@@ -317,7 +317,8 @@ impl NestedCalls {
     async fn decide_and_run(&self, call: Call) -> CallOutcome {
         let (intent, tool) = (call.intent, call.tool.clone());
         // The program cannot repeat what it did before this call.
-        self.executor.wait_until_prepared(&tool).await;
+        let is_preparing = |catalog: &Catalog| matches!(catalog.get(&tool), Some(CatalogEntry::Preparing));
+        self.executor.wait_for_catalog(|catalog| !is_preparing(catalog)).await;
         match self.executor.handle_intent(call, RunEventSink::none()).await {
             Ok(answer) => {
                 let decision = Some(answer.verdict.decision);

@@ -208,10 +208,7 @@ impl McpDoor {
 
     /// Waits until every tool is compiled or broken, or until [`PREPARE_TIMEOUT`].
     async fn wait_for_tools(&self) {
-        let mut changes = self.executor.catalog_changes();
-        let prepared = async {
-            while !self.executor.catalog().preparing_tools().is_empty() && changes.changed().await.is_ok() {}
-        };
+        let prepared = self.executor.wait_for_catalog(|catalog| catalog.preparing_tools().is_empty());
         let _some_are_missing = tokio::time::timeout(PREPARE_TIMEOUT, prepared).await;
     }
 }
