@@ -1,6 +1,6 @@
 //! The configuration of the doors of the other protocols.
 
-use super::{InvalidValueError, check_max, file, invalid, to_usize};
+use super::{InvalidValueError, check_count, check_max, file, invalid, to_usize};
 use crate::serve::{
     A2aSettings, A2eSettings, DoorAccess, DoorSettings, ListenAddress, McpSettings, NexusSettings, RateLimits,
 };
@@ -151,10 +151,8 @@ fn parse_a2a(section: file::A2aDoor) -> Result<Option<A2aSettings>, InvalidValue
         requests_at_once: concurrent,
         webhook_domains: _,
     } = section;
-    let count = |key, value| {
-        check_max(key, value, u32::MAX.into()).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
-    };
-    // `check_max` has refused zero.
+    let count = |key, value| check_count(key, value, 1, u32::MAX.into());
+    // `count` has refused zero.
     let rate = |key, value| count(key, value).map(|value| NonZeroU32::new(value).unwrap_or(NonZeroU32::MIN));
     let limits = RateLimits {
         per_minute: rate("doors.a2a.requests_per_minute", per_minute)?,

@@ -342,13 +342,9 @@ fn check_max(key: &'static str, value: u64, max: u64) -> Result<u64, InvalidValu
     check_range(key, value, 1, max)
 }
 
-fn check_count(key: &'static str, value: u64, max: u64) -> Result<u32, InvalidValueError> {
-    check_range(key, value, 0, max).map(saturate)
-}
-
-/// A count whose every maximum fits.
-fn saturate(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
+fn check_count(key: &'static str, value: u64, min: u64, max: u64) -> Result<u32, InvalidValueError> {
+    // Every maximum of a count fits.
+    check_range(key, value, min, max).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64, InvalidValueError> {
@@ -543,16 +539,17 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
                 hard_links: ceilings.hard_links,
             },
             calls: CallCeilings {
-                max_calls: check_count("ceilings.max_calls", ceilings.max_calls, CallCeilings::MAX_CALLS)?,
-                max_parallel: check_max(
+                max_calls: check_count("ceilings.max_calls", ceilings.max_calls, 0, CallCeilings::MAX_CALLS)?,
+                max_parallel: check_count(
                     "ceilings.max_parallel_calls",
                     ceilings.max_parallel_calls,
+                    1,
                     CallCeilings::MAX_PARALLEL,
-                )
-                .map(saturate)?,
+                )?,
                 max_depth: check_count(
                     "ceilings.max_call_depth",
                     ceilings.max_call_depth,
+                    0,
                     CallCeilings::MAX_DEPTH,
                 )?,
             },
@@ -676,18 +673,17 @@ fn parse_network_limits(network: &file::Network) -> Result<(HostClaims, NetworkB
         let parsed = texts.iter().map(|text| HostPattern::parse(text)).collect::<Result<Vec<_>, _>>();
         parsed.map_err(|error| invalid(key)(&error))
     };
-    let check_count =
-        |key, value, max| check_max(key, value, max).map(|value| u32::try_from(value).unwrap_or(u32::MAX));
     let claims = HostClaims {
         allowed: Some(parse_patterns("network.allowed_domains", &network.allowed_domains)?),
         blocked: parse_patterns("network.blocked_domains", &network.blocked_domains)?,
         requests_per_minute: None,
     };
     let budgets = NetworkBudgets {
-        requests: check_count("network.max_requests", network.max_requests, NetworkBudgets::MAX_REQUESTS)?,
+        requests: check_count("network.max_requests", network.max_requests, 1, NetworkBudgets::MAX_REQUESTS)?,
         connections: check_count(
             "network.max_connections",
             network.max_connections,
+            1,
             NetworkBudgets::MAX_CONNECTIONS,
         )?,
         sent_bytes: check_max("network.max_sent_bytes", network.max_sent_bytes, NetworkBudgets::MAX_BYTES)?,
