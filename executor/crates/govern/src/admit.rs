@@ -473,8 +473,9 @@ impl Admitted {
     /// limit. `tool` is the tool that will run. A call can be granted only once.
     ///
     /// # Errors
-    /// [`Fault::Refused`]: `verdict_mismatch` if the proof or the approval is for another module, `standing_policy` if the policy
-    /// forbids the call, `scope_unenforceable` if the layers' patterns are too many or have too many overlaps.
+    /// [`Fault::Refused`]: `verdict_mismatch` if the proof or the approval is for another module, `standing_policy` if
+    /// the policy forbids the call, `scope_unenforceable` if the layers' patterns are too many or have too many
+    /// overlaps.
     pub fn grant(
         self,
         Granter(authority): &Granter,
