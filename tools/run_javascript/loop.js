@@ -62,6 +62,11 @@ export class Loop {
     return end.value;
   }
 
+  /** True if there are calls that the program does not wait for, or that failed so. */
+  hasIgnoredCalls() {
+    return this.#outstanding.size > 0 || this.#ignored.size > 0;
+  }
+
   /** Waits for the calls that the program started and did not wait for. Throws the error of the first that failed. */
   async finishCalls() {
     while (this.#outstanding.size > 0) {

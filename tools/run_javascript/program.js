@@ -39,9 +39,11 @@ export async function run(code, input, host) {
   let value;
   try {
     value = await loop.run(program());
-    // A promise in the result is told before the failure of its call.
-    toResult(value);
-    await loop.finishCalls();
+    if (loop.hasIgnoredCalls()) {
+      // Checked before the calls end: a promise in the result is reported, and not the failure of its call.
+      toResult(value);
+      await loop.finishCalls();
+    }
   } catch (error) {
     throw error instanceof Failure ? error : toFailure(error, stdout.text());
   }

@@ -70,7 +70,7 @@ def run(code, given, tools, error_type):
     sys.argv, sys.stdout, sys.__stdout__ = [PROGRAM], stdout, stdout
     try:
         value = execute(body, last, module.__dict__)
-        tools.finish_all()
+        tools._finish_all()
         stdout.flush()
         flush_files()
     except BaseException as error:

@@ -30,13 +30,11 @@ class Handle:
         self._tools = tools
         self._number = number
         self._outcome = None
-        self._is_taken = False
         self.tool = name
 
     def result(self):
         """Waits for the call. Returns its result or raises a `ToolError`."""
         self._tools._finish([self])
-        self._is_taken = True
         return self._outcome()
 
     def __getattr__(self, name):
@@ -102,7 +100,8 @@ class Tools:
         self._calls = calls
         self._error_type = error_type
         self._waiting = {}
-        self._started = []
+        # The calls that the program has not waited for.
+        self._untaken = {}
         self.start = Starter(self)
 
     def __getattr__(self, name):
@@ -148,14 +147,12 @@ class Tools:
 
     def _start(self, name, arguments):
         number = self._calls.start(name, arguments)
-        handle = self._waiting[number] = Handle(self, name, number)
-        self._started.append(handle)
+        handle = self._waiting[number] = self._untaken[number] = Handle(self, name, number)
         return handle
 
-    def finish_all(self):
+    def _finish_all(self):
         """Waits for the calls that the program started and did not wait for. Raises the error of the first that failed."""
-        handles = [handle for handle in self._started if not handle._is_taken]
-        self._started = []
+        handles = builtins.list(self._untaken.values())
         self._finish(handles)
         for handle in handles:
             handle._outcome()
@@ -172,6 +169,8 @@ class Tools:
 
     def _finish(self, handles):
         """Waits until all of them have ended."""
+        for handle in handles:
+            self._untaken.pop(handle._number, None)
         open_calls = {handle._number for handle in handles if handle._outcome is None}
         while open_calls:
             finished = self._try("", self._calls.wait, builtins.list(open_calls))
@@ -219,7 +218,6 @@ def throw(error):
 
 
 def settle(handle, return_exceptions):
-    handle._is_taken = True
     try:
         return handle._outcome()
     except ToolError as error:
