@@ -33,7 +33,7 @@ pub fn client_folder(name: &str, part: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    println!("skipped: the client {name} is not installed");
+    print_skipped(&format!("the client {name} is not installed"));
     None
 }
 

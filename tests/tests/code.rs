@@ -8,8 +8,7 @@ use std::process::Command;
 
 /// An executor with an interpreter and nothing else; `None` if it could not be built here.
 fn interpreter(tool: &str) -> Option<Executor> {
-    if !tools().join(tool).exists() {
-        println!("skipped: {tool} is not built");
+    if !has_interpreter(tool) {
         return None;
     }
     Some(Executor::start(Options::new().catalogue(&Catalogue::empty().copy(tool))))

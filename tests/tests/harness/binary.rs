@@ -38,6 +38,15 @@ pub fn tools() -> PathBuf {
 /// The tools that are built only where the programs that make their components can be installed.
 pub const INTERPRETERS: [&str; 2] = ["run_javascript", "run_python"];
 
+/// `true` if an interpreter is built. Otherwise the running test is named as skipped.
+pub fn has_interpreter(tool: &str) -> bool {
+    let is_built = tools().join(tool).exists();
+    if !is_built {
+        super::print_skipped(&format!("{tool} is not built"));
+    }
+    is_built
+}
+
 /// The folder in which `cargo xtask setup` installs third-party clients.
 pub fn clients() -> PathBuf {
     target().join("xtask").join("clients")

@@ -4,7 +4,7 @@
 use super::bench::{Bench, Call, Report};
 use super::guest::{Guest, SUBSCRIBE, component, component_poll, errno, poll, pollables, repeat};
 use super::host::{most_descriptors, opens};
-use crate::harness::{Options, Tool};
+use crate::harness::{Options, Tool, print_skipped};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -106,7 +106,7 @@ fn handles_have_a_ceiling() {
         call("opens_1500").send().success();
         ends_at(call("opens_2100"), "handles", "max_handles", 2000);
     } else {
-        eprintln!("skipped: this machine gives no process so many descriptors");
+        print_skipped("this machine gives no process so many descriptors");
     }
 }
 

@@ -5,7 +5,7 @@ use super::bench::{Bench, Report};
 use super::ceilings::spent;
 use super::disk::Disk;
 use super::guest::{Guest, errno, repeat};
-use crate::harness::Options;
+use crate::harness::{Options, print_skipped};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -326,7 +326,7 @@ fn a_folder_that_contains_a_mount_is_not_granted() {
     let place = disk.at("jobs/empty");
     let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&place).status();
     if !mounted.is_ok_and(|status| status.success()) {
-        println!("skipped: this user may not mount");
+        print_skipped("this user may not mount");
         return;
     }
     let answer = disk.bench([("opens", Guest::new("(drop (call $open (i32.const 3) @\"inside.txt\"))"))]);

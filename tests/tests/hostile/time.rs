@@ -2,7 +2,7 @@
 
 use super::bench::Bench;
 use super::guest::{Guest, Leased, SUBSCRIBE, component, errno, make_fifo, pollables};
-use crate::harness::{Options, Tool, eventually};
+use crate::harness::{Options, Tool, eventually, print_skipped};
 use std::time::Duration;
 
 /// Allowed delay of an answer on a busy machine. An idle one takes some
@@ -234,7 +234,7 @@ fn a_device_is_not_opened() {
         use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
         let (path, mode) = (workspace.join(name), Mode::RUSR | Mode::WUSR);
         if mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(major, minor)).is_err() {
-            println!("skipped: this user may not make devices");
+            print_skipped("this user may not make devices");
             return;
         }
     }

@@ -30,7 +30,7 @@ const DEFAULTS: (u32, u32, u32) = (1000, 8, 4);
 
 /// The declaration of `fan_out`, and the ceilings of its executor.
 #[derive(Debug, Clone)]
-struct World {
+struct Settings {
     calls: Vec<&'static str>,
     max_calls: Option<u32>,
     max_parallel: Option<u32>,
@@ -94,7 +94,7 @@ struct Conditions {
     max_calls: Vec<u32>,
 }
 
-fn world() -> impl Strategy<Value = World> {
+fn settings() -> impl Strategy<Value = Settings> {
     let calls = prop_oneof![
         4 => Just(vec!["*"]),
         3 => subsequence(TOOLS.to_vec(), 1..TOOLS.len()),
@@ -103,7 +103,7 @@ fn world() -> impl Strategy<Value = World> {
     let ceilings =
         (option::weighted(0.2, 0..8_u32), option::weighted(0.5, 1..4_u32), option::weighted(0.3, 0..4_u32));
     (calls, option::weighted(0.3, 1..8_u32), option::weighted(0.4, 1..4_u32), ceilings).prop_map(
-        |(calls, max_calls, max_parallel, (ceiling_calls, ceiling_parallel, max_depth))| World {
+        |(calls, max_calls, max_parallel, (ceiling_calls, ceiling_parallel, max_depth))| Settings {
             calls,
             max_calls,
             max_parallel,
@@ -284,7 +284,7 @@ fn least(limits: impl IntoIterator<Item = Bound>) -> Bound {
     limits.into_iter().min_by_key(|(value, _)| *value).expect("a ceiling")
 }
 
-impl World {
+impl Settings {
     /// Predicts a run with `depth` runs above it.
     fn predict(
         &self,
@@ -491,9 +491,9 @@ struct Rulings {
     asked: HashMap<String, Vec<Value>>,
 }
 
-/// An executor in a world, with its governor.
+/// An executor with these settings, and its governor.
 struct Bench {
-    world: World,
+    settings: Settings,
     executor: Executor,
     governor: FakeGovernor,
     rulings: Arc<Mutex<Rulings>>,
@@ -505,7 +505,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(world: World) -> Self {
+    fn start(settings: Settings) -> Self {
         let rulings = Arc::<Mutex<Rulings>>::default();
         let ruling = Arc::clone(&rulings);
         let governor = FakeGovernor::deciding(move |call| {
@@ -517,7 +517,8 @@ impl Bench {
                 None => Reply::Hangup,
             }
         });
-        let World { calls, max_calls, max_parallel, ceiling_calls, ceiling_parallel, max_depth } = &world;
+        let Settings { calls, max_calls, max_parallel, ceiling_calls, ceiling_parallel, max_depth } =
+            &settings;
         let tool = [("max_calls", max_calls), ("max_parallel_calls", max_parallel)];
         let tool = tool.into_iter().fold(fan_out(calls), |tool, (name, limit)| match limit {
             Some(limit) => tool.limit(name, (*limit).into()),
@@ -542,7 +543,7 @@ impl Bench {
             std::fs::write(executor.workspace().join(name), content).unwrap();
         }
         let (programs, ran, figures) = Default::default();
-        Self { world, executor, governor, rulings, programs, ran, figures, _catalogue: catalogue }
+        Self { settings, executor, governor, rulings, programs, ran, figures, _catalogue: catalogue }
     }
 
     /// Runs a program, and compares it with its prediction.
@@ -551,7 +552,7 @@ impl Bench {
         let (place, agent) = (format!("of-{number}"), format!("did:aeon:tester:1.0:{number}"));
         let root = Value::from(intent_id());
         let arguments = fan_out.to_json(&place);
-        let predicted = self.world.predict(fan_out, ruling, &root, Value::Null, 0, &place);
+        let predicted = self.settings.predict(fan_out, ruling, &root, Value::Null, 0, &place);
         let mut call = fan(Vec::new(), &arguments);
         (call["agent_did"], call["intent_id"], call["arguments"]) =
             (agent.as_str().into(), root.clone(), arguments);
@@ -679,9 +680,9 @@ fn runner(cases: usize, numbers: [u64; 2]) -> TestRunner {
 
 #[test]
 fn generated_programs_are_as_the_model_predicts() {
-    let (mut all, mut worlds) = (BTreeMap::<String, usize>::new(), runner(1, [0, 0]));
+    let (mut all, mut drawing) = (BTreeMap::<String, usize>::new(), runner(1, [0, 0]));
     for nth in 0..times(320).div_ceil(PROGRAMS) {
-        let drawn = world().new_tree(&mut worlds).expect("a world").current();
+        let drawn = settings().new_tree(&mut drawing).expect("settings").current();
         let bench = Bench::start(drawn);
         std::thread::scope(|scope| {
             for lane in 1..=CLIENTS {
@@ -697,7 +698,7 @@ fn generated_programs_are_as_the_model_predicts() {
                             "{reason}
 in {:#?}
 {program:#?}",
-                            bench.world
+                            bench.settings
                         );
                     }
                     checked.expect("no case is rejected");

@@ -1,11 +1,11 @@
-//! Programs that go round `tools`, or replace parts of it: what they make themselves believe is in no record, and the
-//! limits on their calls hold.
+//! Programs that bypass `tools` or replace parts of it: no forged call or answer gets into a record, and the limits on
+//! their calls hold.
 
 use super::{Nest, nested, with_context};
 use crate::harness::*;
 use serde_json::{Value, json};
 
-/// A program that goes round `tools`, its result, and the statuses of its calls in the report.
+/// A program that bypasses `tools`, its result, and the statuses of its calls in the report.
 type Tampering = (&'static str, Value, Vec<&'static str>);
 
 /// The beginning of each program: its `attempt` adds `ok` to the result, or the code of the error.
@@ -130,10 +130,9 @@ fn tampering_in_javascript() -> Vec<Tampering> {
     ]
 }
 
-/// Runs programs that may call `read_file` alone, four times. What they make themselves believe is in no record.
+/// Runs programs that may make four calls, only to `read_file`. No forged call or answer gets into a record.
 fn check_tampering(interpreter: &str, help: &str, end: &str, cases: Vec<Tampering>) {
-    if !tools().join(interpreter).exists() {
-        println!("skipped: {interpreter} is not built");
+    if !has_interpreter(interpreter) {
         return;
     }
     let nest = Nest::start_in(Options::new(), Catalogue::empty().copy(interpreter));

@@ -1,17 +1,12 @@
 //! The hostile programs in JavaScript.
 
-use super::{Case, Failure, Limit, Refused, Returns, case};
+use super::{Case, ESCAPES, Failure, Limit, OUTSIDE, Refused, Returns, case};
 use serde_json::json;
 
 const JAVASCRIPT: &str = "javascript_error";
-const OUTSIDE: &str = "outside_scope";
-const ESCAPES: &str = "escapes_root";
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> [Vec<Case>; 6] {
     [files(), network_and_processes(), endless(), floods(), results(), internals()]
-        .into_iter()
-        .flatten()
-        .collect()
 }
 
 fn files() -> Vec<Case> {
