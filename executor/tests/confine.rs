@@ -1,5 +1,6 @@
-//! Tests of the rights left to a confined child. Each test starts itself anew, alone in a process that stands
-//! for the one that forks, and forks a child with a single thread, as executions have it.
+//! Tests of the rights that a confined child has left. Each test starts its program again for this
+//! test alone. The new process forks one with a single thread in place of the zygote, which forks
+//! the child.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -33,27 +34,28 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-/// Names the test that a process was started for.
+/// The environment variable with the name of the test that a process was started for.
 const ALONE: &str = "A2G_TEST_CONFINED";
 const DIED_OF_SIGSYS: i32 = 128 + libc::SIGSYS;
 const MAX_FILES: u64 = 64;
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Children may get other users when the test runs as root, as in a server that is root.
+/// True if children can change their user: the test runs as root, and this machine supports it.
 static CHANGES_USERS: LazyLock<bool> =
     LazyLock::new(|| rustix::process::geteuid().is_root() && support().unprivileged_user.is_ok());
 
-/// True if this machine has every control; a test of a missing one is skipped, with a message.
+/// True if this machine has every control. Otherwise prints that the test is skipped.
 fn can_be_confined() -> bool {
     let lacking = support().missing().map(|control| control.name).collect::<Vec<_>>();
     if !lacking.is_empty() {
-        // A passing test shows nothing that `println!` prints.
+        // The output of `println!` is hidden if the test passes.
         let _untold = writeln!(std::io::stderr(), "skipped: this machine lacks {}", lacking.join(", "));
     }
     lacking.is_empty()
 }
 
-/// Starts the test of this name anew, alone, and checks the exit code, or 128 and the signal, of the
-/// child that then runs `body`; in that process, does so. On a machine that lacks a control, does nothing.
+/// Starts the test `name` alone in a new process, which runs `body` in a confined child, and checks
+/// the exit code of that child: 128 plus the signal if a signal ended it. In the new process, runs
+/// the child and exits with its code. Does nothing on a machine that lacks a control.
 fn run_alone(name: &str, expected: i32, body: impl FnOnce(&Arc<Confinement>)) {
     if !can_be_confined() {
         return;
@@ -72,8 +74,8 @@ fn start(name: &str) -> Command {
     command
 }
 
-/// Forks a process with a single thread that stands for the one that forks, and there a child for
-/// `body`. The first of them ends with this one, as it has to.
+/// Forks a process with a single thread in place of the zygote, which forks a child that runs
+/// `body`. Like the zygote, the first of the two is killed when the process that forked it ends.
 fn in_child(body: impl FnOnce(&Arc<Confinement>)) -> i32 {
     wait_for_exit_code(fork(|| {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
@@ -93,8 +95,8 @@ fn exit(code: i32) -> ! {
 fn fork(body: impl FnOnce()) -> libc::pid_t {
     match unsafe { libc::fork() } {
         0 => {
-            let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
-            exit(if well { 0 } else { 101 })
+            let succeeded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
+            exit(if succeeded { 0 } else { 101 })
         }
         child => child,
     }
@@ -122,13 +124,13 @@ fn output(bytes: u64) -> OutputLimit {
     OutputLimit::from_bytes(bytes).unwrap()
 }
 
-/// Takes both steps of a child.
+/// Applies both steps of confinement, as a child does.
 fn apply(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
     confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
-    apply_alone(confinement, roots);
+    apply_last_step(confinement, roots);
 }
 
-fn apply_alone(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
+fn apply_last_step(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
     let applied = confinement.apply(roots, memory(16), output(1 << 20), None).unwrap();
     assert_eq!(applied.skipped, [""; 0]);
 }
@@ -170,7 +172,7 @@ fn only_granted_folders_are_visible() {
         for path in ["/etc/passwd", "/proc/self/mem", "/proc/self/maps", "/dev/null", "/"] {
             assert!(is_denied(File::open(path)), "{path}");
         }
-        assert!(is_denied(File::open(at("link"))), "through a link inside");
+        assert!(is_denied(File::open(at("link"))), "through a link in the granted folder");
         assert!(is_denied(File::open(at("../../etc/passwd"))), "through `..`");
         assert!(is_denied(fs::read_dir(other.path())));
         assert!(is_denied(fs::write(other.path().join("new"), "new")));
@@ -200,21 +202,21 @@ fn a_read_only_root_is_read_only() {
 #[test]
 fn an_unnamed_folder_must_also_be_a_root() {
     run_alone("an_unnamed_folder_must_also_be_a_root", 0, |confinement| {
-        let nameless = || {
+        let deleted_folder = || {
             let folder = tempfile::tempdir().unwrap();
             let handle = File::open(folder.path()).unwrap();
             folder.close().unwrap();
             handle
         };
-        let (named, unnamed) = (nameless(), nameless());
-        apply(confinement, &[(named.as_fd(), Access::ReadOnly)]);
-        let again = |handle: &File| File::open(format!("/proc/self/fd/{}", handle.as_raw_fd()));
-        again(&named).unwrap();
-        assert!(is_denied(again(&unnamed)));
+        let (granted, other) = (deleted_folder(), deleted_folder());
+        apply(confinement, &[(granted.as_fd(), Access::ReadOnly)]);
+        let reopen = |handle: &File| File::open(format!("/proc/self/fd/{}", handle.as_raw_fd()));
+        reopen(&granted).unwrap();
+        assert!(is_denied(reopen(&other)));
     });
 }
 
-/// System calls that no guest needs, with arguments that do no harm where one is let through.
+/// System calls that no guest needs, with arguments that do no harm if a call is not blocked.
 const FORBIDDEN: &[(&str, libc::c_long, [usize; 6])] = &[
     ("socket", libc::SYS_socket, [libc::AF_UNIX as usize, libc::SOCK_STREAM as usize, 0, 0, 0, 0]),
     ("connect", libc::SYS_connect, [999, 0, 0, 0, 0, 0]),
@@ -249,12 +251,12 @@ const FORBIDDEN: &[(&str, libc::c_long, [usize; 6])] = &[
     ("shmget", libc::SYS_shmget, [0; 6]),
     ("fchmodat", libc::SYS_fchmodat, [0; 6]),
     ("fcntl with an owner", libc::SYS_fcntl, [999, libc::F_SETOWN as usize, 0, 0, 0, 0]),
-    ("mmap to run", libc::SYS_mmap, [0, 4096, 5, 0x22, usize::MAX, 0]),
+    ("mmap of executable memory", libc::SYS_mmap, [0, 4096, 5, 0x22, usize::MAX, 0]),
     ("mmap shared", libc::SYS_mmap, [0, 4096, 3, 0x21, usize::MAX, 0]),
-    ("mprotect to run", libc::SYS_mprotect, [0, 0, 5, 0, 0, 0]),
+    ("mprotect to executable memory", libc::SYS_mprotect, [0, 0, 5, 0, 0, 0]),
     ("a number that no kernel has", 0xfff, [0; 6]),
     #[cfg(target_arch = "x86_64")]
-    ("a call of another kind of program", 0x4000_0000, [0; 6]),
+    ("a system call of the x32 ABI", 0x4000_0000, [0; 6]),
 ];
 
 #[test]
@@ -269,7 +271,7 @@ fn forbidden_system_calls_end_the_process() {
             assert_eq!(code, DIED_OF_SIGSYS, "{name}");
         }
         let code = wait_for_exit_code(fork(|| apply(confinement, &[])));
-        assert_eq!(code, 0, "the control of this test");
+        assert_eq!(code, 0, "a child without a forbidden call exits with 0");
     });
 }
 
@@ -293,7 +295,7 @@ fn no_thread_can_be_started() {
 fn a_child_reaches_the_peer_of_its_open_socket() {
     run_alone("a_child_reaches_the_peer_of_its_open_socket", 0, |confinement| {
         let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        // Read as a file is: the child itself never receives.
+        // The child uses `read`, as for a file: `recvfrom` and `recvmsg` are forbidden.
         let mut theirs = File::from(std::os::fd::OwnedFd::from(theirs));
         apply(confinement, &[]);
         ours.write_all(b"outcome").unwrap();
@@ -340,7 +342,8 @@ fn a_child_inherits_the_dropped_rights_of_its_zygote() {
             u64::from_str_radix(line.trim(), 16).unwrap()
         };
         use rustix::thread::CapabilitySet as Set;
-        // To have another user, which a child gives up with the rest before its guest begins.
+        // Capabilities to change the user. A child drops them with the rest before its guest
+        // begins.
         let users = if *CHANGES_USERS { Set::SETUID | Set::SETGID | Set::KILL } else { Set::empty() };
         let kept = Set::DAC_OVERRIDE | Set::FOWNER | users;
         for set in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
@@ -349,9 +352,10 @@ fn a_child_inherits_the_dropped_rights_of_its_zygote() {
         assert_eq!(field("NoNewPrivs:"), 1);
         let dumpable = rustix::process::dumpable_behavior().unwrap();
         assert_eq!(dumpable, rustix::process::DumpableBehavior::NotDumpable);
-        // Outside of the namespace nobody listens there either, which is another error.
-        let not_even_here = std::net::TcpStream::connect("127.0.0.1:9").unwrap_err();
-        assert_eq!(not_even_here.raw_os_error(), Some(libc::ENETUNREACH));
+        // Outside of the network namespace, where nobody listens on this port, it would be
+        // ECONNREFUSED.
+        let unreachable = std::net::TcpStream::connect("127.0.0.1:9").unwrap_err();
+        assert_eq!(unreachable.raw_os_error(), Some(libc::ENETUNREACH));
     });
 }
 
@@ -365,35 +369,35 @@ fn status_of_thread(names: &[&str]) -> Vec<String> {
     names.iter().map(value).collect()
 }
 
-/// Confines a child of root as `user`, and looks at both of its threads.
+/// Confines a child of root as `user`, and checks the user and rights of both of its threads.
 fn assert_user(name: &str, user: Option<User>, expected: &[&str]) {
     if !*CHANGES_USERS {
-        // A passing test shows nothing that `println!` prints.
+        // The output of `println!` is hidden if the test passes.
         let _untold = writeln!(std::io::stderr(), "skipped: this is not root, or it may not change its user");
         return;
     }
     run_alone(name, 0, |confinement| {
-        // The files that are read lie in /proc, which is a root here.
+        // The child is granted `/proc`, because the test reads files there.
         let proc = File::open("/proc").unwrap();
         confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let own = Arc::clone(confinement);
-        let (said, says) = std::sync::mpsc::channel();
+        let (send_status, statuses) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             let mut status = File::open("/proc/thread-self/status").unwrap();
             own.confine_aux_thread().unwrap();
             let mut read = String::new();
             status.read_to_string(&mut read).unwrap();
-            said.send(read).unwrap();
+            send_status.send(read).unwrap();
             let _never = wait.recv();
         });
-        let of_aux_thread = says.recv().unwrap();
+        let of_aux_thread = statuses.recv().unwrap();
         assert!(of_aux_thread.contains("Uid:\t65534\t65534\t65534\t65534"), "{of_aux_thread}");
         assert!(of_aux_thread.contains("CapPrm:\t0000000000000000"), "{of_aux_thread}");
         let root = [(proc.as_fd(), Access::ReadOnly)];
         confinement.apply(&root, memory(16), output(1 << 20), user).unwrap();
         assert_eq!(status_of_thread(&["Uid:", "Gid:", "CapEff:", "CapPrm:"]), expected);
-        assert!(status_of_thread(&["Groups:"]) == [""] || user.is_none(), "it has groups beside its own");
+        assert!(status_of_thread(&["Groups:"]) == [""] || user.is_none(), "it has supplementary groups");
         assert!(fs::read_to_string("/proc/self/environ").is_err() || user.is_none(), "it is dumpable");
         drop(done);
         thread.join().unwrap();
@@ -446,22 +450,22 @@ fn an_aux_thread_has_no_files_and_only_the_guests_system_calls() {
         let ((ready, is_ready), (go, may_go)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
         confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let (own, file) = (Arc::clone(confinement), granted.path().join("in"));
-        let (said, says) = std::sync::mpsc::channel();
+        let (send_result, results) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             own.confine_aux_thread().unwrap();
             ready.send(()).unwrap();
             let () = may_go.recv().unwrap();
-            said.send(is_denied(File::open(file)) && is_denied(File::open("/etc/passwd"))).unwrap();
+            send_result.send(is_denied(File::open(file)) && is_denied(File::open("/etc/passwd"))).unwrap();
             let () = may_go.recv().unwrap();
             call(libc::SYS_socket, [libc::AF_UNIX as usize, libc::SOCK_STREAM as usize, 0, 0, 0, 0]);
-            said.send(false).unwrap();
+            send_result.send(false).unwrap();
         });
         is_ready.recv().unwrap();
-        apply_alone(confinement, &[(root.as_fd(), Access::ReadWrite)]);
+        apply_last_step(confinement, &[(root.as_fd(), Access::ReadWrite)]);
         go.send(()).unwrap();
-        assert!(says.recv().unwrap(), "it opens files");
+        assert!(results.recv().unwrap(), "the thread can open files");
         go.send(()).unwrap();
-        let _never = says.recv();
+        let _never = results.recv();
     });
 }
 
@@ -484,12 +488,12 @@ fn a_child_ends_with_the_process_that_forked_it() {
     while !String::from_utf8_lossy(&read).contains("waiting") {
         let mut more = [0; 256];
         let length = said.read(&mut more).unwrap();
-        assert_ne!(length, 0, "the child did not come so far");
+        assert_ne!(length, 0, "the child ended before it waited");
         read.extend_from_slice(&more[..length]);
     }
     let killed = Instant::now();
     zygote.kill().unwrap();
-    // The child holds the other end as well, so that this ends with it.
+    // The child has the other end of the pipe, too, so this returns only when the child has ended.
     said.read_to_end(&mut read).unwrap();
     zygote.wait().unwrap();
     assert!(killed.elapsed() < Duration::from_secs(5));
@@ -498,7 +502,7 @@ fn a_child_ends_with_the_process_that_forked_it() {
 #[test]
 fn a_child_whose_parent_is_gone_exits_before_it_runs() {
     run_alone("a_child_whose_parent_is_gone_exits_before_it_runs", 0, |confinement| {
-        // The child of a child is not one of the process that prepared.
+        // The parent of this grandchild is not the process that prepared the confinement.
         let code = wait_for_exit_code(fork(|| {
             let refused = confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES);
             assert!(matches!(refused, Err(ConfineError::Orphaned)), "{refused:?}");
@@ -539,7 +543,7 @@ fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u6
     runtime.block_on(sandbox.execute(&artifact, permit, Input::Arguments("{}".to_owned()), &execution))
 }
 
-/// A guest of preview 1, which says `true` when all went well and traps at the first surprise.
+/// A guest of preview 1 that prints `true` on success, and traps at the first failed call.
 fn wat(body: &str) -> String {
     format!(
         r#"(module
@@ -590,7 +594,7 @@ fn wat(body: &str) -> String {
     )
 }
 
-/// Everything that preview 1 has for files, clocks, randomness and memory.
+/// Uses everything that preview 1 has for files, clocks, randomness and memory.
 const BUSY: &str = r"
     ;; a file: created, written, read, looked at, changed
     (call $ok (call $open (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 4) (i32.const 1) (i64.const 0x1fffffff) (i64.const 0) (i32.const 0) (i32.const 220)))

@@ -1,5 +1,5 @@
-//! The A2A door: `POST /a2a/rpc`, its streams, and the agent card. Every answer is checked against the schema of
-//! A2A 0.3.0 when that is there.
+//! The A2A door: `POST /a2a/rpc`, its streams, and the agent card. Every answer is checked against
+//! the schema of A2A 0.3.0, if the file with the schema is present.
 
 mod ends;
 mod lists;
@@ -21,23 +21,23 @@ use std::time::Duration;
 const OTHER: &str = "did:aeon:other:1.0:abc123";
 const MINE: &str = "did:aeon:mine:1.0:abc123";
 
-/// The schema, when it is there.
+/// The schema of A2A 0.3.0; `None` if its file is absent.
 static SCHEMA: LazyLock<Option<Value>> = LazyLock::new(|| {
     let text = std::fs::read_to_string(vectors()?.join("a2a/a2a-0.3.0.schema.json")).ok()?;
     Some(serde_json::from_str(&text).unwrap())
 });
 
-/// Checks that a value is one of a definition of the schema.
+/// Checks a value against one definition of the schema.
 pub fn valid(definition: &str, value: &Value) {
     let Some(schema) = &*SCHEMA else { return };
     let mut schema = schema.clone();
     schema["$ref"] = json!(format!("#/definitions/{definition}"));
     let validator = jsonschema::validator_for(&schema).unwrap();
     let wrong = validator.iter_errors(value).map(|error| error.to_string()).collect::<Vec<_>>();
-    assert!(wrong.is_empty(), "{value} is no {definition}: {wrong:#?}");
+    assert!(wrong.is_empty(), "{value} is no valid {definition}: {wrong:#?}");
 }
 
-/// The definition of a method's answers.
+/// The name of the schema's definition for the answers of a method.
 fn definition(method: &str) -> &'static str {
     match method {
         "message/send" => "SendMessageResponse",
@@ -115,12 +115,12 @@ impl Client {
         response["error"]["code"].as_i64().unwrap_or_else(|| panic!("{method}: {response}"))
     }
 
-    /// Sends a call, and gives the task when nothing more happens by itself.
+    /// Sends a call, and returns its task once that has ended or requires input.
     fn call(&mut self, tool: &str, arguments: Value) -> Value {
         self.result("message/send", call(tool, arguments))
     }
 
-    /// Sends a call, and gives the id of its task at once.
+    /// Sends a call, and returns the id of its task without waiting for its end.
     fn begin(&mut self, tool: &str, arguments: Value) -> String {
         let mut params = call(tool, arguments);
         params["configuration"] = json!({ "blocking": false });
@@ -131,14 +131,14 @@ impl Client {
         self.result("tasks/get", json!({ "id": task }))
     }
 
-    /// Waits until a task is somewhere.
+    /// Waits until a task has this state.
     fn until(&mut self, task: &str, state: &str) -> Value {
         eventually(&format!("the task is {state}"), || {
             Some(self.task(task)).filter(|task| task["status"]["state"] == state)
         })
     }
 
-    /// Sends a request, whose answer is not read yet.
+    /// Sends a request, and leaves reading the answer to the caller.
     fn send(&self, method: &str, params: &Value) -> TcpStream {
         let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": "s1" }).to_string();
         let token =
@@ -157,9 +157,10 @@ impl Client {
     }
 }
 
-/// Server-sent events.
+/// The server-sent events of one answer.
 struct Stream {
     reader: BufReader<TcpStream>,
+    /// True to check each event against the schema.
     checked: bool,
 }
 
@@ -218,7 +219,7 @@ fn text(words: &str) -> Value {
     json!({ "message": message(json!([{ "kind": "text", "text": words }])) })
 }
 
-/// As a message of a task.
+/// Makes the message one of an existing task.
 fn of_task(mut params: Value, task: &str) -> Value {
     params["message"]["taskId"] = json!(task);
     params
@@ -237,11 +238,12 @@ fn status_text(task: &Value) -> &str {
     task["status"]["message"]["parts"][0]["text"].as_str().unwrap_or_else(|| panic!("says nothing: {task}"))
 }
 
-/// Without limits that a test would run into.
+/// Adds rate limits that no test reaches.
 fn without_rate_limits(options: Options) -> Options {
     door(options, json!({}))
 }
 
+/// Adds the settings of the A2A door: rate limits that no test reaches, overridden by `more`.
 fn door(options: Options, more: Value) -> Options {
     let often = 1_000_000;
     let mut door =
@@ -250,18 +252,20 @@ fn door(options: Options, more: Value) -> Options {
     options.set("doors.a2a", door)
 }
 
-/// One whose governor inside allows the gate and files, and asks a person about private keys.
+/// Starts an executor whose built-in governor allows the gate and access to files, and escalates
+/// calls that contain private keys.
 fn start_governed(more: impl FnOnce(Options) -> Options) -> (Executor, Catalogue, tempfile::TempDir) {
     let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
     let options = Options::new().catalogue(&catalogue).policies(policies.path());
     (Executor::start(more(without_rate_limits(options))), catalogue, policies)
 }
 
+/// Arguments of the gate, with a path for which the governor grants `/workspace`.
 fn gate() -> Value {
     json!({ "path": "/workspace/x" })
 }
 
-/// What they say is in the transcripts.
+/// The transcripts check what the cards contain.
 #[test]
 fn the_cards_have_the_shape_of_the_schema() {
     let list = List::new();
@@ -293,7 +297,7 @@ fn a_completed_task_contains_its_artifacts() {
     assert_eq!(client.task(&id(&task)), task);
     let short = client.result("tasks/get", json!({ "id": task["id"], "historyLength": 0 }));
     assert_eq!(short.get("history"), None);
-    // By `metadata.tool`, and as a client that waits for nothing.
+    // The tool is named in `metadata.tool`, and the client does not wait for the end of the task.
     let mut named = json!({ "message": message(json!([{ "kind": "data", "data": gate() }])) });
     named["metadata"] = json!({ "tool": "gate" });
     named["configuration"] = json!({ "blocking": false });
@@ -314,7 +318,7 @@ fn a_completed_task_contains_its_artifacts() {
     assert_eq!((&last["tasks"][0]["id"], &last["hasMore"]), (&task["id"], &json!(false)));
 }
 
-/// The public compatibility kit does all of this, without an `id`.
+/// The public A2A compatibility kit sends all of these requests, without an `id`.
 #[test]
 fn a_text_message_names_no_tool_and_its_task_requires_input() {
     let (executor, ..) = start_governed(|options| options);
@@ -335,7 +339,7 @@ fn a_text_message_names_no_tool_and_its_task_requires_input() {
     assert_eq!(client.code("tasks/cancel", json!({ "id": task["id"] })), -32002);
     assert_eq!(client.code("message/send", of_task(text("again"), &id(&task))), -32602);
 
-    // It goes on: with words, and then with a call.
+    // The task continues: with a text message, and then with a call.
     let task = id(&bare("message/send", text("Hello!")));
     let more = bare("message/send", of_task(text("more"), &task));
     assert_eq!((state(&more), more["history"].as_array().unwrap().len()), ("input-required", 3), "{more}");
@@ -414,7 +418,8 @@ fn an_approver_approves_or_denies_a_call() {
     let task = agent.call("write_file", write("asked", ESCALATES));
     assert_eq!(state(&task), "input-required", "{task}");
     let task = id(&task);
-    // Words do not help, nor does the agent itself. What is asked is in the transcripts.
+    // Neither a text message nor an approval by the agent itself decides. The transcripts check the
+    // question that is asked.
     assert_eq!(agent.code("message/send", of_task(text("please"), &task)), -32602);
     assert_eq!(agent.code(ANSWER, json!({ "taskId": task, "input": text("please")["message"] })), -32602);
     let refused = agent.rpc(ANSWER, answer(&task, "approved"));
@@ -449,7 +454,7 @@ fn an_approver_approves_or_denies_a_call() {
     assert_eq!(
         approver.code("tasks/cancel", json!({ "id": canceled })),
         -32001,
-        "not an approver's to cancel"
+        "an approver may not cancel a task"
     );
     assert_eq!(state(&agent.result("tasks/cancel", json!({ "id": canceled }))), "canceled");
     assert_eq!(approver.code(ANSWER, answer(&canceled, "approved")), -32602);
@@ -458,7 +463,7 @@ fn an_approver_approves_or_denies_a_call() {
     assert_eq!((executor.file("denied"), executor.file("canceled")), (None, None));
     assert_eq!(executor.wait_for_reports(1).len(), 1);
 
-    // Through another door it is the same task.
+    // A directive through another door decides the same task.
     let elsewhere = id(&agent.call("write_file", write("elsewhere", ESCALATES)));
     let directive = json!({ "intent_id": elsewhere, "decision": "APPROVED" });
     let body =
@@ -467,7 +472,7 @@ fn an_approver_approves_or_denies_a_call() {
     let headers = [("Content-Type", "application/json"), ("Authorization", &*token)];
     assert_eq!(executor.client().post_with(&headers, body.as_bytes()).json()["result"]["accepted"], true);
     agent.until(&elsewhere, "completed");
-    // An allowed call says who allowed it.
+    // The history of an allowed call names who allowed it.
     let allowed = id(&agent.call("write_file", write("allowed", "x")));
     let history = agent.get(&format!("/a2a/tasks/{allowed}/governor/history")).json();
     assert_eq!(history["permissionDecisions"][0]["source"], "governor", "{history}");
@@ -509,10 +514,10 @@ fn a_stream_sends_the_task_and_its_updates_until_it_ends() {
         );
         assert_eq!((state(ended), &ended["final"]), ("completed", &json!(true)), "{ended}");
     }
-    // A final state is reported once.
+    // The stream of a task that has ended contains only its final state.
     let over = client.stream("tasks/resubscribe", &json!({ "id": task })).rest();
     assert_eq!((over.len(), state(&over[0])), (1, "completed"));
-    // An error is the one event of its stream: clients of these methods read nothing else.
+    // An error is sent as the only event of a stream: clients of these methods read nothing else.
     for (method, params, code) in [
         ("message/stream", call("no_tool", json!({})), -32602),
         ("message/stream", json!({}), -32602),
@@ -537,7 +542,8 @@ fn a_stream_ends_when_its_caller_is_removed() {
     let task = id(&stream.next().unwrap()["result"]);
     assert_eq!(state(&stream.next().unwrap()["result"]), "working");
     let kept = Client::with(&executor, &other).stream("tasks/resubscribe", &json!({ "id": task }));
-    // Nor is who may do something else than before, until it asks again.
+    // The same holds for a caller whose role has changed: it receives no further events until it
+    // asks again.
     let mut watched = Client::with(&executor, &operator).stream("tasks/resubscribe", &json!({ "id": task }));
     assert_eq!(state(&watched.next().unwrap()["result"]), "working");
     list.remove("mine");
@@ -566,7 +572,7 @@ fn clients_that_disconnect_or_never_read_delay_no_others() {
         .set("ceilings.max_output_bytes", 64 << 20);
     let executor = Executor::start(options);
     let mut client = Client::of(&executor);
-    // One goes away: its call runs on.
+    // A client that disconnects from its stream: the call continues.
     let mut stream = client.stream("message/stream", &call("gate", gate()));
     let gone = id(&stream.next().unwrap()["result"]);
     client.until(&gone, "working");
@@ -574,7 +580,7 @@ fn clients_that_disconnect_or_never_read_delay_no_others() {
     std::fs::write(executor.workspace().join("go"), "").unwrap();
     client.until(&gone, "completed");
     std::fs::remove_file(executor.workspace().join("go")).unwrap();
-    // One asks and does not wait for the answer.
+    // A client that disconnects before its answer: the call continues.
     let hasty = client.send("message/send", &call("gate", gate()));
     eventually("it runs", || executor.file("runs").filter(|runs| runs.len() == 2));
     drop(hasty);
@@ -584,10 +590,10 @@ fn clients_that_disconnect_or_never_read_delay_no_others() {
         (listed["tasks"][0]["status"]["state"] == "completed").then_some(())
     });
     std::fs::remove_file(executor.workspace().join("go")).unwrap();
-    // One reads nothing.
+    // A client that reads nothing.
     let stuck = client.stream("message/stream", &call("chatty", gate()));
-    // The stream or its connection, whichever notices first.
-    eventually("it is dropped", || {
+    // Either the stream or the connection is closed, whichever notices it first.
+    eventually("the unread stream is dropped", || {
         let said = executor.stderr();
         ["a stream is closed", "its answers are not read"].iter().any(|why| said.contains(why)).then_some(())
     });
@@ -611,7 +617,8 @@ fn tasks_survive_a_restart() {
     let waits = id(&client.call("write_file", write("waits", ESCALATES)));
     let runs = client.begin("gate", gate());
     eventually("it runs", || executor.file("runs"));
-    // Only its own caller will be told of this one, and others find it meanwhile, between those before and after.
+    // The caller of this task still waits for the answer. Others find the task in the list, in its
+    // place between older and newer ones.
     let _waiting = client.send("message/send", &call("gate", gate()));
     eventually("it runs too", || executor.file("runs").filter(|runs| runs.len() == 2));
     let denied = client.call("write_file", json!({ "path": "/etc/denied", "content": "x" }));
@@ -645,7 +652,7 @@ fn tasks_survive_a_restart() {
     client.until(&waits, "completed");
     assert_eq!(executor.file("waits").as_deref(), Some(ESCALATES));
     let history = client.get(&format!("/a2a/tasks/{waits}/governor/history")).json();
-    assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "escalate", "of the first process");
+    assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "escalate", "before the restart");
     assert_eq!(client.result("tasks/list", json!({}))["total"], 6);
 
     // Final tasks may be pruned, and open ones stay.
@@ -662,8 +669,8 @@ fn tasks_survive_a_restart() {
     assert_eq!(state(&client.task(&open)), "input-required");
 }
 
-/// A disk that takes its time is the moment in between: a stream that hears of an end before it is on the disk hears of
-/// one that a crash takes back.
+/// Every write to the disk is delayed. If a final event was sent before it is on the disk, a crash
+/// right after the event would lose the state that the client has been told.
 #[test]
 fn a_final_stream_event_survives_an_immediate_crash() {
     if !Path::new("/usr/bin/strace").exists() {
@@ -677,7 +684,7 @@ fn a_final_stream_event_survives_an_immediate_crash() {
     let address = slow.listens_on();
     let client = Client { http: HttpClient::connect(address), address, token: None };
     let mut stream = client.stream("message/stream", &call("write_file", write("../denied", "x")));
-    let mut next = || stream.next().expect("it goes on to its end")["result"].clone();
+    let mut next = || stream.next().expect("a further event")["result"].clone();
     let task = id(&next());
     let end = std::iter::from_fn(|| Some(next())).find(|update| update["final"] == true).unwrap();
     assert_eq!(state(&end), "rejected", "{end}");
@@ -753,22 +760,23 @@ fn invalid_requests_run_nothing() {
         params["pushNotificationConfig"] = config;
         assert_eq!(client.code(&method, params), -32003);
     }
-    executor.assert_workspace_is_empty("what is no request");
+    executor.assert_workspace_is_empty("invalid requests");
     assert_eq!(client.result("tasks/list", json!({}))["total"], 0);
-    // Arguments are looked at once the governor has approved, when there is a task.
+    // Arguments are checked after the approval of the governor, when the task exists already.
     let task =
         client.result("message/send", call("write_file", json!({ "path": "/workspace/x", "content": 7 })));
     assert_eq!(state(&task), "rejected");
     assert_eq!(task["status"]["message"]["parts"][1]["data"]["pointer"], "/arguments/content", "{task}");
     executor.assert_workspace_is_empty("arguments that break the schema");
     assert!(executor.reports().is_empty());
-    // And it goes on.
+    // A valid call still runs.
     assert_eq!(state(&client.post(&good).json()["result"]), "completed");
     let wrong = client.rpc("message/send", call("no_tool", json!({})));
     assert_eq!(wrong["error"]["data"]["pointer"], "/message/parts/0/data/tool", "{wrong}");
 }
 
-/// Everything else of the document's own shapes and codes is in the transcripts.
+/// The transcripts cover all other answers and error codes of `dialect = "acp"`, the dialect of the
+/// protocol document.
 #[test]
 fn the_stream_of_the_document_dialect_runs_to_completion() {
     let (executor, ..) = start_governed(|options| door(options, json!({ "dialect": "acp" })));
@@ -801,7 +809,7 @@ fn a_rate_limited_caller_gets_a_retry_delay() {
     assert_eq!(header(&answer, "x-ratelimit-limit"), Some(8));
     assert_eq!(header(&answer, "x-ratelimit-remaining"), Some(7));
     assert!(header(&answer, "x-ratelimit-reset") > Some(1_700_000_000));
-    // A stream is one at once.
+    // An open stream counts as a running request for `requests_at_once`.
     let stream = client.stream("message/stream", &call("gate", gate()));
     eventually("it runs", || executor.file("runs"));
     let refused = client.post(&get);
@@ -810,7 +818,7 @@ fn a_rate_limited_caller_gets_a_retry_delay() {
     std::fs::write(executor.workspace().join("go"), "").unwrap();
     assert_eq!(state(stream.rest().last().unwrap()), "completed");
     let mut answered = 2;
-    let refused = eventually("all are used up", || {
+    let refused = eventually("the requests of the hour are used up", || {
         let answer = client.post(&get);
         answered += i32::from(answer.status == 200);
         (answer.status == 429 && answered >= 8).then_some(answer)
@@ -844,13 +852,13 @@ fn a_task_is_canceled_while_its_verdict_is_pending() {
     });
     let canceled = client.result("tasks/cancel", json!({ "id": task }));
     assert_eq!(state(&canceled), "canceled", "{canceled}");
-    // Another one runs after the first verdict has come.
+    // A later call runs; when it has completed, the late verdict of the first one has come, too.
     assert_eq!(state(&client.call("write_file", write("y", "y"))), "completed");
     assert_eq!((executor.file("x"), executor.file("y").as_deref()), (None, Some("y")));
     assert_eq!(state(&client.task(&task)), "canceled");
-    // One whose caller waits meanwhile is there for others, and after a crash.
+    // A task whose caller still waits is visible to other clients, and still exists after a crash.
     let _waiting = client.send("message/send", &call("write_file", write("z", "z")));
-    let thinks = eventually("it is listed", || {
+    let pending = eventually("it is listed", || {
         let listed = client.result("tasks/list", json!({ "limit": 1 }));
         (state(&listed["tasks"][0]) == "submitted").then(|| id(&listed["tasks"][0]))
     });
@@ -858,12 +866,13 @@ fn a_task_is_canceled_while_its_verdict_is_pending() {
         let asked = governor.seen().iter().filter(|(method, _)| method == "a2g/intent").count();
         (asked == 3).then_some(())
     });
-    // The answer does not wait until the task is on disk. The task is stored once a later record is.
+    // The list does not wait until the task is on disk. Records are stored in order, so the task is
+    // on disk once a later record is.
     let after =
         executor.client().rpc("a2g/execute", &execute("list_directory", json!({ "path": "/workspace" })));
     assert_eq!(after["result"]["status"], "SUCCESS", "{after}");
     let executor = Executor::start_in(executor.kill());
-    let cut_off = Client::of(&executor).task(&thinks);
+    let cut_off = Client::of(&executor).task(&pending);
     assert_eq!(state(&cut_off), "failed", "{cut_off}");
     assert!(status_text(&cut_off).contains("send the call again"), "{cut_off}");
     assert_eq!(executor.file("z"), None);
@@ -872,10 +881,10 @@ fn a_task_is_canceled_while_its_verdict_is_pending() {
 /// Names in lower case, with their values.
 type Headers = Vec<(String, String)>;
 
-/// Somebody who is told of tasks.
+/// A webhook server that records the notifications it receives.
 pub struct Hook {
     address: SocketAddr,
-    told: Arc<Mutex<Vec<(Headers, Value)>>>,
+    received: Arc<Mutex<Vec<(Headers, Value)>>>,
 }
 
 impl Hook {
@@ -883,8 +892,8 @@ impl Hook {
     pub fn start(statuses: &'static [u16]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let (all, mut statuses) = (Arc::clone(&told), statuses.iter().copied());
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let (all, mut statuses) = (Arc::clone(&received), statuses.iter().copied());
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut reader = BufReader::new(stream.unwrap());
@@ -900,27 +909,27 @@ impl Hook {
                 let _gone = reader.get_mut().write_all(answer.as_bytes());
             }
         });
-        Self { address, told }
+        Self { address, received }
     }
 
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// At a name that the executor's resolver is told of.
+    /// Its URL, with a host name that the executor resolves by its `network.hosts`.
     pub fn url(&self) -> String {
         format!("http://hook.example:{}/told", self.address.port())
     }
 
     fn events(&self) -> Vec<Value> {
-        self.told.lock().unwrap().iter().map(|(_, body)| body.clone()).collect()
+        self.received.lock().unwrap().iter().map(|(_, body)| body.clone()).collect()
     }
 
     pub fn wait_for(&self, count: usize) -> Vec<Value> {
-        eventually("it is told", || Some(self.events()).filter(|events| events.len() >= count))
+        eventually("the webhook is called", || Some(self.events()).filter(|events| events.len() >= count))
     }
 
-    /// An executor that may tell it.
+    /// Adds the settings with which an executor may call this webhook.
     fn of(&self, options: Options) -> Options {
         door(options, json!({ "webhook_domains": ["hook.example", "private.example"] }))
             .set("network.hosts", json!({ "hook.example": ["127.0.0.1"], "private.example": ["127.0.0.1"] }))
@@ -936,7 +945,7 @@ fn webhooks_receive_the_events_they_subscribed_to() {
     assert_eq!(client.get("/.well-known/agent-card.json").json()["capabilities"]["pushNotifications"], true);
     const SET: &str = "tasks/pushNotificationConfig/set";
     let task = id(&client.result("message/send", text("Hello!")));
-    // As the document has it, and as A2A 0.3.0 has it.
+    // First with the names of the protocol document, and then with those of A2A 0.3.0.
     let config = json!({
         "id": "webhook_001", "url": hook.url(), "token": "your-bearer-token",
         "enabledEvents": ["status_change", "message", "input_required", "artifact"],
@@ -962,14 +971,14 @@ fn webhooks_receive_the_events_they_subscribed_to() {
         valid("Task", posted);
         assert_eq!(posted["id"], task);
     }
-    assert_eq!(told[2], client.task(&task), "what is posted is the task");
-    let (headers, _) = hook.told.lock().unwrap()[0].clone();
+    assert_eq!(told[2], client.task(&task), "the notification contains the whole task");
+    let (headers, _) = hook.received.lock().unwrap()[0].clone();
     for (name, value) in
         [("x-a2a-notification-token", "your-bearer-token"), ("authorization", "Bearer your-bearer-token")]
     {
         assert!(headers.contains(&(name.to_owned(), value.to_owned())), "{headers:?}");
     }
-    // With the message itself, and filtered.
+    // A webhook that is configured by the message itself, with a filter of events.
     let mut params = call("write_file", write("x", "x"));
     params["configuration"] =
         json!({ "pushNotificationConfig": { "url": hook.url(), "enabledEvents": ["artifact"] } });
@@ -1000,7 +1009,7 @@ fn webhooks_receive_the_events_they_subscribed_to() {
     client.result("message/send", params);
     assert!(executor.line_with("a notification is dropped").contains("address"));
     private.set_nonblocking(true).unwrap();
-    assert!(private.accept().is_err(), "it was connected to");
+    assert!(private.accept().is_err(), "the private address was connected to");
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! JSON Web Tokens of callers: whose are believed, about whom, for how long, and at which doors.
+//! JSON Web Tokens of callers: which issuers are trusted, for which subjects, for how long, and at
+//! which doors.
 //!
-//! The tests are an identity provider of their own, with `ring`: nothing of the executor's code says here what
-//! a token is.
+//! The tests make their tokens with `ring`, as an identity provider does, and share no code about
+//! tokens with the executor.
 
 use crate::a2a;
 use crate::callers::{List, agent, ask, assert_unusable, bearer, rpc};
@@ -31,7 +32,7 @@ const ISSUER: &str = "https://id.example";
 const DID: &str = "did:a2g:executor:1.0:tests";
 const TOOLS: &[u8] = br#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#;
 
-/// The RSA key of RFC 7515, appendix A.2, as it is written there: ring makes none.
+/// The RSA key of RFC 7515, appendix A.2, because ring generates no RSA keys.
 const RSA: &str = r#"{"kty":"RSA",
 "n":"ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ",
 "e":"AQAB",
@@ -80,7 +81,7 @@ impl Key {
         }
     }
 
-    /// The public key as its provider gives it out.
+    /// The public key as a provider publishes it.
     fn jwk(&self, kid: &str) -> Value {
         let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         match self {
@@ -106,7 +107,7 @@ impl Key {
         }
     }
 
-    /// A token with these two texts, properly signed.
+    /// A token with this header and these claims, correctly signed.
     fn token(&self, header: &str, claims: &str) -> String {
         let signed = unsigned_token(header, claims);
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(self.sign(signed.as_bytes())))
@@ -164,7 +165,7 @@ impl Provider {
         self.folder.path().join("jwks.json")
     }
 
-    /// Gives out these of its keys, and one for encryption, as providers do.
+    /// Publishes its keys for these algorithms, and one for encryption, as providers do.
     fn publish(&self, algorithms: &[&str]) {
         let keys = self.keys.iter().filter(|key| algorithms.contains(&key.algorithm()));
         let mut keys = keys.map(|key| key.jwk(key.algorithm())).collect::<Vec<_>>();
@@ -173,7 +174,7 @@ impl Provider {
         std::fs::write(self.path(), json!({ "keys": keys }).to_string()).unwrap();
     }
 
-    /// An executor that believes it, with this list.
+    /// Options of an executor that trusts this provider, with this list of callers.
     fn options(&self, list: &List) -> Options {
         let options = list.options().set("executor.did", DID);
         options.set("server.issuer", json!([{ "issuer": ISSUER, "keys": self.path() }]))
@@ -188,15 +189,15 @@ fn header(key: &Key) -> Value {
     json!({ "alg": key.algorithm(), "kid": key.algorithm(), "typ": "JWT" })
 }
 
-/// Lists somebody by whom tokens are about.
-fn about(list: &List, name: &str, subject: &str, more: &[&str]) {
+/// Adds a caller to the list who is identified by tokens about this subject.
+fn add_subject(list: &List, name: &str, subject: &str, more: &[&str]) {
     let subject = ["--jwt-issuer", ISSUER, "--jwt-subject", subject];
     let printed = list.add(name, &[&subject, more].concat());
-    assert_eq!(printed, "", "there is no token to show");
+    assert_eq!(printed, "", "no token is printed");
 }
 
-fn an_agent(list: &List, subject: &str) {
-    about(list, subject, subject, &["--role", "agent", "--agent", AGENT]);
+fn add_agent(list: &List, subject: &str) {
+    add_subject(list, subject, subject, &["--role", "agent", "--agent", AGENT]);
 }
 
 /// The status of a request with a token.
@@ -212,8 +213,8 @@ fn challenge(answer: &HttpAnswer) -> &str {
 #[test]
 fn tokens_of_each_key_type_authenticate_their_listed_subject() {
     let (provider, list) = (Provider::new(), List::new());
-    an_agent(&list, "anna");
-    about(&list, "an-operator", "auth0|otto", &["--role", "operator"]);
+    add_agent(&list, "anna");
+    add_subject(&list, "an-operator", "auth0|otto", &["--role", "operator"]);
     let executor = Executor::start(provider.options(&list).signed_only());
     let mut client = executor.client();
     for key in &provider.keys {
@@ -222,13 +223,13 @@ fn tokens_of_each_key_type_authenticate_their_listed_subject() {
         let answer = rpc(&mut client, &token, "a2g/intent", &call);
         assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{answer}");
         assert_eq!(executor.file(key.algorithm()).as_deref(), Some("x"));
-        // A list of audiences, the type of access tokens, and a key that need not be named.
+        // Also valid: a list of audiences, the type of access tokens, and a header without `kid`.
         let others = with(claims("anna"), "aud", json!(["https://other.example", DID]));
         let token =
             key.token(&json!({ "alg": key.algorithm(), "typ": "at+jwt" }).to_string(), &others.to_string());
         assert_eq!(ask(&mut client, Some(&bearer(&token)), "a2g/tools", &json!({})).status, 200);
         let metrics = client.request("GET", "/metrics", &[("Authorization", &bearer(&token))], b"");
-        assert_eq!(metrics.status, 403, "roles are the list's");
+        assert_eq!(metrics.status, 403, "roles come from the list of callers");
     }
     let operator =
         bearer(&provider.token(&with(claims("auth0|otto"), "roles", json!(["agent", "governor"]))));
@@ -238,11 +239,12 @@ fn tokens_of_each_key_type_authenticate_their_listed_subject() {
     assert_eq!(answer["error"]["data"]["blocked_by"], "caller_unauthorized", "{answer}");
 }
 
-/// A list of code names the tools that the scope of a token reaches, and asking for it needs no scope.
+/// A tool list in the form of code contains only the tools in the scope of the token. The request
+/// for the list needs no scope of its own.
 #[test]
-fn a_list_of_code_keeps_to_the_scope_of_a_token() {
+fn a_code_listing_contains_only_the_tools_in_the_scope_of_a_token() {
     let (provider, list) = (Provider::new(), List::new());
-    an_agent(&list, "anna");
+    add_agent(&list, "anna");
     let tool = |name: &str| Tool::command(name, &saying(1, "{}", 0));
     let catalogue = Catalogue::empty().add(tool("read_file")).add(tool("write_file"));
     let options = provider.options(&list).catalogue(&catalogue);
@@ -263,8 +265,8 @@ fn a_list_of_code_keeps_to_the_scope_of_a_token() {
 #[test]
 fn a_token_reaches_the_tools_of_its_scope() {
     let (provider, list) = (Provider::new(), List::new());
-    an_agent(&list, "anna");
-    about(&list, "boss", "boss", &["--role", "approver"]);
+    add_agent(&list, "anna");
+    add_subject(&list, "boss", "boss", &["--role", "approver"]);
     let executor = Executor::start(provider.options(&list).signed_only());
     let mut client = executor.client();
     let call = |token: Option<&str>, tool: &str, arguments: &Value| {
@@ -310,14 +312,15 @@ fn a_token_reaches_the_tools_of_its_scope() {
             executor.assert_workspace_is_empty(scope);
         }
     }
-    // Nor does such a token decide about calls of other tools.
+    // A token that is limited to some tools cannot decide on calls, either.
     let directive = json!({ "intent_id": intent_id(), "decision": "APPROVED" });
     for (scope, code) in [("tools:read_file", -32000), ("openid", -32602)] {
         let token = provider.token(&with(claims("boss"), "scope", json!(scope)));
         let answer = rpc(&mut client, &token, "g2a/directive", &directive);
         assert_eq!(answer["error"]["code"], code, "{scope}: {answer}");
     }
-    // A name in `Host` beside that of the target is neither checked nor repeated.
+    // If the request target contains a host, another one in the `Host` field is neither checked nor
+    // repeated.
     let url = format!("http://localhost{path}");
     let answer = client.request("GET", &url, &[("Host", "evil.example")], b"");
     assert!(!answer.text().contains("evil"), "{}", answer.text());
@@ -325,11 +328,11 @@ fn a_token_reaches_the_tools_of_its_scope() {
     assert_eq!(call(Some(&wrong), "write_file", &write("a", "x")).status, 401);
 }
 
-/// Each is refused, its caller is told no more than that, and the log says why.
+/// Each token is refused. The answer does not contain the reason, but the log does.
 #[test]
 fn unknown_credentials_are_rejected_and_logged() {
     let (provider, list) = (Provider::new(), List::new());
-    an_agent(&list, "anna");
+    add_agent(&list, "anna");
     let operator = list.add("operator", &["--role", "operator"]);
     let executor = Executor::start(provider.options(&list).signed_only());
     let [ed25519, p256, rsa] = &provider.keys;
@@ -337,12 +340,12 @@ fn unknown_credentials_are_rejected_and_logged() {
     let good = claims("anna");
     let by = |key: &Key, header: &Value, claims: &Value| key.token(&header.to_string(), &claims.to_string());
     let usual = header(ed25519);
-    let says = |member: &str, value: Value| by(ed25519, &usual, &with(good.clone(), member, value));
-    let heads = |member: &str, value: Value| by(ed25519, &with(usual.clone(), member, value), &good);
+    let with_claim = |member: &str, value: Value| by(ed25519, &usual, &with(good.clone(), member, value));
+    let with_header = |member: &str, value: Value| by(ed25519, &with(usual.clone(), member, value), &good);
     let text = good.to_string();
     let whole = by(ed25519, &usual, &good);
     let (front, signature) = whole.rsplit_once('.').unwrap();
-    // The public key as a shared secret, in each form in which somebody might take it.
+    // Uses the public key as the secret of an HMAC, in each form in which a verifier might do so.
     let confused = |key: &Key, secret: &[u8], kid: &str| {
         let signed = unsigned_token(&json!({ "alg": "HS256", "kid": kid }).to_string(), &text);
         let mac = Hmac::<Sha256>::new_from_slice(secret).unwrap().chain_update(&signed);
@@ -352,14 +355,14 @@ fn unknown_credentials_are_rejected_and_logged() {
     let raw = |part: &str| URL_SAFE_NO_PAD.decode(part).unwrap();
     let x = ed25519.jwk("")["x"].as_str().unwrap().to_owned();
     let Key::Rsa(pair) = rsa else { unreachable!("the third is RSA") };
-    let sealed = |signed: String, signature: &dyn Fn(&[u8]) -> Vec<u8>| {
+    let signed_token = |signed: String, signature: &dyn Fn(&[u8]) -> Vec<u8>| {
         let signature = URL_SAFE_NO_PAD.encode(signature(signed.as_bytes()));
         format!("{signed}.{signature}")
     };
     let rs512 = unsigned_token(&json!({ "alg": "RS256", "kid": "RS256" }).to_string(), &text);
-    let rs512 = sealed(rs512, &|signed| signed_by_rsa(pair, &RSA_PKCS1_SHA512, signed));
-    // ECDSA as X.509 writes it, not as JWS does: two integers of ASN.1.
-    let der = sealed(unsigned_token(&header(p256).to_string(), &text), &|signed| {
+    let rs512 = signed_token(rs512, &|signed| signed_by_rsa(pair, &RSA_PKCS1_SHA512, signed));
+    // An ECDSA signature in ASN.1, as in X.509, instead of the form of fixed length of JWS.
+    let der = signed_token(unsigned_token(&header(p256).to_string(), &text), &|signed| {
         let fixed = p256.sign(signed);
         let integer = |half: &[u8]| [&[2, 33, 0], half].concat();
         let both = [integer(&fixed[..32]), integer(&fixed[32..])].concat();
@@ -370,7 +373,7 @@ fn unknown_credentials_are_rejected_and_logged() {
     let long = with(good.clone(), "scope", json!("x".repeat(8000)));
     let no_end = json!({ "iss": ISSUER, "sub": "anna", "aud": DID });
     let unsigned = |header: &str| format!("{}.", unsigned_token(header, &text));
-    let named = |key: &Key, alg: &str, kid: &str| by(key, &json!({ "alg": alg, "kid": kid }), &good);
+    let with_key_name = |key: &Key, alg: &str, kid: &str| by(key, &json!({ "alg": alg, "kid": kid }), &good);
     let twice = |text: &str, member: &str| text.replacen('{', &format!(r#"{{"{member}":"x","#), 1);
     let (header_twice, claims_twice) = (twice(&usual.to_string(), "kid"), twice(&text, "sub"));
     let brought = with(usual.clone(), "jwk", stranger.jwk("EdDSA"));
@@ -387,32 +390,36 @@ fn unknown_credentials_are_rejected_and_logged() {
         ("HS256, Ed25519", confused(ed25519, &raw(&x), "EdDSA"), alg),
         ("HS256, RSA", confused(rsa, &n, "RS256"), alg),
         ("HS256, JSON", confused(rsa, as_json.as_bytes(), "RS256"), alg),
-        ("RS256 for a key of P-256", named(p256, "RS256", "ES256"), "has the key `ES256` for RS256"),
-        ("ES256 for an RSA key", named(rsa, "ES256", "RS256"), "has the key `RS256` for ES256"),
+        ("RS256 for a key of P-256", with_key_name(p256, "RS256", "ES256"), "has the key `ES256` for RS256"),
+        ("ES256 for an RSA key", with_key_name(rsa, "ES256", "RS256"), "has the key `RS256` for ES256"),
         ("RS512 under RS256", rs512, mismatch),
         ("ECDSA in ASN.1", der, mismatch),
         ("a stranger's key", by(&stranger, &usual, &good), mismatch),
         ("a stranger's key, brought along", by(&stranger, &brought, &good), mismatch),
-        ("an unknown key", heads("kid", json!("EdDSA ")), "has the key `EdDSA ` for EdDSA"),
+        ("an unknown key", with_header("kid", json!("EdDSA ")), "has the key `EdDSA ` for EdDSA"),
         ("a key by address", by(&stranger, &by_address, &good), "has the key `x`"),
-        ("another key's name", named(ed25519, "EdDSA", "ES256"), "has the key `ES256` for EdDSA"),
+        ("another key's name", with_key_name(ed25519, "EdDSA", "ES256"), "has the key `ES256` for EdDSA"),
         ("two names", ed25519.token(&header_twice, &text), "duplicate key `kid`"),
-        ("crit", heads("crit", json!(["exp"])), "`crit`: this executor supports no extension"),
-        ("another type", heads("typ", json!("JOSE")), "`typ` must be one of"),
-        ("expired", says("exp", json!(now() - 1)), "it expired at"),
+        ("crit", with_header("crit", json!(["exp"])), "`crit`: this executor supports no extension"),
+        ("another type", with_header("typ", json!("JOSE")), "`typ` must be one of"),
+        ("expired", with_claim("exp", json!(now() - 1)), "it expired at"),
         ("without an end", by(ed25519, &usual, &no_end), "`exp` is missing"),
-        ("an end as text", says("exp", json!("9999999999")), "`exp` must be an integer"),
-        ("not yet", says("nbf", json!(now() + 90)), "not valid before"),
-        ("from the future", says("iat", json!(now() + 90)), "not valid before"),
-        ("another audience", says("aud", other_did), "for another audience than `did:a2g"),
-        ("no audience", says("aud", json!([])), "for another audience"),
+        ("an end as text", with_claim("exp", json!("9999999999")), "`exp` must be an integer"),
+        ("not yet", with_claim("nbf", json!(now() + 90)), "not valid before"),
+        ("from the future", with_claim("iat", json!(now() + 90)), "not valid before"),
+        ("another audience", with_claim("aud", other_did), "for another audience than `did:a2g"),
+        ("no audience", with_claim("aud", json!([])), "for another audience"),
         (
             "another issuer",
-            says("iss", json!("https://id.example/")),
+            with_claim("iss", json!("https://id.example/")),
             "its issuer is `https://id.example/`, to which its key",
         ),
-        ("an unlisted subject", says("sub", json!("Anna")), "no caller is listed for the subject `Anna`"),
-        ("no subject", says("sub", json!("")), "no caller is listed for the subject ``"),
+        (
+            "an unlisted subject",
+            with_claim("sub", json!("Anna")),
+            "no caller is listed for the subject `Anna`",
+        ),
+        ("no subject", with_claim("sub", json!("")), "no caller is listed for the subject ``"),
         ("two subjects", ed25519.token(&usual.to_string(), &claims_twice), "duplicate key `sub`"),
         (
             "bits left over",
@@ -437,19 +444,19 @@ fn unknown_credentials_are_rejected_and_logged() {
         let line = executor.line_with(words);
         assert!(line.contains("authentication failed"), "{what}: {line}");
         assert!(WebSocketClient::upgrade(executor.address(), &[("Authorization", &bearer(token))]).is_err());
-        // Two lines for each token: the log has room for 50 at once, and for one every 20 ms from then on.
+        // Each token logs two lines. The log accepts 50 lines at once, and then one every 20 ms.
         std::thread::sleep(std::time::Duration::from_millis(40));
     }
-    executor.assert_workspace_is_empty("tokens that are not taken");
-    assert_eq!(status(&executor, &whole), 200, "the good one is");
-    // Each over HTTP and as a WebSocket.
+    executor.assert_workspace_is_empty("rejected tokens");
+    assert_eq!(status(&executor, &whole), 200, "the valid token is accepted");
+    // Each token was sent over HTTP and over a WebSocket.
     let figures = executor.client().request("GET", "/metrics", &[("Authorization", &bearer(&operator))], b"");
     let figures = Exposition::read(&figures.text());
-    for (reason, of) in
+    for (reason, tokens) in
         [("signature", 6.0), ("expired", 1.0), ("claims", 3.0), ("unlisted", 2.0), ("too_long", 1.0)]
     {
         let series = format!("a2g_refused_tokens_total{{reason=\"{reason}\"}}");
-        assert!(figures.is(&series, 2.0 * of), "{reason}: {}", figures.value(&series));
+        assert!(figures.is(&series, 2.0 * tokens), "{reason}: {}", figures.value(&series));
     }
     let log = executor.stderr();
     for (what, token, _) in &cases {
@@ -461,7 +468,7 @@ fn unknown_credentials_are_rejected_and_logged() {
 #[test]
 fn invalid_or_writable_key_files_are_refused() {
     let (provider, list) = (Provider::new(), List::new());
-    an_agent(&list, "anna");
+    add_agent(&list, "anna");
     let refused = assert_unusable;
     set_mode(&provider.path(), 0o666);
     refused(provider.options(&list), "other users may change it");
@@ -481,7 +488,7 @@ fn invalid_or_writable_key_files_are_refused() {
     }
     std::fs::remove_file(provider.path()).unwrap();
     refused(provider.options(&list), "jwks.json");
-    // One key alone, and an audience of the operator's own.
+    // A file with a single key, and an audience that the operator has configured.
     std::fs::write(provider.path(), one.to_string()).unwrap();
     let issuer = json!([{ "issuer": ISSUER, "keys": provider.path(), "audience": "tools" }]);
     let executor = Executor::start(provider.options(&list).set("server.issuer", issuer));
@@ -495,7 +502,7 @@ fn invalid_or_writable_key_files_are_refused() {
 #[test]
 fn a_subject_is_valid_only_for_its_own_issuer() {
     let (ours, theirs, list) = (Provider::new(), Provider::new(), List::new());
-    an_agent(&list, "anna");
+    add_agent(&list, "anna");
     let issuers = json!([
         { "issuer": ISSUER, "keys": ours.path() },
         { "issuer": "https://other.example", "keys": theirs.path() },
@@ -516,7 +523,7 @@ fn a_subject_is_valid_only_for_its_own_issuer() {
 #[test]
 fn tokens_of_a_removed_key_are_rejected() {
     let (provider, list) = (Provider::new(), List::new());
-    an_agent(&list, "anna");
+    add_agent(&list, "anna");
     let kept = agent(&list, "kept", AGENT);
     let mut executor = Executor::start(provider.options(&list));
     let address = executor.address();
@@ -539,11 +546,12 @@ fn tokens_of_a_removed_key_are_rejected() {
     socket.send(TOOLS);
     assert_eq!(socket.receive(), None, "it is closed without an answer");
 
-    // A file that cannot be read leaves no key in force, and nobody else out.
+    // If the file cannot be read, no key is in force. Callers without a JSON Web Token are
+    // unaffected.
     std::fs::write(provider.path(), "{").unwrap();
     executor.process().hang_up();
     executor.line_with("all JSON Web Tokens are rejected until the keys of all issuers can be read again");
-    eventually("the callers are read", || (status(&executor, &second) == 401).then_some(()));
+    eventually("the keys are no longer in force", || (status(&executor, &second) == 401).then_some(()));
     assert_eq!(status(&executor, &kept), 200);
     executor.line_with("no issuer's keys are loaded");
 
@@ -561,14 +569,14 @@ fn tokens_of_a_removed_key_are_rejected() {
 #[test]
 fn expired_tokens_are_rejected_even_on_an_open_web_socket() {
     let (provider, list) = (Provider::new(), List::new());
-    an_agent(&list, "anna");
+    add_agent(&list, "anna");
     let executor = Executor::start(provider.options(&list));
     let until = now() + 3;
     let token = bearer(&provider.token(&with(claims("anna"), "exp", json!(until))));
     let mut socket = WebSocketClient::upgrade(executor.address(), &[("Authorization", &token)]).unwrap();
     socket.send(TOOLS);
     assert!(socket.receive().unwrap().contains("write_file"));
-    let answered = eventually("it ends", || {
+    let answered = eventually("the WebSocket is closed", || {
         let before = now();
         socket.send(TOOLS);
         socket.receive().is_none().then_some(before)
@@ -583,8 +591,8 @@ fn every_door_accepts_web_tokens_as_bearer_tokens() {
     const AGENTS: [nexus::Agent; 1] =
         [nexus::Agent { id: "planner", secret: "planner-secret-0123456789abcdef-0123", key: [1; 32] }];
     let (provider, list, keys) = (Provider::new(), List::new(), nexus::Keys::of(&AGENTS));
-    about(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
-    // The recipient of this agent's messages.
+    add_subject(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
+    // The `id` is the recipient of the messages that this agent signs.
     let nexus = json!({ "key_file": keys.path(), "id": "did:a2g:executor:1.0:local" });
     let options = provider.options(&list).set("doors.nexus", nexus);
     let executor = Executor::start(options.signed_only());
@@ -630,7 +638,7 @@ fn every_door_accepts_web_tokens_as_bearer_tokens() {
 #[test]
 fn a_session_continues_with_the_token_of_its_latest_handshake() {
     let (provider, list) = (Provider::new(), List::new());
-    about(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
+    add_subject(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
     let executor = Executor::start(provider.options(&list));
     let short = provider.token(&with(claims("anna"), "exp", json!(now() + 3)));
     let long = provider.token(&claims("anna"));
@@ -648,7 +656,7 @@ fn a_session_continues_with_the_token_of_its_latest_handshake() {
 #[test]
 fn the_agent_card_declares_web_tokens_if_they_are_accepted() {
     let (provider, list) = (Provider::new(), List::new());
-    an_agent(&list, "anna");
+    add_agent(&list, "anna");
     let card = |options: Options| {
         let executor = Executor::start(options);
         executor.client().request("GET", "/.well-known/agent-card.json", &[], b"").json()

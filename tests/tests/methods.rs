@@ -1,10 +1,10 @@
-//! One conversation that calls every served method, for each transport to hold.
+//! One sequence of calls to every served method, which the tests run over each transport.
 
 use crate::harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// A way to call methods, also while others are not answered yet.
+/// A way to call methods, even while earlier calls are not answered yet.
 pub trait Transport {
     /// Sends a call.
     fn start(&mut self, method: &str, params: &Value) -> u64;
@@ -69,7 +69,7 @@ pub fn every_method_is_served(door: &mut impl Transport, workspace: &std::path::
     discovery(door);
     running(door, &file);
     cancelling(door, &file);
-    standing(door, &file);
+    policies_and_revocations(door, &file);
     escalating(door, &file);
 }
 
@@ -146,7 +146,7 @@ fn cancelling(door: &mut impl Transport, file: &dyn Fn(&str) -> Option<String>) 
     assert_eq!(door.call("a2g/status", &id).unwrap()["report"]["status"], "ABORTED");
 }
 
-fn standing(door: &mut impl Transport, file: &dyn Fn(&str) -> Option<String>) {
+fn policies_and_revocations(door: &mut impl Transport, file: &dyn Fn(&str) -> Option<String>) {
     let policy = |allowed: bool| {
         let rule = json!({ "allowed": allowed, "constraints": {} });
         json!({ "agent_did": AGENT, "version": "v", "capabilities": { "tools": { "write_file": rule, "gate": rule } } })
@@ -156,7 +156,7 @@ fn standing(door: &mut impl Transport, file: &dyn Fn(&str) -> Option<String>) {
     assert_eq!(refused["data"]["blocked_by"], "standing_policy", "{refused}");
     assert_eq!(door.call("g2a/policy", &policy(true)).unwrap()["accepted"], true);
 
-    // One intent, and then everything of the agent.
+    // Revokes one intent, and then the agent as a whole.
     let call = execute("gate", json!({ "second": true }));
     let run = door.start("a2g/execute", &call);
     eventually("the gate runs again", || file("runs").filter(|runs| runs.len() == 2));
@@ -189,12 +189,12 @@ fn escalating(door: &mut impl Transport, file: &dyn Fn(&str) -> Option<String>) 
             });
             assert_eq!(report["status"], "SUCCESS", "{report}");
         }
-        // It is resolved once.
+        // An intent can be resolved only once.
         assert_eq!(door.call("g2a/directive", &directive).unwrap_err()["code"], -32602);
     }
     assert_eq!((file("DENIED").as_deref(), file("APPROVED").as_deref()), (None, Some(ESCALATES)));
 
-    // A verdict that came with a call waits in the same way.
+    // A call that contains an ESCALATE verdict waits in the same way.
     let mut call = execute("write_file", write("later", "x"));
     call["verdict"]["verdict"] = json!("ESCALATE");
     let waits = door.call("a2g/execute", &call).unwrap_err();
@@ -213,7 +213,7 @@ impl jsonrpsee::core::traits::ToRpcParams for Params {
     }
 }
 
-/// A client of jsonrpsee, which other people's programs would use.
+/// A client of jsonrpsee, an independent implementation of JSON-RPC.
 pub struct Jsonrpsee<C> {
     runtime: tokio::runtime::Runtime,
     client: std::sync::Arc<C>,

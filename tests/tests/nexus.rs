@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The executor's own id where none is configured.
+/// The id of the executor if none is configured.
 const EXECUTOR: &str = "did:a2g:executor:1.0:local";
 
 /// The keys that one agent shares with the executor.
@@ -64,7 +64,7 @@ impl Agent {
         )
     }
 
-    /// A message with all that every message has, not yet signed.
+    /// An unsigned message with the members that all messages have.
     fn message(&self, kind: &str, more: &Value) -> Value {
         let mut message = json!({
             "id": intent_id(),
@@ -87,7 +87,7 @@ impl Agent {
         message
     }
 
-    /// Seals a payload into a message and signs it.
+    /// Adds a payload to a message in encrypted form (sealed), and signs the message.
     pub fn sealed(&self, mut message: Value, payload: &Value) -> Value {
         let iv: [u8; 12] = uuid::Uuid::new_v4().as_bytes()[..12].try_into().unwrap();
         let header = self.header(&message);
@@ -124,7 +124,7 @@ impl Agent {
         self.signed(self.message("ack", &json!({ "correlationId": of })))
     }
 
-    /// Checks the executor's signature and gives what it says, opened if it was sealed.
+    /// Checks the executor's signature, and returns the message, decrypted if it was sealed.
     pub fn read(&self, message: &Value) -> Value {
         assert_eq!(message["version"], "1.0.0", "{message}");
         assert_eq!(message["from"]["id"], EXECUTOR, "{message}");
@@ -153,7 +153,7 @@ pub fn now_ms() -> u64 {
     u64::try_from(time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1_000_000).unwrap()
 }
 
-/// The folder with the key file.
+/// A temporary folder with the key file of some agents.
 pub struct Keys(TempDir);
 
 impl Keys {
@@ -177,7 +177,7 @@ impl Keys {
         Options::new().set("doors.nexus", json!({ "key_file": self.path() }))
     }
 
-    /// With the gate beside the tools, and a policy that allows it.
+    /// Options with the gate beside the repository's tools, and with a policy that allows it.
     fn with_gate(&self) -> (Options, TempDir, crate::harness::Catalogue) {
         let (policies, catalogue) = (methods::policy_folder(&[methods::policy()]), methods::catalogue());
         (self.options().catalogue(&catalogue).policies(policies.path()), policies, catalogue)
@@ -196,7 +196,7 @@ pub fn ask(executor: &Executor, agent: Agent, message: &Value) -> Value {
     agent.read(&answer.json())
 }
 
-fn failure<'a>(answer: &'a Value, code: &str) -> &'a Value {
+fn expect_failure<'a>(answer: &'a Value, code: &str) -> &'a Value {
     assert_eq!(answer["error"]["code"], code, "{answer}");
     let error = &answer["error"];
     assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{answer}");
@@ -249,12 +249,12 @@ fn event(socket: &mut WebSocketClient, agent: Agent) -> Value {
     }
 }
 
-/// Arguments by which the governor inside grants the gate its folder.
+/// Arguments of the gate, with a path for which the governor grants `/workspace`.
 fn gate() -> Value {
     json!({ "path": "/workspace/x" })
 }
 
-fn nothing_ran(executor: &Executor, after: &str) {
+fn assert_nothing_ran(executor: &Executor, after: &str) {
     executor.assert_workspace_is_empty(after);
     assert!(executor.reports().is_empty(), "after {after}: {:?}", executor.reports());
 }
@@ -277,7 +277,7 @@ fn a_sealed_command_gets_a_sealed_answer() {
     }
 }
 
-/// Over HTTP it comes first, too: see the transcripts.
+/// The transcripts check that the acknowledgement comes first over HTTP, too.
 #[test]
 fn a_command_is_acknowledged_before_its_run_is_over() {
     let keys = Keys::new();
@@ -293,7 +293,7 @@ fn a_command_is_acknowledged_before_its_run_is_over() {
     assert_eq!(expect_success(&answer)["result"], json!({ "waited": true }));
 }
 
-/// A call of the gate whose receipt is acknowledged.
+/// A call of the gate that asks for an acknowledgement.
 fn gate_with_ack() -> Value {
     let message = PLANNER.message("command", &json!({ "action": "tool.execute", "requiresAck": true }));
     PLANNER.sealed(message, &json!({ "parameters": { "tool": "gate", "arguments": gate() } }))
@@ -304,7 +304,7 @@ fn unauthenticated_messages_run_nothing() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let good = PLANNER.execute("write_file", write("a", "x"));
-    let clear = PLANNER.message(
+    let cleartext = PLANNER.message(
         "command",
         &json!({
             "action": "tool.execute",
@@ -313,7 +313,7 @@ fn unauthenticated_messages_run_nothing() {
     );
     let mut other = good.clone();
     other["from"]["id"] = json!(OTHER.id);
-    let mut stranger = clear.clone();
+    let mut stranger = cleartext.clone();
     stranger["from"]["id"] = json!("stranger");
     let mut moved = PLANNER.execute("write_file", write("a", "x"));
     moved["encryption"] = good["encryption"].clone();
@@ -322,7 +322,7 @@ fn unauthenticated_messages_run_nothing() {
     unsigned["requiresSignature"] = json!(false);
     for (what, message) in [
         ("no signature", unsigned),
-        ("another's signature", OTHER.signed(clear.clone())),
+        ("another's signature", OTHER.signed(cleartext.clone())),
         ("another's name", other),
         ("a stranger's", PLANNER.signed(stranger)),
         ("the payload of another message", moved),
@@ -332,25 +332,25 @@ fn unauthenticated_messages_run_nothing() {
         }),
     ] {
         let answer = post_with(&mut executor.client(), &[], message.to_string().as_bytes()).json();
-        failure(&answer, "SIGNATURE_INVALID");
+        expect_failure(&answer, "SIGNATURE_INVALID");
         assert_eq!(answer["type"], "error", "{what}: {answer}");
     }
-    // For another executor.
+    // A message to another executor.
     let mut elsewhere = PLANNER.message("command", &json!({ "action": "tool.execute" }));
     elsewhere["to"]["id"] = json!("did:a2g:executor:1.0:elsewhere");
     let parameters = json!({ "parameters": { "tool": "write_file", "arguments": write("a", "x") } });
-    failure(&ask(&executor, PLANNER, &PLANNER.sealed(elsewhere, &parameters)), "NOT_FOUND");
-    // Of another time.
+    expect_failure(&ask(&executor, PLANNER, &PLANNER.sealed(elsewhere, &parameters)), "NOT_FOUND");
+    // An expired message, and one from the future.
     for (timestamp, ttl) in [(now_ms() - 10_000, 5_000), (now_ms() + 120_000, 60_000)] {
         let mut message = PLANNER.message("command", &json!({ "action": "tool.execute" }));
         (message["timestamp"], message["ttl"]) = (json!(timestamp), json!(ttl));
-        failure(&ask(&executor, PLANNER, &PLANNER.sealed(message, &parameters)), "VALIDATION_ERROR");
+        expect_failure(&ask(&executor, PLANNER, &PLANNER.sealed(message, &parameters)), "VALIDATION_ERROR");
     }
-    nothing_ran(&executor, "messages of nobody");
+    assert_nothing_ran(&executor, "unauthenticated messages");
 }
 
 #[test]
-fn a_full_signature_needs_no_seal() {
+fn a_fully_signed_command_may_be_unencrypted() {
     let keys = Keys::new();
     let door = json!({ "key_file": keys.path(), "signature_scope": "full" });
     let executor = Executor::start(Options::new().set("doors.nexus", door));
@@ -369,11 +369,11 @@ fn a_full_signature_needs_no_seal() {
     };
     let answer =
         post_with(&mut executor.client(), &[], message("read_file", "write_file").to_string().as_bytes());
-    failure(&answer.json(), "SIGNATURE_INVALID");
-    nothing_ran(&executor, "a payload that was not signed");
+    expect_failure(&answer.json(), "SIGNATURE_INVALID");
+    assert_nothing_ran(&executor, "a payload that was not signed");
     let answer = ask(&executor, PLANNER, &message("write_file", "write_file"));
     assert_eq!(expect_success(&answer)["status"], "SUCCESS");
-    assert!(answer.get("encryption").is_none(), "what was not sealed is answered in the clear");
+    assert!(answer.get("encryption").is_none(), "an unencrypted command gets an unencrypted answer");
 }
 
 #[test]
@@ -392,10 +392,10 @@ fn message_ids_and_commands_are_single_use() {
             &json!({ "parameters": { "tool": "write_file", "arguments": write("a", content) } }),
         )
     };
-    failure(&ask(&executor, PLANNER, &other("two")), "VALIDATION_ERROR");
+    expect_failure(&ask(&executor, PLANNER, &other("two")), "VALIDATION_ERROR");
     let query = PLANNER.query("get_status", "executor");
     expect_success(&ask(&executor, PLANNER, &query));
-    failure(&ask(&executor, PLANNER, &query), "VALIDATION_ERROR");
+    expect_failure(&ask(&executor, PLANNER, &query), "VALIDATION_ERROR");
     let mut reused = PLANNER.message(
         "query",
         &json!({
@@ -403,15 +403,16 @@ fn message_ids_and_commands_are_single_use() {
         }),
     );
     reused["id"] = message["id"].clone();
-    failure(&ask(&executor, PLANNER, &PLANNER.signed(reused)), "VALIDATION_ERROR");
-    // The journal knows it after a restart; what else was used is not known, and refused.
+    expect_failure(&ask(&executor, PLANNER, &PLANNER.signed(reused)), "VALIDATION_ERROR");
+    // The journal still has the command after a restart. Which other ids were used is forgotten, so
+    // other messages from before the restart are refused.
     executor.wait_for_reports(1);
     let early = PLANNER.query("get_status", "executor");
     let executor = Executor::start_in(executor.kill());
     assert_eq!(expect_success(&ask(&executor, PLANNER, &message)), &first);
-    failure(&ask(&executor, PLANNER, &other("three")), "VALIDATION_ERROR");
+    expect_failure(&ask(&executor, PLANNER, &other("three")), "VALIDATION_ERROR");
     assert_eq!(
-        failure(&ask(&executor, PLANNER, &early), "VALIDATION_ERROR")["details"]["pointer"],
+        expect_failure(&ask(&executor, PLANNER, &early), "VALIDATION_ERROR")["details"]["pointer"],
         "/timestamp"
     );
     expect_success(&ask(&executor, PLANNER, &PLANNER.query("get_status", "executor")));
@@ -423,7 +424,7 @@ fn escalated_and_cancelled_calls_have_their_status_and_code() {
     let keys = Keys::new();
     let (options, _policies, _catalogue) = keys.with_gate();
     let executor = Executor::start(options);
-    // Waits for a person, and runs once one allows it.
+    // A call that waits for a person runs once it is approved.
     let message = PLANNER.execute("write_file", write("later", ESCALATES));
     let waits = ask(&executor, PLANNER, &message);
     assert_eq!(
@@ -438,7 +439,7 @@ fn escalated_and_cancelled_calls_have_their_status_and_code() {
     result(&executor.rpc("g2a/directive", &json!({ "intent_id": id, "decision": "APPROVED" })));
     eventually("it runs", || (state(id) == "finished").then_some(()));
     assert_eq!(executor.file("later").as_deref(), Some(ESCALATES));
-    // Cancelled.
+    // A cancelled call.
     let message = PLANNER.execute("gate", gate());
     let id = message["id"].as_str().unwrap();
     let cancelled = std::thread::scope(|scope| {
@@ -449,11 +450,11 @@ fn escalated_and_cancelled_calls_have_their_status_and_code() {
         assert_eq!(expect_success(&cancel(PLANNER))["cancelled"], true);
         asked.join().unwrap()
     });
-    failure(&cancelled, "EXECUTION_FAILED");
+    expect_failure(&cancelled, "EXECUTION_FAILED");
     assert_eq!(cancelled["data"]["status"], "ABORTED");
 }
 
-/// Others are in the transcripts.
+/// The transcripts cover the other queries.
 #[test]
 fn a_sealed_query_is_answered_sealed() {
     let keys = Keys::new();
@@ -478,10 +479,10 @@ fn messages_that_nobody_waits_for_are_not_answered() {
     let mut client = executor.client();
     // Over HTTP there is nowhere to send events.
     let subscription = PLANNER.command("events.subscribe", &json!({ "events": ["finished"] }));
-    failure(&ask(&executor, PLANNER, &subscription), "VALIDATION_ERROR");
+    expect_failure(&ask(&executor, PLANNER, &subscription), "VALIDATION_ERROR");
     let mut socket = socket(&executor, &[]);
     let error = json!({ "code": "TIMEOUT", "message": "x", "retryable": true, "timestamp": 1 });
-    // Acknowledgements, responses and events are in the transcripts.
+    // The transcripts cover acknowledgements, responses and events.
     let message = PLANNER.signed(PLANNER.message("error", &json!({ "error": error })));
     let answer = post_with(&mut client, &[], message.to_string().as_bytes());
     assert_eq!((answer.status, answer.body.len()), (204, 0), "{}", answer.text());
@@ -499,7 +500,7 @@ fn messages_that_nobody_waits_for_are_not_answered() {
             assert_eq!((&ack["type"], &ack["correlationId"]), (&json!("ack"), &event["id"]));
         }
     }
-    nothing_ran(&executor, "what is no command");
+    assert_nothing_ran(&executor, "messages other than commands");
 }
 
 /// A list of callers, and the token of each.
@@ -522,35 +523,37 @@ fn a_token_may_act_for_its_own_agents_only() {
             post_with(&mut executor.client(), &[("Authorization", &shown)], message.to_string().as_bytes());
         agent.read(&answer.json())
     };
-    // A WebSocket is closed at the first message, as whoever is unknown is refused over HTTP: see the doors.
+    // Without a valid token, an HTTP request is refused, and a WebSocket is closed at its first
+    // message. `doors.rs` checks this for the other doors.
     for shown in [None, Some("Bearer x".to_owned()), Some(format!("Basic {planner}"))] {
         let headers = shown.iter().map(|shown| ("Authorization", shown.as_str())).collect::<Vec<_>>();
         let message = PLANNER.execute("write_file", write("a", "x")).to_string();
-        failure(&post_with(&mut executor.client(), &headers, message.as_bytes()).json(), "AUTH_FAILED");
+        let answer = post_with(&mut executor.client(), &headers, message.as_bytes()).json();
+        expect_failure(&answer, "AUTH_FAILED");
         let mut socket = socket(&executor, &headers);
         socket.send(message.as_bytes());
         assert_eq!((socket.receive(), socket.closed_with), (None, Some(4001)));
     }
-    // Somebody else.
+    // A token of another agent.
     let message = PLANNER.execute("write_file", write("a", "x"));
     let refused = ask(PLANNER, &other, &message);
-    assert_eq!(failure(&refused, "UNAUTHORIZED")["details"]["blockedBy"], "caller_unauthorized");
+    assert_eq!(expect_failure(&refused, "UNAUTHORIZED")["details"]["blockedBy"], "caller_unauthorized");
     let operators = OPERATOR.execute("write_file", write("a", "x"));
-    failure(&ask(OPERATOR, &operator, &operators), "UNAUTHORIZED");
-    nothing_ran(&executor, "calls in others' names");
-    // The one itself.
+    expect_failure(&ask(OPERATOR, &operator, &operators), "UNAUTHORIZED");
+    assert_nothing_ran(&executor, "calls in others' names");
+    // The token of the agent itself.
     expect_success(&ask(PLANNER, &planner, &PLANNER.execute("write_file", write("a", "x"))));
-    // An intent is its agent's, and the operator's to see.
+    // An intent is visible only to its own agent and to the operator.
     let message = PLANNER.execute("write_file", write("b", "x"));
     expect_success(&ask(PLANNER, &planner, &message));
     let id = message["id"].as_str().unwrap();
-    failure(&ask(OTHER, &other, &OTHER.query("get_status", id)), "NOT_FOUND");
+    expect_failure(&ask(OTHER, &other, &OTHER.query("get_status", id)), "NOT_FOUND");
     let cancel = OTHER.command("tool.cancel", &json!({ "intentId": id }));
     assert_eq!(expect_success(&ask(OTHER, &other, &cancel))["cancelled"], false);
     expect_success(&ask(OPERATOR, &operator, &OPERATOR.query("get_state", id)));
-    failure(&ask(PLANNER, &planner, &PLANNER.query("get_metrics", "executor")), "UNAUTHORIZED");
+    expect_failure(&ask(PLANNER, &planner, &PLANNER.query("get_metrics", "executor")), "UNAUTHORIZED");
     expect_success(&ask(OPERATOR, &operator, &OPERATOR.query("get_metrics", "executor")));
-    // Events are, too.
+    // So are its events.
     let shown = [planner, other, operator].map(|token| bearer(&token));
     let [mut planners, mut others, mut operators] =
         shown.each_ref().map(|shown| socket(&executor, &[("Authorization", shown)]));
@@ -565,13 +568,13 @@ fn a_token_may_act_for_its_own_agents_only() {
     let last = OTHER.execute("write_file", write("d", "x"));
     send(&mut others, &last);
     loop {
-        let of = event(&mut others, OTHER)["payload"]["data"]["intentId"].clone();
-        assert_ne!(of, mine["id"]);
-        if of == last["id"] {
+        let intent = event(&mut others, OTHER)["payload"]["data"]["intentId"].clone();
+        assert_ne!(intent, mine["id"]);
+        if intent == last["id"] {
             break;
         }
     }
-    // A caller that is known no longer is closed.
+    // The WebSocket of a caller that was removed from the list is closed.
     list.remove("another");
     executor.process().hang_up();
     executor.line_with("callers reloaded");
@@ -603,7 +606,7 @@ fn a_line_stream_ends_when_its_caller_is_removed() {
     let rest = lines.map_while(Result::ok).collect::<Vec<_>>();
     assert!(!rest.iter().any(|line| line.contains("\"response\"")), "{rest:?}");
     executor.line_with("a streamed answer is aborted");
-    // Of whoever is not known nothing is read: it is not even asked for.
+    // The body of an unauthenticated request is not read: it is refused without `100 Continue`.
     let held_back = "POST /nexus HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                      Expect: 100-continue\r\nContent-Length: 9\r\n\r\n";
     assert_eq!(executor.client().raw(held_back.as_bytes()).status, 401);
@@ -622,13 +625,13 @@ fn messages_are_limited_to_a_hundred_per_second() {
     let limited =
         answers.iter().filter(|answer| answer["error"]["code"] == "RATE_LIMITED").collect::<Vec<_>>();
     assert!((1..=200).contains(&limited.len()), "{}", limited.len());
-    let limited = failure(limited[0], "RATE_LIMITED");
+    let limited = expect_failure(limited[0], "RATE_LIMITED");
     assert_eq!(limited["retryable"], true);
     let wait = limited["details"]["retryAfterMs"].as_u64();
-    assert!(wait.is_some_and(|ms| (1..=10).contains(&ms)), "one more is taken every 10 ms: {limited}");
-    // Another agent has a hundred of its own.
+    assert!(wait.is_some_and(|ms| (1..=10).contains(&ms)), "a message is accepted every 10 ms: {limited}");
+    // Another agent has a limit of its own.
     expect_success(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
-    eventually("a second later", || {
+    eventually("the limit allows a message again", || {
         let answer = exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor"));
         (answer["status"] == "SUCCESS").then_some(())
     });
@@ -697,10 +700,10 @@ fn events_are_delivered_with_the_requested_guarantee() {
     );
     assert_eq!((&data["subscriptionId"], &data["sequence"]), (&once, &json!(1)));
     assert_eq!(finished["payload"]["metadata"]["contentType"], "application/json");
-    // Not acknowledged, it is sent again, with the same id.
+    // An event that is not acknowledged is sent again, with the same id.
     let again = event(&mut first, PLANNER);
     assert_eq!((&again["id"], &again["eventName"]), (&finished["id"], &json!("finished")));
-    // And over the next connection, with what happened meanwhile.
+    // It is also sent over the next connection, with the events that happened meanwhile.
     drop(first);
     let later = PLANNER.execute("write_file", write("b", "x"));
     expect_success(&ask(&executor, PLANNER, &later));
@@ -709,7 +712,7 @@ fn events_are_delivered_with_the_requested_guarantee() {
     let mut ids = Vec::new();
     while ids.len() < 2 {
         let event = event(&mut second, PLANNER);
-        assert_eq!(event["eventName"], "finished", "at-most-once has ended with its connection");
+        assert_eq!(event["eventName"], "finished", "an at-most-once subscription ends with its connection");
         if !ids.contains(&event["id"]) {
             ids.push(event["id"].clone());
         }
@@ -718,7 +721,7 @@ fn events_are_delivered_with_the_requested_guarantee() {
     for id in &ids {
         send(&mut second, &PLANNER.ack(id));
     }
-    // Acknowledged, they are gone: what comes next is new.
+    // Acknowledged events are not sent again: all that come from here on are new.
     let unsubscribe = PLANNER.command("events.unsubscribe", &json!({ "subscriptionId": once }));
     assert_eq!(expect_success(&exchange(&mut second, PLANNER, &unsubscribe))["unsubscribed"], true);
     subscribe(&mut second, PLANNER, &all, "at-least-once");
@@ -741,7 +744,7 @@ fn clients_that_disconnect_or_never_read_delay_no_others() {
     let mut silent = socket(&executor, &[]);
     subscribe(&mut silent, PLANNER, &["started", "finished"], "exactly-once");
     subscribe(&mut silent, PLANNER, &["started", "finished"], "at-most-once");
-    // It reads nothing from here on.
+    // `silent` reads nothing from here on.
     for nth in 0..40 {
         let message = OTHER.execute("write_file", write(&format!("{nth}"), "x"));
         expect_success(&ask(&executor, OTHER, &message));

@@ -1,8 +1,9 @@
-//! Properties that hold for any input of a decoder: one function for each target of `fuzz/`, which
-//! makes up the bytes, and for `corpus.rs`, which goes through those that were found.
+//! Properties that hold for any input of a decoder. There is one function for each target of
+//! `fuzz/`, which generates inputs, and `corpus.rs` calls the same functions with the stored
+//! inputs.
 //!
-//! Each compares the decoder with something that does the same in another way, so that not only a panic is
-//! a finding.
+//! Each function compares the decoder with another way to get the same result, so that it detects
+//! not only panics but also wrong results.
 
 mod a2e;
 mod jwt;
@@ -69,10 +70,10 @@ pub(crate) fn a2a(body: &[u8]) {
     assert!(!sent.message.parts.is_empty() && !sent.message.message_id.is_empty());
     let again = json!({ "jsonrpc": "2.0", "method": "message/send", "params": { "message": sent.message } });
     let Ok((_, a2a::decode::A2aRequest::Send(again))) = a2a::decode::request(&again.to_string()) else {
-        panic!("what was read is not read again: {sent:?}");
+        panic!("a decoded message is refused when it is encoded again: {sent:?}");
     };
     assert_eq!(again.message, sent.message);
-    // A call may also stand beside the message.
+    // A call may also be given beside the message, which `again` does not contain.
     if again.call.is_some() {
         assert_eq!(again.call.map(|call| call.arguments), sent.call.map(|call| call.arguments));
     }
@@ -83,24 +84,25 @@ pub(crate) fn a2a(body: &[u8]) {
 /// Small, so that both bounds are reached.
 const BOUNDS: JsonBounds = JsonBounds { max_bytes: 2048, max_depth: 16, max_tree_bytes: 1 << 20 };
 
-/// A body is accepted exactly when serde_json reads it, every string of it and every object without equal
-/// keys, and it keeps to the bounds; and then it has a frame, or a refusal that is no parse error.
+/// A body is accepted exactly if it is within the bounds and serde_json reads it, including all its
+/// strings, and no object in it has equal keys. An accepted body is decoded as JSON-RPC, or refused
+/// with an error that is no parse error.
 pub(crate) fn strict_json(body: &[u8]) {
     let accepted = strict_json::check(body, &BOUNDS);
-    assert_eq!(accepted.is_ok(), reads_in_one_way(body), "{accepted:?}");
+    assert_eq!(accepted.is_ok(), is_unambiguous_json(body), "{accepted:?}");
     let Ok(text) = accepted else { return };
     assert_eq!(text.as_bytes(), body);
     match jsonrpc::decode(text, MAX_BATCH) {
         Err(fault) => assert!(!matches!(fault, Fault::Parse(_)), "{fault:?}"),
-        Ok(RpcMessage::Single(entry)) => framed(&entry),
+        Ok(RpcMessage::Single(entry)) => check_entry(&entry),
         Ok(RpcMessage::Batch(entries)) => {
             assert!((1..=MAX_BATCH).contains(&entries.len()));
-            entries.iter().for_each(framed);
+            entries.iter().for_each(check_entry);
         }
     }
 }
 
-fn framed(entry: &jsonrpc::RequestEntry<'_>) {
+fn check_entry(entry: &jsonrpc::RequestEntry<'_>) {
     let id = match entry {
         Ok(request) => request.id.as_ref(),
         Err((id, fault)) => {
@@ -109,27 +111,27 @@ fn framed(entry: &jsonrpc::RequestEntry<'_>) {
         }
     };
     assert!(id.is_none_or(|id| id.as_json().len() <= jsonrpc::Id::MAX_BYTES));
-    // It comes back exactly as it came, whatever number it is.
+    // The answer repeats the id exactly as it was written, even if it is a number.
     let answer = jsonrpc::error(id, -32600, "no", None);
     let members = serde_json::from_str::<Members<'_>>(answer.get()).unwrap().0;
     assert_eq!(members["id"].get(), id.map_or("null", jsonrpc::Id::as_json));
 }
 
-fn reads_in_one_way(body: &[u8]) -> bool {
+fn is_unambiguous_json(body: &[u8]) -> bool {
     let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= BOUNDS.max_bytes);
     let value = text.and_then(|text| serde_json::from_str::<&RawValue>(text).ok());
-    value.is_some_and(|value| value_reads(value, BOUNDS.max_depth))
+    value.is_some_and(|value| is_unambiguous_value(value, BOUNDS.max_depth))
 }
 
-fn value_reads(value: &RawValue, levels: usize) -> bool {
+fn is_unambiguous_value(value: &RawValue, levels: usize) -> bool {
     let text = value.get();
     match text.as_bytes().first() {
         Some(b'"') => serde_json::from_str::<String>(text).is_ok(),
         Some(b'[' | b'{') if levels == 0 => false,
         Some(b'[') => serde_json::from_str::<Vec<&RawValue>>(text)
-            .is_ok_and(|values| values.iter().all(|value| value_reads(value, levels - 1))),
+            .is_ok_and(|values| values.iter().all(|value| is_unambiguous_value(value, levels - 1))),
         Some(b'{') => serde_json::from_str::<Members<'_>>(text)
-            .is_ok_and(|members| members.0.values().all(|value| value_reads(value, levels - 1))),
+            .is_ok_and(|members| members.0.values().all(|value| is_unambiguous_value(value, levels - 1))),
         // The remaining tokens are numbers and literals, whose grammar was checked with the whole text.
         _ => true,
     }
@@ -164,8 +166,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 
 // --- intents and the messages of agents ---
 
-/// Messages of callers. A decoded intent encodes to the same intent; both parts of `a2g/execute`
-/// are what is read of each alone.
+/// Messages of callers. A decoded intent encodes to the same intent. Both parts of `a2g/execute`
+/// are decoded to the same as each part alone.
 pub(crate) fn intent(body: &[u8]) {
     let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
     if let Ok(call) = decode::intent(text) {
@@ -184,13 +186,13 @@ pub(crate) fn intent(body: &[u8]) {
         let _signed = decode::context_signature(text, escape);
     }
     let _ids = (decode::intent_id(text), decode::revoke_params(text), decode::tools_params(text));
-    let _news = (decode::registration(text), decode::heartbeat(text), decode::report(text));
+    let _messages = (decode::registration(text), decode::heartbeat(text), decode::report(text));
 }
 
 // --- Genesis Nexus ---
 
-/// A message that is verified is signed over its own header, byte for byte; any other is refused. With the right
-/// signature in place of its own it is read, or refused, and never with the wrong agent's.
+/// A message is verified only with the keys of its agent, over its own header, byte for byte.
+/// Signed again with the right key, it is always verified, and its content is decoded or refused.
 pub(crate) fn nexus(body: &[u8]) {
     static KEYS: LazyLock<AgentKeys> = LazyLock::new(|| AgentKeys::new(b"secret", Some(&[7; 32])).unwrap());
     static OTHER: LazyLock<AgentKeys> = LazyLock::new(|| AgentKeys::new(b"other", Some(&[8; 32])).unwrap());
@@ -219,22 +221,22 @@ pub(crate) fn nexus(body: &[u8]) {
     let verified = envelope.verify(Some(&KEYS), SignatureScope::Header).unwrap();
     let content = verified.content(&KEYS, &JsonBounds::default());
     let clear = !verified.is_sealed() && verified.envelope().kind() == nexus::message::MessageType::Command;
-    assert!(!clear || content.is_err(), "a command in the clear");
+    assert!(!clear || content.is_err(), "an unencrypted command is accepted");
     let full = nexus::decode::envelope(&signed).unwrap().verify(Some(&KEYS), SignatureScope::Full);
-    let alone = !members.contains_key("action") && !members.contains_key("payload");
-    assert!(!alone || full.is_ok(), "both signatures are of the same text");
+    let header_only = !members.contains_key("action") && !members.contains_key("payload");
+    assert!(!header_only || full.is_ok(), "both signatures cover the same text");
 }
 
-// --- verdicts and the other words of a governor ---
+// --- verdicts and the other messages of a governor ---
 
-/// A verdict that is read is written as the same verdict, and admits only what it says: what is approved,
-/// of this intent, before it expires, and nothing beyond the manifest and the ceilings.
+/// A decoded verdict encodes to the same verdict, and admits a call only if it approves the intent
+/// of that call and has not expired.
 pub(crate) fn verdict(body: &[u8]) {
     let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
     if let Ok(verdict) = decode::verdict(text) {
         let written = encode::verdict(&verdict);
         assert_eq!(decode::verdict(written.get()).unwrap(), verdict, "{written}");
-        admits_what_it_says(verdict);
+        check_admission(verdict);
     }
     if let Ok(policy) = decode::policy(text) {
         let written = encode::policy(&policy);
@@ -243,13 +245,14 @@ pub(crate) fn verdict(body: &[u8]) {
     let _others = (decode::directive(text), decode::policy_file(text), decode::registration_result(text));
 }
 
-fn admits_what_it_says(verdict: Verdict) {
+fn check_admission(verdict: Verdict) {
     static CALL: LazyLock<Call> = LazyLock::new(|| decode::intent(&call().to_string()).unwrap());
-    static LEAVE: LazyLock<AcceptUnsigned> = LazyLock::new(|| AcceptUnsigned::from_command_line(&AUTHORITY));
-    let leave = Some(*LEAVE);
+    static ACCEPT_UNSIGNED: LazyLock<AcceptUnsigned> =
+        LazyLock::new(|| AcceptUnsigned::from_command_line(&AUTHORITY));
+    let unsigned = Some(*ACCEPT_UNSIGNED);
     let nobody = Trust::empty(AgentDid::parse(EXECUTOR).unwrap());
     let (call, authentic) =
-        VerifiedVerdict::from_call(CALL.clone(), verdict.clone(), None, &nobody, leave, now()).unwrap();
+        VerifiedVerdict::from_call(CALL.clone(), verdict.clone(), None, &nobody, unsigned, now()).unwrap();
     let admission = admit(call, authentic, now());
     let Ok(Admission::Run(admitted)) = admission else { return };
     assert!(matches!(verdict.decision, Decision::Approved | Decision::Conditional), "{verdict:?}");
@@ -260,9 +263,9 @@ fn admits_what_it_says(verdict: Verdict) {
 
 // --- scopes ---
 
-/// Two lines of patterns and one of a path. What an accepted pattern holds lies below its root, which is
-/// never `/`; what it is written as is read as the same; and a grant of both patterns grants the path
-/// exactly when both hold it.
+/// The input is two lines with a pattern each, and one with a path. An accepted pattern contains
+/// only paths in its root, which is never `/`. Its text is parsed as the same pattern. A grant of
+/// both patterns grants the path exactly if both contain it.
 pub(crate) fn scope(body: &[u8]) {
     let Ok(text) = std::str::from_utf8(body) else { return };
     let mut lines = text.splitn(3, '\n');
@@ -301,7 +304,7 @@ fn stays_below_its_root(area: &Area, path: &str) {
     assert_eq!(Area::parse(&written).as_deref(), Ok(std::slice::from_ref(area)), "{written}");
 }
 
-/// A path as the walk gives it: names alone.
+/// A path in the form that the walk uses: without empty names, `.` and `..`.
 fn path_of(text: &str) -> String {
     let names = text.split('/').filter(|name| !["", ".", ".."].contains(name));
     names.map(|name| format!("/{name}")).collect()
@@ -406,40 +409,41 @@ fn compact(key: &SigningKey, header: &[u8], payload: &[u8]) -> String {
     format!("{signed}.{signature}")
 }
 
-fn is_believed(compact: &str) -> bool {
+fn is_accepted(compact: &str) -> bool {
     let Signed { trust, call, verdict, .. } = &*SIGNED;
     let Value::Object(sent) = good_verdict() else { unreachable!("it is an object") };
     let proof = Proof { compact: compact.to_owned(), verdict: sent };
     VerifiedVerdict::from_call(call.clone(), verdict.clone(), Some(&proof), trust, None, now()).is_ok()
 }
 
-/// The first byte says what the others are: a whole proof; changes to the good one; the claims of one that
-/// the trusted key signs; or its header. Only the good one is believed, and what the key has signed that
-/// says the same.
+/// The first byte selects what the others are: a whole proof, changes to the good proof, the claims
+/// of a proof that is signed with the trusted key, or its header. Only the good proof is accepted,
+/// and one that the key has signed with equivalent content.
 pub(crate) fn proof(body: &[u8]) {
     let Signed { key, good, .. } = &*SIGNED;
     let Some((kind, rest)) = body.split_first() else { return };
     match kind % 4 {
         0 => {
             let Ok(text) = std::str::from_utf8(rest) else { return };
-            assert_eq!(is_believed(text), text == good, "{text}");
+            assert_eq!(is_accepted(text), text == good, "{text}");
         }
         1 => {
             let Ok(text) = String::from_utf8(apply_changes(good.as_bytes(), rest)) else { return };
-            assert_eq!(is_believed(&text), text == *good, "{text}");
+            assert_eq!(is_accepted(&text), text == *good, "{text}");
         }
         2 => {
             let text = compact(key, good_header().to_string().as_bytes(), rest);
-            assert!(!is_believed(&text) || says_the_same(rest), "{text}");
+            assert!(!is_accepted(&text) || says_the_same(rest), "{text}");
         }
         _ => {
             let text = compact(key, rest, good_claims().to_string().as_bytes());
-            assert!(!is_believed(&text) || names_the_key(rest), "{text}");
+            assert!(!is_accepted(&text) || names_the_key(rest), "{text}");
         }
     }
 }
 
-/// Three bytes for each change: a place, and what stands there then; the place behind the end adds one.
+/// Each change is three bytes: a position in two bytes, and the new byte there. The position after
+/// the end appends a byte.
 fn apply_changes(good: &[u8], changes: &[u8]) -> Vec<u8> {
     let mut text = good.to_vec();
     for change in changes.chunks_exact(3) {
@@ -484,9 +488,9 @@ fn names_the_key(header: &[u8]) -> bool {
         && said.as_object().is_some_and(|members| members.keys().all(known))
 }
 
-/// That there is something to be told apart from.
+/// Checks that the good proof is accepted: otherwise [`proof`] would compare nothing.
 pub(crate) fn the_good_proof_is_believed() {
-    assert!(is_believed(&SIGNED.good));
+    assert!(is_accepted(&SIGNED.good));
     assert!(says_the_same(good_claims().to_string().as_bytes()));
     assert!(names_the_key(good_header().to_string().as_bytes()));
 }

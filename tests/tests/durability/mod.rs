@@ -1,9 +1,9 @@
 //! Nothing is lost and nothing runs twice, whatever happens to the executor, its disk or its governor.
 //!
-//! A load of intents goes to an executor with a governor in a process of its own. Their tool adds one
-//! byte to a file that no other run has, so that the number of runs of an intent is the length of a
-//! file. Afterwards the books are compared: what was asked and answered, what ran, and what the
-//! governor was told.
+//! The tests send many intents to an executor, whose governor is a process of its own. The tool
+//! adds one byte to a file that only this intent has, so that the length of the file is the number
+//! of runs of the intent. Afterwards a test compares what was asked and answered, what ran, and
+//! which reports the governor received.
 
 mod clock;
 pub(crate) mod crash;
@@ -70,7 +70,7 @@ fn options(catalogue: &Catalogue, governor: &str) -> Options {
     Options::new().catalogue(catalogue).governor(governor)
 }
 
-/// A governor that lets a person decide about every intent, in so many seconds.
+/// A governor that escalates every intent, with a verdict that expires after so many seconds.
 fn escalating(seconds: i64) -> FakeGovernor {
     FakeGovernor::deciding(move |intent| {
         let manifest = json!({ "filesystem_scope": ["/workspace/**"] });
@@ -100,14 +100,14 @@ struct Load {
 }
 
 impl Load {
-    /// Sends one intent and keeps what comes back. Every seventh is one that must be refused.
+    /// Sends one intent, and stores the answer. Every seventh intent must be refused.
     fn send(&self, address: SocketAddr) -> Option<Value> {
         let nth = self.next.fetch_add(1, Ordering::SeqCst);
         let (file, refused) = (format!("{nth:06}"), nth % 7 == 3);
         let mut params = approved(intent("mark", json!({ "n": file })), &manifest());
-        // Reports go out in order for each agent, and those of different agents beside each other.
+        // Reports are sent in order for each agent, and in parallel for different agents.
         params["intent"]["agent_did"] = format!("did:aeon:tester:1.0:{}", nth % 4).into();
-        // A clock that is an hour off changes nothing about either.
+        // Both margins are so large that a clock that is an hour off makes no difference.
         params["verdict"]["expires_at"] = in_seconds(if refused { -2 * 3600 } else { 3 * 3600 }).into();
         let id = params["intent"]["intent_id"].as_str().unwrap().to_owned();
         let sent = Sent { params: params.clone(), file, refused, answers: Vec::new() };
@@ -123,7 +123,7 @@ impl Load {
         answer
     }
 
-    /// Sends from some threads until `meanwhile` is over.
+    /// Sends intents from `clients` threads until `meanwhile` has returned.
     fn during<T>(&self, clients: usize, address: SocketAddr, meanwhile: impl FnOnce() -> T) -> T {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -142,7 +142,7 @@ impl Load {
         })
     }
 
-    /// Sends everything again that has no answer, and some that has: nothing may run twice.
+    /// Sends all intents without an answer again, and some with an answer: none may run twice.
     fn send_again(&self, address: SocketAddr) {
         let again: Vec<(String, Value)> = {
             let sent = self.sent.lock().unwrap();
@@ -151,11 +151,11 @@ impl Load {
             again.map(|(_, (id, sent))| (id.clone(), sent.params.clone())).collect()
         };
         for (id, params) in again {
-            assert!(self.ask(address, &id, &params).is_some(), "an executor that runs answers");
+            assert!(self.ask(address, &id, &params).is_some(), "a running executor answers");
         }
     }
 
-    /// Compares the books. Gives how many ran.
+    /// Compares the intents, their answers, their runs and the reports. Returns the number of runs.
     fn assert_balanced(&self, home: &Home, reports: &[Value]) -> usize {
         let mut told: HashMap<&str, Vec<&Value>> = HashMap::new();
         for report in reports {
@@ -169,7 +169,7 @@ impl Load {
             assert!(runs <= 1, "{id} ran {runs} times");
             ran += runs;
             let reports = told.get(id.as_str()).map(Vec::as_slice).unwrap_or_default();
-            // A report may come twice, but never another one.
+            // A report may arrive twice, but not two different ones.
             assert!(reports.windows(2).all(|pair| pair[0] == pair[1]), "{id}: {reports:?}");
             let report = reports.first();
             if *refused {
@@ -190,11 +190,12 @@ impl Load {
                 let answered = match (answer.get("result"), answer["error"]["code"].as_i64()) {
                     (Some(result), None) => result,
                     (None, Some(-32001)) => &answer["error"]["data"]["report"],
-                    // Busy or out of room: it did not run then. Broken: only the report knows.
+                    // Busy or out of space: it did not run because of this request. Broken: only
+                    // the report says whether it ran.
                     (None, Some(-32003 | -32603)) => continue,
                     _ => panic!("{id}: {answer}"),
                 };
-                assert_eq!(Some(&answered), report, "{id} was answered otherwise than reported");
+                assert_eq!(Some(&answered), report, "the answer of {id} differs from its report");
             }
         }
         ran
@@ -206,13 +207,14 @@ fn ended_early(report: Option<&&Value>) -> bool {
     error.is_some_and(|error| error.starts_with("the process that ran the tool ended early"))
 }
 
-/// Waits until the governor has a report of everything that has ended, and gives all reports.
+/// Waits until the governor has the reports of all runs that have ended, and returns all reports.
 fn wait_until_settled(executor: &Executor, governor: &Governor) -> Vec<Value> {
     wait_until_delivered(executor);
     governor.reports()
 }
 
-/// Sends again what has no answer, compares the books and checks the chain. Gives how many ran.
+/// Sends unanswered intents again, compares everything and checks the chain. Returns the number of
+/// runs.
 fn assert_settled(executor: &Executor, load: &Load, governor: &Governor) -> usize {
     load.send_again(executor.address());
     let ran = load.assert_balanced(executor.home(), &wait_until_settled(executor, governor));
@@ -220,7 +222,7 @@ fn assert_settled(executor: &Executor, load: &Load, governor: &Governor) -> usiz
     ran
 }
 
-/// Waits until the journal has no report that its governor has not taken.
+/// Waits until the journal has no report that the governor has not acknowledged.
 fn wait_until_delivered(executor: &Executor) {
     eventually("every report is delivered", || {
         executor.home().list_journal(&["--undelivered"]).is_empty().then_some(())
@@ -234,12 +236,12 @@ pub(crate) fn assert_chain_holds(home: &Home) {
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A moment of at most so many milliseconds, another one each time.
+/// A random duration of less than so many milliseconds.
 fn moment(most: u128) -> Duration {
     Duration::from_millis(u64::try_from(uuid::Uuid::new_v4().as_u128() % most).unwrap())
 }
 
-/// A load that outlives the test's threads.
+/// An empty load, which threads can share.
 fn load() -> Arc<Load> {
     Arc::default()
 }

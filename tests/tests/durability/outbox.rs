@@ -33,7 +33,7 @@ fn reports_survive_an_absent_governor_and_a_restart() {
     for _ in 0..20 {
         load.send(executor.address());
     }
-    // Also a server that is stopped in good order leaves them in its journal.
+    // A server that is stopped in an orderly way leaves undelivered reports in its journal, too.
     let mut executor = executor;
     executor.process().stop();
     assert!(executor.stderr().contains("and wait for the next start"), "{}", executor.stderr());
@@ -51,52 +51,53 @@ fn refusal(code: i64) -> Reply {
     Reply::Body(format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{{"code":{code},"message":"no"}}}}"#))
 }
 
-/// The answer of a governor in some mood, which may accept.
-type Mood = fn(accept: &dyn Fn() -> Reply) -> Reply;
+/// A way of a governor to reply to a request. It calls `accept` for a reply that accepts.
+type Behaviour = fn(accept: &dyn Fn() -> Reply) -> Reply;
 
-/// The load goes on while the governor is in each of its moods; afterwards the books agree.
+/// The load continues while the governor changes its behaviour. At the end, the acknowledged
+/// reports match the runs.
 #[test]
 fn a_slow_failing_or_forgetful_governor_loses_no_report() {
     let (catalogue, load) = (catalogue(), load());
-    let moods: [Mood; 5] = [
+    let behaviours: [Behaviour; 5] = [
         |accept| Reply::Late(Duration::from_millis(300), Box::new(accept())),
         |_| broken(),
-        // It reads what comes, and closes the connection.
+        // The request is read, and the connection closed without an answer.
         |_| Reply::Hangup,
         |_| refusal(-32603),
         |accept| accept(),
     ];
-    let mood = Arc::new(Mutex::new(moods[4]));
-    // The acknowledged reports: only these must have arrived.
-    let taken: Arc<Mutex<Vec<Value>>> = Arc::default();
-    let (now, takes) = (Arc::clone(&mood), Arc::clone(&taken));
+    let behaviour = Arc::new(Mutex::new(behaviours[4]));
+    // The acknowledged reports, with which the journal and the files are compared.
+    let acknowledged: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let (now, acknowledges) = (Arc::clone(&behaviour), Arc::clone(&acknowledged));
     let governor = FakeGovernor::start(move |method, params| {
-        let mood = *now.lock().unwrap();
-        mood(&|| {
+        let behaviour = *now.lock().unwrap();
+        behaviour(&|| {
             if method == "a2g/report" {
-                takes.lock().unwrap().push(params.clone());
+                acknowledges.lock().unwrap().push(params.clone());
             }
             Reply::Result(json!({ "accepted": true }))
         })
     });
     let executor = Executor::start(options(&catalogue, &governor.url()));
     load.during(CLIENTS, executor.address(), || {
-        for next in moods {
-            *mood.lock().unwrap() = next;
+        for next in behaviours {
+            *behaviour.lock().unwrap() = next;
             let before = sent_reports(&governor).len();
-            eventually("it is sent reports in this mood", || {
+            eventually("reports arrive during this behaviour", || {
                 (sent_reports(&governor).len() > before).then_some(())
             });
             std::thread::sleep(Duration::from_millis(200));
         }
     });
     super::wait_until_delivered(&executor);
-    let ran = load.assert_balanced(executor.home(), &taken.lock().unwrap());
-    assert!(ran > moods.len(), "only {ran} intents ran");
+    let ran = load.assert_balanced(executor.home(), &acknowledged.lock().unwrap());
+    assert!(ran > behaviours.len(), "only {ran} intents ran");
     super::assert_chain_holds(executor.home());
 }
 
-/// The same with one that is killed, over both of its transports.
+/// The same with a governor that is killed and started again, over both of its transports.
 #[test]
 fn a_governor_killed_under_load_loses_no_report() {
     for url in [Server::http_url, Server::web_socket_url] {
@@ -125,7 +126,7 @@ fn a_report_is_resent_until_it_is_acknowledged() {
     let counted = Arc::clone(&tries);
     let governor = FakeGovernor::start(move |method, _| {
         if method != "a2g/report" {
-            // What else it is told, it need not answer in any form.
+            // The answers to other methods may have any form.
             return Reply::Result(json!("welcome"));
         }
         match counted.fetch_add(1, Ordering::SeqCst) {
@@ -139,12 +140,12 @@ fn a_report_is_resent_until_it_is_acknowledged() {
     let executor = Executor::start(options(&catalogue, &governor.url()));
     let call = mark(0);
     let answer = executor.rpc("a2g/execute", &call);
-    eventually("it is taken", || (sent_reports(&governor).len() == 5).then_some(()));
+    eventually("the report is acknowledged", || (sent_reports(&governor).len() == 5).then_some(()));
     assert!(sent_reports(&governor).iter().all(|report| report == result(&answer)));
     std::thread::sleep(Duration::from_millis(500));
     let executor = Executor::start_in(executor.kill());
     executor.rpc("a2g/execute", &mark(1));
-    eventually("the next one is taken", || (sent_reports(&governor).len() >= 6).then_some(()));
+    eventually("the next report is acknowledged", || (sent_reports(&governor).len() >= 6).then_some(()));
     let last: Vec<Value> = sent_reports(&governor).split_off(5);
     assert!(last.iter().all(|report| report["intent_id"] != id_of(&call)), "{last:?}");
 }
@@ -152,11 +153,11 @@ fn a_report_is_resent_until_it_is_acknowledged() {
 #[test]
 fn reports_arrive_in_order_and_a_refused_one_delays_others_briefly() {
     let catalogue = catalogue();
-    let poison = Arc::new(Mutex::new(String::new()));
-    let refused = Arc::clone(&poison);
+    let refused_intent = Arc::new(Mutex::new(String::new()));
+    let to_refuse = Arc::clone(&refused_intent);
     let governor = FakeGovernor::start(move |method, params| {
-        let of = params["intent_id"].as_str().unwrap_or_default();
-        if method == "a2g/report" && of == *refused.lock().unwrap() {
+        let intent = params["intent_id"].as_str().unwrap_or_default();
+        if method == "a2g/report" && intent == *to_refuse.lock().unwrap() {
             return refusal(-32600);
         }
         Reply::Result(json!({ "accepted": true }))
@@ -169,30 +170,30 @@ fn reports_arrive_in_order_and_a_refused_one_delays_others_briefly() {
             call
         })
         .collect();
-    *poison.lock().unwrap() = id_of(&calls[3]);
+    *refused_intent.lock().unwrap() = id_of(&calls[3]);
     for call in &calls {
         result(&executor.rpc("a2g/execute", call));
     }
-    let poisoned = id_of(&calls[3]);
-    let is_poisoned = |report: &Value| report["intent_id"] == poisoned;
+    let refused = id_of(&calls[3]);
+    let is_refused = |report: &Value| report["intent_id"] == refused;
     let accepted = || {
         let mut accepted: HashMap<String, Vec<Value>> = HashMap::new();
-        for report in sent_reports(&governor).into_iter().filter(|report| !is_poisoned(report)) {
+        for report in sent_reports(&governor).into_iter().filter(|report| !is_refused(report)) {
             let agent = report["agent_did"].as_str().unwrap().to_owned();
             accepted.entry(agent).or_default().push(report["intent_id"].clone());
         }
         accepted
     };
-    eventually("all the others are there", || {
+    eventually("all other reports have arrived", || {
         (accepted().values().map(Vec::len).sum::<usize>() == calls.len() - 1).then_some(())
     });
     for (agent, intents) in accepted() {
-        let of = calls.iter().map(|call| &call["intent"]).filter(|intent| intent["agent_did"] == *agent);
-        let of = of.filter(|intent| !is_poisoned(intent)).map(|intent| intent["intent_id"].clone());
-        assert_eq!(intents, of.collect::<Vec<_>>());
+        let sent = calls.iter().map(|call| &call["intent"]).filter(|intent| intent["agent_did"] == *agent);
+        let sent = sent.filter(|intent| !is_refused(intent)).map(|intent| intent["intent_id"].clone());
+        assert_eq!(intents, sent.collect::<Vec<_>>());
     }
-    // It is still tried.
-    let tried = || sent_reports(&governor).iter().filter(|report| is_poisoned(report)).count();
+    // The executor still tries to deliver the refused report.
+    let tried = || sent_reports(&governor).iter().filter(|report| is_refused(report)).count();
     let before = tried();
     eventually("it is tried again", || (tried() > before).then_some(()));
 }
@@ -230,7 +231,7 @@ fn an_escalated_intent_stays_pending_across_a_restart() {
     let id = json!({ "intent_id": call["intent_id"] });
     let state = |executor: &Executor| executor.rpc("a2g/status", &id)["result"]["state"].clone();
     assert_eq!(state(&executor), "escalated");
-    // It asks nobody again, and runs once when it is approved.
+    // The governor is not asked again, and the intent runs once when it is approved.
     assert_eq!(result(&executor.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
     assert_eq!(governor.seen().iter().filter(|(method, _)| method == "a2g/intent").count(), 2);
     let directive = |id: &Value, decision: &str| json!({ "intent_id": id, "decision": decision });
@@ -245,7 +246,7 @@ fn an_escalated_intent_stays_pending_across_a_restart() {
     assert!(executor.file("000001").is_none());
 }
 
-/// Stored checkpoints of heartbeats prove later whether the journal has the same history.
+/// With the stored checkpoints of heartbeats, `journal verify` later checks the same history.
 #[test]
 fn heartbeats_contain_a_signed_journal_checkpoint() {
     let (catalogue, folder) = (catalogue(), tempfile::tempdir().unwrap());
@@ -302,7 +303,7 @@ fn the_bundled_governor_stores_a_repeated_report_once() {
         governor.restart();
     }
     assert_eq!(governor.reports(), intents.each_ref().map(|intent| report(intent, "SUCCESS")));
-    // A report that says something else about an intent is not taken for a repeat.
+    // A different report of the same intent is not treated as a repetition.
     result(&governor.rpc("a2g/report", &report(&intents[0], "FAILURE")));
     assert_eq!(governor.reports_of(&intents[0]).len(), 2);
 }
@@ -321,7 +322,8 @@ fn the_bundled_governor_acknowledges_only_stored_reports() {
     let mut client = HttpClient::to_governor(governor.listens_on());
     let report = report(&intent_id(), "SUCCESS");
     let answers = [(); 2].map(|()| client.rpc("a2g/report", &report));
-    // A strace that is killed leaves the governor behind, with the output of this test in its hands.
+    // Killing strace alone would leave the governor running, with the output pipes of this test
+    // open.
     governor.kill_children();
     governor.wait_for_exit();
     error(&answers[0], -32603);
@@ -329,8 +331,8 @@ fn the_bundled_governor_acknowledges_only_stored_reports() {
     governor.line_with("could not be recorded");
 }
 
-/// A report that was sent and not acknowledged comes again after a kill, and is the same to the byte: whoever keeps
-/// what came knows a repeat.
+/// A report that was sent and not acknowledged is sent again after a kill, with the same JSON, so
+/// that the governor can detect the repetition.
 #[test]
 fn a_report_resent_after_a_kill_is_identical() {
     let catalogue = catalogue();

@@ -1,4 +1,4 @@
-//! `a2g-executor serve` in a place of its own.
+//! `a2g-executor serve` in a temporary folder of its own.
 
 use super::{Catalogue, HttpClient, Process, Server, WebSocketClient, cache, program, tools};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ pub fn isolation() -> String {
 /// Options of an executor under test.
 ///
 /// By default: a free port of loopback, the tools of the repository, `/workspace` in a folder of
-/// its own as the only scope, the governor inside with its built-in policy, reports in a file, and
+/// its own as the only scope, the built-in governor with its default policy, reports in a file, and
 /// `--insecure-accept-unsigned`, so that `a2g/execute` runs.
 pub struct Options {
     config: Value,
@@ -46,7 +46,7 @@ impl Options {
         self
     }
 
-    /// One key of the configuration as it is so far, null when it is not set.
+    /// The current value of one key of the configuration, null if it is not set.
     pub fn get(&self, key: &str) -> &Value {
         let (table, key) = key.split_once('.').expect("table.key");
         &self.config[table][key]
@@ -62,7 +62,7 @@ impl Options {
         self.set("governor.url", url)
     }
 
-    /// Lets the governor inside decide by the policies of this folder.
+    /// Lets the built-in governor decide by the policies of this folder.
     pub fn policies(self, folder: &Path) -> Self {
         self.set("governor.policies", json!(folder))
     }
@@ -115,7 +115,7 @@ impl Home {
         self.folder.path().join("workspace")
     }
 
-    /// The folder that the others are in.
+    /// The folder that contains all the others.
     pub fn folder(&self) -> PathBuf {
         self.folder.path().to_owned()
     }
@@ -125,7 +125,7 @@ impl Home {
         self.folder.path().join("tmp")
     }
 
-    /// The reports that the governor inside keeps.
+    /// The file in which the built-in governor stores reports.
     pub fn reports(&self) -> PathBuf {
         self.folder.path().join("reports.ndjson")
     }
@@ -201,18 +201,18 @@ impl std::ops::Deref for Executor {
 }
 
 impl Executor {
-    /// Starts one and waits until it listens.
+    /// Starts an executor, and waits until it listens.
     pub fn start(options: Options) -> Self {
         Self::start_in(Home::new(options))
     }
 
-    /// Starts one where another has been, and waits until it listens.
+    /// Starts an executor in the folders of an earlier one, and waits until it listens.
     pub fn start_in(home: Home) -> Self {
         let process = Process::spawn("executor", &mut home.command());
         Self::serving(process, home)
     }
 
-    /// Starts one at an address, and waits until it answers there, whatever it says.
+    /// Starts an executor at an address, and waits only until it accepts connections there.
     pub fn start_at(address: SocketAddr, options: Options) -> Self {
         let home = Home::new(options.argument("--listen").argument(&address.to_string()));
         let process = Process::spawn("executor", &mut home.command());
@@ -220,7 +220,8 @@ impl Executor {
         Self { server: Server { process, address }, home }
     }
 
-    /// Starts one as the last arguments of another command.
+    /// Starts an executor through another command, such as a tracer, which is given the command
+    /// line of the executor as its last arguments.
     pub fn start_under(command: &[&str], options: Options) -> Self {
         let home = Home::new(options);
         let plain = home.command();
@@ -236,7 +237,7 @@ impl Executor {
         Self { server: Server { process, address }, home }
     }
 
-    /// Kills it, and gives its folders as they are.
+    /// Kills the executor, and returns its folders unchanged.
     pub fn kill(mut self) -> Home {
         self.server.process.kill();
         self.home
@@ -272,7 +273,7 @@ impl Executor {
         &self.home
     }
 
-    /// A file of the workspace, when it is there.
+    /// The content of a file of the workspace, if it exists.
     pub fn file(&self, name: &str) -> Option<String> {
         std::fs::read_to_string(self.workspace().join(name)).ok()
     }
@@ -282,7 +283,7 @@ impl Executor {
         self.file("runs").map_or(0, |runs| runs.len())
     }
 
-    /// Waits until the gate has been run so often.
+    /// Waits until the gate has been run this many times.
     pub fn wait_at_the_gate(&self, runs: usize) {
         super::eventually("the gate runs", || (self.runs_of_the_gate() >= runs).then_some(()));
     }
@@ -292,20 +293,20 @@ impl Executor {
         std::fs::write(self.workspace().join("go"), "").expect("a file");
     }
 
-    /// Shows that no guest has written anything.
+    /// Asserts that no guest has written anything.
     pub fn assert_workspace_is_empty(&self, after: &str) {
         let found: Vec<_> = std::fs::read_dir(self.workspace()).unwrap().map(|e| e.unwrap().path()).collect();
         assert!(found.is_empty(), "after {after}, something ran: {found:?}");
     }
 
-    /// The reports that the governor inside has so far.
+    /// The reports that the built-in governor has so far.
     pub fn reports(&self) -> Vec<Value> {
         let reports = super::governor::read_reports(&self.home.reports());
         reports.iter().for_each(super::published::check_report);
         reports
     }
 
-    /// Waits for `count` reports of the governor inside.
+    /// Waits until the built-in governor has `count` reports.
     pub fn wait_for_reports(&self, count: usize) -> Vec<Value> {
         super::eventually(&format!("{count} reports"), || {
             Some(self.reports()).filter(|reports| reports.len() >= count)

@@ -26,28 +26,29 @@ pub enum Reply {
     Raw(Vec<u8>),
     /// Nothing: the connection is closed.
     Hangup,
-    /// Nothing for so long, and then a reply.
+    /// The reply, after this delay.
     Late(Duration, Box<Reply>),
 }
 
 type Decide = dyn Fn(&str, &Value) -> Reply + Send + Sync;
 
-/// The state that its connections share.
+/// The state that the connections of a fake governor share.
 struct Shared {
     decide: Box<Decide>,
     sockets: AtomicUsize,
-    /// Each request as it came.
+    /// All requests, in order of arrival.
     seen: Mutex<Vec<Value>>,
 }
 
-/// A running one.
+/// A running fake governor.
 pub struct FakeGovernor {
     listener: Listener,
     shared: Arc<Shared>,
 }
 
 impl FakeGovernor {
-    /// Starts one that answers method and params by `decide`. Over a WebSocket each request has a thread of its own.
+    /// Starts one that answers a method with its params by `decide`. Over a WebSocket, each request
+    /// is answered on a thread of its own.
     pub fn start(decide: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> Self {
         let shared = Arc::new(Shared {
             decide: Box::new(decide),
@@ -76,7 +77,7 @@ impl FakeGovernor {
         format!("ws://{}/jsonrpc", self.listener.address)
     }
 
-    /// The requests so far, as they came.
+    /// All requests so far, in order of arrival.
     pub fn requests(&self) -> Vec<Value> {
         self.shared.seen.lock().unwrap().clone()
     }
@@ -96,14 +97,14 @@ impl FakeGovernor {
         self.requests().into_iter().map(named).collect()
     }
 
-    /// WebSockets that there were.
+    /// The number of WebSockets that were opened so far.
     pub fn sockets(&self) -> usize {
         self.shared.sockets.load(Ordering::SeqCst)
     }
 }
 
 impl Shared {
-    /// The answer to a request, with its id.
+    /// The reply to a request, and the id of the request.
     fn reply(&self, body: &[u8]) -> (Reply, Value) {
         let request: Value = serde_json::from_slice(body).expect("a request");
         self.seen.lock().unwrap().push(request.clone());
@@ -127,7 +128,7 @@ fn converse(stream: TcpStream, shared: &Arc<Shared>) {
     }
 }
 
-/// Goes on as a WebSocket (RFC 6455).
+/// Upgrades the connection to a WebSocket (RFC 6455), and serves it.
 fn upgrade(mut reader: BufReader<TcpStream>, key: &str, shared: &Arc<Shared>) {
     let salted = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
     let accept = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, salted.as_bytes());

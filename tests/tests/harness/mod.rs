@@ -6,10 +6,10 @@
 //! FakeGovernor::start(|method, params| …)  answers what a real one never would
 //! Catalogue::with_tools().add(Tool::command("name", WAT))
 //! ```
-//! Nothing here sleeps to let something happen: whoever waits asks again until a generous deadline,
-//! and a process that was started is killed and reaped when its value is dropped.
+//! Nothing here waits for a fixed time: every wait polls for its condition, until a generous
+//! deadline. A process that was started is killed and reaped when its value is dropped.
 
-#![allow(dead_code, unused_imports, reason = "a harness offers more than each state of the tests uses")]
+#![allow(dead_code, unused_imports, reason = "the harness may offer more than the tests use")]
 
 mod a2e;
 mod binary;
@@ -58,7 +58,7 @@ use std::time::{Duration, Instant};
 /// machine may be busy.
 pub const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A TLS server for these names, and its certificate in PEM, which nobody else has signed.
+/// The configuration of a TLS server for these names, and its self-signed certificate in PEM.
 pub fn tls_config(names: &[&str]) -> (Arc<rustls::ServerConfig>, String) {
     let names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
@@ -73,14 +73,14 @@ pub fn tls_config(names: &[&str]) -> (Arc<rustls::ServerConfig>, String) {
     (Arc::new(config), made.cert.pem())
 }
 
-/// A server of a test's own on loopback, which ends with its value.
+/// A server on loopback for one test, which stops when the value is dropped.
 pub struct Listener {
     pub address: SocketAddr,
     stopped: Arc<AtomicBool>,
 }
 
 impl Listener {
-    /// Does this with each connection, on a thread of its own.
+    /// Starts a server that runs `converse` for each connection, on a thread of its own.
     pub fn start(converse: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -104,12 +104,12 @@ impl Drop for Listener {
     }
 }
 
-/// Names the running test as one that is left out, and why.
+/// Reports on standard error that the running test is skipped, and why.
 pub fn print_skipped(why: &str) {
     say("skipped", why);
 }
 
-/// Has a test that fails say why when it does, and not only when all the others are over.
+/// Makes a failing test print its error at once, and not only after the end of all tests.
 fn fails_aloud() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -123,11 +123,12 @@ fn fails_aloud() {
 
 fn say(what: &str, why: &str) {
     let test = std::thread::current().name().unwrap_or("a thread of a test").to_owned();
-    // Not `eprintln!`, which a test keeps to itself until the end.
+    // Not `eprintln!`, whose output is captured until the end of all tests.
     let _nowhere_to_say_it = writeln!(std::io::stderr(), "{what} {test}: {why}");
 }
 
-/// Sets it at the end of a block, however that ends: whoever waits for it would go on for ever.
+/// Sets the flag at the end of a block, even after a panic: threads that wait for it would never
+/// end.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -136,7 +137,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Asks again until there is an answer.
+/// Calls `ask` until it returns a value; panics after [`TIMEOUT`].
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {

@@ -1,4 +1,4 @@
-//! A child process whose standard error is kept, and which never outlives its value.
+//! A child process whose standard error is captured, and which is killed when its value is dropped.
 
 use super::{TIMEOUT, eventually, fails_aloud};
 use std::io::{BufRead, BufReader};
@@ -8,6 +8,7 @@ use std::time::Instant;
 
 #[derive(Default)]
 struct Captured {
+    /// The text so far, and whether the stream has ended.
     text: Mutex<(String, bool)>,
     grown: Condvar,
 }
@@ -56,10 +57,10 @@ impl Process {
         self.captured.text.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    /// Waits until nothing more can be written to standard error, and gives all of it.
+    /// Waits until standard error is closed, and returns all that was written to it.
     pub fn whole_stderr(&self) -> String {
         let name = self.name;
-        eventually(&format!("the {name} says no more"), || {
+        eventually(&format!("standard error of the {name} is closed"), || {
             let text = self.captured.text.lock().unwrap();
             text.1.then(|| text.0.clone())
         })
@@ -81,20 +82,20 @@ impl Process {
         }
     }
 
-    /// The address in the line in which it says where it listens.
+    /// Waits for the line that names the address on which it listens, and returns the address.
     pub fn listens_on(&self) -> std::net::SocketAddr {
         let line = self.line_with("listens on http");
         let rest = line.split("://").nth(1).expect("an address");
         rest.split('/').next().expect("an address").parse().expect("an address")
     }
 
-    /// As [`Self::listens_on`], once all of its tools can be called as well.
+    /// As [`Self::listens_on`], but waits until all of its tools can be called, too.
     pub fn serves_on(&self) -> std::net::SocketAddr {
         self.line_with("all tools are prepared");
         self.listens_on()
     }
 
-    /// As [`Self::listens_on`], or nothing when it ends before.
+    /// As [`Self::listens_on`], or `None` if it ends before it listens.
     pub fn listens_on_unless_it_ends(&mut self) -> Option<std::net::SocketAddr> {
         eventually("it listens or ends", || {
             let listens = self.stderr().contains("listens on http");
@@ -113,13 +114,13 @@ impl Process {
         self.signal(rustix::process::Signal::TERM);
     }
 
-    /// Stops it in good order.
+    /// Asks it to stop, and checks that it exits with 0.
     pub fn stop(&mut self) {
         self.terminate();
         assert_eq!(self.wait_for_exit().code(), Some(0), "{}", self.stderr());
     }
 
-    /// Asks it to read its files again.
+    /// Asks it to read its files again (SIGHUP).
     pub fn hang_up(&self) {
         self.signal(rustix::process::Signal::HUP);
     }
@@ -144,7 +145,7 @@ impl Process {
         })
     }
 
-    /// Ends the children of its first thread at once, such as the program that a tracer runs.
+    /// Kills the children of its first thread, such as the program that a tracer runs.
     pub fn kill_children(&self) {
         let id = self.child.id();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
@@ -155,7 +156,7 @@ impl Process {
         }
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills it, which has the effect of a crash.
     pub fn kill(&mut self) {
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
@@ -214,14 +215,14 @@ impl Drop for Process {
     }
 }
 
-/// The processes whose parent is `parent`, without those that are gone and only not reaped.
+/// The processes whose parent is `parent`, without zombies.
 pub fn children_of(parent: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| parent_of(*pid).is_some_and(|of| of == parent)).collect()
 }
 
-/// The parent of a process that lives.
+/// The parent of a process; `None` if the process has ended, even if it is not reaped.
 pub fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

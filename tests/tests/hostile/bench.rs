@@ -1,9 +1,10 @@
-//! An executor whose catalogue is full of hostile guests, and what a call to one of them came to.
+//! An executor with hostile guests as its tools, and the results of calls to them.
 //!
-//! Beside each call a harmless tool runs and `/health` is asked; when a bench is dropped, it shows that
-//! there was one report for each run, that nothing outside the scope has changed and that nothing is
-//! left (`side.rs`). No test has to ask for that. One that cannot have it says so in a word
-//! (`undisturbed`, `change_outside`, `killed`).
+//! During each call a harmless tool runs, too, and `/health` is requested. A bench that is dropped
+//! checks that there was one report for each run, that nothing outside the scope has changed, and
+//! that no process, descriptor or file is left over (`side.rs`). All tests get these checks by
+//! default. A test that cannot have one of them calls `undisturbed`, `change_outside` or
+//! `mark_killed`.
 
 use super::guest::Guest;
 use super::side::{Health, IdleResources, ReportAccounting, UngrantedFiles};
@@ -26,21 +27,22 @@ pub(super) struct Bench {
     health: Option<Health>,
     /// None until the first run has opened what stays open.
     idle: Option<IdleResources>,
-    /// True to run the harmless tool beside a call.
+    /// True while the harmless tool runs beside a call.
     is_accompanied: AtomicBool,
+    /// True to run the harmless tool beside calls.
     is_disturbed: bool,
     is_killed: AtomicBool,
     /// The file grants, each with the number of folders that inline runs keep open for it.
     grants: Mutex<BTreeMap<String, usize>>,
     is_inline: bool,
-    /// The most memory that the server has had, in KiB, as far as it was remembered.
+    /// The highest peak of the memory of the server that was noted so far, in KiB.
     peak_kib: AtomicU64,
 }
 
 /// The harmless tool of every bench: it answers `[7]`.
 pub(super) const HARMLESS: &str = "harmless";
 
-/// In whose name it runs beside a call, so that no test's standing policy binds it.
+/// The agent of the harmless tool, to which the standing policies of the tests do not apply.
 const NEIGHBOUR: &str = "did:aeon:neighbour:1.0:abc123";
 
 /// Default number of pre-forked processes.
@@ -108,7 +110,8 @@ impl Bench {
             is_inline: forked.is_none(),
             peak_kib: AtomicU64::new(0),
         };
-        // The first run opens what stays open. What the test prepares after it is no guest's doing.
+        // The first run opens the descriptors that stay open. Files that the test prepares after it
+        // do not count as changed by a guest.
         bench.assert_harmless("a start");
         bench.outside.forget();
         bench.idle = Some(IdleResources::before(process, &bench.executor.home().temporary(), processes));
@@ -116,8 +119,8 @@ impl Bench {
         bench
     }
 
-    /// The harmless tool runs after the whole case, and not beside each of its calls: for tests that
-    /// measure time exactly, or that count, stop or kill whatever runs.
+    /// Runs the harmless tool only at the end of the test, and not beside each call: for tests that
+    /// measure time exactly, or that count, stop or kill all running processes.
     pub(super) fn undisturbed(mut self) -> Self {
         self.is_disturbed = false;
         self
@@ -132,7 +135,8 @@ impl Bench {
         changed
     }
 
-    /// The test has killed the server, so that nobody can be asked any more.
+    /// Notes that the test has killed the server, so that the checks at the end send no requests to
+    /// it.
     pub(super) fn mark_killed(&self) {
         self.is_killed.store(true, Ordering::SeqCst);
     }
@@ -144,9 +148,10 @@ impl Bench {
 
     fn finish(&mut self) {
         if !self.is_killed.load(Ordering::SeqCst) {
-            // With the report of this one nothing more of the others is on its way.
+            // Once the report of this call has arrived, no report of an earlier call is still to
+            // come.
             self.assert_harmless("the whole case");
-            let slowest = self.health.take().expect("a bench ends once").finish();
+            let slowest = self.health.take().expect("a bench finishes only once").finish();
             self.note_peak();
             note_figures(self.peak_kib.load(Ordering::SeqCst), slowest);
             self.books.assert_balanced();
@@ -197,7 +202,7 @@ impl Bench {
         crate::harness::result(&cancelled)["cancelled"] == true
     }
 
-    /// Shows that the executor goes on: `/health` answers, and the harmless tool runs.
+    /// Checks that the executor still works: `/health` answers, and the harmless tool runs.
     pub(super) fn assert_well(&self, after: &str) {
         let health = self.executor.client().request("GET", "/health", &[], b"");
         assert_eq!(health.status, 200, "{after}");
@@ -210,7 +215,7 @@ impl Bench {
         self.executor.status(name)
     }
 
-    /// Remembers the most memory that the server has had, which a reset forgets.
+    /// Notes the peak of the memory of the server, before a reset of the peak or at the end.
     fn note_peak(&self) {
         self.peak_kib.fetch_max(self.status("VmHWM"), Ordering::SeqCst);
     }
@@ -220,7 +225,7 @@ impl Bench {
         std::fs::read_dir(format!("/proc/{}/fd", self.process)).expect("it runs").count()
     }
 
-    /// The most memory that the server has had since this was last asked, in MB.
+    /// By how much the memory of the server grew at its peak during `work`, in MB.
     pub(super) fn peak_since(&self, work: impl FnOnce()) -> u64 {
         self.note_peak();
         let reset = format!("/proc/{}/clear_refs", self.process);
@@ -246,7 +251,7 @@ impl Drop for Bench {
     }
 }
 
-/// A call, in the making.
+/// A call that is being prepared.
 pub(super) struct Call<'a> {
     bench: &'a Bench,
     tool: String,
@@ -276,18 +281,18 @@ impl Call<'_> {
         self
     }
 
-    /// With these arguments.
+    /// Sets the arguments.
     pub(super) fn arguments(self, arguments: Value) -> Self {
         Self { arguments, ..self }
     }
 
-    /// In the name of another agent.
+    /// Sets the agent.
     pub(super) fn agent(mut self, agent: &str) -> Self {
         self.agent = agent.to_owned();
         self
     }
 
-    /// No harmless tool runs beside this one: for what is killed with whatever else runs.
+    /// Runs no harmless tool beside this call: for tests that kill all running processes.
     pub(super) fn undisturbed(self) -> Self {
         Self { is_disturbed: false, ..self }
     }
@@ -323,7 +328,8 @@ impl Call<'_> {
         bench.outside.remember();
         let _watched = bench.health.as_ref().map(Health::during);
         let answer = std::thread::scope(|scope| {
-            // One beside all calls that run at once: whoever finds it running has it beside already.
+            // One harmless tool is enough for all calls that run at once: a call starts it only if
+            // it is not running.
             let needs_one = is_disturbed && !bench.is_accompanied.swap(true, Ordering::SeqCst);
             let beside = needs_one.then(|| {
                 scope.spawn(|| {
@@ -352,7 +358,7 @@ pub(super) struct CallAnswer {
 }
 
 impl CallAnswer {
-    /// The report of a success, which this has to be.
+    /// Asserts that the call succeeded, and returns its report.
     pub(super) fn success(self) -> Report {
         let report = Report(crate::harness::result(&self.response).clone());
         assert_eq!(report.0["status"], "SUCCESS", "{self:?}");
@@ -360,7 +366,7 @@ impl CallAnswer {
         report
     }
 
-    /// The report of a run that this limit ended, which this has to be.
+    /// Asserts that this limit ended the run, and returns its report.
     pub(super) fn limit(self, limit: &str) -> Report {
         let error = crate::harness::error(&self.response, -32003);
         assert_eq!(error["data"]["limit"], limit, "{self:?}");
@@ -368,17 +374,19 @@ impl CallAnswer {
         self.ended(status)
     }
 
-    /// The report of a run that failed by itself, which this has to be. Its sentence holds `words`.
+    /// Asserts that the run failed by itself with an error that contains `words`, and returns its
+    /// report.
     pub(super) fn failure(self, words: &str) -> Report {
-        self.ended_by_itself("FAILURE", words)
+        self.ended_with("FAILURE", words)
     }
 
-    /// The report of a run that was stopped from outside, which this has to be.
+    /// Asserts that the run was stopped from outside, with an error that contains `words`, and
+    /// returns its report.
     pub(super) fn aborted(self, words: &str) -> Report {
-        self.ended_by_itself("ABORTED", words)
+        self.ended_with("ABORTED", words)
     }
 
-    fn ended_by_itself(&self, status: &str, words: &str) -> Report {
+    fn ended_with(&self, status: &str, words: &str) -> Report {
         crate::harness::error(&self.response, -32001);
         let report = self.ended(status);
         assert!(report.sentence().contains(words), "not `{words}`: {report:?}");
@@ -406,7 +414,7 @@ impl Report {
         result.iter().map(|note| note.as_u64().expect("a number")).collect()
     }
 
-    /// The one sentence of what went wrong.
+    /// The error message of the run.
     pub(super) fn sentence(&self) -> &str {
         self.0["error"].as_str().unwrap_or_else(|| panic!("no sentence: {self:?}"))
     }
@@ -416,7 +424,7 @@ impl Report {
         self.0["metrics"][name].as_f64().unwrap_or_else(|| panic!("no {name}: {self:?}"))
     }
 
-    /// One limit of `usage`.
+    /// One limit that was in force, from `usage`.
     pub(super) fn in_force(&self, name: &str) -> &Value {
         &self.0["usage"]["limits"][name]
     }

@@ -1,4 +1,5 @@
-//! Folders of a host, of which guests are granted `jobs` as `/jobs`, and all that stands in folders.
+//! Folders of the host, of which guests are granted `jobs` as `/jobs`, and snapshots of the content
+//! of folders.
 
 use super::bench::{Bench, Report};
 use super::guest::Guest;
@@ -15,8 +16,8 @@ use tempfile::TempDir;
 pub(super) struct Disk(TempDir);
 
 impl Disk {
-    /// With these files, each of which holds its own path, these folders, and links by name and target, in which `~`
-    /// stands for the folder of the disk.
+    /// A disk with these files, each of which contains its own path, these folders, and these links
+    /// in `jobs` by name and target. In a target, `~` stands for the folder of the disk.
     pub(super) fn with(files: &[&str], folders: &[&str], links: &[(&str, &str)]) -> Self {
         let disk = Self(tempfile::tempdir().expect("a temp folder"));
         for folder in folders {
@@ -37,12 +38,12 @@ impl Disk {
         self.0.path().join(path)
     }
 
-    /// With `/jobs`, all of which may be granted.
+    /// Options of an executor that may grant all of `/jobs`.
     pub(super) fn options(&self) -> Options {
         self.of(Options::new())
     }
 
-    /// As [`Self::options`], with these beside it.
+    /// As [`Self::options`], based on other options.
     pub(super) fn of(&self, options: Options) -> Options {
         options.mount("/jobs", &self.at("jobs")).scope(&["/jobs/**"])
     }
@@ -52,8 +53,8 @@ impl Disk {
         Bench::start_with(self.options(), guests)
     }
 
-    /// Runs each host call as a guest of its own under a grant of `patterns`, with a condition or without, and gives
-    /// its report to `check`. None of them may change anything.
+    /// Runs each host call as a guest of its own under a grant of `patterns`, with a condition or
+    /// without, and passes its report to `check`. Asserts that no call has changed anything.
     pub(super) fn try_calls(
         &self,
         calls: &[impl AsRef<str>],
@@ -73,19 +74,20 @@ impl Disk {
         }
     }
 
-    /// All that is granted.
+    /// A snapshot of everything that is granted.
     pub(super) fn inside(&self) -> BTreeMap<PathBuf, String> {
         look([self.at("jobs")], |_| false)
     }
 
-    /// All that is not granted.
+    /// A snapshot of everything that is not granted.
     pub(super) fn outside(&self) -> BTreeMap<PathBuf, String> {
         let jobs = self.at("jobs");
         look([self.0.path().to_owned()], |path| path == jobs)
     }
 }
 
-/// Kind, mode, times, links and content of everything in and below folders, but for what `is_left_out`.
+/// A snapshot: kind, mode, times, links and content of all entries in and below folders, except
+/// those that `is_left_out` selects.
 pub(super) fn look(
     roots: impl IntoIterator<Item = PathBuf>,
     is_left_out: impl Fn(&Path) -> bool,

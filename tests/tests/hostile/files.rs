@@ -1,5 +1,5 @@
-//! Guests that want files that were not granted: nothing outside changes, nothing outside is read,
-//! and every try is in `usage.denied`.
+//! Guests that try to access files that were not granted: nothing outside the grant is changed or
+//! read, and every attempt is listed in `usage.denied`.
 
 use super::bench::{Bench, Report};
 use super::ceilings::spent;
@@ -39,8 +39,8 @@ fn run(bench: &Bench, tool: &str) -> Report {
     bench.call(tool).scope("/jobs/**").send().success()
 }
 
-/// Runs each host call, and checks the error number that it notes and that the one thing that was denied is this, for
-/// this reason; and that nothing has changed.
+/// Runs each host call, and checks that it notes one of these error numbers, that the report has
+/// one denial, for the path of the case and with this reason, and that no file has changed.
 fn assert_denied<C: AsRef<str>>(errors: &[u64], reason: &str, cases: &[(C, String)]) {
     let calls: Vec<_> = cases.iter().map(|(call, _)| call.as_ref()).collect();
     disk().try_calls(&calls, &["/jobs/**"], None, |index, call, report| {
@@ -51,13 +51,13 @@ fn assert_denied<C: AsRef<str>>(errors: &[u64], reason: &str, cases: &[(C, Strin
     });
 }
 
-/// Checks that none of these paths can be opened, because each leads out.
+/// Checks that none of these paths can be opened, because each one leads out of the granted folder.
 fn assert_no_escape(paths: &[&str]) {
     let open = |path: &&str| (format!("(call $open (i32.const 3) @\"{path}\")"), format!("/jobs/{path}"));
     assert_denied(ESCAPES, "escapes_root", &paths.iter().map(open).collect::<Vec<_>>());
 }
 
-/// Why a call is denied: making a link is, wherever it leads; other calls are for `otherwise`.
+/// The reason for which a call is denied: `link` if it makes a link, and `otherwise` if not.
 fn reason_for<'a>(call: &str, otherwise: &'a str) -> &'a str {
     if call.contains("$path_link") || call.contains("$path_symlink") { "link" } else { otherwise }
 }
@@ -119,14 +119,14 @@ fn a_guest_has_only_its_preopened_folders() {
     let guests = [("counts", Guest::new(body)), ("names", Guest::new(names).silent())];
     let bench = disk.bench(guests);
     let found = |report: Report| report.notes().iter().take_while(|error| **error == errno::SUCCESS).count();
-    let others = |report: &Report| report.notes().iter().skip(5).all(|error| *error == errno::BADF);
+    let others_closed = |report: &Report| report.notes().iter().skip(5).all(|error| *error == errno::BADF);
 
     let granted = run(&bench, "counts");
-    assert!(others(&granted), "{granted:?}");
-    assert_eq!(found(granted), 5, "three streams, `/jobs`, and the one that stands for the rest");
+    assert!(others_closed(&granted), "{granted:?}");
+    assert_eq!(found(granted), 5, "three streams, `/jobs`, and the placeholder for all other folders");
     assert_eq!(run(&bench, "names").0["result"], json!(["/jobs", "/", ""]));
 
-    // Without a scope there is no folder; two grants of one folder are one.
+    // Without a scope no folder is granted, and overlapping grants are opened as one folder.
     assert_eq!(found(bench.call("counts").send().success()), 4);
     assert_eq!(bench.call("names").send().success().0["result"], json!(["/", ""]));
     let scope = json!(["/jobs/dir/**", "/jobs/**", "/jobs/dir/**"]);
@@ -165,7 +165,7 @@ fn links_do_not_escape_the_scope() {
         "folder/..",
         "proc/etc/passwd",
     ]);
-    // Links that stay inside jobs, and one that leads to itself ends.
+    // A link that stays inside `/jobs` can be opened, and one that leads to itself is an error.
     let disk = disk();
     let bench = disk.bench([
         ("within", Guest::new(r#"(call $note (call $open (i32.const 3) @"within"))"#)),
@@ -256,7 +256,8 @@ fn hard_linked_files_are_opened_only_if_the_operator_allows_it() {
     assert_eq!((report.notes(), report.denied()), (vec![errno::SUCCESS], vec![]));
 }
 
-/// Sets the times of a name to 1 s, where `follow` says whether of what a link leads to.
+/// Sets the times of a name to 1 s after the epoch; with `follow` = 1, those of the target of a
+/// link.
 fn sets_times(name: &str, follow: u32) -> String {
     format!(
         "(call $note (call $path_set_times (i32.const 3) (i32.const {follow}) @\"{name}\"
@@ -276,7 +277,8 @@ fn times_of_hard_linked_files_are_set_only_if_the_operator_allows_it() {
     super::guest::make_fifo(&folder.join("fifo"));
     let tries = [("dir/file", 0), ("dir/file", 1), ("dir/link", 0), ("dir/to_file", 1), ("dir/fifo", 1)];
     let tries = tries.map(|(name, follow)| sets_times(name, follow)).concat();
-    // By its descriptor, a folder is what was opened; a link is set and not followed, where it has one name.
+    // Allowed: a file with one name, a link with one name that is not followed, and an opened
+    // folder by its descriptor.
     let own = format!(
         r#"{}{}
         (call $note (call $open_dir (i32.const 3) @"dir"))
@@ -298,7 +300,7 @@ fn times_of_hard_linked_files_are_set_only_if_the_operator_allows_it() {
         let counts = [("/jobs/dir/file", 2), ("/jobs/dir/link", 1), ("/jobs/dir/to_file", 1)];
         assert_eq!(denied, counts.map(|(what, count)| (what, "hard_link", count)), "{scope}");
         assert_eq!(disk.outside(), before, "{scope}");
-        // The adapter of a componentised module sets times of files alone by their descriptors.
+        // By descriptor, the adapter of a componentised module sets the times of files only.
         let by_descriptor = if scope == "/jobs/**" { errno::SUCCESS } else { errno::BADF };
         let notes = call(&bench, "own", scope).notes();
         assert_eq!(notes, [0, 0, 0, by_descriptor], "{scope}");
@@ -309,7 +311,7 @@ fn times_of_hard_linked_files_are_set_only_if_the_operator_allows_it() {
         assert_eq!(disk.outside(), before, "{scope}");
     }
     drop(bench);
-    // Both names lie inside where it is allowed, so that nothing outside changes.
+    // If it is allowed, it changes the file: both names are inside, so nothing outside changes.
     fs::hard_link(disk.at("jobs/inside.txt"), disk.at("jobs/dir/inside")).expect("a link");
     let guests = [("tries", Guest::new(sets_times("dir/inside", 1)))];
     let bench = Bench::start_with(disk.of(Options::new().set("ceilings.hard_links", true)), guests);
@@ -329,15 +331,15 @@ fn a_folder_that_contains_a_mount_is_not_granted() {
         print_skipped("this user may not mount");
         return;
     }
-    let answer = disk.bench([("opens", Guest::new("(drop (call $open (i32.const 3) @\"inside.txt\"))"))]);
-    let refused = answer.call("opens").scope("/jobs/**").send();
-    let fits = answer.call("opens").scope("/jobs/dir/**").send();
+    let bench = disk.bench([("opens", Guest::new("(drop (call $open (i32.const 3) @\"inside.txt\"))"))]);
+    let refused = bench.call("opens").scope("/jobs/**").send();
+    let allowed = bench.call("opens").scope("/jobs/dir/**").send();
     assert!(Command::new("umount").arg(&place).status().expect("umount").success());
     let error = crate::harness::error(&refused.response, -32000);
     assert_eq!(error["data"]["blocked_by"], "scope_unenforceable", "{error}");
     assert!(error["message"].as_str().expect("a message").contains("holds the mount"), "{error}");
-    fits.success();
-    answer.call("opens").scope("/jobs/**").send().success();
+    allowed.success();
+    bench.call("opens").scope("/jobs/**").send().success();
 }
 
 #[test]
@@ -350,7 +352,7 @@ fn a_guest_has_a_budget_of_written_bytes_and_created_files() {
     };
     let creates = r#"(call $note (call $create (i32.const 3) @"a")) (call $note (call $create (i32.const 3) @"a"))
         (drop (call $create (i32.const 3) @"b"))"#;
-    // 64 KiB at a time, in one file: the same place again and again is writing all the same.
+    // Writes 64 KiB at a time to one file. Bytes that overwrite those of an earlier run count, too.
     let writes = |times: u64, fd: &str| {
         let create = format!(
             r#"(if (call $create (i32.const 3) @"written") (then (unreachable))) {fd}
@@ -366,7 +368,7 @@ fn a_guest_has_a_budget_of_written_bytes_and_created_files() {
             (call $note (call $fd_set_size (global.get $fd) (i64.const {bytes})))"#
         )
     };
-    // One byte at a time, far apart: a file takes whole blocks for them.
+    // Writes single bytes, 4 KiB apart: the file takes a whole block for each.
     let scatters = |times: u64| {
         let create = r#"(if (call $create (i32.const 3) @"scattered") (then (unreachable)))
             (i32.store (i32.const 0) (i32.const 0)) (i32.store (i32.const 4) (i32.const 1))"#;
@@ -377,7 +379,7 @@ fn a_guest_has_a_budget_of_written_bytes_and_created_files() {
         );
         repeat(create, times, &write)
     };
-    // In the place of standard output, a file is a file all the same.
+    // A file counts as a file even under the descriptor number of standard error.
     let renumbered = "(if (call $fd_renumber (global.get $fd) (i32.const 2)) (then (unreachable)))
         (global.set $fd (i32.const 2))";
     let disk = disk();
@@ -405,7 +407,7 @@ fn a_guest_has_a_budget_of_written_bytes_and_created_files() {
     assert!(sentence.contains("created files and folders") && sentence.contains("executor"), "{sentence}");
     let made = ["dG", "dF", "dE", "dD", "dC", "dB"].map(|name| disk.at("jobs").join(name).exists());
     assert_eq!(made, [true, true, true, true, true, false]);
-    // Opening what is there makes nothing.
+    // Opening an existing file does not count as a creation.
     assert_eq!(call("creates").success().in_force("max_created")["used"], 2);
     assert_eq!(call("writes_one_mb").success().in_force("max_written_mb"), &spent(1, 1));
     for tool in ["writes_more", "writes_as_another"] {
@@ -433,7 +435,7 @@ fn a_folder_descriptor_does_not_escape_the_scope() {
         (call $note (i32.ne (call $open (global.get $fd) @"../inside.txt") (i32.const 0)))
         (call $note (i32.ne (call $path_unlink (global.get $fd) @"../../outside/secret.txt") (i32.const 0)))
         (call $note (call $open (global.get $fd) @"deep.txt"))"#;
-    // The number of a preopened folder given to another one: neither opens the other's files.
+    // Gives one preopened folder the number of another: neither number leads outside of the scope.
     let renumbers = r#"
         (call $note (call $fd_renumber (i32.const 3) (i32.const 4)))
         (call $note (i32.ne (call $open (i32.const 4) @"../outside/secret.txt") (i32.const 0)))
@@ -484,7 +486,7 @@ fn a_scope_below_a_mount_grants_that_folder_only() {
         assert!(words.contains(&format!("`/jobs/{link}`")), "{words}");
         assert!(!words.contains(disk.at("jobs").parent().and_then(Path::to_str).expect("UTF-8")), "{words}");
     }
-    // A folder beside the scope is not in it, also if the rest of its name is a folder inside.
+    // A folder beside the scope is not in it, even if the rest of its name is a folder inside.
     std::fs::create_dir(disk.at("jobs/foo")).expect("a folder");
     for beside in ["/jobsfoo/**", "/jobs.foo/**", "/outside/**", "/job/**"] {
         let report = bench.call("reads").scope(beside).send().success();
@@ -521,7 +523,7 @@ fn a_read_only_grant_refuses_every_write() {
         let tree = &report.in_force("filesystem_scope")["trees"][0];
         assert_eq!((&tree["access"], &tree["access_set_by"]), (&"read-only".into(), &"condition".into()));
     });
-    // An open file is no way to change it either.
+    // An open descriptor does not allow changes, either.
     let by_descriptor = r#"
         (call $note (call $open (i32.const 3) @"inside.txt"))
         (call $note (i32.ne (i32.const 0) (call $write (global.get $fd) @"x")))
@@ -541,7 +543,7 @@ fn a_read_only_grant_refuses_every_write() {
 #[test]
 fn denials_are_counted_and_capped() {
     let count = |paths: u32, times: u32| {
-        // Paths `x00`, `x01`, … under what was not granted.
+        // Opens the paths `x00`, `x01`, …, which are not granted.
         format!(
             r#"(local $path i32) (local $time i32)
             (i32.store8 (i32.const 600) (i32.const 120))
@@ -576,7 +578,7 @@ fn denials_are_counted_and_capped() {
 
 #[test]
 fn a_long_path_costs_the_host_as_little_as_a_short_one() {
-    // The whole of the memory as one path, in what was not granted and in what was.
+    // Opens a path of 60 MB, relative to a folder that was not granted or to one that was.
     let asks = |root: u32| {
         format!(
             "(memory.fill (i32.const 65536) (i32.const 1) (i32.const 60000000))

@@ -1,4 +1,4 @@
-//! A guest that asks for more of the network than it was granted, and servers that do the same to it.
+//! Guests that try to use more of the network than was granted, and hostile servers.
 //!
 //! The guest (`tests/guests/http`) sends what its arguments say over `wasi:http`.
 
@@ -21,12 +21,13 @@ fn start(options: Options) -> Bench {
 }
 
 impl Bench {
-    /// Sends these requests in one run, and gives its report.
+    /// Sends these requests in one run, which must succeed, and returns its report.
     fn ask(&self, requests: &Value) -> Report {
-        self.asking(json!({ "requests": requests })).send().success()
+        self.prepare(json!({ "requests": requests })).send().success()
     }
 
-    fn asking(&self, arguments: Value) -> super::bench::Call<'_> {
+    /// A call with these arguments that is granted network access.
+    fn prepare(&self, arguments: Value) -> super::bench::Call<'_> {
         self.call(TOOL).grant("network_allowed", true).grant("timeout_seconds", 30).arguments(arguments)
     }
 }
@@ -66,7 +67,7 @@ fn a_request_is_sent_and_fully_reported() {
     assert_eq!(contacted[0]["requests"], 3);
     let sent = requests.iter().map(String::len).sum::<usize>() as u64;
     let counted = contacted[0]["sent_bytes"].as_u64().expect("a count");
-    // The chunked body came with a few bytes around it, of which the server did not wait for the last.
+    // The chunked encoding adds a few bytes, and the server did not wait for the last of them.
     assert!((sent..sent + 64).contains(&counted), "{counted} of {sent}");
     let limits = report.in_force("network");
     assert_eq!(limits["max_requests"]["used"], 3, "{report:?}");
@@ -76,7 +77,7 @@ fn a_request_is_sent_and_fully_reported() {
     assert_eq!(limits["allowed_domains"][0], json!({ "pattern": "*.test", "set_by": "executor" }));
     assert!(report.denied().is_empty(), "{report:?}");
     assert_eq!(
-        bench.asking(json!({ "requests": [], "only_ask": true })).send().success().0["result"]["network"],
+        bench.prepare(json!({ "requests": [], "only_ask": true })).send().success().0["result"]["network"],
         true
     );
 }
@@ -137,7 +138,7 @@ fn non_public_addresses_are_not_reached_under_any_name() {
             );
             assert_eq!(report.reasons(), ["address"], "{host}: {report:?}");
             let used = &report.in_force("network")["max_connections"]["used"];
-            assert_eq!(used, 0, "what was refused is no connection: {report:?}");
+            assert_eq!(used, 0, "a refused request is counted as a connection: {report:?}");
         }
     }
     assert_eq!(other.connections(), 0);
@@ -170,12 +171,12 @@ fn a_guest_cannot_override_the_host_of_a_request() {
         let report = bench.ask(&json!([asked]));
         assert_eq!(report.answers()[0]["refused"], "forbidden field", "{field}: {report:?}");
     }
-    let quiet = json!([
+    let overriding = json!([
         { "authority": at(&web), "fields": [["Expect", "100-continue"], ["TE", "trailers"], ["Trailer", "x"]] },
         { "authority": at(&web), "method": "CONNECT" },
         { "authority": at(&web), "path": "http://evil.example/" },
     ]);
-    let report = bench.ask(&quiet);
+    let report = bench.ask(&overriding);
     assert_eq!(report.answers()[0]["status"], 200, "{report:?}");
     assert!(report.answers()[1].to_string().contains("HttpRequestMethodInvalid"), "{report:?}");
     assert_eq!(report.answers()[2]["refused"], "path", "{report:?}");
@@ -201,7 +202,7 @@ fn an_endless_answer_ends_at_the_limit_with_little_memory() {
         assert_eq!(report.reasons(), ["received_bytes"], "{report:?}");
     });
     assert!(peak < 64, "{peak} MB");
-    // One that nobody reads waits at the other side.
+    // An answer that the guest does not read stays at the server.
     let report = bench.ask(&json!([{ "authority": at(&web), "read": 1 }]));
     let received = report.in_force("network")["max_received_bytes"]["used"].as_u64().expect("a count");
     assert!(received < 4 << 20, "{received}");
@@ -241,7 +242,7 @@ fn large_requests_and_answers_arrive_complete() {
     const SIZE: usize = 5 << 20;
     let web = Peer::web(|request, stream| {
         if request.starts_with("POST") {
-            // All of the body first, which is longer than what is ever on its way.
+            // Reads the whole body first, which is larger than all buffers on the way together.
             let (mut read, mut piece) = (1000, [0; 64 << 10]);
             while read < SIZE {
                 match stream.read(&mut piece) {
@@ -272,10 +273,10 @@ fn a_slow_server_delays_a_run_only_until_its_deadline() {
     let drips = Peer::dripping("HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n");
     let bench = start(options(&[&silent, &drips]));
     for web in [&silent, &drips] {
-        let call = bench.asking(json!({ "requests": [{ "authority": at(web) }] }));
+        let call = bench.prepare(json!({ "requests": [{ "authority": at(web) }] }));
         assert_ends_at_its_deadline(call, web);
     }
-    // A guest may have less patience than its run.
+    // A guest may set a timeout that is shorter than that of its run.
     let report = bench.ask(&json!([
         { "authority": at(&silent), "patience_ms": 100 },
         { "authority": at(&drips), "patience_ms": 5000, "read": 3 },
@@ -346,7 +347,8 @@ fn requests_and_connections_are_limited() {
     let report = bench.ask(&json!(asked));
     let answers = report.answers();
     assert!(answers[..3].iter().all(|answer| answer["status"] == 200), "{:?}", &answers[..4]);
-    // A guest that asks on and on is not answered any more at some point, and fails all the same.
+    // If a guest continues after many refusals, its requests are no longer answered, and fail as
+    // well.
     assert!(answers[3..].iter().all(|answer| answer["error"].is_string()), "{:?}", &answers[..4]);
     assert!(answers[3].to_string().contains("HttpRequestDenied"), "{:?}", answers[3]);
     let (_, reason, count) = report.denied()[0];
@@ -378,7 +380,7 @@ fn concurrent_requests_are_independent() {
     let bench = start(options(&[&web]));
     let asked = (0..8).map(|i| json!({ "authority": at(&web), "path": format!("/{i}{i}{i}") }));
     let arguments = json!({ "requests": asked.collect::<Vec<_>>(), "at_once": true });
-    let report = bench.asking(arguments).send().success();
+    let report = bench.prepare(arguments).send().success();
     for (i, answer) in report.answers().iter().enumerate() {
         assert_eq!(answer["read"], 80_000, "{report:?}");
         assert!(answer["body"].as_str().is_some_and(|body| body.starts_with(&format!("/{i}{i}{i}/{i}"))));
@@ -410,13 +412,13 @@ fn the_standing_policy_limits_hosts_and_request_rate() {
         report.in_force("network")["max_requests_per_minute"],
         json!({ "granted": 3, "set_by": "standing_policy" })
     );
-    // The minute is the agent's, and not the run's.
+    // The requests per minute are counted for the agent, and not for the run.
     let report = bench.ask(&json!([asked("web.test"), asked("web.test")]));
     assert_eq!(report.answers()[0]["status"], 200, "{report:?}");
     assert_eq!(report.reasons(), ["request_rate"], "{report:?}");
 
     policy(json!({ "allowed_domains": ["http://web.test/"] }));
-    let answer = bench.asking(json!({ "requests": [] })).send();
+    let answer = bench.prepare(json!({ "requests": [] })).send();
     let refused = crate::harness::expect_blocked(&answer.response, "standing_policy");
     assert!(refused.contains("capabilities.network"), "{refused}");
 }
@@ -427,7 +429,7 @@ fn connections_are_closed_at_the_end_of_the_run() {
         let _head = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n");
     });
     let bench = start(options(&[&web]));
-    let ask = || bench.asking(json!({ "requests": [{ "authority": at(&web) }] }));
+    let ask = || bench.prepare(json!({ "requests": [{ "authority": at(&web) }] }));
     if let Some(killed) = assert_closed_at_the_end(&bench, &web, || web.requests().len(), ask) {
         assert!(killed.in_force("network")["max_received_bytes"]["used"].as_u64() > Some(0), "{killed:?}");
     }
@@ -462,7 +464,7 @@ fn without_a_network_calls_name_the_layer_that_disabled_it() {
     refused(off.call(TOOL).grant("network_allowed", true), "`ceilings.network_allowed`");
     let nobody = start(Options::new().set("ceilings.network_allowed", true));
     refused(nobody.call(TOOL).grant("network_allowed", true), "`network.allowed_domains`");
-    // A guest that asks first is not ended.
+    // A guest that asks first whether it has a network is not ended.
     let report = off.call(TOOL).grant("network_allowed", true).arguments(only_ask).send().success();
     assert_eq!(report.0["result"]["network"], false, "{report:?}");
     assert!(report.denied().is_empty(), "{report:?}");
@@ -487,7 +489,7 @@ fn sockets_are_linked_only_with_a_network() {
     assert_eq!(report.denied(), [("wasi:sockets/instance-network", "network_off", 1)], "{report:?}");
 }
 
-/// A server of its own that speaks TLS with this certificate for `names`, and the certificate as PEM.
+/// A TLS server with a self-signed certificate for `names`, and the certificate in PEM.
 fn tls_server(names: &[&str]) -> (Listener, String) {
     let (config, certificate) = tls_config(names);
     let listener = Listener::start(move |stream| {
@@ -520,7 +522,7 @@ fn tls_certificates_must_match_the_checked_host() {
     assert_eq!(report.answers()[0]["body"], "secret", "{report:?}");
     let contact = &report.0["usage"]["contacted"][0];
     assert_eq!(contact["authority"], format!("https://web.test:{}", address.port()));
-    // Counted at the socket: the greeting of TLS is in it.
+    // Bytes are counted at the socket, which includes the TLS handshake.
     assert!(contact["sent_bytes"].as_u64() > Some(200), "{report:?}");
     let report = trusting.ask(&asked("other.test", "https"));
     assert!(report.answers()[0].to_string().contains("TlsCertificateError"), "{report:?}");

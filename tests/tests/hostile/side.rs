@@ -6,7 +6,7 @@
 //! UngrantedFiles    files outside every grant have not changed
 //! IdleResources     a second later no process, thread, descriptor, cgroup or temporary file is left
 //! ```
-//! The harmless tool that runs beside a call is a call like any other, and stands in the bench.
+//! The harmless tool that runs beside a call is called like any other: see `bench.rs`.
 //!
 //! Bounds on time are generous, because the machine may be busy. With `A2G_TEST_QUIET` in the
 //! environment they are the promised ones.
@@ -58,7 +58,7 @@ struct Watch {
 }
 
 impl Health {
-    /// Begins, with nobody to watch yet.
+    /// Starts the thread, which sends no requests until a call begins.
     pub(super) fn of(address: SocketAddr) -> Self {
         let watched = Arc::<(Mutex<Watch>, Condvar)>::default();
         let shared = Arc::clone(&watched);
@@ -86,7 +86,7 @@ impl Health {
         Self { watched, thread }
     }
 
-    /// Watches for as long as what this gives lives.
+    /// Requests `/health` repeatedly until the returned value is dropped.
     pub(super) fn during(&self) -> During<'_> {
         let mut watch = self.watched.0.lock().unwrap();
         watch.running += 1;
@@ -94,7 +94,8 @@ impl Health {
         During { health: self, answers: watch.answers }
     }
 
-    /// Ends, checks that there was an answer in time whenever a call ran, and gives the time of the slowest.
+    /// Ends the thread, checks that no answer was too late, and returns the time of the slowest
+    /// one.
     pub(super) fn finish(self) -> Duration {
         let (watch, changed) = &*self.watched;
         watch.lock().unwrap().over = true;
@@ -107,7 +108,7 @@ impl Health {
     }
 }
 
-/// A call that runs.
+/// A running call, during which `/health` is requested.
 pub(super) struct During<'a> {
     health: &'a Health,
     /// Number of answers before the call.
@@ -115,7 +116,7 @@ pub(super) struct During<'a> {
 }
 
 impl Drop for During<'_> {
-    /// Waits until there was an answer since the call began, however short it was.
+    /// Waits until there was an answer after the begin of the call, even if the call was short.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
@@ -129,7 +130,7 @@ impl Drop for During<'_> {
     }
 }
 
-/// The books of both sides: what callers were answered, and what the governor was told.
+/// Compares the reports in the answers to callers with the reports that the governor received.
 pub(super) struct ReportAccounting {
     governor: FakeGovernor,
     reports: Arc<Mutex<Vec<Value>>>,
@@ -138,7 +139,7 @@ pub(super) struct ReportAccounting {
 }
 
 impl ReportAccounting {
-    /// Opens them, with a governor that takes every report.
+    /// Starts a governor that accepts every report.
     pub(super) fn open() -> Self {
         let reports = Arc::<Mutex<Vec<Value>>>::default();
         let into = Arc::clone(&reports);
@@ -146,7 +147,7 @@ impl ReportAccounting {
             if method == "a2g/report" {
                 into.lock().unwrap().push(params.clone());
             }
-            // No connection is kept, so that none is counted among what the server has open.
+            // Closes the connection, so that it is not counted as an open descriptor of the server.
             Reply::Last(json!({ "accepted": true }))
         });
         Self { governor, reports, accepted: Mutex::default() }
@@ -171,8 +172,9 @@ impl ReportAccounting {
         }
     }
 
-    /// Checks that the governor was told once of each accepted intent, what the caller was told, and of
-    /// nothing else. The last intent has to be one after which nothing more can be on its way.
+    /// Checks that the governor received exactly one report of each accepted intent, the same as
+    /// the caller, and no other report. The caller has to make sure that no report is still to
+    /// come.
     pub(super) fn assert_balanced(&self) {
         let accepted = self.accepted.lock().unwrap();
         eventually("a report of every accepted intent", || {
@@ -193,18 +195,18 @@ impl ReportAccounting {
     }
 }
 
-/// Files that no guest of a bench is granted: its home but for `/workspace`, its catalogue, and all that
-/// stands beside its mounts.
+/// Files that no guest of a bench is granted: its home except `/workspace`, its catalogue, and the
+/// entries beside its mounts.
 pub(super) struct UngrantedFiles {
     roots: Vec<PathBuf>,
     granted: Vec<PathBuf>,
-    /// As it was before the first call.
+    /// The snapshot before the first call.
     before: Mutex<Option<BTreeMap<PathBuf, String>>>,
 }
 
 impl UngrantedFiles {
-    /// Puts files that nobody may touch into `home`, beside the folders that may be `granted`, and
-    /// watches them, `home`, and the folders in which the granted ones stand.
+    /// Writes files that nobody may touch to `home`, beside the folders that may be `granted`.
+    /// Watches these files, `home`, the catalogue, and the parent folders of the granted ones.
     pub(super) fn of(home: &Path, catalogue: PathBuf, granted: Vec<PathBuf>) -> Self {
         // A folder whose name begins like the granted one, and one that does not.
         for folder in ["workspacefoo", "outside/folder"] {
@@ -218,17 +220,17 @@ impl UngrantedFiles {
         Self { roots: roots.into_iter().collect(), granted, before: Mutex::default() }
     }
 
-    /// Remembers it as it is, when that has not been done yet.
+    /// Takes a snapshot of the files, unless there is one.
     pub(super) fn remember(&self) {
         self.before.lock().unwrap().get_or_insert_with(|| self.look());
     }
 
-    /// Forgets it: the test itself is about to change something.
+    /// Drops the snapshot, because the test itself is about to change something.
     pub(super) fn forget(&self) {
         *self.before.lock().unwrap() = None;
     }
 
-    /// Checks that it is as it was.
+    /// Checks that the files are the same as in the snapshot.
     pub(super) fn assert_unchanged(&self) {
         let before = self.before.lock().unwrap();
         let Some(before) = &*before else { return };
@@ -239,7 +241,7 @@ impl UngrantedFiles {
         assert!(changed.is_empty(), "something outside the scope has changed: {changed:#?}");
     }
 
-    /// The executor's own journal changes with every run.
+    /// A snapshot without the journal (`state`), which changes with every run.
     fn look(&self) -> BTreeMap<PathBuf, String> {
         look(self.roots.clone(), |path| self.granted.iter().any(|of| of == path) || path.ends_with("state"))
     }
@@ -254,19 +256,19 @@ pub(super) struct IdleResources {
     waiting: usize,
     threads: usize,
     descriptors: usize,
-    /// Of the server's children, together, as far as they may be looked at.
+    /// The descriptors of all children of the server together, as far as they can be read.
     descriptors_of_children: usize,
-    /// The threads of all of them that compute at this moment, with what the kernel counts of each.
+    /// The running threads of all these processes, with the kernel's counters of each.
     computing: Vec<String>,
-    /// The control groups that it made for runs: one for each process that waits, and some to be used again.
+    /// The control groups of the server for runs: one for each waiting process, and some for reuse.
     cgroups: BTreeSet<String>,
     temporary: BTreeSet<PathBuf>,
 }
 
 impl IdleResources {
-    /// Waits until a server that has just run something has its processes again, as many children of its own as
-    /// `expected` and as many of theirs that wait, and stays as it is: one look takes a while, in which a process may
-    /// go and another come.
+    /// Waits until a server that has just run something has as many children and waiting
+    /// grandchildren as `expected`, and two measurements in a row are equal: processes can end and
+    /// start during one.
     pub(super) fn before(server: u32, temporary: &Path, expected: (usize, usize)) -> Self {
         let mut last = None;
         eventually("the server is idle", || {
@@ -277,7 +279,7 @@ impl IdleResources {
         })
     }
 
-    /// Waits until the server has no more than this again, but for so many `more` descriptors.
+    /// Waits until the server has no more resources than these, plus `more` descriptors.
     pub(super) fn assert_again(&self, server: u32, temporary: &Path, more: usize) {
         let deadline = Instant::now() + longest_leftover();
         loop {
@@ -287,12 +289,12 @@ impl IdleResources {
                 return;
             }
             let long = longest_leftover();
-            assert!(Instant::now() < deadline, "left of a case, {long:?} after it: {left:#?}\n{now:#?}");
+            assert!(Instant::now() < deadline, "left over {long:?} after a case: {left:#?}\n{now:#?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Descriptions of resources that are there now and were not before.
+    /// Descriptions of the resources in `now` that exceed these, with so many more `descriptors`.
     fn leftovers(&self, now: &Self, descriptors: usize) -> Vec<String> {
         let counts = [
             ("processes of the server", self.children, now.children, 0),
@@ -305,10 +307,10 @@ impl IdleResources {
         let mut left: Vec<_> =
             more.map(|(what, before, now, _)| format!("{now} {what}, {before} before")).collect();
         if (now.children, now.waiting) < (self.children, self.waiting) {
-            left.push("fewer processes than wait".to_owned());
+            left.push("fewer processes than before".to_owned());
         }
         left.extend(now.computing.iter().map(|thread| format!("a thread that computes: {thread}")));
-        // A killed executor may have left some under the number that this one has now.
+        // A killed executor that had the same process id may have left some.
         let made = if self.children == 0 {
             now.cgroups.difference(&self.cgroups).count()
         } else {
@@ -317,7 +319,7 @@ impl IdleResources {
         if made > self.waiting + KEPT_CGROUPS {
             left.push(format!("the control groups {:?} for {} processes", now.cgroups, self.waiting));
         }
-        // Of temporary files none may ever stay, also of the start.
+        // No temporary file may be left, not even one of the start.
         left.extend(now.temporary.iter().map(|path| format!("{path:?}")));
         left
     }
@@ -357,27 +359,27 @@ fn state(stat: &Path) -> Option<(char, u32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// Every process with its parent, also those that are gone and only not reaped.
+/// Every process with its parent, including zombies.
 fn parents() -> Vec<(u32, u32)> {
     let pids = names(Path::new("/proc")).into_iter();
     let pids = pids.filter_map(|path| Some((path.file_name()?.to_str()?.parse().ok()?, path)));
     pids.filter_map(|(pid, path)| Some((pid, state(&path.join("stat"))?.1))).collect()
 }
 
-/// The threads of a process that run, or would if they had a core: which, how many nanoseconds each has
-/// computed and waited for a core and how often it got one, and in which control groups it is.
+/// The threads of a process that are running or ready to run: name, scheduler statistics (time on a
+/// core, time of waiting for one, number of time slices) and control groups.
 fn computing_threads(pid: u32) -> Vec<String> {
     let threads = names(Path::new(&format!("/proc/{pid}/task"))).into_iter();
     let running = threads.filter(|thread| state(&thread.join("stat")).is_some_and(|(state, _)| state == 'R'));
-    let told = |thread: &Path, what| fs::read_to_string(thread.join(what)).unwrap_or_default();
-    let named = |thread: PathBuf| {
-        let told = ["comm", "schedstat", "cgroup"].map(|what| told(&thread, what).trim().replace('\n', " "));
-        format!("{pid} {}", told.join(", "))
+    let read = |thread: &Path, what| fs::read_to_string(thread.join(what)).unwrap_or_default();
+    let describe = |thread: PathBuf| {
+        let facts = ["comm", "schedstat", "cgroup"].map(|what| read(&thread, what).trim().replace('\n', " "));
+        format!("{pid} {}", facts.join(", "))
     };
-    running.map(named).collect()
+    running.map(describe).collect()
 }
 
-/// The control groups that a server made for runs, by their names in whatever hierarchy.
+/// The control groups that a server made for runs, by their names, in any hierarchy.
 fn cgroups(server: u32) -> BTreeSet<String> {
     let own = format!("a2g-executor-{server}");
     let mut left = vec![PathBuf::from("/sys/fs/cgroup")];

@@ -1,8 +1,9 @@
 //! Generated programs against a model of the tree of calls, each of them run by the built executor.
 //!
-//! The suite has some hundreds of programs; with `A2G_TORTURE=100000`, there are as many. The seeds are fixed, so that a
-//! failure is found again, and a failing program is shortened before it is shown. The governor decides on an intent
-//! by the id that the model predicts for it.
+//! By default the test runs some hundreds of programs, and with `A2G_TORTURE=100000` that many. The
+//! seeds are fixed, so that a failure can be reproduced, and a failing program is shortened before
+//! it is shown. The governor finds its decision on an intent by the id that the model predicts for
+//! it.
 
 use super::{fan, fan_out, nested, one};
 use crate::durability::{assert_chain_holds, times};
@@ -23,9 +24,9 @@ use std::sync::{Arc, Mutex};
 const PROGRAMS: usize = 32;
 /// Number of clients that run them.
 const CLIENTS: usize = 4;
-/// The tools that there are.
+/// The tools in the catalogue.
 const TOOLS: [&str; 5] = ["read_file", "write_file", "fan_out", "fails", "gate"];
-/// Maximum number of calls of a run, of those at once, and of the runs above a call, if nothing is configured.
+/// Default limits of a run: number of calls, number of parallel calls, and depth of a call.
 const DEFAULTS: (u32, u32, u32) = (1000, 8, 4);
 
 /// The declaration of `fan_out`, and the ceilings of its executor.
@@ -58,7 +59,7 @@ struct Call {
 enum Target {
     /// Reads this file.
     Read(&'static str),
-    /// Adds its own name to a file that no other call has.
+    /// Appends to a file that no other call uses.
     Write,
     /// Exits with a code.
     Fails,
@@ -137,7 +138,7 @@ fn call() -> impl Strategy<Value = Call> {
         60 => Just(Target::Write),
         24 => Just(Target::Fails),
         24 => select(vec!["absent", "no/name", ""]).prop_map(Target::Absent),
-        // It takes a second.
+        // Rare, because it takes a second.
         2 => Just(Target::Gate),
     ];
     leaf_or(leaf).prop_recursive(5, 16, 4, |inner| {
@@ -157,7 +158,7 @@ fn leaf_or(target: impl Strategy<Value = Target>) -> impl Strategy<Value = Call>
     (target, arguments, ruling()).prop_map(|(target, arguments, ruling)| Call { target, arguments, ruling })
 }
 
-/// A program that begins.
+/// A whole program, with the governor's decision about its first intent.
 fn program() -> impl Strategy<Value = (Fan, Ruling)> {
     let fan = (any::<bool>(), vec(call(), 0..7)).prop_map(|(is_parallel, calls)| Fan { is_parallel, calls });
     (fan, prop_oneof![Just(Ruling::Approved), conditional()])
@@ -170,7 +171,7 @@ impl Conditions {
         if *is_read_only {
             conditions.push("read_only".to_owned());
         }
-        // The answer of `fan_out` has any length.
+        // Not for `fan_out`, whose answer may be longer.
         if *is_short && !matches!(target, Target::Fan(_)) {
             conditions.push("max_output_bytes:1000".to_owned());
         }
@@ -232,22 +233,22 @@ type Bound = (u32, &'static str);
 
 /// The prediction for a run of `fan_out`.
 #[derive(Debug)]
-struct Run {
+struct PredictedRun {
     intent: Value,
-    /// Its parent as its own report names it.
+    /// The `parent` of its report.
     parent: Value,
-    /// By position in the program.
-    made: Vec<Made>,
+    /// Its calls, in the order of the program.
+    made: Vec<PredictedCall>,
     /// `None` if it declares no calls.
     limits: Option<(Bound, Bound)>,
-    /// Its calls have too many runs above them. The refusal of the first ends all calls, and so many may be counted
-    /// until then.
+    /// `Some` if its calls are too deep: the most calls that may be counted until the refusal of
+    /// the first one ends all of them.
     too_deep: Option<usize>,
 }
 
 /// The prediction for a call.
 #[derive(Debug)]
-struct Made {
+struct PredictedCall {
     tool: &'static str,
     /// `None` for a call that is not counted.
     intent: Option<Value>,
@@ -258,12 +259,12 @@ struct Made {
     verdict: Option<&'static str>,
     /// The arguments and the verdict, if the governor is asked.
     asked: Option<(Value, Value)>,
-    run: Option<Run>,
+    run: Option<PredictedRun>,
     /// A file that the call writes, or must not.
     file: Option<String>,
 }
 
-impl Made {
+impl PredictedCall {
     fn refused(call: &Call, intent: Option<Value>, code: &'static str, place: &str) -> Self {
         Self {
             tool: call.target.name(),
@@ -294,7 +295,7 @@ impl Settings {
         parent: Value,
         depth: u32,
         place: &str,
-    ) -> Run {
+    ) -> PredictedRun {
         let none = Conditions::default();
         let conditions = if let Ruling::Conditional(conditions) = ruling { conditions } else { &none };
         let by = |layer: &'static str| move |value: u32| (value, layer);
@@ -310,9 +311,9 @@ impl Settings {
         for (call, nth) in fan.calls.iter().zip(1..) {
             let place = format!("{place}-{nth}");
             made.push(if !is_declared {
-                Made::refused(call, None, "not_allowed", &place)
+                PredictedCall::refused(call, None, "not_allowed", &place)
             } else if count >= max_calls.0 || is_too_deep {
-                Made::refused(call, None, "calls_exhausted", &place)
+                PredictedCall::refused(call, None, "calls_exhausted", &place)
             } else {
                 count += 1;
                 self.predict_call(call, conditions, intent, count, depth, &place)
@@ -320,7 +321,7 @@ impl Settings {
         }
         let at_once = if fan.is_parallel { max_calls.0 as usize } else { 1 };
         let too_deep = (is_declared && is_too_deep).then_some(at_once.min(made.len()));
-        Run {
+        PredictedRun {
             intent: intent.clone(),
             parent,
             made,
@@ -337,10 +338,10 @@ impl Settings {
         ordinal: u32,
         depth: u32,
         place: &str,
-    ) -> Made {
+    ) -> PredictedCall {
         let intent = nested(parent, ordinal);
         let name = call.target.name();
-        let refused = |code| Made::refused(call, Some(intent.clone()), code, place);
+        let refused = |code| PredictedCall::refused(call, Some(intent.clone()), code, place);
         if !TOOLS.contains(&name) {
             return refused("unknown_tool");
         }
@@ -349,7 +350,7 @@ impl Settings {
         let refusing =
             condition.into_iter().chain([(&self.calls, "tool")]).find(|(names, _)| !includes(names));
         if let Some((_, layer)) = refusing {
-            return Made { set_by: Some(layer), ..refused("not_allowed") };
+            return PredictedCall { set_by: Some(layer), ..refused("not_allowed") };
         }
         if call.arguments == Arguments::NoObject {
             return refused("invalid_arguments");
@@ -360,18 +361,18 @@ impl Settings {
             Ruling::Conditional(Conditions { is_read_only, is_short, .. }) => {
                 ("CONDITIONAL", *is_read_only, *is_short)
             }
-            Ruling::Denied => return Made { asked, verdict: Some("DENIED"), ..refused("denied") },
-            Ruling::Unenforceable => return Made { asked, ..refused("denied") },
+            Ruling::Denied => return PredictedCall { asked, verdict: Some("DENIED"), ..refused("denied") },
+            Ruling::Unenforceable => return PredictedCall { asked, ..refused("denied") },
         };
         if call.is_mismatched() {
-            return Made { asked, ..refused("invalid_arguments") };
+            return PredictedCall { asked, ..refused("invalid_arguments") };
         }
         let (status, code) = match &call.target {
             Target::Read("missing") => ("FAILURE", "not_found"),
             Target::Read("large") if is_short => ("FAILURE", "limit_reached"),
             Target::Write if is_read_only => ("FAILURE", "permission_denied"),
             Target::Fails => ("FAILURE", "failed"),
-            // It traps where it cannot count its run.
+            // The gate traps if it cannot write to its file `runs`.
             Target::Gate if is_read_only => ("FAILURE", "failed"),
             Target::Gate => ("TIMEOUT", "limit_reached"),
             Target::Read(_) | Target::Write | Target::Absent(_) | Target::Fan(_) => ("SUCCESS", ""),
@@ -383,7 +384,7 @@ impl Settings {
         } else {
             None
         };
-        Made { asked, verdict: Some(verdict), status, code, run, ..refused("") }
+        PredictedCall { asked, verdict: Some(verdict), status, code, run, ..refused("") }
     }
 }
 
@@ -402,17 +403,17 @@ fn verdict_by(ruling: &Ruling, target: &Target, intent: &Value) -> Value {
     verdict
 }
 
-impl Run {
+impl PredictedRun {
     /// This run and those below it.
     fn runs(&self) -> Vec<&Self> {
         let below = self.made.iter().filter_map(|made| made.run.as_ref());
         std::iter::once(self).chain(below.flat_map(Self::runs)).collect()
     }
 
-    /// The outcomes that the guest tells: those of its own calls of `fan_out` as lists, the others as code, layer and
-    /// intent.
+    /// The outcomes that the guest reports: a list for a call of `fan_out` that succeeds, an empty
+    /// text for any other success, and code, layer and intent for an error.
     fn outcomes(&self) -> Value {
-        self.made.iter().map(Made::outcome).collect()
+        self.made.iter().map(PredictedCall::outcome).collect()
     }
 
     /// The calls in its report, `used` of which were counted.
@@ -422,7 +423,7 @@ impl Run {
             let intent = nested(&self.intent, ordinal);
             assert!(
                 self.too_deep.is_some() || made.intent.as_ref() == Some(&intent),
-                "the model lists what it counts"
+                "the model must list each counted call"
             );
             let mut listed =
                 json!({ "ordinal": ordinal, "tool": made.tool, "intent_id": intent, "status": made.status });
@@ -462,22 +463,22 @@ impl Run {
     }
 }
 
-impl Made {
+impl PredictedCall {
     fn outcome(&self) -> Value {
         if self.code.is_empty() {
-            return self.run.as_ref().map_or_else(|| "".into(), Run::outcomes);
+            return self.run.as_ref().map_or_else(|| "".into(), PredictedRun::outcomes);
         }
-        // An error after the question to the governor names its intent.
+        // An error names the intent only if the governor was asked about it.
         let intent = self.intent.as_ref().filter(|_| self.asked.is_some());
         json!([self.code, self.set_by, intent])
     }
 }
 
-/// The outcomes that a guest told, in the form of [`Run::outcomes`].
-fn told(result: &Value) -> Value {
+/// The outcomes that a guest reported, in the form of [`PredictedRun::outcomes`].
+fn reported_outcomes(result: &Value) -> Value {
     let outcome = |outcome: &Value| match outcome.get("error") {
         Some(error) => json!([error["code"], error["detail"]["set_by"], error["detail"]["intent_id"]]),
-        None if outcome["result"].get("outcomes").is_some() => told(&outcome["result"]),
+        None if outcome["result"].get("outcomes").is_some() => reported_outcomes(&outcome["result"]),
         None if outcome["result"].is_object() => "".into(),
         None => outcome.clone(),
     };
@@ -498,8 +499,9 @@ struct Bench {
     governor: FakeGovernor,
     rulings: Arc<Mutex<Rulings>>,
     programs: AtomicUsize,
-    /// The intents that have run, and what happened how often.
+    /// The intents that have run.
     ran: Mutex<BTreeSet<String>>,
+    /// How often each kind of run and outcome occurred.
     figures: Mutex<BTreeMap<String, usize>>,
     _catalogue: Catalogue,
 }
@@ -570,14 +572,14 @@ impl Bench {
         let answer = client.rpc("a2g/intent", &call);
         let report = &answer["result"]["report"];
         prop_assert_eq!(&report["status"], "SUCCESS", "{}", answer);
-        prop_assert_eq!(told(&report["result"]), predicted.outcomes(), "{}", answer);
+        prop_assert_eq!(reported_outcomes(&report["result"]), predicted.outcomes(), "{}", answer);
         self.check_questions(&agent, &predicted, &call)?;
         for run in &runs {
             let report = Self::report(client, &run.intent)?;
             prop_assert_eq!(&report["parent"], &run.parent, "{}", report);
             let used = run.check_calls(&report)?;
             self.record(None, &format!("run at depth {}", run.parent["depth"].as_u64().unwrap_or(0)));
-            // The next call would have this id.
+            // The id that one more call would have had is unknown.
             let next = u32::try_from(used).unwrap() + 1;
             let status = client.rpc("a2g/status", &json!({ "intent_id": nested(&run.intent, next) }));
             prop_assert_eq!(&status["error"]["code"], -32602, "{}", status);
@@ -595,8 +597,14 @@ impl Bench {
         report.cloned().ok_or_else(|| TestCaseError::fail(format!("{intent} has no report: {status}")))
     }
 
-    /// Checks that the governor was asked about these intents alone, each of them once, and with the parent.
-    fn check_questions(&self, agent: &str, predicted: &Run, call: &Value) -> Result<(), TestCaseError> {
+    /// Checks that the governor was asked about exactly the predicted intents, each once with its
+    /// parent.
+    fn check_questions(
+        &self,
+        agent: &str,
+        predicted: &PredictedRun,
+        call: &Value,
+    ) -> Result<(), TestCaseError> {
         let mut asked = self.rulings.lock().unwrap().asked.remove(agent).unwrap_or_default();
         let key = |call: &Value| call["intent_id"].to_string();
         asked.sort_by_key(key);
@@ -618,7 +626,7 @@ impl Bench {
         Ok(())
     }
 
-    fn check_made(&self, client: &mut HttpClient, made: &Made) -> Result<(), TestCaseError> {
+    fn check_made(&self, client: &mut HttpClient, made: &PredictedCall) -> Result<(), TestCaseError> {
         let word = if made.code.is_empty() || made.status == "TIMEOUT" { made.status } else { made.code };
         if let Some(name) = &made.file {
             let written = (made.status == "SUCCESS").then(|| name.clone());
@@ -645,7 +653,8 @@ impl Bench {
         self.ran.lock().unwrap().extend(ran.map(Value::to_string));
     }
 
-    /// Checks that the governor has one report of each intent that ran, and that nothing is left.
+    /// Checks that the governor has one report of each intent that ran, and that no intent waits or
+    /// runs.
     fn finish(self) -> BTreeMap<String, usize> {
         eventually("every report is delivered", || {
             scrape(&self.executor).is("a2g_undelivered_reports", 0.0).then_some(())
@@ -663,7 +672,7 @@ impl Bench {
     }
 }
 
-/// A runner whose cases depend on its numbers alone.
+/// A runner whose cases depend only on these numbers.
 fn runner(cases: usize, numbers: [u64; 2]) -> TestRunner {
     let mut seed = [0; 32];
     for (place, number) in seed.chunks_exact_mut(8).zip(numbers) {

@@ -1,4 +1,4 @@
-//! `http_fetch` against a network of the test's own.
+//! `http_fetch` against a simulated network.
 
 use super::*;
 use a2g_guest_sdk::http::{Reason, Request};
@@ -8,7 +8,8 @@ fn run(arguments: Value) -> Result<Value, ToolError> {
     testing::invoke(http_fetch, arguments).result
 }
 
-/// A network where `https://a.example/<status>?<location>` redirects, and all else says `end`.
+/// A network where `https://a.example/<status>?<location>` redirects, and any other URL returns
+/// `end`.
 fn redirecting() -> Network {
     Network::answering(|request| {
         let status = request.url().path().trim_start_matches('/').parse();
@@ -115,13 +116,13 @@ fn each_redirect_is_a_separate_request() {
 
 #[test]
 fn the_redirect_status_decides_method_and_body() {
-    let check = |status: u16, method: &str, then: &str, body: &str| {
+    let check = |status: u16, method: &str, next_method: &str, body: &str| {
         let network = redirecting();
         let headers = json!({ "content-type": "text/plain", "x-one": "1" });
         let url = format!("https://a.example/{status}?/next");
         run(json!({ "url": url, "method": method, "body": "sent", "headers": headers })).unwrap();
         let (got, _, sent) = seen(&network).remove(1);
-        assert_eq!((got.as_str(), sent.as_str()), (then, body), "{status} {method}");
+        assert_eq!((got.as_str(), sent.as_str()), (next_method, body), "{status} {method}");
         let next = &network.requests()[1];
         assert_eq!(next.headers().contains_key("content-type"), body == "sent", "{status} {method}");
         assert!(next.headers().contains_key("x-one"), "{status} {method}");
@@ -191,8 +192,8 @@ fn the_number_of_redirects_is_limited() {
     assert_eq!(error.code(), "too_many_redirects");
     assert_eq!(error.detail().unwrap()["redirects"].as_array().unwrap().len(), 3);
     assert_eq!(network.requests().len(), 4);
-    let itself = fetch(0).unwrap();
-    assert_eq!((&itself["status"], &itself["headers"]["location"]), (&json!(302), &json!(["/again"])));
+    let redirect = fetch(0).unwrap();
+    assert_eq!((&redirect["status"], &redirect["headers"]["location"]), (&json!(302), &json!(["/again"])));
     assert_eq!(network.requests().len(), 5);
 }
 
@@ -264,7 +265,7 @@ fn failures_are_named() {
 #[test]
 fn the_schema_states_the_enforced_bounds() {
     let schema: Value = a2g_guest_sdk::serde_json::from_str(&describe().arguments_schema).unwrap();
-    let property = |name: &str, fact: &str| schema["properties"][name][fact].clone();
+    let property = |name: &str, keyword: &str| schema["properties"][name][keyword].clone();
     let bounds = [
         ("max_bytes", 1, MAX_MAX_BYTES, DEFAULT_MAX_BYTES),
         ("max_redirects", 0, MAX_MAX_REDIRECTS, DEFAULT_MAX_REDIRECTS),

@@ -1,4 +1,4 @@
-//! The laws of the meet, and patterns that try to match more than they appear to.
+//! The algebraic laws of `meet`, and patterns that could match more than they appear to.
 
 use super::*;
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -87,7 +87,7 @@ fn targets() -> impl Strategy<Value = CallTargets> {
         .prop_map(|names| CallTargets::parse(&names).unwrap())
 }
 
-/// The tools of `a`, `b` and `c` that limits let a run call.
+/// Those of the tools `a`, `b` and `c` that a run with these limits can call.
 fn callable(limits: &Limits) -> Vec<&'static str> {
     let included = |name: &str| {
         let name = ToolName::parse(name).unwrap();
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn meet_is_idempotent_and_says_nothing_new_to_silence(a in limits()) {
+    fn meet_is_idempotent_and_empty_limits_change_nothing(a in limits()) {
         prop_assert_eq!(a.clone().meet(a.clone()), a.clone());
         prop_assert_eq!(a.clone().meet(Limits::default()), a);
     }
@@ -171,7 +171,7 @@ proptest! {
     }
 }
 
-/// Every path of up to four names over a small alphabet.
+/// Paths of up to four names, which are chosen from a few.
 fn paths() -> impl Strategy<Value = String> {
     let name = prop::sample::select(vec![
         "a", "b", "bc", "c", "d", "e", "x.md", "d.md", ".md", "{", "a,b", "-", "]",
@@ -239,14 +239,14 @@ proptest! {
         if let Ok(globs) = Glob::parse_alternatives(&text) {
             let matches = globs.iter().any(|glob| glob.matches(&path));
             let expected = globset_says(&text, &path);
-            // A negated class of globset matches `/`; a class here never does.
-            let wider = text.contains("[!") && expected;
-            prop_assert!(matches == expected || wider, "{} {}: {}", text, path, matches);
+            // In globset, a negated class matches `/`. Here no class does.
+            let is_exception = text.contains("[!") && expected;
+            prop_assert!(matches == expected || is_exception, "{} {}: {}", text, path, matches);
         }
     }
 
     #[test]
-    fn a_folder_leads_to_what_matches_below_it(text in texts(), path in paths()) {
+    fn can_match_below_and_matches_all_below_agree_with_matches(text in texts(), path in paths()) {
         for glob in Glob::parse_alternatives(&text).into_iter().flatten() {
             for (at, _) in path.match_indices('/').skip(1) {
                 let above = &path[..at];
@@ -257,14 +257,14 @@ proptest! {
     }
 
     #[test]
-    fn a_grant_holds_exactly_what_every_layer_holds(a in claims(), b in claims(), path in paths()) {
+    fn a_grant_covers_exactly_what_every_layer_allows(a in claims(), b in claims(), path in paths()) {
         let everywhere = Ceilings { areas: ["/a", "/d"].map(|root| tree(root).into()).to_vec(), ..ceilings() };
-        let said = |claims: &Claims| {
+        let allows = |claims: &Claims| {
             let allowed = claims.areas.as_ref().is_none_or(|areas| areas.iter().any(|area| area.contains(&path)));
             allowed && !claims.blocked.iter().any(|glob| glob.matches_at_or_above(&path))
         };
         let inside = everywhere.areas.iter().any(|area| area.contains(&path));
-        let expected = inside && said(&a) && said(&b);
+        let expected = inside && allows(&a) && allows(&b);
         let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, a), (Layer::Tool, b)], &everywhere).unwrap();
         let held: Vec<_> = grant.roots().iter().filter(|root| root.tree().contains(&path)).collect();
         prop_assert!(held.len() <= 1, "one root at most");
@@ -361,7 +361,7 @@ fn patterns() {
 
 /// A governor that matches with `fnmatch` would read the first class as `^` or x.
 #[test]
-fn a_class_that_is_read_in_two_ways_is_refused_with_the_way_to_write_it() {
+fn an_ambiguous_class_is_refused_and_the_error_shows_how_to_write_it() {
     let refused = Area::parse("/a/[^x]*").unwrap_err().to_string();
     assert!(refused.contains("`/a/[^x]*`") && refused.contains("write `[!x]`"), "{refused}");
     assert!(Glob::parse_blocking("[^x]").is_err() && parse_condition("filesystem_scope:/a/[^x]/**").is_err());
@@ -370,7 +370,7 @@ fn a_class_that_is_read_in_two_ways_is_refused_with_the_way_to_write_it() {
 }
 
 #[test]
-fn a_character_is_one_in_every_alphabet() {
+fn wildcards_match_characters_and_not_bytes() {
     for (pattern, path, matches) in [
         ("/a/?.md", "/a/é.md", true),
         ("/a/[à-ö].md", "/a/é.md", true),
@@ -405,7 +405,7 @@ fn too_many_overlaps_are_refused() {
 
 /// Reducing the 65,536 overlaps of the maximum number of patterns of two layers would take minutes.
 #[test]
-fn too_many_overlaps_are_refused_before_they_are_sorted_out() {
+fn too_many_overlaps_are_refused_before_they_are_reduced() {
     let letters = ('a'..='z').chain('A'..='Z').chain('0'..='9').chain(['+', '=']).map(String::from);
     let letters = letters.collect::<Vec<_>>().join(",");
     let claims = |kind: fn(&str, usize) -> String| {
@@ -449,7 +449,7 @@ fn a_grant_names_the_layer_of_each_limit() {
 }
 
 #[test]
-fn the_operators_own_limits_are_never_a_verdicts() {
+fn limits_of_the_operator_are_not_attributed_to_a_verdict() {
     let claims = Claims {
         memory: MemoryLimit::from_mb(50).ok(),
         network: Some(false),
@@ -463,12 +463,12 @@ fn the_operators_own_limits_are_never_a_verdicts() {
     let host = tempfile::tempdir().unwrap();
     let folders = [(host.path().to_owned(), "/".to_owned())];
     let permit = Permit::for_operator(&Authority::for_tests(), claims, &ceilings(), &folders).unwrap();
-    assert!(permit.grant().roots().is_empty(), "the guest has the folders and no area");
+    assert!(permit.grant().roots().is_empty(), "the folders are opened without an area of the grant");
     assert_eq!(permit.roots().as_slice()[0].guest, "/");
 }
 
 #[test]
-fn a_permit_of_nothing_has_no_file_and_no_network() {
+fn a_permit_without_access_has_no_file_and_no_network() {
     let ceilings = ceilings();
     assert!(ceilings.network && !ceilings.areas.is_empty());
     let permit = Permit::without_access(&ceilings);
@@ -480,7 +480,7 @@ fn a_permit_of_nothing_has_no_file_and_no_network() {
 }
 
 #[test]
-fn a_grant_names_the_layer_that_left_no_tree() {
+fn a_grant_without_trees_names_the_layer_that_excluded_the_last() {
     let areas = |trees: Vec<Tree>| {
         let areas = trees.into_iter().map(Area::from).collect();
         Claims { areas: Some(areas), ..Claims::default() }
@@ -495,7 +495,7 @@ fn a_grant_names_the_layer_that_left_no_tree() {
 }
 
 #[test]
-fn what_is_blocked_is_taken_out() {
+fn blocked_paths_are_excluded_from_a_grant() {
     let grant = |blocked: &str| {
         let claims = Claims {
             areas: Some(vec![tree("/tmp/a").into(), tree("/tmp/b").into()]),
@@ -521,7 +521,7 @@ fn what_is_blocked_is_taken_out() {
 }
 
 #[test]
-fn a_folder_on_the_way_is_no_more_than_that() {
+fn a_folder_above_a_match_is_not_granted_itself() {
     let claims =
         Claims { areas: Some(Area::parse("/tmp/{w/*/x.md,w/deep/**}").unwrap()), ..Claims::default() };
     let grant = meet([(Layer::Verdict, claims)]).unwrap();

@@ -39,21 +39,21 @@ async fn fill_journal(path: &Path) -> Head {
     let head = journal.head();
     drop(journal);
     wait_for_the_writer(path);
-    checkpoint(path);
+    merge_wal(path);
     head
 }
 
-/// Puts the log into the journal, so that it is a single file.
-fn checkpoint(path: &Path) {
+/// Moves the write-ahead log of SQLite into the database, so that the journal is a single file.
+fn merge_wal(path: &Path) {
     let connection = Connection::open(path).unwrap();
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
 }
 
 /// Copies a journal, with its marker, and runs `sql` on the copy.
-fn damage_copy(whole: &Path, sql: &str) -> tempfile::TempDir {
+fn damage_copy(intact: &Path, sql: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for file in ["journal.db", "journal.db.lock"] {
-        std::fs::copy(whole.with_file_name(file), folder.path().join(file)).unwrap();
+        std::fs::copy(intact.with_file_name(file), folder.path().join(file)).unwrap();
     }
     let connection = Connection::open(folder.path().join("journal.db")).unwrap();
     connection.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
@@ -62,8 +62,8 @@ fn damage_copy(whole: &Path, sql: &str) -> tempfile::TempDir {
 }
 
 /// Checks that both `journal verify` and a start find the damage.
-fn assert_found(whole: &Path, sql: &str, what: &str) {
-    let folder = damage_copy(whole, sql);
+fn assert_found(intact: &Path, sql: &str, what: &str) {
+    let folder = damage_copy(intact, sql);
     let path = folder.path().join("journal.db");
     let found = verify_journal(&path, None).to_string();
     assert!(found.contains(what), "{sql}: {found}");
@@ -74,9 +74,9 @@ fn assert_found(whole: &Path, sql: &str, what: &str) {
 #[tokio::test]
 async fn every_change_to_the_history_is_found() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = folder.path().join("journal.db");
-    let head = fill_journal(&whole).await;
-    let holds = verify_journal(&whole, Some(head));
+    let intact = folder.path().join("journal.db");
+    let head = fill_journal(&intact).await;
+    let holds = verify_journal(&intact, Some(head));
     assert!(matches!(holds, Finding::Holds { receipts: 7, pruned: 0, .. }), "{holds}");
     let last = "(SELECT max(number) FROM records)";
     let cases = [
@@ -134,10 +134,10 @@ async fn every_change_to_the_history_is_found() {
         ("CREATE TABLE mine(x)", "table mine"),
     ];
     for (sql, what) in cases {
-        assert_found(&whole, sql, what);
+        assert_found(&intact, sql, what);
     }
     for table in ["records", "open", "waiting", "tasks", "refusals", "chains"] {
-        let rows = Connection::open(&whole).unwrap();
+        let rows = Connection::open(&intact).unwrap();
         let rows =
             rows.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).unwrap();
         assert!(rows > 0, "{table}");
@@ -146,7 +146,7 @@ async fn every_change_to_the_history_is_found() {
             let sql = format!(
                 "DELETE FROM {table} WHERE {key} = (SELECT {key} FROM {table} ORDER BY {key} LIMIT 1 OFFSET {nth})"
             );
-            assert_found(&whole, &sql, "");
+            assert_found(&intact, &sql, "");
         }
     }
     // A forged end is found by the marker, and by a stored checkpoint.
@@ -156,8 +156,8 @@ async fn every_change_to_the_history_is_found() {
          INSERT INTO open(run, receipt) VALUES (1, 2) ON CONFLICT DO NOTHING;
          UPDATE chains SET last = {last}, last_hash = (SELECT hash FROM records WHERE number = {last}) WHERE name = 'records'"
     );
-    assert_found(&whole, &forged, "the end is cut off");
-    let folder = damage_copy(&whole, &forged);
+    assert_found(&intact, &forged, "the end is cut off");
+    let folder = damage_copy(&intact, &forged);
     let path = folder.path().join("journal.db");
     std::fs::remove_file(folder.path().join("journal.db.lock")).unwrap();
     assert!(super::holds(&path), "{}", verify_journal(&path, None));
@@ -169,14 +169,14 @@ async fn every_change_to_the_history_is_found() {
     assert_eq!(verify_journal(&path, Some(head)), Finding::Differs { number: 7 });
 }
 
-/// A receipt, a claim or a decision of another intent, or a second one, appended with the right hash.
+/// Appends a receipt, claim or decision of another intent, or a second one, with the right hash.
 #[tokio::test]
 async fn contradictory_records_with_valid_hashes_are_found() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = folder.path().join("journal.db");
-    fill_journal(&whole).await;
+    let intact = folder.path().join("journal.db");
+    fill_journal(&intact).await;
     let append = |kind: record::RecordKind, about: Option<i64>, intent: &[u8; 16]| {
-        let folder = damage_copy(&whole, "");
+        let folder = damage_copy(&intact, "");
         let path = folder.path().join("journal.db");
         let mut connection = Connection::open(&path).unwrap();
         let transaction = connection.transaction().unwrap();
@@ -189,7 +189,7 @@ async fn contradictory_records_with_valid_hashes_are_found() {
         drop(connection);
         verify_journal(&path, None)
     };
-    let connection = Connection::open(&whole).unwrap();
+    let connection = Connection::open(&intact).unwrap();
     let of = |kind: &str| {
         let sql = format!("SELECT number, intent FROM records WHERE kind = '{kind}' ORDER BY number LIMIT 1");
         connection.query_row(&sql, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, [u8; 16]>(1)?))).unwrap()
@@ -213,17 +213,17 @@ async fn contradictory_records_with_valid_hashes_are_found() {
     // The unique index of receipts rejects a second one.
     let second = "INSERT INTO records SELECT max(number) + 1, kind, at, intent, agent, tool, status, about, proof, receipt,
                   latest, root, body, hash FROM records WHERE kind = 'receipt'";
-    assert!(Connection::open(&whole).unwrap().execute_batch(second).is_err());
+    assert!(Connection::open(&intact).unwrap().execute_batch(second).is_err());
 }
 
-/// The start checks the end only, and a thread of its own checks the rest.
+/// Opening a journal checks only its end. A background thread checks the older records.
 #[tokio::test]
 async fn damage_in_older_records_breaks_the_journal() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = folder.path().join("journal.db");
+    let intact = folder.path().join("journal.db");
     let quick = JournalOptions { durability: Durability::ProcessCrash, ..JournalOptions::default() };
     let open = |path: &Path| Journal::open(path, usize::MAX, quick, NOW);
-    let journal = open(&whole).unwrap().0;
+    let journal = open(&intact).unwrap().0;
     for _ in 0..27 {
         let calls = (0..200).map(|_| another()).collect::<Vec<_>>();
         futures_util::future::join_all(calls.iter().map(|call| run(&journal, call))).await;
@@ -231,10 +231,10 @@ async fn damage_in_older_records_breaks_the_journal() {
     }
     journal.flush().await.unwrap();
     drop(journal);
-    wait_for_the_writer(&whole);
-    checkpoint(&whole);
+    wait_for_the_writer(&intact);
+    merge_wal(&intact);
     let sql = "SELECT max(number) FROM records";
-    let last = Connection::open(&whole).unwrap().query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    let last = Connection::open(&intact).unwrap().query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
     assert!(last > 10_800, "{last}");
     for (sql, found) in [
         ("UPDATE records SET at = at + 1 WHERE number = 100", Some("record 100")),
@@ -242,7 +242,7 @@ async fn damage_in_older_records_breaks_the_journal() {
         ("UPDATE records SET intent = zeroblob(16) WHERE number = 102", Some("record 102")),
         ("", None),
     ] {
-        let copy = damage_copy(&whole, sql);
+        let copy = damage_copy(&intact, sql);
         let path = copy.path().join("journal.db");
         let journal = open(&path).unwrap().0;
         let broken = tokio::time::timeout(
@@ -261,7 +261,7 @@ async fn damage_in_older_records_breaks_the_journal() {
         }
     }
     let copy =
-        damage_copy(&whole, &format!("UPDATE records SET at = at + 1 WHERE number = {}", last - 9_000));
+        damage_copy(&intact, &format!("UPDATE records SET at = at + 1 WHERE number = {}", last - 9_000));
     let refused = open(&copy.path().join("journal.db")).map(drop).unwrap_err();
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
 }
@@ -285,15 +285,15 @@ fn content(path: &Path) -> Option<Vec<String>> {
 #[tokio::test]
 async fn every_flipped_bit_in_the_content_is_found() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = folder.path().join("journal.db");
-    fill_journal(&whole).await;
-    let bytes = std::fs::read(&whole).unwrap();
-    let before = content(&whole);
+    let intact = folder.path().join("journal.db");
+    fill_journal(&intact).await;
+    let bytes = std::fs::read(&intact).unwrap();
+    let before = content(&intact);
     let (mut changed, mut missed, mut served) = (0, Vec::new(), Vec::new());
     // Spread over the file, and the same in each run of the test.
     let places = (0..1_000_u64).map(|nth| (nth * 2_654_435_761) % (bytes.len() as u64 * 8));
     for bit in places {
-        let copy = damage_copy(&whole, "");
+        let copy = damage_copy(&intact, "");
         let path = copy.path().join("journal.db");
         let (at, mask) = (bit / 8, 1_u8 << (bit % 8));
         let file = OpenOptions::new().write(true).open(&path).unwrap();

@@ -40,6 +40,7 @@ fn call(arguments: &str) -> Call {
     }
 }
 
+/// A call with a new intent.
 fn another() -> Call {
     Call { intent: IntentId::random(), ..call("{}") }
 }
@@ -116,7 +117,7 @@ fn new_journal() -> (tempfile::TempDir, PathBuf, Journal) {
     (folder, path, journal)
 }
 
-/// Has the governor take so many reports.
+/// Marks the next `count` reports as delivered to the governor.
 async fn deliver(journal: &Journal, count: usize) {
     for _ in 0..count {
         let (due, _) = journal.next_report().await.unwrap();
@@ -125,8 +126,8 @@ async fn deliver(journal: &Journal, count: usize) {
     journal.flush().await.unwrap();
 }
 
-/// Waits until the writer of a dropped journal has released the file, without opening the journal, which would end the
-/// open runs.
+/// Waits until the writer of a dropped journal has released the file. It does not open the journal,
+/// because that would abort the open runs.
 fn wait_for_the_writer(path: &Path) {
     let file = std::fs::File::open(path).unwrap();
     eventually(|| rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok());
@@ -263,7 +264,7 @@ async fn claims_are_refused_at_the_report_limit() {
     assert!(matches!(journal.claim(&another(), LATER, None), Ok(ClaimResult::New)));
 }
 
-/// A journal of ten receipts, none of which the governor has.
+/// Makes a journal of ten receipts whose reports are not delivered.
 async fn ten(path: &Path) -> (Vec<Call>, Head) {
     let journal = open_journal(path).0;
     let calls = (0..10).map(|_| another()).collect::<Vec<_>>();

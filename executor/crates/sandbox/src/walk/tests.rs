@@ -107,7 +107,7 @@ impl Dice {
         items[usize::try_from(self.roll(u32::try_from(items.len()).unwrap())).unwrap()]
     }
 
-    /// A path around an entry that existed in the beginning, or of random names.
+    /// A path of random names, which in half of the cases begins with an entry of the initial tree.
     fn path(&mut self) -> String {
         let mut names: Vec<_> = (0..=self.roll(3)).map(|_| self.pick(&NAMES)).collect();
         if self.roll(2) == 0 {
@@ -161,12 +161,13 @@ impl World {
         self.root.grants(&format!("/{path}"))
     }
 
-    fn leads(&self, path: &str) -> bool {
+    /// True if something below this folder may be granted, so that a guest may walk through it.
+    fn can_grant_below(&self, path: &str) -> bool {
         self.root.can_grant_below(&format!("/{path}"))
     }
 
     /// The path of an open file or folder according to the kernel, relative to the test's folder.
-    fn of(&self, audited: &mut AuditedFs<'_>, fd: &Resource<Descriptor>) -> String {
+    fn path_of(&self, audited: &mut AuditedFs<'_>, fd: &Resource<Descriptor>) -> String {
         let handle = match audited.0.wasi.ctx().table.get(fd).unwrap() {
             Descriptor::Dir(dir) => dir.dir.as_raw_fd(),
             Descriptor::File(file) => file.file.as_raw_fd(),
@@ -202,7 +203,8 @@ impl World {
                     let target = fs::read_link(&path).unwrap().to_str().unwrap().to_owned();
                     (metadata.ino(), 1, changed, Some(target))
                 }
-                // Entries of a folder legitimately change its number of names and its times.
+                // Changes of granted entries may change the link count and the times of their
+                // folder.
                 _folder => (metadata.ino(), 0, (0, 0), None),
             };
             seen.insert(name, facts);
@@ -237,7 +239,7 @@ async fn operate(
     audited: &mut AuditedFs<'_>,
     open: &mut Vec<Resource<Descriptor>>,
     dice: &mut Dice,
-    did: &mut Vec<String>,
+    log: &mut Vec<String>,
 ) {
     let any = |dice: &mut Dice, open: &[Resource<Descriptor>]| {
         let index = usize::try_from(dice.roll(u32::try_from(open.len()).unwrap())).unwrap();
@@ -261,16 +263,16 @@ async fn operate(
                 Ok(opened) => {
                     let again = || Resource::new_borrow(opened.rep());
                     let kind = audited.get_type(again()).await.unwrap();
-                    let path = world.of(audited, &opened);
-                    let on_the_way = kind == DescriptorType::Directory && world.leads(&path);
-                    assert!(world.granted(&path) || on_the_way, "opened {path} after {did:#?}");
+                    let path = world.path_of(audited, &opened);
+                    let on_the_way = kind == DescriptorType::Directory && world.can_grant_below(&path);
+                    assert!(world.granted(&path) || on_the_way, "opened {path} after {log:#?}");
                     if let Ok((read, _)) = audited.read(again(), 1000, 0).await {
                         let read = String::from_utf8(read).unwrap();
-                        assert!(!read.contains(SECRET), "read {read:?} at {from} {path:?} after {did:#?}");
+                        assert!(!read.contains(SECRET), "read {read:?} at {from} {path:?} after {log:#?}");
                     }
                     let _may_be_a_folder = audited.write(again(), b"written".to_vec(), 0).await;
                     let set = audited.set_times(again(), NewTimestamp::Now, NewTimestamp::Now).await;
-                    assert!(set.is_err() || world.granted(&path), "times of {path} after {did:#?}");
+                    assert!(set.is_err() || world.granted(&path), "times of {path} after {log:#?}");
                     open.push(opened);
                     log_line(&format!("open {kind:?}"), Ok(()))
                 }
@@ -280,12 +282,15 @@ async fn operate(
         4 => log_line("stat", audited.stat_at(fd, dice.flags(), path.clone()).await.map(drop)),
         5 => match audited.read_directory(Resource::new_borrow(fd.rep())).await {
             Ok(listing) => {
-                let folder = world.of(audited, &fd);
+                let folder = world.path_of(audited, &fd);
                 while let Some(entry) =
                     audited.read_directory_entry(Resource::new_borrow(listing.rep())).await.unwrap()
                 {
                     let path = format!("{folder}/{}", entry.name);
-                    assert!(world.granted(&path) || world.leads(&path), "listed {path} after {did:#?}");
+                    assert!(
+                        world.granted(&path) || world.can_grant_below(&path),
+                        "listed {path} after {log:#?}"
+                    );
                 }
                 HostDirectoryEntryStream::drop(audited, listing).unwrap();
                 log_line("list", Ok(()))
@@ -317,7 +322,7 @@ async fn operate(
             log_line("times", audited.set_times_at(fd, dice.flags(), path.clone(), now, now).await)
         }
     };
-    did.push(line);
+    log.push(line);
 }
 
 #[tokio::test]
@@ -339,7 +344,7 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
         let execution = sandbox.begin(&permit, Network::Off, Arc::<Abort>::default());
         let mut store = sandbox.make_store(permit, &Input::Arguments(String::new()), &execution).unwrap();
         store.data_mut().links = true;
-        let mut did = Vec::new();
+        let mut log = Vec::new();
         for _ in 0..SEQUENCES_OF_ONE_WORLD {
             sequences += 1;
             let state: &mut StoreState = store.data_mut();
@@ -350,19 +355,19 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
             let mut audited = AuditedFs(state);
             HostDescriptor::drop(&mut audited, outside).unwrap();
             for _ in 0..=dice.roll(MAX_STEPS) {
-                operate(&world, &mut audited, &mut open, &mut dice, &mut did).await;
+                operate(&world, &mut audited, &mut open, &mut dice, &mut log).await;
             }
             for fd in open {
                 HostDescriptor::drop(&mut audited, fd).unwrap();
             }
-            assert!(state.walked_paths.is_empty(), "a place is forgotten with its handle");
+            assert!(state.walked_paths.is_empty(), "a path is forgotten when its handle is dropped");
         }
-        assert_eq!(world.outside(), before, "after {did:#?}");
-        let counted = did.iter().filter(|line| line.ends_with("Ok(())")).count();
+        assert_eq!(world.outside(), before, "after {log:#?}");
+        let counted = log.iter().filter(|line| line.ends_with("Ok(())")).count();
         worked += u32::try_from(counted).unwrap();
-        refused += u32::try_from(did.len() - counted).unwrap();
+        refused += u32::try_from(log.len() - counted).unwrap();
     }
-    // The alphabet is small enough that much of it works.
+    // The names are so few that many operations succeed, and many are refused.
     assert!(worked > refused / 20 && refused > worked / 20, "{worked} worked and {refused} did not");
 }
 
