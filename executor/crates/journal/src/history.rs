@@ -249,10 +249,12 @@ impl History {
     pub fn refusals(&self, filter: &Filter, limit: u64) -> Result<Vec<RefusalEntry>, HistoryError> {
         // A refusal has no status and no report.
         let Filter { agent, tool, status: _, since, until, undelivered: _ } = filter;
-        let sql = "SELECT refused, intent, agent, tool, blocked_by, message FROM refusals
-                   WHERE (?1 IS NULL OR agent = ?1) AND (?2 IS NULL OR tool = ?2)
-                     AND (?3 IS NULL OR refused >= ?3) AND (?4 IS NULL OR refused < ?4)
-                   ORDER BY number DESC LIMIT ?5";
+        let sql = format!(
+            "SELECT {REFUSAL_COLUMNS} FROM refusals
+             WHERE (?1 IS NULL OR agent = ?1) AND (?2 IS NULL OR tool = ?2)
+               AND (?3 IS NULL OR refused >= ?3) AND (?4 IS NULL OR refused < ?4)
+             ORDER BY number DESC LIMIT ?5"
+        );
         let params = params![
             agent.as_ref().map(AgentDid::as_str),
             tool.as_ref().map(ToolName::as_str),
@@ -260,17 +262,8 @@ impl History {
             until.map(to_micros),
             to_sqlite_int(limit),
         ];
-        let mut statement = self.0.connection().prepare(sql)?;
-        let rows = statement.query_map(params, |row| {
-            Ok(RefusalEntry {
-                at: from_micros(row.get(0)?),
-                intent: IntentId::from_bytes(row.get(1)?),
-                agent: row.get(2)?,
-                tool: row.get(3)?,
-                blocked_by: row.get(4)?,
-                message: row.get(5)?,
-            })
-        })?;
+        let mut statement = self.0.connection().prepare(&sql)?;
+        let rows = statement.query_map(params, read_refusal)?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
@@ -319,6 +312,20 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<ReceiptEntry> {
         hash: row.get(6)?,
         body: row.get(7)?,
         delivered: row.get(8)?,
+    })
+}
+
+/// The columns that [`read_refusal`] reads.
+pub(super) const REFUSAL_COLUMNS: &str = "refused, intent, agent, tool, blocked_by, message";
+
+pub(super) fn read_refusal(row: &Row<'_>) -> rusqlite::Result<RefusalEntry> {
+    Ok(RefusalEntry {
+        at: from_micros(row.get(0)?),
+        intent: IntentId::from_bytes(row.get(1)?),
+        agent: row.get(2)?,
+        tool: row.get(3)?,
+        blocked_by: row.get(4)?,
+        message: row.get(5)?,
     })
 }
 

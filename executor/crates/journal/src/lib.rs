@@ -31,6 +31,8 @@ mod readers;
 mod record;
 mod recorded_state;
 mod replay;
+mod scan;
+mod search;
 mod store;
 mod tables;
 mod tasks;
@@ -48,6 +50,7 @@ pub use lookup::{IntentRecords, ReceiptPage, ReceiptSummary};
 pub use outbox::DueReport;
 pub use prune::{PruneError, PruneSummary, prune};
 pub use readers::IfFull;
+pub use search::{NumberedRefusal, RefusalPage, RefusalSearch, RunPage, RunSearch, RunSummary};
 pub use store::JournalOptions;
 pub use tasks::{JournalTask, MAX_TASK_BYTES, MAX_TASKS, RetryPolicy, TaskKey, TaskQuery, TaskSummary};
 

@@ -5,6 +5,7 @@ mod decisions;
 mod formats;
 mod pruning;
 mod rows;
+mod searches;
 mod storage;
 mod tasks;
 

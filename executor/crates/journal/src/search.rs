@@ -1,0 +1,463 @@
+//! Searches of runs and of refused calls, newest first and page by page, for a console.
+//!
+//! A page takes a fixed time, also in a journal of a million receipts: it ends early and says where, and the caller
+//! continues from there. No search writes, and none needs an index; see `scan`.
+
+use super::history::{HistoryError, REFUSAL_COLUMNS, RefusalEntry, read_refusal};
+use super::readers::IfFull;
+use super::scan::{MAX_SCAN_TIME, Scan, ScanBudget, ScannedChain};
+use super::store::{Reader, from_sqlite_int};
+use super::{BrokenError, Journal, JournalBackend, JournalError, from_micros, to_micros};
+use a2g_types::call::ParentRun;
+use a2g_types::failure_message::describe;
+use a2g_types::fault::BlockedBy;
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::outcome::{Receipt, Status};
+use a2g_types::stored;
+use rusqlite::{Row, params};
+use std::borrow::Cow;
+use std::time::Duration;
+use time::OffsetDateTime;
+
+/// A selection of runs. A field that is `None` or `false` does not restrict it.
+#[derive(Debug, Clone, Default)]
+pub struct RunSearch {
+    /// Selects runs of this agent.
+    pub agent: Option<AgentDid>,
+    /// Selects runs of this tool.
+    pub tool: Option<ToolName>,
+    /// Selects runs with this status.
+    pub status: Option<Status>,
+    /// Selects runs that ended at this time or later. The search ends where the records are more than 10 minutes older.
+    pub since: Option<OffsetDateTime>,
+    /// Selects runs that ended before this time.
+    pub until: Option<OffsetDateTime>,
+    /// Selects runs whose reports are undelivered.
+    pub undelivered: bool,
+    /// Selects runs with this text in the intent, the agent, the tool, a contacted host, a granted or denied path, or
+    /// the error message. ASCII letters match in either case.
+    pub text: Option<String>,
+}
+
+/// A run in a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunSummary {
+    /// The number of the record of its receipt, by which lists page.
+    pub record: u64,
+    /// The number of its receipt among the receipts, from 1.
+    pub number: u64,
+    /// The intent.
+    pub intent: IntentId,
+    /// The agent.
+    pub agent: String,
+    /// The tool.
+    pub tool: String,
+    /// The status, such as `SUCCESS`.
+    pub status: String,
+    /// The end of the run.
+    pub ended: OffsetDateTime,
+    /// The wall time of the run.
+    pub wall: Duration,
+    /// `true` if the report was delivered to the governor.
+    pub delivered: bool,
+    /// The caller that approved the intent, if the intent was escalated.
+    pub approved_by: Option<String>,
+    /// The run that made this call; `None` for a call from outside.
+    pub parent: Option<ParentRun>,
+    /// The number of calls that the run made, including refused ones.
+    pub calls: u32,
+}
+
+impl RunSummary {
+    /// `true` if another run made this call.
+    #[must_use]
+    pub fn is_nested(&self) -> bool {
+        self.parent.is_some()
+    }
+}
+
+/// One page of runs, newest first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunPage {
+    /// The runs.
+    pub runs: Vec<RunSummary>,
+    /// The record before which the next page begins; `None` after the last page. A page that is not complete has one
+    /// even if it has no runs.
+    pub next: Option<u64>,
+    /// The time of the last record that was searched; `None` if none was.
+    pub searched_until: Option<OffsetDateTime>,
+    /// `false` if the search ran out of time before the page was full.
+    pub is_complete: bool,
+}
+
+impl Default for RunPage {
+    /// The page of a journal without records.
+    fn default() -> Self {
+        Self { runs: Vec::new(), next: None, searched_until: None, is_complete: true }
+    }
+}
+
+/// A selection of refused calls. A field that is `None` does not restrict it.
+#[derive(Debug, Clone, Default)]
+pub struct RefusalSearch {
+    /// Selects calls of this agent.
+    pub agent: Option<AgentDid>,
+    /// Selects calls of this tool.
+    pub tool: Option<ToolName>,
+    /// Selects calls that were refused for this reason.
+    pub blocked_by: Option<BlockedBy>,
+    /// Selects calls that were refused at this time or later, as [`RunSearch::since`].
+    pub since: Option<OffsetDateTime>,
+    /// Selects calls that were refused before this time.
+    pub until: Option<OffsetDateTime>,
+    /// Selects calls with this text in the intent, the agent, the tool, the reason's code or the message. ASCII letters
+    /// match in either case.
+    pub text: Option<String>,
+}
+
+/// A refused call in a list.
+#[derive(Debug, Clone)]
+pub struct NumberedRefusal {
+    /// The number among the refusals, by which lists page.
+    pub number: u64,
+    /// The refusal.
+    pub refusal: RefusalEntry,
+}
+
+/// One page of refused calls, newest first.
+#[derive(Debug, Clone)]
+pub struct RefusalPage {
+    /// The refusals.
+    pub refusals: Vec<NumberedRefusal>,
+    /// The refusal before which the next page begins; `None` after the last page.
+    pub next: Option<u64>,
+    /// The time of the last refusal that was searched; `None` if none was.
+    pub searched_until: Option<OffsetDateTime>,
+    /// `false` if the search ran out of time before the page was full.
+    pub is_complete: bool,
+}
+
+impl Default for RefusalPage {
+    /// The page of a journal without refusals.
+    fn default() -> Self {
+        Self { refusals: Vec::new(), next: None, searched_until: None, is_complete: true }
+    }
+}
+
+impl Journal {
+    /// The latest runs that `search` selects, of the agents that `filter` selects, before the record `before`. A page
+    /// has at most `limit` runs, and at least one run is sought. A page that is not complete has searched for about 60
+    /// ms; the caller continues from [`RunPage::next`].
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal or a receipt cannot be read.
+    pub async fn search_runs(
+        &self,
+        search: RunSearch,
+        filter: impl Fn(&str) -> bool + Send + 'static,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<RunPage, JournalError> {
+        self.query_history(move |reader| {
+            let mut budget = ScanBudget::start(MAX_SCAN_TIME);
+            reader.search_runs(&search, &filter, before, limit, &mut budget)
+        })
+        .await
+    }
+
+    /// The latest refused calls that `search` selects, of the agents that `filter` selects, before the refusal
+    /// `before`. Pages are as in [`Self::search_runs`]. Only the latest refusals are stored.
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
+    pub async fn search_refusals(
+        &self,
+        search: RefusalSearch,
+        filter: impl Fn(&str) -> bool + Send + 'static,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<RefusalPage, JournalError> {
+        self.query_history(move |reader| {
+            let mut budget = ScanBudget::start(MAX_SCAN_TIME);
+            reader.search_refusals(&search, &filter, before, limit, &mut budget)
+        })
+        .await
+    }
+
+    /// Runs a query that parses receipts on a reader thread. Without a file, returns the default.
+    pub(super) async fn query_history<T: Default + Send + 'static>(
+        &self,
+        query: impl FnOnce(&Reader) -> Result<T, HistoryError> + Send + 'static,
+    ) -> Result<T, JournalError> {
+        let JournalBackend::Disk { readers, .. } = &self.backend else { return Ok(T::default()) };
+        readers.query(IfFull::Refuse, query).await?.map_err(|error| match error {
+            HistoryError::Sqlite(error) => self.report_read_error(error),
+            error @ (HistoryError::Receipt { .. } | HistoryError::Verdict { .. }) => {
+                JournalError::Broken(BrokenError::from_read(error))
+            }
+        })
+    }
+}
+
+/// The columns that [`FoundRun::read`] reads.
+// A long body is read only once its row is known to be wanted. SQLite knows the length without reading the body.
+pub(super) const RUN_COLUMNS: &str = "number, receipt, intent, agent, tool, status, at,
+    iif(length(body) <= 65536, body, NULL)";
+
+/// A row of a receipt, before the receipt is parsed.
+pub(super) struct FoundRun<'a> {
+    /// The number of the record.
+    pub(super) record: i64,
+    pub(super) number: u64,
+    pub(super) intent: IntentId,
+    pub(super) agent: &'a str,
+    pub(super) tool: &'a str,
+    pub(super) status: &'a str,
+    pub(super) ended: OffsetDateTime,
+    /// `None` for a long body.
+    body: Option<&'a [u8]>,
+}
+
+impl<'a> FoundRun<'a> {
+    /// Reads a row with [`RUN_COLUMNS`].
+    pub(super) fn read(row: &'a Row<'_>) -> rusqlite::Result<Self> {
+        let text = |column: usize| row.get_ref(column)?.as_str().map_err(rusqlite::Error::from);
+        Ok(Self {
+            record: row.get(0)?,
+            number: from_sqlite_int(row.get(1)?),
+            intent: IntentId::from_bytes(row.get(2)?),
+            agent: text(3)?,
+            tool: text(4)?,
+            status: text(5)?,
+            ended: from_micros(row.get(6)?),
+            body: row.get_ref(7)?.as_blob_or_null()?,
+        })
+    }
+
+    /// The stored text of the receipt.
+    pub(super) fn body(&self, reader: &Reader) -> rusqlite::Result<Cow<'a, [u8]>> {
+        Ok(match self.body {
+            Some(body) => Cow::Borrowed(body),
+            // A missing body is an error of the parser.
+            None => Cow::Owned(reader.body(self.record)?.unwrap_or_default()),
+        })
+    }
+
+    /// Parses the text of the receipt.
+    pub(super) fn parse_receipt(&self, body: &[u8]) -> Result<Receipt, HistoryError> {
+        stored::read_receipt(body).map_err(|source| HistoryError::Receipt { number: self.number, source })
+    }
+
+    fn summarize(&self, receipt: Receipt, delivered: bool) -> RunSummary {
+        let Receipt { approved_by, parent, calls, outcome, agent: _, intent: _, tool: _, durability: _ } =
+            receipt;
+        RunSummary {
+            record: from_sqlite_int(self.record),
+            number: self.number,
+            intent: self.intent,
+            // The agent is that of the row, because the filter has seen this one.
+            agent: self.agent.to_owned(),
+            tool: self.tool.to_owned(),
+            status: self.status.to_owned(),
+            ended: self.ended,
+            wall: outcome.metrics.wall,
+            delivered,
+            approved_by,
+            parent,
+            calls: calls.map_or(0, |calls| calls.count),
+        }
+    }
+}
+
+impl Reader {
+    pub(super) fn search_runs(
+        &self,
+        search: &RunSearch,
+        filter: &dyn Fn(&str) -> bool,
+        before: Option<u64>,
+        limit: usize,
+        budget: &mut ScanBudget,
+    ) -> Result<RunPage, HistoryError> {
+        // One snapshot for all chunks, so that pruning in between leaves no gap.
+        let _snapshot = self.connection().unchecked_transaction()?;
+        let RunSearch { agent, tool, status, since, until, undelivered, text } = search;
+        let text = TextMatcher::new(text.as_deref());
+        let mut statement = self.connection().prepare_cached(&format!(
+            // The row of an undelivered report is found by its run, the claim that the receipt is about.
+            "SELECT {RUN_COLUMNS}, EXISTS (SELECT 1 FROM open WHERE run = about AND open.receipt IS NOT NULL)
+             FROM records
+             WHERE number >= ?1 AND number < ?2 AND kind = 'receipt'
+               AND (?3 IS NULL OR agent = ?3) AND (?4 IS NULL OR tool = ?4) AND (?5 IS NULL OR status = ?5)
+               AND (?6 IS NULL OR at >= ?6) AND (?7 IS NULL OR at < ?7)
+               AND (NOT ?8 OR EXISTS (SELECT 1 FROM open WHERE run = about AND open.receipt IS NOT NULL))
+             ORDER BY number DESC"
+        ))?;
+        let mut scan = Scan::new(self.connection(), ScannedChain::Records, before, *since)?;
+        let mut runs = Vec::new();
+        let mut is_complete = false;
+        'chunks: loop {
+            if *undelivered {
+                self.skip_delivered(&mut scan)?;
+            }
+            let Some(chunk) = scan.next_chunk(budget)? else { break };
+            let mut rows = statement.query(params![
+                chunk.start,
+                chunk.end,
+                agent.as_ref().map(AgentDid::as_str),
+                tool.as_ref().map(ToolName::as_str),
+                status.map(Status::as_str),
+                since.map(to_micros),
+                until.map(to_micros),
+                undelivered,
+            ])?;
+            while let Some(row) = rows.next()? {
+                let run = FoundRun::read(row)?;
+                if filter(run.agent)
+                    && let Some(receipt) = self.match_run(&run, text.as_ref())?
+                {
+                    let is_undelivered = row.get::<_, bool>(8)?;
+                    runs.push(run.summarize(receipt, !is_undelivered));
+                }
+                is_complete = runs.len() >= limit.max(1);
+                if is_complete || budget.is_over() {
+                    scan.stop_after(run.record);
+                    break 'chunks;
+                }
+            }
+        }
+        Ok(RunPage {
+            runs,
+            next: scan.next(),
+            searched_until: scan.searched_until()?,
+            is_complete: is_complete || scan.is_at_end(),
+        })
+    }
+
+    /// Moves a scan to the next undelivered report. These are few, and their table is small.
+    fn skip_delivered(&self, scan: &mut Scan<'_>) -> rusqlite::Result<()> {
+        let mut statement =
+            self.connection().prepare_cached("SELECT max(receipt) FROM open WHERE receipt < ?1")?;
+        match statement.query_row([scan.position()], |row| row.get::<_, Option<i64>>(0))? {
+            Some(latest) => scan.skip_to(latest.saturating_add(1)),
+            None => scan.end(),
+        }
+        Ok(())
+    }
+
+    /// Parses the receipt of a run; `None` if the text does not match it.
+    fn match_run(
+        &self,
+        run: &FoundRun<'_>,
+        text: Option<&TextMatcher>,
+    ) -> Result<Option<Receipt>, HistoryError> {
+        let body = run.body(self)?;
+        if text.is_some_and(|text| !text.may_match_receipt(run.status, &body)) {
+            return Ok(None);
+        }
+        let receipt = run.parse_receipt(&body)?;
+        let is_match = text.is_none_or(|text| text.matches_run(run, &receipt));
+        Ok(is_match.then_some(receipt))
+    }
+
+    pub(super) fn search_refusals(
+        &self,
+        search: &RefusalSearch,
+        filter: &dyn Fn(&str) -> bool,
+        before: Option<u64>,
+        limit: usize,
+        budget: &mut ScanBudget,
+    ) -> Result<RefusalPage, HistoryError> {
+        let _snapshot = self.connection().unchecked_transaction()?;
+        let RefusalSearch { agent, tool, blocked_by, since, until, text } = search;
+        let text = TextMatcher::new(text.as_deref());
+        let mut statement = self.connection().prepare_cached(&format!(
+            "SELECT {REFUSAL_COLUMNS}, number FROM refusals
+             WHERE number >= ?1 AND number < ?2
+               AND (?3 IS NULL OR agent = ?3) AND (?4 IS NULL OR tool = ?4) AND (?5 IS NULL OR blocked_by = ?5)
+               AND (?6 IS NULL OR refused >= ?6) AND (?7 IS NULL OR refused < ?7)
+             ORDER BY number DESC"
+        ))?;
+        let mut scan = Scan::new(self.connection(), ScannedChain::Refusals, before, *since)?;
+        let mut refusals = Vec::new();
+        let mut is_complete = false;
+        'chunks: while let Some(chunk) = scan.next_chunk(budget)? {
+            let mut rows = statement.query(params![
+                chunk.start,
+                chunk.end,
+                agent.as_ref().map(AgentDid::as_str),
+                tool.as_ref().map(ToolName::as_str),
+                blocked_by.map(BlockedBy::as_str),
+                since.map(to_micros),
+                until.map(to_micros),
+            ])?;
+            while let Some(row) = rows.next()? {
+                let (number, refusal) = (row.get(6)?, read_refusal(row)?);
+                if filter(&refusal.agent) && text.as_ref().is_none_or(|text| text.matches_refusal(&refusal)) {
+                    refusals.push(NumberedRefusal { number: from_sqlite_int(number), refusal });
+                }
+                is_complete = refusals.len() >= limit.max(1);
+                if is_complete || budget.is_over() {
+                    scan.stop_after(number);
+                    break 'chunks;
+                }
+            }
+        }
+        Ok(RefusalPage {
+            refusals,
+            next: scan.next(),
+            searched_until: scan.searched_until()?,
+            is_complete: is_complete || scan.is_at_end(),
+        })
+    }
+}
+
+/// A text that is sought, without regard to the case of ASCII letters.
+struct TextMatcher {
+    lower_case: String,
+    /// `true` if the text stands in JSON as it is.
+    is_verbatim: bool,
+}
+
+impl TextMatcher {
+    /// `None` for an empty text, which is in every run.
+    fn new(text: Option<&str>) -> Option<Self> {
+        let text = text.filter(|text| !text.is_empty())?;
+        let is_verbatim = !text.chars().any(|c| c < ' ' || c == '"' || c == '\\');
+        Some(Self { lower_case: text.to_ascii_lowercase(), is_verbatim })
+    }
+
+    fn is_in(&self, field: &str) -> bool {
+        field.to_ascii_lowercase().contains(&self.lower_case)
+    }
+
+    /// `false` if the text is not in the stored text of a receipt, and so in none of its fields. This takes a fraction
+    /// of the time to parse the receipt.
+    fn may_match_receipt(&self, status: &str, body: &[u8]) -> bool {
+        // The message of a failed run is not stored, but made of its end and its limits.
+        if !self.is_verbatim || status != Status::Success.as_str() {
+            return true;
+        }
+        let body = body.to_ascii_lowercase();
+        // A text that is not UTF-8 is passed on, because the parser reports it.
+        std::str::from_utf8(&body).map_or(true, |body| body.contains(&self.lower_case))
+    }
+
+    fn matches_run(&self, run: &FoundRun<'_>, receipt: &Receipt) -> bool {
+        let usage = &receipt.outcome.usage;
+        let mut areas = usage.filesystem.iter();
+        let mut contacts = usage.network_used.iter().flat_map(|network| &network.contacted);
+        self.is_in(&run.intent.to_string())
+            || self.is_in(run.agent)
+            || self.is_in(run.tool)
+            || areas.any(|area| self.is_in(&area.path) || self.is_in(&area.pattern))
+            || usage.denied.iter().any(|denial| self.is_in(&denial.what))
+            || contacts.any(|contact| self.is_in(&contact.authority))
+            || describe(&receipt.outcome).is_some_and(|message| self.is_in(&message))
+    }
+
+    fn matches_refusal(&self, refusal: &RefusalEntry) -> bool {
+        let RefusalEntry { at: _, intent, agent, tool, blocked_by, message } = refusal;
+        let texts = [&intent.to_string(), agent, tool, blocked_by, message];
+        texts.into_iter().any(|text| self.is_in(text))
+    }
+}
