@@ -10,8 +10,8 @@ use super::{from_micros, to_micros};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::{Receipt, Status};
 use a2g_types::stored;
-use a2g_types::verdict::Decision;
-use rusqlite::{OptionalExtension as _, Row, params};
+use a2g_types::verdict::{Decision, Verdict};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::value::RawValue;
 use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
@@ -186,8 +186,7 @@ impl History {
         let connection = self.0.connection();
         let RecordedState::Claimed(claimed) = recorded_state(connection, intent)? else { return Ok(None) };
         let RunEnd::Receipt(record) = claimed.end else { return Ok(None) };
-        let sql = format!("SELECT {ENTRY_COLUMNS} FROM records WHERE number = ?1");
-        Ok(connection.query_row(&sql, [record], read_entry).optional()?)
+        Ok(find_entry(connection, record)?)
     }
 
     /// The governor's decision on an intent that has started; `None` if the executor did not ask the governor.
@@ -195,13 +194,7 @@ impl History {
     /// # Errors
     /// [`HistoryError`].
     pub fn decision_of(&self, intent: IntentId) -> Result<Option<Decision>, HistoryError> {
-        let RecordedState::Claimed(claimed) = recorded_state(self.0.connection(), intent)? else {
-            return Ok(None);
-        };
-        let verdict =
-            claimed.verdict.as_deref().map(|verdict| stored::read_verdict(verdict.get())).transpose();
-        let verdict = verdict.map_err(|source| HistoryError::Verdict { intent, source })?;
-        Ok(verdict.map(|verdict| verdict.decision))
+        Ok(find_verdict(self.0.connection(), intent)?.map(|verdict| verdict.decision))
     }
 
     /// Passes the records of an intent, or all records, to `each`, oldest first.
@@ -300,6 +293,22 @@ impl History {
 /// The columns that [`read_entry`] reads.
 const ENTRY_COLUMNS: &str = "receipt, intent, agent, tool, status, at, hash, body,
     number NOT IN (SELECT receipt FROM open WHERE receipt IS NOT NULL)";
+
+/// The receipt of a record; `None` if it was pruned.
+pub(super) fn find_entry(connection: &Connection, record: i64) -> rusqlite::Result<Option<ReceiptEntry>> {
+    let sql = format!("SELECT {ENTRY_COLUMNS} FROM records WHERE number = ?1");
+    connection.query_row(&sql, [record], read_entry).optional()
+}
+
+/// The governor's verdict on an intent that has started.
+pub(super) fn find_verdict(
+    connection: &Connection,
+    intent: IntentId,
+) -> Result<Option<Verdict>, HistoryError> {
+    let RecordedState::Claimed(claimed) = recorded_state(connection, intent)? else { return Ok(None) };
+    let verdict = claimed.verdict.as_deref().map(|verdict| stored::read_verdict(verdict.get())).transpose();
+    verdict.map_err(|source| HistoryError::Verdict { intent, source })
+}
 
 fn read_entry(row: &Row<'_>) -> rusqlite::Result<ReceiptEntry> {
     Ok(ReceiptEntry {

@@ -5,6 +5,7 @@ mod decisions;
 mod formats;
 mod pruning;
 mod rows;
+mod run_record;
 mod searches;
 mod storage;
 mod tasks;

@@ -1,0 +1,202 @@
+//! Everything that the journal knows about one intent, for the page of a run.
+
+use super::chain::Hash;
+use super::from_micros;
+use super::history::{HistoryError, find_entry, find_verdict};
+use super::log::Extent;
+use super::record::{self, JournalRecord, RECORD_COLUMNS, RecordKind};
+use super::recorded_state::{RecordedState, RunEnd, parse_body, recorded_state};
+use super::store::{Reader, from_sqlite_int, to_sqlite_int};
+use super::{Journal, JournalError};
+use a2g_types::ident::IntentId;
+use a2g_types::outcome::Receipt;
+use a2g_types::verdict::{Manifest, Verdict};
+use rusqlite::{OptionalExtension as _, Row, params};
+use time::OffsetDateTime;
+
+/// The maximum number of records of one intent that are listed. Only the changes of a task can be more.
+const MAX_EVENTS: u64 = 1_000;
+
+/// An intent with its records, and with its receipt if it has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRecord {
+    /// The intent.
+    pub intent: IntentId,
+    /// The agent.
+    pub agent: String,
+    /// The tool.
+    pub tool: String,
+    /// The first 1,000 records of the intent, oldest first, with that of its receipt.
+    pub events: Vec<RunEvent>,
+    /// The governor's verdict, if the intent has started and the executor asked the governor.
+    pub verdict: Option<Verdict>,
+    /// The manifest that replaces the verdict's, if a person approved the intent with one.
+    pub approved_manifest: Option<Manifest>,
+    /// The receipt; `None` if the run has not ended, or the receipt was pruned.
+    pub receipt: Option<RecordedReceipt>,
+}
+
+/// A receipt with its place in the chain.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordedReceipt {
+    /// The number of its record.
+    pub record: u64,
+    /// The number among the receipts, from 1.
+    pub number: u64,
+    /// The end of the run.
+    pub ended: OffsetDateTime,
+    /// `true` if the report was delivered to the governor.
+    pub delivered: bool,
+    /// The hash of the record.
+    pub hash: Hash,
+    /// The hash of the record before it, which `hash` covers.
+    pub previous_hash: Option<Hash>,
+    /// The receipt.
+    pub receipt: Receipt,
+}
+
+/// A record of an intent, in short.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunEvent {
+    /// The number of the record.
+    pub record: u64,
+    /// The name of its kind, such as `held`, `approved`, `claim` or `receipt`.
+    pub kind: &'static str,
+    /// The time at which it was written.
+    pub at: OffsetDateTime,
+    /// The caller that decided or stopped the run, or the reason why a decision was no longer possible.
+    pub by: Option<String>,
+}
+
+/// A record as it is read, with the columns that only some records have.
+struct EventRow {
+    event: RunEvent,
+    kind: RecordKind,
+    agent: Option<String>,
+    tool: Option<String>,
+    manifest: Option<Manifest>,
+}
+
+impl EventRow {
+    /// Reads a row with [`RECORD_COLUMNS`].
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let (record, _hash) = JournalRecord::read(row)?;
+        let (by, manifest) = match record.kind {
+            RecordKind::Approved
+            | RecordKind::Denied
+            | RecordKind::Cancelled
+            | RecordKind::Revoked
+            | RecordKind::Expired => {
+                let decided = parse_body::<record::DecisionBody>(record.body)?;
+                (Some(decided.by), decided.manifest)
+            }
+            RecordKind::Stopped => (Some(parse_body::<record::StopBody>(record.body)?.by), None),
+            RecordKind::Revocation => (Some(parse_body::<record::RevocationBody>(record.body)?.by), None),
+            RecordKind::Claim
+            | RecordKind::Receipt
+            | RecordKind::Released
+            | RecordKind::Kept
+            | RecordKind::Delivered
+            | RecordKind::Held
+            | RecordKind::Task
+            | RecordKind::TaskDropped
+            | RecordKind::Refusals
+            | RecordKind::Used
+            | RecordKind::Pruned
+            | RecordKind::Migrated => (None, None),
+        };
+        let (number, at) = (from_sqlite_int(record.number), from_micros(record.at));
+        Ok(Self {
+            event: RunEvent { record: number, kind: record.kind.as_str(), at, by },
+            kind: record.kind,
+            agent: record.agent.map(str::to_owned),
+            tool: record.tool.map(str::to_owned),
+            manifest,
+        })
+    }
+}
+
+impl Journal {
+    /// Everything that the records say about an intent; `None` for an intent without records.
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal, the receipt or the verdict cannot be read.
+    pub async fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, JournalError> {
+        self.query_history(move |reader| reader.run_record(intent)).await
+    }
+}
+
+impl Reader {
+    fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, HistoryError> {
+        // One snapshot for several queries.
+        let _snapshot = self.connection().unchecked_transaction()?;
+        let receipt_record = match recorded_state(self.connection(), intent)? {
+            RecordedState::Claimed(claimed) => match claimed.end {
+                RunEnd::Receipt(record) => Some(record),
+                RunEnd::Pending | RunEnd::Pruned => None,
+            },
+            RecordedState::Unknown
+            | RecordedState::Withdrawn(_)
+            | RecordedState::Waiting(_)
+            | RecordedState::Approved(..)
+            | RecordedState::Denied(_) => None,
+        };
+        let rows = self.event_rows(intent, receipt_record)?;
+        let agent = rows.iter().find_map(|row| row.agent.clone());
+        let tool = rows.iter().find_map(|row| row.tool.clone());
+        let (Some(agent), Some(tool)) = (agent, tool) else { return Ok(None) };
+        Ok(Some(RunRecord {
+            intent,
+            agent,
+            tool,
+            verdict: find_verdict(self.connection(), intent)?,
+            approved_manifest: approved_manifest(&rows),
+            receipt: receipt_record.map(|record| self.recorded_receipt(record)).transpose()?.flatten(),
+            events: rows.into_iter().map(|row| row.event).collect(),
+        }))
+    }
+
+    fn event_rows(&self, intent: IntentId, receipt: Option<i64>) -> rusqlite::Result<Vec<EventRow>> {
+        // `History::records` reads every record, and so finds those that the indexes lack. A console asks too often for
+        // that. The receipt is not in the index of intents.
+        let sql = format!(
+            "SELECT {RECORD_COLUMNS} FROM records
+             WHERE number IN (SELECT number FROM records WHERE intent = ?1 AND kind <> 'receipt'
+                              UNION ALL SELECT ?2)
+             ORDER BY number LIMIT ?3"
+        );
+        let mut statement = self.connection().prepare_cached(&sql)?;
+        let params = params![intent.as_bytes(), receipt, to_sqlite_int(MAX_EVENTS)];
+        statement.query_map(params, EventRow::read)?.collect()
+    }
+
+    fn recorded_receipt(&self, record: i64) -> Result<Option<RecordedReceipt>, HistoryError> {
+        let Some(entry) = find_entry(self.connection(), record)? else { return Ok(None) };
+        Ok(Some(RecordedReceipt {
+            record: from_sqlite_int(record),
+            number: entry.number,
+            ended: entry.ended,
+            delivered: entry.delivered,
+            hash: entry.hash,
+            previous_hash: self.hash_before(record)?,
+            receipt: entry.parse_receipt()?,
+        }))
+    }
+
+    /// The hash of the record before `record`, which may have been pruned.
+    fn hash_before(&self, record: i64) -> rusqlite::Result<Option<Hash>> {
+        let Extent { first, first_hash, .. } = Extent::read(self.connection(), "records")?;
+        let previous = record - 1;
+        if previous == first {
+            return Ok(Some(first_hash));
+        }
+        let mut statement = self.connection().prepare_cached("SELECT hash FROM records WHERE number = ?1")?;
+        statement.query_row([previous], |row| row.get(0)).optional()
+    }
+}
+
+/// The manifest of the approval of the last wait: an earlier approval that expired applies to nothing.
+fn approved_manifest(rows: &[EventRow]) -> Option<Manifest> {
+    let last = rows.iter().rfind(|row| matches!(row.kind, RecordKind::Held | RecordKind::Approved))?;
+    last.manifest.clone()
+}
