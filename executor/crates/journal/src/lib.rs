@@ -37,7 +37,9 @@ mod search;
 mod store;
 mod tables;
 mod tasks;
+mod usage;
 pub mod verify;
+mod wall_histogram;
 mod writer;
 
 pub use batch::HoldResult;
@@ -55,6 +57,9 @@ pub use run_record::{RecordedReceipt, RunEvent, RunRecord};
 pub use search::{NumberedRefusal, RefusalPage, RefusalSearch, RunPage, RunSearch, RunSummary};
 pub use store::JournalOptions;
 pub use tasks::{JournalTask, MAX_TASK_BYTES, MAX_TASKS, RetryPolicy, TaskKey, TaskQuery, TaskSummary};
+pub use usage::{
+    AccessUse, GroupUsage, LimitKind, LimitSlack, StatusCounts, UsageFigures, UsageSummary, WallTimes,
+};
 
 use a2g_metrics::JournalMetrics;
 use a2g_types::durability::Durability;

@@ -9,6 +9,7 @@ mod run_record;
 mod searches;
 mod storage;
 mod tasks;
+mod usage;
 
 use super::history::{Filter, History};
 use super::verify::Finding;

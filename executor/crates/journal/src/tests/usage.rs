@@ -1,0 +1,251 @@
+//! The use of the executor, compared with a simple model.
+
+use super::searches::{call_of, run_with};
+use super::*;
+use crate::scan::ScanBudget;
+use crate::store::Reader;
+use crate::{AccessUse, LimitKind, LimitSlack, UsageFigures, UsageSummary};
+use a2g_types::fault::BlockedBy;
+use a2g_types::limit::{Access, BudgetUsage, Limit, NetworkBudgets};
+use a2g_types::outcome::{CallUsage, GrantedArea, NetworkUsage, Status};
+use std::collections::BTreeMap;
+use std::time::Duration as StdDuration;
+
+/// The receipt of the run number `n`, with another amount of everything.
+fn nth_receipt(call: &Call, n: u64) -> Receipt {
+    let ends = [
+        End::Returned(serde_json::json!({}).into()),
+        End::ResultNotJson,
+        End::LimitReached(Limit::Time),
+        End::Aborted(AbortReason::Lost),
+        End::Returned(serde_json::json!(1).into()),
+    ];
+    let end = ends.into_iter().cycle().nth(usize::try_from(n).unwrap()).unwrap();
+    let mut receipt = receipt(call, end);
+    receipt.outcome.metrics = RunMetrics {
+        wall: StdDuration::from_millis(n * n + 1),
+        cpu: StdDuration::from_millis(n),
+        peak_memory_bytes: 1000 + n,
+        output_bytes: 10 * n,
+        peak_resident_bytes: None,
+    };
+    let usage = &mut receipt.outcome.usage;
+    usage.memory.value = MemoryLimit::from_mb(30 - n).unwrap();
+    usage.timeout.value = Timeout::from_seconds(n + 1).unwrap();
+    usage.spent = Some(BudgetUsage { written_bytes: n % 2, created: 0, ..BudgetUsage::default() });
+    let access = if n % 4 < 2 { Access::ReadWrite } else { Access::ReadOnly };
+    usage.filesystem = vec![GrantedArea {
+        path: "/a".into(),
+        pattern: "/a/**".into(),
+        access: Bound { value: access, layer: Layer::Verdict },
+        set_by: Layer::Verdict,
+    }];
+    usage.network.value = n.is_multiple_of(2);
+    usage.network_used = n.is_multiple_of(2).then(|| NetworkUsage {
+        budgets: NetworkBudgets { requests: 50, connections: 2, sent_bytes: 5, received_bytes: 6 },
+        allowed: Vec::new(),
+        blocked: Vec::new(),
+        requests_per_minute: None,
+        requests: u32::try_from(n).unwrap(),
+        connections: 1,
+        sent_bytes: n,
+        received_bytes: n,
+        contacted: Vec::new(),
+        contacted_truncated: false,
+    });
+    receipt.calls = n.is_multiple_of(3).then(|| CallUsage {
+        max_calls: Bound { value: 9, layer: Layer::Verdict },
+        max_parallel: Bound { value: 4, layer: Layer::Verdict },
+        count: u32::try_from(n % 2).unwrap(),
+        calls: Vec::new(),
+    });
+    receipt
+}
+
+/// The figures of the receipts, computed from all of them at once.
+fn check_figures(figures: &UsageFigures, receipts: &[&Receipt]) {
+    assert_eq!(figures.runs, receipts.len() as u64);
+    let count = |status| receipts.iter().filter(|receipt| receipt.outcome.end.status() == status).count();
+    let crate::StatusCounts { success, failure, timeout, aborted } = figures.by_status;
+    assert_eq!(
+        [success, failure, timeout, aborted].map(|count| usize::try_from(count).unwrap()),
+        [count(Status::Success), count(Status::Failure), count(Status::Timeout), count(Status::Aborted)]
+    );
+    let lost = |receipt: &&&Receipt| receipt.outcome.end != End::Aborted(AbortReason::Lost);
+    let measured = receipts.iter().filter(lost).copied().collect::<Vec<_>>();
+    let mut walls = measured.iter().map(|receipt| receipt.outcome.metrics.wall).collect::<Vec<_>>();
+    walls.sort_unstable();
+    let found = figures.wall.unwrap();
+    for (percent, found) in [(50, found.p50), (95, found.p95), (99, found.p99), (100, found.max)] {
+        let exact = walls[(walls.len() * percent).div_ceil(100) - 1];
+        assert!(found >= exact && found <= exact + exact / 16 + StdDuration::from_micros(1), "{percent}");
+    }
+    assert_eq!(Some(&found.max), walls.last());
+    let slack = |limit| figures.slack.iter().find(|slack| slack.limit == limit).copied();
+    let max =
+        |amount: &dyn Fn(&Receipt) -> u64| measured.iter().map(|receipt| amount(receipt)).max().unwrap();
+    let memory = LimitSlack {
+        limit: LimitKind::MemoryBytes,
+        granted: max(&|receipt| receipt.outcome.usage.memory.value.bytes()),
+        used: Some(max(&|receipt| receipt.outcome.metrics.peak_memory_bytes)),
+    };
+    assert_eq!(slack(LimitKind::MemoryBytes), Some(memory));
+    let wall = slack(LimitKind::WallMs).unwrap();
+    assert_eq!(wall.granted, max(&|receipt| receipt.outcome.usage.timeout.value.seconds() * 1000));
+    assert_eq!(wall.used, Some(max(&|receipt| receipt.outcome.metrics.duration_ms())));
+    let cpu = |receipt: &Receipt| {
+        let RunMetrics { wall, cpu, .. } = receipt.outcome.metrics;
+        u64::try_from((cpu.as_nanos() * 100).div_ceil(wall.as_nanos())).unwrap()
+    };
+    assert_eq!(slack(LimitKind::CpuPercent).unwrap().used, Some(max(&cpu)));
+    assert_eq!(
+        slack(LimitKind::OutputBytes).unwrap().used,
+        Some(max(&|receipt| receipt.outcome.metrics.output_bytes))
+    );
+    assert_eq!(
+        slack(LimitKind::Areas).unwrap(),
+        LimitSlack { limit: LimitKind::Areas, granted: 1, used: None }
+    );
+    assert_eq!(slack(LimitKind::Handles).unwrap().used, None);
+    assert_eq!(slack(LimitKind::Fuel), None, "no receipt has it");
+    let requests = |receipt: &Receipt| {
+        receipt.outcome.usage.network_used.as_ref().map_or(0, |used| used.requests.into())
+    };
+    let with = |has: &dyn Fn(&Receipt) -> bool| measured.iter().filter(|receipt| has(receipt)).count() as u64;
+    let network = AccessUse {
+        granted: with(&|receipt| receipt.outcome.usage.network.value),
+        used: with(&|receipt| requests(receipt) > 0),
+    };
+    assert_eq!(figures.network, network);
+    if network.granted > 0 {
+        let slack = slack(LimitKind::Requests).unwrap();
+        assert_eq!((slack.granted, slack.used), (50, Some(max(&requests))));
+    }
+    let may_write = |receipt: &Receipt| receipt.outcome.usage.filesystem[0].access.value == Access::ReadWrite;
+    let has_written = |receipt: &Receipt| receipt.outcome.usage.spent.unwrap().written_bytes > 0;
+    let writing = AccessUse {
+        granted: with(&may_write),
+        used: with(&|receipt| may_write(receipt) && has_written(receipt)),
+    };
+    assert_eq!(figures.writing, writing);
+    let calls = |receipt: &Receipt| receipt.calls.as_ref().map_or(0, |calls| calls.count);
+    let calling = AccessUse {
+        granted: with(&|receipt| receipt.calls.is_some()),
+        used: with(&|receipt| calls(receipt) > 0),
+    };
+    assert_eq!(figures.calling, calling);
+}
+
+#[tokio::test]
+async fn figures_are_those_of_the_receipts() {
+    let (_folder, path, journal) = new_journal();
+    let mut runs = Vec::new();
+    for n in 0..24 {
+        let call =
+            call_of(if n % 2 == 0 { "did:a:x" } else { "did:a:y" }, if n < 16 { "read" } else { "write" });
+        let receipt = nth_receipt(&call, n);
+        let ended = NOW + Duration::minutes(i64::try_from(n).unwrap());
+        run_with(&journal, &call, receipt.clone(), ended).await;
+        runs.push(receipt);
+    }
+    let refusals = [
+        ("did:a:x", BlockedBy::VerdictDenied),
+        ("did:a:y", BlockedBy::VerdictDenied),
+        ("did:a:x", BlockedBy::StandingPolicy),
+        ("did:a:x", BlockedBy::VerdictDenied),
+    ];
+    for (agent, reason) in refusals {
+        journal.record_refusal(&IntentSummary::from_call(&call_of(agent, "read")), reason, "no", NOW);
+    }
+    journal.flush().await.unwrap();
+
+    let usage = journal.usage(None, |_| true, u64::MAX).await.unwrap();
+    assert!(usage.is_complete && usage.are_refusals_complete && !usage.is_grouping_truncated);
+    assert_eq!(usage.searched_until, Some(NOW));
+    check_figures(&usage.total, &runs.iter().collect::<Vec<_>>());
+    assert_eq!((usage.agents.len(), usage.tools.len()), (2, 2));
+    for group in &usage.agents {
+        let own = runs.iter().filter(|receipt| receipt.agent.as_str() == group.name);
+        check_figures(&group.figures, &own.collect::<Vec<_>>());
+    }
+    for group in &usage.tools {
+        let own = runs.iter().filter(|receipt| receipt.tool.as_str() == group.name);
+        check_figures(&group.figures, &own.collect::<Vec<_>>());
+    }
+    assert_eq!(usage.tools[0].name, "read", "the most runs come first");
+    let by_reason = |denied, policy| {
+        let counts = [("VERDICT_DENIED", denied), ("STANDING_POLICY", policy)].into_iter();
+        let counts =
+            counts.filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.to_lowercase(), count));
+        counts.collect::<BTreeMap<_, u64>>()
+    };
+    let lower_case = |figures: &UsageFigures| {
+        figures
+            .refusals
+            .iter()
+            .map(|(reason, count)| (reason.to_lowercase(), *count))
+            .collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(lower_case(&usage.total), by_reason(3, 1));
+    let agent = |name: &str| &usage.agents.iter().find(|group| group.name == name).unwrap().figures;
+    assert_eq!(lower_case(agent("did:a:x")), by_reason(2, 1));
+    assert_eq!(lower_case(agent("did:a:y")), by_reason(1, 0));
+
+    // Only the permitted agents count.
+    let usage = journal.usage(None, |agent| agent == "did:a:y", u64::MAX).await.unwrap();
+    let own = runs.iter().filter(|receipt| receipt.agent.as_str() == "did:a:y").collect::<Vec<_>>();
+    check_figures(&usage.total, &own);
+    assert_eq!((usage.agents.len(), lower_case(&usage.total)), (1, by_reason(1, 0)));
+    // Only what ended since the time counts.
+    let usage = journal.usage(Some(NOW + Duration::minutes(9)), |_| true, u64::MAX).await.unwrap();
+    check_figures(&usage.total, &runs[9..].iter().collect::<Vec<_>>());
+    assert_eq!(usage.total.refusals, BTreeMap::new());
+    // The latest receipts count, and the answer says that there are more.
+    let usage = journal.usage(None, |_| true, 7).await.unwrap();
+    check_figures(&usage.total, &runs[17..].iter().collect::<Vec<_>>());
+    assert!(!usage.is_complete && usage.are_refusals_complete);
+    assert_eq!(usage.searched_until, Some(NOW + Duration::minutes(17)));
+    let none = Journal::in_memory().usage(None, |_| true, 7).await.unwrap();
+    assert!(none.is_complete && none.total.runs == 0 && none.total.wall.is_none());
+
+    let reader = Reader::open(&path).unwrap();
+    let budget_of = |looks: u32| {
+        let mut left = looks;
+        ScanBudget::until(move || {
+            left = left.saturating_sub(1);
+            left == 0
+        })
+    };
+    let usage = |looks| -> UsageSummary {
+        reader.usage(None, &|_| true, u64::MAX, &mut budget_of(1), &mut budget_of(looks)).unwrap()
+    };
+    let partial = usage(5);
+    check_figures(&partial.total, &runs[19..].iter().collect::<Vec<_>>());
+    assert!(!partial.is_complete);
+    assert!(usage(1000).is_complete);
+}
+
+/// The memory does not grow with the number of agents.
+#[tokio::test]
+async fn the_number_of_groups_is_bounded() {
+    let (_folder, _path, journal) = new_journal();
+    for n in 0..250 {
+        let call = call_of(&format!("did:a:{n}"), "t");
+        journal.record_refusal(&IntentSummary::from_call(&call), BlockedBy::VerdictDenied, "no", NOW);
+    }
+    journal.flush().await.unwrap();
+    let usage = journal.usage(None, |_| true, u64::MAX).await.unwrap();
+    assert_eq!((usage.agents.len(), usage.tools.len()), (200, 1));
+    assert!(usage.is_grouping_truncated);
+    assert_eq!(usage.total.refusals.values().sum::<u64>(), 250);
+}
+
+#[tokio::test]
+async fn a_damaged_receipt_is_an_error() {
+    let (_folder, path, journal) = new_journal();
+    run(&journal, &another()).await;
+    let sql = "UPDATE records SET body = x'7b' WHERE kind = 'receipt'";
+    assert_eq!(Connection::open(&path).unwrap().execute(sql, []).unwrap(), 1);
+    let usage = journal.usage(None, |_| true, u64::MAX).await.map(drop);
+    assert!(matches!(usage, Err(JournalError::Broken(BrokenError::Read(_)))), "{usage:?}");
+}

@@ -1,0 +1,498 @@
+//! What the recorded runs used of their limits, by agent and by tool.
+//!
+//! The figures are computed from the receipts, newest first, in a fixed time and in constant memory: one receipt is
+//! parsed at a time, and only counts, maxima and a histogram of fixed size are kept for each agent and tool.
+
+use super::history::{HistoryError, REFUSAL_COLUMNS, RefusalEntry, read_refusal};
+use super::scan::{MAX_SCAN_TIME, Scan, ScanBudget, ScannedChain};
+use super::search::{FoundRun, RUN_COLUMNS};
+use super::store::Reader;
+use super::wall_histogram::WallHistogram;
+use super::{Journal, JournalError, to_micros};
+use a2g_types::limit::{Access, BudgetUsage, Budgets, NetworkBudgets};
+use a2g_types::outcome::{AbortReason, CallUsage, NetworkUsage, Outcome, Receipt, RunMetrics, Status, Usage};
+use rusqlite::params;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use time::OffsetDateTime;
+
+/// The maximum number of agents, and of tools, with figures of their own.
+const MAX_GROUPS: usize = 200;
+/// The maximum time for the refusals, which is part of [`MAX_SCAN_TIME`].
+const MAX_REFUSAL_TIME: Duration = Duration::from_millis(15);
+
+/// The use of the executor since a time.
+#[derive(Debug, Clone)]
+pub struct UsageSummary {
+    /// The figures of all runs.
+    pub total: UsageFigures,
+    /// The figures of each agent, the one with the most runs first.
+    pub agents: Vec<GroupUsage>,
+    /// The figures of each tool, the one with the most runs first.
+    pub tools: Vec<GroupUsage>,
+    /// `true` if there are agents or tools without figures of their own, because 200 others were found before.
+    pub is_grouping_truncated: bool,
+    /// The time up to which receipts were searched, backwards from now; `None` if none was.
+    pub searched_until: Option<OffsetDateTime>,
+    /// `false` if the time or the maximum number of receipts was used up: the figures are those of the latest
+    /// [`UsageFigures::runs`].
+    pub is_complete: bool,
+    /// `false` if the time was used up before all refusals were counted.
+    pub are_refusals_complete: bool,
+}
+
+impl Default for UsageSummary {
+    /// The use of an executor that has run nothing.
+    fn default() -> Self {
+        Self {
+            total: FigureSums::default().finish(),
+            agents: Vec::new(),
+            tools: Vec::new(),
+            is_grouping_truncated: false,
+            searched_until: None,
+            is_complete: true,
+            are_refusals_complete: true,
+        }
+    }
+}
+
+/// The figures of one agent or tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupUsage {
+    /// The agent or tool.
+    pub name: String,
+    /// Its figures.
+    pub figures: UsageFigures,
+}
+
+/// The figures of a group of runs and refused calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageFigures {
+    /// The number of receipts from which the figures are computed.
+    pub runs: u64,
+    /// The number of runs with each status.
+    pub by_status: StatusCounts,
+    /// The wall times; `None` if no run was measured.
+    pub wall: Option<WallTimes>,
+    /// The number of refused calls by the code of the reason.
+    pub refusals: BTreeMap<String, u64>,
+    /// The limits of the runs that were measured. A limit that no receipt has is left out.
+    pub slack: Vec<LimitSlack>,
+    /// The use of the network.
+    pub network: AccessUse,
+    /// The use of folders that may be changed.
+    pub writing: AccessUse,
+    /// The use of calls to other tools.
+    pub calling: AccessUse,
+}
+
+/// The number of runs with each status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StatusCounts {
+    /// [`Status::Success`].
+    pub success: u64,
+    /// [`Status::Failure`].
+    pub failure: u64,
+    /// [`Status::Timeout`].
+    pub timeout: u64,
+    /// [`Status::Aborted`].
+    pub aborted: u64,
+}
+
+/// Percentiles of wall times. They come from a histogram, and are too high by at most a sixteenth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WallTimes {
+    /// Half of the runs took no longer.
+    pub p50: Duration,
+    /// 95 of 100 runs took no longer.
+    pub p95: Duration,
+    /// 99 of 100 runs took no longer.
+    pub p99: Duration,
+    /// The longest run, exactly.
+    pub max: Duration,
+}
+
+/// The number of runs that had an access, and that used it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AccessUse {
+    /// The number of runs to which the access was granted.
+    pub granted: u64,
+    /// The number of those that used it.
+    pub used: u64,
+}
+
+impl AccessUse {
+    fn add(&mut self, is_granted: bool, is_used: bool) {
+        self.granted += u64::from(is_granted);
+        self.used += u64::from(is_granted && is_used);
+    }
+}
+
+/// The greatest amounts of one limit that were granted and used. The difference is what a verdict could take away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitSlack {
+    /// The limit.
+    pub limit: LimitKind,
+    /// The greatest amount that was granted to a run.
+    pub granted: u64,
+    /// The greatest amount that a run used; `None` if no receipt says it.
+    pub used: Option<u64>,
+}
+
+/// A limit of which receipts have the granted and, except for some, the used amount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitKind {
+    /// Guest memories and tables together, in bytes.
+    MemoryBytes,
+    /// CPU time in percent of wall time; 100 is one core.
+    CpuPercent,
+    /// The timeout and the wall time, in milliseconds.
+    WallMs,
+    /// Result, logs and artifacts together, in bytes.
+    OutputBytes,
+    /// Areas of the filesystem. Receipts do not say which of them a run used.
+    Areas,
+    /// Bytes written to files.
+    WrittenBytes,
+    /// Files, folders and links created.
+    Created,
+    /// Folder entries listed.
+    DirectoryEntries,
+    /// Random bytes read.
+    RandomBytes,
+    /// Handles that are open at the same time. Receipts do not have their number.
+    Handles,
+    /// Subscriptions of one poll. Receipts do not have their number.
+    Subscriptions,
+    /// Instructions, as wasmtime counts them.
+    Fuel,
+    /// Requests over the network.
+    Requests,
+    /// Simultaneous connections.
+    Connections,
+    /// Bytes sent.
+    SentBytes,
+    /// Bytes received.
+    ReceivedBytes,
+    /// Calls to other tools.
+    Calls,
+    /// Simultaneous calls to other tools. Receipts do not have their number.
+    ParallelCalls,
+}
+
+impl LimitKind {
+    /// The name, with the unit last.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MemoryBytes => "memory_bytes",
+            Self::CpuPercent => "cpu_percent",
+            Self::WallMs => "wall_ms",
+            Self::OutputBytes => "output_bytes",
+            Self::Areas => "areas",
+            Self::WrittenBytes => "written_bytes",
+            Self::Created => "created",
+            Self::DirectoryEntries => "directory_entries",
+            Self::RandomBytes => "random_bytes",
+            Self::Handles => "handles",
+            Self::Subscriptions => "subscriptions",
+            Self::Fuel => "fuel",
+            Self::Requests => "requests",
+            Self::Connections => "connections",
+            Self::SentBytes => "sent_bytes",
+            Self::ReceivedBytes => "received_bytes",
+            Self::Calls => "calls",
+            Self::ParallelCalls => "parallel_calls",
+        }
+    }
+}
+
+/// The number of kinds of limits.
+const LIMITS: usize = 18;
+
+/// The granted and the used amount of one limit in one receipt; `granted` is `None` if the receipt lacks the limit.
+#[derive(Debug, Clone, Copy)]
+struct LimitAmounts {
+    limit: LimitKind,
+    granted: Option<u64>,
+    used: Option<u64>,
+}
+
+/// The amounts of all limits in a receipt, always in the same order.
+fn limit_amounts(outcome: &Outcome, calls: Option<&CallUsage>) -> [LimitAmounts; LIMITS] {
+    let Outcome { end: _, output: _, metrics, usage } = outcome;
+    let Usage { memory, cpu, timeout, output, filesystem, budgets, spent, network_used, .. } = usage;
+    let Budgets {
+        written,
+        created,
+        handles,
+        subscriptions,
+        random_bytes,
+        directory_entries,
+        fuel,
+        hard_links: _,
+    } = budgets;
+    let spent = spent.as_ref();
+    let network = network_used.as_ref();
+    let amounts = |limit, granted, used| LimitAmounts { limit, granted, used };
+    let budget =
+        |limit, granted, used: fn(&BudgetUsage) -> u64| amounts(limit, Some(granted), spent.map(used));
+    let network_amounts = |limit, granted: fn(&NetworkBudgets) -> u64, used: fn(&NetworkUsage) -> u64| {
+        amounts(limit, network.map(|network| granted(&network.budgets)), network.map(used))
+    };
+    let timeout_ms = u64::try_from(timeout.value.duration().as_millis()).unwrap_or(u64::MAX);
+    [
+        amounts(LimitKind::MemoryBytes, Some(memory.value.bytes()), Some(metrics.peak_memory_bytes)),
+        amounts(LimitKind::CpuPercent, Some(cpu.value.get().into()), cpu_percent(metrics)),
+        amounts(LimitKind::WallMs, Some(timeout_ms), Some(metrics.duration_ms())),
+        amounts(LimitKind::OutputBytes, Some(output.value.bytes()), Some(metrics.output_bytes)),
+        amounts(LimitKind::Areas, Some(filesystem.len() as u64), None),
+        budget(LimitKind::WrittenBytes, written.bytes(), |spent| spent.written_bytes),
+        budget(LimitKind::Created, *created, |spent| spent.created),
+        budget(LimitKind::DirectoryEntries, *directory_entries, |spent| spent.directory_entries),
+        budget(LimitKind::RandomBytes, *random_bytes, |spent| spent.random_bytes),
+        amounts(LimitKind::Handles, Some(*handles), None),
+        amounts(LimitKind::Subscriptions, Some(*subscriptions), None),
+        amounts(LimitKind::Fuel, *fuel, spent.and_then(|spent| spent.fuel)),
+        network_amounts(
+            LimitKind::Requests,
+            |budgets| budgets.requests.into(),
+            |network| network.requests.into(),
+        ),
+        network_amounts(
+            LimitKind::Connections,
+            |budgets| budgets.connections.into(),
+            |network| network.connections.into(),
+        ),
+        network_amounts(LimitKind::SentBytes, |budgets| budgets.sent_bytes, |network| network.sent_bytes),
+        network_amounts(
+            LimitKind::ReceivedBytes,
+            |budgets| budgets.received_bytes,
+            |network| network.received_bytes,
+        ),
+        amounts(
+            LimitKind::Calls,
+            calls.map(|calls| calls.max_calls.value.into()),
+            calls.map(|calls| calls.count.into()),
+        ),
+        amounts(LimitKind::ParallelCalls, calls.map(|calls| calls.max_parallel.value.into()), None),
+    ]
+}
+
+/// CPU time in percent of wall time, rounded up; `None` for a run that took no time.
+fn cpu_percent(metrics: &RunMetrics) -> Option<u64> {
+    let wall = metrics.wall.as_nanos();
+    let percent = (metrics.cpu.as_nanos() * 100).checked_next_multiple_of(wall.max(1))?.checked_div(wall)?;
+    Some(u64::try_from(percent).unwrap_or(u64::MAX))
+}
+
+/// The sums of one group, in constant memory.
+#[derive(Debug, Default)]
+struct FigureSums {
+    runs: u64,
+    by_status: StatusCounts,
+    wall: WallHistogram,
+    refusals: BTreeMap<String, u64>,
+    slack: [Option<LimitSlack>; LIMITS],
+    network: AccessUse,
+    writing: AccessUse,
+    calling: AccessUse,
+}
+
+impl FigureSums {
+    fn add_run(&mut self, receipt: &Receipt) {
+        let Outcome { end, output: _, metrics, usage } = &receipt.outcome;
+        self.runs += 1;
+        let count = match end.status() {
+            Status::Success => &mut self.by_status.success,
+            Status::Failure => &mut self.by_status.failure,
+            Status::Timeout => &mut self.by_status.timeout,
+            Status::Aborted => &mut self.by_status.aborted,
+        };
+        *count += 1;
+        // The receipt of a lost run was written before the run: it has no measurements.
+        if end.abort_reason() == Some(AbortReason::Lost) {
+            return;
+        }
+        self.wall.add(metrics.wall);
+        let amounts = limit_amounts(&receipt.outcome, receipt.calls.as_ref());
+        self.slack.iter_mut().zip(amounts).for_each(|(slack, amounts)| widen(slack, amounts));
+        let may_write = usage.filesystem.iter().any(|area| area.access.value == Access::ReadWrite);
+        let has_written = usage.spent.is_some_and(|spent| spent.written_bytes > 0 || spent.created > 0);
+        self.writing.add(may_write, has_written);
+        let requests = usage.network_used.as_ref().map_or(0, |network| network.requests);
+        self.network.add(usage.network.value, requests > 0);
+        let calls = receipt.calls.as_ref();
+        self.calling.add(calls.is_some(), calls.is_some_and(|calls| calls.count > 0));
+    }
+
+    fn add_refusal(&mut self, blocked_by: &str) {
+        match self.refusals.get_mut(blocked_by) {
+            Some(count) => *count += 1,
+            None => drop(self.refusals.insert(blocked_by.to_owned(), 1)),
+        }
+    }
+
+    fn finish(self) -> UsageFigures {
+        let Self { runs, by_status, wall, refusals, slack, network, writing, calling } = self;
+        let percentiles = || {
+            Some(WallTimes {
+                p50: wall.percentile(50)?,
+                p95: wall.percentile(95)?,
+                p99: wall.percentile(99)?,
+                max: wall.max(),
+            })
+        };
+        let wall = percentiles();
+        let slack = slack.into_iter().flatten().collect();
+        UsageFigures { runs, by_status, wall, refusals, slack, network, writing, calling }
+    }
+}
+
+/// Widens the maxima of a limit to the amounts of one receipt.
+fn widen(slack: &mut Option<LimitSlack>, amounts: LimitAmounts) {
+    let LimitAmounts { limit, granted, used } = amounts;
+    let Some(granted) = granted else { return };
+    let known = slack.get_or_insert(LimitSlack { limit, granted, used });
+    known.granted = known.granted.max(granted);
+    known.used = known.used.max(used);
+}
+
+/// The sums of all groups.
+#[derive(Debug, Default)]
+struct Sums {
+    total: FigureSums,
+    agents: BTreeMap<String, FigureSums>,
+    tools: BTreeMap<String, FigureSums>,
+    is_truncated: bool,
+}
+
+impl Sums {
+    /// Passes the sums of all, of an agent and of a tool to `add`.
+    fn for_each(&mut self, agent: &str, tool: &str, add: impl Fn(&mut FigureSums)) {
+        add(&mut self.total);
+        for (groups, name) in [(&mut self.agents, agent), (&mut self.tools, tool)] {
+            if let Some(sums) = groups.get_mut(name) {
+                add(sums);
+            } else if groups.len() < MAX_GROUPS {
+                add(groups.entry(name.to_owned()).or_default());
+            } else {
+                self.is_truncated = true;
+            }
+        }
+    }
+}
+
+/// The figures of each group, the one with the most runs first.
+fn finish_groups(groups: BTreeMap<String, FigureSums>) -> Vec<GroupUsage> {
+    let groups = groups.into_iter().map(|(name, sums)| GroupUsage { name, figures: sums.finish() });
+    let mut groups = groups.collect::<Vec<_>>();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.figures.runs));
+    groups
+}
+
+impl Journal {
+    /// The use of the executor by the agents that `filter` selects, since a time or ever, from the latest `max_rows`
+    /// receipts at most. Within about 60 ms, it counts refusals and parses as many of the latest receipts as it can.
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal or a receipt cannot be read.
+    pub async fn usage(
+        &self,
+        since: Option<OffsetDateTime>,
+        filter: impl Fn(&str) -> bool + Send + 'static,
+        max_rows: u64,
+    ) -> Result<UsageSummary, JournalError> {
+        self.query_history(move |reader| {
+            let mut for_refusals = ScanBudget::start(MAX_REFUSAL_TIME);
+            let mut for_receipts = ScanBudget::start(MAX_SCAN_TIME);
+            reader.usage(since, &filter, max_rows, &mut for_refusals, &mut for_receipts)
+        })
+        .await
+    }
+}
+
+impl Reader {
+    pub(super) fn usage(
+        &self,
+        since: Option<OffsetDateTime>,
+        filter: &dyn Fn(&str) -> bool,
+        max_rows: u64,
+        for_refusals: &mut ScanBudget,
+        for_receipts: &mut ScanBudget,
+    ) -> Result<UsageSummary, HistoryError> {
+        // One snapshot for all chunks, as in `search_runs`.
+        let _snapshot = self.connection().unchecked_transaction()?;
+        let mut sums = Sums::default();
+        let are_refusals_complete = self.add_refusals(&mut sums, since, filter, for_refusals)?;
+        let scan = self.add_runs(&mut sums, since, filter, max_rows, for_receipts)?;
+        let Sums { total, agents, tools, is_truncated } = sums;
+        Ok(UsageSummary {
+            total: total.finish(),
+            agents: finish_groups(agents),
+            tools: finish_groups(tools),
+            is_grouping_truncated: is_truncated,
+            searched_until: scan.searched_until()?,
+            is_complete: scan.is_at_end(),
+            are_refusals_complete,
+        })
+    }
+
+    /// Adds the refusals. Returns `false` if the budget ended before.
+    fn add_refusals(
+        &self,
+        sums: &mut Sums,
+        since: Option<OffsetDateTime>,
+        filter: &dyn Fn(&str) -> bool,
+        budget: &mut ScanBudget,
+    ) -> Result<bool, HistoryError> {
+        let mut scan = Scan::new(self.connection(), ScannedChain::Refusals, None, since)?;
+        let mut statement = self.connection().prepare_cached(&format!(
+            "SELECT {REFUSAL_COLUMNS} FROM refusals
+             WHERE number >= ?1 AND number < ?2 AND (?3 IS NULL OR refused >= ?3) ORDER BY number DESC"
+        ))?;
+        while let Some(chunk) = scan.next_chunk(budget)? {
+            let mut rows = statement.query(params![chunk.start, chunk.end, since.map(to_micros)])?;
+            while let Some(row) = rows.next()? {
+                let RefusalEntry { at: _, intent: _, agent, tool, blocked_by, message: _ } =
+                    read_refusal(row)?;
+                if filter(&agent) {
+                    sums.for_each(&agent, &tool, |sums| sums.add_refusal(&blocked_by));
+                }
+            }
+        }
+        Ok(scan.is_at_end())
+    }
+
+    /// Adds the runs. Returns the scan, which says how far it came.
+    fn add_runs(
+        &self,
+        sums: &mut Sums,
+        since: Option<OffsetDateTime>,
+        filter: &dyn Fn(&str) -> bool,
+        max_rows: u64,
+        budget: &mut ScanBudget,
+    ) -> Result<Scan<'_>, HistoryError> {
+        let mut scan = Scan::new(self.connection(), ScannedChain::Records, None, since)?;
+        let mut statement = self.connection().prepare_cached(&format!(
+            "SELECT {RUN_COLUMNS} FROM records
+             WHERE number >= ?1 AND number < ?2 AND kind = 'receipt' AND (?3 IS NULL OR at >= ?3)
+             ORDER BY number DESC"
+        ))?;
+        while let Some(chunk) = scan.next_chunk(budget)? {
+            let mut rows = statement.query(params![chunk.start, chunk.end, since.map(to_micros)])?;
+            while let Some(row) = rows.next()? {
+                let run = FoundRun::read(row)?;
+                if filter(run.agent) {
+                    let receipt = run.parse_receipt(&run.body(self)?)?;
+                    sums.for_each(run.agent, run.tool, |sums| sums.add_run(&receipt));
+                }
+                if sums.total.runs >= max_rows || budget.is_over() {
+                    scan.stop_after(run.record);
+                    return Ok(scan);
+                }
+            }
+        }
+        Ok(scan)
+    }
+}

@@ -1,0 +1,104 @@
+//! A histogram of wall times, for percentiles in constant memory.
+
+use std::time::Duration;
+
+/// The number of buckets between a power of two and the next one. A percentile is too high by at most a sixteenth.
+const STEPS: u64 = 1 << STEP_BITS;
+const STEP_BITS: u32 = 4;
+/// The number of bits of the longest time that is distinguished, in microseconds: 12 days, and a run has a week.
+const MAX_BITS: u32 = 40;
+const BUCKETS: usize = (((MAX_BITS - STEP_BITS) as usize) + 1) << STEP_BITS;
+
+/// The number of runs by their wall time.
+#[derive(Debug, Clone)]
+pub(super) struct WallHistogram {
+    counts: Box<[u32]>,
+    runs: u64,
+    max: Duration,
+}
+
+impl Default for WallHistogram {
+    fn default() -> Self {
+        Self { counts: vec![0; BUCKETS].into(), runs: 0, max: Duration::ZERO }
+    }
+}
+
+impl WallHistogram {
+    pub(super) fn add(&mut self, wall: Duration) {
+        if let Some(count) = self.counts.get_mut(bucket_of(wall)) {
+            *count = count.saturating_add(1);
+        }
+        self.runs += 1;
+        self.max = self.max.max(wall);
+    }
+
+    /// The longest time of all.
+    pub(super) fn max(&self) -> Duration {
+        self.max
+    }
+
+    /// The time that `percent` of 100 runs do not exceed, too high by at most a sixteenth; `None` without runs.
+    pub(super) fn percentile(&self, percent: u64) -> Option<Duration> {
+        let rank = self.runs.checked_mul(percent)?.div_ceil(100).max(1);
+        let mut runs = 0;
+        let bucket = self.counts.iter().position(|count| {
+            runs += u64::from(*count);
+            runs >= rank
+        })?;
+        Some(longest_in(bucket).min(self.max))
+    }
+}
+
+/// The bucket of a time: whole microseconds up to [`STEPS`], and [`STEPS`] buckets for each power of two above.
+fn bucket_of(wall: Duration) -> usize {
+    let micros = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX).min((1 << MAX_BITS) - 1);
+    // The first power of two with more than one microsecond in a bucket begins at `2 * STEPS`.
+    let shift = micros.checked_ilog2().unwrap_or(0).saturating_sub(STEP_BITS);
+    let bucket = u64::from(shift) * STEPS + (micros >> shift);
+    usize::try_from(bucket).unwrap_or(usize::MAX)
+}
+
+/// The longest time of a bucket, in whole microseconds.
+fn longest_in(bucket: usize) -> Duration {
+    let bucket = bucket as u64;
+    let shift = (bucket / STEPS).saturating_sub(1);
+    let first = (bucket - shift * STEPS) << shift;
+    Duration::from_micros(first + (1 << shift))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_too_high_by_at_most_a_sixteenth() {
+        let mut state = 1_u64;
+        let walls = (0..5_000).map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            Duration::from_nanos((state >> 24) >> (state % 38))
+        });
+        let mut walls = walls.collect::<Vec<_>>();
+        let mut histogram = WallHistogram::default();
+        assert_eq!(histogram.percentile(50), None);
+        walls.iter().for_each(|wall| histogram.add(*wall));
+        walls.sort_unstable();
+        for percent in [1, 50, 95, 99, 100] {
+            let exact = walls[(walls.len() * usize::try_from(percent).unwrap()).div_ceil(100) - 1];
+            let found = histogram.percentile(percent).unwrap();
+            let bound = exact + exact / 16 + Duration::from_micros(1);
+            assert!((exact..=bound).contains(&found), "{percent}: {found:?} instead of {exact:?}");
+        }
+        assert_eq!(histogram.max(), *walls.last().unwrap());
+    }
+
+    #[test]
+    fn buckets_are_consecutive() {
+        for micros in (0..100_000).chain((10..MAX_BITS).flat_map(|bit| [(1 << bit) - 1, 1 << bit])) {
+            let bucket = bucket_of(Duration::from_micros(micros));
+            let next = bucket_of(Duration::from_micros(micros + 1));
+            assert!(next == bucket || next == bucket + 1, "{micros}");
+            assert!(Duration::from_micros(micros) < longest_in(bucket), "{micros}");
+        }
+        assert_eq!(bucket_of(Duration::MAX), BUCKETS - 1);
+    }
+}
