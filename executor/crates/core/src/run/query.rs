@@ -2,7 +2,10 @@
 
 use super::faults::{intent_conflict_fault, receipt_pending_fault};
 use super::{Executor, IntentState, RECEIPT_TIMEOUT, decisions};
-use a2g_journal::{IfFull, IntentRecords, KnownIntent, ReceiptPage, Stage, StageSource};
+use a2g_journal::{
+    IfFull, IntentRecords, KnownIntent, ReceiptPage, RefusalPage, RefusalSearch, RunPage, RunRecord,
+    RunSearch, Stage, StageSource, UsageSummary,
+};
 use a2g_metrics::{CallerMetrics, Gauges};
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
@@ -12,6 +15,7 @@ use a2g_types::outcome::{NestedCall, Receipt};
 use a2g_types::verdict::Verdict;
 use std::sync::Arc;
 use std::time::Duration;
+use time::OffsetDateTime;
 use tokio::sync::watch;
 
 /// The delay of a signal about an intent that is about to be open, or to wait.
@@ -122,6 +126,62 @@ impl Executor {
     ) -> Result<ReceiptPage, Fault> {
         let page = self.journal.recent_receipts(filter, before, limit).await;
         page.map_err(|error| self.journal_fault(&error))
+    }
+
+    /// The latest runs that `search` selects, of the agents that `filter` selects: see
+    /// [`a2g_journal::Journal::search_runs`].
+    ///
+    /// # Errors
+    /// The journal is busy or cannot be read.
+    pub async fn search_runs(
+        &self,
+        search: RunSearch,
+        filter: impl Fn(&str) -> bool + Send + 'static,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<RunPage, Fault> {
+        let page = self.journal.search_runs(search, filter, before, limit).await;
+        page.map_err(|error| self.journal_fault(&error))
+    }
+
+    /// The latest refused calls that `search` selects, of the agents that `filter` selects: see
+    /// [`a2g_journal::Journal::search_refusals`].
+    ///
+    /// # Errors
+    /// The journal is busy or cannot be read.
+    pub async fn search_refusals(
+        &self,
+        search: RefusalSearch,
+        filter: impl Fn(&str) -> bool + Send + 'static,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<RefusalPage, Fault> {
+        let page = self.journal.search_refusals(search, filter, before, limit).await;
+        page.map_err(|error| self.journal_fault(&error))
+    }
+
+    /// Everything that the records say about an intent; `None` for an intent without records. The caller checks that it
+    /// may see the agent.
+    ///
+    /// # Errors
+    /// The journal is busy or cannot be read.
+    pub async fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, Fault> {
+        self.journal.run_record(intent).await.map_err(|error| self.journal_fault(&error))
+    }
+
+    /// The use of the executor by the agents that `filter` selects, from the latest `max_rows` receipts at most: see
+    /// [`a2g_journal::Journal::usage`].
+    ///
+    /// # Errors
+    /// The journal is busy or cannot be read.
+    pub async fn usage(
+        &self,
+        since: Option<OffsetDateTime>,
+        filter: impl Fn(&str) -> bool + Send + 'static,
+        max_rows: u64,
+    ) -> Result<UsageSummary, Fault> {
+        let usage = self.journal.usage(since, filter, max_rows).await;
+        usage.map_err(|error| self.journal_fault(&error))
     }
 
     /// The agent and the state of an intent; `None` for an unknown intent.
