@@ -30,13 +30,14 @@ Guests need two targets of the Rust compiler:
 `rustup target add` installs them. If that fails on Debian or Ubuntu, packages
 of the distribution replace it for wasm32-wasip1: this needs root or a sudo
 without a password, installs about 1 GB with apt-get, removes nothing, and
-builds the standard library once. apt-get also installs strace and libfaketime
-for some tests. pip and npm install below target/ the A2A and MCP libraries for
-Python and JavaScript, the conformance suite of MCP, and componentize-py and
-componentize-js, which build components from Python and JavaScript. apt-get
-downloads, without installing it, the source of Debian's Python and SpiderMonkey
-(190 MB), which contain the tests of Python's library and test262. Tests that
-need something that is missing are skipped and say so.
+builds the standard library once. apt-get also installs strace, libfaketime and
+Chromium (124 MB) for some tests. pip and npm install below target/ the A2A and
+MCP libraries for Python and JavaScript, the conformance suite of MCP, what
+drives and checks Chromium, and componentize-py and componentize-js, which build
+components from Python and JavaScript. apt-get downloads, without installing it,
+the source of Debian's Python and SpiderMonkey (190 MB), which contain the tests
+of Python's library and test262. Tests that need something that is missing are
+skipped and say so.
 
 componentize-py (with Python 3.10 or newer) and componentize-js also build two
 tools of the catalogue, run_python and run_javascript. If one is missing, its
@@ -60,10 +61,19 @@ pub(crate) const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
 pub(crate) const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23.0";
 /// A package that [`COMPONENTIZE_JS`] imports without naming it as a dependency, so npm may install it where it is not found.
 const COMPONENTIZE_JS_IMPORT: &str = "@bytecodealliance/preview2-shim@0.17.9";
-/// The Node.js for MCP and components. The machine's own may be older.
+/// The Node.js for MCP, components and the browser. The machine's own may be older.
 const NODE: &str = "node@22";
 /// Time limit of an installation, which takes only seconds if the server answers.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Debian's browser, which the tests of the console drive.
+const BROWSER: &str = "chromium";
+/// The time limit of installing [`BROWSER`] with its libraries: apt-get unpacks 400 MB, which takes minutes on a busy
+/// machine.
+const BROWSER_TIMEOUT: Duration = Duration::from_secs(900);
+/// The libraries that drive [`BROWSER`] and check its pages. The lock file names their versions.
+const BROWSER_CLIENT: &str = "puppeteer-core and axe-core";
+const BROWSER_CLIENT_FILES: [&str; 2] = ["package.json", "package-lock.json"];
 
 /// The compilers that guests can be built with.
 pub(crate) struct Guests {
@@ -88,6 +98,7 @@ pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<()> {
     let guests = prepare(workspace)?;
     prepare_programs(workspace)?;
     prepare_clients(workspace)?;
+    prepare_browser(workspace)?;
     collections::prepare(workspace)?;
     let source = if guests.is_debian { "the distribution's packages" } else { "the Rust toolchain" };
     run::progress("Ready", &format!("{WASIP1}, by {source}"));
@@ -136,6 +147,37 @@ fn add_target(workspace: &Workspace, libraries: &Path, target: &str) -> Result<(
     let is_added = libraries.join(target).join("lib").is_dir();
     ensure!(is_added, "rustup added {target} to another toolchain than the one in use");
     Ok(())
+}
+
+/// Installs Debian's browser, and below `target/` what drives it.
+pub(crate) fn prepare_browser(workspace: &Workspace) -> Result<()> {
+    let what = format!("install {BROWSER} with apt-get");
+    let satisfy = || debian::satisfy(workspace, &what, BROWSER, BROWSER_TIMEOUT);
+    let has_browser = Path::new("/usr/bin").join(BROWSER).exists() || try_once(workspace, BROWSER, satisfy)?;
+    // Without the browser, its client is of no use.
+    if has_browser {
+        prepare_browser_client(workspace)?;
+    }
+    Ok(())
+}
+
+/// Installs the versions of the lock file, and again after a change of that file.
+fn prepare_browser_client(workspace: &Workspace) -> Result<()> {
+    let (source, folder) = (workspace.root.join("tests/clients/console"), clients(workspace).join("console"));
+    fs::create_dir_all(&folder)?;
+    let installed = stamp(workspace, BROWSER_CLIENT);
+    for name in BROWSER_CLIENT_FILES {
+        let content = fs::read(source.join(name))?;
+        if fs::read(folder.join(name)).is_ok_and(|copy| copy == content) {
+            continue;
+        }
+        installed.exists().then(|| fs::remove_file(&installed)).transpose()?;
+        fs::write(folder.join(name), content)?;
+    }
+    let mut npm_ci = Command::new("npm");
+    npm_ci.args(["ci", "--no-fund", "--no-audit", "--ignore-scripts", "--prefix"]).arg(&folder);
+    let steps = vec![npm(&clients(workspace), &[NODE], "node22"), npm_ci];
+    install(workspace, BROWSER_CLIENT, steps).map(drop)
 }
 
 /// Installs strace, which injects faults into system calls, and faketime, which sets the clock of a server.
@@ -210,9 +252,8 @@ fn npm(folder: &Path, packages: &[&str], subfolder: &str) -> Command {
 
 /// Runs the commands that install something, unless they succeeded before. Returns `true` if it is installed.
 fn install(workspace: &Workspace, name: &str, mut steps: Vec<Command>) -> Result<bool> {
-    let folder = clients(workspace);
-    fs::create_dir_all(&folder)?;
-    let installed = folder.join(format!("{}-installed", name.replace(['@', '/', '='], "-")));
+    fs::create_dir_all(clients(workspace))?;
+    let installed = stamp(workspace, name);
     if installed.exists() {
         return Ok(true);
     }
@@ -223,6 +264,11 @@ fn install(workspace: &Workspace, name: &str, mut steps: Vec<Command>) -> Result
         fs::write(&installed, "")?;
     }
     Ok(is_installed)
+}
+
+/// The file that a finished installation leaves.
+fn stamp(workspace: &Workspace, name: &str) -> PathBuf {
+    clients(workspace).join(format!("{}-installed", name.replace(['@', '/', '=', ' '], "-")))
 }
 
 /// Installs something optional, unless that has failed before. Returns `true` if it is installed, and prints the

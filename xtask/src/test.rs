@@ -31,8 +31,8 @@ test` for the main workspace and, natively, for the tools. Arguments go to the
 
 Tests with `wasip2` in their name need the target wasm32-wasip2; without it they
 are skipped, and the summary names them. A test that needs strace, libfaketime,
-a client from PyPI or npm, or a collection of tests from Debian is skipped if
-that is missing, and says so.";
+Chromium, a client from PyPI or npm, or a collection of tests from Debian is
+skipped if that is missing, and says so.";
 
 pub(crate) const TORTURE_HELP: &str = "\
 Kill the executor again and again, break its disk, and compare its records.
@@ -81,6 +81,7 @@ impl Outcome {
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     setup::prepare_programs(workspace)?;
     setup::prepare_clients(workspace)?;
+    setup::prepare_browser(workspace)?;
     collections::prepare(workspace)?;
     let guests = tools::build_with_executor(workspace)?;
     tools::build_conformance_guests(workspace, &guests)?;
