@@ -20,6 +20,7 @@ mod a2g_http;
 mod a2g_stdio;
 mod a2g_ws;
 mod bad_input;
+mod browser;
 mod budget;
 mod callers;
 mod catalogue;

@@ -5,6 +5,7 @@
 //! Governor::start(&policies)               a2g-executor governor
 //! FakeGovernor::start(|method, params| …)  answers what a real one never would
 //! Catalogue::with_tools().add(Tool::command("name", WAT))
+//! browser_or_skip("http://ADDRESS")         Chromium, which also reports what a page should not do
 //! ```
 //! Nothing here waits for a fixed time: every wait polls for its condition, until a generous
 //! deadline. A process that was started is killed and reaped when its value is dropped.
@@ -13,6 +14,7 @@
 
 mod a2e;
 mod binary;
+mod browser;
 mod catalogue;
 mod collector;
 mod executor;
@@ -32,6 +34,9 @@ pub use a2e::{A2ePeer, A2eSession, a2e, a2e_call, a2e_handshake};
 pub use binary::{
     INTERPRETERS, cache, clients, collection, guest, guest_wasip2, has_interpreter, program, run, run_in,
     run_to_end, run_with_input, seeds, tools, vectors,
+};
+pub use browser::{
+    Accessibility, Browser, Cookie, Finding, PageReport, Scheme, Visit, browser_or_skip, rules,
 };
 pub use catalogue::{Catalogue, GATE, Tool, saying, typed};
 pub use collector::{Collector, Span};
