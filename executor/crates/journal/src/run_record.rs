@@ -27,7 +27,7 @@ pub struct RunRecord {
     /// The tool.
     pub tool: String,
     /// The first 1,000 records of the intent, oldest first, with that of its receipt.
-    pub events: Vec<RunEvent>,
+    pub events: Vec<RecordedEvent>,
     /// The governor's verdict, if the intent has started and the executor asked the governor.
     pub verdict: Option<Verdict>,
     /// The manifest that replaces the verdict's, if a person approved the intent with one.
@@ -57,7 +57,7 @@ pub struct RecordedReceipt {
 
 /// A record of an intent, in short.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunEvent {
+pub struct RecordedEvent {
     /// The number of the record.
     pub record: u64,
     /// The name of its kind, such as `held`, `approved`, `claim` or `receipt`.
@@ -70,7 +70,7 @@ pub struct RunEvent {
 
 /// A record as it is read, with the columns that only some records have.
 struct EventRow {
-    event: RunEvent,
+    event: RecordedEvent,
     kind: RecordKind,
     agent: Option<String>,
     tool: Option<String>,
@@ -107,7 +107,7 @@ impl EventRow {
         };
         let (number, at) = (from_sqlite_int(record.number), from_micros(record.at));
         Ok(Self {
-            event: RunEvent { record: number, kind: record.kind.as_str(), at, by },
+            event: RecordedEvent { record: number, kind: record.kind.as_str(), at, by },
             kind: record.kind,
             agent: record.agent.map(str::to_owned),
             tool: record.tool.map(str::to_owned),
