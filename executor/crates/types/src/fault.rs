@@ -41,6 +41,8 @@ pub enum BlockedBy {
     StandingPolicy,
     /// The governor could not be queried.
     GovernorUnavailable,
+    /// An operator has stopped the agent, the tool or everything.
+    Stopped,
 }
 
 impl BlockedBy {
@@ -66,7 +68,8 @@ impl BlockedBy {
             | Self::IntentReplayed
             | Self::ConditionUnknown
             | Self::ScopeUnenforceable
-            | Self::StandingPolicy => RefusalClass::Denied,
+            | Self::StandingPolicy
+            | Self::Stopped => RefusalClass::Denied,
         }
     }
 }

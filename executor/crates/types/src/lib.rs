@@ -17,6 +17,7 @@ pub mod memory;
 pub mod outcome;
 pub mod quantity;
 pub mod rate_limit;
+pub mod stop;
 pub mod stored;
 pub mod strict_json;
 pub mod tool;

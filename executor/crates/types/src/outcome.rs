@@ -54,6 +54,8 @@ pub enum AbortReason {
     Lost,
     /// The run that made this nested call has ended.
     ParentEnded,
+    /// An operator stopped the agent, the tool or everything.
+    Stopped,
 }
 
 impl AbortReason {
@@ -69,6 +71,7 @@ impl AbortReason {
                  known, and it is not run again"
             }
             Self::ParentEnded => "the run that made this call ended before it",
+            Self::Stopped => "stopped by an operator (`a2g-executor stop`)",
         }
     }
 }

@@ -221,6 +221,7 @@ enum AbortReason {
     Shutdown,
     Lost,
     ParentEnded,
+    Stopped,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -217,7 +217,11 @@ pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
     }
     let state = match end.abort_reason() {
         Some(
-            AbortReason::Cancelled | AbortReason::Revoked | AbortReason::Shutdown | AbortReason::ParentEnded,
+            AbortReason::Cancelled
+            | AbortReason::Revoked
+            | AbortReason::Shutdown
+            | AbortReason::ParentEnded
+            | AbortReason::Stopped,
         ) => TaskState::Canceled,
         Some(AbortReason::Lost) | None => TaskState::Failed,
     };

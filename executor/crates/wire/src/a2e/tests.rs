@@ -431,6 +431,7 @@ fn every_end_has_its_code() {
         (End::Aborted(AbortReason::Shutdown), "runtime_error"),
         (End::Aborted(AbortReason::Lost), "runtime_error"),
         (End::Aborted(AbortReason::Revoked), "tool_denied"),
+        (End::Aborted(AbortReason::Stopped), "tool_denied"),
     ] {
         let receipt = receipt(end);
         let data = value(&encode::call_response("r1", &receipt, None, TS))["data"].clone();

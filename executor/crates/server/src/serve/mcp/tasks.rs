@@ -81,7 +81,9 @@ impl McpDoor {
             Some(IntentState::Queued | IntentState::Running) => Ok(TaskStatus::Running),
             Some(IntentState::Finished(Some(receipt))) => {
                 match receipt.outcome.end.abort_reason() {
-                    Some(AbortReason::Cancelled | AbortReason::Revoked) => return Ok(TaskStatus::Cancelled),
+                    Some(AbortReason::Cancelled | AbortReason::Revoked | AbortReason::Stopped) => {
+                        return Ok(TaskStatus::Cancelled);
+                    }
                     Some(AbortReason::Shutdown | AbortReason::Lost | AbortReason::ParentEnded) | None => {}
                 }
                 let verdict = self.executor.verdict(task)?;
