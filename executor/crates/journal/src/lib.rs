@@ -34,6 +34,7 @@ mod replay;
 mod run_record;
 mod scan;
 mod search;
+mod stops;
 mod store;
 mod tables;
 mod tasks;
@@ -66,6 +67,7 @@ use a2g_types::durability::Durability;
 use a2g_types::error_chain::{BoxedError, ErrorChain};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::outcome::Receipt;
+use a2g_types::stop::Stop;
 use a2g_types::stored;
 use batch::FinishRecord;
 use chain::Head;
@@ -142,6 +144,8 @@ pub struct Journal {
     condition_sender: Option<Arc<watch::Sender<Condition>>>,
     /// The held intents of an earlier process, until [`Journal::take_held`] returns them.
     waiting: Mutex<Vec<HeldIntent>>,
+    /// The stops in force at the start, until [`Journal::take_stops`] returns them.
+    stops: Mutex<Vec<Stop>>,
     metrics: JournalMetrics,
     /// Stops the background check.
     is_closed: Arc<AtomicBool>,
@@ -186,6 +190,8 @@ impl Journal {
         let undelivered = undelivered.map_err(|error| open_error(error.into()))?;
         let recovered = RecoverySummary { aborted, undelivered: undelivered.len() + unwritten.len() };
         let held = store.held_intents().map_err(&from_sqlite)?;
+        // An error refuses the start: without its stops, the executor would run what is stopped.
+        let stops = store.stops().map_err(&from_sqlite)?;
         let (entries, queue) = mpsc::channel();
         // The store was opened first: it creates, locks, converts and checks the file that the readers open.
         let (reader, readers) = (Mutex::new(Reader::open(path)?), Readers::open(path)?);
@@ -203,6 +209,7 @@ impl Journal {
             condition,
             condition_sender: Some(Arc::clone(&condition_sender)),
             waiting: Mutex::new(held),
+            stops: Mutex::new(stops),
             metrics: JournalMetrics::new(options.durability),
             is_closed: Arc::default(),
         };
@@ -241,6 +248,7 @@ impl Journal {
             condition: watch::channel(Condition::Works).1,
             condition_sender: None,
             waiting: Mutex::default(),
+            stops: Mutex::default(),
             metrics: JournalMetrics::new(Durability::default()),
             is_closed: Arc::default(),
         }

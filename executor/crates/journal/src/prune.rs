@@ -1,13 +1,14 @@
 //! Removes the oldest records of the chain.
 //!
-//! Records that are still needed are copied to the end of the chain: claims, waiting intents and decisions on them, and
-//! the hashes of tasks. Another record names the last removed record.
+//! Records that are still needed are copied to the end of the chain: claims, waiting intents and decisions on them, the
+//! hashes of tasks, and the stops in force. Another record names the last removed record.
 
 use super::chain::Hash;
 use super::error::{OpenError, WriteError};
 use super::log::{Extent, NewRecord, RecordLog, Tip};
 use super::record::{self, Digest32, RecordKind};
 use super::recorded_state::{ClaimedIntent, RecordedState, RunEnd, WaitingIntent, recorded_state};
+use super::stops::{self, StopCopy};
 use super::store::{self, open_writable, to_sqlite_int};
 use super::to_micros;
 use a2g_types::error_chain::BoxedError;
@@ -164,6 +165,7 @@ impl<'a> Pruning<'a> {
         for intent in intents.collect::<rusqlite::Result<Vec<_>>>()? {
             self.copy_intent(intent, &mut copies)?;
         }
+        let stops = stops::up_to(self.connection, self.cut)?;
         // The hash of the last removed record is the new beginning of the chain.
         let at_cut = Tip::at_record(self.connection, self.cut, &self.extent)?;
         // Deleted before the copies are written: the unique index of proofs allows no second claim with the same proof.
@@ -171,6 +173,9 @@ impl<'a> Pruning<'a> {
         let mut held = None;
         for record in &copies {
             held = self.write_copy(record, held)?;
+        }
+        for stop in &stops {
+            self.write_stop_copy(stop)?;
         }
         let body = record::PrunedBody {
             number: at_cut.number,
@@ -210,6 +215,16 @@ impl<'a> Pruning<'a> {
         self.connection
             .execute("UPDATE waiting SET number = ?2 WHERE number = ?1", params![copy.about, number])?;
         Ok(Some(number))
+    }
+
+    /// Writes a copy of a stop. The row of the stop gets its number.
+    fn write_stop_copy(&mut self, stop: &StopCopy) -> Result<(), PruneError> {
+        let StopCopy { number, agent, tool, body } = stop;
+        let (agent, tool) = (agent.as_deref(), tool.as_deref());
+        let new = NewRecord { at: self.now, agent, tool, body, ..NewRecord::default() };
+        let copy = self.log.append(RecordKind::StopSet, &new)?;
+        self.connection.execute("UPDATE stops SET number = ?2 WHERE number = ?1", params![number, copy])?;
+        Ok(())
     }
 
     /// Collects the copies for an intent that has records up to the cut.

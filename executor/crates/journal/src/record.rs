@@ -55,10 +55,14 @@ pub(super) enum RecordKind {
     Pruned,
     /// The journal was converted from another format.
     Migrated,
+    /// An operator stopped an agent, a tool or everything.
+    StopSet,
+    /// An operator lifted a stop.
+    StopLifted,
 }
 
 impl RecordKind {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 21] = [
         Self::Claim,
         Self::Receipt,
         Self::Released,
@@ -78,6 +82,8 @@ impl RecordKind {
         Self::Used,
         Self::Pruned,
         Self::Migrated,
+        Self::StopSet,
+        Self::StopLifted,
     ];
 
     /// The name in the file.
@@ -102,6 +108,8 @@ impl RecordKind {
             Self::Used => "used",
             Self::Pruned => "pruned",
             Self::Migrated => "migrated",
+            Self::StopSet => "stop_set",
+            Self::StopLifted => "stop_lifted",
         }
     }
 
@@ -304,7 +312,7 @@ pub(super) struct DecisionBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct StopBody {
     pub(super) by: String,
-    /// The method: `a2g/cancel` or `g2a/revoke`.
+    /// The method: `a2g/cancel`, `g2a/revoke` or `a2g/stop`.
     pub(super) method: String,
 }
 
@@ -315,6 +323,23 @@ pub(super) struct RevocationBody {
     pub(super) by: String,
     /// The number of runs and waiting intents that the revocation ended.
     pub(super) stopped: usize,
+}
+
+/// The body of [`RecordKind::StopSet`]. The columns have the target: the agent, the tool, or neither for everything.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StopSetBody {
+    pub(super) by: String,
+    pub(super) reason: String,
+    /// The time of the stop, in microseconds since 1970: that of a copy by pruning is older than its record.
+    pub(super) since: i64,
+}
+
+/// The body of [`RecordKind::StopLifted`]. The columns have the target, and `about` the record of the stop.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StopLiftedBody {
+    pub(super) by: String,
 }
 
 /// The body of [`RecordKind::Refusals`].

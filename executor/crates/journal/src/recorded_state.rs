@@ -155,7 +155,9 @@ pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusql
             | RecordKind::Delivered
             | RecordKind::Refusals
             | RecordKind::Pruned
-            | RecordKind::Migrated => Err(column_error(1)),
+            | RecordKind::Migrated
+            | RecordKind::StopSet
+            | RecordKind::StopLifted => Err(column_error(1)),
         };
     }
     Ok(RecordedState::Unknown)

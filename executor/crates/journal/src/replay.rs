@@ -111,7 +111,9 @@ impl ReplayedIntent {
                 | RecordKind::Delivered
                 | RecordKind::Refusals
                 | RecordKind::Pruned
-                | RecordKind::Migrated,
+                | RecordKind::Migrated
+                | RecordKind::StopSet
+                | RecordKind::StopLifted,
                 _any,
             ) => return None,
         };
@@ -134,7 +136,9 @@ impl ReplayedIntent {
             | RecordKind::Delivered
             | RecordKind::Refusals
             | RecordKind::Pruned
-            | RecordKind::Migrated => self.task,
+            | RecordKind::Migrated
+            | RecordKind::StopSet
+            | RecordKind::StopLifted => self.task,
         };
         Some(Self { state, task })
     }

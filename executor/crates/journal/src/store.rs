@@ -8,9 +8,10 @@ use super::files::{self, IfMissing, JournalFiles};
 use super::format2;
 use super::log::{self, RefusalTip, Tip};
 use super::recorded_state::{RecordedState, recorded_state};
-use super::tasks;
+use super::{stops, tasks};
 use a2g_types::durability::Durability;
 use a2g_types::ident::IntentId;
+use a2g_types::stop::Stop;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior};
 use std::path::Path;
@@ -18,6 +19,8 @@ use std::time::Duration;
 
 /// The version of the tables.
 pub(super) const FORMAT: i64 = 3;
+/// The version of the tables with a table of stops.
+pub(super) const STOP_FORMAT: i64 = 4;
 /// The previous version, which can be converted.
 const CONVERTED_FORMAT: i64 = 2;
 /// The maximum time to wait for a transaction of another process, such as `journal prune`.
@@ -45,9 +48,10 @@ CREATE TABLE waiting(            -- escalated intents
 );
 ";
 
-/// Every table and index of a journal.
-pub(super) fn schema() -> String {
-    format!("{}{TABLES}{}", log::TABLES, tasks::TABLES)
+/// Every table and index of a journal of a format.
+pub(super) fn schema(format: i64) -> String {
+    let stops = if format == STOP_FORMAT { stops::TABLE } else { "" };
+    format!("{}{TABLES}{}{stops}", log::TABLES, tasks::TABLES)
 }
 
 /// The id of a run: the number of the record of its claim.
@@ -208,6 +212,11 @@ impl Store {
         rows.collect()
     }
 
+    /// The stops in force, oldest first.
+    pub(super) fn stops(&self) -> rusqlite::Result<Vec<Stop>> {
+        stops::in_force(&self.connection)
+    }
+
     /// The undelivered reports, oldest first.
     pub(super) fn undelivered_reports(&self) -> rusqlite::Result<Vec<Undelivered>> {
         // The outbox delivers the reports of an agent in this order.
@@ -306,7 +315,8 @@ pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
 pub(super) fn create(path: &Path) -> Result<(), OpenError> {
     let create = || {
         let connection = Connection::open_with_flags(path, WRITE_FLAGS)?;
-        connection.execute_batch(&format!("BEGIN; {} PRAGMA user_version = {FORMAT}; COMMIT;", schema()))?;
+        connection
+            .execute_batch(&format!("BEGIN; {} PRAGMA user_version = {FORMAT}; COMMIT;", schema(FORMAT)))?;
         connection.pragma_update(None, "journal_mode", "WAL")
     };
     create().map_err(OpenError::from_sqlite(path))
@@ -343,7 +353,7 @@ pub(super) fn check_format(connection: &Connection, path: &Path) -> Result<(), O
     match read_format(connection).map_err(&from_sqlite)? {
         // The database of another program may have any version.
         _any if !is_journal => Err(OpenError::NotAJournal(path)),
-        FORMAT => Ok(()),
+        FORMAT | STOP_FORMAT => Ok(()),
         format @ CONVERTED_FORMAT => Err(OpenError::Unconverted { path, format }),
         format @ ..CONVERTED_FORMAT => Err(OpenError::Older { path, format }),
         format => Err(OpenError::Newer { path, format }),

@@ -13,13 +13,15 @@ use super::log::{Extent, Tip};
 use super::record::{self, Digest32, JournalRecord, RECORD_COLUMNS, RecordKind};
 use super::recorded_state::{find_receipt, parse_body};
 use super::replay::{ReplayState, ReplayStep, ReplayedIntent};
-use super::store::{from_sqlite_int, schema};
+use super::stops;
+use super::store::{from_sqlite_int, read_format, schema};
 use super::tables;
 use a2g_types::ident::IntentId;
+use a2g_types::stop::StopTarget;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension as _};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// The number of records in one chunk.
@@ -39,6 +41,8 @@ pub(super) struct Verifier {
     undelivered: HashMap<i64, [u8; 16]>,
     /// Receipts whose claim was pruned: a copy of the claim has to follow.
     orphans: HashMap<[u8; 16], i64>,
+    /// The stops in force, by the record of each.
+    pub(super) stops: BTreeMap<i64, StopTarget>,
     pruned: Option<record::PrunedBody>,
     refusals: Option<record::RefusalsBody>,
     checkpoint: Option<Head>,
@@ -72,6 +76,7 @@ impl Verifier {
             live: HashMap::new(),
             undelivered: HashMap::new(),
             orphans: HashMap::new(),
+            stops: BTreeMap::new(),
             pruned: None,
             refusals: None,
             checkpoint,
@@ -83,6 +88,11 @@ impl Verifier {
     /// `true` if the check covers every record.
     pub(super) fn is_full(&self) -> bool {
         self.begin == self.extent.first
+    }
+
+    /// `true` if a record is one of the checked ones.
+    pub(super) fn covers(&self, record: i64) -> bool {
+        record > self.begin
     }
 
     /// `true` if no record has been pruned since the start of the check.
@@ -213,6 +223,19 @@ impl Verifier {
             }
             RecordKind::Refusals => self.refusals = Some(parse_body(record.body)?),
             RecordKind::Pruned => self.pruned = Some(parse_body(record.body)?),
+            RecordKind::StopSet => {
+                let _body = parse_body::<record::StopSetBody>(record.body)?;
+                let target = stops::parse_target(record.agent, record.tool)
+                    .ok_or_else(|| order_error("names nothing that can be stopped"))?;
+                self.apply_stop(record, target)
+                    .ok_or_else(|| order_error("contradicts the earlier records of stops"))?;
+            }
+            RecordKind::StopLifted => {
+                let _body = parse_body::<record::StopLiftedBody>(record.body)?;
+                let target = stops::parse_target(record.agent, record.tool);
+                self.end_stop(record.about, target.as_ref())
+                    .ok_or_else(|| order_error("lifts what is not stopped"))?;
+            }
             RecordKind::Migrated | RecordKind::Revocation => {}
             RecordKind::Claim
             | RecordKind::Receipt
@@ -230,6 +253,26 @@ impl Verifier {
             | RecordKind::Used => return Err(order_error("names no intent").into()),
         }
         Ok(())
+    }
+
+    /// Applies a stop, which may replace an earlier one of the same target.
+    fn apply_stop(&mut self, record: &JournalRecord<'_>, target: StopTarget) -> Option<()> {
+        match record.about {
+            None if self.stops.values().any(|stopped| *stopped == target) => return None,
+            None => {}
+            Some(_) => self.end_stop(record.about, Some(&target))?,
+        }
+        self.stops.insert(record.number, target);
+        Some(())
+    }
+
+    /// Ends a stop of `target`, whose record may precede the checked ones.
+    fn end_stop(&mut self, about: Option<i64>, target: Option<&StopTarget>) -> Option<()> {
+        let (about, target) = (about?, target?);
+        if !self.covers(about) {
+            return Some(());
+        }
+        (self.stops.remove(&about)? == *target).then_some(())
     }
 
     fn apply_delivery(&mut self, receipt: i64) -> Option<()> {
@@ -264,6 +307,7 @@ impl Verifier {
             return Err(Finding::Order { record, intent, what: "has no claim" }.into());
         }
         tables::compare(connection, self)?;
+        stops::compare(connection, self)?;
         tables::compare_refusals(connection, self.refusals.as_ref(), self.is_full())?;
         Ok(self.conclude())
     }
@@ -399,7 +443,7 @@ pub(super) fn check_schema(connection: &Connection) -> Result<(), CheckError> {
     // The whole schema is compared, because an added trigger or a missing unique index changes the effect of later
     // writes.
     let expected = Connection::open_in_memory()?;
-    expected.execute_batch(&schema())?;
+    expected.execute_batch(&schema(read_format(connection)?))?;
     let (expected, actual) = (list(&expected)?, list(connection)?);
     let added = actual.iter().find(|entry| !expected.contains(entry));
     match added.or_else(|| expected.iter().find(|entry| !actual.contains(entry))) {

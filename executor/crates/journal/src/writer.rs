@@ -6,6 +6,7 @@ use super::batch::{
 use super::chain::Head;
 use super::error::{NoSpaceError, WriteError};
 use super::log::RefusalRecord;
+use super::stops::StopLift;
 use super::store::{RunId, Store};
 use super::tasks::{JournalTask, RetryPolicy};
 use super::{Condition, Resolution, ResolvedIntent, to_micros};
@@ -13,6 +14,7 @@ use a2g_metrics::JournalMetrics;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::IntentId;
+use a2g_types::stop::Stop;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -56,6 +58,10 @@ pub(super) enum JournalEntry {
     Stop(Vec<StopRecord>, Option<FallibleReply<()>>),
     /// The governor revoked capabilities. Retried while the disk is full.
     Revoke(Box<RevocationRecord>, Option<FallibleReply<()>>),
+    /// An operator stopped something. Retried while the disk is full.
+    SetStop(Box<Stop>, Option<FallibleReply<()>>),
+    /// An operator lifted a stop. Refused while the disk is full.
+    LiftStop(Box<StopLift>, FallibleReply<bool>),
     /// The current state of a task. The policy determines whether it is retried while the disk is full, after its
     /// caller was answered.
     Task(Box<JournalTask>, RetryPolicy, Option<FallibleReply<()>>),
@@ -76,6 +82,8 @@ impl JournalEntry {
             | Self::Resolve(..)
             | Self::Stop(..)
             | Self::Revoke(..)
+            | Self::SetStop(..)
+            | Self::LiftStop(..)
             | Self::Task(..)
             | Self::Flush(_) => true,
             // No caller waits for these, so an fsync only for them would delay the next run.
@@ -90,6 +98,7 @@ enum EntryResult {
     Recorded(i64),
     Held(HoldResult),
     Resolved(usize),
+    Lifted(bool),
     Done,
 }
 
@@ -288,11 +297,13 @@ pub(super) fn answer_in_memory(entry: JournalEntry, number: i64, on_finished: &i
         JournalEntry::Finish(..) => EntryResult::Recorded(number),
         JournalEntry::Hold(..) => EntryResult::Held(HoldResult::Waiting),
         JournalEntry::Resolve(resolved, _) => EntryResult::Resolved(resolved.len()),
+        JournalEntry::LiftStop(..) => EntryResult::Lifted(true),
         JournalEntry::Release(..)
         | JournalEntry::Extend(..)
         | JournalEntry::Delivered(..)
         | JournalEntry::Stop(..)
         | JournalEntry::Revoke(..)
+        | JournalEntry::SetStop(..)
         | JournalEntry::Task(..)
         | JournalEntry::Refuse(_)
         | JournalEntry::Flush(_) => EntryResult::Done,
@@ -317,6 +328,8 @@ fn write_entry(transaction: &mut Batch<'_>, entry: &JournalEntry) -> Result<Entr
             stops.iter().try_for_each(|stop| transaction.record_stop(stop)).map(done)
         }
         JournalEntry::Revoke(revocation, _) => transaction.record_revocation(revocation).map(done),
+        JournalEntry::SetStop(stop, _) => transaction.set_stop(stop).map(done),
+        JournalEntry::LiftStop(lift, _) => transaction.lift_stop(lift).map(EntryResult::Lifted),
         JournalEntry::Task(task, ..) => transaction.store_task(task).map(done),
         JournalEntry::Refuse(refusal) => transaction.record_refusal(refusal).map(done),
         JournalEntry::Flush(_) => Ok(EntryResult::Done),
@@ -345,10 +358,14 @@ fn send_reply(entry: JournalEntry, result: EntryResult, on_finished: &impl Fn(i6
         (
             JournalEntry::Stop(_, Some(reply))
             | JournalEntry::Revoke(_, Some(reply))
+            | JournalEntry::SetStop(_, Some(reply))
             | JournalEntry::Task(_, _, Some(reply)),
             EntryResult::Done,
         ) => {
             let _no_waiter = reply.send(Ok(()));
+        }
+        (JournalEntry::LiftStop(_, reply), EntryResult::Lifted(was_stopped)) => {
+            let _no_waiter = reply.send(Ok(was_stopped));
         }
         (
             JournalEntry::Start(..)
@@ -360,6 +377,8 @@ fn send_reply(entry: JournalEntry, result: EntryResult, on_finished: &impl Fn(i6
             | JournalEntry::Resolve(..)
             | JournalEntry::Stop(..)
             | JournalEntry::Revoke(..)
+            | JournalEntry::SetStop(..)
+            | JournalEntry::LiftStop(..)
             | JournalEntry::Task(..)
             | JournalEntry::Refuse(_)
             | JournalEntry::Flush(_),
@@ -367,6 +386,7 @@ fn send_reply(entry: JournalEntry, result: EntryResult, on_finished: &impl Fn(i6
             | EntryResult::Recorded(_)
             | EntryResult::Held(_)
             | EntryResult::Resolved(_)
+            | EntryResult::Lifted(_)
             | EntryResult::Done,
         ) => {}
     }
@@ -398,6 +418,12 @@ fn requeue_or_reject(entry: JournalEntry, reason: &NoSpaceError) -> Option<Journ
             reply_no_space(reply, reason);
             return Some(JournalEntry::Revoke(revocation, None));
         }
+        JournalEntry::SetStop(stop, reply) => {
+            reply_no_space(reply, reason);
+            return Some(JournalEntry::SetStop(stop, None));
+        }
+        // Refused: what an operator was told is still stopped must not run later.
+        JournalEntry::LiftStop(_, reply) => reply_no_space(Some(reply), reason),
         JournalEntry::Task(task, retry_policy, reply) => {
             reply_no_space(reply, reason);
             match retry_policy {

@@ -24,8 +24,8 @@ fn later_formats_are_refused() {
     let path = folder.path().join("journal.db");
     drop(open_journal(&path));
     drop(open_journal(&path));
-    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 4").unwrap();
-    assert!(matches!(open(&path), Err(OpenError::Newer { format: 4, .. })));
+    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 5").unwrap();
+    assert!(matches!(open(&path), Err(OpenError::Newer { format: 5, .. })));
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod pruning;
 mod rows;
 mod run_record;
 mod searches;
+mod stops;
 mod storage;
 mod tasks;
 mod usage;

@@ -4,7 +4,7 @@
 //! text, byte for byte: journals of other versions open, and the hashes of their records hold.
 
 use super::*;
-use crate::record::{DecisionBody, HeldBody, digest};
+use crate::record::{DecisionBody, HeldBody, StopLiftedBody, StopSetBody, digest};
 use a2g_types::call::ParentRun;
 use a2g_types::limit::{Access, BudgetUsage, Limit, NetworkBudgets};
 use a2g_types::outcome::{
@@ -257,6 +257,7 @@ fn stored_texts_are_stable() {
         golden.check_verdict(&format!("risk/{level:?}"), &full_verdict(*level));
     }
     check_decided(&mut golden);
+    check_stops(&mut golden);
     check_tasks(&mut golden);
     assert_eq!(golden.0, BTreeMap::new(), "lines of rows.txt that nothing was compared with");
 }
@@ -269,6 +270,15 @@ fn check_decided(golden: &mut Golden) {
         let write = |decided: &DecisionBody| serde_json::to_string(decided).unwrap();
         golden.check(name, &decided, write, |text| serde_json::from_str(text).unwrap());
     }
+}
+
+fn check_stops(golden: &mut Golden) {
+    let set = StopSetBody { by: "anna".into(), reason: "it deletes files".into(), since: 7 };
+    let write = |body: &StopSetBody| serde_json::to_string(body).unwrap();
+    golden.check("stop/set", &set, write, |text| serde_json::from_str(text).unwrap());
+    let lifted = StopLiftedBody { by: "anna".into() };
+    let write = |body: &StopLiftedBody| serde_json::to_string(body).unwrap();
+    golden.check("stop/lifted", &lifted, write, |text| serde_json::from_str(text).unwrap());
 }
 
 fn check_tasks(golden: &mut Golden) {
