@@ -1,10 +1,10 @@
 //! The runs that other calls can stop.
 
-use super::AgentFilter;
 use super::nested::NestedCalls;
+use super::{AgentFilter, CallFilter};
 use a2g_sandbox::Abort;
 use a2g_types::call::Call;
-use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -14,6 +14,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct RunEntry {
     agent: AgentDid,
+    tool: ToolName,
     abort: Arc<Abort>,
     /// The run that makes this call.
     parent: Option<IntentId>,
@@ -47,7 +48,8 @@ impl ActiveRuns {
         if parent.is_some_and(|parent| !runs.contains_key(&parent)) {
             abort.trigger(AbortReason::ParentEnded);
         }
-        let entry = RunEntry { agent: call.agent.clone(), abort: Arc::clone(&abort), parent, calls: None };
+        let (agent, tool) = (call.agent.clone(), call.tool.clone());
+        let entry = RunEntry { agent, tool, abort: Arc::clone(&abort), parent, calls: None };
         runs.insert(call.intent, entry);
         ActiveRun { all: self.clone(), intent: call.intent, abort }
     }
@@ -78,11 +80,11 @@ impl ActiveRuns {
         Some(is_first)
     }
 
-    /// Stops all runs of the selected agents. Returns their number, and the intents of the runs that nothing stopped
+    /// Stops all selected runs. Returns their number, and the intents of the runs that nothing stopped
     /// before.
-    pub(super) fn abort_all(&self, filter: AgentFilter<'_>, reason: AbortReason) -> (usize, Vec<IntentId>) {
+    pub(super) fn abort_all(&self, filter: CallFilter<'_>, reason: AbortReason) -> (usize, Vec<IntentId>) {
         let runs = self.lock();
-        let selected = runs.iter().filter(|(_, run)| filter(&run.agent)).collect::<Vec<_>>();
+        let selected = runs.iter().filter(|(_, run)| filter(&run.agent, &run.tool)).collect::<Vec<_>>();
         let newly_stopped = selected.iter().filter(|(_, run)| run.abort.reason().is_none());
         let newly_stopped = newly_stopped.map(|(intent, _)| **intent).collect();
         selected.iter().for_each(|(_, run)| run.abort.trigger(reason));

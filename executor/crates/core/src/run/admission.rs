@@ -83,6 +83,7 @@ impl Executor {
         if let Some(known) = known.map_err(|error| self.journal_fault(&error))? {
             return require_success(self.await_existing(&call, known).await?.0);
         }
+        self.check_stopped(&call)?;
         let now = self.clock.now();
         // Fails if an intent with this id but different content waits; a call with the same content goes on.
         self.escalations.pending_verdict(&call, now)?;
@@ -107,7 +108,8 @@ impl Executor {
         }
     }
 
-    /// Runs a call under the operator's own limits (`a2g-executor run`).
+    /// Runs a call under the operator's own limits (`a2g-executor run`). Stops apply as to any other call; but they are
+    /// in the journal of a server, and a process that serves only this call has none.
     ///
     /// # Errors
     /// If the call is refused, or its run fails or reaches a limit.
@@ -160,6 +162,8 @@ impl Executor {
         if let Some(waiting) = self.escalations.pending_verdict(&call, self.clock.now())? {
             return Ok(IntentAnswer { verdict: Arc::new(waiting), receipt: None });
         }
+        // Before the governor is asked: nobody has to decide on a call that cannot run.
+        self.check_stopped(&call)?;
         let call = without_parent_context(call);
         match self.governor {
             Governor::Local(..) => {}
@@ -268,7 +272,7 @@ impl Executor {
     }
 
     /// Runs the remaining checks of an admitted call, and claims its intent.
-    pub(super) fn claim(
+    pub(super) async fn claim(
         self: &Arc<Self>,
         admitted: Admitted,
         loaded: Arc<LoadedCatalog>,
@@ -306,6 +310,12 @@ impl Executor {
             }
         }
         let running = self.active_runs.register(admitted.call());
+        // Checked after the registration: a stop that this check does not find aborts the registered run.
+        if let Err(stopped) = self.check_stopped(admitted.call()) {
+            drop(running);
+            self.release(admitted.call().intent).await?;
+            return Err(stopped);
+        }
         let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
         let lent_slot = parent.and_then(|parent| self.active_runs.calls_of(parent)).map(|calls| calls.slot());
         let approved_by = None;

@@ -1,7 +1,7 @@
 //! Decisions on intents: approve, deny, cancel, revoke.
 //!
 //! A decision is in the journal before its answer is sent. An approved intent runs once, if necessary after a restart,
-//! unless its verdict expires first; a denied intent never runs.
+//! unless its verdict expires or an operator stops it first; a denied intent never runs.
 
 use super::escalations::{Escalations, WakeCondition};
 use super::events::RunEventSink;
@@ -14,7 +14,7 @@ use a2g_journal::{
 use a2g_runtime::spawn;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
 use a2g_types::verdict::Directive;
 use std::sync::Arc;
@@ -25,12 +25,16 @@ use tracing::Instrument as _;
 
 /// The recorded reason why an expired intent did not run.
 const UNDECIDED: &str = "nobody decided before its verdict expired";
+/// The recorded reason why an approved intent did not run.
+const TOO_LATE: &str = "its verdict expired before it could start";
 /// The recorded reason why a cancelled intent did not run.
 const CANCELLED: &str = "it was cancelled while it waited for a directive";
 /// The recorded reason why a revoked intent did not run.
 const REVOKED: &str = "it was revoked while it waited for a directive";
 /// The recorded reason why a nested call did not run.
 const PARENT_ENDED: &str = "the run that made this call has ended";
+/// The recorded reason why an intent that arrived during a stop did not run.
+const STOPPED: &str = "an operator has stopped its agent, its tool or everything";
 /// The first delay between two attempts to run an approved intent; each delay is twice the previous one.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(RETRY_AFTER_MS);
 /// The maximum of these delays.
@@ -55,7 +59,7 @@ fn new_resolution(escalated: &Escalated, resolution: Resolution, by: &str) -> Re
 }
 
 /// Records that intents no longer wait: the resolution, its author, and the reason why they did not run.
-fn record_end_of_wait(
+pub(super) fn record_end_of_wait(
     journal: &Journal,
     removed: Vec<Escalated>,
     resolution: Resolution,
@@ -96,6 +100,11 @@ impl Executor {
             self.record_expired(expired, now);
             self.journal.hold(&call, text, until)
         })?;
+        // Checked after the intent is held: a stop that this check does not find withdraws the held intent.
+        if let Err(stopped) = self.check_stopped(&call) {
+            self.withdraw_stopped(call.intent, now).await;
+            return Err(stopped);
+        }
         let result = pending.await;
         if is_new && !matches!(result, Ok(HoldResult::Waiting)) {
             self.escalations.remove_waiting(call.intent, &all_agents, drop);
@@ -112,6 +121,18 @@ impl Executor {
             }
             Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
             Err(error) => Err(self.journal_fault(&error)),
+        }
+    }
+
+    /// Ends the wait of an intent that was held after an operator had stopped it.
+    async fn withdraw_stopped(&self, intent: IntentId, now: OffsetDateTime) {
+        let recording = self.escalations.remove_waiting(intent, &all_agents, |removed| {
+            record_end_of_wait(&self.journal, removed, Resolution::Cancelled, STOPPED, STOPPED, now)
+        });
+        if let Some(recording) = recording
+            && let Err(error) = recording.await
+        {
+            tracing::warn!(%error, "the withdrawal of a stopped intent cannot be recorded yet");
         }
     }
 
@@ -159,7 +180,7 @@ impl Executor {
     }
 
     /// The fault for a decision that has taken effect, but is not on the disk yet.
-    fn unsaved_decision_fault(&self, error: &JournalError) -> Fault {
+    pub(super) fn unsaved_decision_fault(&self, error: &JournalError) -> Fault {
         match error {
             JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => self.busy_fault(
                 "the decision has taken effect, but is not yet recorded, because the journal's disk is full: a restart could undo it",
@@ -217,8 +238,9 @@ impl Executor {
             (usize::from(recording.is_some()), recording, run_count, newly_stopped)
         } else {
             self.standing.revoke(agent);
-            let (waiting_count, recording) = self.escalations.remove_all(&filter, record);
-            let (run_count, newly_stopped) = self.active_runs.abort_all(&filter, AbortReason::Revoked);
+            let by_agent = |owner: &AgentDid, _: &ToolName| filter(owner);
+            let (waiting_count, recording) = self.escalations.remove_all(&by_agent, record);
+            let (run_count, newly_stopped) = self.active_runs.abort_all(&by_agent, AbortReason::Revoked);
             (waiting_count, Some(recording), run_count, newly_stopped)
         };
         let count = waiting_count + run_count;
@@ -338,7 +360,7 @@ impl Executor {
         // The catalogue may have been replaced since the intent began to wait.
         let loaded = self.find_catalog(admitted.call())?;
         Self::check_arguments(&loaded, admitted.call()).await?;
-        match self.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone())))? {
+        match self.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone()))).await? {
             ClaimOutcome::Claimed(claimed) => {
                 Ok(Box::new(ClaimedRun { approved_by: Some(by.clone()), ..*claimed }))
             }
@@ -359,7 +381,7 @@ impl Executor {
         }
     }
 
-    /// Runs an approved intent as soon as possible, with retries until its verdict expires.
+    /// Runs an approved intent as soon as possible, with retries until its verdict expires or an operator stops it.
     async fn run_approved(
         self: Arc<Self>,
         mut escalated: Escalated,
@@ -383,8 +405,11 @@ impl Executor {
                 }
                 Err(fault) => fault,
             };
+            if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
+                return self.end_approved(&escalated, fault, Resolution::Cancelled, STOPPED).await;
+            }
             if !escalated.is_pending(self.clock.now()) {
-                return self.expire_approved(&escalated, fault).await;
+                return self.end_approved(&escalated, fault, Resolution::Expired, TOO_LATE).await;
             }
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
             tracing::warn!(?fault, detail, pause_ms = delay.as_millis(), "an approved intent cannot run yet");
@@ -404,13 +429,12 @@ impl Executor {
     }
 
     /// Ends the wait of an approved intent that can no longer run.
-    async fn expire_approved(&self, escalated: &Escalated, fault: Fault) {
+    async fn end_approved(&self, escalated: &Escalated, fault: Fault, resolution: Resolution, by: &str) {
         self.escalations.remove(escalated.call().intent);
         self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
-        let expired =
-            new_resolution(escalated, Resolution::Expired, "its verdict expired before it could start");
-        if let Err(error) = self.journal.resolve(vec![expired]).await {
-            tracing::warn!(%error, "the expiry of an approved intent cannot be recorded yet");
+        let ended = new_resolution(escalated, resolution, by);
+        if let Err(error) = self.journal.resolve(vec![ended]).await {
+            tracing::warn!(%error, "the end of an approved intent cannot be recorded yet");
         }
     }
 }

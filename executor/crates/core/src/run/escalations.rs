@@ -14,8 +14,8 @@
 //! Changes of the waiting intents are sent to the journal under the lock, which keeps their order, and the journal's
 //! answers are awaited without the lock.
 
-use super::AgentFilter;
 use super::faults::intent_conflict_fault;
+use super::{AgentFilter, CallFilter};
 use a2g_govern::Escalated;
 use a2g_journal::{Approval, HeldIntent};
 use a2g_types::call::Call;
@@ -299,16 +299,17 @@ impl Escalations {
         Some(on_removed(vec![removed.escalated]))
     }
 
-    /// Removes all intents of the selected agents except claimed ones, whose runs are stopped elsewhere, and passes
-    /// them to `on_removed`. Returns their number and the result of `on_removed`.
+    /// Removes all selected intents except claimed ones, whose runs are stopped elsewhere, and passes them to
+    /// `on_removed`. Returns their number and the result of `on_removed`.
     pub(super) fn remove_all<T>(
         &self,
-        filter: AgentFilter<'_>,
+        filter: CallFilter<'_>,
         on_removed: impl FnOnce(Vec<Escalated>) -> T,
     ) -> (usize, T) {
         let mut waiting = self.lock();
-        let is_selected =
-            |held: &WaitingIntent| held.phase != WaitPhase::Claimed && filter(&held.call().agent);
+        let is_selected = |held: &WaitingIntent| {
+            held.phase != WaitPhase::Claimed && filter(&held.call().agent, &held.call().tool)
+        };
         let removed = waiting.extract_if(|_, held| is_selected(held)).map(|(_, held)| held.escalated);
         let removed = removed.collect::<Vec<_>>();
         self.changes.send_replace(());
@@ -393,13 +394,13 @@ mod tests {
         let (escalations, intent) = escalations_with_one();
         assert!(escalations.take_undecided(intent).is_some());
         escalations.mark_claimed(intent);
-        assert_eq!(escalations.remove_all(&super::super::all_agents, |removed| removed.len()), (0, 0));
+        assert_eq!(escalations.remove_all(&|_, _| true, |removed| removed.len()), (0, 0));
         assert!(escalations.remove_waiting(intent, &super::super::all_agents, drop).is_none());
         escalations.remove_expired(EXPIRED, |_| panic!("a claimed intent does not expire here"));
         assert!(escalations.wake_condition(intent).is_some());
         // An intent that was revoked during another attempt does not wait again.
         escalations.wait_to_run(intent, approval());
-        assert_eq!(escalations.remove_all(&super::super::all_agents, |removed| removed.len()), (1, 1));
+        assert_eq!(escalations.remove_all(&|_, _| true, |removed| removed.len()), (1, 1));
         escalations.wait_to_run(intent, approval());
         assert_eq!(escalations.wake_condition(intent), None);
     }

@@ -32,7 +32,7 @@ impl Executor {
         stopwatch: Stopwatch,
         sink: RunEventSink,
     ) -> Result<Arc<Receipt>, Fault> {
-        let claimed = match self.claim(admitted, loaded, verdict)? {
+        let claimed = match self.claim(admitted, loaded, verdict).await? {
             ClaimOutcome::Claimed(claimed) => claimed,
             ClaimOutcome::Known(call, known) => return Ok(self.await_existing(&call, known).await?.0),
         };
@@ -57,7 +57,7 @@ impl Executor {
         let call = admitted.call();
         let queued_at = self.clock.monotonic();
         let slot = {
-            // `None` if the intent is cancelled while it waits.
+            // `None` if the intent is cancelled or stopped while it waits.
             let slot = async {
                 tracing::debug!("queued");
                 tokio::select! {
@@ -79,6 +79,11 @@ impl Executor {
             // The next process runs it: no caller waits for the result.
             self.release(call.intent).await?;
             return Err(self.busy_fault("the executor is shutting down"));
+        }
+        if let Err(stopped) = self.check_running(call, running.abort()) {
+            // Withdrawn rather than aborted, because nothing has run.
+            self.release(call.intent).await?;
+            return Err(stopped);
         }
         let output = self.output.reserve(permit.grant().output().value.bytes());
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
@@ -118,6 +123,11 @@ impl Executor {
             drop(prepared);
             self.release(call.intent).await?;
             return Err(expired);
+        }
+        if let Err(stopped) = self.check_running(call, running.abort()) {
+            drop(prepared);
+            self.release(call.intent).await?;
+            return Err(stopped);
         }
         let sink = self.subscribers.wrap(call, sink);
         let open = |egress: &Arc<Egress>| egress.open(&call.agent, run_request.grant());

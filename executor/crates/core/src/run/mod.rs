@@ -21,6 +21,7 @@ mod refusal_log;
 mod result_check;
 mod slots;
 mod subscribers;
+mod switch;
 mod trace;
 
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
@@ -53,6 +54,7 @@ use slots::{Place, Slots};
 use std::sync::Arc;
 use std::time::Duration;
 use subscribers::Subscribers;
+use switch::Switch;
 use tokio::sync::{Semaphore, watch};
 
 /// The delay after which a caller that was refused for lack of capacity should retry.
@@ -122,6 +124,7 @@ pub struct Executor {
     output: ExpectedOutput,
     active_runs: ActiveRuns,
     escalations: Escalations,
+    switch: Switch,
     refusal_log: RefusalLog,
     subscribers: Subscribers,
     metrics: Metrics,
@@ -131,6 +134,9 @@ pub struct Executor {
 
 /// A predicate that selects intents by their agent.
 pub type AgentFilter<'a> = &'a (dyn Fn(&AgentDid) -> bool + Sync);
+
+/// A predicate that selects intents by their agent and tool.
+type CallFilter<'a> = &'a (dyn Fn(&AgentDid, &ToolName) -> bool + Sync);
 
 /// Selects the intents of every agent.
 pub fn all_agents(_: &AgentDid) -> bool {
@@ -160,7 +166,8 @@ pub struct IntentAnswer {
 }
 
 impl Executor {
-    /// Creates an executor from its parts, and restores the intents that waited when the earlier process ended.
+    /// Creates an executor from its parts, and restores the intents that waited and the stops that were in force when the
+    /// earlier process ended.
     #[must_use]
     pub fn new(
         settings: ExecutorSettings,
@@ -172,6 +179,7 @@ impl Executor {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let escalations = decisions::restore_escalations(&journal, clock.now());
+        let switch = Switch::restore(&journal);
         let metrics = Metrics::new(journal.metrics());
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
@@ -186,6 +194,7 @@ impl Executor {
             journal,
             active_runs: ActiveRuns::default(),
             escalations,
+            switch,
             refusal_log: RefusalLog::default(),
             subscribers: Subscribers::default(),
             metrics,
@@ -323,7 +332,7 @@ impl Executor {
 
     /// Stops all runs. Returns their number.
     pub fn abort_all(&self) -> usize {
-        self.active_runs.abort_all(&all_agents, AbortReason::Shutdown).0
+        self.active_runs.abort_all(&|_, _| true, AbortReason::Shutdown).0
     }
 }
 

@@ -9,6 +9,7 @@
 //! a parent that waits never holds a slot that its calls need.
 
 use super::events::{RunEvent, RunEventSink};
+use super::switch::stop_fault;
 use super::{Executor, RETRY_AFTER_MS, all_agents};
 use crate::catalog::{Catalog, CatalogEntry, Tool};
 use a2g_capability::{CallGrant, Grant};
@@ -348,9 +349,9 @@ impl NestedCalls {
         let refused = |error| CallOutcome { decision, ..CallOutcome::refused(error) };
         match self.executor.await_outcome(intent).await {
             Ok(Some(receipt)) => CallOutcome::of_receipt(decision, &receipt),
-            Ok(None) => refused(match self.executor.denial(intent) {
-                Ok(Some(fault)) => refusal(&fault, intent, tool),
-                Ok(None) | Err(_) => CallError {
+            Ok(None) => refused(match (self.executor.denial(intent), self.find_stop(intent, tool)) {
+                (Ok(Some(fault)), _) | (Ok(None) | Err(_), Some(fault)) => refusal(&fault, intent, tool),
+                (Ok(None) | Err(_), None) => CallError {
                     detail: detail(
                         &json!({ "intent_id": intent.to_string(), "blocked_by": "escalation_pending" }),
                     ),
@@ -363,6 +364,12 @@ impl NestedCalls {
             }),
             Err(fault) => refused(refusal(&fault, intent, tool)),
         }
+    }
+
+    /// The fault for a call that an operator has stopped.
+    fn find_stop(&self, intent: IntentId, tool: &ToolName) -> Option<Fault> {
+        let stop = self.executor.switch.find(&self.parent.agent, tool)?;
+        Some(stop_fault(intent, &stop))
     }
 
     /// Ends a call with its parent: it never begins, or is stopped.

@@ -1,0 +1,239 @@
+//! The switch: an operator stops one agent, one tool or everything, and resumes it.
+//!
+//! ```text
+//! stop:   set ─▶ sent to the journal ─▶ waiting intents withdrawn, runs aborted        (under the lock of the switch)
+//! call:   … ─▶ registered as active or held ─▶ checked against the switch ─▶ refused, or it may run
+//! resume: sent to the journal ─▶ on the disk ─▶ lifted
+//! ```
+//! No call slips through: one that is registered before the stop is among the runs that the stop aborts, and one that is
+//! registered later finds the stop in its check. A stop takes effect before it is on the disk, and is lifted only after
+//! that is.
+
+use super::decisions::record_end_of_wait;
+use super::{CallFilter, Executor};
+use a2g_journal::{Journal, JournalError, Resolution};
+use a2g_sandbox::Abort;
+use a2g_types::call::Call;
+use a2g_types::error_chain::ErrorChain;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::outcome::AbortReason;
+use a2g_types::stop::{Stop, StopReason, StopTarget};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+/// The method in the records of the runs that a stop ended.
+const METHOD: &str = "a2g/stop";
+
+/// The stops in force.
+#[derive(Debug)]
+pub(super) struct Switch(Mutex<Stops>);
+
+#[derive(Debug, Default)]
+struct Stops {
+    by_target: BTreeMap<StopTarget, NumberedStop>,
+    /// The number of stops so far in this process.
+    count: u64,
+}
+
+#[derive(Debug, Clone)]
+struct NumberedStop {
+    stop: Stop,
+    /// Tells the stop from a later one of the same target.
+    number: u64,
+}
+
+impl Switch {
+    /// Restores the stops of an earlier process.
+    pub(super) fn restore(journal: &Journal) -> Self {
+        let mut stops = Stops::default();
+        for stop in journal.take_stops() {
+            tracing::warn!(stopped = %stop.target, by = stop.by, since = %stop.since, "stopped by an operator");
+            stops.set(stop);
+        }
+        Self(Mutex::new(stops))
+    }
+
+    /// The stop that includes the calls of `agent` with `tool`, if any.
+    pub(super) fn find(&self, agent: &AgentDid, tool: &ToolName) -> Option<Stop> {
+        // Operators set few stops, so all are compared.
+        let stops = self.0.lock();
+        let stop = stops.by_target.values().find(|stop| stop.stop.target.includes(agent, tool));
+        stop.map(|stop| stop.stop.clone())
+    }
+
+    /// The stops in force, by target.
+    pub(super) fn list(&self) -> Vec<Stop> {
+        self.0.lock().by_target.values().map(|stop| stop.stop.clone()).collect()
+    }
+
+    /// Sets a stop, and calls `on_set` under the lock.
+    fn set<T>(&self, stop: Stop, on_set: impl FnOnce() -> T) -> T {
+        let mut stops = self.0.lock();
+        stops.set(stop);
+        on_set()
+    }
+
+    /// Calls `on_found` under the lock if a target is stopped. Returns the number of the stop with the result.
+    fn with_number<T>(&self, target: &StopTarget, on_found: impl FnOnce() -> T) -> Option<(u64, T)> {
+        let stops = self.0.lock();
+        let number = stops.by_target.get(target)?.number;
+        Some((number, on_found()))
+    }
+
+    /// Removes the stop with this number. Returns `false` if it was lifted or replaced before.
+    fn remove(&self, target: &StopTarget, number: u64) -> bool {
+        let mut stops = self.0.lock();
+        let is_same = stops.by_target.get(target).is_some_and(|stop| stop.number == number);
+        is_same && stops.by_target.remove(target).is_some()
+    }
+}
+
+impl Stops {
+    fn set(&mut self, stop: Stop) {
+        self.count += 1;
+        let number = self.count;
+        self.by_target.insert(stop.target.clone(), NumberedStop { stop, number });
+    }
+}
+
+impl Executor {
+    /// Stops an agent, a tool or everything on behalf of `by`: aborts its runs, withdraws its queued and waiting
+    /// intents, and refuses its calls until [`Self::resume`], also after a restart. A stop of the same target is
+    /// replaced. Returns the number of runs and intents that it ended.
+    ///
+    /// # Errors
+    /// If the stop is not on the disk yet; it is in force nevertheless.
+    pub async fn stop(&self, target: StopTarget, reason: StopReason, by: &str) -> Result<usize, Fault> {
+        let now = self.clock.now();
+        tracing::warn!(stopped = %target, %reason, caller = by, "stopped by an operator");
+        let stop = Stop { target, reason, by: by.to_owned(), since: now };
+        let is_included = |agent: &AgentDid, tool: &ToolName| stop.target.includes(agent, tool);
+        let filter: CallFilter<'_> = &is_included;
+        let message = stop.refusal_message();
+        // Everything up to the first wait happens even if the caller disconnects.
+        let (set, (waiting_count, withdrawn), (run_count, newly_stopped)) =
+            self.switch.set(stop.clone(), || {
+                // Recorded before its effects: an older version cannot read the receipts of the runs that it aborts.
+                let set = self.journal.set_stop(&stop);
+                let withdrawn = self.escalations.remove_all(filter, |removed| {
+                    record_end_of_wait(&self.journal, removed, Resolution::Cancelled, by, &message, now)
+                });
+                (set, withdrawn, self.active_runs.abort_all(filter, AbortReason::Stopped))
+            });
+        let stopped = async {
+            match newly_stopped.is_empty() {
+                true => Ok(()),
+                false => self.journal.record_stop(&newly_stopped, by, METHOD).await,
+            }
+        };
+        // Joined, so that all records are sent before the first wait, and one that is late keeps back no other.
+        let (set, withdrawn, stopped) = tokio::join!(set, withdrawn, stopped);
+        let recorded = set.and(withdrawn.map(drop)).and(stopped);
+        recorded.map(|()| waiting_count + run_count).map_err(|error| self.unsaved_decision_fault(&error))
+    }
+
+    /// Lifts a stop on behalf of `by`. Returns `false` if the target is not stopped, or was stopped again in the
+    /// meantime. A stop of everything, an agent and a tool are lifted one by one.
+    ///
+    /// # Errors
+    /// If this cannot be recorded; the stop stays in force.
+    pub async fn resume(&self, target: &StopTarget, by: &str) -> Result<bool, Fault> {
+        // Sent under the lock, so that the journal gets a later stop of the target after this.
+        let Some((number, recording)) =
+            self.switch.with_number(target, || self.journal.lift_stop(target, by))
+        else {
+            return Ok(false);
+        };
+        // `false` from the journal means that another caller has lifted it there.
+        let _was_stopped = recording.await.map_err(|error| match error {
+            JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => self.busy_fault(
+                "the stop stays in force, because its end cannot be recorded: the journal's disk is full",
+            ),
+            JournalError::Broken(_) => Fault::Internal(ErrorChain(&error).to_string()),
+        })?;
+        let is_lifted = self.switch.remove(target, number);
+        if is_lifted {
+            tracing::warn!(resumed = %target, caller = by, "resumed by an operator");
+        }
+        Ok(is_lifted)
+    }
+
+    /// The stops in force, by target.
+    #[must_use]
+    pub fn stops(&self) -> Vec<Stop> {
+        self.switch.list()
+    }
+
+    /// Refuses a call that an operator has stopped.
+    pub(super) fn check_stopped(&self, call: &Call) -> Result<(), Fault> {
+        self.switch.find(&call.agent, &call.tool).map_or(Ok(()), |stop| Err(stop_fault(call.intent, &stop)))
+    }
+
+    /// Refuses a registered call that an operator has stopped before its guest begins, even if the stop was lifted
+    /// since.
+    // The switch is asked as well as the run: its lock is held until all runs are aborted, so a guest that begins has its
+    // start in the journal before the stop.
+    pub(super) fn check_running(&self, call: &Call, abort: &Abort) -> Result<(), Fault> {
+        self.check_stopped(call)?;
+        if abort.reason() == Some(AbortReason::Stopped) {
+            let message =
+                "an operator stopped this call before it ran, and has lifted the stop since: send it again";
+            return Err(refusal(call.intent, message.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// The fault for a call that a stop includes.
+pub(super) fn stop_fault(intent: IntentId, stop: &Stop) -> Fault {
+    refusal(intent, stop.refusal_message())
+}
+
+fn refusal(intent: IntentId, message: String) -> Fault {
+    Fault::Refused { intent: Some(intent), risk_score: None, blocked_by: BlockedBy::Stopped, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::OffsetDateTime;
+
+    fn stop(target: StopTarget, by: &str) -> Stop {
+        let reason = StopReason::parse("why").unwrap();
+        Stop { target, reason, by: by.to_owned(), since: OffsetDateTime::UNIX_EPOCH }
+    }
+
+    fn switch() -> Switch {
+        Switch::restore(&Journal::in_memory())
+    }
+
+    #[test]
+    fn a_call_is_stopped_by_its_agent_by_its_tool_and_by_a_stop_of_everything() {
+        let (agent, other) = (AgentDid::parse("did:a:a").unwrap(), AgentDid::parse("did:a:b").unwrap());
+        let [read, write] = ["read_file", "write_file"].map(|name| ToolName::parse(name).unwrap());
+        let switch = switch();
+        assert_eq!(switch.find(&agent, &read), None);
+        switch.set(stop(StopTarget::Agent(agent.clone()), "a"), || ());
+        switch.set(stop(StopTarget::Tool(write.clone()), "b"), || ());
+        let by = |agent, tool| switch.find(agent, tool).map(|stop| stop.by);
+        assert_eq!(by(&agent, &read).as_deref(), Some("a"));
+        assert_eq!(by(&other, &write).as_deref(), Some("b"));
+        assert_eq!(by(&other, &read), None);
+        switch.set(stop(StopTarget::Everything, "c"), || ());
+        assert_eq!((by(&other, &read).as_deref(), switch.list().len()), (Some("c"), 3));
+    }
+
+    #[test]
+    fn a_resumption_does_not_lift_a_later_stop() {
+        let switch = switch();
+        switch.set(stop(StopTarget::Everything, "first"), || ());
+        let (first, ()) = switch.with_number(&StopTarget::Everything, || ()).unwrap();
+        switch.set(stop(StopTarget::Everything, "second"), || ());
+        assert!(!switch.remove(&StopTarget::Everything, first));
+        assert_eq!(switch.list().len(), 1);
+        let (second, ()) = switch.with_number(&StopTarget::Everything, || ()).unwrap();
+        assert!(switch.remove(&StopTarget::Everything, second) && switch.list().is_empty());
+        assert!(switch.with_number(&StopTarget::Everything, || ()).is_none());
+    }
+}
