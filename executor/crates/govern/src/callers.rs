@@ -422,6 +422,17 @@ impl Caller {
         may_decide.then_some(DecisionRight { by: &self.name })
     }
 
+    /// The caller's name, if it may stop and resume: it has the role `operator`, and no scope that names tools. A stop
+    /// and its end concern other tools as well.
+    #[must_use]
+    pub fn switch_name(&self) -> Option<&str> {
+        let may_switch = match self.tools {
+            ReachableTools::Every => self.is_any_of(&[Role::Operator]),
+            ReachableTools::These(_) => false,
+        };
+        may_switch.then_some(&self.name)
+    }
+
     /// The caller of a public door: an agent of any name, without further roles.
     #[must_use]
     pub fn any_agent() -> Self {

@@ -89,6 +89,21 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             Ok(encode::acceptance())
         },
     )?;
+    // Not for governors: theirs is `g2a/revoke`, and only an operator lifts what an operator has stopped.
+    register(&mut module, "a2g/stop", &[Operator], async |executor, sender, params| {
+        let decode::StopParams { target, reason } = decode::stop_params(&params)?;
+        let by = switch_name(&executor, &sender.caller)?;
+        Ok(encode::stop_result(executor.stop(target, reason, by).await?))
+    })?;
+    register(&mut module, "a2g/resume", &[Operator], async |executor, sender, params| {
+        let target = decode::resume_params(&params)?;
+        let by = switch_name(&executor, &sender.caller)?;
+        Ok(encode::resume_result(executor.resume(&target, by).await?))
+    })?;
+    register(&mut module, "a2g/stops", &[Operator], async |executor, _, params| {
+        decode::no_params(Some(&params))?;
+        Ok(encode::stops(&executor.stops()))
+    })?;
     register(&mut module, "rpc.discover", &ALL_ROLES, async |_, _, _| {
         static DOCUMENT: OnceLock<Encoded> = OnceLock::new();
         let document = || encode::json_value(&openrpc::document(env!("CARGO_PKG_VERSION")));
@@ -167,6 +182,18 @@ fn refuse_role(executor: &Executor, method: &str, roles: &[Role], caller: &Calle
         list(&mut caller.roles()),
     );
     executor.refuse(None, BlockedBy::CallerUnauthorized, message)
+}
+
+/// The name of a caller that may stop and resume.
+fn switch_name<'a>(executor: &Executor, caller: &'a Caller) -> Result<&'a str, Fault> {
+    caller.switch_name().ok_or_else(|| {
+        let message = format!(
+            "the token of `{}` is narrowed to some tools, and a stop or its end concerns others: use one without such a \
+             scope",
+            caller.name()
+        );
+        executor.refuse(None, BlockedBy::CallerUnauthorized, message)
+    })
 }
 
 /// Answers the registration of an agent that uses the executor as its governor, with that agent's standing policy. On a

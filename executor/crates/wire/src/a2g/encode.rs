@@ -17,6 +17,7 @@ use a2g_types::outcome::{
     Artifact, CallUsage, End, LogLine, NestedCall, Outcome, Receipt, RunMetrics, RunOutput,
 };
 use a2g_types::quantity::Timeout;
+use a2g_types::stop::{Stop, StopReason, StopTarget};
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, Descriptor};
 use a2g_types::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
 use schemars::JsonSchema;
@@ -229,6 +230,52 @@ pub fn acceptance() -> Box<RawValue> {
 #[must_use]
 pub fn revoke_result(aborted: usize) -> Box<RawValue> {
     to_raw(&message::Acceptance { accepted: true, aborted: Some(aborted), executors: None })
+}
+
+/// The params of `a2g/stop`.
+#[must_use]
+pub fn stop_params(target: &StopTarget, reason: &StopReason) -> Box<RawValue> {
+    to_raw(&message::StopParams { target: stop_target(target), reason: reason.as_str() })
+}
+
+/// The params of `a2g/resume`.
+#[must_use]
+pub fn resume_params(target: &StopTarget) -> Box<RawValue> {
+    to_raw(&message::ResumeParams { target: stop_target(target) })
+}
+
+/// The result of `a2g/stop`: the number of runs and intents that it ended.
+#[must_use]
+pub fn stop_result(aborted: usize) -> Box<RawValue> {
+    revoke_result(aborted)
+}
+
+/// The result of `a2g/resume`.
+#[must_use]
+pub fn resume_result(resumed: bool) -> Box<RawValue> {
+    to_raw(&message::ResumeResult { resumed })
+}
+
+/// The result of `a2g/stops`.
+#[must_use]
+pub fn stops(stops: &[Stop]) -> Box<RawValue> {
+    to_raw(&message::StopList { stops: stops.iter().map(stop_message).collect() })
+}
+
+fn stop_message(stop: &Stop) -> message::StopMessage<'_> {
+    let Stop { target, reason, by, since } = stop;
+    // Only a year beyond 9999 has no such form.
+    let since = format_time(*since).unwrap_or_default();
+    message::StopMessage { target: stop_target(target), reason: reason.as_str(), by, since }
+}
+
+fn stop_target(target: &StopTarget) -> message::StopTargetMessage<'_> {
+    let nothing = message::StopTargetMessage { agent_did: None, tool: None, all: None };
+    match target {
+        StopTarget::Agent(agent) => message::StopTargetMessage { agent_did: Some(agent), ..nothing },
+        StopTarget::Tool(tool) => message::StopTargetMessage { tool: Some(tool), ..nothing },
+        StopTarget::Everything => message::StopTargetMessage { all: Some(true), ..nothing },
+    }
 }
 
 /// The governor's result for a message that it forwarded to its executors.

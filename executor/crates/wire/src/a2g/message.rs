@@ -411,6 +411,58 @@ pub(super) struct RegistrationResult<'a> {
     pub(super) policy: Option<PolicyMessage<'a>>,
 }
 
+/// What an operator stops or resumes: exactly one member.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "StopTarget", extend("minProperties" = 1, "maxProperties" = 1, "additionalProperties" = false))]
+pub(super) struct StopTargetMessage<'a> {
+    /// All calls of this agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) agent_did: Option<&'a AgentDid>,
+    /// All calls of this tool, by any agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tool: Option<&'a ToolName>,
+    /// All calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("const" = true))]
+    pub(super) all: Option<bool>,
+}
+
+#[derive(Serialize)]
+pub(super) struct StopParams<'a> {
+    pub(super) target: StopTargetMessage<'a>,
+    pub(super) reason: &'a str,
+}
+
+#[derive(Serialize)]
+pub(super) struct ResumeParams<'a> {
+    pub(super) target: StopTargetMessage<'a>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Resumed")]
+pub(super) struct ResumeResult {
+    /// `false` if the target was not stopped.
+    pub(super) resumed: bool,
+}
+
+/// The stops in force.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Stops")]
+pub(super) struct StopList<'a> {
+    pub(super) stops: Vec<StopMessage<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Stop")]
+pub(super) struct StopMessage<'a> {
+    pub(super) target: StopTargetMessage<'a>,
+    pub(super) reason: &'a str,
+    /// The operator that set the stop.
+    pub(super) by: &'a str,
+    /// The time of the stop (RFC 3339).
+    pub(super) since: String,
+}
+
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Cancelled")]
 pub(super) struct CancelResult {

@@ -14,6 +14,7 @@ use crate::listing::{Listing, MAX_QUERY_BYTES};
 use crate::stubs::Language;
 use a2g_types::fault::BlockedBy;
 use a2g_types::limit::Limit;
+use a2g_types::stop::StopReason;
 use a2g_types::verdict::Decision;
 use serde_json::{Map, Value, json};
 use strum::VariantArray;
@@ -92,6 +93,7 @@ fn methods() -> Vec<Value> {
         .into_iter()
         .chain(agent_methods())
         .chain(governor_methods())
+        .chain(operator_methods())
         .map(MethodDescription::describe)
         .collect()
 }
@@ -238,6 +240,34 @@ fn governor_methods() -> Vec<MethodDescription> {
                 optional_param("capability_manifest", schema_ref("CapabilityManifest")),
             ],
             result: result_schema("Accepted"),
+            errors: &["PolicyViolation"],
+        },
+    ]
+}
+
+fn operator_methods() -> Vec<MethodDescription> {
+    let target = || required_param("target", schema_ref("StopTarget"));
+    let reason = json!({ "type": "string", "minLength": 1, "maxLength": StopReason::MAX_CHARS });
+    vec![
+        MethodDescription {
+            name: "a2g/stop",
+            summary: "Stops an agent, a tool or everything until a2g/resume, also across restarts",
+            params: vec![target(), required_param("reason", reason)],
+            result: result_schema("Accepted"),
+            errors: &["PolicyViolation", "CapabilityExhausted"],
+        },
+        MethodDescription {
+            name: "a2g/resume",
+            summary: "Lifts a stop",
+            params: vec![target()],
+            result: result_schema("Resumed"),
+            errors: &["PolicyViolation", "CapabilityExhausted"],
+        },
+        MethodDescription {
+            name: "a2g/stops",
+            summary: "Lists the stops in force",
+            params: Vec::new(),
+            result: result_schema("Stops"),
             errors: &["PolicyViolation"],
         },
     ]

@@ -7,6 +7,7 @@ mod agent;
 mod policy;
 mod proof;
 mod signature;
+mod stop;
 mod verdict;
 
 pub use agent::{Heartbeat, Registration, ReportHead, agent_heartbeat, heartbeat, registration, report};
@@ -14,6 +15,7 @@ pub(super) use policy::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
 pub use policy::{policy, policy_file, registration_result};
 pub use proof::{ProofClaims, proof_claims, proof_header};
 pub use signature::context_signature;
+pub use stop::{StopParams, resume_params, stop_params, stops_result};
 pub use verdict::{directive, verdict};
 
 use crate::field::{Field, Object};

@@ -25,6 +25,9 @@ pub(super) fn derive_schemas() -> Map<String, Value> {
     generator.subschema_for::<message::IntentStatus<'_>>();
     generator.subschema_for::<message::Acceptance>();
     generator.subschema_for::<message::RegistrationResult<'_>>();
+    generator.subschema_for::<message::StopTargetMessage<'_>>();
+    generator.subschema_for::<message::ResumeResult>();
+    generator.subschema_for::<message::StopList<'_>>();
     let mut schemas = generator.take_definitions(true);
     for (name, schema) in &mut schemas {
         if let Ok(schema) = <&mut Schema>::try_from(schema) {

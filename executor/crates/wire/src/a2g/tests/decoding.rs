@@ -359,6 +359,23 @@ fn revocations_directives_and_the_rest() {
     assert_eq!(invalid(revoke(json!({ "agent_did": null }))).0, "");
     assert_eq!(invalid(revoke(json!({ "agent_did": "*" }))).0, "/agent_did");
 
+    let stop = |target: Value, reason: Value| {
+        decode::stop_params(&json!({ "target": target, "reason": reason }).to_string())
+    };
+    assert!(stop(json!({ "all": true }), json!("why")).is_ok());
+    let several = json!({ "tool": "write_file", "all": true });
+    for wrong in [json!({}), several, json!({ "agent_did": AGENT, "tool": "write_file" })] {
+        assert_eq!(invalid(stop(wrong, json!("why"))).0, "/target");
+    }
+    assert_eq!(invalid(stop(json!({ "all": false }), json!("why"))).0, "/target/all");
+    assert_eq!(invalid(stop(json!({ "agent_did": null }), json!("why"))).0, "/target/agent_did");
+    assert_eq!(invalid(stop(json!({ "agent_did": "*" }), json!("why"))).0, "/target/agent_did");
+    assert_eq!(invalid(stop(json!({ "tol": "write_file" }), json!("why"))).0, "/target/tol");
+    for reason in [json!(""), json!("a\nb"), json!(null)] {
+        assert_eq!(invalid(stop(json!({ "all": true }), reason)).0, "/reason");
+    }
+    assert_eq!(invalid(decode::resume_params("{}")).0, "/target");
+
     let directive = |params: Value| decode::directive(&params.to_string());
     let approved = directive(json!({ "intent_id": INTENT, "decision": "APPROVED" })).unwrap();
     assert!(approved.approved && approved.manifest.is_none());

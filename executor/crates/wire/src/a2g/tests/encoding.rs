@@ -197,6 +197,8 @@ fn small_answers() {
     );
     assert_eq!(value(&encode::acceptance()), json!({ "accepted": true }));
     assert_eq!(value(&encode::revoke_result(2)), json!({ "accepted": true, "aborted": 2 }));
+    assert_eq!(value(&encode::stop_result(2)), json!({ "accepted": true, "aborted": 2 }));
+    assert_eq!(value(&encode::resume_result(true)), json!({ "resumed": true }));
     assert_eq!(value(&encode::relay_result(3)), json!({ "accepted": true, "executors": 3 }));
 
     let journal = encode::JournalState { count: 3, root: "ab", signature: Some("x.y.z") };
@@ -213,6 +215,29 @@ fn small_answers() {
         Some(policy)
     );
     assert_eq!(decode::registration_result(encode::registration_result(None).get()).unwrap(), None);
+}
+
+fn stop_targets() -> [StopTarget; 3] {
+    let tool = ToolName::parse("write_file").unwrap();
+    [StopTarget::Agent(AgentDid::parse(AGENT).unwrap()), StopTarget::Tool(tool), StopTarget::Everything]
+}
+
+#[test]
+fn stops_are_read_as_they_are_written() {
+    let reason = StopReason::parse("it deletes files").unwrap();
+    let stops = stop_targets().map(|target| Stop {
+        target,
+        reason: reason.clone(),
+        by: "anna".to_owned(),
+        since: OffsetDateTime::UNIX_EPOCH,
+    });
+    assert_eq!(decode::stops_result(encode::stops(&stops).get()).unwrap(), stops);
+    for target in stop_targets() {
+        let params = encode::stop_params(&target, &reason);
+        let expected = decode::StopParams { target: target.clone(), reason: reason.clone() };
+        assert_eq!(decode::stop_params(params.get()).unwrap(), expected);
+        assert_eq!(decode::resume_params(encode::resume_params(&target).get()).unwrap(), target);
+    }
 }
 
 #[test]
@@ -248,6 +273,21 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     check("Cancelled", &encode::cancel_result(intent, false));
     check("IntentStatus", &encode::status(intent, encode::IntentStateName::Finished, Some(&failed), &[]));
     check("Accepted", &encode::revoke_result(1));
+    let reason = StopReason::parse("it deletes files").unwrap();
+    for target in stop_targets() {
+        let params = value(&encode::stop_params(&target, &reason));
+        check("StopTarget", &encode::json_value(&params["target"]));
+        let stop =
+            Stop { target, reason: reason.clone(), by: "anna".to_owned(), since: OffsetDateTime::UNIX_EPOCH };
+        check("Stops", &encode::stops(&[stop]));
+    }
+    let target = |target: Value| validates(&named("StopTarget"), &target);
+    for wrong in
+        [json!({}), json!({ "all": false }), json!({ "tool": "a", "all": true }), json!({ "tol": "a" })]
+    {
+        assert!(target(wrong).is_err());
+    }
+    check("Resumed", &encode::resume_result(true));
     let manifest = |manifest: Value| validates(&named("CapabilityManifest"), &manifest);
     assert!(manifest(json!({ "max_memory_mb": 0 })).is_err());
     assert!(manifest(json!({ "max_files": 1 })).is_err());
@@ -290,7 +330,10 @@ fn the_openrpc_document_names_every_method_and_no_loose_end() {
             "a2g/intent",
             "a2g/register",
             "a2g/report",
+            "a2g/resume",
             "a2g/status",
+            "a2g/stop",
+            "a2g/stops",
             "a2g/tools",
             "g2a/directive",
             "g2a/policy",

@@ -11,8 +11,10 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::{Bound, Layer};
 use a2g_types::outcome::{Artifact, End, LogLevel, LogLine, Receipt, RunMetrics, RunOutput};
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, Timeout};
+use a2g_types::stop::{Stop, StopReason, StopTarget};
 use serde_json::{Value, json};
 use std::time::Duration;
+use time::OffsetDateTime;
 
 /// The document's `A2G_INTENT` params.
 fn document_intent() -> Value {
