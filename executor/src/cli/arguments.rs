@@ -47,7 +47,7 @@ set, a certificate.
   agent      sends intents in the name of its agents; reads and cancels those
   governor   sends policies, revocations, directives; reads and cancels any
   approver   decides escalated intents; reads any
-  operator   reads and cancels any intent; reads the metrics
+  operator   reads and cancels any intent; stops and resumes; reads the metrics
 
 Example:
   a2g-executor caller new planner --role agent \\
@@ -105,6 +105,10 @@ Examples:
         #[command(subcommand)]
         command: Caller,
     },
+    /// Stop an agent, a tool or everything on a running executor, until `resume`
+    Stop(Stop),
+    /// Lift a stop on a running executor
+    Resume(Resume),
     /// Check a configuration
     #[command(after_help = "Example:\n  a2g-executor config check --config executor.toml")]
     Config {
@@ -523,6 +527,85 @@ pub(super) struct CallersFile {
     pub(super) callers: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+#[command(
+    group = clap::ArgGroup::new("action").args(["agent", "tool", "all", "list"]).required(true),
+    after_help = "\
+Runs of the target are aborted, its queued and waiting intents are withdrawn, and
+its calls are refused, with the reason and your name. The stop is recorded in the
+journal and survives a restart; only an operator lifts it, with `resume`. A new
+stop of the same target replaces the earlier one.
+
+This command needs a running executor and a caller with the role `operator`. If
+no executor runs, no call runs either: start it, and stop the target then.
+
+Examples:
+  a2g-executor stop --all --reason 'incident 42' --token-file ~/operator.token
+  a2g-executor stop --agent did:a2g:agent:1.0:planner --reason 'wrong plan' \\
+    --url https://executor.example --token-file ~/operator.token
+  a2g-executor stop --list --token-file ~/operator.token"
+)]
+pub(super) struct Stop {
+    #[command(flatten)]
+    pub(super) target: SwitchTarget,
+    /// The reason, which refused agents are told; at most 500 characters
+    #[arg(long, value_name = "TEXT", required_unless_present = "list", conflicts_with = "list")]
+    pub(super) reason: Option<String>,
+    /// List the stops in force instead
+    #[arg(long)]
+    pub(super) list: bool,
+    /// Print the list as JSON
+    #[arg(long, conflicts_with_all = ["agent", "tool", "all"])]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) address: ExecutorAddress,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    group = clap::ArgGroup::new("action").args(["agent", "tool", "all"]).required(true),
+    after_help = "\
+Only the named stop is lifted: a tool of a stopped agent stays stopped for that
+agent. Exit code 1 if the target is not stopped.
+
+Example:
+  a2g-executor resume --tool write_file --token-file ~/operator.token"
+)]
+pub(super) struct Resume {
+    #[command(flatten)]
+    pub(super) target: SwitchTarget,
+    #[command(flatten)]
+    pub(super) address: ExecutorAddress,
+}
+
+/// What is stopped or resumed.
+#[derive(Debug, Args)]
+pub(super) struct SwitchTarget {
+    /// All calls of this agent
+    #[arg(long, value_name = "DID")]
+    pub(super) agent: Option<String>,
+    /// All calls of this tool, by any agent
+    #[arg(long, value_name = "NAME")]
+    pub(super) tool: Option<String>,
+    /// All calls
+    #[arg(long)]
+    pub(super) all: bool,
+}
+
+/// A running executor, and the operator's credentials.
+#[derive(Debug, Args)]
+pub(super) struct ExecutorAddress {
+    /// The executor's URL; `/jsonrpc` is added if it has no path
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7420")]
+    pub(super) url: String,
+    /// A file with the bearer token, readable only by its owner
+    #[arg(long, value_name = "FILE")]
+    pub(super) token_file: Option<PathBuf>,
+    /// Certificates (PEM) to trust besides the machine's
+    #[arg(long, value_name = "FILE")]
+    pub(super) ca_file: Option<PathBuf>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum JournalCommand {
     /// List runs, newest first; or refusals, or intents that wait for a directive
@@ -605,8 +688,8 @@ pub(super) enum JournalCommand {
         #[arg(long, value_name = "TIME")]
         before: String,
     },
-    /// Print the records of the journal as JSON, one per line, oldest first: runs, approvals, denials, cancellations
-    /// and revocations
+    /// Print the records of the journal as JSON, one per line, oldest first: runs, approvals, denials, cancellations,
+    /// revocations and stops
     #[command(after_help = "Example:\n  a2g-executor journal records 550e8400-e29b-41d4-a716-446655440000")]
     Records {
         #[command(flatten)]

@@ -20,6 +20,7 @@ mod page;
 mod run;
 mod serve;
 mod setup;
+mod stop;
 mod tool;
 
 pub use arguments::Cli;
@@ -45,6 +46,8 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Journal { command } => journal::main(command),
         Command::Key { command } => key::main(command),
         Command::Caller { command } => caller::main(command),
+        Command::Stop(arguments) => stop::stop(arguments),
+        Command::Resume(arguments) => stop::resume(arguments),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),
         Command::Doctor { config, json } => doctor::main(json, config),
         Command::Completions { shell } => {

@@ -23,6 +23,7 @@ mod listen;
 pub mod mcp;
 #[cfg(feature = "nexus")]
 pub mod nexus;
+mod operator;
 mod partial_message;
 mod protocol;
 mod rpc;
@@ -43,6 +44,7 @@ pub use auth::CallerDirectory;
 pub use connections::ConnectionLimits;
 pub use http::{HttpServer, HttpSettings};
 pub use listen::ListenAddress;
+pub use operator::{OperatorClient, OperatorClientError};
 pub use protocol::{AuthPolicy, DoorAccess, DoorSettings, ProtocolRouter};
 pub use rpc::Rpc;
 pub use settings::{A2aSettings, A2eSettings, McpSettings, NexusSettings, RateLimits};

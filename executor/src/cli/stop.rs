@@ -1,0 +1,128 @@
+//! `stop` and `resume`: an operator's switch of a running executor, over its A2G door.
+
+use super::UsageError;
+use super::arguments::{ExecutorAddress, Resume, Stop as StopCommand, SwitchTarget};
+use super::layout::{Listing, text};
+use super::local_time::LocalTime;
+use super::output::{note, one_line, print};
+use a2g_sandbox::egress::client_config;
+use a2g_server::serve::{OperatorClient, OperatorClientError};
+use a2g_types::error_chain::ErrorChain;
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::stop::{Stop, StopReason, StopTarget};
+use a2g_wire::a2g::{decode, encode};
+use anyhow::{Context as _, anyhow, bail};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::process::ExitCode;
+
+pub(super) fn stop(arguments: StopCommand) -> anyhow::Result<ExitCode> {
+    let StopCommand { address, target, reason, list, json } = arguments;
+    if list {
+        let result = call(&address, "a2g/stops", encode::json_value(&Value::Object(serde_json::Map::new())))?;
+        show(&result, json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let target = parse_target(target)?;
+    let reason = reason.as_deref().unwrap_or_default();
+    let reason = StopReason::parse(reason).map_err(|error| UsageError(format!("`--reason`: {error}")))?;
+    let result = call(&address, "a2g/stop", encode::stop_params(&target, &reason))?;
+    let ended = member(&result, "aborted")?;
+    let ended = ended.as_u64().context("the executor's answer has no number of aborted intents")?;
+    note(format_args!(
+        "Stopped {target}; {ended} running, queued or waiting intents were ended. `a2g-executor resume {}` lifts the \
+         stop.",
+        target.options()
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn resume(arguments: Resume) -> anyhow::Result<ExitCode> {
+    let Resume { address, target } = arguments;
+    let target = parse_target(target)?;
+    let result = call(&address, "a2g/resume", encode::resume_params(&target))?;
+    match member(&result, "resumed")?.as_bool() {
+        Some(true) => {
+            note(format_args!("Resumed {target}."));
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(false) => Err(anyhow!("{target} is not stopped: `a2g-executor stop --list` lists the stops")),
+        None => bail!("the executor's answer does not say whether the target was resumed"),
+    }
+}
+
+/// Calls a method of the executor, and returns its result.
+fn call(address: &ExecutorAddress, method: &str, params: Box<RawValue>) -> anyhow::Result<Box<RawValue>> {
+    let ExecutorAddress { url, token_file, ca_file } = address;
+    let tls = client_config(ca_file.as_deref())
+        .map_err(|error| UsageError(format!("`--ca-file`: {}", ErrorChain(&error))))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // The client's timers belong to the runtime.
+    let result = runtime
+        .block_on(async { OperatorClient::new(url, token_file.as_deref(), tls)?.call(method, params).await });
+    result.map_err(
+        |error: OperatorClientError| {
+            if error.is_usage() { UsageError(error.to_string()).into() } else { error.into() }
+        },
+    )
+}
+
+fn parse_target(target: SwitchTarget) -> Result<StopTarget, UsageError> {
+    let SwitchTarget { agent, tool, all } = target;
+    match (agent, tool, all) {
+        (Some(agent), None, false) => AgentDid::parse(&agent)
+            .map(StopTarget::Agent)
+            .map_err(|error| UsageError(format!("`--agent`: {error}"))),
+        (None, Some(tool), false) => ToolName::parse(&tool)
+            .map(StopTarget::Tool)
+            .map_err(|error| UsageError(format!("`--tool`: {error}"))),
+        (None, None, true) => Ok(StopTarget::Everything),
+        (Some(_), Some(_), _) | (Some(_), _, true) | (_, Some(_), true) | (None, None, false) => {
+            Err(UsageError("name one of `--agent`, `--tool` and `--all`".to_owned()))
+        }
+    }
+}
+
+fn member(result: &RawValue, name: &str) -> anyhow::Result<Value> {
+    let result: Value = serde_json::from_str(result.get())?;
+    Ok(result.get(name).cloned().unwrap_or_default())
+}
+
+/// Prints the stops in force.
+fn show(result: &RawValue, json: bool) -> anyhow::Result<()> {
+    if json {
+        let stops = member(result, "stops")?;
+        print(serde_json::to_string_pretty(&stops)?);
+        return Ok(());
+    }
+    let stops = decode::stops_result(result.get()).map_err(|fault| anyhow!("{}", describe(&fault)))?;
+    let mut listing = Listing::new(&["target", "since", "by", "reason"]);
+    let here = LocalTime::read();
+    for Stop { target, reason, by, since } in &stops {
+        let (options, since) = (target.options(), here.format_seconds(*since));
+        listing.row([text(options), text(since), text(one_line(by)), text(one_line(reason))]);
+    }
+    listing.show(std::io::stdout());
+    Ok(())
+}
+
+/// The message for an answer that this version cannot read.
+fn describe(fault: &Fault) -> String {
+    let detail = match fault {
+        Fault::InvalidParams { message, pointer } => format!(": `{pointer}`: {message}"),
+        Fault::Parse(message) => format!(": {message}"),
+        Fault::InvalidRequest(_)
+        | Fault::MethodNotFound(_)
+        | Fault::ToolUnavailable { .. }
+        | Fault::Refused { .. }
+        | Fault::RegistrationFailed(_)
+        | Fault::SessionExpired(_)
+        | Fault::Failed(_)
+        | Fault::LimitReached(..)
+        | Fault::ReceiptPending { .. }
+        | Fault::Busy { .. }
+        | Fault::Internal(_) => String::new(),
+    };
+    format!("the executor's list of stops cannot be read{detail}")
+}
