@@ -123,7 +123,8 @@ impl A2a {
                 self.end_without_run(handle, TaskState::Canceled, "canceled before it ran").await
             }
             Ok(None) => {
-                let reason = "the call did not run: it was denied, or not approved in time";
+                let reason =
+                    "the call did not run: it was denied, stopped by an operator, or not approved in time";
                 self.end_without_run(handle, TaskState::Rejected, reason).await;
             }
             Err(fault) => self.fail(handle, &fault).await,

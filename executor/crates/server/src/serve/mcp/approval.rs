@@ -163,7 +163,9 @@ pub(super) fn withdrawn_fault(intent: IntentId) -> Fault {
         intent: Some(intent),
         risk_score: None,
         blocked_by: BlockedBy::EscalationPending,
-        message: "the call was withdrawn, revoked, or not decided in time: it does not run".to_owned(),
+        message:
+            "the call was withdrawn, revoked, stopped by an operator, or not decided in time: it does not run"
+                .to_owned(),
     }
 }
 
