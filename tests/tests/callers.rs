@@ -157,6 +157,9 @@ fn each_role_may_call_its_own_methods_only() {
         ("a2g/status", json!({ "intent_id": intent_id() }), everybody),
         ("a2g/tools", json!({}), everybody),
         ("rpc.discover", json!({}), everybody),
+        ("a2g/stop", json!({ "target": { "agent_did": OTHER }, "reason": "a test" }), &["operator"]),
+        ("a2g/resume", json!({ "target": { "agent_did": OTHER } }), &["operator"]),
+        ("a2g/stops", json!({}), &["operator"]),
         ("g2a/policy", policy, &["governor"]),
         ("g2a/revoke", json!({ "agent_did": OTHER }), &["governor"]),
         (

@@ -23,14 +23,17 @@ pub trait Transport {
 }
 
 /// All methods of the door.
-const METHODS: [&str; 12] = [
+const METHODS: [&str; 15] = [
     "a2g/cancel",
     "a2g/execute",
     "a2g/heartbeat",
     "a2g/intent",
     "a2g/register",
     "a2g/report",
+    "a2g/resume",
     "a2g/status",
+    "a2g/stop",
+    "a2g/stops",
     "a2g/tools",
     "g2a/directive",
     "g2a/policy",

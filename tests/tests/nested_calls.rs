@@ -9,6 +9,7 @@ mod kills;
 mod limits;
 mod programs;
 mod shown;
+mod stops;
 mod tampering;
 
 use crate::harness::*;
