@@ -29,6 +29,7 @@ mod clients;
 mod code;
 mod collections;
 mod connections;
+mod console;
 mod containment;
 mod documents;
 mod doors;

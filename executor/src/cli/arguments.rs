@@ -105,6 +105,9 @@ Examples:
         #[command(subcommand)]
         command: Caller,
     },
+    /// Open the console of the executor that runs with this configuration
+    #[cfg(feature = "console")]
+    Console(Console),
     /// Stop an agent, a tool or everything on a running executor, until `resume`
     Stop(Stop),
     /// Lift a stop on a running executor
@@ -146,6 +149,22 @@ Examples:
     /// Compile a module from standard input to standard output, under limits
     #[command(hide = true)]
     CompileModule(CompileModule),
+}
+
+/// Prints the link to the console, and opens it if there is a graphical session.
+///
+/// Without `server.callers`, the link has a key that signs in once. Only the user that runs the executor can read it.
+#[cfg(feature = "console")]
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  a2g-executor console\n  a2g-executor console --print --config executor.toml"
+)]
+pub(super) struct Console {
+    #[command(flatten)]
+    pub(super) setup: Setup,
+    /// Only print the link
+    #[arg(long)]
+    pub(super) print: bool,
 }
 
 #[derive(Debug, Args)]

@@ -3,6 +3,8 @@
 mod arguments;
 mod caller;
 mod compile;
+#[cfg(feature = "console")]
+mod console;
 mod doctor;
 mod doors;
 mod governor;
@@ -46,6 +48,8 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Journal { command } => journal::main(command),
         Command::Key { command } => key::main(command),
         Command::Caller { command } => caller::main(command),
+        #[cfg(feature = "console")]
+        Command::Console(arguments) => console::main(&arguments),
         Command::Stop(arguments) => stop::stop(arguments),
         Command::Resume(arguments) => stop::resume(arguments),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),

@@ -1,6 +1,8 @@
 //! `serve`: the executor behind its governor.
 
 use super::arguments::{Serve, Setup};
+#[cfg(feature = "console")]
+use super::console;
 use super::doors::protocol_routers;
 use super::output::{note, one_line, print};
 use super::setup::{
@@ -20,6 +22,8 @@ use a2g_journal::{BrokenError, IfMissing, Journal, JournalOptions, OpenError, Re
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::MAX_LOOKUPS;
 use a2g_server::config::{Config, Layout};
+#[cfg(feature = "console")]
+use a2g_server::serve::console::LocalKey;
 use a2g_server::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
@@ -321,8 +325,11 @@ fn read_config(arguments: &Serve) -> anyhow::Result<Config> {
 }
 
 #[cfg_attr(
-    not(feature = "mcp"),
-    allow(unused_variables, reason = "only MCP over standard input and output names the journal")
+    not(any(feature = "console", feature = "mcp")),
+    allow(
+        unused_variables,
+        reason = "only the console and MCP over standard input and output name the journal"
+    )
 )]
 async fn serve(
     config: &Config,
@@ -378,6 +385,15 @@ async fn serve(
     let caller_files = CallerFiles::read(config, accept_unsigned)?;
     // Bound before the registration and the deliveries start: an executor that cannot be reached must not register.
     let door = match &transport {
+        #[cfg(feature = "console")]
+        Transport::Listen => {
+            let local_key = console::local_key(config, &journal_path);
+            let server =
+                bind_server(config, rpc.clone(), &caller_files, &executor, local_key.as_ref()).await?;
+            console::announce(config, &server.url(), local_key.as_deref())?;
+            Some(server)
+        }
+        #[cfg(not(feature = "console"))]
         Transport::Listen => Some(bind_server(config, rpc.clone(), &caller_files, &executor).await?),
         Transport::Stdio => None,
         #[cfg(feature = "a2e")]
@@ -638,7 +654,14 @@ async fn bind_server(
     rpc: Rpc,
     caller_files: &CallerFiles,
     executor: &Arc<Executor>,
+    #[cfg(feature = "console")] local_key: Option<&Arc<LocalKey>>,
 ) -> anyhow::Result<HttpServer> {
+    #[cfg_attr(not(feature = "console"), allow(unused_mut, reason = "only the console is added"))]
+    let mut protocols = protocol_routers(config, &caller_files.callers, executor).await?;
+    #[cfg(feature = "console")]
+    if console::is_served(config) {
+        protocols.push(console::router(config, &caller_files.callers, executor, local_key));
+    }
     let http = HttpSettings {
         allowed_hosts: config.allowed_hosts.clone(),
         allowed_origins: config.allowed_origins.clone(),
@@ -649,7 +672,7 @@ async fn bind_server(
         pushes: None,
         executor: Some(Arc::clone(executor)),
         sessions: executor.sessions().clone(),
-        protocols: protocol_routers(config, &caller_files.callers, executor).await?,
+        protocols,
     };
     HttpServer::bind(&config.listen, rpc, http)
         .await

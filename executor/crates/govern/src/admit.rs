@@ -332,7 +332,7 @@ impl Escalated {
             message,
         };
         if !directive.approved {
-            return Err(denial_by(by, self.call.intent, self.risk_score()));
+            return Err(denial_by(by, directive.reason.as_deref(), self.call.intent, self.risk_score()));
         }
         let Some(expires_at) = self.verdict.expires_at().filter(|at| *at > now) else {
             let message = "the verdict expired before a person decided".to_owned();
@@ -345,8 +345,9 @@ impl Escalated {
 
 /// The fault for an intent that a person denied; `by` is the person's name on record.
 #[must_use]
-pub fn denial_by(by: &str, intent: IntentId, risk_score: Option<f64>) -> Fault {
-    let message = format!("denied by `{by}` (`g2a/directive`)");
+pub fn denial_by(by: &str, reason: Option<&str>, intent: IntentId, risk_score: Option<f64>) -> Fault {
+    let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+    let message = format!("denied by `{by}` (`g2a/directive`){reason}");
     Fault::Refused { intent: Some(intent), risk_score, blocked_by: BlockedBy::VerdictDenied, message }
 }
 

@@ -394,6 +394,12 @@ impl Caller {
         }
     }
 
+    /// The person who started a server without a list of callers, in a browser: the roles of [`Self::local_person`].
+    #[must_use]
+    pub fn console_person() -> Self {
+        Self { name: "the person at the console".into(), ..Self::local_person() }
+    }
+
     /// The name in logs.
     #[must_use]
     pub fn name(&self) -> &str {

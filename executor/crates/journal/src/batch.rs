@@ -301,7 +301,7 @@ impl<'a> Batch<'a> {
     /// Applies a decision to a waiting intent. An approved intent can only be cancelled, revoked or expire. Returns
     /// `true` if the decision applied.
     pub(super) fn resolve(&mut self, resolved: &ResolvedIntent) -> Result<bool, WriteError> {
-        let ResolvedIntent { intent, resolution, by, risk_score, manifest } = resolved;
+        let ResolvedIntent { intent, resolution, by, risk_score, manifest, reason } = resolved;
         let held = match (recorded_state(self.connection(), *intent)?, resolution) {
             (RecordedState::Waiting(held), _) => held,
             (
@@ -320,9 +320,9 @@ impl<'a> Batch<'a> {
                 return Ok(false);
             }
         };
-        let (by, manifest) = (by.clone(), manifest.clone());
+        let (by, manifest, reason) = (by.clone(), manifest.clone(), reason.clone());
         // The decision repeats the body of the wait, because pruning removes the record of the wait before the denial.
-        let body = record::DecisionBody { by, held: held.body, risk_score: *risk_score, manifest };
+        let body = record::DecisionBody { by, held: held.body, risk_score: *risk_score, manifest, reason };
         let new = NewRecord {
             intent: Some(*intent),
             agent: Some(&held.agent),

@@ -54,6 +54,8 @@ pub struct ResolvedIntent {
     pub risk_score: Option<f64>,
     /// The manifest that replaces the verdict's.
     pub manifest: Option<Manifest>,
+    /// The person's reason, if they gave one.
+    pub reason: Option<String>,
 }
 
 /// An intent that a person denied.
@@ -63,11 +65,13 @@ pub struct IntentDenial {
     pub by: String,
     /// The governor's risk estimate.
     pub risk_score: Option<f64>,
+    /// The person's reason, if they gave one.
+    pub reason: Option<String>,
 }
 
 impl From<record::DecisionBody> for IntentDenial {
     fn from(decided: record::DecisionBody) -> Self {
-        Self { by: decided.by, risk_score: decided.risk_score }
+        Self { by: decided.by, risk_score: decided.risk_score, reason: decided.reason }
     }
 }
 

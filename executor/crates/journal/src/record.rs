@@ -305,6 +305,9 @@ pub(super) struct DecisionBody {
     /// The manifest that replaces the verdict's.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "v1::optional_manifest")]
     pub(super) manifest: Option<Manifest>,
+    /// The person's reason, if they gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
 }
 
 /// The body of [`RecordKind::Stopped`].

@@ -103,7 +103,9 @@ impl EventRow {
             | RecordKind::Refusals
             | RecordKind::Used
             | RecordKind::Pruned
-            | RecordKind::Migrated => (None, None),
+            | RecordKind::Migrated
+            | RecordKind::StopSet
+            | RecordKind::StopLifted => (None, None),
         };
         let (number, at) = (from_sqlite_int(record.number), from_micros(record.at));
         Ok(Self {

@@ -454,6 +454,7 @@ mod tests {
             by: "x".to_owned(),
             risk_score: None,
             manifest: None,
+            reason: None,
         }]
     }
 

@@ -137,6 +137,8 @@ pub struct Directive {
     pub approved: bool,
     /// The manifest that replaces the verdict's; `None` keeps the verdict's.
     pub manifest: Option<Manifest>,
+    /// The person's reason for a denial, which the agent is told.
+    pub reason: Option<String>,
 }
 
 /// The rules of a standing policy for one tool.

@@ -20,6 +20,20 @@ pub fn escape_invisible(text: &str, max_chars: usize) -> String {
     shown
 }
 
+/// The whole text with its line ends and tabs, and everything else that a person could not see escaped.
+#[must_use]
+pub fn escape_invisible_lines(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\n' || c == '\t' || !(is_display_control(c) || is_blank(c)) {
+            shown.push(c);
+        } else {
+            shown.extend(c.escape_default());
+        }
+    }
+    shown
+}
+
 /// Characters that show nothing although they control no display: joiners, fillers, blank letters and signs, variation
 /// selectors, musical format characters and tags.
 fn is_blank(c: char) -> bool {

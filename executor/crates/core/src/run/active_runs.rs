@@ -1,7 +1,7 @@
 //! The runs that other calls can stop.
 
 use super::nested::NestedCalls;
-use super::{AgentFilter, CallFilter};
+use super::{AgentFilter, CallFilter, RunIdentity};
 use a2g_sandbox::Abort;
 use a2g_types::call::Call;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -57,6 +57,20 @@ impl ActiveRuns {
     /// The calls that a run makes; `None` if it makes none or has ended.
     pub(super) fn calls_of(&self, intent: IntentId) -> Option<Arc<NestedCalls>> {
         self.lock().get(&intent)?.calls.clone()
+    }
+
+    /// The identities of all runs, in the order of their ids.
+    pub(super) fn list(&self) -> Vec<RunIdentity> {
+        let runs = self.lock();
+        let identity = |(intent, run): (&IntentId, &RunEntry)| RunIdentity {
+            agent: run.agent.clone(),
+            intent: *intent,
+            tool: run.tool.clone(),
+        };
+        let mut all = runs.iter().map(identity).collect::<Vec<_>>();
+        drop(runs);
+        all.sort_by_key(|run| run.intent);
+        all
     }
 
     /// Stops the calls of a run that has ended.

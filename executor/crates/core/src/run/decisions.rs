@@ -5,6 +5,7 @@
 
 use super::escalations::{Escalations, WakeCondition};
 use super::events::RunEventSink;
+use super::preview::DecisionBasis;
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RETRY_AFTER_MS, all_agents};
 use a2g_govern::{DecisionRight, Escalated, denial_by};
@@ -55,7 +56,7 @@ pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Esc
 
 fn new_resolution(escalated: &Escalated, resolution: Resolution, by: &str) -> ResolvedIntent {
     let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
-    ResolvedIntent { intent, resolution, by: by.to_owned(), risk_score, manifest: None }
+    ResolvedIntent { intent, resolution, by: by.to_owned(), risk_score, manifest: None, reason: None }
 }
 
 /// Records that intents no longer wait: the resolution, its author, and the reason why they did not run.
@@ -81,8 +82,11 @@ fn not_waiting_fault() -> Fault {
 }
 
 /// The fault for a call with a denied intent.
-pub(super) fn denial_fault(intent: IntentId, IntentDenial { by, risk_score }: &IntentDenial) -> Fault {
-    denial_by(by, intent, *risk_score)
+pub(super) fn denial_fault(
+    intent: IntentId,
+    IntentDenial { by, risk_score, reason }: &IntentDenial,
+) -> Fault {
+    denial_by(by, reason.as_deref(), intent, *risk_score)
 }
 
 impl Executor {
@@ -267,8 +271,31 @@ impl Executor {
         directive: &Directive,
         right: DecisionRight<'_>,
     ) -> Result<(), Fault> {
+        self.decide(directive, right, None).await
+    }
+
+    /// Applies a directive like [`Self::apply_directive`], but only if the intent is still as the person was shown it.
+    ///
+    /// # Errors
+    /// As [`Self::apply_directive`], and [`Fault::InvalidRequest`] if what was shown has changed; the intent then
+    /// continues to wait.
+    pub async fn apply_shown_directive(
+        self: &Arc<Self>,
+        directive: &Directive,
+        right: DecisionRight<'_>,
+        shown: DecisionBasis,
+    ) -> Result<(), Fault> {
+        self.decide(directive, right, Some(shown)).await
+    }
+
+    async fn decide(
+        self: &Arc<Self>,
+        directive: &Directive,
+        right: DecisionRight<'_>,
+        shown: Option<DecisionBasis>,
+    ) -> Result<(), Fault> {
         let by = right.by();
-        let Directive { intent, approved, manifest } = directive;
+        let Directive { intent, approved, manifest, reason: _ } = directive;
         if !approved {
             return self.deny(directive, by).await;
         }
@@ -279,7 +306,7 @@ impl Executor {
         let (answer_tx, answer) = oneshot::channel();
         let executor = Arc::clone(self);
         spawn::spawn_run_task(
-            async move { executor.approve(escalated, approval, answer_tx).await }.instrument(span),
+            async move { executor.approve(escalated, approval, shown, answer_tx).await }.instrument(span),
         );
         answer
             .await
@@ -293,8 +320,9 @@ impl Executor {
         let summary = IntentSummary::from_call(escalated.call());
         let span = trace::intent_span(&summary, escalated.call().door);
         let denial = async {
-            let denial = new_resolution(&escalated, Resolution::Denied, by);
-            let fault = denial_by(by, summary.intent, escalated.risk_score());
+            let reason = directive.reason.clone();
+            let fault = denial_by(by, reason.as_deref(), summary.intent, escalated.risk_score());
+            let denial = ResolvedIntent { reason, ..new_resolution(&escalated, Resolution::Denied, by) };
             let recording = self
                 .escalations
                 .remove_undecided(summary.intent, |_removed| self.journal.resolve(vec![denial]));
@@ -314,9 +342,10 @@ impl Executor {
         self: Arc<Self>,
         escalated: Escalated,
         approval: Approval,
+        shown: Option<DecisionBasis>,
         answer_tx: oneshot::Sender<Result<(), Fault>>,
     ) {
-        let claimed = match self.record_approval(&escalated, &approval).await {
+        let claimed = match self.record_approval(&escalated, &approval, shown).await {
             Ok(claimed) => claimed,
             Err(fault) => {
                 self.escalations.release(escalated.call().intent);
@@ -334,7 +363,11 @@ impl Executor {
         self: &Arc<Self>,
         escalated: &Escalated,
         approval: &Approval,
+        shown: Option<DecisionBasis>,
     ) -> Result<Box<ClaimedRun>, Fault> {
+        if let Some(shown) = shown {
+            self.check_basis(escalated, approval.manifest.as_ref(), shown)?;
+        }
         let claimed = self.claim_approved(escalated, approval).await?;
         let approved = new_resolution(escalated, Resolution::Approved, &approval.by);
         let approved = ResolvedIntent { manifest: approval.manifest.clone(), ..approved };
@@ -355,7 +388,7 @@ impl Executor {
     ) -> Result<Box<ClaimedRun>, Fault> {
         let Approval { by, manifest } = approval;
         let intent = escalated.call().intent;
-        let directive = Directive { intent, approved: true, manifest: manifest.clone() };
+        let directive = Directive { intent, approved: true, manifest: manifest.clone(), reason: None };
         let admitted = escalated.clone().resolve(&directive, by, self.clock.now())?;
         // The catalogue may have been replaced since the intent began to wait.
         let loaded = self.find_catalog(admitted.call())?;

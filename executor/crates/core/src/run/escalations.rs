@@ -36,7 +36,7 @@ const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
 #[derive(Debug)]
 pub(super) struct Escalations {
     waiting: Mutex<HashMap<IntentId, WaitingIntent>>,
-    /// Notified whenever an intent stops waiting, or waits again.
+    /// Notified whenever an intent begins or stops to wait.
     changes: watch::Sender<()>,
 }
 
@@ -123,7 +123,7 @@ impl Escalations {
         (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
     }
 
-    /// Subscribes to changes: an intent stops waiting, or waits again.
+    /// Subscribes to changes: an intent begins or stops to wait.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -161,7 +161,7 @@ impl Escalations {
             });
         }
         waiting.entry(intent).or_insert_with(|| WaitingIntent::new(escalated, None));
-        if !removed.is_empty() {
+        if is_new || !removed.is_empty() {
             self.changes.send_replace(());
         }
         Ok((is_new, on_removed(removed)))
@@ -214,6 +214,13 @@ impl Escalations {
     /// The intent, if it is undecided.
     pub(super) fn find_undecided(&self, intent: IntentId) -> Option<Escalated> {
         self.lock().get(&intent).filter(|held| held.is_undecided()).map(|held| held.escalated.clone())
+    }
+
+    /// The intents that a person can decide on now.
+    pub(super) fn undecided(&self, now: OffsetDateTime) -> Vec<Escalated> {
+        let waiting = self.lock();
+        let undecided = waiting.values().filter(|held| held.is_undecided() && held.is_pending(now));
+        undecided.map(|held| held.escalated.clone()).collect()
     }
 
     /// Takes an undecided intent for a decision. Any other decision is excluded until the intent is

@@ -16,6 +16,7 @@ mod execution;
 mod faults;
 mod nested;
 mod output;
+mod preview;
 mod query;
 mod refusal_log;
 mod result_check;
@@ -25,6 +26,7 @@ mod switch;
 mod trace;
 
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
+pub use preview::{DecisionBasis, DecisionPreview, GrantSummary, WaitingSummary};
 pub use query::IntentSignal;
 pub use slots::Capacity;
 pub use subscribers::{RunIdentity, RunNotification};

@@ -1,7 +1,7 @@
 //! Queries of intents, receipts and the executor's state, and the wait for the end of an intent.
 
 use super::faults::{intent_conflict_fault, receipt_pending_fault};
-use super::{Executor, IntentState, RECEIPT_TIMEOUT, decisions};
+use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity, decisions};
 use a2g_journal::{
     IfFull, IntentRecords, KnownIntent, ReceiptPage, RefusalPage, RefusalSearch, RunPage, RunRecord,
     RunSearch, Stage, StageSource, UsageSummary,
@@ -80,6 +80,18 @@ impl Executor {
     #[must_use]
     pub fn nested_calls(&self, intent: IntentId) -> Vec<NestedCall> {
         self.active_runs.calls_of(intent).map_or_else(Vec::new, |calls| calls.list())
+    }
+
+    /// Changes when an intent begins or stops to wait for a person.
+    #[must_use]
+    pub fn escalation_changes(&self) -> watch::Receiver<()> {
+        self.escalations.changes()
+    }
+
+    /// The runs that have begun or wait for a slot, in the order of their ids.
+    #[must_use]
+    pub fn active_runs(&self) -> Vec<RunIdentity> {
+        self.active_runs.list()
     }
 
     /// The call and the verdict of an intent that waits for a person.

@@ -86,7 +86,7 @@ async fn promises_of_pruned_records_are_carried_over() {
         assert_eq!(found, ended);
         assert_eq!(
             find_denial(&journal, &denied).await,
-            Some(IntentDenial { by: "anna".to_owned(), risk_score: Some(0.5) })
+            Some(IntentDenial { by: "anna".to_owned(), risk_score: Some(0.5), reason: None })
         );
         assert_eq!(journal.task(waits.intent, JournalTask::clone).await.unwrap(), Some(task.clone()));
         run(&journal, &another()).await;

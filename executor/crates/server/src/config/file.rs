@@ -21,6 +21,19 @@ pub(super) struct File {
     pub(super) network: Network,
     pub(super) mount: Vec<Mount>,
     pub(super) doors: Doors,
+    pub(super) console: Console,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Console {
+    pub(super) enabled: bool,
+}
+
+impl Default for Console {
+    fn default() -> Self {
+        Self { enabled: cfg!(feature = "console") }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]

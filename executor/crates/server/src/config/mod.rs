@@ -133,6 +133,8 @@ pub struct Config {
     pub ca_file: Option<PathBuf>,
     /// The doors besides A2G.
     pub doors: Doors,
+    /// `true` if the port serves the console.
+    pub console: bool,
 }
 
 /// Policy for protections that the kernel lacks.
@@ -352,7 +354,19 @@ fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64,
 }
 
 fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
-    let File { server, executor, governor, trust, catalog, journal, ceilings, network, mount, doors } = file;
+    let File {
+        server,
+        executor,
+        governor,
+        trust,
+        catalog,
+        journal,
+        ceilings,
+        network,
+        mount,
+        doors,
+        console,
+    } = file;
     let resolve = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
     let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
     let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| invalid("ceilings.filesystem_scope")(&e))?;
@@ -396,6 +410,11 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         return Err(invalid("executor.did")(
             &"has to be set where `trust.keys` is: proofs name the executor by this DID, and the default is shared by \
               all executors that set none",
+        ));
+    }
+    if console.enabled && !cfg!(feature = "console") {
+        return Err(invalid("console.enabled")(
+            &"needs the console, which this build lacks: disable it, or build with the feature `console`",
         ));
     }
     let mut doors = Doors::parse(doors, resolve)?;
@@ -563,6 +582,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         egress,
         ca_file,
         doors,
+        console: console.enabled,
     };
     config.check_private_paths()?;
     Ok(config)

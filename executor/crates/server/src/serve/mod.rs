@@ -15,6 +15,8 @@ mod auth;
 mod bare_lf;
 mod body;
 mod connections;
+#[cfg(feature = "console")]
+pub mod console;
 mod drain_body;
 pub mod governor;
 mod http;

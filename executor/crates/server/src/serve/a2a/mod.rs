@@ -667,7 +667,7 @@ impl A2a {
                 "no permission prompt of this task is pending",
             ));
         }
-        let directive = Directive { intent: handle.id, approved, manifest: None };
+        let directive = Directive { intent: handle.id, approved, manifest: None, reason: None };
         let _until_recorded = handle.directive.lock().await;
         tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
         self.executor.apply_directive(&directive, right).await.map_err(|fault| {

@@ -149,7 +149,8 @@ pub(super) async fn apply_answer(
     };
     let (right, approved) = approved;
     tracing::info!(%intent, approved, caller = caller.name(), "decision received in a form");
-    match executor.apply_directive(&Directive { intent, approved, manifest: None }, right).await {
+    match executor.apply_directive(&Directive { intent, approved, manifest: None, reason: None }, right).await
+    {
         Ok(()) => Ok(Effect::SendAgain),
         // Another person was faster.
         Err(Fault::InvalidParams { pointer, .. }) if pointer == "/intent_id" => Ok(Effect::SendAgain),

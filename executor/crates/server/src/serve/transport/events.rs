@@ -24,6 +24,14 @@ fn respond(events: impl Stream<Item = Event> + Send + 'static) -> Response {
     response
 }
 
+/// An answer with one event without content for each name.
+#[cfg(feature = "console")]
+pub(in crate::serve) fn named_event_response(
+    names: impl Stream<Item = &'static str> + Send + 'static,
+) -> Response {
+    respond(names.map(|name| Event::default().event(name).data("changed")))
+}
+
 /// An answer with one event for each id and JSON text.
 #[cfg(feature = "mcp")]
 pub(in crate::serve) fn numbered_event_response(

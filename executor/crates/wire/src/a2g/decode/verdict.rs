@@ -29,6 +29,7 @@ pub fn directive(params: &str) -> Result<Directive, Fault> {
         intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
         approved: object.require("decision")?.enum_value(&[("APPROVED", true), ("DENIED", false)])?,
         manifest: object.take("capability_manifest")?.map(decode_manifest).transpose()?,
+        reason: None,
     };
     object.finish()?;
     Ok(directive)

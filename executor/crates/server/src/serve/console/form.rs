@@ -1,0 +1,50 @@
+//! The forms that a browser posts.
+
+use super::Console;
+use super::page::problem;
+use crate::serve::body::read_body;
+use a2g_govern::Caller;
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use url::form_urlencoded;
+
+/// Maximum size of a posted form, in bytes. The arguments of a call may be as long.
+const MAX_FORM_BYTES: usize = 256 << 10;
+
+/// The fields of a form, in order.
+pub(super) struct Form(Vec<(String, String)>);
+
+impl Form {
+    /// Reads a form that `sender` posts.
+    ///
+    /// # Errors
+    /// The page that says why it cannot be read.
+    pub(super) async fn read(console: &Console, body: Body, sender: &Caller) -> Result<Self, Box<Response>> {
+        match read_body(body, MAX_FORM_BYTES, console.request_timeout, sender).await? {
+            Some(bytes) => Ok(Self(form_urlencoded::parse(&bytes).into_owned().collect())),
+            None => Err(Box::new(problem(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "The form is too long",
+                "A form may have 256 KiB. Nothing was changed.",
+            ))),
+        }
+    }
+
+    /// The first field with this name.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(field, _)| field == name).map(|(_, value)| &**value)
+    }
+
+    /// All fields with this name.
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(field, _)| field == name).map(|(_, value)| &**value)
+    }
+}
+
+/// `true` if the browser says that another site sent the request. Older browsers say nothing; the token in the form
+/// stops those requests.
+pub(super) fn is_cross_site(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(axum::http::HeaderValue::as_bytes);
+    site.is_some_and(|site| site != b"same-origin" && site != b"none")
+}

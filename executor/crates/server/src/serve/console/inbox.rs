@@ -1,0 +1,398 @@
+//! The inbox: the intents that wait for a person, and the decision on one of them.
+//!
+//! ```text
+//! preview under the verdict ─▶ page: fields, grant, basis ─ form ─▶ manifest, never wider ─▶ preview again
+//!                                   ▲                                   │ another basis: show it, decide nothing
+//!                                   └───────────────────────────────────┤
+//!                                                                       └ the same basis: apply_shown_directive
+//! ```
+//! An approval always names every limit that was shown, so the run gets no more, whatever changes later.
+
+use super::Console;
+use super::page::{
+    View, at, block, countdown, fault_page, fault_text, forbidden, intent_link, line, not_found, set_by,
+};
+use super::session::{Post, SignedIn};
+use a2g_core::run::{DecisionBasis, DecisionPreview, GrantSummary, WaitingSummary};
+use a2g_types::ident::IntentId;
+use a2g_types::limit::Bound;
+use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
+use a2g_types::stop::StopReason;
+use a2g_types::verdict::{Directive, Manifest, Verdict};
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse as _, Redirect, Response};
+use maud::{Markup, html};
+use std::sync::Arc;
+use time::OffsetDateTime;
+
+/// `GET /console/inbox`.
+pub(super) async fn list(State(console): State<Arc<Console>>, signed_in: SignedIn) -> Response {
+    let waiting = visible(&console, &signed_in);
+    let body = html! {
+        h1 { "Inbox" }
+        (list_part(&waiting, console.executor.clock().now()))
+    };
+    signed_in.view().page("Inbox", &body)
+}
+
+/// The waiting intents that the caller may see.
+pub(super) fn visible(console: &Console, signed_in: &SignedIn) -> Vec<WaitingSummary> {
+    let mut waiting = console.executor.waiting_intents();
+    waiting.retain(|waiting| signed_in.caller.may_read(&waiting.call.agent));
+    waiting
+}
+
+/// The list, which the page refreshes when an intent begins or stops to wait.
+pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Markup {
+    html! {
+        section #inbox hx-get="/console/inbox" hx-trigger="sse:inbox" hx-select="#inbox" hx-swap="outerHTML"
+            aria-live="polite" {
+            @if waiting.is_empty() {
+                p { "Nothing waits for a decision." }
+            } @else {
+                table {
+                    thead { tr { th { "Intent" } th { "Agent" } th { "Tool" } th { "Risk" } th { "Why it waits" } th { "Expires in" } } }
+                    tbody {
+                        @for WaitingSummary { call, verdict, expires_at } in waiting {
+                            tr {
+                                td { a href={ "/console/decide/" (call.intent.to_string()) } { "Decide on " (short(call.intent)) } }
+                                td { (line(call.agent.as_str())) }
+                                td { (call.tool) }
+                                td { (risk(verdict)) }
+                                td { (line(verdict.reason.as_deref().unwrap_or("the governor gave no reason"))) }
+                                td { (countdown(*expires_at, now)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn short(intent: IntentId) -> String {
+    intent.to_string().chars().take(8).collect()
+}
+
+pub(super) fn risk(verdict: &Verdict) -> Markup {
+    html! {
+        @match &verdict.risk {
+            Some(risk) => {
+                span.risk data-level=(risk.level.as_str()) { (risk.level.as_str()) " " (format!("{:.2}", risk.score)) }
+            }
+            None => { "not given" }
+        }
+    }
+}
+
+/// `GET /console/decide/{intent}`.
+pub(super) async fn show(
+    State(console): State<Arc<Console>>,
+    signed_in: SignedIn,
+    Path(intent): Path<String>,
+) -> Response {
+    let Ok(intent) = IntentId::parse(&intent) else { return not_found("intent") };
+    match read(&console, &signed_in, intent) {
+        Some(proposal) => decision_page(&console, signed_in.view(), &proposal, None),
+        None => no_longer_waiting(&console, &signed_in, intent).await,
+    }
+}
+
+/// What the page proposes to approve.
+struct Proposal {
+    /// The preview under the verdict alone, whose layers set the limits.
+    original: DecisionPreview,
+    /// The preview under exactly the proposed manifest.
+    proposed: DecisionPreview,
+}
+
+/// The proposal to approve everything that the verdict grants.
+fn read(console: &Console, signed_in: &SignedIn, intent: IntentId) -> Option<Proposal> {
+    let original = console.executor.preview_decision(intent, None)?;
+    if !signed_in.caller.may_read(&original.call.agent) {
+        return None;
+    }
+    let manifest = original.grant.as_ref().ok().map(GrantSummary::to_manifest);
+    let proposed = console.executor.preview_decision(intent, manifest.as_ref())?;
+    Some(Proposal { original, proposed })
+}
+
+/// The answer for an intent that does not wait, or no longer.
+async fn no_longer_waiting(console: &Console, signed_in: &SignedIn, intent: IntentId) -> Response {
+    match console.executor.run_record(intent).await {
+        Ok(Some(record)) if super::runs::may_read(signed_in, &record.agent) => {
+            let body = html! {
+                h1 { "This intent no longer waits" }
+                p role="status" { "Somebody has decided on it, it has expired, or it was stopped. You decided nothing." }
+                p { a href={ "/console/runs/" (intent.to_string()) } { "See what happened to it" } }
+            };
+            signed_in.view().page("Decided", &body)
+        }
+        Ok(_) => not_found("intent"),
+        Err(fault) => fault_page(&fault),
+    }
+}
+
+fn decision_page(
+    console: &Console,
+    view: View<'_>,
+    Proposal { original, proposed }: &Proposal,
+    notice: Option<&str>,
+) -> Response {
+    let DecisionPreview { call, verdict, expires_at, tool, .. } = original;
+    let may_decide = view.caller.decision_right().is_some();
+    let now = console.executor.clock().now();
+    let body = html! {
+        h1 { "Decide: " (call.tool) }
+        @if let Some(notice) = notice { p.notice role="alert" { (notice) } }
+        dl.facts {
+            dt { "Agent" } dd { (line(call.agent.as_str())) }
+            dt { "Tool" } dd { a href={ "/console/tools/" (call.tool.as_str()) } { (call.tool) } " " (line(&tool.version)) ": " (line(&tool.description)) }
+            dt { "Intent" } dd { code { (call.intent.to_string()) } ", over " (call.door.to_string()) }
+            @if let Some(parent) = &call.parent {
+                dt { "Called by" } dd { "call " (parent.ordinal) " of " (parent.tool) " " (intent_link(parent.intent)) }
+            }
+            dt { "Why it waits" } dd { (line(verdict.reason.as_deref().unwrap_or("the governor gave no reason"))) }
+            dt { "Risk" } dd { (risk(verdict)) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (line(threat)) } } }
+            dt { "Expires" } dd { (at(*expires_at)) " (in " (countdown(*expires_at, now)) ")" }
+            dt { "Module" } dd { code.hash { (tool.digest.to_string()) } }
+        }
+        h2 { "Arguments" }
+        p { "The tool gets exactly these. Control and invisible characters are shown as escapes such as " code { "\\u{202e}" } "." }
+        (arguments(&call.arguments))
+        h2 { "What it would run under" }
+        @match (&original.grant, &proposed.grant) {
+            (Ok(granted), Ok(proposal)) => { (decision_form(view, call.intent, granted, proposal, proposed.basis, may_decide)) }
+            (Err(fault), _) | (_, Err(fault)) => {
+                p.error { "An approval would be refused: " (fault_text(fault)) }
+                @if may_decide { (deny_form(view, call.intent)) }
+            }
+        }
+    };
+    view.page("Inbox", &body)
+}
+
+/// The arguments, one below the other, in the text that the tool gets.
+pub(super) fn arguments(arguments: &serde_json::Map<String, serde_json::Value>) -> Markup {
+    html! {
+        @if arguments.is_empty() { p { "None." } }
+        dl.arguments {
+            @for (name, value) in arguments {
+                dt { (line(name)) }
+                dd {
+                    (block(&serde_json::to_string_pretty(value).unwrap_or_default()))
+                    @if let Some(text) = value.as_str().filter(|text| text.contains('\n')) {
+                        details { summary { "as text, " (text.lines().count()) " lines" } (block(text)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The layer that set a proposed limit: the deciding person, if it is narrower than what was granted.
+fn source<T: PartialEq>(granted: &Bound<T>, proposed: &T) -> &'static str {
+    if granted.value == *proposed { set_by(granted.layer) } else { "you" }
+}
+
+fn decision_form(
+    view: View<'_>,
+    intent: IntentId,
+    granted: &GrantSummary,
+    proposed: &GrantSummary,
+    basis: DecisionBasis,
+    may_decide: bool,
+) -> Markup {
+    let number = |name: &'static str,
+                  label: &'static str,
+                  unit: &'static str,
+                  max: u64,
+                  value: u64,
+                  by: &'static str| {
+        html! {
+            tr {
+                th scope="row" { label for=(name) { (label) } }
+                td { input id=(name) name=(name) type="number" min="1" max=(max) value=(value) readonly[!may_decide]; " " (unit) }
+                td { (max) " " (unit) }
+                td { (by) }
+            }
+        }
+    };
+    html! {
+        form method="post" action={ "/console/decide/" (intent.to_string()) } {
+            (view.token_field())
+            input type="hidden" name="basis" value=(basis.to_string());
+            table.limits {
+                thead { tr { th { "Limit" } th { "Would get" } th { "At most" } th { "Set by" } } }
+                tbody {
+                    (number("memory", "Memory", "MB", granted.memory.value.mb(), proposed.memory.value.mb(), source(&granted.memory, &proposed.memory.value)))
+                    (number("cpu", "CPU", "% of a core", granted.cpu.value.get().into(), proposed.cpu.value.get().into(), source(&granted.cpu, &proposed.cpu.value)))
+                    (number("timeout", "Time", "s", granted.timeout.value.seconds(), proposed.timeout.value.seconds(), source(&granted.timeout, &proposed.timeout.value)))
+                    tr {
+                        th scope="row" { label for="network" { "Network" } }
+                        td { input #network name="network" type="checkbox" value="yes" checked[proposed.network.value] disabled[!granted.network.value || !may_decide]; }
+                        td { @if granted.network.value { "allowed" } @else { "off" } }
+                        td { (source(&granted.network, &proposed.network.value)) }
+                    }
+                }
+            }
+            @if granted.network.value { (hosts(granted)) }
+            fieldset {
+                legend { "Files, " (granted.access.value.as_str()) " (set by " (set_by(granted.access.layer)) ")" }
+                @if granted.areas.is_empty() { p { "None: the run gets no files." } }
+                @for area in &granted.areas {
+                    @let kept = proposed.areas.iter().any(|kept| kept.value == area.value);
+                    p { label {
+                        input type="checkbox" name="scope" value=(area.value) checked[kept] disabled[!may_decide];
+                        " " code { (line(&area.value)) } " set by " (set_by(area.layer))
+                    } }
+                }
+                @for blocked in &granted.blocked_paths {
+                    p { "except " code { (line(&blocked.value)) } ", set by " (set_by(blocked.layer)) }
+                }
+            }
+            @if let Some(calls) = &granted.max_calls {
+                p { "It may make " (calls.value) " calls to other tools (set by " (set_by(calls.layer)) "). Each is decided and limited on its own." }
+            }
+            @if may_decide {
+                p.actions {
+                    button.primary type="submit" name="action" value="approve" { "Approve what is shown" }
+                    button type="submit" name="action" value="preview" { "Show it with my changes" }
+                }
+                p.hint { "If you change something, it is shown to you again before it is approved." }
+            } @else {
+                p { "You may see this, and not decide: that takes the role approver." }
+            }
+        }
+        @if may_decide { (deny_form(view, intent)) }
+    }
+}
+
+fn hosts(granted: &GrantSummary) -> Markup {
+    html! {
+        p { "Hosts that it may reach: "
+            @if granted.allowed_hosts.is_empty() { "none" }
+            @for rule in &granted.allowed_hosts { code { (line(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
+            @for rule in &granted.blocked_hosts { "except " code { (line(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
+        }
+    }
+}
+
+fn deny_form(view: View<'_>, intent: IntentId) -> Markup {
+    html! {
+        form.deny method="post" action={ "/console/decide/" (intent.to_string()) } {
+            (view.token_field())
+            h2 { "Or deny it" }
+            p { label for="reason" { "Reason, which the agent is told" } }
+            p { input #reason name="reason" maxlength=(StopReason::MAX_CHARS); }
+            p { button.danger type="submit" name="action" value="deny" { "Deny, for good" } }
+        }
+    }
+}
+
+/// `POST /console/decide/{intent}`.
+pub(super) async fn decide(
+    State(console): State<Arc<Console>>,
+    Path(intent): Path<String>,
+    Post { signed_in, form }: Post,
+) -> Response {
+    let Ok(intent) = IntentId::parse(&intent) else { return not_found("intent") };
+    let Some(right) = signed_in.caller.decision_right() else { return forbidden("approver") };
+    let Some(Proposal { original, .. }) = read(&console, &signed_in, intent) else {
+        return no_longer_waiting(&console, &signed_in, intent).await;
+    };
+    let directive = match form.get("action") {
+        Some("deny") => {
+            let reason = form.get("reason").map(str::trim).filter(|reason| !reason.is_empty());
+            match reason.map(StopReason::parse).transpose() {
+                Ok(reason) => {
+                    let reason = reason.map(|reason| reason.to_string());
+                    Ok((Directive { intent, approved: false, manifest: None, reason }, None))
+                }
+                Err(error) => Err(format!("Nothing was decided: {error}.")),
+            }
+        }
+        action => match narrowed(&original, &form) {
+            Ok(manifest) => {
+                let shown = form.get("basis").map(DecisionBasis::parse);
+                let Some(proposed) = console.executor.preview_decision(intent, Some(&manifest)) else {
+                    return no_longer_waiting(&console, &signed_in, intent).await;
+                };
+                let basis = proposed.basis;
+                if action != Some("approve") || shown != Some(Ok(basis)) {
+                    let notice = "Nothing is decided yet. This is what it would run under now: look again, and approve it \
+                                  if you agree.";
+                    let proposal = Proposal { original, proposed };
+                    return decision_page(&console, signed_in.view(), &proposal, Some(notice));
+                }
+                let manifest = Some(manifest);
+                Ok((Directive { intent, approved: true, manifest, reason: None }, Some(basis)))
+            }
+            Err(error) => Err(error),
+        },
+    };
+    let result = match directive {
+        Ok((directive, Some(basis))) => {
+            console.executor.apply_shown_directive(&directive, right, basis).await
+        }
+        Ok((directive, None)) => console.executor.apply_directive(&directive, right).await,
+        Err(notice) => {
+            let Some(proposal) = read(&console, &signed_in, intent) else {
+                return no_longer_waiting(&console, &signed_in, intent).await;
+            };
+            return decision_page(&console, signed_in.view(), &proposal, Some(&notice));
+        }
+    };
+    match result {
+        Ok(()) => Redirect::to(&format!("/console/runs/{intent}")).into_response(),
+        Err(fault) => match read(&console, &signed_in, intent) {
+            Some(proposal) => {
+                let notice = format!("Nothing was decided: {}", fault_text(&fault));
+                decision_page(&console, signed_in.view(), &proposal, Some(&notice))
+            }
+            None => no_longer_waiting(&console, &signed_in, intent).await,
+        },
+    }
+}
+
+/// The manifest of a form, which is never wider than the grant.
+///
+/// # Errors
+/// A sentence for the person.
+fn narrowed(original: &DecisionPreview, form: &super::form::Form) -> Result<Manifest, String> {
+    let Ok(granted) = &original.grant else {
+        return Err("Nothing was decided: the call would be refused.".to_owned());
+    };
+    let number = |name: &str, shown: u64| match form.get(name) {
+        // The exact limit may be finer than the unit of the form.
+        Some(text) if text == shown.to_string() => Ok(None),
+        Some(text) => {
+            text.parse().map(Some).map_err(|_| format!("Nothing was decided: `{name}` is not a number."))
+        }
+        None => Err(format!("Nothing was decided: `{name}` is missing.")),
+    };
+    let out_of_range = |error: a2g_types::quantity::OutOfRangeError| format!("Nothing was decided: {error}.");
+    let memory = match number("memory", granted.memory.value.mb())? {
+        None => granted.memory.value,
+        Some(mb) => MemoryLimit::from_mb(mb).map_err(out_of_range)?,
+    };
+    let cpu = match number("cpu", granted.cpu.value.get().into())? {
+        None => granted.cpu.value,
+        Some(percent) => CpuPercent::new(percent).map_err(out_of_range)?,
+    };
+    let timeout = match number("timeout", granted.timeout.value.seconds())? {
+        None => granted.timeout.value,
+        Some(seconds) => Timeout::from_seconds(seconds).map_err(out_of_range)?,
+    };
+    let manifest = Manifest {
+        max_memory: Some(memory),
+        max_cpu: Some(cpu),
+        timeout: Some(timeout),
+        network_allowed: Some(form.get("network").is_some()),
+        filesystem_scope: form.all("scope").map(str::to_owned).collect(),
+    };
+    if granted.includes(&manifest) {
+        return Ok(manifest);
+    }
+    Err("Nothing was decided: an approval may make limits narrower, and not wider.".to_owned())
+}

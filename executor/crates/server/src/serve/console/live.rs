@@ -1,0 +1,112 @@
+//! Server-sent events that tell open pages what has changed.
+//!
+//! An event has no content: the page then asks for its changed part again, under the rights that its session has by
+//! then. However many runs there are, a page gets at most one event of each kind per second.
+
+use super::Console;
+use super::session::SignedIn;
+use crate::serve::connections::PeerCertNames;
+use crate::serve::transport::events::named_event_response;
+use a2g_core::run::Executor;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Maximum number of open event streams.
+const MAX_STREAMS: usize = 256;
+/// Minimum time between two events of one stream.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time before a stream checks that its session is still valid.
+const MAX_QUIET: Duration = Duration::from_secs(5);
+
+/// The signals of the executor that pages follow.
+pub(super) struct Changes {
+    runs: watch::Sender<()>,
+    streams: Arc<AtomicUsize>,
+}
+
+impl Changes {
+    pub(super) fn subscribe(executor: &Executor) -> Self {
+        let runs = watch::Sender::new(());
+        let sender = runs.clone();
+        // Called on the thread of a run: without a receiver, this costs one atomic read.
+        executor.subscribe(move |_, _| {
+            if sender.receiver_count() > 0 {
+                sender.send_replace(());
+            }
+        });
+        Self { runs, streams: Arc::default() }
+    }
+}
+
+/// The place of one stream, until it is dropped.
+struct StreamPlace(Arc<AtomicUsize>);
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The sources of one stream.
+struct Follower {
+    console: Arc<Console>,
+    headers: HeaderMap,
+    certificate: PeerCertNames,
+    runs: watch::Receiver<()>,
+    inbox: watch::Receiver<()>,
+    is_first: bool,
+    _place: StreamPlace,
+}
+
+/// `GET /console/events`.
+pub(super) async fn events(
+    State(console): State<Arc<Console>>,
+    certificate: Option<axum::Extension<PeerCertNames>>,
+    headers: HeaderMap,
+    _: SignedIn,
+) -> Response {
+    let streams = Arc::clone(&console.changes.streams);
+    let place = StreamPlace(Arc::clone(&streams));
+    if streams.fetch_add(1, Ordering::Relaxed) >= MAX_STREAMS {
+        drop(place);
+        return (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response();
+    }
+    let follower = Follower {
+        runs: console.changes.runs.subscribe(),
+        inbox: console.executor.escalation_changes(),
+        certificate: certificate.map(|axum::Extension(names)| names).unwrap_or_default(),
+        console,
+        headers,
+        is_first: true,
+        _place: place,
+    };
+    named_event_response(stream::unfold(follower, |mut follower| async {
+        let name = follower.next().await?;
+        Some((name, follower))
+    }))
+}
+
+impl Follower {
+    /// Waits for the next event; `None` once the session is over or the server closes.
+    async fn next(&mut self) -> Option<&'static str> {
+        if !std::mem::take(&mut self.is_first) {
+            tokio::time::sleep(MIN_INTERVAL).await;
+        }
+        loop {
+            let PeerCertNames(certificate) = &self.certificate;
+            self.console.sessions.find(&self.headers, certificate)?;
+            tokio::select! {
+                changed = self.inbox.changed() => return changed.ok().map(|()| "inbox"),
+                changed = self.runs.changed() => return changed.ok().map(|()| "runs"),
+                () = self.console.executor.wait_until_closed() => return None,
+                () = tokio::time::sleep(MAX_QUIET) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The console: pages for people, on the executor's own port.
+//!
+//! ```text
+//! browser ─ cookie ─▶ Sessions ─ identifies the caller again ─▶ page or action ─▶ Executor
+//! ```
+//! The console is a client of the core like any door: each request has a [`Caller`](a2g_govern::Caller), and may do what
+//! the roles of that caller allow. Pages are rendered on the server and work without JavaScript; scripts only refresh
+//! what changes. Texts of tools and agents are escaped, with control and invisible characters made visible, and nothing
+//! that they wrote is ever served as a page, a script or a style.
+
+mod assets;
+mod form;
+mod inbox;
+mod live;
+mod overview;
+mod page;
+mod runs;
+mod session;
+mod tools;
+
+pub use session::LocalKey;
+
+use super::auth::CallerDirectory;
+use super::protocol::{AuthPolicy, ProtocolRouter};
+use a2g_core::run::Executor;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{get, post};
+use live::Changes;
+use session::Sessions;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the console needs to know about its port.
+pub struct ConsolePort {
+    /// The list of callers.
+    pub callers: CallerDirectory,
+    /// `true` if the port uses TLS.
+    pub tls: bool,
+    /// The key of the person who started the server; `None` if callers are listed, who sign in instead.
+    pub local_key: Option<Arc<LocalKey>>,
+    /// Maximum time for the body of a request to arrive.
+    pub request_timeout: Duration,
+}
+
+struct Console {
+    executor: Arc<Executor>,
+    sessions: Sessions,
+    changes: Changes,
+    request_timeout: Duration,
+}
+
+/// The router of the console. It authenticates its requests itself, by the cookie of a session.
+#[must_use]
+pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
+    let ConsolePort { callers, tls, local_key, request_timeout } = port;
+    let clock = Arc::clone(executor.clock());
+    let sessions = Sessions::new(callers, clock, tls, local_key);
+    let changes = Changes::subscribe(&executor);
+    let console = Arc::new(Console { executor, sessions, changes, request_timeout });
+    let routes = Router::new()
+        .route("/console", get(overview::show))
+        .route("/console/sign-in", get(session::show_sign_in).post(session::sign_in))
+        .route("/console/sign-out", post(session::sign_out))
+        .route("/console/events", get(live::events))
+        .route("/console/inbox", get(inbox::list))
+        .route("/console/decide/{intent}", get(inbox::show).post(inbox::decide))
+        .route("/console/runs", get(runs::list))
+        .route("/console/runs/{intent}", get(runs::show))
+        .route("/console/runs/{intent}/stop", post(runs::stop))
+        .route("/console/runs/{intent}/artifacts/{index}", get(runs::artifact))
+        .route("/console/refused", get(runs::refused))
+        .route("/console/usage", get(tools::usage))
+        .route("/console/tools", get(tools::list))
+        .route("/console/tools/{tool}", get(tools::show))
+        .route("/console/stop", post(overview::stop))
+        .route("/console/resume", post(overview::resume))
+        .route("/console/assets/{name}", get(assets::serve))
+        .layer(middleware::from_fn_with_state(tls, add_headers))
+        .with_state(console);
+    ProtocolRouter { routes, auth: AuthPolicy::Public }
+}
+
+/// The policy of every page: its own scripts, styles and images, and forms that are sent to this origin. Nothing may
+/// frame a page, and no script may make HTML of a text.
+const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+     connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// Adds the headers that confine a page in the browser. A handler may set a stricter content policy.
+async fn add_headers(State(tls): State<bool>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    let mut set = |name: HeaderName, value: &'static str| {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    };
+    set(header::CONTENT_SECURITY_POLICY, CONTENT_POLICY);
+    set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    set(header::X_FRAME_OPTIONS, "DENY");
+    // Not `no-referrer`, with which a browser sends `Origin: null` with the forms of this page.
+    set(header::REFERRER_POLICY, "same-origin");
+    set(header::CACHE_CONTROL, "no-store");
+    set(HeaderName::from_static("cross-origin-opener-policy"), "same-origin");
+    set(HeaderName::from_static("cross-origin-resource-policy"), "same-origin");
+    set(HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=(), usb=()");
+    if tls {
+        set(header::STRICT_TRANSPORT_SECURITY, "max-age=31536000");
+    }
+    response
+}

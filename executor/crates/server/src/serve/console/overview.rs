@@ -1,0 +1,192 @@
+//! The overview: what runs, what waits, what is stopped, and the switch.
+
+use super::Console;
+use super::inbox;
+use super::page::{View, at, fault_page, forbidden, intent_link, line};
+use super::session::{Post, SignedIn, redeem_key, sign_in_first};
+use a2g_journal::Condition;
+use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::memory;
+use a2g_types::stop::{Stop, StopReason, StopTarget};
+use axum::extract::{Query, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse as _, Redirect, Response};
+use maud::{Markup, html};
+use std::sync::Arc;
+
+/// Maximum number of active runs that are listed.
+const MAX_LISTED: usize = 50;
+
+#[derive(serde::Deserialize)]
+pub(super) struct StartQuery {
+    #[serde(default)]
+    key: Option<String>,
+}
+
+/// `GET /console`. With the key of a link, it begins a session.
+pub(super) async fn show(
+    State(console): State<Arc<Console>>,
+    Query(query): Query<StartQuery>,
+    headers: HeaderMap,
+    signed_in: Option<SignedIn>,
+) -> Response {
+    if let Some(key) = query.key {
+        return redeem_key(&console, &key).await;
+    }
+    let signed_in = match signed_in {
+        Some(signed_in) => signed_in,
+        None => return sign_in_first(&headers, "/console"),
+    };
+    let now = console.executor.clock().now();
+    let waiting = inbox::visible(&console, &signed_in);
+    let body = html! {
+        h1 { "Overview" }
+        (figures(&console, &signed_in))
+        h2 { "Waits for a decision" }
+        (inbox::list_part(&waiting, now))
+        h2 { "Stop" }
+        (switch(&console, signed_in.view()))
+    };
+    signed_in.view().page("Overview", &body)
+}
+
+/// The figures, which the page refreshes while runs begin and end.
+fn figures(console: &Console, signed_in: &SignedIn) -> Markup {
+    let executor = &console.executor;
+    let (running, queued) = executor.queue_stats();
+    let journal = executor.journal();
+    let condition = match journal.condition() {
+        Condition::Works => "works",
+        Condition::Full => "accepts no writes: its disk is full, or another program holds its file",
+        Condition::Broken(_) => "is broken: see the log",
+    };
+    let mut active = executor.active_runs();
+    active.retain(|run| signed_in.caller.may_read(&run.agent));
+    let figure =
+        |name: &str, value: String| html! { div.figure { span.value { (value) } span.name { (name) } } };
+    html! {
+        section #figures hx-get="/console" hx-trigger="sse:runs" hx-select="#figures" hx-swap="outerHTML" {
+            div.figures {
+                (figure("running", running.to_string()))
+                (figure("queued", queued.to_string()))
+                (figure("receipts", journal.head().number.to_string()))
+                (figure("reports not delivered", journal.undelivered_count().to_string()))
+                (figure("MB journal", (journal.bytes() >> 20).to_string()))
+                (figure("MB in use", (memory::used_bytes() >> 20).to_string()))
+            }
+            p { "The journal " (condition) "." }
+            @if !active.is_empty() {
+                table {
+                    thead { tr { th { "Run" } th { "Agent" } th { "Tool" } } }
+                    tbody {
+                        @for run in active.iter().take(MAX_LISTED) {
+                            tr { td { (intent_link(run.intent)) } td { (line(run.agent.as_str())) } td { (run.tool) } }
+                        }
+                    }
+                }
+                @if active.len() > MAX_LISTED { p { "and " (active.len() - MAX_LISTED) " more" } }
+            }
+        }
+    }
+}
+
+fn switch(console: &Console, view: View<'_>) -> Markup {
+    let stops = console.executor.stops();
+    let may_stop = view.caller.switch_name().is_some();
+    html! {
+        @if stops.is_empty() { p { "Nothing is stopped." } }
+        @for stop in &stops { (stop_row(stop, view, may_stop)) }
+        @if may_stop {
+            form method="post" action="/console/stop" {
+                (view.token_field())
+                p { "This aborts what runs, withdraws what waits, and refuses new calls, until it is resumed." }
+                p {
+                    label for="target" { "What" } " "
+                    select #target name="target" {
+                        option value="agent" { "one agent" }
+                        option value="tool" { "one tool" }
+                        option value="everything" { "everything" }
+                    }
+                    " " label for="name" { "Name of the agent or tool" } " "
+                    input #name name="name" list="names";
+                }
+                datalist #names {
+                    @for tool in console.executor.tools().iter() { option value=(tool.name) {} }
+                }
+                p { label for="stop-reason" { "Reason, which every refused agent is told" } }
+                p { input #stop-reason name="reason" required maxlength=(StopReason::MAX_CHARS); }
+                p { button.danger type="submit" { "Stop" } }
+            }
+        } @else {
+            p { "Stopping takes the role operator." }
+        }
+    }
+}
+
+fn stop_row(stop: &Stop, view: View<'_>, may_resume: bool) -> Markup {
+    let Stop { target, reason, by, since } = stop;
+    let (kind, name) = match target {
+        StopTarget::Agent(agent) => ("agent", agent.as_str()),
+        StopTarget::Tool(tool) => ("tool", tool.as_str()),
+        StopTarget::Everything => ("everything", ""),
+    };
+    html! {
+        form.stopped method="post" action="/console/resume" {
+            (view.token_field())
+            input type="hidden" name="target" value=(kind);
+            input type="hidden" name="name" value=(name);
+            p role="status" {
+                strong { "Stopped: " (line(&target.to_string())) } ", by " (line(by)) " since " (at(*since)) ": " (line(reason.as_str()))
+            }
+            @if may_resume { p { button type="submit" { "Resume " (line(&target.to_string())) } } }
+        }
+    }
+}
+
+/// The target of a posted form; a sentence for the person if there is none.
+fn target(form: &super::form::Form) -> Result<StopTarget, String> {
+    let name = form.get("name").unwrap_or_default().trim();
+    let error = |error: a2g_types::ident::IdentError| error.to_string();
+    match form.get("target") {
+        Some("agent") => AgentDid::parse(name).map(StopTarget::Agent).map_err(error),
+        Some("tool") => ToolName::parse(name).map(StopTarget::Tool).map_err(error),
+        Some("everything") => Ok(StopTarget::Everything),
+        Some(_) | None => Err("the form names nothing to stop".to_owned()),
+    }
+}
+
+fn refuse_form(error: &str) -> Response {
+    super::page::problem(
+        axum::http::StatusCode::BAD_REQUEST,
+        "Nothing was changed",
+        &format!("{}.", line(error)),
+    )
+}
+
+/// `POST /console/stop`.
+pub(super) async fn stop(State(console): State<Arc<Console>>, Post { signed_in, form }: Post) -> Response {
+    let Some(by) = signed_in.caller.switch_name() else { return forbidden("operator") };
+    let reason = StopReason::parse(form.get("reason").unwrap_or_default());
+    let (target, reason) = match (target(&form), reason) {
+        (Ok(target), Ok(reason)) => (target, reason),
+        (Err(error), _) => return refuse_form(&error),
+        (_, Err(error)) => return refuse_form(&error.to_string()),
+    };
+    match console.executor.stop(target, reason, by).await {
+        Ok(_stopped) => Redirect::to("/console").into_response(),
+        Err(fault) => fault_page(&fault),
+    }
+}
+
+/// `POST /console/resume`.
+pub(super) async fn resume(State(console): State<Arc<Console>>, Post { signed_in, form }: Post) -> Response {
+    let Some(by) = signed_in.caller.switch_name() else { return forbidden("operator") };
+    let target = match target(&form) {
+        Ok(target) => target,
+        Err(error) => return refuse_form(&error),
+    };
+    match console.executor.resume(&target, by).await {
+        Ok(_was_stopped) => Redirect::to("/console").into_response(),
+        Err(fault) => fault_page(&fault),
+    }
+}

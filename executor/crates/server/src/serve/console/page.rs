@@ -1,0 +1,240 @@
+//! The frame of every page, and the parts that pages share.
+
+use a2g_govern::{Caller, Role};
+use a2g_types::failure_message::describe_failure;
+use a2g_types::fault::{Fault, RECEIPT_PENDING};
+use a2g_types::ident::IntentId;
+use a2g_types::limit::Layer;
+use a2g_types::visible_text::{escape_invisible, escape_invisible_lines};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Maximum length of a text of a tool or an agent in one line, in characters.
+const MAX_LINE_CHARS: usize = 300;
+/// Length from which a block of text is folded, in bytes.
+const FOLD_BYTES: usize = 800;
+
+/// The caller for whom a page is rendered.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) form_token: &'a str,
+}
+
+impl View<'_> {
+    /// The token that every form of the session has to send.
+    pub(super) fn token_field(&self) -> Markup {
+        html! { input type="hidden" name="form_token" value=(self.form_token); }
+    }
+
+    /// A whole page.
+    pub(super) fn page(&self, title: &str, body: &Markup) -> Response {
+        document(title, Some(self), body).into_response()
+    }
+}
+
+const TABS: [(&str, &str); 5] = [
+    ("/console", "Overview"),
+    ("/console/inbox", "Inbox"),
+    ("/console/runs", "Runs"),
+    ("/console/usage", "Usage"),
+    ("/console/tools", "Tools"),
+];
+
+/// An HTML document.
+pub(super) fn document(title: &str, view: Option<&View<'_>>, body: &Markup) -> Html {
+    let version = env!("CARGO_PKG_VERSION");
+    // htmx may neither evaluate text nor add a style, which the content policy would refuse, nor keep pages in the
+    // browser's storage.
+    let config = r#"{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,"historyCacheSize":0,"selfRequestsOnly":true}"#;
+    Html(html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="htmx-config" content=(config);
+                title { (title) " · A2G executor" }
+                link rel="icon" href={ "/console/assets/icon.svg?v=" (version) };
+                link rel="stylesheet" href={ "/console/assets/console.css?v=" (version) };
+                @if view.is_some() {
+                    script defer src={ "/console/assets/htmx.min.js?v=" (version) } {}
+                    script defer src={ "/console/assets/sse.min.js?v=" (version) } {}
+                    script defer src={ "/console/assets/console.js?v=" (version) } {}
+                }
+            }
+            body hx-ext=[view.map(|_| "sse")] sse-connect=[view.map(|_| "/console/events")] {
+                a.skip href="#main" { "Skip to the content" }
+                header {
+                    span.brand { "A2G executor" }
+                    @if let Some(view) = view {
+                        nav aria-label="Pages" {
+                            @for (path, name) in TABS {
+                                a href=(path) aria-current=[(name == title).then_some("page")] { (name) }
+                            }
+                        }
+                        form.session method="post" action="/console/sign-out" {
+                            (view.token_field())
+                            span { (line(view.caller.name())) " (" (roles(view.caller)) ")" }
+                            button type="submit" { "Sign out" }
+                        }
+                    }
+                }
+                main #main { (body) }
+            }
+        }
+    })
+}
+
+fn roles(caller: &Caller) -> String {
+    caller.roles().map(Role::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// An HTML answer.
+pub(super) struct Html(Markup);
+
+impl axum::response::IntoResponse for Html {
+    fn into_response(self) -> Response {
+        let PreEscaped(text) = self.0;
+        ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], text).into_response()
+    }
+}
+
+/// A page that says what is wrong, and what happened: usually nothing.
+pub(super) fn problem(status: StatusCode, title: &str, text: &str) -> Response {
+    let body = html! {
+        h1 { (title) }
+        p.error role="alert" { (text) }
+        p { a href="/console" { "Back to the overview" } }
+    };
+    (status, document(title, None, &body)).into_response()
+}
+
+/// The page of a fault.
+pub(super) fn fault_page(fault: &Fault) -> Response {
+    let status = match fault {
+        Fault::Busy { .. } | Fault::ReceiptPending { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        Fault::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        Fault::Parse(_)
+        | Fault::InvalidRequest(_)
+        | Fault::MethodNotFound(_)
+        | Fault::InvalidParams { .. }
+        | Fault::ToolUnavailable { .. }
+        | Fault::Refused { .. }
+        | Fault::RegistrationFailed(_)
+        | Fault::SessionExpired(_)
+        | Fault::Failed(_)
+        | Fault::LimitReached(..) => StatusCode::CONFLICT,
+    };
+    problem(status, "This was not done", &fault_text(fault))
+}
+
+/// The sentence of a fault.
+pub(super) fn fault_text(fault: &Fault) -> String {
+    let text = match fault {
+        Fault::Parse(message)
+        | Fault::InvalidRequest(message)
+        | Fault::MethodNotFound(message)
+        | Fault::RegistrationFailed(message)
+        | Fault::SessionExpired(message)
+        | Fault::InvalidParams { message, .. }
+        | Fault::ToolUnavailable { message, .. }
+        | Fault::Refused { message, .. }
+        | Fault::Busy { message, .. } => message,
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => &describe_failure(&receipt.outcome),
+        Fault::ReceiptPending { .. } => RECEIPT_PENDING,
+        Fault::Internal(detail) => {
+            tracing::error!(detail, "internal error");
+            "internal error of the executor: see its log"
+        }
+    };
+    escape_invisible(text, 2_000)
+}
+
+/// The answer for a caller whose roles do not include a page or an action.
+pub(super) fn forbidden(roles: &str) -> Response {
+    let text =
+        format!("This is for callers with the role {roles}: see `a2g-executor caller`. Nothing was changed.");
+    problem(StatusCode::FORBIDDEN, "Your roles do not include this", &text)
+}
+
+/// The answer for an intent or a tool that does not exist, or that the caller may not see.
+pub(super) fn not_found(what: &str) -> Response {
+    let text = format!("There is no such {what}, or it is not yours to see.");
+    problem(StatusCode::NOT_FOUND, "Not found", &text)
+}
+
+/// A text of a tool or an agent in one line: everything invisible is shown as an escape.
+pub(super) fn line(text: &str) -> String {
+    escape_invisible(text, MAX_LINE_CHARS)
+}
+
+/// A block of text of a tool or an agent, folded if it is long.
+pub(super) fn block(text: &str) -> Markup {
+    let shown = escape_invisible_lines(text);
+    html! {
+        @if text.len() > FOLD_BYTES {
+            details {
+                summary { (first_line(&shown)) " … (" (text.len()) " bytes)" }
+                pre tabindex="0" { (shown) }
+            }
+        } @else {
+            pre tabindex="0" { (shown) }
+        }
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(60).collect()
+}
+
+/// A time, in UTC.
+pub(super) fn at(time: OffsetDateTime) -> Markup {
+    let exact = time.truncate_to_second().format(&Rfc3339).unwrap_or_default();
+    let shown = exact.replace('T', " ").replace('Z', " UTC");
+    html! { time datetime=(exact) { (shown) } }
+}
+
+/// The remaining time, which a script counts down.
+pub(super) fn countdown(until: OffsetDateTime, now: OffsetDateTime) -> Markup {
+    let exact = until.format(&Rfc3339).unwrap_or_default();
+    html! { time data-until=(exact) datetime=(exact) { (duration((until - now).whole_seconds())) } }
+}
+
+fn duration(seconds: i64) -> String {
+    match seconds {
+        ..=0 => "expired".to_owned(),
+        1..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+/// A link to the page of an intent.
+pub(super) fn intent_link(intent: IntentId) -> Markup {
+    let text = intent.to_string();
+    let short: String = text.chars().take(8).collect();
+    html! { a.id href={ "/console/runs/" (text) } title=(text) { (short) } }
+}
+
+/// The layer that set a limit.
+pub(super) fn set_by(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Verdict => "the governor's verdict",
+        Layer::Operator => "the operator",
+        Layer::Condition => "a condition of the verdict",
+        Layer::StandingPolicy => "the agent's standing policy",
+        Layer::Tool => "the tool's declaration",
+        Layer::Executor => "the executor's ceilings",
+        Layer::Caller => "the caller",
+    }
+}
+
+/// The status of a run, with a class for its colour.
+pub(super) fn status(status: &str) -> Markup {
+    html! { span.status data-status=(status) { (status) } }
+}

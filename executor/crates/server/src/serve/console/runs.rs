@@ -1,0 +1,469 @@
+//! The history of runs and refusals, and the page of one run.
+
+use super::Console;
+use super::page::{
+    View, at, block, fault_page, forbidden, intent_link, line, not_found, problem, set_by, status,
+};
+use super::session::{Post, SignedIn};
+use a2g_core::run::IntentState;
+use a2g_govern::{Caller, Role};
+use a2g_journal::{RecordedReceipt, RefusalPage, RefusalSearch, RunPage, RunRecord, RunSearch, RunSummary};
+use a2g_types::call::ParentRun;
+use a2g_types::failure_message::describe;
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::outcome::{Artifact, NestedCall, Receipt, RunOutput, Status, Usage};
+use a2g_types::quantity::BYTES_PER_MB;
+use a2g_types::visible_text::escape_invisible_lines;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Redirect, Response};
+use maud::{Markup, html};
+use std::sync::Arc;
+use strum::VariantArray as _;
+
+/// Number of rows of one page.
+const PAGE_ROWS: usize = 50;
+/// Maximum size of an artifact that is shown as text, in bytes.
+const MAX_SHOWN_BYTES: usize = 64 << 10;
+
+/// `true` if the caller may read the intents of an agent that is named in the journal.
+pub(super) fn may_read(signed_in: &SignedIn, agent: &str) -> bool {
+    may_read_as(&signed_in.caller, agent)
+}
+
+fn may_read_as(caller: &Caller, agent: &str) -> bool {
+    AgentDid::parse(agent).is_ok_and(|agent| caller.may_read(&agent))
+}
+
+/// The fields of the search. An empty field does not restrict it.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct Search {
+    agent: String,
+    tool: String,
+    status: String,
+    text: String,
+    before: Option<u64>,
+}
+
+impl Search {
+    fn to_runs(&self) -> Result<RunSearch, String> {
+        let tool = (!self.tool.is_empty()).then(|| ToolName::parse(&self.tool)).transpose();
+        let agent = (!self.agent.is_empty()).then(|| AgentDid::parse(&self.agent)).transpose();
+        let status = Status::VARIANTS.iter().find(|status| status.as_str() == self.status);
+        Ok(RunSearch {
+            agent: agent.map_err(|error| error.to_string())?,
+            tool: tool.map_err(|error| error.to_string())?,
+            status: status.copied(),
+            text: (!self.text.is_empty()).then(|| self.text.clone()),
+            ..RunSearch::default()
+        })
+    }
+
+    /// The query of the next page.
+    fn next(&self, before: u64) -> String {
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        let fields =
+            [("agent", &self.agent), ("tool", &self.tool), ("status", &self.status), ("text", &self.text)];
+        for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
+            query.append_pair(name, value);
+        }
+        query.append_pair("before", &before.to_string()).finish()
+    }
+}
+
+/// `GET /console/runs`.
+pub(super) async fn list(
+    State(console): State<Arc<Console>>,
+    signed_in: SignedIn,
+    Query(search): Query<Search>,
+) -> Response {
+    let runs = match search.to_runs() {
+        Ok(runs) => runs,
+        Err(error) => return problem(StatusCode::BAD_REQUEST, "This cannot be searched", &line(&error)),
+    };
+    let caller = Arc::clone(&signed_in.caller);
+    let filter = move |agent: &str| may_read_as(&caller, agent);
+    match console.executor.search_runs(runs, filter, search.before, PAGE_ROWS).await {
+        Ok(page) => signed_in.view().page("Runs", &list_body(&search, &page)),
+        Err(fault) => fault_page(&fault),
+    }
+}
+
+fn list_body(search: &Search, page: &RunPage) -> Markup {
+    let RunPage { runs, next, searched_until, is_complete } = page;
+    // A later page would move under the reader.
+    let trigger = search.before.is_none().then_some("sse:runs");
+    let here = format!("/console/runs?{}", search.next(u64::MAX >> 1));
+    let here = here.rsplit_once("before=").map_or("", |(query, _)| query);
+    html! {
+        h1 { "Runs" }
+        form.search method="get" action="/console/runs" role="search" {
+            p { label for="agent" { "Agent" } input #agent name="agent" value=(search.agent); }
+            p { label for="tool" { "Tool" } input #tool name="tool" value=(search.tool); }
+            p { label for="status" { "Status" }
+                select #status name="status" {
+                    option value="" { "any" }
+                    @for known in Status::VARIANTS {
+                        option value=(known.as_str()) selected[known.as_str() == search.status] { (known.as_str()) }
+                    }
+                }
+            }
+            p { label for="text" { "Text" } input #text name="text" value=(search.text) placeholder="path, host, intent, error"; }
+            p { button type="submit" { "Search" } " " a href="/console/refused" { "Refused calls" } }
+        }
+        section #runs hx-get=(here) hx-trigger=[trigger] hx-select="#runs" hx-swap="outerHTML" {
+            @if runs.is_empty() { p { "No runs" @if let Some(until) = searched_until { " back to " (at(*until)) } "." } }
+            @else { (table(runs)) }
+            @if let Some(next) = next {
+                p { a href={ "/console/runs?" (search.next(*next)) } {
+                    @if *is_complete { "Older runs" } @else { "Search further back" }
+                } @if let (false, Some(until)) = (is_complete, searched_until) { ": searched back to " (at(*until)) } }
+            }
+        }
+    }
+}
+
+fn table(runs: &[RunSummary]) -> Markup {
+    html! {
+        table {
+            thead { tr { th { "Ended" } th { "Run" } th { "Agent" } th { "Tool" } th { "Status" } th { "Time" } th { "Report" } } }
+            tbody {
+                @for run in runs {
+                    tr {
+                        td { (at(run.ended)) }
+                        td { (intent_link(run.intent)) @if run.is_nested() { " (nested)" } @if run.calls > 0 { " (" (run.calls) " calls)" } }
+                        td { (line(&run.agent)) }
+                        td { (line(&run.tool)) }
+                        td { (status(&run.status)) @if let Some(by) = &run.approved_by { " approved by " (line(by)) } }
+                        td.number { (milliseconds(run.wall)) }
+                        td { @if run.delivered { "delivered" } @else { "waits" } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn milliseconds(duration: std::time::Duration) -> String {
+    format!("{:.1} ms", duration.as_secs_f64() * 1000.0)
+}
+
+/// `GET /console/refused`.
+pub(super) async fn refused(
+    State(console): State<Arc<Console>>,
+    signed_in: SignedIn,
+    Query(search): Query<Search>,
+) -> Response {
+    let refusals = RefusalSearch {
+        text: (!search.text.is_empty()).then(|| search.text.clone()),
+        ..RefusalSearch::default()
+    };
+    let caller = Arc::clone(&signed_in.caller);
+    let filter = move |agent: &str| may_read_as(&caller, agent);
+    let page = console.executor.search_refusals(refusals, filter, search.before, PAGE_ROWS).await;
+    let RefusalPage { refusals, next, .. } = match page {
+        Ok(page) => page,
+        Err(fault) => return fault_page(&fault),
+    };
+    let body = html! {
+        h1 { "Refused calls" }
+        form.search method="get" action="/console/refused" role="search" {
+            p { label for="text" { "Text" } input #text name="text" value=(search.text); }
+            p { button type="submit" { "Search" } " " a href="/console/runs" { "Runs" } }
+        }
+        @if refusals.is_empty() { p { "No refused calls." } } @else {
+            table {
+                thead { tr { th { "When" } th { "Intent" } th { "Agent" } th { "Tool" } th { "Refused by" } th { "Why, and what to change" } } }
+                tbody {
+                    @for row in &refusals {
+                        @let refusal = &row.refusal;
+                        tr {
+                            td { (at(refusal.at)) } td { (intent_link(refusal.intent)) }
+                            td { (line(&refusal.agent)) } td { (line(&refusal.tool)) }
+                            td { code { (line(&refusal.blocked_by)) } } td { (line(&refusal.message)) }
+                        }
+                    }
+                }
+            }
+        }
+        @if let Some(next) = next { p { a href={ "/console/refused?" (search.next(next)) } { "Older" } } }
+    };
+    signed_in.view().page("Refused calls", &body)
+}
+
+/// `GET /console/runs/{intent}`.
+pub(super) async fn show(
+    State(console): State<Arc<Console>>,
+    signed_in: SignedIn,
+    Path(intent): Path<String>,
+) -> Response {
+    let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
+    let state = match console.executor.status(intent).await {
+        Ok(state) => state,
+        Err(fault) => return fault_page(&fault),
+    };
+    let record = match console.executor.run_record(intent).await {
+        Ok(record) => record,
+        Err(fault) => return fault_page(&fault),
+    };
+    let agent = state.as_ref().map(|(agent, _)| agent.to_string());
+    let agent = agent.or_else(|| record.as_ref().map(|record| record.agent.clone()));
+    let Some(agent) = agent.filter(|agent| may_read(&signed_in, agent)) else { return not_found("run") };
+    let calls = console.executor.nested_calls(intent);
+    let state = state.map(|(_, state)| state);
+    let body = run_body(signed_in.view(), intent, &agent, state.as_ref(), record.as_ref(), &calls);
+    signed_in.view().page("Run", &body)
+}
+
+fn run_body(
+    view: View<'_>,
+    intent: IntentId,
+    agent: &str,
+    state: Option<&IntentState>,
+    record: Option<&RunRecord>,
+    calls: &[NestedCall],
+) -> Markup {
+    let receipt = record.and_then(|record| record.receipt.as_ref());
+    let (name, is_open) = match state {
+        Some(IntentState::Escalated) => ("WAITS FOR A PERSON", true),
+        Some(IntentState::Queued) => ("QUEUED", true),
+        Some(IntentState::Running) => ("RUNNING", true),
+        Some(IntentState::Finished(receipt)) => {
+            (receipt.as_ref().map_or("FINISHED", |receipt| receipt.outcome.end.status().as_str()), false)
+        }
+        None => ("DID NOT RUN", false),
+    };
+    let path = format!("/console/runs/{intent}");
+    html! {
+        h1 { "Run " code { (intent.to_string()) } }
+        section #run hx-get=(path) hx-trigger=[is_open.then_some("sse:runs, sse:inbox")] hx-select="#run" hx-swap="outerHTML" {
+            dl.facts {
+                dt { "Status" } dd { (status(name)) }
+                dt { "Agent" } dd { (line(agent)) }
+                @if let Some(record) = record { dt { "Tool" } dd { a href={ "/console/tools/" (line(&record.tool)) } { (line(&record.tool)) } } }
+                @if let Some(parent) = receipt.and_then(|receipt| receipt.receipt.parent.as_ref()) { dt { "Called by" } dd { (parent_line(parent)) } }
+            }
+            @if matches!(state, Some(IntentState::Escalated)) {
+                p { a href={ "/console/decide/" (intent.to_string()) } { "Decide on it" } }
+            }
+            @if let Some(receipt) = receipt { (outcome(&path, &receipt.receipt)) }
+            @else if !calls.is_empty() { h2 { "Calls so far" } (nested(calls)) }
+            @if let Some(record) = record { (timeline(record)) }
+            @if let Some(receipt) = receipt { (proof(intent, receipt)) }
+        }
+        @if is_open {
+            form method="post" action={ (path) "/stop" } {
+                (view.token_field())
+                p { button.danger type="submit" { "Stop this run" } }
+            }
+        }
+    }
+}
+
+fn parent_line(parent: &ParentRun) -> Markup {
+    html! { "call " (parent.ordinal) " of " (parent.tool) " " (intent_link(parent.intent)) }
+}
+
+fn outcome(path: &str, receipt: &Receipt) -> Markup {
+    let outcome = &receipt.outcome;
+    let RunOutput { logs, progress: _, artifacts, truncated } = &outcome.output;
+    html! {
+        @if let Some(failure) = describe(outcome) { p.error { (line(&failure)) } }
+        @if let Some(result) = outcome.end.result() { h2 { "Result" } (block(result.as_str())) }
+        h2 { "Limits" }
+        (limits(receipt))
+        @if !outcome.usage.denied.is_empty() { h2 { "Denied" } (denials(&outcome.usage)) }
+        @if let Some(calls) = &receipt.calls {
+            @if !calls.calls.is_empty() { h2 { "Calls (" (calls.count) " of at most " (calls.max_calls.value) ")" } (nested(&calls.calls)) }
+        }
+        @if !logs.is_empty() {
+            h2 { "Log" }
+            pre tabindex="0" { @for log in logs { (log.level.as_str()) " " (escape_invisible_lines(&log.message)) "\n" } }
+        }
+        @if !artifacts.is_empty() { h2 { "Artifacts" } @for (index, artifact) in artifacts.iter().enumerate() { (artifact_part(path, index, artifact)) } }
+        @if *truncated { p { "Output was dropped at the output limit." } }
+    }
+}
+
+/// One row for each limit: a bar of the used part of what was granted.
+fn limits(receipt: &Receipt) -> Markup {
+    let (usage, metrics) = (&receipt.outcome.usage, &receipt.outcome.metrics);
+    let row = |name: &str, used: f64, granted: f64, unit: &str, by: &'static str| {
+        html! { tr {
+            th scope="row" { (name) }
+            td { meter min="0" max=(granted) value=(used.min(granted)) aria-label={ (name) " used" } {} }
+            td.number { (format!("{used:.1}")) " of " (granted) " " (unit) }
+            td { (by) }
+        } }
+    };
+    #[allow(clippy::cast_precision_loss, reason = "the figures are shown with one decimal")]
+    let mb = |bytes: u64| bytes as f64 / BYTES_PER_MB as f64;
+    html! {
+        table.limits {
+            thead { tr { th { "Limit" } th { "Used" } th { "Used of granted" } th { "Set by" } } }
+            tbody {
+                (row("Memory", mb(metrics.peak_memory_bytes), mb(usage.memory.value.bytes()), "MB", set_by(usage.memory.layer)))
+                (row("CPU", metrics.cpu_percent(), usage.cpu.value.get().into(), "% of a core", set_by(usage.cpu.layer)))
+                (row("Time", metrics.wall.as_secs_f64(), usage.timeout.value.duration().as_secs_f64(), "s", set_by(usage.timeout.layer)))
+                (row("Output", mb(metrics.output_bytes), mb(usage.output.value.bytes()), "MB", set_by(usage.output.layer)))
+            }
+        }
+        dl.facts {
+            dt { "Files" }
+            dd {
+                @if usage.filesystem.is_empty() { "none" @if let Some(layer) = usage.filesystem_emptied_by { ", by " (set_by(layer)) } }
+                @for area in &usage.filesystem { p { code { (line(&area.pattern)) } " " (area.access.value.as_str()) ", set by " (set_by(area.set_by)) } }
+                @for blocked in &usage.blocked { p { "except " code { (line(&blocked.value)) } ", set by " (set_by(blocked.layer)) } }
+            }
+            dt { "Network" }
+            dd {
+                @if usage.network.value { "granted" } @else { "off" } ", set by " (set_by(usage.network.layer))
+                @for contact in usage.network_used.iter().flat_map(|used| &used.contacted) {
+                    p { code { (line(&contact.authority)) } ": " (contact.requests) " requests, " (contact.sent_bytes) " bytes sent, " (contact.received_bytes) " received" }
+                }
+            }
+        }
+    }
+}
+
+fn denials(usage: &Usage) -> Markup {
+    html! {
+        table {
+            thead { tr { th { "What" } th { "Why" } th { "Times" } } }
+            tbody {
+                @for denial in &usage.denied { tr { td { code { (line(&denial.what)) } } td { code { (denial.reason.as_str()) } } td.number { (denial.count) } } }
+            }
+        }
+        @if usage.denied_truncated { p { "There were more." } }
+    }
+}
+
+fn nested(calls: &[NestedCall]) -> Markup {
+    html! {
+        ol.calls {
+            @for call in calls {
+                li value=(call.ordinal) {
+                    (line(&call.tool)) " " (call.decision.map_or("-", |decision| decision.as_str())) " "
+                    (status(call.end.as_str())) " in " (milliseconds(call.duration)) " " (intent_link(call.intent))
+                }
+            }
+        }
+    }
+}
+
+fn artifact_part(path: &str, index: usize, artifact: &Artifact) -> Markup {
+    let Artifact { name, mime, content } = artifact;
+    let link = format!("{path}/artifacts/{index}");
+    let text = std::str::from_utf8(content).ok().filter(|text| text.len() <= MAX_SHOWN_BYTES);
+    html! {
+        p { a href=(link) download { (line(name)) } " (" (line(mime)) ", " (content.len()) " bytes)" }
+        @if image_type(content).is_some() { p { img src={ (link) "?image=true" } alt={ "Artifact " (line(name)) }; } }
+        @else if let Some(text) = text { (block(text)) }
+    }
+}
+
+/// The media type of an image that every browser renders without running anything, from its first bytes. What the tool
+/// says about an artifact counts for nothing.
+fn image_type(content: &[u8]) -> Option<&'static str> {
+    match content {
+        [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, ..] => Some("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some("image/gif"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+        _ => None,
+    }
+}
+
+fn timeline(record: &RunRecord) -> Markup {
+    html! {
+        h2 { "Timeline" }
+        @if let Some(verdict) = &record.verdict {
+            p { "Verdict " strong { (verdict.decision.as_str()) }
+                @if let Some(reason) = &verdict.reason { ": " (line(reason)) }
+                @for condition in &verdict.conditions { " · " code { (line(condition)) } }
+            }
+        }
+        ol.timeline {
+            @for event in &record.events {
+                li { (at(event.at)) " " strong { (event.kind) } @if let Some(by) = &event.by { " by " (line(by)) } " (record " (event.record) ")" }
+            }
+        }
+    }
+}
+
+fn proof(intent: IntentId, recorded: &RecordedReceipt) -> Markup {
+    let hex = |hash: &a2g_journal::chain::Hash| a2g_journal::chain::to_hex(hash);
+    html! {
+        h2 { "Proof" }
+        dl.facts {
+            dt { "Receipt" } dd { (recorded.number) ", in record " (recorded.record) }
+            dt { "Hash" } dd { code.hash { (hex(&recorded.hash)) } }
+            @if let Some(previous) = &recorded.previous_hash { dt { "Hash of the record before" } dd { code.hash { (hex(previous)) } } }
+            dt { "Report" } dd { @if recorded.delivered { "delivered to the governor" } @else { "waits for the governor" } }
+        }
+        p { "Verify the chain, and read this receipt in it, without the server:" }
+        pre tabindex="0" { code { "a2g-executor journal verify && a2g-executor journal show " (intent.to_string()) } }
+    }
+}
+
+/// `POST /console/runs/{intent}/stop`.
+pub(super) async fn stop(
+    State(console): State<Arc<Console>>,
+    Path(intent): Path<String>,
+    Post { signed_in, form: _ }: Post,
+) -> Response {
+    let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
+    let caller = &signed_in.caller;
+    let may_cancel_all = caller.is_any_of(&[Role::Governor, Role::Operator]);
+    let may_cancel = |agent: &AgentDid| may_cancel_all || caller.may_act_as(agent);
+    match console.executor.cancel(intent, &may_cancel, caller.name()).await {
+        Ok(true) => Redirect::to(&format!("/console/runs/{intent}")).into_response(),
+        Ok(false) if !may_cancel_all && !caller.is_any_of(&[Role::Agent]) => forbidden("operator"),
+        Ok(false) => problem(
+            StatusCode::CONFLICT,
+            "There was nothing to stop",
+            "The run has ended, or it is not yours to stop.",
+        ),
+        Err(fault) => fault_page(&fault),
+    }
+}
+
+#[derive(Default, serde::Deserialize)]
+pub(super) struct ArtifactQuery {
+    #[serde(default)]
+    image: bool,
+}
+
+/// `GET /console/runs/{intent}/artifacts/{index}`: a download, or an image for the page.
+pub(super) async fn artifact(
+    State(console): State<Arc<Console>>,
+    signed_in: SignedIn,
+    Path((intent, index)): Path<(String, usize)>,
+    Query(query): Query<ArtifactQuery>,
+) -> Response {
+    let Ok(intent) = IntentId::parse(&intent) else { return not_found("artifact") };
+    let record = match console.executor.run_record(intent).await {
+        Ok(record) => record.filter(|record| may_read(&signed_in, &record.agent)),
+        Err(fault) => return fault_page(&fault),
+    };
+    let receipt = record.and_then(|record| record.receipt);
+    let artifacts = receipt.map(|receipt| receipt.receipt.outcome.output.artifacts).unwrap_or_default();
+    let Some(artifact) = artifacts.into_iter().nth(index) else { return not_found("artifact") };
+    let image = image_type(&artifact.content).filter(|_| query.image);
+    let mut response = artifact.content.into_response();
+    let headers = response.headers_mut();
+    let mime = HeaderValue::from_static(image.unwrap_or("application/octet-stream"));
+    headers.insert(header::CONTENT_TYPE, mime);
+    // Even if a browser opens it as a page, it may do nothing.
+    let confined = HeaderValue::from_static("sandbox; default-src 'none'; frame-ancestors 'none'");
+    headers.insert(header::CONTENT_SECURITY_POLICY, confined);
+    if image.is_none() {
+        // The name that the tool gave is not used: it could end in `.html`.
+        let name = format!("attachment; filename=\"artifact-{index}.bin\"");
+        if let Ok(name) = HeaderValue::from_str(&name) {
+            headers.insert(header::CONTENT_DISPOSITION, name);
+        }
+    }
+    response
+}

@@ -1,0 +1,115 @@
+//! `console`: the link to the console of a running executor.
+//!
+//! A server without a list of callers writes a link with a key to a file beside its journal, which only its own user can
+//! read. The key is used up by the first browser that opens it, and the server then writes the next one.
+
+use super::arguments::Console;
+use super::output::{note, print};
+use super::setup::config;
+use a2g_core::run::Executor;
+use a2g_server::config::Config;
+use a2g_server::serve::console::{ConsolePort, LocalKey};
+use a2g_server::serve::{CallerDirectory, ListenAddress, ProtocolRouter};
+use anyhow::Context as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+
+/// The file with the link, beside the journal.
+fn link_file(journal: &Path) -> PathBuf {
+    let mut path = journal.to_owned().into_os_string();
+    path.push(".console");
+    path.into()
+}
+
+/// `true` if the port serves the console. No browser opens a Unix socket.
+pub(super) fn is_served(config: &Config) -> bool {
+    config.console && matches!(config.listen, ListenAddress::Tcp(_))
+}
+
+/// The key of the person who starts the server; `None` if callers are listed, who sign in instead.
+pub(super) fn local_key(config: &Config, journal: &Path) -> Option<Arc<LocalKey>> {
+    (is_served(config) && config.callers.is_none()).then(|| Arc::new(LocalKey::new(link_file(journal))))
+}
+
+pub(super) fn router(
+    config: &Config,
+    callers: &CallerDirectory,
+    executor: &Arc<Executor>,
+    local_key: Option<&Arc<LocalKey>>,
+) -> ProtocolRouter {
+    let port = ConsolePort {
+        callers: callers.clone(),
+        tls: config.tls.is_some(),
+        local_key: local_key.cloned(),
+        request_timeout: config.connections.request_timeout,
+    };
+    a2g_server::serve::console::router(Arc::clone(executor), port)
+}
+
+/// Writes the first link, and tells the person at the terminal. `url` is that of `/jsonrpc`.
+pub(super) fn announce(config: &Config, url: &str, local_key: Option<&LocalKey>) -> anyhow::Result<()> {
+    if !is_served(config) {
+        return Ok(());
+    }
+    let url = format!("{}/console", url.strip_suffix("/jsonrpc").unwrap_or(url));
+    let link = match local_key {
+        Some(key) => key.publish(url).context("the link to the console cannot be written")?,
+        None => url,
+    };
+    // The log of a service may have other readers than its user, so only a terminal gets the key.
+    if std::io::stderr().is_terminal() {
+        note(format_args!("console: {link}"));
+    }
+    Ok(())
+}
+
+pub(super) fn main(arguments: &Console) -> anyhow::Result<ExitCode> {
+    let config = config(&arguments.setup)?;
+    let file = link_file(&config.journal);
+    let link = match config.callers {
+        Some(_) => {
+            let scheme = if config.tls.is_some() { "https" } else { "http" };
+            format!("{scheme}://{}/console", config.listen)
+        }
+        None => {
+            let link = std::fs::read_to_string(&file).with_context(|| {
+                format!(
+                    "there is no link in `{}`: start `a2g-executor serve` with this configuration first, and run this as the \
+                     same user",
+                    file.display()
+                )
+            })?;
+            link.trim().to_owned()
+        }
+    };
+    print(&link);
+    if !arguments.print && has_graphical_session() {
+        open(&file, &link)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn has_graphical_session() -> bool {
+    ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some())
+}
+
+/// Opens a private file that leads to the link: every user of the machine can read the arguments of a browser.
+fn open(file: &Path, link: &str) -> anyhow::Result<()> {
+    let mut page = file.to_owned().into_os_string();
+    page.push(".html");
+    let page = PathBuf::from(page);
+    let folder = page.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut content = tempfile::NamedTempFile::new_in(folder.unwrap_or_else(|| Path::new(".")))?;
+    write!(content, "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url={link}\">")?;
+    content.persist(&page)?;
+    let page = std::path::absolute(page)?;
+    let mut browser = Command::new("xdg-open");
+    browser.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    match browser.status() {
+        Ok(status) if status.success() => {}
+        Ok(_) | Err(_) => note("no browser could be opened: open the link above"),
+    }
+    Ok(())
+}

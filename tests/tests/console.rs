@@ -1,0 +1,501 @@
+//! The console in a real browser, and what its pages refuse to clients that are none.
+
+use crate::callers::List;
+use crate::harness::*;
+use crate::methods::{ESCALATES, write};
+use serde_json::{Value, json};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+/// A text that would be markup, a script, a reversed line and a terminal command if it were not escaped.
+const HOSTILE: &str =
+    "<script>alert(1)</script><img src=x onerror=alert(2)>\u{202e}\u{1b}[31m\"'--> </pre></title>";
+
+/// The link with which the person who started the executor signs in.
+fn link(executor: &Executor) -> String {
+    let mut file = executor.home().journal().into_os_string();
+    file.push(".console");
+    let link = std::fs::read_to_string(file).expect("the link is written");
+    let path = link.trim().strip_prefix(&base(executor)).expect("it is a link to this executor");
+    path.to_owned()
+}
+
+fn base(executor: &Executor) -> String {
+    format!("http://{}", executor.address())
+}
+
+/// Starts an executor without a list of callers, and signs a browser in; `None` if there is no browser.
+fn sign_in(executor: &Executor) -> Option<Browser> {
+    let mut browser = browser_or_skip(&base(executor))?;
+    browser.goto(&link(executor));
+    browser.wait_for_path("/console");
+    Some(browser)
+}
+
+/// Sends a call that the built-in governor escalates, and returns its intent.
+fn escalate(executor: &Executor, arguments: Value) -> String {
+    let call = intent("write_file", arguments);
+    let answer = executor.rpc("a2g/intent", &call);
+    assert_eq!(result(&answer)["verdict"], "ESCALATE", "{answer}");
+    call["intent_id"].as_str().unwrap().to_owned()
+}
+
+/// Sends one request as raw HTTP. Returns the status, the head and the body.
+fn request(address: SocketAddr, head: &str, body: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let length = body.len();
+    let head = format!("{head}\r\nHost: {address}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_owned(), body.to_owned())
+}
+
+/// A session of a client that is no browser: its cookie, and the token of its forms.
+struct Client {
+    address: SocketAddr,
+    cookie: String,
+    token: String,
+}
+
+impl Client {
+    fn local(executor: &Executor) -> Self {
+        let (status, head, _) = request(executor.address(), &format!("GET {} HTTP/1.1", link(executor)), "");
+        assert_eq!(status, 200, "{head}");
+        Self::new(executor.address(), &head)
+    }
+
+    fn with_token(executor: &Executor, token: &str) -> Self {
+        let post = "POST /console/sign-in HTTP/1.1\r\nContent-Type: application/x-www-form-urlencoded";
+        let (status, head, _) = request(executor.address(), post, &format!("token={token}"));
+        assert_eq!(status, 303, "{head}");
+        Self::new(executor.address(), &head)
+    }
+
+    fn new(address: SocketAddr, head: &str) -> Self {
+        let cookie = head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
+        for attribute in ["HttpOnly", "SameSite=Strict", "Path=/console", "Max-Age=43200"] {
+            assert!(cookie.contains(attribute), "{cookie}");
+        }
+        let cookie = cookie.split(';').next().unwrap().to_owned();
+        let mut client = Self { address, cookie, token: String::new() };
+        let (status, page) = client.get("/console");
+        assert_eq!(status, 200, "{page}");
+        client.token = field(&page, "form_token");
+        client
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        let (status, _, body) =
+            request(self.address, &format!("GET {path} HTTP/1.1\r\nCookie: {}", self.cookie), "");
+        (status, body)
+    }
+
+    fn post(&self, path: &str, fields: &[(&str, &str)], headers: &str) -> (u16, String) {
+        let fields = fields.iter().map(|(name, value)| format!("{name}={}", percent(value)));
+        let body = fields.collect::<Vec<_>>().join("&");
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nCookie: {}\r\nContent-Type: application/x-www-form-urlencoded{headers}",
+            self.cookie
+        );
+        let (status, _, answer) = request(self.address, &head, &body);
+        (status, answer)
+    }
+}
+
+fn percent(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02x}")).collect()
+}
+
+/// The value of the first hidden field with this name.
+fn field(page: &str, name: &str) -> String {
+    let marker = format!("name=\"{name}\" value=\"");
+    page.split_once(&marker).expect("the field").1.split('"').next().unwrap().to_owned()
+}
+
+/// The fields of the decision page as it is shown.
+fn shown(page: &str) -> Vec<(String, String)> {
+    let number = |name: &str| {
+        let input = page.split_once(&format!("id=\"{name}\"")).expect("the limit").1;
+        let input = input.split_once('>').unwrap().0;
+        (name.to_owned(), input.split_once("value=\"").unwrap().1.split('"').next().unwrap().to_owned())
+    };
+    let mut fields = ["memory", "cpu", "timeout"].map(number).to_vec();
+    fields.push(("basis".to_owned(), field(page, "basis")));
+    for scope in page.split("name=\"scope\" value=\"").skip(1) {
+        fields.push(("scope".to_owned(), scope.split('"').next().unwrap().to_owned()));
+    }
+    fields
+}
+
+#[test]
+fn a_person_narrows_approves_and_proves_a_call() {
+    let executor = Executor::start(Options::new());
+    let Some(mut browser) = sign_in(&executor) else { return };
+    browser.wait_for_text("Nothing waits for a decision.");
+    let id = escalate(&executor, write("approved", ESCALATES));
+    // The page is told by an event.
+    browser.wait_for_text("private_key");
+    browser.click("link", &format!("Decide on {}", &id[..8]));
+    browser.wait_for_path(&format!("/console/decide/{id}"));
+    browser.wait_for_text("PRIVATE KEY");
+    browser.fill("spinbutton", "Memory", "16");
+    browser.click("button", "Approve what is shown");
+    // What the person changed is shown before it counts.
+    browser.wait_for_text("Nothing is decided yet");
+    assert_eq!(executor.file("approved"), None);
+    browser.click("button", "Approve what is shown");
+    browser.wait_for_path(&format!("/console/runs/{id}"));
+    browser.wait_for_text("SUCCESS");
+    browser.wait_for_text("the person at the console");
+    assert_eq!(executor.file("approved").as_deref(), Some(ESCALATES));
+    let status = executor.rpc("a2g/status", &json!({ "intent_id": id }));
+    let memory = &result(&status)["report"]["usage"]["limits"]["max_memory_mb"];
+    assert_eq!((&memory["granted"], &memory["set_by"]), (&json!(16), &json!("verdict")), "{status}");
+    // The hash on the page is that of the journal.
+    let hash = browser.texts("code.hash").remove(0);
+    let records = executor.home().run(&["journal", "show", &id, "--json"]);
+    assert!(String::from_utf8_lossy(&records.stdout).contains(&hash), "{hash}: {records:?}");
+    browser.report().check_is_empty();
+}
+
+#[test]
+fn a_denial_has_its_reason_and_is_final() {
+    let executor = Executor::start(Options::new());
+    let id = escalate(&executor, write("denied", ESCALATES));
+    let Some(mut browser) = sign_in(&executor) else { return };
+    browser.goto(&format!("/console/decide/{id}"));
+    browser.fill("textbox", "Reason, which the agent is told", "keys never leave the vault");
+    browser.click("button", "Deny, for good");
+    browser.wait_for_path(&format!("/console/runs/{id}"));
+    browser.wait_for_text("DID NOT RUN");
+    browser.goto("/console/refused");
+    browser.wait_for_text("keys never leave the vault");
+    browser.goto(&format!("/console/decide/{id}"));
+    browser.wait_for_text("This intent no longer waits");
+    browser.report().check_is_empty();
+}
+
+#[test]
+fn every_page_is_usable_by_everybody() {
+    let executor = Executor::start(Options::new());
+    let waiting = escalate(&executor, write("waits", HOSTILE_KEY));
+    let call = intent("read_file", json!({ "path": "/workspace/absent" }));
+    executor.rpc("a2g/intent", &call);
+    let ran = call["intent_id"].as_str().unwrap();
+    executor.rpc("a2g/intent", &intent("read_file", json!({ "path": "/etc/passwd" })));
+    let Some(mut browser) = browser_or_skip(&base(&executor)) else { return };
+    browser.goto("/console");
+    browser.wait_for_path("/console/sign-in?to=/console");
+    let first = browser.goto(&link(&executor));
+    assert!(first.bytes < 400 << 10, "{first:?}");
+    browser.wait_for_path("/console");
+    let pages = [
+        ("overview", "/console".to_owned()),
+        ("inbox", "/console/inbox".to_owned()),
+        ("decide", format!("/console/decide/{waiting}")),
+        ("runs", "/console/runs".to_owned()),
+        ("run", format!("/console/runs/{ran}")),
+        ("refused", "/console/refused".to_owned()),
+        ("usage", "/console/usage".to_owned()),
+        ("tools", "/console/tools".to_owned()),
+        ("tool", "/console/tools/write_file".to_owned()),
+    ];
+    for (name, path) in &pages {
+        for scheme in [Scheme::Light, Scheme::Dark] {
+            for width in [1600, 360] {
+                let visit = browser.goto(path);
+                assert_eq!(visit.status, 200, "{path}");
+                assert!(visit.bytes < 400 << 10, "{path}: {visit:?}");
+                let scrolls_sideways = browser.set_appearance(scheme, width);
+                assert!(!scrolls_sideways, "{path} is wider than {width} pixels");
+                browser.screenshot(name);
+                let violations = browser.axe_violations();
+                assert!(violations.is_empty(), "{path} {scheme:?} {width}: {violations:#?}");
+            }
+        }
+    }
+    // Nothing that a page says needs a script.
+    browser.set_javascript(false);
+    browser.goto("/console/inbox");
+    browser.wait_for_text("private_key");
+    browser.report().check_is_empty();
+}
+
+/// A private key, which the built-in governor escalates, in a hostile text.
+const HOSTILE_KEY: &str = concat!(
+    "-----BEGIN PRIVATE KEY-----\n<script>alert(1)</script><img src=x onerror=alert(2)>\u{202e}\u{1b}[31m",
+    "\"'--> </pre></title><style>*{display:none}</style>"
+);
+
+#[test]
+fn hostile_texts_are_shown_and_do_nothing() {
+    let wat = saying(2, "<script>alert(3)</script> \u{202e}log", 1);
+    let catalogue = Catalogue::with_tools().add(Tool::command("hostile", &wat));
+    let executor = Executor::start(Options::new().catalogue(&catalogue));
+    let id = escalate(&executor, write("hostile", HOSTILE_KEY));
+    let call = intent("hostile", json!({}));
+    executor.rpc("a2g/intent", &call);
+    executor.rpc("a2g/intent", &intent("read_file", json!({ "path": HOSTILE })));
+    let Some(mut browser) = sign_in(&executor) else { return };
+    let paths = [
+        format!("/console/decide/{id}"),
+        format!("/console/runs/{}", call["intent_id"].as_str().unwrap()),
+        "/console/runs".to_owned(),
+        format!("/console/runs?text={}", percent(HOSTILE)),
+        "/console/refused".to_owned(),
+        "/console/inbox".to_owned(),
+        "/console/usage".to_owned(),
+    ];
+    for path in &paths {
+        browser.goto(path);
+        for element in ["main script", "main img", "main style"] {
+            let count = browser.evaluate(&format!("document.querySelectorAll('{element}').length"));
+            assert_eq!(count, 0, "{path}: {element}");
+        }
+        let text = browser.text("main");
+        let is_visible = |c: char| c != '\u{202e}' && c != '\u{1b}';
+        assert!(text.chars().all(is_visible), "{path}: {text}");
+    }
+    browser.goto(&paths[0]);
+    browser.wait_for_text("<script>alert(1)</script>");
+    browser.wait_for_text("\\u{202e}");
+    browser.report().check_is_empty();
+}
+
+#[test]
+fn what_was_shown_is_what_is_approved() {
+    let executor = Executor::start(Options::new());
+    let id = escalate(&executor, write("file", ESCALATES));
+    let path = format!("/console/decide/{id}");
+    let client = Client::local(&executor);
+    let page = client.get(&path).1;
+    let token = ("form_token", client.token.as_str());
+    let fields = shown(&page);
+    let approve = |change: &dyn Fn(&mut Vec<(String, String)>)| {
+        let mut fields = fields.clone();
+        change(&mut fields);
+        let mut form = vec![token, ("action", "approve")];
+        form.extend(fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        client.post(&path, &form, "")
+    };
+    let set = |name: &'static str, value: &'static str| {
+        move |fields: &mut Vec<(String, String)>| {
+            fields.retain(|(field, _)| field != name);
+            fields.push((name.to_owned(), value.to_owned()));
+        }
+    };
+    // Wider than what is granted, in each limit.
+    for (name, value) in
+        [("memory", "4096"), ("cpu", "400"), ("timeout", "3600"), ("network", "yes"), ("scope", "/**")]
+    {
+        let (status, answer) = approve(&set(name, value));
+        assert_eq!(status, 200, "{name}: {answer}");
+        assert!(answer.contains("narrower, and not wider"), "{name}: {answer}");
+    }
+    // Other than what was shown: the page is shown again.
+    for (name, value) in [("memory", "8"), ("timeout", "1"), ("basis", ""), ("basis", "00")] {
+        let (status, answer) = approve(&set(name, value));
+        assert!(status == 200 && answer.contains("Nothing is decided yet"), "{name}: {answer}");
+    }
+    for (name, value) in [("memory", "x"), ("memory", "0"), ("cpu", "-1")] {
+        let (status, answer) = approve(&set(name, value));
+        assert!(status == 200 && answer.contains("Nothing was decided"), "{name}: {answer}");
+    }
+    assert_eq!(executor.file("file"), None);
+    // A standing policy that is narrower arrives between the page and the decision.
+    let policy = json!({ "agent_did": AGENT, "version": "2", "resources": { "max_memory_mb": 32 } });
+    result(&executor.rpc("g2a/policy", &json!({ "policy": policy })));
+    let (status, answer) = approve(&|_| {});
+    assert!(status == 200 && answer.contains("Nothing is decided yet"), "{answer}");
+    assert_eq!(executor.file("file"), None);
+    let mut form = vec![token, ("action", "approve")];
+    let fields = shown(&answer);
+    form.extend(fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    assert_eq!(client.post(&path, &form, "").0, 303);
+    eventually("it ran", || executor.file("file"));
+    // Single use, and one decision of two people.
+    let (status, answer) = client.post(&path, &form, "");
+    assert!(status == 200 && answer.contains("You decided nothing"), "{answer}");
+}
+
+#[test]
+fn a_link_works_once_and_only_the_user_can_read_it() {
+    let executor = Executor::start(Options::new());
+    let first = link(&executor);
+    let mode = |path: &std::path::Path| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    };
+    let mut file = executor.home().journal().into_os_string();
+    file.push(".console");
+    assert_eq!(mode(file.as_ref()), 0o600);
+    drop(Client::local(&executor));
+    let (status, head, _) = request(executor.address(), &format!("GET {first} HTTP/1.1"), "");
+    assert_eq!(status, 401, "{head}");
+    assert!(!head.contains("set-cookie"), "{head}");
+    assert_ne!(link(&executor), first);
+    // A token is no way in: without a list, every client of the port is anonymous.
+    let post = "POST /console/sign-in HTTP/1.1\r\nContent-Type: application/x-www-form-urlencoded";
+    for body in ["token=x", "", "certificate=yes"] {
+        assert_eq!(request(executor.address(), post, body).0, 401);
+    }
+    for path in ["/console", "/console/inbox", "/console/runs", "/console/events", "/console/tools"] {
+        let (status, head, body) = request(executor.address(), &format!("GET {path} HTTP/1.1"), "");
+        assert_eq!((status, &*body), (303, ""), "{path}: {head}");
+    }
+}
+
+#[test]
+fn a_session_has_the_rights_of_its_caller_and_ends_with_them() {
+    let list = List::new();
+    let approver = list.add("anna", &["--role", "approver"]);
+    let operator = list.add("olga", &["--role", "operator"]);
+    let agent = list.add("planner", &["--role", "agent", "--agent", AGENT]);
+    let other = list.add("other", &["--role", "agent", "--agent", "did:aeon:other:1.0:abc123"]);
+    let mut executor = Executor::start(list.options());
+    let call = intent("write_file", write("file", ESCALATES));
+    let mut bearer = executor.client().with_token(&agent);
+    assert_eq!(result(&bearer.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
+    let id = call["intent_id"].as_str().unwrap();
+    let path = format!("/console/decide/{id}");
+    let [approver, operator, agent, other] =
+        [&approver, &operator, &agent, &other].map(|token| Client::with_token(&executor, token));
+    // Each sees what its roles allow.
+    for (client, status) in [(&approver, 200), (&operator, 200), (&agent, 200), (&other, 404)] {
+        assert_eq!(client.get(&path).0, status);
+        assert_eq!(client.get("/console/inbox").1.contains(id), status == 200);
+    }
+    // And does no more: an agent never approves what it asked for.
+    for client in [&operator, &agent, &other] {
+        for action in ["approve", "deny"] {
+            let form = [("form_token", client.token.as_str()), ("action", action)];
+            assert_eq!(client.post(&path, &form, "").0, 403, "{action}");
+        }
+    }
+    for client in [&approver, &agent] {
+        let form = [("form_token", client.token.as_str()), ("target", "everything"), ("reason", "why not")];
+        assert_eq!(client.post("/console/stop", &form, "").0, 403);
+        assert_eq!(client.post("/console/resume", &form, "").0, 403);
+    }
+    // The token of another session, none, and a request that a browser says is another site's.
+    for (token, headers) in [
+        (operator.token.as_str(), ""),
+        ("", ""),
+        (approver.token.as_str(), "\r\nSec-Fetch-Site: cross-site"),
+        (approver.token.as_str(), "\r\nOrigin: http://evil.example"),
+    ] {
+        let form = [("form_token", token), ("action", "deny")];
+        assert_eq!(approver.post(&path, &form, headers).0, 403, "{token} {headers}");
+    }
+    // A removed caller is signed out at once; the others stay.
+    list.remove("anna");
+    executor.process().reload();
+    eventually("she is signed out", || (approver.get("/console").0 == 303).then_some(()));
+    let form = [("form_token", approver.token.as_str()), ("action", "deny")];
+    assert_eq!(approver.post(&path, &form, "").0, 401);
+    assert_eq!(operator.get("/console").0, 200);
+    // The operator's switch withdraws it.
+    let form =
+        [("form_token", operator.token.as_str()), ("target", "agent"), ("name", AGENT), ("reason", "enough")];
+    assert_eq!(operator.post("/console/stop", &form, "").0, 303);
+    let (_, page) = operator.get("/console");
+    assert!(page.contains("enough") && page.contains("olga"), "{page}");
+    assert!(agent.get("/console/inbox").1.contains("Nothing waits"));
+    expect_blocked(
+        &bearer.rpc("a2g/intent", &intent("read_file", json!({ "path": "/workspace/x" }))),
+        "stopped",
+    );
+    let form = [("form_token", operator.token.as_str()), ("target", "agent"), ("name", AGENT)];
+    assert_eq!(operator.post("/console/resume", &form, "").0, 303);
+    assert!(operator.get("/console").1.contains("Nothing is stopped."));
+    assert_eq!(executor.file("file"), None);
+    // Signing out ends the session on the server.
+    let form = [("form_token", operator.token.as_str())];
+    assert_eq!(operator.post("/console/sign-out", &form, "").0, 303);
+    assert_eq!(operator.get("/console").0, 303);
+}
+
+#[test]
+fn another_site_gets_nothing() {
+    let executor = Executor::start(Options::new());
+    let id = escalate(&executor, write("attacked", ESCALATES));
+    let Some(mut browser) = sign_in(&executor) else { return };
+    let target = base(&executor);
+    // The attacker's page on another port, which is another origin of the same site: cookies do not tell them apart.
+    let forms = [
+        format!("/console/decide/{id}"),
+        "/console/stop".to_owned(),
+        format!("/console/runs/{id}/stop"),
+        "/console/sign-out".to_owned(),
+    ];
+    let forms = forms.map(|path| {
+        format!(
+            "<form method=post action='{target}{path}'><input name=action value=approve>\
+             <input name=target value=everything><input name=reason value=x></form>"
+        )
+    });
+    let page = format!(
+        "<!doctype html><title>attack</title><iframe src='{target}/console'></iframe>{}",
+        forms.join("")
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let attacker = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let _head = stream.read(&mut [0; 4096]);
+            let _sent = write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{page}",
+                page.len()
+            );
+        }
+    });
+    for form in 0..4 {
+        browser.evaluate(&format!("void (location.href = 'http://{attacker}/')"));
+        eventually("the attack is open", || (browser.evaluate("document.title") == "attack").then_some(()));
+        let framed = browser.evaluate("(() => { try { return document.querySelector('iframe').contentDocument !== null && document.querySelector('iframe').contentDocument.body.textContent.includes('Overview') } catch { return false } })()");
+        assert_eq!(framed, false);
+        browser.evaluate(&format!("void document.forms[{form}].submit()"));
+        eventually("it is answered", || (browser.evaluate("document.title") != "attack").then_some(()));
+        let text = browser.evaluate("document.body.textContent");
+        assert!(text.as_str().unwrap().contains("not served here"), "{text}");
+    }
+    // Nothing happened: it still waits, nothing is stopped, and the session goes on.
+    browser.goto("/console");
+    browser.wait_for_text("Nothing is stopped.");
+    browser.wait_for_text("private_key");
+    assert_eq!(executor.file("attacked"), None);
+}
+
+#[test]
+fn pages_that_follow_events_are_bounded() {
+    let executor = Executor::start(Options::new());
+    let client = Client::local(&executor);
+    let open = || {
+        let mut stream = TcpStream::connect(executor.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let (address, cookie) = (executor.address(), &client.cookie);
+        write!(stream, "GET /console/events HTTP/1.1\r\nHost: {address}\r\nCookie: {cookie}\r\n\r\n")
+            .unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        (stream, String::from_utf8_lossy(&head).into_owned())
+    };
+    let streams = (0..256).map(|_| open()).collect::<Vec<_>>();
+    assert!(streams.iter().all(|(_, head)| head == "HTTP/1.1 200"));
+    assert_eq!(open().1, "HTTP/1.1 503");
+    // Runs go on beside them.
+    for _ in 0..32 {
+        executor.rpc("a2g/intent", &intent("read_file", json!({ "path": "/workspace/absent" })));
+    }
+    assert_eq!(client.get("/console").0, 200);
+    drop(streams);
+    eventually("a place is free", || (open().1 == "HTTP/1.1 200").then_some(()));
+}
