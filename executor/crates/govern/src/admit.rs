@@ -25,7 +25,7 @@ const MAX_PATTERNS: usize = 64;
 const OPERATOR_VALIDITY: Duration = Duration::minutes(5);
 
 /// The operator's permission to accept verdicts, policies and directives from any caller
-/// (`--insecure-accept-unsigned`). Only the command line makes one, while it still holds the [`Authority`].
+/// (`--insecure-accept-unsigned`). Only the main program can give it, while that program still holds the [`Authority`].
 #[derive(Debug, Clone, Copy)]
 pub struct AcceptUnsigned(());
 
@@ -51,12 +51,14 @@ impl Granter {
 
 /// The operator's own limits for one run (`a2g-executor run`), in place of a verdict.
 ///
-/// Only the main program makes them, while it still holds the [`Authority`]: no door can.
+/// Only the main program can set these limits, because that takes the [`Authority`], which the code of the protocols
+/// never gets.
 #[derive(Debug)]
 pub struct OperatorLimits(Manifest);
 
 impl OperatorLimits {
-    /// The limits that the operator named. A limit that `manifest` omits is treated as one that a verdict omits.
+    /// The limits that the operator named. A limit that is absent from `manifest` has the same effect as
+    /// one that is absent from a verdict.
     #[must_use]
     pub fn new(_: &Authority, manifest: Manifest) -> Self {
         Self(manifest)
@@ -283,7 +285,8 @@ impl Escalated {
         Ok(Self { call, verdict: VerifiedVerdict { verdict, proof }, module })
     }
 
-    /// Binds the decision to a module, unless it is bound already: once approved, the call runs no other.
+    /// Binds the decision to a module, unless it is bound already: after the approval, the call can run only that
+    /// module.
     #[must_use]
     pub fn bind_to_module(self, module: Digest) -> Self {
         Self { module: self.module.or(Some(module)), ..self }
