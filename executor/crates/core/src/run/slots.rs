@@ -4,9 +4,10 @@
 //! reserve(agent) ─▶ Place: the intent waits or runs ─ acquire_slot() ─▶ ExecutionSlot: a guest may run
 //!        └─▶ CapacityError: the executor closes, the queue is full, or the agent's share of the queue is full
 //! ```
-//! An agent that exceeds its share delays only itself: no more of its waiters are eligible for a slot than its share
-//! has free slots. Among the waiters of one agent, and among all agents with eligible waiters, the higher priority goes
-//! first, and within one priority the earlier arrival. A priority gives no agent more slots than its share.
+//! An agent that exceeds its share delays only itself: at most as many of its waiters are eligible for a slot as its
+//! share has free slots. Among the waiters of one agent, and among all agents with eligible waiters, the higher
+//! priority goes first, and within one priority the earlier arrival. A priority gives no agent more slots than its
+//! share.
 //!
 //! No waiter starves: after [`MAX_OVERTAKES`] slots given to a higher priority ahead of an earlier arrival, one slot
 //! goes to the earliest arrival of all.
@@ -56,7 +57,7 @@ pub(super) struct Slots {
     queue: Mutex<SlotQueue>,
     /// The number of places in use.
     places: watch::Sender<usize>,
-    /// The number of runs on their parents' slots.
+    /// The number of nested runs that use the slot of their parent.
     lent: AtomicUsize,
     closing: watch::Sender<bool>,
 }
@@ -224,7 +225,7 @@ impl Slots {
         while let Some((agent, waiter)) = queue.pop_next(self.capacity.concurrent_per_agent) {
             assignments.push((waiter, ExecutionSlot { slots: Arc::clone(self), agent }));
         }
-        // The slot of a waiter that was dropped is returned on drop, which takes the lock.
+        // If a waiter is gone, its slot is dropped here, and `ExecutionSlot::drop` takes the lock.
         drop(queue);
         for (waiter, slot) in assignments {
             drop(waiter.slot_tx.send(slot));
@@ -247,8 +248,9 @@ impl SlotQueue {
         let eligible = || self.agents.iter().filter(|(_, share)| !share.eligible_since.is_empty());
         let by_arrival = eligible().min_by_key(|(_, share)| share.earliest_arrival())?;
         let by_priority = eligible().min_by_key(|(_, share)| {
-            // Within one priority, by the later of the agent's oldest eligibility and its first arrival: an agent that
-            // was just served has a newer eligibility, so it goes behind the others.
+            // Agents of one priority are ordered by the later of two times: when the agent's first waiter of that
+            // priority arrived, and when the agent's waiter that has been eligible for longest became eligible. For
+            // an agent that was just served, the second time is recent, so the agent goes behind the others.
             let (highest, arrival) = share.highest_waiting().unzip();
             (std::cmp::Reverse(highest), share.eligible_since.front().copied().max(arrival))
         })?;
