@@ -4,8 +4,8 @@
 //! server ── control socket ──▶ zygote ── fork ──▶ child, child, … (a few are forked in advance)
 //!    └───────────── one socket pair each ────────────┘
 //! ```
-//! The server enforces the deadline, itself counts a child's events against the limits, reads CPU time and memory from
-//! the kernel, and ends every child with SIGKILL, however its guest ended.
+//! The server enforces the deadline, counts a child's events against the limits itself, reads CPU time and memory from
+//! the kernel, and ends every child with SIGKILL, however the guest in it ended.
 
 use super::cgroup::Cgroups;
 use super::channel::{EndReport, Exit, FromChild, Job, ReportedEnd, Task};
@@ -31,8 +31,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// The number of attempts of a run in addition to one for each waiting child.
-const MAX_ATTEMPTS: usize = 3;
+/// The number of attempts to start a run, in addition to one attempt for each waiting child.
+const EXTRA_ATTEMPTS: usize = 3;
 /// Maximum time for the kernel to tear down a killed process.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a child's message in an outcome, in bytes. A longer message is truncated.
@@ -112,7 +112,7 @@ impl Supervisor {
         request.job.max_parallel_calls = execution.calls().backend().map_or(0, |_| max_parallel);
         let mut last_error = String::new();
         // All waiting children may have been killed at the same time.
-        for _ in 0..self.pool.waiting().saturating_add(MAX_ATTEMPTS) {
+        for _ in 0..self.pool.waiting().saturating_add(EXTRA_ATTEMPTS) {
             let result = match prepared.take() {
                 Some(prepared) => self.supervise(prepared, execution).await,
                 None => self.run_in_new_child(&request, execution).await,
@@ -269,8 +269,8 @@ impl Supervisor {
         Ok(outcome)
     }
 
-    /// Returns the reported end, or a crash if a child cannot report it: only the server cancels runs, and none times
-    /// out before its deadline. A result that is too long counts as reaching the output limit.
+    /// Returns the reported end, or a crash if no child may report such an end: only the server cancels runs, and no
+    /// run times out before its deadline. A result that is too long counts as reaching the output limit.
     async fn validate_reported_end(&self, reported: ReportedEnd, execution: &Execution) -> End {
         // Serializing a value again may lengthen its numbers.
         let max = execution.output_limit().saturating_mul(2).saturating_add(SERIALIZATION_HEADROOM_BYTES);
@@ -399,12 +399,14 @@ async fn kill_and_wait(child: &mut Child) -> Exit {
     match tokio::time::timeout(EXIT_TIMEOUT, &mut child.exit).await {
         Ok(Ok(exit)) => exit,
         Ok(Err(_)) => Exit {
-            description: "the process that starts runs ended before it could report the exit".to_owned(),
+            description: "the zygote, which forks the processes of runs, ended before it reported the exit"
+                .to_owned(),
             cpu_us: 0,
             peak_resident: 0,
         },
         Err(_) => Exit {
-            description: "the process that starts runs did not report the exit".to_owned(),
+            description: "the zygote, which forks the processes of runs, did not report the exit in time"
+                .to_owned(),
             cpu_us: 0,
             peak_resident: 0,
         },
