@@ -112,7 +112,7 @@ impl WasiHttpHooks for Hooks {
 fn http_error(refusal: EgressError) -> HttpError {
     match refusal {
         EgressError::Denied(reason) => match reason {
-            DenialReason::Authority => HttpError::HttpRequestUriInvalid,
+            DenialReason::RequestAuthority => HttpError::HttpRequestUriInvalid,
             DenialReason::Address | DenialReason::IpLiteral | DenialReason::NotLookedUp => {
                 HttpError::DestinationIpProhibited
             }

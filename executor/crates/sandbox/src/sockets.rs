@@ -100,7 +100,7 @@ fn error_code(refusal: EgressError) -> ErrorCode {
     match refusal {
         EgressError::Denied(reason) => match reason {
             DenialReason::Connections => ErrorCode::NewSocketLimit,
-            DenialReason::Authority
+            DenialReason::RequestAuthority
             | DenialReason::DomainNotAllowed
             | DenialReason::DomainBlocked
             | DenialReason::IpLiteral

@@ -264,7 +264,8 @@ pub struct RunOutput {
 pub struct RunMetrics {
     /// Wall time from before the store was made to after the guest's last instruction, on the monotonic clock.
     pub wall: Duration,
-    /// CPU time of the thread that ran the guest, host calls included, from the kernel.
+    /// CPU time that the kernel counted, host calls included. With process isolation, it is the time of the run's
+    /// process since the guest's start; without, the time of the thread while it ran the guest.
     pub cpu: Duration,
     /// Peak total size in bytes of guest memories and tables.
     pub peak_memory_bytes: u64,
@@ -332,7 +333,8 @@ pub enum DenialReason {
     /// The guest called a part of a network interface that no run gets: a listening socket, or UDP.
     NotOffered,
     /// The authority of a request is ambiguous, or names no host.
-    Authority,
+    #[strum(serialize = "authority")]
+    RequestAuthority,
     /// No layer allows this domain.
     DomainNotAllowed,
     /// Some layer blocks this host.
@@ -374,7 +376,7 @@ impl DenialReason {
             | Self::HardLink
             | Self::NetworkOff
             | Self::NotOffered => false,
-            Self::Authority
+            Self::RequestAuthority
             | Self::DomainNotAllowed
             | Self::DomainBlocked
             | Self::IpLiteral
@@ -477,7 +479,7 @@ pub struct Usage {
     pub filesystem: Vec<GrantedArea>,
     /// The patterns excluded from these areas, with everything below their matches.
     pub blocked: Vec<Bound<String>>,
-    /// The layer that removed the last part of the filesystem; `None` if some part is granted.
+    /// The layer whose limits left no part of the filesystem granted; `None` if some part is granted.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
     /// The budgets for other host resources.
     pub budgets: Budgets,

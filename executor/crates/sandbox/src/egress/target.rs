@@ -23,17 +23,17 @@ impl Target {
             Some(scheme) if *scheme == Scheme::HTTP => false,
             Some(_) | None => return Err(NetworkError::Scheme.into()),
         };
-        let authority = uri.authority().ok_or(DenialReason::Authority)?;
+        let authority = uri.authority().ok_or(DenialReason::RequestAuthority)?;
         // `Uri` does not split the authority, because it ignores the part before an `@`: `user@host` is refused
         // instead.
         let (host, port) = match authority.as_str().rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => {
                 let number = port.parse::<u16>().ok().filter(|n| *n != 0 && n.to_string() == port);
-                (host, number.ok_or(DenialReason::Authority)?)
+                (host, number.ok_or(DenialReason::RequestAuthority)?)
             }
             Some(_) | None => (authority.as_str(), if tls { 443 } else { 80 }),
         };
-        let host = Host::parse(host).map_err(|_| DenialReason::Authority)?;
+        let host = Host::parse(host).map_err(|_| DenialReason::RequestAuthority)?;
         Ok(Self { tls, host, port })
     }
 
@@ -92,7 +92,7 @@ mod tests {
             "http://evil.example:/",
             "http://evil.example../",
         ] {
-            assert_eq!(parse(text), Err(DenialReason::Authority.into()), "{text}");
+            assert_eq!(parse(text), Err(DenialReason::RequestAuthority.into()), "{text}");
         }
         for (scheme, text) in [("ftp", "ftp://example.com/"), ("none", "/path")] {
             assert_eq!(parse(text), Err(NetworkError::Scheme.into()), "{scheme}");

@@ -79,7 +79,7 @@ impl NetworkSession {
             Ok(_) => Host::parse(&format!("[{text}]")),
             Err(_) => Host::parse(text),
         };
-        let host = host.map_err(|_| self.deny(DenialReason::Authority, text))?;
+        let host = host.map_err(|_| self.deny(DenialReason::RequestAuthority, text))?;
         let subject = host.to_string();
         self.check_host(&host, &subject)?;
         self.check_rate_limit(&subject)?;

@@ -446,7 +446,8 @@ enum DenialReason {
     HardLink,
     NetworkOff,
     NotOffered,
-    Authority,
+    #[serde(rename = "Authority")]
+    RequestAuthority,
     DomainNotAllowed,
     DomainBlocked,
     IpLiteral,
