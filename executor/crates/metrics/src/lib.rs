@@ -87,8 +87,8 @@ pub struct Gauges {
     pub running: usize,
     /// Executions that are waiting for a slot.
     pub queued: usize,
-    /// Intents that are waiting for a directive.
-    pub waiting: usize,
+    /// Escalated intents that wait for a directive.
+    pub escalated: usize,
     /// Open connections.
     pub connections: usize,
     /// Receipts in the journal's chain, including pruned ones and those of earlier processes.
@@ -194,7 +194,11 @@ impl Metrics {
         let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("executor", "The version of the executor", version);
         let durability = Info::new(vec![("durability", journal.durability.as_str())]);
-        registry.register("journal", "The worst failure in which no answered call is lost", durability);
+        registry.register(
+            "journal",
+            "The worst kind of failure that loses no answered call: the end of the process, or a power loss",
+            durability,
+        );
         registry.register("executions", "Executions that ended, by tool and status", self.executions.clone());
         let refusals = "Calls that were refused before a run, by reason";
         registry.register("refusals", refusals, self.refusals.clone());
@@ -274,7 +278,7 @@ impl Gauges {
         let Self {
             running,
             queued,
-            waiting,
+            escalated,
             connections,
             receipts,
             journal_bytes,
@@ -286,7 +290,7 @@ impl Gauges {
         for (name, help, level) in [
             ("running", "Executions that are running", running),
             ("queued", "Executions that wait for a slot", queued),
-            ("waiting_intents", "Escalated intents that wait for a directive", waiting),
+            ("waiting_intents", "Escalated intents that wait for a directive", escalated),
             ("connections", "Connections that are open", connections),
             ("undelivered_reports", "Reports that the governor has not acknowledged", undelivered),
         ] {
@@ -332,7 +336,7 @@ mod tests {
         let callers = CallerMetrics::default();
         callers.count_unauthenticated();
         callers.count_rejected_token("expired");
-        let gauges = Gauges { running: 2, waiting: 1, receipts: 7, ..Gauges::default() };
+        let gauges = Gauges { running: 2, escalated: 1, receipts: 7, ..Gauges::default() };
         let text = metrics.encode(&gauges, &callers).unwrap();
         for line in [
             "a2g_refusals_total{blocked_by=\"verdict_denied\"} 1",

@@ -46,7 +46,7 @@ impl Executor {
             running,
             queued,
             connections,
-            waiting: self.escalations.undecided_count(now),
+            escalated: self.escalations.undecided_count(now),
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),
             undelivered,
