@@ -91,7 +91,7 @@ struct ForwardedRequest {
     replaced: Option<Session>,
 }
 
-/// The members of a message that tell an answer from a request or notification.
+/// The members that distinguish an answer from a request or a notification.
 #[derive(Deserialize)]
 struct PeerMessage<'a> {
     #[serde(default, borrow)]
@@ -130,7 +130,8 @@ pub async fn proxy_mcp_stdio(server: RemoteServer) -> std::io::Result<()> {
         // The writer ends with the last sender.
         drop(proxy);
         if headers.contains_key(SESSION_HEADER) {
-            // This cancels its calls. If it fails, the server ends the session once it is idle.
+            // The DELETE cancels the session's calls. If it fails, the server ends the session when the session has
+            // become idle.
             let _ended = tokio::time::timeout(END_TIMEOUT, server.send(Method::DELETE, headers, None)).await;
         }
         tasks.finish(END_TIMEOUT).await;
@@ -201,7 +202,8 @@ impl Proxy {
             Ok(ClientMessage::Request(request)) => self.begin(&request, text).await,
             Ok(ClientMessage::Notification(notification)) => self.forward_notification(notification, text),
             Ok(ClientMessage::Answer { .. }) => self.spawn_post(text.to_owned()),
-            // `decode` recognises only answers to questions that this program asks.
+            // `decode::message` recognises only answers to requests that the executor can send. Another server may send
+            // others.
             Err(_) if parse(text).is_ok_and(|message| message.is_answer()) => {
                 self.spawn_post(text.to_owned())
             }
@@ -348,7 +350,7 @@ impl Proxy {
         {
             let server = Arc::clone(&self.server);
             self.tasks.spawn(async move {
-                // If it fails, the server ends the session once it is idle.
+                // If the DELETE fails, the server ends the old session when that session has become idle.
                 let _ended =
                     tokio::time::timeout(SEND_TIMEOUT, server.send(Method::DELETE, headers, None)).await;
             });
