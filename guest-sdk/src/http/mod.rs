@@ -77,8 +77,8 @@ use crate::testing::network as transport;
 #[cfg(target_family = "wasm")]
 use wasm as transport;
 
-/// Default maximum number of bytes of a response body: as much as an agent can still use, and far below the memory that
-/// a tool usually has.
+/// Default maximum number of bytes of a response body: about as much text as is of use to an agent, and far less than
+/// the memory that a tool usually has.
 const DEFAULT_MAX_BYTES: usize = 1 << 20;
 
 /// Headers that only the executor sets. They control the connection or name the target, and the executor has checked
@@ -203,8 +203,8 @@ impl Request {
         self
     }
 
-    /// Sets the maximum number of bytes of the response body; the default is 1 MiB. A longer body is the error
-    /// [`Reason::TooLarge`], and is never truncated.
+    /// Sets the maximum number of bytes of the response body; the default is 1 MiB. A longer body results
+    /// in the error [`Reason::TooLarge`]; a body is never truncated.
     pub fn max_bytes(mut self, max_bytes: usize) -> Self {
         self.max_bytes = max_bytes;
         self
