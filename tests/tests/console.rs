@@ -309,8 +309,11 @@ fn what_was_shown_is_what_is_approved() {
     }
     assert_eq!(executor.file("file"), None);
     // A standing policy that is narrower arrives between the page and the decision.
-    let policy = json!({ "agent_did": AGENT, "version": "2", "resources": { "max_memory_mb": 32 } });
-    result(&executor.rpc("g2a/policy", &json!({ "policy": policy })));
+    let rule = json!({ "write_file": { "allowed": true, "constraints": {} } });
+    let policy = json!({
+        "agent_did": AGENT, "version": "2", "capabilities": { "tools": rule }, "resources": { "max_memory_mb": 32 }
+    });
+    result(&executor.rpc("g2a/policy", &policy));
     let (status, answer) = approve(&|_| {});
     assert!(status == 200 && answer.contains("Nothing is decided yet"), "{answer}");
     assert_eq!(executor.file("file"), None);
@@ -360,25 +363,26 @@ fn a_session_has_the_rights_of_its_caller_and_ends_with_them() {
     let other = list.add("other", &["--role", "agent", "--agent", "did:aeon:other:1.0:abc123"]);
     let mut executor = Executor::start(list.options());
     let call = intent("write_file", write("file", ESCALATES));
-    let mut bearer = executor.client().with_token(&agent);
-    assert_eq!(result(&bearer.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
+    let address = executor.address();
+    let ask = |call: &Value| HttpClient::ask_as(address, &agent, "a2g/intent", call).unwrap();
+    assert_eq!(result(&ask(&call))["verdict"], "ESCALATE");
     let id = call["intent_id"].as_str().unwrap();
     let path = format!("/console/decide/{id}");
-    let [approver, operator, agent, other] =
+    let [approver, operator, planner, other] =
         [&approver, &operator, &agent, &other].map(|token| Client::with_token(&executor, token));
     // Each sees what its roles allow.
-    for (client, status) in [(&approver, 200), (&operator, 200), (&agent, 200), (&other, 404)] {
+    for (client, status) in [(&approver, 200), (&operator, 200), (&planner, 200), (&other, 404)] {
         assert_eq!(client.get(&path).0, status);
         assert_eq!(client.get("/console/inbox").1.contains(id), status == 200);
     }
     // And does no more: an agent never approves what it asked for.
-    for client in [&operator, &agent, &other] {
+    for client in [&operator, &planner, &other] {
         for action in ["approve", "deny"] {
             let form = [("form_token", client.token.as_str()), ("action", action)];
             assert_eq!(client.post(&path, &form, "").0, 403, "{action}");
         }
     }
-    for client in [&approver, &agent] {
+    for client in [&approver, &planner] {
         let form = [("form_token", client.token.as_str()), ("target", "everything"), ("reason", "why not")];
         assert_eq!(client.post("/console/stop", &form, "").0, 403);
         assert_eq!(client.post("/console/resume", &form, "").0, 403);
@@ -395,7 +399,7 @@ fn a_session_has_the_rights_of_its_caller_and_ends_with_them() {
     }
     // A removed caller is signed out at once; the others stay.
     list.remove("anna");
-    executor.process().reload();
+    executor.process().hang_up();
     eventually("she is signed out", || (approver.get("/console").0 == 303).then_some(()));
     let form = [("form_token", approver.token.as_str()), ("action", "deny")];
     assert_eq!(approver.post(&path, &form, "").0, 401);
@@ -406,7 +410,7 @@ fn a_session_has_the_rights_of_its_caller_and_ends_with_them() {
     assert_eq!(operator.post("/console/stop", &form, "").0, 303);
     let (_, page) = operator.get("/console");
     assert!(page.contains("enough") && page.contains("olga"), "{page}");
-    assert!(agent.get("/console/inbox").1.contains("Nothing waits"));
+    assert!(planner.get("/console/inbox").1.contains("Nothing waits"));
     expect_blocked(
         &bearer.rpc("a2g/intent", &intent("read_file", json!({ "path": "/workspace/x" }))),
         "stopped",

@@ -50,11 +50,11 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
         executor: None,
     };
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
-        let door = HttpServer::bind(&listen, rpc, settings)
+        let http_server = HttpServer::bind(&listen, rpc, settings)
             .await
             .with_context(|| format!("cannot listen on {listen}"))?;
-        tracing::info!("the governor listens on {}", door.url());
-        door.serve(stop_signal()).await;
+        tracing::info!("the governor listens on {}", http_server.url());
+        http_server.serve(stop_signal()).await;
         end_sessions(&sessions).await;
         Ok(ExitCode::SUCCESS)
     })

@@ -21,9 +21,7 @@ use a2g_isolate::{Isolation, RunAs, User};
 use a2g_journal::{BrokenError, IfMissing, Journal, JournalOptions, OpenError, RecoverySummary};
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::MAX_LOOKUPS;
-use a2g_server::config::{Config, Layout};
-#[cfg(feature = "console")]
-use a2g_server::serve::console::LocalKey;
+use a2g_server::config::{AddressLayout, Config};
 use a2g_server::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
@@ -39,7 +37,7 @@ use tokio::sync::{Mutex, mpsc};
 
 /// Interval between checks for memory that can be returned to the system.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum number of bytes of large blocks that are allocated before memory is returned again.
+/// Minimum number of bytes of large blocks that must be allocated after one return of memory before the next.
 const TRIM_BYTES: u64 = 4 << 20;
 /// Maximum time for the delivery of reports after the last run has ended.
 const LAST_DELIVERIES_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,11 +47,11 @@ const LAST_RECEIPTS_TIMEOUT: Duration = Duration::from_secs(5);
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time for the tasks of sessions to end.
 const SESSIONS_END_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time after which an idle blocking thread ends. With tokio's default of 10 seconds, threads would outlive a run by
-/// more than the second within which its resources are released.
+/// Time after which an idle blocking thread ends. With tokio's default of 10 seconds, threads would remain for
+/// longer than one second after a run, but the resources of a run must be released within one second.
 const THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
-/// Number of blocking threads in addition to those for guests and DNS look-ups. The server itself blocks on them, such
-/// as for the control group of a child.
+/// Number of blocking threads in addition to those for guests and DNS look-ups. The server runs its own
+/// blocking work on them, such as setting up the control group of a child.
 const OWN_THREADS: usize = 16;
 /// Maximum number of journals for processes that run at the same time, such as those that one agent host starts. Each
 /// process needs its own.
@@ -121,7 +119,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         tracing::warn!("--insecure-accept-unsigned: any client that reaches this port decides what runs");
     }
     if transport.listens() {
-        check_reach(&config)?;
+        check_exposure(&config)?;
     }
     let if_missing = if arguments.new_journal { IfMissing::CreateAnyway } else { IfMissing::Create };
     run(
@@ -171,7 +169,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let local_policies =
         config.governor.is_none().then(|| load_policies(config.policies.as_deref())).transpose()?;
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    check_reach(&config)?;
+    check_exposure(&config)?;
     let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
     let read = |path| Callers::read(path, issuers.clone());
     let callers = config.callers.as_deref().map(read).transpose()?;
@@ -193,7 +191,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         ));
     }
     for IssuerSettings { issuer, keys, audience } in &config.issuers {
-        print(format_args!("issuer      {issuer}, by the keys in {}, for {audience}", keys.display()));
+        print(format_args!("issuer      {issuer}, keys in {}, audience {audience}", keys.display()));
     }
     #[cfg(feature = "nexus")]
     if let Some(keys) = &nexus {
@@ -224,11 +222,11 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     };
     print(format_args!("isolation   {isolation}"));
     if config.isolation == Isolation::Process {
-        let Layout { renew_after_runs, renew_after_time, per_child } = config.layout;
+        let AddressLayout { renew_after_runs, renew_after_time, per_child } = config.layout;
         let seconds = renew_after_time.as_secs();
-        let shared = format!("shared by {renew_after_runs} runs within {seconds} s at most");
-        let layout = if per_child { "not shared between processes" } else { &shared };
-        print(format_args!("layout      {layout}"));
+        let shared = format!("one layout for at most {renew_after_runs} runs, within {seconds} s");
+        let layout = if per_child { "a layout of its own for each run" } else { &shared };
+        print(format_args!("addresses   {layout}"));
     }
     print_users(&config, run_as);
     if !config.inline_tools.is_empty() {
@@ -295,7 +293,7 @@ fn print_users(config: &Config, run_as: RunAs) {
                 match run_as.user_for([owner]) {
                     Some(user) => print(format_args!("            {user} in {}", folder.display())),
                     None => print(format_args!(
-                        "            root in {}, which is root's: {ANOTHER_USER_ADVICE}",
+                        "            root in {}, because root owns that folder: {ANOTHER_USER_ADVICE}",
                         folder.display()
                     )),
                 }
@@ -364,8 +362,8 @@ async fn serve(
     let loaded = tools_runtime.start(config, tools_runtime.read_catalog(config)?, config.waiting).await?;
     let egress = tools_runtime.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
-    let journals = if avoid_used_journal { MAX_JOURNALS } else { 1 };
-    let (journal, journal_path) = journal(config, if_missing, journals, tools_runtime.clock.now())?;
+    let max_journals = if avoid_used_journal { MAX_JOURNALS } else { 1 };
+    let (journal, journal_path) = journal(config, if_missing, max_journals, tools_runtime.clock.now())?;
     let public_key = public_key(config, key.as_ref())?;
     let head_at_start = journal.head();
     let clock = Arc::clone(&tools_runtime.clock);
@@ -374,7 +372,7 @@ async fn serve(
     }
     #[cfg(feature = "mcp")]
     if let Transport::McpStdio(_) = &transport {
-        // Printed at every level of the log: each of several processes has another journal.
+        // Printed whatever the level of the log is, because each of several processes has a journal of its own.
         note(format_args!("the journal of this process is {}", one_line(journal_path.display())));
     }
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
@@ -384,17 +382,10 @@ async fn serve(
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
     let caller_files = CallerFiles::read(config, accept_unsigned)?;
     // Bound before the registration and the deliveries start: an executor that cannot be reached must not register.
-    let door = match &transport {
-        #[cfg(feature = "console")]
+    let http_server = match &transport {
         Transport::Listen => {
-            let local_key = console::local_key(config, &journal_path);
-            let server =
-                bind_server(config, rpc.clone(), &caller_files, &executor, local_key.as_ref()).await?;
-            console::announce(config, &server.url(), local_key.as_deref())?;
-            Some(server)
+            Some(bind_server(config, rpc.clone(), &caller_files, &executor, &journal_path).await?)
         }
-        #[cfg(not(feature = "console"))]
-        Transport::Listen => Some(bind_server(config, rpc.clone(), &caller_files, &executor).await?),
         Transport::Stdio => None,
         #[cfg(feature = "a2e")]
         Transport::A2eStdio(_) => None,
@@ -425,12 +416,12 @@ async fn serve(
         public_key,
         head_at_start,
     ));
-    if let Some(door) = door {
+    if let Some(http_server) = http_server {
         let tools = executor.tools().len();
-        tracing::info!(tools, "the executor listens on {}", door.url());
+        tracing::info!(tools, "the executor listens on {}", http_server.url());
         sessions.spawn(async move { catalogue.prepare().await });
         let executor_to_close = Arc::clone(&executor);
-        let server = sessions.spawn(door.serve(async move {
+        let server = sessions.spawn(http_server.serve(async move {
             stop_signal().await;
             executor_to_close.close();
         }));
@@ -446,19 +437,19 @@ async fn serve(
     }
     sessions.spawn(async move { catalogue.prepare().await });
     #[cfg(any(feature = "a2e", feature = "mcp"))]
-    let (line_executor, bounds) = (Arc::clone(&executor), config.bounds);
-    let line_tasks = sessions.clone();
+    let (stdio_executor, bounds) = (Arc::clone(&executor), config.bounds);
+    let stdio_tasks = sessions.clone();
     let mut server = sessions.spawn(async move {
         match transport {
             #[cfg(feature = "a2e")]
             Transport::A2eStdio(settings) => {
-                a2g_server::serve::a2e::serve_a2e_stdio(line_executor, settings, bounds, callers).await
+                a2g_server::serve::a2e::serve_a2e_stdio(stdio_executor, settings, bounds, callers).await
             }
             #[cfg(feature = "mcp")]
             Transport::McpStdio(settings) => {
                 let caller = Arc::new(Caller::local_person());
                 a2g_server::serve::mcp::serve_mcp_stdio(
-                    line_executor,
+                    stdio_executor,
                     settings,
                     bounds,
                     caller,
@@ -467,7 +458,7 @@ async fn serve(
                 .await
             }
             Transport::Listen | Transport::Stdio => {
-                serve_stdio(rpc, Arc::new(Caller::anonymous(accept_unsigned)), &line_tasks).await
+                serve_stdio(rpc, Arc::new(Caller::anonymous(accept_unsigned)), &stdio_tasks).await
             }
         }
     });
@@ -503,7 +494,7 @@ async fn trim_memory() {
     let (mut at_last_trim, mut at_last_check) = (0, 0);
     loop {
         tokio::time::sleep(TRIM_INTERVAL).await;
-        let now = memory::large_block_bytes();
+        let now = memory::large_block_bytes_ever_allocated();
         let (since_trim, since_check) = (now - at_last_trim, now - at_last_check);
         at_last_check = now;
         if since_trim >= TRIM_BYTES && since_check <= since_trim / 4 {
@@ -513,16 +504,16 @@ async fn trim_memory() {
     }
 }
 
-/// Opens the journal; if another process uses it, the first free one of `journals` numbered journals. Logs the
-/// interrupted runs and undelivered reports of the previous process.
+/// Opens the journal. If another process uses it, opens the first numbered journal that no process uses, of at most
+/// `max_journals` journals in all. Logs the interrupted runs and undelivered reports of the previous process.
 fn journal(
     config: &Config,
     if_missing: IfMissing,
-    journals: usize,
+    max_journals: usize,
     now: time::OffsetDateTime,
 ) -> anyhow::Result<(Journal, PathBuf)> {
     let options = JournalOptions { if_missing, durability: config.durability };
-    let mut paths = (2..=journals).map(|number| numbered_journal(&config.journal, number));
+    let mut paths = (2..=max_journals).map(|number| numbered_journal(&config.journal, number));
     let mut path = config.journal.clone();
     let (journal, recovery) = loop {
         match Journal::open(&path, config.max_undelivered, options, now) {
@@ -547,15 +538,16 @@ fn numbered_journal(journal: &Path, number: usize) -> PathBuf {
     journal.with_file_name(format!("journal-{number}.db"))
 }
 
-/// The journals beside this one that processes wrote while another had it.
+/// The numbered journals next to this one, which processes wrote while another process used this one.
 pub(super) fn other_journals(journal: &Path) -> Vec<PathBuf> {
     (2..=MAX_JOURNALS).map(|number| numbered_journal(journal, number)).filter(|path| path.exists()).collect()
 }
 
-/// The public key for the registration with a remote governor; `None` if the governor is built in. It belongs to
-/// `journal.key` or else to a separate key, which the first start stores next to the journal, because a governor
-/// expects the same key at every start. The separate key signs nothing: a signed checkpoint has to mean that an
-/// operator chose a key for the journal.
+/// The public key for the registration with a remote governor: that of `journal.key`, or else that of a separate key,
+/// which the first start creates next to the journal and later starts read, because a governor expects the same key at
+/// every start. `None` if `journal.key` is not set and the governor is built in.
+///
+/// The separate key signs nothing: a signed checkpoint has to mean that an operator chose a key for the journal.
 fn public_key(config: &Config, journal_key: Option<&KeyPair>) -> anyhow::Result<Option<String>> {
     if let Some(key) = journal_key {
         return Ok(Some(key.public().public_key()));
@@ -577,7 +569,7 @@ fn abort_broken(executor: &Executor, reason: &BrokenError) -> anyhow::Error {
 }
 
 /// Checks that a port without authentication is reachable only from this machine.
-fn check_reach(config: &Config) -> Result<(), super::UsageError> {
+fn check_exposure(config: &Config) -> Result<(), super::UsageError> {
     if config.callers.is_some() || config.listen.is_local() {
         return Ok(());
     }
@@ -614,8 +606,9 @@ impl CallerFiles {
         Ok(Self { callers, tls })
     }
 
-    /// Reloads callers, issuers and certificates. If the callers or the issuers cannot be read, all of them are
-    /// refused; if the certificates cannot be read, the old ones stay.
+    /// Reloads callers, issuers and certificates. If the list of callers cannot be read, all callers are refused.
+    /// If the keys of the issuers cannot be read, all JSON Web Tokens are rejected. If the certificates cannot be read,
+    /// the old ones stay.
     fn reload(&self, config: &Config) {
         let issuers = TokenIssuers::read(&config.issuers).unwrap_or_else(|error| {
             // Fails closed: an operator who removed a key must not have its tokens accepted because another file is
@@ -654,13 +647,15 @@ async fn bind_server(
     rpc: Rpc,
     caller_files: &CallerFiles,
     executor: &Arc<Executor>,
-    #[cfg(feature = "console")] local_key: Option<&Arc<LocalKey>>,
+    journal_path: &Path,
 ) -> anyhow::Result<HttpServer> {
     #[cfg_attr(not(feature = "console"), allow(unused_mut, reason = "only the console is added"))]
     let mut protocols = protocol_routers(config, &caller_files.callers, executor).await?;
     #[cfg(feature = "console")]
+    let local_key = console::local_key(config, journal_path);
+    #[cfg(feature = "console")]
     if console::is_served(config) {
-        protocols.push(console::router(config, &caller_files.callers, executor, local_key));
+        protocols.push(console::router(config, &caller_files.callers, executor, local_key.as_ref()));
     }
     let http = HttpSettings {
         allowed_hosts: config.allowed_hosts.clone(),
@@ -674,9 +669,11 @@ async fn bind_server(
         sessions: executor.sessions().clone(),
         protocols,
     };
-    HttpServer::bind(&config.listen, rpc, http)
-        .await
-        .with_context(|| format!("cannot listen on {}", config.listen))
+    let server = HttpServer::bind(&config.listen, rpc, http).await;
+    let server = server.with_context(|| format!("cannot listen on {}", config.listen))?;
+    #[cfg(feature = "console")]
+    console::announce(config, &server.url(), local_key.as_deref())?;
+    Ok(server)
 }
 
 /// The catalogue of a server. `changes` is locked while the catalogue is changed.
@@ -736,8 +733,9 @@ impl ServedCatalogue {
     }
 }
 
-/// Reloads the callers, the certificates, the trusted keys and the catalogue at SIGHUP. On an error the old catalogue
-/// and certificates stay, but all keys or callers are dropped.
+/// Reloads the callers, the certificates, the trusted keys and the catalogue at SIGHUP. If the catalogue or
+/// the certificates cannot be read, the old ones stay. If the callers cannot be read, none is accepted; if the trusted
+/// keys cannot be read, none is trusted.
 async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, caller_files: CallerFiles) {
     while hangup.recv().await.is_some() {
         // Rights are revoked first, because compiling the catalogue may take long.

@@ -149,7 +149,7 @@ fn running_tools_as_root_is_logged_once() {
     assert!(lines.len() == 1 && lines[0].contains(&workspace) && lines[0].contains("chown"), "{said}");
     let checked = bench.executor.home().run(&["config", "check"]);
     let checked = String::from_utf8(checked.stdout).expect("UTF-8");
-    assert!(checked.contains(&format!("root in {workspace}, which is root's")), "{checked}");
+    assert!(checked.contains(&format!("root in {workspace}, because root owns that folder")), "{checked}");
 }
 
 #[test]

@@ -93,7 +93,7 @@ pub fn used_bytes() -> u64 {
 /// Total size in bytes of all large blocks that this process has ever allocated. Freed memory may stay with the
 /// process, up to the amount by which this number has grown.
 #[must_use]
-pub fn large_block_bytes() -> u64 {
+pub fn large_block_bytes_ever_allocated() -> u64 {
     LARGE_BLOCK_BYTES.load(Relaxed)
 }
 

@@ -71,7 +71,7 @@ impl Doors {
     }
 
     /// Checks that a door without authentication is reachable only from this machine.
-    pub(super) fn check_reach(&self, listen: &ListenAddress) -> Result<(), InvalidValueError> {
+    pub(super) fn check_exposure(&self, listen: &ListenAddress) -> Result<(), InvalidValueError> {
         let Self { a2a, webhook_domains: _, a2e, mcp, nexus, sovereign } = self;
         let doors = [
             ("doors.a2a.open_to", a2a.as_ref().map(|a2a| a2a.door.access)),

@@ -92,7 +92,7 @@ pub struct Config {
     /// Number of child processes that are forked in advance.
     pub waiting: usize,
     /// The lifetime of an address layout that children share.
-    pub layout: Layout,
+    pub layout: AddressLayout,
     /// Maximum number of running and of waiting executions.
     pub capacity: Capacity,
     /// Maximum time for runs to end after SIGTERM.
@@ -148,7 +148,7 @@ pub enum Containment {
 
 /// The lifetime of an address layout that children share.
 #[derive(Debug, Clone, Copy)]
-pub struct Layout {
+pub struct AddressLayout {
     /// Number of runs after which the zygote, and with it the layout, is replaced.
     pub renew_after_runs: u64,
     /// Time after which the zygote is replaced.
@@ -208,7 +208,7 @@ impl Config {
     /// [`ConfigError::Value`], with the key, if a check fails.
     pub fn check_paths(&self, origin: &Path) -> Result<(), ConfigError> {
         check_port(&self.listen, self.callers.as_deref(), self.tls.as_ref())
-            .and_then(|()| self.doors.check_reach(&self.listen))
+            .and_then(|()| self.doors.check_exposure(&self.listen))
             .map_err(|error| error.at_path(origin, "", 0))?;
         self.check_private_paths().map_err(|error| error.at_path(origin, "", 0))
     }
@@ -476,7 +476,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             .transpose()
             .map_err(|e| invalid("executor.run_as")(&e))?,
         waiting: to_usize(waiting),
-        layout: Layout {
+        layout: AddressLayout {
             renew_after_runs: check_max("executor.renew_runs", executor.renew_runs, 1_000_000)?,
             renew_after_time: Duration::from_secs(check_max(
                 "executor.renew_seconds",
