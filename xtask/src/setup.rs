@@ -27,17 +27,20 @@ Options:
 Guests need two targets of the Rust compiler:
   wasm32-wasip1   required: the tools are built for it
   wasm32-wasip2   optional: the tests that need it are skipped and listed
-`rustup target add` installs them. If that fails on Debian or Ubuntu, packages
-of the distribution replace it for wasm32-wasip1: this needs root or a sudo
-without a password, installs about 1 GB with apt-get, removes nothing, and
-builds the standard library once. apt-get also installs strace, libfaketime and
-Chromium (124 MB) for some tests. pip and npm install below target/ the A2A and
-MCP libraries for Python and JavaScript, the conformance suite of MCP, what
-drives and checks Chromium, and componentize-py and componentize-js, which build
-components from Python and JavaScript. apt-get downloads, without installing it,
-the source of Debian's Python and SpiderMonkey (190 MB), which contain the tests
-of Python's library and test262. Tests that need something that is missing are
-skipped and say so.
+`rustup target add` installs them. If that fails on Debian or Ubuntu, the
+compiler for wasm32-wasip1 comes from the distribution's packages instead: that
+needs root or a sudo without a password, installs about 1 GB with apt-get,
+removes nothing, and builds the standard library once.
+
+For some tests, apt-get also installs strace, libfaketime and Chromium (124 MB),
+and downloads, but does not install, the sources of Debian's Python and
+SpiderMonkey (190 MB): they contain the tests of Python's library, and test262.
+
+The following are installed below target/ with pip and npm: the A2A and MCP
+libraries for Python and JavaScript, the conformance suite of MCP, the libraries
+that drive and check Chromium, and componentize-py and componentize-js, which
+build components from Python and JavaScript. Tests that need something that is
+missing are skipped and say so.
 
 componentize-py (with Python 3.10 or newer) and componentize-js also build two
 tools of the catalogue, run_python and run_javascript. If one is missing, its
@@ -76,13 +79,13 @@ const BROWSER_CLIENT: &str = "puppeteer-core and axe-core";
 const BROWSER_CLIENT_FILES: [&str; 2] = ["package.json", "package-lock.json"];
 
 /// The compilers that guests can be built with.
-pub(crate) struct Guests {
+pub(crate) struct GuestCompilers {
     /// `true` if the distribution's toolchain compiles for [`WASIP1`].
     is_debian: bool,
     pub(crate) has_wasip2: bool,
 }
 
-impl Guests {
+impl GuestCompilers {
     /// A cargo that builds for [`WASIP1`] in the tools' workspace.
     pub(crate) fn cargo(&self, workspace: &Workspace, arguments: &[&str]) -> Command {
         if self.is_debian { debian::cargo(workspace, arguments) } else { workspace.guest_cargo(arguments) }
@@ -109,7 +112,7 @@ pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<()> {
 }
 
 /// Installs the targets for guests, unless they are installed or their installation has failed before.
-pub(crate) fn prepare(workspace: &Workspace) -> Result<Guests> {
+pub(crate) fn prepare(workspace: &Workspace) -> Result<GuestCompilers> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let sysroot = run::output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(&workspace.root))
         .context("`rustc --print sysroot` does not work: install Rust first")?;
@@ -118,10 +121,10 @@ pub(crate) fn prepare(workspace: &Workspace) -> Result<Guests> {
     let is_debian = !has_target(WASIP1) && install_wasip1(workspace, &libraries)?;
     if is_debian {
         report_missing(WASIP2, "the distribution's packages do not include it");
-        return Ok(Guests { is_debian, has_wasip2: false });
+        return Ok(GuestCompilers { is_debian, has_wasip2: false });
     }
     let add = || add_target(workspace, &libraries, WASIP2);
-    Ok(Guests { is_debian, has_wasip2: has_target(WASIP2) || try_once(workspace, WASIP2, add)? })
+    Ok(GuestCompilers { is_debian, has_wasip2: has_target(WASIP2) || try_once(workspace, WASIP2, add)? })
 }
 
 /// Adds [`WASIP1`] to the native toolchain, or else to the distribution's. Returns `true` for the latter.
@@ -163,7 +166,8 @@ pub(crate) fn prepare_browser(workspace: &Workspace) -> Result<()> {
 
 /// Installs the versions of the lock file, and again after a change of that file.
 fn prepare_browser_client(workspace: &Workspace) -> Result<()> {
-    let (source, folder) = (workspace.root.join("tests/clients/console"), clients(workspace).join("console"));
+    let (source, folder) =
+        (workspace.root.join("tests/clients/console"), clients_folder(workspace).join("console"));
     fs::create_dir_all(&folder)?;
     let installed = stamp(workspace, BROWSER_CLIENT);
     for name in BROWSER_CLIENT_FILES {
@@ -176,7 +180,7 @@ fn prepare_browser_client(workspace: &Workspace) -> Result<()> {
     }
     let mut npm_ci = Command::new("npm");
     npm_ci.args(["ci", "--no-fund", "--no-audit", "--ignore-scripts", "--prefix"]).arg(&folder);
-    let steps = vec![npm(&clients(workspace), &[NODE], "node22"), npm_ci];
+    let steps = vec![npm(&clients_folder(workspace), &[NODE], "node22"), npm_ci];
     install(workspace, BROWSER_CLIENT, steps).map(drop)
 }
 
@@ -199,7 +203,7 @@ pub(crate) struct Makers {
 
 /// Installs below `target/` the programs that build components.
 pub(crate) fn prepare_makers(workspace: &Workspace) -> Result<Makers> {
-    let folder = clients(workspace);
+    let folder = clients_folder(workspace);
     let javascript = [NODE, COMPONENTIZE_JS, COMPONENTIZE_JS_IMPORT];
     let mut steps = python(&folder, COMPONENTIZE_PY);
     let mut version = Command::new("python3");
@@ -215,7 +219,7 @@ pub(crate) fn prepare_makers(workspace: &Workspace) -> Result<Makers> {
 
 /// Installs below `target/` the clients, the conformance suite and the programs that build components.
 pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
-    let folder = clients(workspace);
+    let folder = clients_folder(workspace);
     let clients = [
         (A2A_PYTHON_CLIENT, python(&folder, A2A_PYTHON_CLIENT)),
         (MCP_PYTHON_CLIENT, python(&folder, MCP_PYTHON_CLIENT)),
@@ -229,8 +233,8 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     prepare_makers(workspace).map(drop)
 }
 
-/// The folder into which pip and npm install, and of the client in Rust.
-pub(crate) fn clients(workspace: &Workspace) -> PathBuf {
+/// The folder into which pip and npm install, and which holds the client in Rust.
+pub(crate) fn clients_folder(workspace: &Workspace) -> PathBuf {
     workspace.state().join("clients")
 }
 
@@ -252,7 +256,7 @@ fn npm(folder: &Path, packages: &[&str], subfolder: &str) -> Command {
 
 /// Runs the commands that install something, unless they succeeded before. Returns `true` if it is installed.
 fn install(workspace: &Workspace, name: &str, mut steps: Vec<Command>) -> Result<bool> {
-    fs::create_dir_all(clients(workspace))?;
+    fs::create_dir_all(clients_folder(workspace))?;
     let installed = stamp(workspace, name);
     if installed.exists() {
         return Ok(true);
@@ -268,7 +272,7 @@ fn install(workspace: &Workspace, name: &str, mut steps: Vec<Command>) -> Result
 
 /// The file that a finished installation leaves.
 fn stamp(workspace: &Workspace, name: &str) -> PathBuf {
-    clients(workspace).join(format!("{}-installed", name.replace(['@', '/', '=', ' '], "-")))
+    clients_folder(workspace).join(format!("{}-installed", name.replace(['@', '/', '=', ' '], "-")))
 }
 
 /// Installs something optional, unless that has failed before. Returns `true` if it is installed, and prints the
@@ -291,7 +295,7 @@ pub(crate) fn try_once(
 }
 
 fn report_missing(name: &str, reason: &str) {
-    run::progress("Without", &format!("{name}, so what needs it is skipped: {reason}"));
+    run::progress("Without", &format!("{name}: {reason}; everything that needs it is skipped"));
 }
 
 /// The folder with a note for each failed installation.

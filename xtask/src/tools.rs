@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::components::{self, Language};
 use crate::run::{self, Workspace};
-use crate::setup::{self, Guests, WASIP1, WASIP2};
+use crate::setup::{self, GuestCompilers, WASIP1, WASIP2};
 
 pub(crate) const HELP: &str = "\
 Build the guest tools and write their catalogue.
@@ -36,7 +36,7 @@ const DESCRIPTOR: &str = "tool.toml";
 /// The first line of each descriptor that this module writes, and of no other.
 const MARK: &str = "# Laid out by `cargo xtask tools`; edit the source instead.\n";
 
-pub(crate) fn build_with_executor(workspace: &Workspace) -> Result<Guests> {
+pub(crate) fn build_with_executor(workspace: &Workspace) -> Result<GuestCompilers> {
     let guests = setup::prepare(workspace)?;
     build(workspace, &guests)?;
     let is_first = !workspace.executor().exists();
@@ -53,7 +53,7 @@ pub(crate) fn compile(what: &str, cargo: &mut Command) -> Result<()> {
 }
 
 /// Builds every tool and updates the catalogue.
-pub(crate) fn build(workspace: &Workspace, guests: &Guests) -> Result<()> {
+pub(crate) fn build(workspace: &Workspace, guests: &GuestCompilers) -> Result<()> {
     let mut names = Vec::new();
     for entry in fs::read_dir(workspace.root.join("tools"))? {
         let entry = entry?;
@@ -82,7 +82,7 @@ pub(crate) fn build_wasip2_guests(workspace: &Workspace) -> Result<()> {
 }
 
 /// Builds the tools that the conformance suite of MCP calls. They are examples, which no other build includes.
-pub(crate) fn build_conformance_guests(workspace: &Workspace, guests: &Guests) -> Result<()> {
+pub(crate) fn build_conformance_guests(workspace: &Workspace, guests: &GuestCompilers) -> Result<()> {
     let arguments =
         ["build", "--locked", "--release", "--target", WASIP1, "--package", "conformance", "--examples"];
     compile("the tools of the conformance suite", &mut guests.cargo(workspace, &arguments))
@@ -92,7 +92,7 @@ pub(crate) fn build_conformance_guests(workspace: &Workspace, guests: &Guests) -
 pub(crate) fn build_rust_client(workspace: &Workspace) -> Result<()> {
     let mut cargo = workspace.cargo(&["build", "--locked"]);
     cargo.current_dir(workspace.root.join("tests/clients/rmcp"));
-    cargo.env("CARGO_TARGET_DIR", setup::clients(workspace).join("rmcp"));
+    cargo.env("CARGO_TARGET_DIR", setup::clients_folder(workspace).join("rmcp"));
     compile("the client of MCP in Rust", &mut cargo)
 }
 
