@@ -44,7 +44,7 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the module from standard input: a file whose offset is at its end, where the writer left it.
+/// Reads the module from standard input. That is a file, and its offset is still where the writer left it: at the end.
 fn read_module() -> anyhow::Result<Vec<u8>> {
     let stdin = std::io::stdin().lock();
     rustix::fs::seek(&stdin, SeekFrom::Start(0))?;

@@ -117,7 +117,7 @@ pub(super) mod nexus {
         let secrets = AgentSecret::read(&settings.key_file)?;
         let own = settings.id.as_deref().unwrap_or(did.as_str());
         if secrets.iter().any(|secret| &*secret.agent == own) {
-            // Otherwise a message that the executor signed could be sent back to it as the message of an agent.
+            // Otherwise a message that the executor signed could be sent back to the executor as an agent's.
             bail!(UsageError(format!(
                 "`doors.nexus.key_file` has an agent with the executor's own id `{own}`"
             )));

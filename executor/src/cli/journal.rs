@@ -1,5 +1,6 @@
 //! `journal list|show|verify|export|prune`; `show --tree` and the other commands have their own files. A list of
-//! receipts has one line for each, in local time. JSON has UTC; that of `show` and `export` includes the report.
+//! receipts has one line for each, in local time. JSON has UTC; the JSON of `show` and `export` includes the
+//! report.
 
 mod copies;
 mod records;
@@ -191,7 +192,7 @@ fn parse_checkpoint(text: &str) -> Result<Head, UsageError> {
     })
 }
 
-/// Finds the receipt of an intent, by its id or the first block of it.
+/// Finds the receipt of an intent, by the intent's id or the first block of that id.
 fn find(history: &History, intent: &str) -> anyhow::Result<ReceiptEntry> {
     let intent = match parse_first_block(intent) {
         None => IntentId::parse(intent).map_err(|error| UsageError(error.to_string()))?,

@@ -1,5 +1,6 @@
-//! Local time for lists; JSON, the journal and logs are in UTC. The `time` crate's `local-offset` uses the C library,
-//! which is unsound with threads, and therefore fails if there are several; `tz-rs` reads the zone files itself.
+//! Local time for lists; JSON, the journal and logs are in UTC. The `local-offset` feature of the `time` crate uses
+//! the C library, which is unsound with threads, and therefore fails in a process with several threads. `tz-rs` reads
+//! the zone files itself.
 
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;

@@ -54,7 +54,7 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
         accept_unsigned: None,
         if_missing: IfMissing::Create,
         policies,
-        // A host may start this command once per window: each then writes a journal of its own.
+        // A host may start this command once per window: each process then writes a journal of its own.
         avoid_used_journal: arguments.config.is_none() && arguments.journal.is_none(),
     };
     serve::run(&config, Granter::new(authority), launch)

@@ -1,5 +1,5 @@
 //! Exports traces to an OpenTelemetry collector over OTLP (HTTP, protobuf), if the standard environment variables name
-//! one.
+//! a collector.
 //!
 //! ```text
 //! trace id = the intent's id     intent ─┬─ queue
@@ -11,7 +11,7 @@
 //! is why spans are created here. The caller's own trace is therefore a link of the intent's span, and not its parent.
 //! The SDK queues spans and sends them from its own thread: while the collector is unreachable, spans are lost, but no
 //! run is delayed. Sampling is left to the collector: the root span is exported after its children, so a decision about
-//! it would come too late for them.
+//! the root span would come too late for its children.
 
 use a2g_sandbox::egress::client_config;
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -72,7 +72,7 @@ fn has_collector() -> bool {
     !disabled && endpoints.into_iter().any(|name| variable(name).is_some())
 }
 
-/// Exports spans. Dropping it sends the last ones.
+/// Exports spans. Dropping this value sends the last spans.
 pub(super) struct Exporter(Arc<BatchSpanProcessor>);
 
 impl Exporter {
@@ -188,7 +188,7 @@ struct Fields {
     /// `true` for the span of an intent that ran.
     has_run: bool,
     failed: Option<String>,
-    /// The trace context of the caller, from the span around that of the intent.
+    /// The trace context of the caller, from the span around the intent's span.
     caller: Option<SpanContext>,
     attributes: Vec<KeyValue>,
 }
@@ -294,7 +294,7 @@ impl TraceLayer {
     }
 }
 
-/// Parses a trace context that its door has checked.
+/// Parses a trace context that the door of the call has checked.
 fn parse_traceparent(text: &str) -> Option<SpanContext> {
     let [_, trace, span, flags] = *text.split('-').collect::<Vec<_>>() else { return None };
     let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?);

@@ -37,7 +37,7 @@ pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The configuration file that the command line selects, or the default one if it exists.
+/// The configuration file that the command line selects, or else the default file, if that exists.
 pub(super) fn file(setup: &Setup) -> Option<&Path> {
     let default = Path::new(DEFAULT_FILE);
     setup.config.as_deref().or_else(|| default.is_file().then_some(default))
@@ -173,9 +173,10 @@ pub(super) struct ToolRuntime {
     report: fn(std::fmt::Arguments<'_>),
 }
 
-/// The number of calls that can share the slot of a run in this process: each run lends it to one of its calls.
+/// The number of calls that can share the slot of a run in this process: a run lends its slot to one of
+/// its calls, that call to one of its own, and so on.
 fn calls_on_a_slot(config: &Config) -> u32 {
-    // Address space is reserved for all of them, so it is 0 if every run has a process of its own.
+    // Address space is reserved for all of these calls, so the number is 0 if every run has a process of its own.
     let runs_inline = config.isolation == Isolation::Inline || !config.inline_tools.is_empty();
     if runs_inline { config.ceilings.calls.max_depth } else { 0 }
 }

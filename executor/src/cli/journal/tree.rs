@@ -1,4 +1,4 @@
-//! `journal show --tree`: an intent with the calls that its run made, and theirs.
+//! `journal show --tree`: an intent, the calls that its run made, the calls that their runs made, and so on.
 
 use crate::cli::layout::align;
 use crate::cli::output::{columns, one_line, print};
@@ -7,10 +7,10 @@ use a2g_types::ident::IntentId;
 use a2g_types::outcome::{CallUsage, NestedCall, NestedEnd, Receipt, Status};
 use serde_json::{Value, json};
 
-/// The number of consecutive calls without a record after which there are no more.
+/// The number of consecutive calls without a record after which no further call is looked for.
 // Calls that were refused, or had not begun when the server ended, have no record of their own.
 const MAX_GAP: u32 = 32;
-/// The depth at which the tree ends. No run is below so many others.
+/// The depth at which the tree ends. No run is nested so deeply.
 const MAX_DEPTH: usize = 64;
 
 /// An intent and its calls.
@@ -24,7 +24,7 @@ struct Node {
     status: String,
     duration_ms: Option<u64>,
     calls: Vec<Self>,
-    /// The number of calls that its report does not list.
+    /// The number of calls that the intent's report does not list.
     unlisted: u32,
 }
 
@@ -85,7 +85,7 @@ fn of_usage(history: &History, usage: &CallUsage, depth: usize) -> Result<Vec<No
 
 fn of_listed(history: &History, call: &NestedCall, depth: usize) -> Result<Node, HistoryError> {
     let receipt = receipt_of(history, call.intent)?;
-    // A report from outside may have the id of a call that was refused because of it.
+    // If an intent from outside already had the call's id, the call was refused, and the receipt is that intent's.
     if let Some(receipt) = receipt.filter(|receipt| receipt.parent.is_some()) {
         return of_receipt(history, &receipt, Some(call), depth + 1);
     }
