@@ -68,8 +68,8 @@ pub struct Compiled {
     /// is a component itself. A core command runs without conversion when whole trees are granted. Other scopes
     /// are enforced only over WASI 0.2, and so need the component.
     pub componentised: Option<Result<File, String>>,
-    /// The name, version, description and argument schema that a typed tool reports; `None` before it was
-    /// queried, and for a command.
+    /// The name, version, description and argument schema that a typed tool reports; `None` for a command, and
+    /// for a typed tool that has not been queried yet.
     pub described: Option<[String; 4]>,
 }
 

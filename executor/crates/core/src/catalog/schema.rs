@@ -3,7 +3,7 @@
 //! The schema comes from a tool's author and the arguments from a caller, so both are bounded: the schema
 //! when the tool is loaded ([`bounds`]), and each validation by a number of steps ([`metered`]). A validation
 //! first determines if the arguments are valid. If not, an explanation collects the errors of every branch;
-//! it has a smaller budget, and is omitted when that is exhausted.
+//! the explanation has a smaller budget, and is omitted when that budget is exhausted.
 
 mod bounds;
 mod metered;
@@ -64,7 +64,7 @@ impl Schema {
     /// Parses the text of a schema.
     ///
     /// # Errors
-    /// [`CatalogError`] when it is too long or not JSON.
+    /// [`CatalogError`] when the text is too long or not JSON.
     pub(super) fn parse(text: &str) -> Result<Value, CatalogError> {
         bounds::check_length(text.len()).map_err(CatalogError::SchemaTooComplex)?;
         serde_json::from_str(text).map_err(|error| CatalogError::Schema(error.to_string()))

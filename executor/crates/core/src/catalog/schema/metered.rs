@@ -249,7 +249,7 @@ fn write_number(number: &Number, key: &mut Vec<u8>) {
     }
 }
 
-/// The value of a float as an integer, if it is one and fits into 128 bits.
+/// The value of a float as an integer, if the value is an integer that fits into 128 bits.
 #[allow(clippy::cast_possible_truncation, reason = "`fits` checks the bounds")]
 fn float_to_integer(number: f64) -> Option<i128> {
     let fits = number.fract() == 0.0 && number.abs() < 2_f64.powi(126);
