@@ -51,13 +51,13 @@ impl Doors {
         })
     }
 
-    /// Checks that no tool of the catalogue has the name that stands for all of them.
+    /// Checks that no tool of the catalogue is named [`DESCRIBE_TOOLS`] if the executor lists a tool of that name itself.
     ///
     /// # Ambient Authority
     /// Looks for the tool in the catalogue's folder.
     ///
     /// # Errors
-    /// If there is one: a host could not tell which of the two it calls.
+    /// If a tool has that name: a host could not tell which of the two it calls.
     pub(super) fn check_listing(&self, catalog: &Path) -> Result<(), InvalidValueError> {
         let is_code = self.mcp.as_ref().is_some_and(|mcp| mcp.listing == Listing::Code);
         if !is_code || !catalog.join(DESCRIBE_TOOLS).join("tool.toml").is_file() {

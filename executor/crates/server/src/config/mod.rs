@@ -77,7 +77,7 @@ pub struct Config {
     pub bounds: JsonBounds,
     /// `Host` names that are accepted in addition to loopback names and the address of the port.
     pub allowed_hosts: Vec<String>,
-    /// `Origin` values that are accepted. A request without one does not come from a web page.
+    /// `Origin` values that are accepted. A request without `Origin` does not come from a web page.
     pub allowed_origins: Vec<String>,
     /// Limits for connections to the HTTP port.
     pub connections: ConnectionLimits,
@@ -101,13 +101,13 @@ pub struct Config {
     pub governor: Option<GovernorUrl>,
     /// The policies of the built-in governor; `None`: the built-in policy.
     pub policies: Option<PathBuf>,
-    /// The file in which the built-in governor records reports; `None`: it records none.
+    /// The file in which the built-in governor records reports; `None`: that governor records no reports.
     pub reports: Option<PathBuf>,
     /// The journal's file.
     pub journal: PathBuf,
     /// The durability level of the journal.
     pub durability: Durability,
-    /// The key that signs the journal's checkpoints; `None`: they are not signed.
+    /// The key that signs the journal's checkpoints; `None`: checkpoints are not signed.
     pub journal_key: Option<PathBuf>,
     /// Number of undelivered reports above which no further intent runs.
     pub max_undelivered: usize,
@@ -140,7 +140,7 @@ pub struct Config {
 /// Policy for protections that the kernel lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Containment {
-    /// Tools run without them, and a warning is logged.
+    /// Tools run without the missing protections, and a warning is logged.
     BestEffort,
     /// The executor does not start.
     Required,
@@ -157,11 +157,11 @@ pub struct AddressLayout {
     pub per_child: bool,
 }
 
-/// The configuration file that is read if none is named and it exists.
+/// The configuration file that is read, if it exists, when no other file is named.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
 impl Config {
-    /// Reads a file. Its relative paths are below its own folder.
+    /// Reads a file. Relative paths in it are below the file's own folder.
     ///
     /// # Errors
     /// If the file cannot be read or is not valid; the error then names the line and the key.
@@ -256,14 +256,14 @@ impl Config {
         check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers))
     }
 
-    /// Checks that the folders and tools that the file at `path` names exist. This is for `config check`: a server
-    /// would fail on a missing one only later.
+    /// Checks that the folders and tools that the file at `path` names exist. This is for `config check`: without it,
+    /// a missing folder or tool would be noticed only when a server needs it.
     ///
     /// # Ambient Authority
     /// Looks at the folders, and reads the file again for its line numbers.
     ///
     /// # Errors
-    /// [`ConfigError::Value`], with the key of the first that is missing.
+    /// [`ConfigError::Value`], with the key of the first folder or tool that is missing.
     pub fn check_folders(&self, path: &Path) -> Result<(), ConfigError> {
         let mounts = self.mounts.as_slice().iter().enumerate();
         let hosts = mounts.map(|(nth, mount)| ("mount.host", nth, &mount.host));
@@ -287,7 +287,7 @@ impl Config {
         Err(InvalidValueError { key, reason }.at_path(path, &text, nth))
     }
 
-    /// Parses a configuration. `path` names it in errors, and its relative paths are below `base`.
+    /// Parses a configuration. Errors name the file as `path`; relative paths in the text are below `base`.
     ///
     /// # Errors
     /// If the configuration is not valid. The error names the key, and the line if the key is in the text.
@@ -643,8 +643,8 @@ fn parse_issuers(
     Ok(issuers)
 }
 
-/// The limits of running and queued executions. By default one agent may have three quarters of the running and a
-/// quarter of the queued ones, so that other agents always find capacity.
+/// The limits of running and queued executions. By default one agent may have three quarters of the running
+/// executions and a quarter of the queued ones, so that other agents always find capacity.
 fn parse_capacity(executor: &file::Executor) -> Result<Capacity, InvalidValueError> {
     let concurrent = match executor.concurrent {
         Some(given) => check_max("executor.concurrent", given, 4096)?,
@@ -747,7 +747,7 @@ fn check_apart<'a>(
         )
     };
     let own = own.map(|(key, path)| (key, resolve(path))).collect::<Vec<_>>();
-    // The host folders that guests may access: that of each area, and each mount that an area covers.
+    // The host folders that guests may access: the folder of each area, and of each mount that an area covers.
     let mounted =
         mounts.as_slice().iter().filter(|mount| areas.iter().any(|area| area.root().covers(&mount.guest)));
     let bases = areas.iter().filter_map(|area| mounts.host_path(area.root(), areas));
@@ -779,8 +779,8 @@ fn to_usize(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// The default of `executor.waiting`: two for each core, so that one is prepared while another runs, but at most one
-/// for each 512 MB of memory.
+/// The default of `executor.waiting`: two children for each core, so that one is prepared while another runs, but at
+/// most one child for each 512 MB of memory.
 fn default_waiting() -> u32 {
     default_concurrent().div_ceil(8)
 }
@@ -818,8 +818,8 @@ fn default_folder(variable: &str, at_home: &str) -> Option<PathBuf> {
 }
 
 /// The line number of the nth occurrence of a dotted key, from 0.
-// Parses the file again, but only if it is refused: with `Spanned`, the type of every setting would have to carry its
-// position.
+// Parses the file a second time, but only if the configuration is refused: with `Spanned`, the type of every setting
+// would have to carry its position.
 fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
     let mut offsets = Vec::new();
