@@ -28,7 +28,7 @@ struct Collection {
     archive: &'static str,
     /// The SHA-256 of the archive.
     digest: &'static str,
-    /// The folder of the archive that is kept, in the folder of the collection.
+    /// The only folder of the archive that is kept: the path inside the archive.
     folder: &'static str,
 }
 
@@ -78,7 +78,7 @@ fn unpack(workspace: &Workspace, collection: &Collection, folder: &Path) -> Resu
     download.args(["source", "--download-only", "--only-source", package]);
     run::log(workspace, &format!("download {title}"), &mut download, TIMEOUT)?;
     let archive = apt.join(archive);
-    ensure!(archive.is_file(), "Debian {RELEASE} has another version of {package} than is pinned");
+    ensure!(archive.is_file(), "Debian {RELEASE} has another version of {package} than the pinned one");
     let found = run::to_hex(&Sha256::digest(fs::read(&archive)?));
     ensure!(found == *digest, "{} has the digest {found}, which is not the pinned one", archive.display());
     let mut tar = Command::new("tar");
@@ -102,7 +102,8 @@ fn apt(workspace: &Workspace) -> PathBuf {
     workspace.state().join("collections/apt")
 }
 
-/// A maker of apt-get commands that know the sources of [`RELEASE`] alone and write below a folder.
+/// Returns a function that makes apt-get commands. They know only the sources of [`RELEASE`], and write only below
+/// `folder`.
 fn prepare_apt_get(folder: &Path) -> Result<impl Fn() -> Command + use<>> {
     ensure!(debian::applies(), "only apt-get can download it");
     let mirror = mirror().context("apt-get has no mirror of Debian")?;

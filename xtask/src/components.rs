@@ -1,7 +1,7 @@
-//! Tools in Python and JavaScript: programs of those languages make components of them.
+//! Makes components of the tools in Python and JavaScript, with componentize-py and componentize-js.
 //!
-//! Making one takes seconds, so it is repeated only if what it is made of has changed: the tool's files, the
-//! contract, the program that makes it or how that is called.
+//! Making a component takes seconds, so it is made again only after a change of something that it depends on:
+//! the tool's files, the contract, the program that makes the component, or that program's arguments.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,9 +14,9 @@ use sha2::{Digest as _, Sha256};
 use crate::run::{self, Workspace};
 use crate::setup::{self, Makers};
 
-/// Far more than making takes on a busy machine.
+/// Far more time than a busy machine needs to make a component.
 const MAKE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Makes a component of JavaScript, also for the tests.
+/// The script that makes a component of JavaScript, here and in the tests.
 const SCRIPT: &str = "tests/guests/languages/componentize.mjs";
 const CONTRACT: &str = "guest-sdk/wit/tool.wit";
 
@@ -77,7 +77,7 @@ fn digest(workspace: &Workspace, source: &Path, language: Language) -> Result<St
         Language::JavaScript => setup::COMPONENTIZE_JS,
         Language::Python | Language::Rust => setup::COMPONENTIZE_PY,
     });
-    // The command line of the maker is in this file.
+    // This source file, because it has the arguments of the program that makes the component.
     hash.update(include_bytes!("components.rs"));
     for path in files {
         let content = fs::read(&path)?;
@@ -138,7 +138,7 @@ fn prepare(
         command.args(["--world", "tool", "componentize", name, "--python-path", ".", "--output"]);
     }
     command.current_dir(work);
-    // Otherwise modules of the environment that this runs in would come before the tool's own.
+    // Otherwise Python modules of the environment that xtask runs in would come before the tool's own.
     command.env_remove("VIRTUAL_ENV").env_remove("PYTHONPATH");
     Ok(command)
 }

@@ -65,7 +65,8 @@ pub(crate) fn install(workspace: &Workspace) -> Result<()> {
         let satisfied = satisfy(workspace, "install packages with apt-get", PACKAGES, UNLIMITED);
         satisfied.with_context(|| format!("the tools need {PACKAGES}: {advice}"))?;
     }
-    let version = compiler().context("rustc-web is installed and `/usr/bin/rustc` fails: reinstall it")?;
+    let version =
+        compiler().context("rustc-web is installed, but `/usr/bin/rustc` fails: reinstall rustc-web")?;
     build_standard_library(workspace)?;
     Ok(fs::write(stamp(workspace), version)?)
 }

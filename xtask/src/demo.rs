@@ -46,7 +46,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut executor = fixture.start_executor(governor.address)?;
     anstream::println!("/workspace is {}", fixture.path("workspace").display());
     let result = take_steps(Client(executor.address), Client(governor.address), &fixture);
-    // If a process has ended, that explains a failure better than the failed step does, so it is reported first.
+    // If a process has ended, that explains a failure better than the failed step does, so the end is reported first.
     if result.is_err() {
         thread::sleep(Duration::from_millis(500));
     }

@@ -62,7 +62,8 @@ const CONFORMANCE_SUITE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.1
 /// The programs that build components from Python and JavaScript.
 pub(crate) const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
 pub(crate) const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23.0";
-/// A package that [`COMPONENTIZE_JS`] imports without naming it as a dependency, so npm may install it where it is not found.
+/// A package that [`COMPONENTIZE_JS`] imports but does not name as a dependency. Unless the package is installed
+/// explicitly, npm may put it where the import does not find it.
 const COMPONENTIZE_JS_IMPORT: &str = "@bytecodealliance/preview2-shim@0.17.9";
 /// The Node.js for MCP, components and the browser. The machine's own may be older.
 const NODE: &str = "node@22";
@@ -164,7 +165,7 @@ pub(crate) fn prepare_browser(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Installs the versions of the lock file, and again after a change of that file.
+/// Installs the versions that the lock file names, and installs them again after a change of that file.
 fn prepare_browser_client(workspace: &Workspace) -> Result<()> {
     let (source, folder) =
         (workspace.root.join("tests/clients/console"), clients_folder(workspace).join("console"));

@@ -2,8 +2,8 @@
 //!
 //! A tool is a folder of `tools/` with a `tool.toml`; its crate, or its main file in Python or JavaScript, has
 //! the folder's name. Files change by rename, the module before its descriptor, and only if their content
-//! differs: a reader sees the old tool, the new tool, or, for a moment, a digest that does not match, which it
-//! must refuse.
+//! differs: a reader sees the old tool, the new tool, or, for a moment, a digest that does not match the
+//! module, and must then refuse the tool.
 
 use std::path::Path;
 use std::process::{self, Command};
@@ -124,7 +124,7 @@ fn write_tool(workspace: &Workspace, folder: &Path, name: &str, module: &[u8]) -
     let source = fs::read_to_string(workspace.root.join("tools").join(name).join(DESCRIPTOR))?;
     fs::create_dir_all(folder)?;
     let is_new = replace(&folder.join("tool.wasm"), module)?;
-    // The digest is written before any table. If the source has one too, the executor refuses the duplicate key.
+    // The digest is written before any table. If the source has a digest too, the executor refuses the duplicate key.
     let descriptor = format!("{MARK}sha256 = \"{}\"\n{source}", run::to_hex(&Sha256::digest(module)));
     Ok(replace(&folder.join(DESCRIPTOR), descriptor.as_bytes())? || is_new)
 }

@@ -122,8 +122,8 @@ fn print_note(text: &str, style: anstyle::Style) {
     }
 }
 
-/// Waits for a report of each run and prints them. Returns `true` if the governor has exactly one for each,
-/// equal to the agent's, and no other, and if each run had a process of its own.
+/// Waits for a report of each run and prints them. Returns `true` if the governor has exactly one report for
+/// each run, equal to the report that the agent got, and no others, and if each run had a process of its own.
 ///
 /// `own` has the agent's reports with the names of their steps; `others` is the number of intents that did not run.
 pub(super) fn compare_reports(record: &Path, own: &[(String, Value)], others: usize) -> Result<bool> {
