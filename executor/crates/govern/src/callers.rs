@@ -4,7 +4,7 @@
 //! grants no access. Without a list all callers are anonymous, which only a local server permits. A caller's identity
 //! does not authenticate a verdict: only the governor's proof does, so a stolen token runs nothing.
 //!
-//! A token in the form of a JSON Web Token is verified as one, and never looked up by its hash: the hash would remain
+//! A token in the form of a JSON Web Token is verified as such, and never looked up by its hash: the hash would remain
 //! valid after the token has expired or its issuer's key was removed.
 
 use super::GOVERNOR;
@@ -439,7 +439,7 @@ impl Caller {
         may_switch.then_some(&self.name)
     }
 
-    /// The caller of a public door: an agent of any name, without further roles.
+    /// The caller of a door that is open to everybody: an agent of any name, without further roles.
     #[must_use]
     pub fn any_agent() -> Self {
         let (roles, tools) = (BTreeSet::from([Role::Agent]), ReachableTools::Every);
@@ -467,7 +467,8 @@ impl Caller {
         }
     }
 
-    /// Returns `true` when the scope of the caller's token reaches this tool; a caller without one reaches all.
+    /// Returns `true` when the scope of the caller's token reaches this tool; a caller
+    /// without a token scope reaches all tools.
     #[must_use]
     pub fn may_call(&self, tool: &ToolName) -> bool {
         self.tools.includes(tool)
@@ -510,7 +511,8 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// A credential of a token, if one was presented, and of the names in a verified certificate.
+    /// The credential that consists of the token, if the caller presented one, and of the names in a verified
+    /// certificate.
     #[must_use]
     pub fn new(token: Option<&[u8]>, names: Arc<[Box<str>]>) -> Self {
         let token = match token {

@@ -60,7 +60,7 @@ pub enum GovernorUrlError {
         /// The parser's error.
         error: url::ParseError,
     },
-    /// The scheme is not one of a governor.
+    /// The scheme is not one that a governor can have.
     #[error("`{0}` is not a scheme of a governor: use http, https, ws or wss")]
     Scheme(String),
 }

@@ -36,10 +36,10 @@ use time::OffsetDateTime;
 
 /// Maximum number of sessions. Beyond it the oldest session is dropped, and its agent registers again.
 const MAX_SESSIONS: usize = 4096;
-/// Maximum number of waiting escalations. Beyond it new ones are denied, so that a flood cannot displace
-/// one that a person is deciding.
+/// Maximum number of waiting escalations. Beyond it new escalations are denied, so that a flood cannot
+/// displace an escalation that a person is deciding.
 const MAX_ESCALATIONS: usize = 1024;
-/// Maximum number of waiting escalations of one agent, so that it keeps no other from escalating.
+/// Maximum number of waiting escalations of one agent, so that no agent keeps the others from escalating.
 const MAX_ESCALATIONS_PER_AGENT: usize = MAX_ESCALATIONS / 4;
 
 /// A governor inside the executor's process, or behind `a2g-executor governor`.
@@ -89,8 +89,8 @@ impl LocalGovernor {
         entry.and_then(|entry| entry.policy.tools.get(tool)).is_some_and(|rule| rule.allowed)
     }
 
-    /// Opens a session and returns the policy to send as `g2a/policy`, with the agent's DID even if the policy
-    /// is the one for every agent.
+    /// Opens a session and returns the policy to send as `g2a/policy`, with the agent's DID even if the
+    /// governor has only the policy for every agent.
     ///
     /// `capabilities_requested` widens nothing, and excessive requests are not rejected: the returned policy lists
     /// the agent's capabilities.
@@ -143,7 +143,7 @@ impl LocalGovernor {
     }
 
     /// Checks that a directive answers an unexpired escalation of this governor. The escalation is retained, so
-    /// that a directive can be sent again after its relay failed; the executor guarantees that an intent runs
+    /// that a directive can be sent again if it did not reach the executor; the executor guarantees that an intent runs
     /// once.
     ///
     /// # Errors

@@ -79,7 +79,7 @@ pub(super) struct LoadedPolicy {
     pub(super) policy: Policy,
     pub(super) rules: BTreeMap<ToolName, Rule>,
     pub(super) hosts: HostClaims,
-    /// `true` if `a2g-executor mcp` made it from its command line, so that no file can be changed.
+    /// `true` if `a2g-executor mcp` made the policy from its command line: there is no file that could be changed.
     pub(super) is_of_mcp_command: bool,
     source: PathBuf,
 }
