@@ -172,8 +172,8 @@ impl Executor {
         page.map_err(|error| self.journal_fault(&error))
     }
 
-    /// Everything that the records say about an intent; `None` for an intent without records. The caller checks that it
-    /// may see the agent.
+    /// Everything that the records say about an intent; `None` for an intent without records. The code that calls
+    /// this checks that its client may see the agent.
     ///
     /// # Errors
     /// The journal is busy or cannot be read.
@@ -240,8 +240,8 @@ impl Executor {
         }
     }
 
-    /// Waits until an intent has finished, including its waits for a person. Returns its receipt; `None` if it did not
-    /// run and no longer waits, or if the receipt was pruned.
+    /// Waits until an intent has finished, including its waits for a person. Returns its receipt; `None` if the
+    /// intent did not run and no longer waits, or if the receipt was pruned.
     ///
     /// # Errors
     /// If the journal cannot be read.
@@ -259,7 +259,7 @@ impl Executor {
                 }
                 continue;
             }
-            // Checked after the journal: an intent is open there before it stops waiting here.
+            // Checked after the journal: an approved intent is open in the journal before it leaves the escalations.
             if let Some(condition) = self.escalations.wake_condition(intent) {
                 self.wait_for_change_or_expiry(condition, &mut changes).await;
                 continue;

@@ -178,7 +178,7 @@ impl Slots {
         self.take_place(agent).0
     }
 
-    /// Takes a place. Returns it with the numbers of places that were taken before, by all agents and by this one.
+    /// Takes a place. Returns it with the numbers of places that were taken before, by all agents and by this agent.
     fn take_place(self: &Arc<Self>, agent: &AgentDid) -> (Place, usize, usize) {
         let mut queue = self.lock();
         let share = queue.agents.entry(agent.clone()).or_default();
