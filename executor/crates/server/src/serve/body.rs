@@ -99,8 +99,8 @@ pub(super) const SHARE_USED_UP: &str = "your messages and unread answers use up 
 /// Retry delay for a caller that is refused for lack of memory.
 const BUSY_RETRY_MS: u64 = 1_000;
 
-/// Reads a body; `None` if it is too long. While it is read, its announced length counts against the caller's share of
-/// memory.
+/// Reads a body; `None` if it is too long. While the body is read, its announced length counts against the caller's
+/// share of memory.
 ///
 /// # Errors
 /// The error response, if the body takes too long to arrive, or if the memory budget or the caller's share is used up.

@@ -73,7 +73,7 @@ struct ConnectionState {
     /// Requests that are being handled.
     active_requests: usize,
     idle_since: u64,
-    /// `true` once a caller has authenticated on it.
+    /// `true` once a caller has authenticated on the connection.
     authenticated: bool,
     close: Arc<Notify>,
 }

@@ -38,7 +38,7 @@ impl<B: Body<Data = Bytes> + Unpin> BorrowedBody<B> {
         self.0.lock()
     }
 
-    /// Reads the rest, so that another request can follow on this connection; if that is not possible, adds
+    /// Reads the rest, so that another request can follow on this connection; if that cannot be done, adds
     /// `Connection: close` to the answer. With `expects_continue` (`Expect: 100-continue`), nothing is read, because
     /// the client sends the body only if it is asked to.
     pub(super) async fn drain(self, expects_continue: bool, answer: &mut HeaderMap) {

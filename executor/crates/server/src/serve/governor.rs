@@ -1,4 +1,4 @@
-//! The door of the bundled governor: the methods that executors call, and those that an operator calls and the
+//! The methods of the bundled governor: those that executors call, and those that an operator calls and that the
 //! governor relays to the executors that are connected by WebSocket.
 
 use super::rpc::{Followups, error_object, notification};
@@ -32,7 +32,7 @@ pub struct GovernorDoor {
 
 type Encoded = Box<RawValue>;
 
-/// Registers the methods of this door.
+/// Registers the methods of the governor.
 ///
 /// # Errors
 /// If two methods have the same name.
@@ -108,8 +108,8 @@ async fn record(door: &GovernorDoor, params: &str) -> Result<Encoded, Fault> {
 }
 
 /// Signs a verdict for the executor that the agent names in `context.executor`; `None` if there is no key or no such
-/// name. The agent has to name it, because a proof names its audience, and the executor may not be connected to this
-/// governor.
+/// name. The agent has to name the executor, because a proof names its audience, and the executor may not be connected
+/// to this governor.
 fn proof(door: &GovernorDoor, call: &Call, verdict: &Verdict) -> Result<Option<String>, Fault> {
     let Some(key) = &door.key else { return Ok(None) };
     let Some(audience) = decode::requested_executor(call)? else { return Ok(None) };

@@ -90,7 +90,7 @@ pub(super) enum ClientStream {
 }
 
 impl Listener {
-    /// Binds an address, and returns the bound one: for port 0, the system chooses the port.
+    /// Binds an address, and returns the address that was bound: for port 0, the system chooses the port.
     ///
     /// # Ambient Authority
     /// Binds the port; or creates the socket, replacing one that no process listens on.

@@ -115,7 +115,8 @@ impl A2a {
             }
         };
         let stopped = handle.is_stopped();
-        // If a person's decision is being recorded, that ends the task, with its own message; so this waits for it.
+        // A person's decision that is being recorded ends the task, with its own message. So this waits until the
+        // decision is recorded.
         let _directive_recorded = handle.directive.lock().await;
         match outcome {
             Ok(Some(receipt)) => self.finish(handle, &receipt, None).await,

@@ -42,7 +42,7 @@ pub(super) struct RateLimitStatus {
     remaining: u32,
     /// The time until all of the limit is available again.
     full_after: Duration,
-    /// The time after which a request is admitted; zero if this one was.
+    /// The time after which a request is admitted; zero if this request was admitted.
     wait: Duration,
 }
 

@@ -386,7 +386,7 @@ impl Session {
     }
 
     /// Derives the intent id from a message id that is not a UUID. A repeated message of this session gets the same
-    /// intent id, so that its call does not run twice; the same message in another session gets another one.
+    /// intent id, so that its call does not run twice; the same message in another session gets another id.
     fn intent_of(&self, req_id: &str) -> IntentId {
         let Digest(digest) = Digest::compute(format!("a2e/{}/{req_id}", self.id).as_bytes());
         let mut bytes = [0; 16];

@@ -47,7 +47,7 @@ impl States {
     }
 
     /// Makes the state for the next answer about an intent, in place of earlier ones. `None` if too many intents have
-    /// one.
+    /// a state.
     pub(super) fn issue(
         &self,
         owner: StateOwner<'_>,

@@ -1,4 +1,4 @@
-//! `tools/call`: the intent, the notifications of its run, and its end when the client gives it up.
+//! `tools/call`: the intent, the notifications of its run, and the cancellation when the client gives the call up.
 
 use super::approval::{Effect, Elicitor, ReceivedAnswer, apply_answer, question_for, withdrawn_fault};
 use super::{McpDoor, RequestContext};
@@ -100,7 +100,8 @@ impl McpDoor {
     /// Checks that the intent of a state still waits, or has ended by a decision.
     ///
     /// # Errors
-    /// If it was withdrawn, revoked or not decided in time: the governor is not asked again under the same state.
+    /// If the intent was withdrawn, revoked or not decided in time: the governor is not asked again under the same
+    /// state.
     async fn check_known(&self, intent: IntentId) -> Result<(), Fault> {
         let is_known =
             self.executor.status(intent).await?.is_some() || self.executor.denial(intent)?.is_some();
@@ -117,7 +118,8 @@ impl McpDoor {
         Ok(intent)
     }
 
-    /// `effect` is that of the answer that came with the call, if there was one.
+    /// Sends the call, and sends it again after each decision, until there is an answer for the client. `effect` is the
+    /// effect of the answer that came with the call, if one came.
     async fn send_until_decided(
         &self,
         context: &RequestContext,
@@ -312,7 +314,8 @@ impl Drop for CancelGuard<'_> {
     }
 }
 
-/// The sink that turns events of a run into the notifications that the request asked for, and tells when it starts.
+/// The sink that turns events of a run into the notifications that the request asked for, and that notifies
+/// `started` when the run starts.
 fn event_sink(context: &RequestContext, tool: &ToolName, started: &Arc<Notify>) -> RunEventSink {
     let progress = context.meta.progress_token.clone().map(|token| Mutex::new(ProgressEncoder::new(token)));
     let (level, tool, started) = (context.log_level, tool.clone(), Arc::clone(started));

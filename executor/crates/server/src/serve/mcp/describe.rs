@@ -8,8 +8,8 @@ use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::tools::decode_describe;
 
 impl McpDoor {
-    /// Returns `true` if a call with this name asks for descriptions. A token needs no scope for it: the answer has the
-    /// tools that its scope reaches.
+    /// Returns `true` if a call with this name asks for descriptions. A token needs no scope for such a call: the
+    /// answer has only the tools that the token's scope reaches.
     pub(super) fn describes(&self, tool: &str) -> bool {
         self.listing == Listing::Code && tool == DESCRIBE_TOOLS
     }

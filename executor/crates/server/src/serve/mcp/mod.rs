@@ -201,7 +201,7 @@ impl McpDoor {
             McpRequest::GetTask(task) => self.get_task(&context, task).await,
             McpRequest::UpdateTask(task, answer) => self.update_task(&context, task, answer).await,
             McpRequest::CancelTask(task) => self.cancel_task(&context, task).await,
-            // The transports answer it with a stream.
+            // Not reached: the transports answer this request with a stream.
             McpRequest::Listen(_) => Ok(encoder.subscription_end(&context.id)),
         }
     }

@@ -57,7 +57,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 struct Proxy {
     server: Arc<RemoteServer>,
     session: Mutex<Option<Session>>,
-    /// Held while a lost session is opened again, so that it is opened once.
+    /// Held while a lost session is opened again, so that only one task opens it.
     reopening: tokio::sync::Mutex<()>,
     /// The input schemas with `x-mcp-header`, by tool name, from the `tools/list` results so far.
     annotated_schemas: Mutex<HashMap<String, Value>>,
@@ -318,7 +318,8 @@ impl Proxy {
                     self.write_to_host(error.response(&request.id)).await;
                 }
             }
-            // In a session, the end of the session cancels the request. Without a session id, it is cancelled here.
+            // In a session, the end of the session cancels the request. Without a session id, the request is cancelled
+            // here.
             () = until_true(&mut input_has_ended) => {
                 let headers = self.request_headers(&request);
                 let is_in_session = headers.contains_key(SESSION_HEADER);
@@ -406,7 +407,7 @@ impl Proxy {
         Ok(self.server.messages(response, None))
     }
 
-    /// Opens the stream of the session that the headers name, or resumes the one that ended after this event.
+    /// Opens the stream of the session that the headers name, or resumes the stream that ended after this event.
     async fn open_stream(
         &self,
         mut headers: HeaderMap,

@@ -41,9 +41,9 @@ const RETENTION: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct Subscription {
     pub id: IntentId,
-    /// The agent whose runs it covers; `None` for all agents.
+    /// The agent whose runs the subscription covers; `None` for all agents.
     pub agent: Option<AgentDid>,
-    /// The only run that it covers; `None` for all runs.
+    /// The only run that the subscription covers; `None` for all runs.
     pub intent: Option<IntentId>,
     pub events: BTreeSet<EventName>,
     pub guarantee: DeliveryGuarantee,
@@ -51,7 +51,7 @@ pub(super) struct Subscription {
     pub sealed: bool,
     /// The subscriber's identity (`from` of its message), verbatim.
     pub to: Arc<RawValue>,
-    /// The connection that it was created on.
+    /// The connection that the subscription was created on.
     pub connection: u64,
     /// The number of events so far, dropped ones included.
     pub sequence: u64,

@@ -29,8 +29,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The maximum size of a message in either direction, in bytes: a result of 16 MiB with its artifacts, twice encoded.
 pub(super) const MAX_MESSAGE_BYTES: usize = 64 << 20;
 const MAX_REFUSAL_BYTES: usize = 1 << 20;
-/// The size up to which a message is read at any time, in bytes. A longer one is read on while no other long message is
-/// in memory.
+/// The size up to which a message is read at any time, in bytes. The rest of a longer message is read only while
+/// no other long message is in memory.
 const SMALL_MESSAGE_BYTES: usize = 64 << 10;
 /// The maximum part of a refusal's text that the host is told, in characters.
 const MAX_REFUSAL_CHARS: usize = 500;
@@ -84,7 +84,8 @@ pub(super) enum ExchangeError {
     Refused { url: String, status: StatusCode, text: String, token_file: Option<PathBuf> },
 }
 
-/// The cause of an error with this type, also inside an error of the system, which does not name it as its source.
+/// The cause of an error with this type. It is found also inside an error of the system, whose `source` is not that
+/// cause.
 fn find_cause<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let next = |error: &'a (dyn Error + 'static)| {
         let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
@@ -214,7 +215,7 @@ impl RemoteServer {
         Ok(Self { url: uri, token_file, client, long_message: Arc::new(Semaphore::new(1)) })
     }
 
-    /// The messages of a response; `last_event_id` is that of the stream that it resumes.
+    /// The messages of a response; `last_event_id` is the last event of the stream that the response resumes.
     pub(super) fn messages(&self, response: Response<Incoming>, last_event_id: Option<String>) -> Messages {
         Messages::new(response, last_event_id, Arc::clone(&self.long_message))
     }
@@ -297,7 +298,7 @@ async fn read_text(body: Incoming, max_bytes: usize) -> Result<String, ExchangeE
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A message of the server, on one line. While it is in memory, no other long one is read.
+/// A message of the server, on one line. While a long message is in memory, no other long message is read.
 pub(super) struct Message {
     pub(super) text: String,
     pub(super) permit: Option<OwnedSemaphorePermit>,
@@ -315,7 +316,7 @@ enum Source {
     Events(Box<SseByteStream<BodyStream>>),
 }
 
-/// The bytes of the message that is being read. Several long ones at a time would need a multiple of
+/// The bytes of the message that is being read. Several long messages at a time would need a multiple of
 /// [`MAX_MESSAGE_BYTES`], for as long as the host does not read them.
 struct Intake {
     long_message: Arc<Semaphore>,
