@@ -12,7 +12,7 @@ pub enum ChildError {
     #[error(transparent)]
     Panicked(#[from] tokio::task::JoinError),
     /// The process that forks children has ended.
-    #[error("the process that starts runs ended")]
+    #[error("the zygote, which forks the processes of runs, has ended")]
     ZygoteEnded,
     /// The child's pidfd did not arrive.
     #[error("the server has reached its limit on open descriptors (`RLIMIT_NOFILE`)")]
