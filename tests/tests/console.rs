@@ -411,10 +411,8 @@ fn a_session_has_the_rights_of_its_caller_and_ends_with_them() {
     let (_, page) = operator.get("/console");
     assert!(page.contains("enough") && page.contains("olga"), "{page}");
     assert!(planner.get("/console/inbox").1.contains("Nothing waits"));
-    expect_blocked(
-        &bearer.rpc("a2g/intent", &intent("read_file", json!({ "path": "/workspace/x" }))),
-        "stopped",
-    );
+    let refused = ask(&intent("read_file", json!({ "path": "/workspace/x" })));
+    expect_blocked(&refused, "stopped");
     let form = [("form_token", operator.token.as_str()), ("target", "agent"), ("name", AGENT)];
     assert_eq!(operator.post("/console/resume", &form, "").0, 303);
     assert!(operator.get("/console").1.contains("Nothing is stopped."));
