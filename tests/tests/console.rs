@@ -235,7 +235,7 @@ const HOSTILE_KEY: &str = concat!(
 
 #[test]
 fn hostile_texts_are_shown_and_do_nothing() {
-    let wat = saying(2, "<script>alert(3)</script> \u{202e}log", 1);
+    let wat = saying(2, "<script>alert(3)</script> \\u{202e}log", 1);
     let catalogue = Catalogue::with_tools().add(Tool::command("hostile", &wat));
     let executor = Executor::start(Options::new().catalogue(&catalogue));
     let id = escalate(&executor, write("hostile", HOSTILE_KEY));
@@ -310,9 +310,8 @@ fn what_was_shown_is_what_is_approved() {
     assert_eq!(executor.file("file"), None);
     // A standing policy that is narrower arrives between the page and the decision.
     let rule = json!({ "write_file": { "allowed": true, "constraints": {} } });
-    let policy = json!({
-        "agent_did": AGENT, "version": "2", "capabilities": { "tools": rule }, "resources": { "max_memory_mb": 32 }
-    });
+    let capabilities = json!({ "tools": rule, "resources": { "max_memory_mb": 32 } });
+    let policy = json!({ "agent_did": AGENT, "version": "2", "capabilities": capabilities });
     result(&executor.rpc("g2a/policy", &policy));
     let (status, answer) = approve(&|_| {});
     assert!(status == 200 && answer.contains("Nothing is decided yet"), "{answer}");
@@ -424,6 +423,60 @@ fn a_session_has_the_rights_of_its_caller_and_ends_with_them() {
 }
 
 #[test]
+fn two_people_approve_and_nobody_their_own_agent() {
+    let list = List::new();
+    let [anna, bert] = ["anna", "bert"].map(|name| list.add(name, &["--role", "approver"]));
+    let carl = list.add("carl", &["--role", "approver", "--role", "agent", "--agent", AGENT]);
+    let rule = json!([{ "tools": ["write_file"], "min_risk": 0.7, "required": 2 }]);
+    let executor = Executor::start(list.options().set("approvals", rule));
+    let call = intent("write_file", write("file", ESCALATES));
+    let ask = |token: &str, method: &str, params: &Value| {
+        HttpClient::ask_as(executor.address(), token, method, params).unwrap()
+    };
+    assert_eq!(result(&ask(&carl, "a2g/intent", &call))["verdict"], "ESCALATE");
+    let path = format!("/console/decide/{}", call["intent_id"].as_str().unwrap());
+    let [first, second, own] = [&anna, &bert, &carl].map(|token| Client::with_token(&executor, token));
+    let approve = |client: &Client, memory: Option<&str>| {
+        let page = client.get(&path).1;
+        let mut fields = shown(&page);
+        if let Some(memory) = memory {
+            fields.retain(|(name, _)| name != "memory");
+            fields.push(("memory".to_owned(), memory.to_owned()));
+        }
+        let mut form = vec![("form_token", client.token.as_str()), ("action", "approve")];
+        form.extend(fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let (status, page) = client.post(&path, &form, "");
+        if memory.is_none() || status == 303 {
+            return (status, page);
+        }
+        let fields = shown(&page);
+        let mut form = vec![("form_token", client.token.as_str()), ("action", "approve")];
+        form.extend(fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        client.post(&path, &form, "")
+    };
+    let (status, page) = approve(&own, None);
+    assert!(status == 200 && page.contains("another person has to decide"), "{page}");
+    let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
+    expect_blocked(&ask(&carl, "g2a/directive", &directive), "caller_unauthorized");
+    // One approval is not enough, neither from the console nor twice from the same person.
+    assert_eq!(approve(&first, Some("24")).0, 303);
+    let (status, page) = approve(&first, None);
+    assert!(status == 200 && page.contains("has approved this intent before"), "{page}");
+    expect_blocked(&ask(&anna, "g2a/directive", &directive), "caller_unauthorized");
+    assert_eq!(executor.file("file"), None);
+    // The second person sees the first approval and its limits, and the run gets no more.
+    let page = second.get(&path).1;
+    assert!(page.contains("1 of 2") && page.contains("anna"), "{page}");
+    result(&ask(&bert, "g2a/directive", &directive));
+    eventually("it ran", || executor.file("file"));
+    let status = ask(&carl, "a2g/status", &json!({ "intent_id": call["intent_id"] }));
+    let report = &result(&status)["report"];
+    assert_eq!(report["usage"]["limits"]["max_memory_mb"]["granted"], 24, "{report}");
+    let show = executor.home().run(&["journal", "show", call["intent_id"].as_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&show.stdout).contains("anna, bert"), "{show:?}");
+}
+
+#[test]
 fn another_site_gets_nothing() {
     let executor = Executor::start(Options::new());
     let id = escalate(&executor, write("attacked", ESCALATES));
@@ -443,7 +496,7 @@ fn another_site_gets_nothing() {
         )
     });
     let page = format!(
-        "<!doctype html><title>attack</title><iframe src='{target}/console'></iframe>{}",
+        "<!doctype html><title>attack</title>an attack <iframe src='{target}/console'></iframe>{}",
         forms.join("")
     );
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -461,13 +514,14 @@ fn another_site_gets_nothing() {
     });
     for form in 0..4 {
         browser.evaluate(&format!("void (location.href = 'http://{attacker}/')"));
-        eventually("the attack is open", || (browser.evaluate("document.title") == "attack").then_some(()));
-        let framed = browser.evaluate("(() => { try { return document.querySelector('iframe').contentDocument !== null && document.querySelector('iframe').contentDocument.body.textContent.includes('Overview') } catch { return false } })()");
-        assert_eq!(framed, false);
+        browser.wait_for_text("an attack");
+        let frame = "document.querySelector('iframe').contentDocument";
+        assert_eq!(
+            browser.evaluate(&format!("{frame}?.body.textContent.includes('Overview') ?? false")),
+            false
+        );
         browser.evaluate(&format!("void document.forms[{form}].submit()"));
-        eventually("it is answered", || (browser.evaluate("document.title") != "attack").then_some(()));
-        let text = browser.evaluate("document.body.textContent");
-        assert!(text.as_str().unwrap().contains("not served here"), "{text}");
+        browser.wait_for_text("not served here");
     }
     // Nothing happened: it still waits, nothing is stopped, and the session goes on.
     browser.goto("/console");

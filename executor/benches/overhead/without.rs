@@ -84,6 +84,7 @@ async fn serve(folder: &Path) {
     let authority = Authority::take().unwrap();
     let accept_unsigned = Some(AcceptUnsigned::from_command_line(&authority));
     let settings = ExecutorSettings {
+        approval_rules: Vec::new(),
         granter: Granter::new(authority),
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),

@@ -104,6 +104,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         None => Some(OperatorLimits::new(&authority, parse_manifest(arguments)?)),
     };
     let settings = ExecutorSettings {
+        approval_rules: Vec::new(),
         granter: Granter::new(authority),
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),

@@ -347,6 +347,7 @@ async fn serve(
         mounts: config.mounts.clone(),
         capacity: config.capacity,
         accept_unsigned,
+        approval_rules: config.approval_rules.clone(),
         signatures: config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?.map(Arc::new),
     };
     memory::set_budget(config.memory.bytes(), config.caller_share());

@@ -355,11 +355,13 @@ enum AllowedAgents {
 #[derive(Debug)]
 pub struct DecisionRight<'a> {
     by: &'a str,
+    /// The deciding caller; `None` for the governor.
+    caller: Option<&'a Caller>,
 }
 
 impl DecisionRight<'static> {
     pub(crate) fn of_governor() -> Self {
-        Self { by: GOVERNOR }
+        Self { by: GOVERNOR, caller: None }
     }
 }
 
@@ -368,6 +370,12 @@ impl DecisionRight<'_> {
     #[must_use]
     pub fn by(&self) -> &str {
         self.by
+    }
+
+    /// `true` if the deciding caller may also act for `agent`.
+    #[must_use]
+    pub fn acts_for(&self, agent: &AgentDid) -> bool {
+        self.caller.is_some_and(|caller| caller.may_act_as(agent))
     }
 }
 
@@ -425,7 +433,7 @@ impl Caller {
             ReachableTools::Every => self.is_any_of(&[Role::Approver, Role::Governor]),
             ReachableTools::These(_) => false,
         };
-        may_decide.then_some(DecisionRight { by: &self.name })
+        may_decide.then_some(DecisionRight { by: &self.name, caller: Some(self) })
     }
 
     /// The caller's name, if it may stop and resume: it has the role `operator`, and no scope that names tools. A stop

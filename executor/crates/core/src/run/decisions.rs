@@ -3,6 +3,7 @@
 //! A decision is in the journal before its answer is sent. An approved intent runs once, if necessary after a restart,
 //! unless its verdict expires or an operator stops it first; a denied intent never runs.
 
+use super::approval_rules;
 use super::escalations::{Escalations, WakeCondition};
 use super::events::RunEventSink;
 use super::preview::DecisionBasis;
@@ -79,6 +80,14 @@ pub(super) fn record_end_of_wait(
 
 fn not_waiting_fault() -> Fault {
     Fault::invalid("/intent_id", "no intent with this id waits for a directive")
+}
+
+/// The result of adding one approval to the earlier ones.
+enum ApprovalCount {
+    /// The intent may run under this approval, which names everybody.
+    Enough(Approval),
+    /// The intent needs more approvals than this one and the earlier ones.
+    More(Approval),
 }
 
 /// The fault for a call with a denied intent.
@@ -302,6 +311,19 @@ impl Executor {
         let escalated = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
         let approval = Approval { by: by.to_owned(), manifest: manifest.clone() };
+        let approval = match self.combine_approvals(&escalated, approval, &right, shown) {
+            Ok(ApprovalCount::Enough(approval)) => approval,
+            Ok(ApprovalCount::More(approval)) => {
+                tracing::info!(%intent, caller = by, "approved, and needs another person's approval");
+                self.escalations.add_partial_approval(*intent, approval);
+                self.escalations.release(*intent);
+                return Ok(());
+            }
+            Err(fault) => {
+                self.escalations.release(*intent);
+                return Err(fault);
+            }
+        };
         // The approval has its own task, because the approver may disconnect.
         let (answer_tx, answer) = oneshot::channel();
         let executor = Arc::clone(self);
@@ -311,6 +333,56 @@ impl Executor {
         answer
             .await
             .unwrap_or_else(|_dropped| Err(Fault::Internal("the task of an approval ended early".to_owned())))
+    }
+
+    /// Adds an approval to the earlier ones of the intent, under the rules of the operator. All of them limit the run.
+    ///
+    /// # Errors
+    /// If the person may act for the intent's agent, has approved before, or was shown something else.
+    fn combine_approvals(
+        &self,
+        escalated: &Escalated,
+        approval: Approval,
+        right: &DecisionRight<'_>,
+        shown: Option<DecisionBasis>,
+    ) -> Result<ApprovalCount, Fault> {
+        let call = escalated.call();
+        let rules = &self.settings.approval_rules;
+        let Some(required) = approval_rules::required(rules, &call.tool, escalated.risk_score()) else {
+            return Ok(ApprovalCount::Enough(approval));
+        };
+        let refuse = |message| Fault::Refused {
+            intent: Some(call.intent),
+            risk_score: escalated.risk_score(),
+            blocked_by: BlockedBy::CallerUnauthorized,
+            message,
+        };
+        if right.acts_for(&call.agent) {
+            return Err(refuse(format!(
+                "`{}` may act for `{}`, so another person has to decide (`[[approvals]]`)",
+                approval.by, call.agent
+            )));
+        }
+        if let Some(shown) = shown {
+            self.check_basis(escalated, approval.manifest.as_ref(), shown)?;
+        }
+        let earlier = self.escalations.partial_approvals(call.intent);
+        if earlier.iter().any(|earlier| earlier.by == approval.by) {
+            return Err(refuse(format!(
+                "`{}` has approved this intent before: {required} different people have to (`[[approvals]]`)",
+                approval.by
+            )));
+        }
+        if (earlier.len() as u64) + 1 < u64::from(required) {
+            return Ok(ApprovalCount::More(approval));
+        }
+        let manifest = |approval: &Approval| {
+            approval.manifest.clone().unwrap_or_else(|| escalated.verdict().manifest.clone())
+        };
+        let combined =
+            earlier.iter().map(manifest).fold(manifest(&approval), |a, b| approval_rules::meet(&a, &b));
+        let names = earlier.iter().chain([&approval]).map(|approval| &*approval.by).collect::<Vec<_>>();
+        Ok(ApprovalCount::Enough(Approval { by: names.join(", "), manifest: Some(combined) }))
     }
 
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent

@@ -48,6 +48,8 @@ struct WaitingIntent {
     phase: WaitPhase,
     /// The approval of an intent that could not run immediately.
     approval: Option<Approval>,
+    /// The approvals so far of an intent that needs more of them.
+    partial: Vec<Approval>,
 }
 
 /// The phase of an intent's wait.
@@ -72,7 +74,7 @@ pub(super) enum WakeCondition {
 
 impl WaitingIntent {
     fn new(escalated: Escalated, approval: Option<Approval>) -> Self {
-        Self { escalated, phase: WaitPhase::Waiting, approval }
+        Self { escalated, phase: WaitPhase::Waiting, approval, partial: Vec::new() }
     }
 
     fn call(&self) -> &Call {
@@ -239,6 +241,16 @@ impl Escalations {
         let approval = held.approval.clone()?;
         held.phase = WaitPhase::Taken;
         Some((held.escalated.clone(), approval))
+    }
+
+    /// The approvals so far of an intent that needs more of them.
+    pub(super) fn partial_approvals(&self, intent: IntentId) -> Vec<Approval> {
+        self.lock().get(&intent).map_or_else(Vec::new, |held| held.partial.clone())
+    }
+
+    /// Adds an approval of an intent that needs more of them.
+    pub(super) fn add_partial_approval(&self, intent: IntentId, approval: Approval) {
+        self.change(intent, |held| held.partial.push(approval));
     }
 
     /// Lets an intent wait again, because the decision cannot be applied.

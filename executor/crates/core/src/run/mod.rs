@@ -9,6 +9,7 @@
 
 mod active_runs;
 mod admission;
+mod approval_rules;
 mod decisions;
 mod escalations;
 mod events;
@@ -25,6 +26,7 @@ mod subscribers;
 mod switch;
 mod trace;
 
+pub use approval_rules::ApprovalRule;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use preview::{DecisionBasis, DecisionPreview, GrantSummary, WaitingSummary};
 pub use query::IntentSignal;
@@ -77,6 +79,8 @@ pub struct ExecutorSettings {
     pub capacity: Capacity,
     /// The permission to accept unsigned verdicts; `None` if they are refused.
     pub accept_unsigned: Option<AcceptUnsigned>,
+    /// The rules about how many people have to approve an intent.
+    pub approval_rules: Vec<ApprovalRule>,
     /// The check of intents' signatures; `None` if signatures are not required.
     pub signatures: Option<Arc<IntentSignatures>>,
 }

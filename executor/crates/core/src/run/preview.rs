@@ -4,7 +4,7 @@
 //! [`DecisionBasis`] is the hash of everything that was shown. A decision that names a basis applies only if a new
 //! preview has the same one.
 
-use super::Executor;
+use super::{Executor, approval_rules};
 use a2g_capability::Grant;
 use a2g_govern::Escalated;
 use a2g_types::call::Call;
@@ -107,13 +107,19 @@ impl DecisionBasis {
         Digest::parse(text).map(Self)
     }
 
-    fn compute(escalated: &Escalated, module: Digest, grant: &Result<GrantSummary, Fault>) -> Self {
+    fn compute(
+        escalated: &Escalated,
+        module: Digest,
+        approved_by: &[String],
+        grant: &Result<GrantSummary, Fault>,
+    ) -> Self {
         let (call, verdict) = (escalated.call(), escalated.verdict());
         // The debug format has every field of these types, so a field that is added later is part of the hash as well.
         let Call { agent, intent, tool, arguments, parent, .. } = call;
         let arguments = serde_json::Value::Object(arguments.clone());
-        let shown =
-            format!("{intent} {agent:?} {tool:?} {arguments} {parent:?} {module} {verdict:?} {grant:?}");
+        let shown = format!(
+            "{intent} {agent:?} {tool:?} {arguments} {parent:?} {module} {verdict:?} {approved_by:?} {grant:?}"
+        );
         Self(Digest::compute(shown.as_bytes()))
     }
 }
@@ -135,6 +141,10 @@ pub struct DecisionPreview {
     pub expires_at: OffsetDateTime,
     /// The tool, as it is installed.
     pub tool: Descriptor,
+    /// Who has approved the intent so far.
+    pub approved_by: Vec<String>,
+    /// The number of people who have to approve it.
+    pub required_approvals: u32,
     /// The grant of an approved run, or the reason why it would be refused.
     pub grant: Result<GrantSummary, Fault>,
     /// The hash of all of this.
@@ -181,19 +191,27 @@ impl Executor {
     ) -> Option<DecisionPreview> {
         let loaded = self.current_catalog();
         let tool = loaded.usable_tool(&escalated.call().tool)?.descriptor.clone();
-        let directive = Directive {
-            intent: escalated.call().intent,
-            approved: true,
-            manifest: manifest.cloned(),
-            reason: None,
-        };
+        let (call, verdict) = (escalated.call(), escalated.verdict());
+        // Every approval so far limits the run.
+        let approvals = self.escalations.partial_approvals(call.intent);
+        let proposed = manifest.unwrap_or(&verdict.manifest);
+        let narrowed = approvals.iter().fold(proposed.clone(), |narrowed, approval| {
+            approval_rules::meet(&narrowed, approval.manifest.as_ref().unwrap_or(&verdict.manifest))
+        });
+        let directive =
+            Directive { intent: call.intent, approved: true, manifest: Some(narrowed), reason: None };
+        let approved_by = approvals.into_iter().map(|approval| approval.by).collect::<Vec<_>>();
+        let rules = &self.settings.approval_rules;
+        let required = approval_rules::required(rules, &call.tool, escalated.risk_score());
         let admitted = escalated.clone().resolve(&directive, "", self.clock.now());
         let granted = admitted.and_then(|admitted| {
             admitted.grant(&self.settings.granter, &self.standing, &tool, &self.settings.ceilings)
         });
         let grant = granted.map(|(_admitted, grant)| GrantSummary::new(&grant));
         Some(DecisionPreview {
-            basis: DecisionBasis::compute(escalated, tool.digest, &grant),
+            basis: DecisionBasis::compute(escalated, tool.digest, &approved_by, &grant),
+            approved_by,
+            required_approvals: required.unwrap_or(1),
             call: escalated.call().clone(),
             verdict: escalated.verdict().clone(),
             expires_at: escalated.expires_at(),

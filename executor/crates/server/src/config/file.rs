@@ -22,6 +22,17 @@ pub(super) struct File {
     pub(super) mount: Vec<Mount>,
     pub(super) doors: Doors,
     pub(super) console: Console,
+    pub(super) approvals: Vec<Approvals>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Approvals {
+    #[serde(default)]
+    pub(super) tools: Vec<String>,
+    #[serde(default)]
+    pub(super) min_risk: f64,
+    pub(super) required: u64,
 }
 
 #[derive(Debug, Deserialize)]

@@ -11,7 +11,7 @@ pub use doors::Doors;
 use crate::serve::{ConnectionLimits, ListenAddress, TlsSettings};
 use a2g_capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use a2g_core::catalog::CompileLimits;
-use a2g_core::run::Capacity;
+use a2g_core::run::{ApprovalRule, Capacity};
 use a2g_govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
 use a2g_isolate::{Isolation, User};
 use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
@@ -133,6 +133,8 @@ pub struct Config {
     pub ca_file: Option<PathBuf>,
     /// The doors besides A2G.
     pub doors: Doors,
+    /// The rules about how many people have to approve an intent.
+    pub approval_rules: Vec<ApprovalRule>,
     /// `true` if the port serves the console.
     pub console: bool,
 }
@@ -344,6 +346,19 @@ fn check_max(key: &'static str, value: u64, max: u64) -> Result<u64, InvalidValu
     check_range(key, value, 1, max)
 }
 
+fn parse_approval_rule(section: file::Approvals) -> Result<ApprovalRule, InvalidValueError> {
+    let file::Approvals { tools, min_risk, required } = section;
+    if !(0.0..=1.0).contains(&min_risk) {
+        return Err(invalid("approvals.min_risk")(&"has to be from 0.0 to 1.0"));
+    }
+    let tools = tools.iter().map(|tool| ToolName::parse(tool)).collect::<Result<_, _>>();
+    Ok(ApprovalRule {
+        tools: tools.map_err(|error| invalid("approvals.tools")(&error))?,
+        min_risk,
+        required: check_count("approvals.required", required, 1, ApprovalRule::MAX_REQUIRED)?,
+    })
+}
+
 fn check_count(key: &'static str, value: u64, min: u64, max: u64) -> Result<u32, InvalidValueError> {
     // Every maximum of a count fits.
     check_range(key, value, min, max).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
@@ -366,6 +381,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         mount,
         doors,
         console,
+        approvals,
     } = file;
     let resolve = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
     let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
@@ -583,6 +599,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         ca_file,
         doors,
         console: console.enabled,
+        approval_rules: approvals.into_iter().map(parse_approval_rule).collect::<Result<_, _>>()?,
     };
     config.check_private_paths()?;
     Ok(config)

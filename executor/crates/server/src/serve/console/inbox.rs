@@ -139,7 +139,7 @@ fn decision_page(
     Proposal { original, proposed }: &Proposal,
     notice: Option<&str>,
 ) -> Response {
-    let DecisionPreview { call, verdict, expires_at, tool, .. } = original;
+    let DecisionPreview { call, verdict, expires_at, tool, approved_by, required_approvals, .. } = original;
     let may_decide = view.caller.decision_right().is_some();
     let now = console.executor.clock().now();
     let body = html! {
@@ -156,6 +156,10 @@ fn decision_page(
             dt { "Risk" } dd { (risk(verdict)) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (line(threat)) } } }
             dt { "Expires" } dd { (at(*expires_at)) " (in " (countdown(*expires_at, now)) ")" }
             dt { "Module" } dd { code.hash { (tool.digest.to_string()) } }
+            @if *required_approvals > 1 {
+                dt { "Approvals" }
+                dd { (approved_by.len()) " of " (required_approvals) @for name in approved_by { " · " (line(name)) } }
+            }
         }
         h2 { "Arguments" }
         p { "The tool gets exactly these. Control and invisible characters are shown as escapes such as " code { "\\u{202e}" } "." }

@@ -13,6 +13,7 @@ use a2g_types::failure_message::describe;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::{Artifact, NestedCall, Receipt, RunOutput, Status, Usage};
 use a2g_types::quantity::BYTES_PER_MB;
+use a2g_types::verdict::Manifest;
 use a2g_types::visible_text::escape_invisible_lines;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -293,7 +294,7 @@ fn limits(receipt: &Receipt) -> Markup {
         html! { tr {
             th scope="row" { (name) }
             td { meter min="0" max=(granted) value=(used.min(granted)) aria-label={ (name) " used" } {} }
-            td.number { (format!("{used:.1}")) " of " (granted) " " (unit) }
+            td.number { (figure(used)) " of " (figure(granted)) " " (unit) }
             td { (by) }
         } }
     };
@@ -325,6 +326,13 @@ fn limits(receipt: &Receipt) -> Markup {
             }
         }
     }
+}
+
+/// A figure with as many decimals as say something.
+fn figure(value: f64) -> String {
+    let text = if value < 10.0 { format!("{value:.3}") } else { format!("{value:.1}") };
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text.is_empty() { "0".to_owned() } else { text.to_owned() }
 }
 
 fn denials(usage: &Usage) -> Markup {
@@ -384,11 +392,24 @@ fn timeline(record: &RunRecord) -> Markup {
                 @for condition in &verdict.conditions { " · " code { (line(condition)) } }
             }
         }
+        @if let Some(manifest) = &record.approved_manifest { p { "Approved with narrower or equal limits: " (manifest_line(manifest)) } }
         ol.timeline {
             @for event in &record.events {
                 li { (at(event.at)) " " strong { (event.kind) } @if let Some(by) = &event.by { " by " (line(by)) } " (record " (event.record) ")" }
             }
         }
+    }
+}
+
+fn manifest_line(manifest: &Manifest) -> Markup {
+    let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+    html! {
+        @if let Some(memory) = max_memory { (memory.to_string()) " · " }
+        @if let Some(cpu) = max_cpu { (cpu.to_string()) " CPU · " }
+        @if let Some(timeout) = timeout { (timeout.to_string()) " · " }
+        "network " @if network_allowed.unwrap_or(false) { "allowed" } @else { "off" } " · files "
+        @for pattern in filesystem_scope { code { (line(pattern)) } " " }
+        @if filesystem_scope.is_empty() { "none" }
     }
 }
 
