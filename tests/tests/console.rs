@@ -2,7 +2,7 @@
 
 use crate::callers::List;
 use crate::harness::*;
-use crate::methods::{ESCALATES, write};
+use crate::methods::{ESCALATES, policy_folder, write};
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -237,7 +237,10 @@ const HOSTILE_KEY: &str = concat!(
 fn hostile_texts_are_shown_and_do_nothing() {
     let wat = saying(2, "<script>alert(3)</script> \\u{202e}log", 1);
     let catalogue = Catalogue::with_tools().add(Tool::command("hostile", &wat));
-    let executor = Executor::start(Options::new().catalogue(&catalogue));
+    let anywhere = json!({ "paths": ["/workspace/**"] });
+    let rules = [("write_file", anywhere.clone()), ("read_file", anywhere.clone()), ("hostile", anywhere)];
+    let policies = policy_folder(&[policy_for_all(&rules)]);
+    let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
     let id = escalate(&executor, write("hostile", HOSTILE_KEY));
     let call = intent("hostile", json!({}));
     executor.rpc("a2g/intent", &call);
@@ -296,7 +299,7 @@ fn what_was_shown_is_what_is_approved() {
     {
         let (status, answer) = approve(&set(name, value));
         assert_eq!(status, 200, "{name}: {answer}");
-        assert!(answer.contains("narrower, and not wider"), "{name}: {answer}");
+        assert!(answer.contains("wider than what may be granted"), "{name}: {answer}");
     }
     // Other than what was shown: the page is shown again.
     for (name, value) in [("memory", "8"), ("timeout", "1"), ("basis", ""), ("basis", "00")] {
@@ -314,7 +317,7 @@ fn what_was_shown_is_what_is_approved() {
     let policy = json!({ "agent_did": AGENT, "version": "2", "capabilities": capabilities });
     result(&executor.rpc("g2a/policy", &policy));
     let (status, answer) = approve(&|_| {});
-    assert!(status == 200 && answer.contains("Nothing is decided yet"), "{answer}");
+    assert!(status == 200 && answer.contains("wider than what may be granted"), "{answer}");
     assert_eq!(executor.file("file"), None);
     let mut form = vec![token, ("action", "approve")];
     let fields = shown(&answer);
@@ -409,6 +412,10 @@ fn a_session_has_the_rights_of_its_caller_and_ends_with_them() {
     assert_eq!(operator.post("/console/stop", &form, "").0, 303);
     let (_, page) = operator.get("/console");
     assert!(page.contains("enough") && page.contains("olga"), "{page}");
+    // A stop names agents that others may not see.
+    for client in [&planner, &other] {
+        assert!(!client.get("/console").1.contains("olga"));
+    }
     assert!(planner.get("/console/inbox").1.contains("Nothing waits"));
     let refused = ask(&intent("read_file", json!({ "path": "/workspace/x" })));
     expect_blocked(&refused, "stopped");

@@ -41,8 +41,10 @@ impl Options {
 
     /// Sets one key of the configuration, such as `set("executor.concurrent", 1)`.
     pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
-        let (table, key) = key.split_once('.').expect("table.key");
-        self.config[table][key] = value.into();
+        match key.split_once('.') {
+            Some((table, key)) => self.config[table][key] = value.into(),
+            None => self.config[key] = value.into(),
+        }
         self
     }
 

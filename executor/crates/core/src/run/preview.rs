@@ -69,7 +69,7 @@ impl GrantSummary {
         }
     }
 
-    /// The manifest that grants exactly this and no more, whatever the other layers allow later.
+    /// The manifest with these limits. Other limits, such as hosts and output, are not part of a manifest.
     #[must_use]
     pub fn to_manifest(&self) -> Manifest {
         Manifest {
@@ -109,16 +109,29 @@ impl DecisionBasis {
 
     fn compute(
         escalated: &Escalated,
-        module: Digest,
+        module: Option<Digest>,
         approved_by: &[String],
         grant: &Result<GrantSummary, Fault>,
     ) -> Self {
         let (call, verdict) = (escalated.call(), escalated.verdict());
-        // The debug format has every field of these types, so a field that is added later is part of the hash as well.
-        let Call { agent, intent, tool, arguments, parent, .. } = call;
+        // The rest of a call is not shown, or does not change what runs. The debug format of the other values has all of
+        // their fields.
+        let Call {
+            door,
+            agent,
+            intent,
+            is_new: _,
+            tool,
+            arguments,
+            context: _,
+            caller_timeout: _,
+            priority: _,
+            charge: _,
+            parent,
+        } = call;
         let arguments = serde_json::Value::Object(arguments.clone());
         let shown = format!(
-            "{intent} {agent:?} {tool:?} {arguments} {parent:?} {module} {verdict:?} {approved_by:?} {grant:?}"
+            "{intent} {door:?} {agent:?} {tool:?} {arguments} {parent:?} {module:?} {verdict:?} {approved_by:?} {grant:?}"
         );
         Self(Digest::compute(shown.as_bytes()))
     }
@@ -139,8 +152,8 @@ pub struct DecisionPreview {
     pub verdict: Verdict,
     /// The time from which the call can no longer be approved.
     pub expires_at: OffsetDateTime,
-    /// The tool, as it is installed.
-    pub tool: Descriptor,
+    /// The tool, as it is installed; `None` if it cannot be used now.
+    pub tool: Option<Descriptor>,
     /// Who has approved the intent so far.
     pub approved_by: Vec<String>,
     /// The number of people who have to approve it.
@@ -178,19 +191,13 @@ impl Executor {
     }
 
     /// What an approval of a waiting intent would run, under `manifest` in place of the verdict's. `None` if the intent
-    /// does not wait, or its tool is not usable.
+    /// does not wait.
     #[must_use]
     pub fn preview_decision(&self, intent: IntentId, manifest: Option<&Manifest>) -> Option<DecisionPreview> {
-        self.preview(&self.escalations.find_undecided(intent)?, manifest)
+        Some(self.preview(&self.escalations.find_undecided(intent)?, manifest))
     }
 
-    pub(super) fn preview(
-        &self,
-        escalated: &Escalated,
-        manifest: Option<&Manifest>,
-    ) -> Option<DecisionPreview> {
-        let loaded = self.current_catalog();
-        let tool = loaded.usable_tool(&escalated.call().tool)?.descriptor.clone();
+    pub(super) fn preview(&self, escalated: &Escalated, manifest: Option<&Manifest>) -> DecisionPreview {
         let (call, verdict) = (escalated.call(), escalated.verdict());
         // Every approval so far limits the run.
         let approvals = self.escalations.partial_approvals(call.intent);
@@ -203,21 +210,35 @@ impl Executor {
         let approved_by = approvals.into_iter().map(|approval| approval.by).collect::<Vec<_>>();
         let rules = &self.settings.approval_rules;
         let required = approval_rules::required(rules, &call.tool, escalated.risk_score());
-        let admitted = escalated.clone().resolve(&directive, "", self.clock.now());
-        let granted = admitted.and_then(|admitted| {
-            admitted.grant(&self.settings.granter, &self.standing, &tool, &self.settings.ceilings)
-        });
+        let usable = self
+            .find_catalog(call)
+            .map(|loaded| loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.clone()));
+        let (tool, unusable) = match usable {
+            Ok(tool) => (tool, None),
+            Err(fault) => (None, Some(fault)),
+        };
+        let granted = match (&tool, unusable) {
+            (Some(tool), None) => {
+                let admitted = escalated.clone().resolve(&directive, "", self.clock.now());
+                admitted.and_then(|admitted| {
+                    admitted.grant(&self.settings.granter, &self.standing, tool, &self.settings.ceilings)
+                })
+            }
+            (_, Some(fault)) => Err(fault),
+            (None, None) => Err(Fault::invalid("/tool", "the tool cannot be used now")),
+        };
         let grant = granted.map(|(_admitted, grant)| GrantSummary::new(&grant));
-        Some(DecisionPreview {
-            basis: DecisionBasis::compute(escalated, tool.digest, &approved_by, &grant),
+        let module = tool.as_ref().map(|tool| tool.digest);
+        DecisionPreview {
+            basis: DecisionBasis::compute(escalated, module, &approved_by, &grant),
             approved_by,
             required_approvals: required.unwrap_or(1),
-            call: escalated.call().clone(),
-            verdict: escalated.verdict().clone(),
+            call: call.clone(),
+            verdict: verdict.clone(),
             expires_at: escalated.expires_at(),
             tool,
             grant,
-        })
+        }
     }
 
     /// Checks that a preview made now has the basis that a person was shown.
@@ -227,8 +248,7 @@ impl Executor {
         manifest: Option<&Manifest>,
         shown: DecisionBasis,
     ) -> Result<(), Fault> {
-        let current = self.preview(escalated, manifest).map(|preview| preview.basis);
-        if current == Some(shown) {
+        if self.preview(escalated, manifest).basis == shown {
             return Ok(());
         }
         Err(Fault::InvalidRequest(

@@ -41,7 +41,8 @@ pub enum AuthPolicy {
     /// The port authenticates, and the door answers unknown callers in its own format: `Option<Arc<`[`Caller`]`>>` is
     /// in a request's extensions. The body of an unknown caller is not read.
     Delegated(DoorAccess),
-    /// No authentication. Such paths read no body.
+    /// No authentication by the port: the paths read no body, or their handlers authenticate the sender, and bound the
+    /// body of a sender that is unknown.
     Public,
 }
 

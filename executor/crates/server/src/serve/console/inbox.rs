@@ -6,7 +6,7 @@
 //!                                   └───────────────────────────────────┤
 //!                                                                       └ the same basis: apply_shown_directive
 //! ```
-//! An approval always names every limit that was shown, so the run gets no more, whatever changes later.
+//! An approval names the limits of the manifest that were shown, so the run gets no more of them, whatever changes later.
 
 use super::Console;
 use super::page::{
@@ -19,6 +19,7 @@ use a2g_types::limit::Bound;
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
 use a2g_types::stop::StopReason;
 use a2g_types::verdict::{Directive, Manifest, Verdict};
+use a2g_types::visible_text::escape_invisible;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
@@ -147,15 +148,18 @@ fn decision_page(
         @if let Some(notice) = notice { p.notice role="alert" { (notice) } }
         dl.facts {
             dt { "Agent" } dd { (line(call.agent.as_str())) }
-            dt { "Tool" } dd { a href={ "/console/tools/" (call.tool.as_str()) } { (call.tool) } " " (line(&tool.version)) ": " (line(&tool.description)) }
+            dt { "Tool" } dd {
+                a href={ "/console/tools/" (call.tool.as_str()) } { (call.tool) }
+                @if let Some(tool) = tool { " " (line(&tool.version)) ": " (line(&tool.description)) }
+            }
             dt { "Intent" } dd { code { (call.intent.to_string()) } ", over " (call.door.to_string()) }
             @if let Some(parent) = &call.parent {
                 dt { "Called by" } dd { "call " (parent.ordinal) " of " (parent.tool) " " (intent_link(parent.intent)) }
             }
-            dt { "Why it waits" } dd { (line(verdict.reason.as_deref().unwrap_or("the governor gave no reason"))) }
+            dt { "Why it waits" } dd { (escape_invisible(verdict.reason.as_deref().unwrap_or("the governor gave no reason"), usize::MAX)) }
             dt { "Risk" } dd { (risk(verdict)) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (line(threat)) } } }
             dt { "Expires" } dd { (at(*expires_at)) " (in " (countdown(*expires_at, now)) ")" }
-            dt { "Module" } dd { code.hash { (tool.digest.to_string()) } }
+            @if let Some(tool) = tool { dt { "Module" } dd { code.hash { (tool.digest.to_string()) } } }
             @if *required_approvals > 1 {
                 dt { "Approvals" }
                 dd { (approved_by.len()) " of " (required_approvals) @for name in approved_by { " · " (line(name)) } }
@@ -182,7 +186,7 @@ pub(super) fn arguments(arguments: &serde_json::Map<String, serde_json::Value>) 
         @if arguments.is_empty() { p { "None." } }
         dl.arguments {
             @for (name, value) in arguments {
-                dt { (line(name)) }
+                dt { (escape_invisible(name, usize::MAX)) }
                 dd {
                     (block(&serde_json::to_string_pretty(value).unwrap_or_default()))
                     @if let Some(text) = value.as_str().filter(|text| text.contains('\n')) {
@@ -265,7 +269,7 @@ fn decision_form(
                 }
                 p.hint { "If you change something, it is shown to you again before it is approved." }
             } @else {
-                p { "You may see this, and not decide: that takes the role approver." }
+                p { "You may see this, and not decide: that takes the role approver, without a token whose scope names tools." }
             }
         }
         @if may_decide { (deny_form(view, intent)) }
@@ -398,5 +402,5 @@ fn narrowed(original: &DecisionPreview, form: &super::form::Form) -> Result<Mani
     if granted.includes(&manifest) {
         return Ok(manifest);
     }
-    Err("Nothing was decided: an approval may make limits narrower, and not wider.".to_owned())
+    Err("Nothing was decided: a limit is wider than what may be granted now, which is shown here.".to_owned())
 }

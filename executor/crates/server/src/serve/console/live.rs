@@ -1,13 +1,14 @@
 //! Server-sent events that tell open pages what has changed.
 //!
 //! An event has no content: the page then asks for its changed part again, under the rights that its session has by
-//! then. However many runs there are, a page gets at most one event of each kind per second.
+//! then. However many runs there are, a page gets at most one event about them per second.
 
 use super::Console;
 use super::session::SignedIn;
 use crate::serve::connections::PeerCertNames;
 use crate::serve::transport::events::named_event_response;
 use a2g_core::run::Executor;
+use a2g_runtime::timer_now;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -16,11 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Maximum number of open event streams.
 const MAX_STREAMS: usize = 256;
-/// Minimum time between two events of one stream.
-const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum time between two events of one stream about runs, of which there may be many.
+const MIN_RUNS_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time before a stream checks that its session is still valid.
 const MAX_QUIET: Duration = Duration::from_secs(5);
 
@@ -60,7 +62,10 @@ struct Follower {
     certificate: PeerCertNames,
     runs: watch::Receiver<()>,
     inbox: watch::Receiver<()>,
-    is_first: bool,
+    /// The first events: what changed between the page and this stream would otherwise be missed.
+    first: Vec<&'static str>,
+    /// The time before which the stream has no event about runs.
+    next_runs: Instant,
     _place: StreamPlace,
 }
 
@@ -83,7 +88,8 @@ pub(super) async fn events(
         certificate: certificate.map(|axum::Extension(names)| names).unwrap_or_default(),
         console,
         headers,
-        is_first: true,
+        first: vec!["runs", "inbox"],
+        next_runs: timer_now(),
         _place: place,
     };
     named_event_response(stream::unfold(follower, |mut follower| async {
@@ -95,15 +101,23 @@ pub(super) async fn events(
 impl Follower {
     /// Waits for the next event; `None` once the session is over or the server closes.
     async fn next(&mut self) -> Option<&'static str> {
-        if !std::mem::take(&mut self.is_first) {
-            tokio::time::sleep(MIN_INTERVAL).await;
-        }
         loop {
             let PeerCertNames(certificate) = &self.certificate;
             self.console.sessions.find(&self.headers, certificate)?;
+            if let Some(name) = self.first.pop() {
+                return Some(name);
+            }
+            let next_runs = self.next_runs;
+            let runs = async {
+                tokio::time::sleep_until(next_runs).await;
+                self.runs.changed().await
+            };
             tokio::select! {
                 changed = self.inbox.changed() => return changed.ok().map(|()| "inbox"),
-                changed = self.runs.changed() => return changed.ok().map(|()| "runs"),
+                changed = runs => {
+                    self.next_runs = timer_now() + MIN_RUNS_INTERVAL;
+                    return changed.ok().map(|()| "runs");
+                }
                 () = self.console.executor.wait_until_closed() => return None,
                 () = tokio::time::sleep(MAX_QUIET) => {}
             }

@@ -4,6 +4,7 @@ use super::Console;
 use super::inbox;
 use super::page::{View, at, fault_page, forbidden, intent_link, line};
 use super::session::{Post, SignedIn, redeem_key, sign_in_first};
+use a2g_govern::Role;
 use a2g_journal::Condition;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::memory;
@@ -44,8 +45,11 @@ pub(super) async fn show(
         (figures(&console, &signed_in))
         h2 { "Waits for a decision" }
         (inbox::list_part(&waiting, now))
-        h2 { "Stop" }
-        (switch(&console, signed_in.view()))
+        // As `a2g/stops`: a stop names agents that other callers may not see.
+        @if signed_in.caller.switch_name().is_some() {
+            h2 { "Stop" }
+            (switch(&console, signed_in.view()))
+        }
     };
     signed_in.view().page("Overview", &body)
 }
@@ -66,7 +70,8 @@ fn figures(console: &Console, signed_in: &SignedIn) -> Markup {
         |name: &str, value: String| html! { div.figure { span.value { (value) } span.name { (name) } } };
     html! {
         section #figures hx-get="/console" hx-trigger="sse:runs" hx-select="#figures" hx-swap="outerHTML" {
-            div.figures {
+            // As `GET /metrics`: these are the figures of all agents.
+            @if signed_in.caller.is_any_of(&[Role::Operator]) { div.figures {
                 (figure("running", running.to_string()))
                 (figure("queued", queued.to_string()))
                 (figure("receipts", journal.head().number.to_string()))
@@ -74,7 +79,8 @@ fn figures(console: &Console, signed_in: &SignedIn) -> Markup {
                 (figure("MB journal", (journal.bytes() >> 20).to_string()))
                 (figure("MB in use", (memory::used_bytes() >> 20).to_string()))
             }
-            p { "The journal " (condition) "." }
+            p { "The journal " (condition) "." } }
+            @if active.is_empty() { p { "Nothing of yours runs." } }
             @if !active.is_empty() {
                 table {
                     thead { tr { th { "Run" } th { "Agent" } th { "Tool" } } }
@@ -92,11 +98,9 @@ fn figures(console: &Console, signed_in: &SignedIn) -> Markup {
 
 fn switch(console: &Console, view: View<'_>) -> Markup {
     let stops = console.executor.stops();
-    let may_stop = view.caller.switch_name().is_some();
     html! {
         @if stops.is_empty() { p { "Nothing is stopped." } }
-        @for stop in &stops { (stop_row(stop, view, may_stop)) }
-        @if may_stop {
+        @for stop in &stops { (stop_row(stop, view)) }
             form method="post" action="/console/stop" {
                 (view.token_field())
                 p { "This aborts what runs, withdraws what waits, and refuses new calls, until it is resumed." }
@@ -117,13 +121,10 @@ fn switch(console: &Console, view: View<'_>) -> Markup {
                 p { input #stop-reason name="reason" required maxlength=(StopReason::MAX_CHARS); }
                 p { button.danger type="submit" { "Stop" } }
             }
-        } @else {
-            p { "Stopping takes the role operator." }
-        }
     }
 }
 
-fn stop_row(stop: &Stop, view: View<'_>, may_resume: bool) -> Markup {
+fn stop_row(stop: &Stop, view: View<'_>) -> Markup {
     let Stop { target, reason, by, since } = stop;
     let (kind, name) = match target {
         StopTarget::Agent(agent) => ("agent", agent.as_str()),
@@ -138,7 +139,7 @@ fn stop_row(stop: &Stop, view: View<'_>, may_resume: bool) -> Markup {
             p role="status" {
                 strong { "Stopped: " (line(&target.to_string())) } ", by " (line(by)) " since " (at(*since)) ": " (line(reason.as_str()))
             }
-            @if may_resume { p { button type="submit" { "Resume " (line(&target.to_string())) } } }
+            p { button type="submit" { "Resume " (line(&target.to_string())) } }
         }
     }
 }

@@ -1,9 +1,7 @@
 //! The history of runs and refusals, and the page of one run.
 
 use super::Console;
-use super::page::{
-    View, at, block, fault_page, forbidden, intent_link, line, not_found, problem, set_by, status,
-};
+use super::page::{View, at, block, fault_page, intent_link, line, not_found, problem, set_by, status};
 use super::session::{Post, SignedIn};
 use a2g_core::run::IntentState;
 use a2g_govern::{Caller, Role};
@@ -34,6 +32,12 @@ pub(super) fn may_read(signed_in: &SignedIn, agent: &str) -> bool {
 
 fn may_read_as(caller: &Caller, agent: &str) -> bool {
     AgentDid::parse(agent).is_ok_and(|agent| caller.may_read(&agent))
+}
+
+/// `true` if the caller may stop the runs of an agent.
+fn may_stop(caller: &Caller, agent: &str) -> bool {
+    caller.is_any_of(&[Role::Governor, Role::Operator])
+        || AgentDid::parse(agent).is_ok_and(|agent| caller.may_act_as(&agent))
 }
 
 /// The fields of the search. An empty field does not restrict it.
@@ -163,7 +167,7 @@ pub(super) async fn refused(
     let caller = Arc::clone(&signed_in.caller);
     let filter = move |agent: &str| may_read_as(&caller, agent);
     let page = console.executor.search_refusals(refusals, filter, search.before, PAGE_ROWS).await;
-    let RefusalPage { refusals, next, .. } = match page {
+    let RefusalPage { refusals, next, searched_until, is_complete } = match page {
         Ok(page) => page,
         Err(fault) => return fault_page(&fault),
     };
@@ -173,7 +177,7 @@ pub(super) async fn refused(
             p { label for="text" { "Text" } input #text name="text" value=(search.text); }
             p { button type="submit" { "Search" } " " a href="/console/runs" { "Runs" } }
         }
-        @if refusals.is_empty() { p { "No refused calls." } } @else {
+        @if refusals.is_empty() { p { "No refused calls" @if let Some(until) = searched_until { " back to " (at(until)) } "." } } @else {
             table {
                 thead { tr { th { "When" } th { "Intent" } th { "Agent" } th { "Tool" } th { "Refused by" } th { "Why, and what to change" } } }
                 tbody {
@@ -188,7 +192,7 @@ pub(super) async fn refused(
                 }
             }
         }
-        @if let Some(next) = next { p { a href={ "/console/refused?" (search.next(next)) } { "Older" } } }
+        @if let Some(next) = next { p { a href={ "/console/refused?" (search.next(next)) } { @if is_complete { "Older" } @else { "Search further back" } } } }
     };
     signed_in.view().page("Refused calls", &body)
 }
@@ -253,7 +257,7 @@ fn run_body(
             @if let Some(record) = record { (timeline(record)) }
             @if let Some(receipt) = receipt { (proof(intent, receipt)) }
         }
-        @if is_open {
+        @if is_open && may_stop(view.caller, agent) {
             form method="post" action={ (path) "/stop" } {
                 (view.token_field())
                 p { button.danger type="submit" { "Stop this run" } }
@@ -436,11 +440,9 @@ pub(super) async fn stop(
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
     let caller = &signed_in.caller;
-    let may_cancel_all = caller.is_any_of(&[Role::Governor, Role::Operator]);
-    let may_cancel = |agent: &AgentDid| may_cancel_all || caller.may_act_as(agent);
+    let may_cancel = |agent: &AgentDid| may_stop(caller, agent.as_str());
     match console.executor.cancel(intent, &may_cancel, caller.name()).await {
         Ok(true) => Redirect::to(&format!("/console/runs/{intent}")).into_response(),
-        Ok(false) if !may_cancel_all && !caller.is_any_of(&[Role::Agent]) => forbidden("operator"),
         Ok(false) => problem(
             StatusCode::CONFLICT,
             "There was nothing to stop",
