@@ -51,7 +51,7 @@ pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Mark
             @if waiting.is_empty() {
                 p { "Nothing waits for a decision." }
             } @else {
-                table {
+                div.scroll role="region" aria-label="Table" tabindex="0" { table {
                     thead { tr { th { "Intent" } th { "Agent" } th { "Tool" } th { "Risk" } th { "Why it waits" } th { "Expires in" } } }
                     tbody {
                         @for WaitingSummary { call, verdict, expires_at } in waiting {
@@ -65,7 +65,7 @@ pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Mark
                             }
                         }
                     }
-                }
+                } }
             }
         }
     }
@@ -230,7 +230,7 @@ fn decision_form(
         form method="post" action={ "/console/decide/" (intent.to_string()) } {
             (view.token_field())
             input type="hidden" name="basis" value=(basis.to_string());
-            table.limits {
+            div.scroll role="region" aria-label="Table" tabindex="0" { table.limits {
                 thead { tr { th { "Limit" } th { "Would get" } th { "At most" } th { "Set by" } } }
                 tbody {
                     (number("memory", "Memory", "MB", granted.memory.value.mb(), proposed.memory.value.mb(), source(&granted.memory, &proposed.memory.value)))
@@ -243,7 +243,7 @@ fn decision_form(
                         td { (source(&granted.network, &proposed.network.value)) }
                     }
                 }
-            }
+            } }
             @if granted.network.value { (hosts(granted)) }
             fieldset {
                 legend { "Files, " (granted.access.value.as_str()) " (set by " (set_by(granted.access.layer)) ")" }

@@ -82,14 +82,14 @@ fn figures(console: &Console, signed_in: &SignedIn) -> Markup {
             p { "The journal " (condition) "." } }
             @if active.is_empty() { p { "Nothing of yours runs." } }
             @if !active.is_empty() {
-                table {
+                div.scroll role="region" aria-label="Table" tabindex="0" { table {
                     thead { tr { th { "Run" } th { "Agent" } th { "Tool" } } }
                     tbody {
                         @for run in active.iter().take(MAX_LISTED) {
                             tr { td { (intent_link(run.intent)) } td { (line(run.agent.as_str())) } td { (run.tool) } }
                         }
                     }
-                }
+                } }
                 @if active.len() > MAX_LISTED { p { "and " (active.len() - MAX_LISTED) " more" } }
             }
         }

@@ -131,7 +131,7 @@ fn list_body(search: &Search, page: &RunPage) -> Markup {
 
 fn table(runs: &[RunSummary]) -> Markup {
     html! {
-        table {
+        div.scroll role="region" aria-label="Table" tabindex="0" { table {
             thead { tr { th { "Ended" } th { "Run" } th { "Agent" } th { "Tool" } th { "Status" } th { "Time" } th { "Report" } } }
             tbody {
                 @for run in runs {
@@ -146,7 +146,7 @@ fn table(runs: &[RunSummary]) -> Markup {
                     }
                 }
             }
-        }
+        } }
     }
 }
 
@@ -178,7 +178,7 @@ pub(super) async fn refused(
             p { button type="submit" { "Search" } " " a href="/console/runs" { "Runs" } }
         }
         @if refusals.is_empty() { p { "No refused calls" @if let Some(until) = searched_until { " back to " (at(until)) } "." } } @else {
-            table {
+            div.scroll role="region" aria-label="Table" tabindex="0" { table {
                 thead { tr { th { "When" } th { "Intent" } th { "Agent" } th { "Tool" } th { "Refused by" } th { "Why, and what to change" } } }
                 tbody {
                     @for row in &refusals {
@@ -190,7 +190,7 @@ pub(super) async fn refused(
                         }
                     }
                 }
-            }
+            } }
         }
         @if let Some(next) = next { p { a href={ "/console/refused?" (search.next(next)) } { @if is_complete { "Older" } @else { "Search further back" } } } }
     };
@@ -305,7 +305,7 @@ fn limits(receipt: &Receipt) -> Markup {
     #[allow(clippy::cast_precision_loss, reason = "the figures are shown with one decimal")]
     let mb = |bytes: u64| bytes as f64 / BYTES_PER_MB as f64;
     html! {
-        table.limits {
+        div.scroll role="region" aria-label="Table" tabindex="0" { table.limits {
             thead { tr { th { "Limit" } th { "Used" } th { "Used of granted" } th { "Set by" } } }
             tbody {
                 (row("Memory", mb(metrics.peak_memory_bytes), mb(usage.memory.value.bytes()), "MB", set_by(usage.memory.layer)))
@@ -313,7 +313,7 @@ fn limits(receipt: &Receipt) -> Markup {
                 (row("Time", metrics.wall.as_secs_f64(), usage.timeout.value.duration().as_secs_f64(), "s", set_by(usage.timeout.layer)))
                 (row("Output", mb(metrics.output_bytes), mb(usage.output.value.bytes()), "MB", set_by(usage.output.layer)))
             }
-        }
+        } }
         dl.facts {
             dt { "Files" }
             dd {
@@ -341,12 +341,12 @@ fn figure(value: f64) -> String {
 
 fn denials(usage: &Usage) -> Markup {
     html! {
-        table {
+        div.scroll role="region" aria-label="Table" tabindex="0" { table {
             thead { tr { th { "What" } th { "Why" } th { "Times" } } }
             tbody {
                 @for denial in &usage.denied { tr { td { code { (line(&denial.what)) } } td { code { (denial.reason.as_str()) } } td.number { (denial.count) } } }
             }
-        }
+        } }
         @if usage.denied_truncated { p { "There were more." } }
     }
 }

@@ -22,7 +22,7 @@ pub(super) async fn list(State(console): State<Arc<Console>>, signed_in: SignedI
     let body = html! {
         h1 { "Tools" }
         @if tools.is_empty() { p { "There are no tools: add some with " code { "a2g-executor tool add" } "." } } @else {
-            table {
+            div.scroll role="region" aria-label="Table" tabindex="0" { table {
                 thead { tr { th { "Tool" } th { "Version" } th { "Description" } th { "Files" } th { "Network" } th { "Calls" } } }
                 tbody {
                     @for tool in tools.iter() {
@@ -36,7 +36,7 @@ pub(super) async fn list(State(console): State<Arc<Console>>, signed_in: SignedI
                         }
                     }
                 }
-            }
+            } }
         }
     };
     signed_in.view().page("Tools", &body)
@@ -159,7 +159,7 @@ fn figures_part(figures: &UsageFigures) -> Markup {
             p { "Time: half took at most " (ms(wall.p50)) ", 95 of 100 at most " (ms(wall.p95)) ", 99 of 100 at most " (ms(wall.p99)) ", the longest " (ms(wall.max)) "." }
         }
         @for (reason, count) in &figures.refusals { p { (count) " refused: " code { (line(reason)) } } }
-        table {
+        div.scroll role="region" aria-label="Table" tabindex="0" { table {
             thead { tr { th { "Limit" } th { "Greatest grant" } th { "Greatest use" } th { "Never used" } } }
             tbody {
                 @for LimitSlack { limit, granted, used } in figures.slack.iter().filter(|slack| slack.used.is_some()) {
@@ -170,7 +170,7 @@ fn figures_part(figures: &UsageFigures) -> Markup {
                     }
                 }
             }
-        }
+        } }
         @for (name, access) in [("network", figures.network), ("writing", figures.writing), ("calls to tools", figures.calling)] {
             @if access.granted > 0 && access.used == 0 {
                 p.slack { (name) " was granted to " (access.granted) " runs, and none used it: a policy or " code { "tool.toml" } " need not allow it." }
