@@ -11,7 +11,7 @@ use super::setup::{
 };
 use a2g_core::catalog::prepare;
 use a2g_core::deliver;
-use a2g_core::run::{Capacity, Executor, ExecutorSettings};
+use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings};
 use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{
     AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, Granter, IntentSignatures, IssuerSettings,
@@ -197,6 +197,15 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if let Some(keys) = &nexus {
         let agents = keys.agents().count();
         print(format_args!("nexus       on, agents with keys: {agents}"));
+    }
+    #[cfg(feature = "console")]
+    if console::is_served(&config) {
+        print("console     on, at /console");
+    }
+    for ApprovalRule { tools, min_risk, required } in &config.approval_rules {
+        let tools = tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let tools = if tools.is_empty() { "every tool".to_owned() } else { tools };
+        print(format_args!("approvals   {required} for {tools}, from a risk of {min_risk}"));
     }
     let governor = config.governor.as_ref().map_or("built in".to_owned(), GovernorUrl::redact);
     print(format_args!("governor    {governor}"));

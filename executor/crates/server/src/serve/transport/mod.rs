@@ -8,7 +8,7 @@
 //! | [`websocket`] | WebSocket messages |
 // Functions instead of a trait, because a trait would need a method for each difference between the doors.
 
-#[cfg(any(feature = "a2a", feature = "a2e", feature = "mcp"))]
+#[cfg(any(feature = "a2a", feature = "a2e", feature = "console", feature = "mcp"))]
 pub(super) mod events;
 pub(super) mod json;
 pub(super) mod lines;
