@@ -7,6 +7,7 @@ use super::arguments::Console;
 use super::output::{note, print};
 use super::setup::config;
 use a2g_core::run::Executor;
+use a2g_runtime::spawn::SessionTasks;
 use a2g_server::config::Config;
 use a2g_server::serve::console::{ConsolePort, LocalKey};
 use a2g_server::serve::{CallerDirectory, ListenAddress, ProtocolRouter};
@@ -15,6 +16,10 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Interval of the attempts to write a link that is missing.
+const RESTORE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The file with the link, beside the journal.
 fn link_file(journal: &Path) -> PathBuf {
@@ -48,21 +53,44 @@ pub(super) fn router(
     a2g_server::serve::console::router(Arc::clone(executor), port)
 }
 
-/// Writes the first link, and tells the person at the terminal. `url` is that of `/jsonrpc`.
-pub(super) fn announce(config: &Config, url: &str, local_key: Option<&LocalKey>) -> anyhow::Result<()> {
+/// Writes the first link, and tells the person at the terminal. `url` is that of `/jsonrpc`. While the disk is full, the
+/// server runs without a link.
+pub(super) fn announce(
+    config: &Config,
+    url: &str,
+    local_key: Option<&Arc<LocalKey>>,
+    sessions: &SessionTasks,
+) {
     if !is_served(config) {
-        return Ok(());
+        return;
     }
     let url = format!("{}/console", url.strip_suffix("/jsonrpc").unwrap_or(url));
     let link = match local_key {
-        Some(key) => key.publish(url).context("the link to the console cannot be written")?,
+        Some(key) => {
+            sessions.spawn(restore_links(Arc::clone(key)));
+            match key.publish(url) {
+                Ok(link) => link,
+                Err(error) => {
+                    return tracing::error!(%error, "the link to the console cannot be written yet");
+                }
+            }
+        }
         None => url,
     };
     // The log of a service may have other readers than its user, so only a terminal gets the key.
     if std::io::stderr().is_terminal() {
         note(format_args!("console: {link}"));
     }
-    Ok(())
+}
+
+/// Writes a link whenever there is none. Runs until the sessions end.
+async fn restore_links(key: Arc<LocalKey>) {
+    loop {
+        tokio::time::sleep(RESTORE_INTERVAL).await;
+        let key = Arc::clone(&key);
+        // An error means that the disk is still full.
+        let _ignored = tokio::task::spawn_blocking(move || key.restore()).await;
+    }
 }
 
 pub(super) fn main(arguments: &Console) -> anyhow::Result<ExitCode> {

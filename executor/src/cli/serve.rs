@@ -682,7 +682,7 @@ async fn bind_server(
     let server = HttpServer::bind(&config.listen, rpc, http).await;
     let server = server.with_context(|| format!("cannot listen on {}", config.listen))?;
     #[cfg(feature = "console")]
-    console::announce(config, &server.url(), local_key.as_deref())?;
+    console::announce(config, &server.url(), local_key.as_ref(), executor.sessions());
     Ok(server)
 }
 

@@ -81,6 +81,18 @@ impl LocalKey {
         self.replace()
     }
 
+    /// Writes a new link if there is none, because the disk was full when the last one was used.
+    ///
+    /// # Ambient Authority
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub fn restore(&self) -> std::io::Result<()> {
+        let is_missing = self.state.lock().digest.is_none();
+        if is_missing { self.replace().map(drop) } else { Ok(()) }
+    }
+
     fn replace(&self) -> std::io::Result<String> {
         let key = new_secret()?;
         let link = format!("{}?key={key}", self.state.lock().url);
