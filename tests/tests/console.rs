@@ -118,8 +118,11 @@ fn field(page: &str, name: &str) -> String {
     page.split_once(&marker).expect("the field").1.split('"').next().unwrap().to_owned()
 }
 
+/// The names and values of a form's fields.
+type Fields = Vec<(String, String)>;
+
 /// The fields of the decision page as it is shown.
-fn shown(page: &str) -> Vec<(String, String)> {
+fn shown(page: &str) -> Fields {
     let number = |name: &str| {
         let input = page.split_once(&format!("id=\"{name}\"")).expect("the limit").1;
         let input = input.split_once('>').unwrap().0;
@@ -171,7 +174,7 @@ fn a_denial_has_its_reason_and_is_final() {
     let Some(mut browser) = sign_in(&executor) else { return };
     browser.goto(&format!("/console/decide/{id}"));
     browser.fill("textbox", "Reason, which the agent is told", "keys never leave the vault");
-    browser.click("button", "Deny, for good");
+    browser.click("button", "Deny permanently");
     browser.wait_for_path(&format!("/console/runs/{id}"));
     browser.wait_for_text("DID NOT RUN");
     browser.goto("/console/refused");
@@ -280,7 +283,7 @@ fn what_was_shown_is_what_is_approved() {
     let page = client.get(&path).1;
     let token = ("form_token", client.token.as_str());
     let fields = shown(&page);
-    let approve = |change: &dyn Fn(&mut Vec<(String, String)>)| {
+    let approve = |change: &dyn Fn(&mut Fields)| {
         let mut fields = fields.clone();
         change(&mut fields);
         let mut form = vec![token, ("action", "approve")];
@@ -288,7 +291,7 @@ fn what_was_shown_is_what_is_approved() {
         client.post(&path, &form, "")
     };
     let set = |name: &'static str, value: &'static str| {
-        move |fields: &mut Vec<(String, String)>| {
+        move |fields: &mut Fields| {
             fields.retain(|(field, _)| field != name);
             fields.push((name.to_owned(), value.to_owned()));
         }
@@ -326,7 +329,7 @@ fn what_was_shown_is_what_is_approved() {
     eventually("it ran", || executor.file("file"));
     // Single use, and one decision of two people.
     let (status, answer) = client.post(&path, &form, "");
-    assert!(status == 200 && answer.contains("You decided nothing"), "{answer}");
+    assert!(status == 200 && answer.contains("no longer waits"), "{answer}");
 }
 
 #[test]
@@ -453,7 +456,7 @@ fn two_people_approve_and_nobody_their_own_agent() {
         let mut form = vec![("form_token", client.token.as_str()), ("action", "approve")];
         form.extend(fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let (status, page) = client.post(&path, &form, "");
-        if memory.is_none() || status == 303 {
+        if memory.is_none() {
             return (status, page);
         }
         let fields = shown(&page);
@@ -462,13 +465,14 @@ fn two_people_approve_and_nobody_their_own_agent() {
         client.post(&path, &form, "")
     };
     let (status, page) = approve(&own, None);
-    assert!(status == 200 && page.contains("another person has to decide"), "{page}");
+    assert!(status == 200 && page.contains("has to approve (`[[approvals]]`)"), "{page}");
     let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
     expect_blocked(&ask(&carl, "g2a/directive", &directive), "caller_unauthorized");
     // One approval is not enough, neither from the console nor twice from the same person.
-    assert_eq!(approve(&first, Some("24")).0, 303);
+    let (status, page) = approve(&first, Some("24"));
+    assert!(status == 200 && page.contains("Your approval counts"), "{page}");
     let (status, page) = approve(&first, None);
-    assert!(status == 200 && page.contains("has approved this intent before"), "{page}");
+    assert!(status == 200 && page.contains("has already approved this intent"), "{page}");
     expect_blocked(&ask(&anna, "g2a/directive", &directive), "caller_unauthorized");
     assert_eq!(executor.file("file"), None);
     // The second person sees the first approval and its limits, and the run gets no more.

@@ -107,11 +107,11 @@ Examples:
     },
     /// Open the console of the executor that runs with this configuration
     #[cfg(feature = "console")]
-    Console(Console),
+    Console(ConsoleCommand),
     /// Stop an agent, a tool or everything on a running executor, until `resume`
-    Stop(Stop),
+    Stop(StopCommand),
     /// Lift a stop on a running executor
-    Resume(Resume),
+    Resume(ResumeCommand),
     /// Check a configuration
     #[command(after_help = "Example:\n  a2g-executor config check --config executor.toml")]
     Config {
@@ -159,7 +159,7 @@ Examples:
 #[command(
     after_help = "Examples:\n  a2g-executor console\n  a2g-executor console --print --config executor.toml"
 )]
-pub(super) struct Console {
+pub(super) struct ConsoleCommand {
     #[command(flatten)]
     pub(super) setup: Setup,
     /// Only print the link
@@ -564,7 +564,7 @@ Examples:
     --url https://executor.example --token-file ~/operator.token
   a2g-executor stop --list --token-file ~/operator.token"
 )]
-pub(super) struct Stop {
+pub(super) struct StopCommand {
     #[command(flatten)]
     pub(super) target: SwitchTarget,
     /// The reason, which refused agents are told; at most 500 characters
@@ -590,7 +590,7 @@ agent. Exit code 1 if the target is not stopped.
 Example:
   a2g-executor resume --tool write_file --token-file ~/operator.token"
 )]
-pub(super) struct Resume {
+pub(super) struct ResumeCommand {
     #[command(flatten)]
     pub(super) target: SwitchTarget,
     #[command(flatten)]

@@ -3,7 +3,8 @@
 //! A server without a list of callers writes a link with a key to a file beside its journal, which only its own user can
 //! read. The key is used up by the first browser that opens it, and the server then writes the next one.
 
-use super::arguments::Console;
+use super::UsageError;
+use super::arguments::ConsoleCommand;
 use super::output::{note, print};
 use super::setup::config;
 use a2g_core::run::Executor;
@@ -11,7 +12,7 @@ use a2g_runtime::spawn::SessionTasks;
 use a2g_server::config::Config;
 use a2g_server::serve::console::{ConsolePort, LocalKey};
 use a2g_server::serve::{CallerDirectory, ListenAddress, ProtocolRouter};
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -53,8 +54,8 @@ pub(super) fn router(
     a2g_server::serve::console::router(Arc::clone(executor), port)
 }
 
-/// Writes the first link, and tells the person at the terminal. `url` is that of `/jsonrpc`. While the disk is full, the
-/// server runs without a link.
+/// Writes the first link, and tells the person at the terminal. `url` is the URL of `/jsonrpc` on the same port.
+/// While the disk is full, the server runs without a link.
 pub(super) fn announce(
     config: &Config,
     url: &str,
@@ -93,8 +94,14 @@ async fn restore_links(key: Arc<LocalKey>) {
     }
 }
 
-pub(super) fn main(arguments: &Console) -> anyhow::Result<ExitCode> {
+pub(super) fn main(arguments: &ConsoleCommand) -> anyhow::Result<ExitCode> {
     let config = config(&arguments.setup)?;
+    if !is_served(&config) {
+        bail!(UsageError(
+            "this configuration serves no console: set `console.enabled = true`, and a TCP address as `server.listen`"
+                .to_owned()
+        ));
+    }
     let file = link_file(&config.journal);
     let link = match config.callers {
         Some(_) => {

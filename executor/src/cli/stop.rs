@@ -1,7 +1,7 @@
 //! `stop` and `resume`: an operator's switch of a running executor, over its A2G door.
 
 use super::UsageError;
-use super::arguments::{ExecutorAddress, Resume, Stop as StopCommand, SwitchTarget};
+use super::arguments::{ExecutorAddress, ResumeCommand, StopCommand, SwitchTarget};
 use super::layout::{Listing, text};
 use super::local_time::LocalTime;
 use super::output::{note, one_line, print};
@@ -31,15 +31,14 @@ pub(super) fn stop(arguments: StopCommand) -> anyhow::Result<ExitCode> {
     let ended = member(&result, "aborted")?;
     let ended = ended.as_u64().context("the executor's answer has no number of aborted intents")?;
     note(format_args!(
-        "Stopped {target}; {ended} running, queued or waiting intents were ended. `a2g-executor resume {}` lifts the \
-         stop.",
-        target.options()
+        "Stopped {target}. Ended runs and intents: {ended}. `a2g-executor resume {}` lifts the stop.",
+        target.cli_options()
     ));
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn resume(arguments: Resume) -> anyhow::Result<ExitCode> {
-    let Resume { address, target } = arguments;
+pub(super) fn resume(arguments: ResumeCommand) -> anyhow::Result<ExitCode> {
+    let ResumeCommand { address, target } = arguments;
     let target = parse_target(target)?;
     let result = call(&address, "a2g/resume", encode::resume_params(&target))?;
     match member(&result, "resumed")?.as_bool() {
@@ -100,7 +99,7 @@ fn show(result: &RawValue, json: bool) -> anyhow::Result<()> {
     let mut listing = Listing::new(&["target", "since", "by", "reason"]);
     let here = LocalTime::read();
     for Stop { target, reason, by, since } in &stops {
-        let (options, since) = (target.options(), here.format_seconds(*since));
+        let (options, since) = (target.cli_options(), here.format_seconds(*since));
         listing.row([text(options), text(since), text(one_line(by)), text(one_line(reason))]);
     }
     listing.show(std::io::stdout());

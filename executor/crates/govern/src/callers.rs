@@ -488,6 +488,12 @@ impl Caller {
         self.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]) || self.may_act_as(agent)
     }
 
+    /// Returns `true` when the caller may cancel the intents of this agent.
+    #[must_use]
+    pub fn may_cancel(&self, agent: &AgentDid) -> bool {
+        self.is_any_of(&[Role::Governor, Role::Operator]) || self.may_act_as(agent)
+    }
+
     /// Returns `true` when the caller may send intents in this agent's name.
     #[must_use]
     pub fn may_act_as(&self, agent: &AgentDid) -> bool {

@@ -26,7 +26,7 @@ pub struct RunRecord {
     pub agent: String,
     /// The tool.
     pub tool: String,
-    /// The first 1,000 records of the intent, oldest first, with that of its receipt.
+    /// The records of the intent, that of its receipt included, oldest first; at most 1,000.
     pub events: Vec<RecordedEvent>,
     /// The governor's verdict, if the intent has started and the executor asked the governor.
     pub verdict: Option<Verdict>,

@@ -21,8 +21,8 @@ const MAX_ROWS: i64 = 1_000_000;
 /// The number of rows that SQLite reads without a look at the clock. Reading them takes 0.1 ms, or about 5 ms if the
 /// kernel does not have them in memory.
 pub(super) const CHUNK_ROWS: i64 = 128;
-/// The number of chunks in a row that have to end before the time that is sought, so that the scan ends. One would not
-/// suffice, because a few receipts may be written late.
+/// A scan ends after this many consecutive chunks from before the sought time. One would not suffice, because a few
+/// receipts may be written late.
 const OLD_CHUNKS: u32 = 4;
 /// The time by which a record may be older than records before it: the clock may be set back, and a receipt is written
 /// later than its run ended if the disk is full.
@@ -81,12 +81,12 @@ pub(super) struct Scan<'a> {
     connection: &'a Connection,
     chain: ScannedChain,
     /// The number of the last pruned row.
-    first: i64,
-    /// The rows from this number on were read, or lie behind the place where the scan begins.
+    last_pruned: i64,
+    /// Every row from this number on was read, or is newer than the place where the scan begins.
     position: i64,
-    /// The time from which on rows are sought, less [`CLOCK_SLACK`], in microseconds since 1970.
-    oldest: Option<i64>,
-    /// The number of chunks in a row that ended before `oldest`.
+    /// Rows before this time, in microseconds since 1970, are not sought: the sought time less [`CLOCK_SLACK`].
+    cutoff: Option<i64>,
+    /// The number of chunks in a row that ended before `cutoff`.
     old_chunks: u32,
     /// `true` once the caller got a chunk.
     is_begun: bool,
@@ -103,15 +103,15 @@ impl<'a> Scan<'a> {
         before: Option<u64>,
         since: Option<OffsetDateTime>,
     ) -> rusqlite::Result<Self> {
-        let Extent { first, last, .. } = Extent::read(connection, chain.name())?;
+        let Extent { first: last_pruned, last, .. } = Extent::read(connection, chain.name())?;
         let end = last.saturating_add(1);
         let position = before.map_or(end, |before| to_sqlite_int(before).min(end));
         Ok(Self {
             connection,
             chain,
-            first,
+            last_pruned,
             position,
-            oldest: since.map(|since| to_micros(since.saturating_sub(CLOCK_SLACK))),
+            cutoff: since.map(|since| to_micros(since.saturating_sub(CLOCK_SLACK))),
             old_chunks: 0,
             is_begun: false,
             is_at_end: false,
@@ -121,29 +121,29 @@ impl<'a> Scan<'a> {
     /// The numbers of the next rows to read, which the caller reads from the last to the first; `None` at the end of
     /// the chain or of the budget.
     pub(super) fn next_chunk(&mut self, budget: &mut ScanBudget) -> rusqlite::Result<Option<Range<i64>>> {
-        if self.is_at_end() || self.is_too_old()? {
+        if self.is_at_end() || self.note_age()? {
             self.is_at_end = true;
             return Ok(None);
         }
         if self.is_begun && (budget.rows <= 0 || budget.is_over()) {
             return Ok(None);
         }
-        let start = self.position.saturating_sub(CHUNK_ROWS).max(self.first.saturating_add(1));
+        let start = self.position.saturating_sub(CHUNK_ROWS).max(self.last_pruned.saturating_add(1));
         let chunk = start..self.position;
         budget.rows = budget.rows.saturating_sub(CHUNK_ROWS);
         (self.position, self.is_begun) = (start, true);
         Ok(Some(chunk))
     }
 
-    /// `true` if the last [`OLD_CHUNKS`] chunks ended before the time that is sought.
-    fn is_too_old(&mut self) -> rusqlite::Result<bool> {
-        let (Some(oldest), true) = (self.oldest, self.is_begun) else { return Ok(false) };
-        let is_old = self.time_at(self.position)?.is_some_and(|at| at < oldest);
+    /// Counts the last chunk if it is old. Returns `true` after [`OLD_CHUNKS`] of them in a row.
+    fn note_age(&mut self) -> rusqlite::Result<bool> {
+        let (Some(cutoff), true) = (self.cutoff, self.is_begun) else { return Ok(false) };
+        let is_old = self.time_at(self.position)?.is_some_and(|at| at < cutoff);
         self.old_chunks = if is_old { self.old_chunks + 1 } else { 0 };
         Ok(self.old_chunks >= OLD_CHUNKS)
     }
 
-    /// Skips the rows from `number` on, of which the caller knows that it does not seek them.
+    /// Skips the rows from `number` on, which the caller does not seek.
     pub(super) fn skip_to(&mut self, number: i64) {
         self.position = self.position.min(number);
     }
@@ -165,7 +165,7 @@ impl<'a> Scan<'a> {
 
     /// `true` if every row that can be sought was read.
     pub(super) fn is_at_end(&self) -> bool {
-        self.is_at_end || self.position <= self.first.saturating_add(1)
+        self.is_at_end || self.position <= self.last_pruned.saturating_add(1)
     }
 
     /// The number before which the next scan begins; `None` at the end.

@@ -199,10 +199,17 @@ impl Journal {
     }
 }
 
+/// The maximum length of a body that is read with its row, in bytes. A longer one is read only once its row is known to
+/// be wanted.
+const MAX_BODY_IN_ROW: usize = 65536;
+
 /// The columns that [`FoundRun::read`] reads.
-// A long body is read only once its row is known to be wanted. SQLite knows the length without reading the body.
-pub(super) const RUN_COLUMNS: &str = "number, receipt, intent, agent, tool, status, at,
-    iif(length(body) <= 65536, body, NULL)";
+pub(super) fn run_columns() -> String {
+    // SQLite knows the length without reading the body.
+    format!(
+        "number, receipt, intent, agent, tool, status, at, iif(length(body) <= {MAX_BODY_IN_ROW}, body, NULL)"
+    )
+}
 
 /// A row of a receipt, before the receipt is parsed.
 pub(super) struct FoundRun<'a> {
@@ -214,12 +221,12 @@ pub(super) struct FoundRun<'a> {
     pub(super) tool: &'a str,
     pub(super) status: &'a str,
     pub(super) ended: OffsetDateTime,
-    /// `None` for a long body.
+    /// `None` for a body of more than [`MAX_BODY_IN_ROW`].
     body: Option<&'a [u8]>,
 }
 
 impl<'a> FoundRun<'a> {
-    /// Reads a row with [`RUN_COLUMNS`].
+    /// Reads a row with [`run_columns`].
     pub(super) fn read(row: &'a Row<'_>) -> rusqlite::Result<Self> {
         let text = |column: usize| row.get_ref(column)?.as_str().map_err(rusqlite::Error::from);
         Ok(Self {
@@ -282,9 +289,10 @@ impl Reader {
         let _snapshot = self.connection().unchecked_transaction()?;
         let RunSearch { agent, tool, status, since, until, undelivered, text } = search;
         let text = TextMatcher::new(text.as_deref());
+        let columns = run_columns();
         let mut statement = self.connection().prepare_cached(&format!(
             // The row of an undelivered report is found by its run, the claim that the receipt is about.
-            "SELECT {RUN_COLUMNS}, EXISTS (SELECT 1 FROM open WHERE run = about AND open.receipt IS NOT NULL)
+            "SELECT {columns}, EXISTS (SELECT 1 FROM open WHERE run = about AND open.receipt IS NOT NULL)
              FROM records
              WHERE number >= ?1 AND number < ?2 AND kind = 'receipt'
                AND (?3 IS NULL OR agent = ?3) AND (?4 IS NULL OR tool = ?4) AND (?5 IS NULL OR status = ?5)

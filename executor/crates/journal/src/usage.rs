@@ -5,7 +5,7 @@
 
 use super::history::{HistoryError, REFUSAL_COLUMNS, RefusalEntry, read_refusal};
 use super::scan::{MAX_SCAN_TIME, Scan, ScanBudget, ScannedChain};
-use super::search::{FoundRun, RUN_COLUMNS};
+use super::search::{FoundRun, run_columns};
 use super::store::Reader;
 use super::wall_histogram::WallHistogram;
 use super::{Journal, JournalError, to_micros};
@@ -16,9 +16,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// The maximum number of agents, and of tools, with figures of their own.
+/// The maximum number of agents, and of tools, with figures of their own. Each takes about 4 kB, so all of them take
+/// less than 2 MB.
 const MAX_GROUPS: usize = 200;
-/// The maximum time for the refusals, which is part of [`MAX_SCAN_TIME`].
+/// The maximum time for the refusals, which is part of [`MAX_SCAN_TIME`]. It is a quarter of that, because receipts
+/// take longer to read: they are parsed.
 const MAX_REFUSAL_TIME: Duration = Duration::from_millis(15);
 
 /// The use of the executor since a time.
@@ -139,7 +141,7 @@ pub struct LimitSlack {
     pub used: Option<u64>,
 }
 
-/// A limit of which receipts have the granted and, except for some, the used amount.
+/// A limit of runs. Receipts have the granted amount of each limit, and the used amount of most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitKind {
     /// Guest memories and tables together, in bytes.
@@ -243,7 +245,7 @@ fn limit_amounts(outcome: &Outcome, calls: Option<&CallUsage>) -> [LimitAmounts;
     let timeout_ms = u64::try_from(timeout.value.duration().as_millis()).unwrap_or(u64::MAX);
     [
         amounts(LimitKind::MemoryBytes, Some(memory.value.bytes()), Some(metrics.peak_memory_bytes)),
-        amounts(LimitKind::CpuPercent, Some(cpu.value.get().into()), cpu_percent(metrics)),
+        amounts(LimitKind::CpuPercent, Some(cpu.value.get().into()), cpu_percent_rounded_up(metrics)),
         amounts(LimitKind::WallMs, Some(timeout_ms), Some(metrics.duration_ms())),
         amounts(LimitKind::OutputBytes, Some(output.value.bytes()), Some(metrics.output_bytes)),
         amounts(LimitKind::Areas, Some(filesystem.len() as u64), None),
@@ -280,7 +282,7 @@ fn limit_amounts(outcome: &Outcome, calls: Option<&CallUsage>) -> [LimitAmounts;
 }
 
 /// CPU time in percent of wall time, rounded up; `None` for a run that took no time.
-fn cpu_percent(metrics: &RunMetrics) -> Option<u64> {
+fn cpu_percent_rounded_up(metrics: &RunMetrics) -> Option<u64> {
     let wall = metrics.wall.as_nanos();
     let percent = (metrics.cpu.as_nanos() * 100).checked_next_multiple_of(wall.max(1))?.checked_div(wall)?;
     Some(u64::try_from(percent).unwrap_or(u64::MAX))
@@ -358,18 +360,18 @@ fn widen(slack: &mut Option<LimitSlack>, amounts: LimitAmounts) {
     known.used = known.used.max(used);
 }
 
-/// The sums of all groups.
+/// The sums of all runs and refusals, and of each agent and tool.
 #[derive(Debug, Default)]
-struct Sums {
+struct UsageSums {
     total: FigureSums,
     agents: BTreeMap<String, FigureSums>,
     tools: BTreeMap<String, FigureSums>,
     is_truncated: bool,
 }
 
-impl Sums {
-    /// Passes the sums of all, of an agent and of a tool to `add`.
-    fn for_each(&mut self, agent: &str, tool: &str, add: impl Fn(&mut FigureSums)) {
+impl UsageSums {
+    /// Calls `add` with the sums of everything, of an agent and of a tool.
+    fn add_to_groups(&mut self, agent: &str, tool: &str, add: impl Fn(&mut FigureSums)) {
         add(&mut self.total);
         for (groups, name) in [(&mut self.agents, agent), (&mut self.tools, tool)] {
             if let Some(sums) = groups.get_mut(name) {
@@ -404,9 +406,9 @@ impl Journal {
         max_rows: u64,
     ) -> Result<UsageSummary, JournalError> {
         self.query_history(move |reader| {
-            let mut for_refusals = ScanBudget::start(MAX_REFUSAL_TIME);
-            let mut for_receipts = ScanBudget::start(MAX_SCAN_TIME);
-            reader.usage(since, &filter, max_rows, &mut for_refusals, &mut for_receipts)
+            let mut refusal_budget = ScanBudget::start(MAX_REFUSAL_TIME);
+            let mut receipt_budget = ScanBudget::start(MAX_SCAN_TIME);
+            reader.usage(since, &filter, max_rows, &mut refusal_budget, &mut receipt_budget)
         })
         .await
     }
@@ -418,15 +420,15 @@ impl Reader {
         since: Option<OffsetDateTime>,
         filter: &dyn Fn(&str) -> bool,
         max_rows: u64,
-        for_refusals: &mut ScanBudget,
-        for_receipts: &mut ScanBudget,
+        refusal_budget: &mut ScanBudget,
+        receipt_budget: &mut ScanBudget,
     ) -> Result<UsageSummary, HistoryError> {
         // One snapshot for all chunks, as in `search_runs`.
         let _snapshot = self.connection().unchecked_transaction()?;
-        let mut sums = Sums::default();
-        let are_refusals_complete = self.add_refusals(&mut sums, since, filter, for_refusals)?;
-        let scan = self.add_runs(&mut sums, since, filter, max_rows, for_receipts)?;
-        let Sums { total, agents, tools, is_truncated } = sums;
+        let mut sums = UsageSums::default();
+        let are_refusals_complete = self.add_refusals(&mut sums, since, filter, refusal_budget)?;
+        let scan = self.add_runs(&mut sums, since, filter, max_rows, receipt_budget)?;
+        let UsageSums { total, agents, tools, is_truncated } = sums;
         Ok(UsageSummary {
             total: total.finish(),
             agents: finish_groups(agents),
@@ -441,7 +443,7 @@ impl Reader {
     /// Adds the refusals. Returns `false` if the budget ended before.
     fn add_refusals(
         &self,
-        sums: &mut Sums,
+        sums: &mut UsageSums,
         since: Option<OffsetDateTime>,
         filter: &dyn Fn(&str) -> bool,
         budget: &mut ScanBudget,
@@ -457,7 +459,7 @@ impl Reader {
                 let RefusalEntry { at: _, intent: _, agent, tool, blocked_by, message: _ } =
                     read_refusal(row)?;
                 if filter(&agent) {
-                    sums.for_each(&agent, &tool, |sums| sums.add_refusal(&blocked_by));
+                    sums.add_to_groups(&agent, &tool, |sums| sums.add_refusal(&blocked_by));
                 }
             }
         }
@@ -467,15 +469,16 @@ impl Reader {
     /// Adds the runs. Returns the scan, which says how far it came.
     fn add_runs(
         &self,
-        sums: &mut Sums,
+        sums: &mut UsageSums,
         since: Option<OffsetDateTime>,
         filter: &dyn Fn(&str) -> bool,
         max_rows: u64,
         budget: &mut ScanBudget,
     ) -> Result<Scan<'_>, HistoryError> {
         let mut scan = Scan::new(self.connection(), ScannedChain::Records, None, since)?;
+        let columns = run_columns();
         let mut statement = self.connection().prepare_cached(&format!(
-            "SELECT {RUN_COLUMNS} FROM records
+            "SELECT {columns} FROM records
              WHERE number >= ?1 AND number < ?2 AND kind = 'receipt' AND (?3 IS NULL OR at >= ?3)
              ORDER BY number DESC"
         ))?;
@@ -485,7 +488,7 @@ impl Reader {
                 let run = FoundRun::read(row)?;
                 if filter(run.agent) {
                     let receipt = run.parse_receipt(&run.body(self)?)?;
-                    sums.for_each(run.agent, run.tool, |sums| sums.add_run(&receipt));
+                    sums.add_to_groups(run.agent, run.tool, |sums| sums.add_run(&receipt));
                 }
                 if sums.total.runs >= max_rows || budget.is_over() {
                     scan.stop_after(run.record);

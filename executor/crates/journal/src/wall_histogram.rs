@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The number of buckets between a power of two and the next one. A percentile is too high by at most a sixteenth.
 const STEPS: u64 = 1 << STEP_BITS;
 const STEP_BITS: u32 = 4;
-/// The number of bits of the longest time that is distinguished, in microseconds: 12 days, and a run has a week.
+/// Times are distinguished up to 2^40 µs, which is 12 days; a run takes at most a week.
 const MAX_BITS: u32 = 40;
 const BUCKETS: usize = (((MAX_BITS - STEP_BITS) as usize) + 1) << STEP_BITS;
 

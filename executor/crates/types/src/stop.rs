@@ -29,7 +29,7 @@ impl StopTarget {
 
     /// The options that name the target on the command line, such as `--tool write_file`.
     #[must_use]
-    pub fn options(&self) -> String {
+    pub fn cli_options(&self) -> String {
         match self {
             Self::Agent(agent) => format!("--agent {agent}"),
             Self::Tool(tool) => format!("--tool {tool}"),
@@ -48,7 +48,7 @@ impl fmt::Display for StopTarget {
     }
 }
 
-/// The text is not the reason of a stop.
+/// The text cannot be the reason of a stop.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a reason has 1 to {max} characters, without line ends and other control characters", max = StopReason::MAX_CHARS)]
 pub struct StopReasonError;
@@ -106,7 +106,7 @@ impl Stop {
     #[must_use]
     pub fn refusal_message(&self) -> String {
         let Self { target, reason, by, since } = self;
-        let options = target.options();
+        let options = target.cli_options();
         format!(
             "`{by}` stopped {target} on {}: {reason}. No such call runs until an operator lifts the stop with \
              `a2g-executor resume {options}`",

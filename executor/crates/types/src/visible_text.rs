@@ -8,11 +8,7 @@ use crate::ident::is_display_control;
 pub fn escape_invisible(text: &str, max_chars: usize) -> String {
     let mut shown = String::new();
     for c in text.chars().take(max_chars) {
-        if is_display_control(c) || is_blank(c) {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
+        push_visible(&mut shown, c);
     }
     if text.chars().nth(max_chars).is_some() {
         shown.push('…');
@@ -25,13 +21,21 @@ pub fn escape_invisible(text: &str, max_chars: usize) -> String {
 pub fn escape_invisible_lines(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if c == '\n' || c == '\t' || !(is_display_control(c) || is_blank(c)) {
-            shown.push(c);
-        } else {
-            shown.extend(c.escape_default());
+        match c {
+            '\n' | '\t' => shown.push(c),
+            _other => push_visible(&mut shown, c),
         }
     }
     shown
+}
+
+/// Appends a character, or its escape if a person could not see it.
+fn push_visible(shown: &mut String, c: char) {
+    if is_display_control(c) || is_blank(c) {
+        shown.extend(c.escape_default());
+    } else {
+        shown.push(c);
+    }
 }
 
 /// Characters that show nothing although they control no display: joiners, fillers, blank letters and signs, variation

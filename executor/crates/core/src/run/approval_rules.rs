@@ -1,7 +1,7 @@
 //! The operator's rules about how many people have to approve an escalated intent.
 //!
-//! Approvals that are not enough yet are kept in memory only: a restart loses them, and everybody approves again. None of
-//! them counts twice, and nobody who may act for the intent's agent gives one.
+//! While an intent needs more approvals, those that it has are kept in memory only: after a restart, everybody has to
+//! approve again. Nobody's approval counts twice, and nobody who may act for the intent's agent can approve.
 
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::Manifest;
@@ -19,6 +19,7 @@ pub struct ApprovalRule {
 
 impl ApprovalRule {
     /// The maximum number of people that a rule may require.
+    // All of them have to approve before the verdict expires, so a larger number is probably a mistake.
     pub const MAX_REQUIRED: u64 = 5;
 
     fn applies_to(&self, tool: &ToolName, risk: Option<f64>) -> bool {
@@ -26,13 +27,14 @@ impl ApprovalRule {
     }
 }
 
-/// The number of approvals that the strictest applicable rule requires; `None` if no rule applies.
-pub(super) fn required(rules: &[ApprovalRule], tool: &ToolName, risk: Option<f64>) -> Option<u32> {
+/// The number of approvals that the strictest applicable rule requires. Without one, `None`: a single approval
+/// suffices, also by somebody who may act for the agent.
+pub(super) fn required_approvals(rules: &[ApprovalRule], tool: &ToolName, risk: Option<f64>) -> Option<u32> {
     rules.iter().filter(|rule| rule.applies_to(tool, risk)).map(|rule| rule.required).max()
 }
 
 /// The limits that both manifests allow. A pattern is kept if both have it, letter by letter.
-pub(super) fn meet(a: &Manifest, b: &Manifest) -> Manifest {
+pub(super) fn intersect(a: &Manifest, b: &Manifest) -> Manifest {
     fn narrower<T: Ord + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
         a.into_iter().chain(b).min()
     }
@@ -72,12 +74,12 @@ mod tests {
             (&write, Some(0.4), Some(1)),
             (&write, Some(0.5), Some(3)),
         ] {
-            assert_eq!(required(&rules, tool, risk), expected, "{tool} {risk:?}");
+            assert_eq!(required_approvals(&rules, tool, risk), expected, "{tool} {risk:?}");
         }
     }
 
     #[test]
-    fn the_meet_of_manifests_is_never_wider_than_either() {
+    fn the_intersection_of_manifests_is_never_wider_than_either() {
         let memory = |mb| MemoryLimit::from_mb(mb).ok();
         let scope = |patterns: &[&str]| patterns.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let a = Manifest {
@@ -98,6 +100,6 @@ mod tests {
             filesystem_scope: scope(&["/b/**"]),
             ..Manifest::default()
         };
-        assert_eq!((meet(&a, &b), meet(&b, &a)), (expected.clone(), expected));
+        assert_eq!((intersect(&a, &b), intersect(&b, &a)), (expected.clone(), expected));
     }
 }

@@ -55,17 +55,26 @@ pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Esc
     escalations
 }
 
-fn new_resolution(escalated: &Escalated, resolution: Resolution, by: &str) -> ResolvedIntent {
+/// The end of a wait. It names its author, or the reason if nobody decided.
+fn new_resolution(escalated: &Escalated, resolution: Resolution, author_or_reason: &str) -> ResolvedIntent {
     let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
-    ResolvedIntent { intent, resolution, by: by.to_owned(), risk_score, manifest: None, reason: None }
+    ResolvedIntent {
+        intent,
+        resolution,
+        by: author_or_reason.to_owned(),
+        risk_score,
+        manifest: None,
+        reason: None,
+    }
 }
 
-/// Records that intents no longer wait: the resolution, its author, and the reason why they did not run.
+/// Records that intents no longer wait: the resolution, its author (or the reason if nobody decided), and the reason
+/// why they did not run.
 pub(super) fn record_end_of_wait(
     journal: &Journal,
     removed: Vec<Escalated>,
     resolution: Resolution,
-    by: &str,
+    author_or_reason: &str,
     reason: &str,
     now: OffsetDateTime,
 ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
@@ -75,7 +84,9 @@ pub(super) fn record_end_of_wait(
         tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
         journal.record_refusal(&summary, BlockedBy::EscalationPending, reason, now);
     }
-    journal.resolve(removed.iter().map(|escalated| new_resolution(escalated, resolution, by)).collect())
+    journal.resolve(
+        removed.iter().map(|escalated| new_resolution(escalated, resolution, author_or_reason)).collect(),
+    )
 }
 
 fn not_waiting_fault() -> Fault {
@@ -83,11 +94,11 @@ fn not_waiting_fault() -> Fault {
 }
 
 /// The result of adding one approval to the earlier ones.
-enum ApprovalCount {
+enum CombinedApproval {
     /// The intent may run under this approval, which names everybody.
     Enough(Approval),
     /// The intent needs more approvals than this one and the earlier ones.
-    More(Approval),
+    NeedsMore(Approval),
 }
 
 /// The fault for a call with a denied intent.
@@ -269,7 +280,8 @@ impl Executor {
         record_all.await.map(|()| count).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
-    /// Applies a directive to an escalated intent. An approved intent runs in its own task.
+    /// Applies a directive to an escalated intent. An intent with enough approvals runs in its own task; one that needs
+    /// more continues to wait.
     ///
     /// # Errors
     /// If no such intent waits, or its verdict has expired. If the intent cannot run as approved, or the approval
@@ -312,8 +324,8 @@ impl Executor {
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
         let approval = Approval { by: by.to_owned(), manifest: manifest.clone() };
         let approval = match self.combine_approvals(&escalated, approval, &right, shown) {
-            Ok(ApprovalCount::Enough(approval)) => approval,
-            Ok(ApprovalCount::More(approval)) => {
+            Ok(CombinedApproval::Enough(approval)) => approval,
+            Ok(CombinedApproval::NeedsMore(approval)) => {
                 tracing::info!(%intent, caller = by, "approved, and needs another person's approval");
                 self.escalations.add_partial_approval(*intent, approval);
                 self.escalations.release(*intent);
@@ -335,7 +347,8 @@ impl Executor {
             .unwrap_or_else(|_dropped| Err(Fault::Internal("the task of an approval ended early".to_owned())))
     }
 
-    /// Adds an approval to the earlier ones of the intent, under the rules of the operator. All of them limit the run.
+    /// Combines an approval with the earlier ones of the intent, under the operator's rules. The run gets only what all
+    /// of them allow.
     ///
     /// # Errors
     /// If the person may act for the intent's agent, has approved before, or was shown something else.
@@ -345,11 +358,12 @@ impl Executor {
         approval: Approval,
         right: &DecisionRight<'_>,
         shown: Option<DecisionBasis>,
-    ) -> Result<ApprovalCount, Fault> {
+    ) -> Result<CombinedApproval, Fault> {
         let call = escalated.call();
         let rules = &self.settings.approval_rules;
-        let Some(required) = approval_rules::required(rules, &call.tool, escalated.risk_score()) else {
-            return Ok(ApprovalCount::Enough(approval));
+        let Some(required) = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score())
+        else {
+            return Ok(CombinedApproval::Enough(approval));
         };
         let refuse = |message| Fault::Refused {
             intent: Some(call.intent),
@@ -359,7 +373,8 @@ impl Executor {
         };
         if right.acts_for(&call.agent) {
             return Err(refuse(format!(
-                "`{}` may act for `{}`, so another person has to decide (`[[approvals]]`)",
+                "`{}` may act for `{}`, so another person, listed in `server.callers`, has to approve \
+                 (`[[approvals]]`)",
                 approval.by, call.agent
             )));
         }
@@ -369,20 +384,21 @@ impl Executor {
         let earlier = self.escalations.partial_approvals(call.intent);
         if earlier.iter().any(|earlier| earlier.by == approval.by) {
             return Err(refuse(format!(
-                "`{}` has approved this intent before: {required} different people have to (`[[approvals]]`)",
+                "`{}` has already approved this intent: another person has to approve it, {required} people in all \
+                 (`[[approvals]]`)",
                 approval.by
             )));
         }
         if (earlier.len() as u64) + 1 < u64::from(required) {
-            return Ok(ApprovalCount::More(approval));
+            return Ok(CombinedApproval::NeedsMore(approval));
         }
         let manifest = |approval: &Approval| {
             approval.manifest.clone().unwrap_or_else(|| escalated.verdict().manifest.clone())
         };
         let combined =
-            earlier.iter().map(manifest).fold(manifest(&approval), |a, b| approval_rules::meet(&a, &b));
+            earlier.iter().map(manifest).fold(manifest(&approval), |a, b| approval_rules::intersect(&a, &b));
         let names = earlier.iter().chain([&approval]).map(|approval| &*approval.by).collect::<Vec<_>>();
-        Ok(ApprovalCount::Enough(Approval { by: names.join(", "), manifest: Some(combined) }))
+        Ok(CombinedApproval::Enough(Approval { by: names.join(", "), manifest: Some(combined) }))
     }
 
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
@@ -534,10 +550,16 @@ impl Executor {
     }
 
     /// Ends the wait of an approved intent that can no longer run.
-    async fn end_approved(&self, escalated: &Escalated, fault: Fault, resolution: Resolution, by: &str) {
+    async fn end_approved(
+        &self,
+        escalated: &Escalated,
+        fault: Fault,
+        resolution: Resolution,
+        author_or_reason: &str,
+    ) {
         self.escalations.remove(escalated.call().intent);
         self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
-        let ended = new_resolution(escalated, resolution, by);
+        let ended = new_resolution(escalated, resolution, author_or_reason);
         if let Err(error) = self.journal.resolve(vec![ended]).await {
             tracing::warn!(%error, "the end of an approved intent cannot be recorded yet");
         }

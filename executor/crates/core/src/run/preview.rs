@@ -1,7 +1,7 @@
 //! What a person sees before they decide on an escalated intent, and the check that what they saw still holds.
 //!
 //! A preview computes the grant exactly as the run would, and throws it away: only its description leaves this module.
-//! [`DecisionBasis`] is the hash of everything that was shown. A decision that names a basis applies only if a new
+//! [`DecisionBasis`] is the hash of what the decision depends on. A decision that names a basis applies only if a new
 //! preview has the same one.
 
 use super::{Executor, approval_rules};
@@ -46,7 +46,7 @@ pub struct GrantSummary {
 
 impl GrantSummary {
     fn new(grant: &Grant) -> Self {
-        let rules = |(pattern, set_by): (&a2g_capability::HostPattern, _)| HostRule {
+        let host_rule = |(pattern, set_by): (&a2g_capability::HostPattern, _)| HostRule {
             pattern: pattern.to_string(),
             set_by,
         };
@@ -58,8 +58,8 @@ impl GrantSummary {
             timeout: grant.timeout(),
             output: grant.output(),
             network: grant.network(),
-            allowed_hosts: grant.reach().allowed_patterns().map(rules).collect(),
-            blocked_hosts: grant.reach().blocked_patterns().map(rules).collect(),
+            allowed_hosts: grant.reach().allowed_patterns().map(host_rule).collect(),
+            blocked_hosts: grant.reach().blocked_patterns().map(host_rule).collect(),
             areas: areas.map(|area| Bound { value: area.value.to_string(), layer: area.layer }).collect(),
             blocked_paths: blocked
                 .map(|glob| Bound { value: glob.value.text().to_owned(), layer: glob.layer })
@@ -94,7 +94,7 @@ impl GrantSummary {
     }
 }
 
-/// The SHA-256 of what a person was shown: the call, the module, the verdict and the grant.
+/// The SHA-256 of what a decision depends on: the call, the module, the verdict, the approvals so far and the grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecisionBasis(Digest);
 
@@ -160,7 +160,7 @@ pub struct DecisionPreview {
     pub required_approvals: u32,
     /// The grant of an approved run, or the reason why it would be refused.
     pub grant: Result<GrantSummary, Fault>,
-    /// The hash of all of this.
+    /// The hash of the call, the module, the verdict, the approvals so far and the grant.
     pub basis: DecisionBasis,
 }
 
@@ -203,13 +203,13 @@ impl Executor {
         let approvals = self.escalations.partial_approvals(call.intent);
         let proposed = manifest.unwrap_or(&verdict.manifest);
         let narrowed = approvals.iter().fold(proposed.clone(), |narrowed, approval| {
-            approval_rules::meet(&narrowed, approval.manifest.as_ref().unwrap_or(&verdict.manifest))
+            approval_rules::intersect(&narrowed, approval.manifest.as_ref().unwrap_or(&verdict.manifest))
         });
         let directive =
             Directive { intent: call.intent, approved: true, manifest: Some(narrowed), reason: None };
         let approved_by = approvals.into_iter().map(|approval| approval.by).collect::<Vec<_>>();
         let rules = &self.settings.approval_rules;
-        let required = approval_rules::required(rules, &call.tool, escalated.risk_score());
+        let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
         let usable = self
             .find_catalog(call)
             .map(|loaded| loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.clone()));
@@ -225,7 +225,10 @@ impl Executor {
                 })
             }
             (_, Some(fault)) => Err(fault),
-            (None, None) => Err(Fault::invalid("/tool", "the tool cannot be used now")),
+            (None, None) => Err(Fault::invalid(
+                "/tool",
+                "the tool is not in the catalogue, or cannot be used now: see `a2g-executor tool list`",
+            )),
         };
         let grant = granted.map(|(_admitted, grant)| GrantSummary::new(&grant));
         let module = tool.as_ref().map(|tool| tool.digest);
@@ -252,8 +255,8 @@ impl Executor {
             return Ok(());
         }
         Err(Fault::InvalidRequest(
-            "what was shown has changed since: the tool, a policy or a limit is another one. Look at the intent again \
-             before you decide"
+            "something that you were shown has changed: the tool, a policy, a limit or an approval. Look at the intent \
+             again before you decide"
                 .to_owned(),
         ))
     }

@@ -6,8 +6,8 @@
 //! resume: sent to the journal ─▶ on the disk ─▶ lifted
 //! ```
 //! No call slips through: one that is registered before the stop is among the runs that the stop aborts, and one that is
-//! registered later finds the stop in its check. A stop takes effect before it is on the disk, and is lifted only after
-//! that is.
+//! registered later finds the stop in its check. A stop takes effect before its record is on the disk. It is lifted
+//! only once the record of its end is on the disk.
 
 use super::decisions::record_end_of_wait;
 use super::{CallFilter, Executor};
@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 /// The method in the records of the runs that a stop ended.
-const METHOD: &str = "a2g/stop";
+const STOP_METHOD: &str = "a2g/stop";
 
 /// The stops in force.
 #[derive(Debug)]
@@ -58,13 +58,13 @@ impl Switch {
     pub(super) fn find(&self, agent: &AgentDid, tool: &ToolName) -> Option<Stop> {
         // Operators set few stops, so all are compared.
         let stops = self.0.lock();
-        let stop = stops.by_target.values().find(|stop| stop.stop.target.includes(agent, tool));
-        stop.map(|stop| stop.stop.clone())
+        let found = stops.by_target.values().find(|numbered| numbered.stop.target.includes(agent, tool));
+        found.map(|numbered| numbered.stop.clone())
     }
 
     /// The stops in force, by target.
     pub(super) fn list(&self) -> Vec<Stop> {
-        self.0.lock().by_target.values().map(|stop| stop.stop.clone()).collect()
+        self.0.lock().by_target.values().map(|numbered| numbered.stop.clone()).collect()
     }
 
     /// Sets a stop, and calls `on_set` under the lock.
@@ -84,7 +84,7 @@ impl Switch {
     /// Removes the stop with this number. Returns `false` if it was lifted or replaced before.
     fn remove(&self, target: &StopTarget, number: u64) -> bool {
         let mut stops = self.0.lock();
-        let is_same = stops.by_target.get(target).is_some_and(|stop| stop.number == number);
+        let is_same = stops.by_target.get(target).is_some_and(|numbered| numbered.number == number);
         is_same && stops.by_target.remove(target).is_some()
     }
 }
@@ -114,7 +114,8 @@ impl Executor {
         // Everything up to the first wait happens even if the caller disconnects.
         let (set, (waiting_count, withdrawn), (run_count, newly_stopped)) =
             self.switch.set(stop.clone(), || {
-                // Recorded before its effects: an older version cannot read the receipts of the runs that it aborts.
+                // Sent to the journal before its effects: its record changes the file's format, and an older version,
+                // which cannot read receipts of stopped runs, then refuses the file.
                 let set = self.journal.set_stop(&stop);
                 let withdrawn = self.escalations.remove_all(filter, |removed| {
                     record_end_of_wait(&self.journal, removed, Resolution::Cancelled, by, &message, now)
@@ -122,10 +123,10 @@ impl Executor {
                 (set, withdrawn, self.active_runs.abort_all(filter, AbortReason::Stopped))
             });
         let stopped = async {
-            match newly_stopped.is_empty() {
-                true => Ok(()),
-                false => self.journal.record_stop(&newly_stopped, by, METHOD).await,
+            if newly_stopped.is_empty() {
+                return Ok(());
             }
+            self.journal.record_stop(&newly_stopped, by, STOP_METHOD).await
         };
         // Joined, so that all records are sent before the first wait, and one that is late keeps back no other.
         let (set, withdrawn, stopped) = tokio::join!(set, withdrawn, stopped);
@@ -147,9 +148,8 @@ impl Executor {
         };
         // `false` from the journal means that another caller has lifted it there.
         let _was_stopped = recording.await.map_err(|error| match error {
-            JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => self.busy_fault(
-                "the stop stays in force, because its end cannot be recorded: the journal's disk is full",
-            ),
+            JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => self
+                .busy_fault(&format!("the stop stays in force, because its end cannot be recorded: {error}")),
             JournalError::Broken(_) => Fault::Internal(ErrorChain(&error).to_string()),
         })?;
         let is_lifted = self.switch.remove(target, number);
@@ -172,8 +172,8 @@ impl Executor {
 
     /// Refuses a registered call that an operator has stopped before its guest begins, even if the stop was lifted
     /// since.
-    // The switch is asked as well as the run: its lock is held until all runs are aborted, so a guest that begins has its
-    // start in the journal before the stop.
+    // Both are checked. A stop holds the lock of the switch until it has aborted all runs. A call that finds no stop
+    // here therefore sent its start to the journal before any later stop.
     pub(super) fn check_running(&self, call: &Call, abort: &Abort) -> Result<(), Fault> {
         self.check_stopped(call)?;
         if abort.reason() == Some(AbortReason::Stopped) {

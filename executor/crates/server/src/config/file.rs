@@ -21,13 +21,13 @@ pub(super) struct File {
     pub(super) network: Network,
     pub(super) mount: Vec<Mount>,
     pub(super) doors: Doors,
-    pub(super) console: Console,
-    pub(super) approvals: Vec<Approvals>,
+    pub(super) console: ConsoleSection,
+    pub(super) approvals: Vec<ApprovalRuleSection>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Approvals {
+pub(super) struct ApprovalRuleSection {
     #[serde(default)]
     pub(super) tools: Vec<String>,
     #[serde(default)]
@@ -37,11 +37,11 @@ pub(super) struct Approvals {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Console {
+pub(super) struct ConsoleSection {
     pub(super) enabled: bool,
 }
 
-impl Default for Console {
+impl Default for ConsoleSection {
     fn default() -> Self {
         Self { enabled: cfg!(feature = "console") }
     }

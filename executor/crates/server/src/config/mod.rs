@@ -346,8 +346,8 @@ fn check_max(key: &'static str, value: u64, max: u64) -> Result<u64, InvalidValu
     check_range(key, value, 1, max)
 }
 
-fn parse_approval_rule(section: file::Approvals) -> Result<ApprovalRule, InvalidValueError> {
-    let file::Approvals { tools, min_risk, required } = section;
+fn parse_approval_rule(section: file::ApprovalRuleSection) -> Result<ApprovalRule, InvalidValueError> {
+    let file::ApprovalRuleSection { tools, min_risk, required } = section;
     if !(0.0..=1.0).contains(&min_risk) {
         return Err(invalid("approvals.min_risk")(&"has to be from 0.0 to 1.0"));
     }

@@ -52,8 +52,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     })?;
     register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, sender, params| {
         let (intent, caller) = (decode::intent_id(&params)?, sender.caller);
-        let may_cancel_all = caller.is_any_of(&[Governor, Operator]);
-        let may_cancel = |agent: &AgentDid| may_cancel_all || caller.may_act_as(agent);
+        let may_cancel = |agent: &AgentDid| caller.may_cancel(agent);
         let cancelled = executor.cancel(intent, &may_cancel, caller.name()).await?;
         Ok(encode::cancel_result(intent, cancelled))
     })?;

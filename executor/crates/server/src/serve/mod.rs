@@ -29,6 +29,7 @@ mod operator;
 mod partial_message;
 mod protocol;
 mod rpc;
+mod server_url;
 #[cfg(any(feature = "a2e", feature = "nexus"))]
 #[cfg_attr(
     not(all(feature = "a2e", feature = "nexus")),

@@ -3,11 +3,10 @@
 //! It needs neither the configuration nor the journal of the executor, so an operator can use it on any machine. Nothing
 //! is sent twice, and a token is never sent unencrypted to another machine.
 
-use super::http::is_loopback_host;
+use super::server_url::{ServerUrlError, parse_server_url};
 use a2g_govern::{FileError, read_secret};
 use axum::http::header::AUTHORIZATION;
-use axum::http::uri::Scheme;
-use axum::http::{HeaderMap, HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderValue};
 use jsonrpsee::core::ClientError;
 use jsonrpsee::core::client::ClientT as _;
 use jsonrpsee::core::traits::ToRpcParams;
@@ -153,25 +152,14 @@ fn advice(status: u16) -> &'static str {
 
 /// Checks a URL, and adds the path of the door if it has none.
 fn check_url(url: &str, sends_token: bool) -> Result<String, OperatorClientError> {
-    let invalid = || OperatorClientError::InvalidUrl(url.to_owned());
-    let uri = url.parse::<Uri>().map_err(|_error| invalid())?;
-    let authority = uri.authority().ok_or_else(invalid)?;
-    let host = authority.host();
-    // A user is refused, and so is a port that is not a number of 16 bits, which a client could ignore.
-    let expected = authority.port_u16().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-    if authority.as_str() != expected {
-        return Err(invalid());
-    }
-    let is_encrypted = uri.scheme() == Some(&Scheme::HTTPS);
-    if !is_encrypted && uri.scheme() != Some(&Scheme::HTTP) {
-        return Err(invalid());
-    }
-    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    if sends_token && !is_encrypted && !is_loopback_host(address) {
-        return Err(OperatorClientError::Unencrypted(url.to_owned()));
-    }
+    let uri = parse_server_url(url, sends_token).map_err(|error| match error {
+        ServerUrlError::Invalid => OperatorClientError::InvalidUrl(url.to_owned()),
+        ServerUrlError::Unencrypted => OperatorClientError::Unencrypted(url.to_owned()),
+    })?;
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return Err(OperatorClientError::InvalidUrl(url.to_owned()));
+    };
     let path = if uri.path() == "/" { PATH } else { uri.path() };
-    let scheme = if is_encrypted { "https" } else { "http" };
     Ok(format!("{scheme}://{authority}{path}"))
 }
 

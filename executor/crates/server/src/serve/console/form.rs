@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use url::form_urlencoded;
 
-/// Maximum size of a posted form, in bytes. The arguments of a call may be as long.
+/// Maximum size of a posted form, in bytes. The longest form is a decision, with a field for each granted pattern.
 const MAX_FORM_BYTES: usize = 256 << 10;
 
 /// The fields of a form, in order.
@@ -26,7 +26,7 @@ impl Form {
             None => Err(Box::new(problem(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "The form is too long",
-                "A form may have 256 KiB. Nothing was changed.",
+                &format!("A form may have {} KiB: shorten it. Nothing was changed.", MAX_FORM_BYTES >> 10),
             ))),
         }
     }

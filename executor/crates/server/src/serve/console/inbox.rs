@@ -6,14 +6,17 @@
 //!                                   └───────────────────────────────────┤
 //!                                                                       └ the same basis: apply_shown_directive
 //! ```
-//! An approval names the limits of the manifest that were shown, so the run gets no more of them, whatever changes later.
+//! An approval names exactly the limits of the manifest that were shown, so a later change cannot give the run more of them.
 
 use super::Console;
+use super::form::Form;
 use super::page::{
     View, at, block, countdown, fault_page, fault_text, forbidden, intent_link, line, not_found, set_by,
+    short_id,
 };
 use super::session::{Post, SignedIn};
 use a2g_core::run::{DecisionBasis, DecisionPreview, GrantSummary, WaitingSummary};
+use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::limit::Bound;
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
@@ -28,7 +31,7 @@ use time::OffsetDateTime;
 
 /// `GET /console/inbox`.
 pub(super) async fn list(State(console): State<Arc<Console>>, signed_in: SignedIn) -> Response {
-    let waiting = visible(&console, &signed_in);
+    let waiting = visible_intents(&console, &signed_in);
     let body = html! {
         h1 { "Inbox" }
         (list_part(&waiting, console.executor.clock().now()))
@@ -37,7 +40,7 @@ pub(super) async fn list(State(console): State<Arc<Console>>, signed_in: SignedI
 }
 
 /// The waiting intents that the caller may see.
-pub(super) fn visible(console: &Console, signed_in: &SignedIn) -> Vec<WaitingSummary> {
+pub(super) fn visible_intents(console: &Console, signed_in: &SignedIn) -> Vec<WaitingSummary> {
     let mut waiting = console.executor.waiting_intents();
     waiting.retain(|waiting| signed_in.caller.may_read(&waiting.call.agent));
     waiting
@@ -52,11 +55,11 @@ pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Mark
                 p { "Nothing waits for a decision." }
             } @else {
                 div.scroll role="region" aria-label="Table" tabindex="0" { table {
-                    thead { tr { th { "Intent" } th { "Agent" } th { "Tool" } th { "Risk" } th { "Why it waits" } th { "Expires in" } } }
+                    thead { tr { th { "Intent" } th { "Agent" } th { "Tool" } th { "Risk" } th { "Why it waits" } th { "Expires" } } }
                     tbody {
                         @for WaitingSummary { call, verdict, expires_at } in waiting {
                             tr {
-                                td { a href={ "/console/decide/" (call.intent.to_string()) } { "Decide on " (short(call.intent)) } }
+                                td { a href={ "/console/decide/" (call.intent.to_string()) } { "Decide on " (short_id(call.intent)) } }
                                 td { (line(call.agent.as_str())) }
                                 td { (call.tool) }
                                 td { (risk(verdict)) }
@@ -69,10 +72,6 @@ pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Mark
             }
         }
     }
-}
-
-fn short(intent: IntentId) -> String {
-    intent.to_string().chars().take(8).collect()
 }
 
 pub(super) fn risk(verdict: &Verdict) -> Markup {
@@ -93,7 +92,7 @@ pub(super) async fn show(
     Path(intent): Path<String>,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("intent") };
-    match read(&console, &signed_in, intent) {
+    match propose(&console, &signed_in, intent) {
         Some(proposal) => decision_page(&console, signed_in.view(), &proposal, None),
         None => no_longer_waiting(&console, &signed_in, intent).await,
     }
@@ -108,7 +107,7 @@ struct Proposal {
 }
 
 /// The proposal to approve everything that the verdict grants.
-fn read(console: &Console, signed_in: &SignedIn, intent: IntentId) -> Option<Proposal> {
+fn propose(console: &Console, signed_in: &SignedIn, intent: IntentId) -> Option<Proposal> {
     let original = console.executor.preview_decision(intent, None)?;
     if !signed_in.caller.may_read(&original.call.agent) {
         return None;
@@ -118,13 +117,13 @@ fn read(console: &Console, signed_in: &SignedIn, intent: IntentId) -> Option<Pro
     Some(Proposal { original, proposed })
 }
 
-/// The answer for an intent that does not wait, or no longer.
+/// The answer for an intent that is not waiting.
 async fn no_longer_waiting(console: &Console, signed_in: &SignedIn, intent: IntentId) -> Response {
     match console.executor.run_record(intent).await {
-        Ok(Some(record)) if super::runs::may_read(signed_in, &record.agent) => {
+        Ok(Some(record)) if super::runs::may_read(&signed_in.caller, &record.agent) => {
             let body = html! {
                 h1 { "This intent no longer waits" }
-                p role="status" { "Somebody has decided on it, it has expired, or it was stopped. You decided nothing." }
+                p role="status" { "Somebody has decided on it, it has expired, or it was stopped." }
                 p { a href={ "/console/runs/" (intent.to_string()) } { "See what happened to it" } }
             };
             signed_in.view().page("Decided", &body)
@@ -158,7 +157,7 @@ fn decision_page(
             }
             dt { "Why it waits" } dd { (escape_invisible(verdict.reason.as_deref().unwrap_or("the governor gave no reason"), usize::MAX)) }
             dt { "Risk" } dd { (risk(verdict)) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (line(threat)) } } }
-            dt { "Expires" } dd { (at(*expires_at)) " (in " (countdown(*expires_at, now)) ")" }
+            dt { "Expires" } dd { (at(*expires_at)) " (" (countdown(*expires_at, now)) ")" }
             @if let Some(tool) = tool { dt { "Module" } dd { code.hash { (tool.digest.to_string()) } } }
             @if *required_approvals > 1 {
                 dt { "Approvals" }
@@ -168,7 +167,7 @@ fn decision_page(
         h2 { "Arguments" }
         p { "The tool gets exactly these. Control and invisible characters are shown as escapes such as " code { "\\u{202e}" } "." }
         (arguments(&call.arguments))
-        h2 { "What it would run under" }
+        h2 { "Limits of the run" }
         @match (&original.grant, &proposed.grant) {
             (Ok(granted), Ok(proposal)) => { (decision_form(view, call.intent, granted, proposal, proposed.basis, may_decide)) }
             (Err(fault), _) | (_, Err(fault)) => {
@@ -199,7 +198,7 @@ pub(super) fn arguments(arguments: &serde_json::Map<String, serde_json::Value>) 
 }
 
 /// The layer that set a proposed limit: the deciding person, if it is narrower than what was granted.
-fn source<T: PartialEq>(granted: &Bound<T>, proposed: &T) -> &'static str {
+fn set_by_or_you<T: PartialEq>(granted: &Bound<T>, proposed: &T) -> &'static str {
     if granted.value == *proposed { set_by(granted.layer) } else { "you" }
 }
 
@@ -231,16 +230,16 @@ fn decision_form(
             (view.token_field())
             input type="hidden" name="basis" value=(basis.to_string());
             div.scroll role="region" aria-label="Table" tabindex="0" { table.limits {
-                thead { tr { th { "Limit" } th { "Would get" } th { "At most" } th { "Set by" } } }
+                thead { tr { th { "Limit" } th { "The run gets" } th { "At most" } th { "Set by" } } }
                 tbody {
-                    (number("memory", "Memory", "MB", granted.memory.value.mb(), proposed.memory.value.mb(), source(&granted.memory, &proposed.memory.value)))
-                    (number("cpu", "CPU", "% of a core", granted.cpu.value.get().into(), proposed.cpu.value.get().into(), source(&granted.cpu, &proposed.cpu.value)))
-                    (number("timeout", "Time", "s", granted.timeout.value.seconds(), proposed.timeout.value.seconds(), source(&granted.timeout, &proposed.timeout.value)))
+                    (number("memory", "Memory", "MB", granted.memory.value.mb(), proposed.memory.value.mb(), set_by_or_you(&granted.memory, &proposed.memory.value)))
+                    (number("cpu", "CPU", "% of a core", granted.cpu.value.get().into(), proposed.cpu.value.get().into(), set_by_or_you(&granted.cpu, &proposed.cpu.value)))
+                    (number("timeout", "Time", "s", granted.timeout.value.seconds(), proposed.timeout.value.seconds(), set_by_or_you(&granted.timeout, &proposed.timeout.value)))
                     tr {
                         th scope="row" { label for="network" { "Network" } }
                         td { input #network name="network" type="checkbox" value="yes" checked[proposed.network.value] disabled[!granted.network.value || !may_decide]; }
                         td { @if granted.network.value { "allowed" } @else { "off" } }
-                        td { (source(&granted.network, &proposed.network.value)) }
+                        td { (set_by_or_you(&granted.network, &proposed.network.value)) }
                     }
                 }
             } }
@@ -260,16 +259,16 @@ fn decision_form(
                 }
             }
             @if let Some(calls) = &granted.max_calls {
-                p { "It may make " (calls.value) " calls to other tools (set by " (set_by(calls.layer)) "). Each is decided and limited on its own." }
+                p { "It may make " (calls.value) " calls to other tools (set by " (set_by(calls.layer)) "). The governor decides on each of them." }
             }
             @if may_decide {
                 p.actions {
                     button.primary type="submit" name="action" value="approve" { "Approve what is shown" }
-                    button type="submit" name="action" value="preview" { "Show it with my changes" }
+                    button type="submit" name="action" value="preview" { "Preview my changes" }
                 }
-                p.hint { "If you change something, it is shown to you again before it is approved." }
+                p.hint { "If you change a limit, you see the new limits before you can approve them." }
             } @else {
-                p { "You may see this, and not decide: that takes the role approver, without a token whose scope names tools." }
+                p { "You can see this, but not decide on it. Deciding takes the role approver or governor, and a token whose scope does not name tools." }
             }
         }
         @if may_decide { (deny_form(view, intent)) }
@@ -293,7 +292,25 @@ fn deny_form(view: View<'_>, intent: IntentId) -> Markup {
             h2 { "Or deny it" }
             p { label for="reason" { "Reason, which the agent is told" } }
             p { input #reason name="reason" maxlength=(StopReason::MAX_CHARS); }
-            p { button.danger type="submit" name="action" value="deny" { "Deny, for good" } }
+            p { button.danger type="submit" name="action" value="deny" { "Deny permanently" } }
+        }
+    }
+}
+
+/// The decision in a posted form.
+enum PostedDecision {
+    Approve,
+    Preview,
+    Deny,
+}
+
+impl PostedDecision {
+    fn read(form: &Form) -> Option<Self> {
+        match form.get("action") {
+            Some("approve") => Some(Self::Approve),
+            Some("preview") => Some(Self::Preview),
+            Some("deny") => Some(Self::Deny),
+            Some(_) | None => None,
         }
     }
 }
@@ -305,81 +322,97 @@ pub(super) async fn decide(
     Post { signed_in, form }: Post,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("intent") };
-    let Some(right) = signed_in.caller.decision_right() else { return forbidden("approver") };
-    let Some(Proposal { original, .. }) = read(&console, &signed_in, intent) else {
+    let Some(right) = signed_in.caller.decision_right() else { return forbidden("approver or governor") };
+    let Some(proposal) = propose(&console, &signed_in, intent) else {
         return no_longer_waiting(&console, &signed_in, intent).await;
     };
-    let directive = match form.get("action") {
-        Some("deny") => {
-            let reason = form.get("reason").map(str::trim).filter(|reason| !reason.is_empty());
-            match reason.map(StopReason::parse).transpose() {
-                Ok(reason) => {
-                    let reason = reason.map(|reason| reason.to_string());
-                    Ok((Directive { intent, approved: false, manifest: None, reason }, None))
-                }
-                Err(error) => Err(format!("Nothing was decided: {error}.")),
-            }
-        }
-        action => match narrowed(&original, &form) {
-            Ok(manifest) => {
-                let shown = form.get("basis").map(DecisionBasis::parse);
-                let Some(proposed) = console.executor.preview_decision(intent, Some(&manifest)) else {
-                    return no_longer_waiting(&console, &signed_in, intent).await;
-                };
-                let basis = proposed.basis;
-                if action != Some("approve") || shown != Some(Ok(basis)) {
-                    let notice = "Nothing is decided yet. This is what it would run under now: look again, and approve it \
-                                  if you agree.";
-                    let proposal = Proposal { original, proposed };
-                    return decision_page(&console, signed_in.view(), &proposal, Some(notice));
-                }
-                let manifest = Some(manifest);
-                Ok((Directive { intent, approved: true, manifest, reason: None }, Some(basis)))
-            }
-            Err(error) => Err(error),
+    let result = match PostedDecision::read(&form) {
+        Some(PostedDecision::Deny) => match denial(intent, &form) {
+            Ok(directive) => console.executor.apply_directive(&directive, right).await,
+            Err(error) => return undecided_page(&console, &signed_in, &proposal, &error),
         },
-    };
-    let result = match directive {
-        Ok((directive, Some(basis))) => {
-            console.executor.apply_shown_directive(&directive, right, basis).await
-        }
-        Ok((directive, None)) => console.executor.apply_directive(&directive, right).await,
-        Err(notice) => {
-            let Some(proposal) = read(&console, &signed_in, intent) else {
+        Some(action @ (PostedDecision::Approve | PostedDecision::Preview)) => {
+            let manifest = match narrowed(&proposal.original, &form) {
+                Ok(manifest) => manifest,
+                Err(error) => return undecided_page(&console, &signed_in, &proposal, &error),
+            };
+            let Some(proposed) = console.executor.preview_decision(intent, Some(&manifest)) else {
                 return no_longer_waiting(&console, &signed_in, intent).await;
             };
-            return decision_page(&console, signed_in.view(), &proposal, Some(&notice));
+            let basis = proposed.basis;
+            let is_as_shown = form.get("basis").map(DecisionBasis::parse) == Some(Ok(basis));
+            if !(matches!(action, PostedDecision::Approve) && is_as_shown) {
+                let notice = "Nothing is decided yet. These are the limits of the run now: look again, and approve them if \
+                              you agree.";
+                let proposal = Proposal { proposed, ..proposal };
+                return decision_page(&console, signed_in.view(), &proposal, Some(notice));
+            }
+            let directive = Directive { intent, approved: true, manifest: Some(manifest), reason: None };
+            console.executor.apply_shown_directive(&directive, right, basis).await
+        }
+        None => {
+            return undecided_page(
+                &console,
+                &signed_in,
+                &proposal,
+                "the form names no action: open the page again",
+            );
         }
     };
-    match result {
-        Ok(()) => Redirect::to(&format!("/console/runs/{intent}")).into_response(),
-        Err(fault) => match read(&console, &signed_in, intent) {
-            Some(proposal) => {
-                let notice = format!("Nothing was decided: {}", fault_text(&fault));
-                decision_page(&console, signed_in.view(), &proposal, Some(&notice))
-            }
-            None => no_longer_waiting(&console, &signed_in, intent).await,
-        },
+    after_decision(&console, &signed_in, intent, result)
+}
+
+/// The answer to a decision that the executor has taken or refused.
+fn after_decision(
+    console: &Console,
+    signed_in: &SignedIn,
+    intent: IntentId,
+    result: Result<(), Fault>,
+) -> Response {
+    match (result, propose(console, signed_in, intent)) {
+        (Ok(()), None) => Redirect::to(&format!("/console/runs/{intent}")).into_response(),
+        (Ok(()), Some(proposal)) => {
+            let notice = "Your approval counts. More people have to approve before the call runs.";
+            decision_page(console, signed_in.view(), &proposal, Some(notice))
+        }
+        (Err(fault), Some(proposal)) => undecided_page(console, signed_in, &proposal, &fault_text(&fault)),
+        // Not "nothing was decided": a denial may be in force that is not on the disk yet.
+        (Err(fault), None) => fault_page(&fault),
     }
+}
+
+/// The decision page again, with the reason why nothing was decided.
+fn undecided_page(console: &Console, signed_in: &SignedIn, proposal: &Proposal, error: &str) -> Response {
+    let notice = format!("Nothing was decided: {error}.");
+    decision_page(console, signed_in.view(), proposal, Some(&notice))
+}
+
+/// The denial in a form.
+///
+/// # Errors
+/// A sentence for the person, without its end.
+fn denial(intent: IntentId, form: &Form) -> Result<Directive, String> {
+    let reason = form.get("reason").map(str::trim).filter(|reason| !reason.is_empty());
+    let reason = reason.map(StopReason::parse).transpose().map_err(|error| error.to_string())?;
+    let reason = reason.map(|reason| reason.to_string());
+    Ok(Directive { intent, approved: false, manifest: None, reason })
 }
 
 /// The manifest of a form, which is never wider than the grant.
 ///
 /// # Errors
-/// A sentence for the person.
-fn narrowed(original: &DecisionPreview, form: &super::form::Form) -> Result<Manifest, String> {
+/// A sentence for the person, without its end.
+fn narrowed(original: &DecisionPreview, form: &Form) -> Result<Manifest, String> {
     let Ok(granted) = &original.grant else {
-        return Err("Nothing was decided: the call would be refused.".to_owned());
+        return Err("the call would be refused".to_owned());
     };
     let number = |name: &str, shown: u64| match form.get(name) {
         // The exact limit may be finer than the unit of the form.
         Some(text) if text == shown.to_string() => Ok(None),
-        Some(text) => {
-            text.parse().map(Some).map_err(|_| format!("Nothing was decided: `{name}` is not a number."))
-        }
-        None => Err(format!("Nothing was decided: `{name}` is missing.")),
+        Some(text) => text.parse().map(Some).map_err(|_| format!("`{name}` is not a whole number")),
+        None => Err(format!("`{name}` is missing: open the page again")),
     };
-    let out_of_range = |error: a2g_types::quantity::OutOfRangeError| format!("Nothing was decided: {error}.");
+    let out_of_range = |error: a2g_types::quantity::OutOfRangeError| error.to_string();
     let memory = match number("memory", granted.memory.value.mb())? {
         None => granted.memory.value,
         Some(mb) => MemoryLimit::from_mb(mb).map_err(out_of_range)?,
@@ -402,5 +435,5 @@ fn narrowed(original: &DecisionPreview, form: &super::form::Form) -> Result<Mani
     if granted.includes(&manifest) {
         return Ok(manifest);
     }
-    Err("Nothing was decided: a limit is wider than what may be granted now, which is shown here.".to_owned())
+    Err("a limit is wider than what may be granted now, which is shown below: lower it".to_owned())
 }

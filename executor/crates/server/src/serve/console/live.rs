@@ -19,20 +19,20 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Maximum number of open event streams.
+/// Maximum number of open event streams: half of the connections that the port has by default.
 const MAX_STREAMS: usize = 256;
 /// Minimum time between two events of one stream about runs, of which there may be many.
 const MIN_RUNS_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time before a stream checks that its session is still valid.
 const MAX_QUIET: Duration = Duration::from_secs(5);
 
-/// The signals of the executor that pages follow.
-pub(super) struct Changes {
+/// The signal that runs have changed, and the number of open streams.
+pub(super) struct LiveChanges {
     runs: watch::Sender<()>,
     streams: Arc<AtomicUsize>,
 }
 
-impl Changes {
+impl LiveChanges {
     pub(super) fn subscribe(executor: &Executor) -> Self {
         let runs = watch::Sender::new(());
         let sender = runs.clone();
@@ -56,7 +56,7 @@ impl Drop for StreamPlace {
 }
 
 /// The sources of one stream.
-struct Follower {
+struct EventStream {
     console: Arc<Console>,
     headers: HeaderMap,
     certificate: PeerCertNames,
@@ -80,9 +80,10 @@ pub(super) async fn events(
     let place = StreamPlace(Arc::clone(&streams));
     if streams.fetch_add(1, Ordering::Relaxed) >= MAX_STREAMS {
         drop(place);
-        return (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, "too many pages of the console are open: close some\n")
+            .into_response();
     }
-    let follower = Follower {
+    let follower = EventStream {
         runs: console.changes.runs.subscribe(),
         inbox: console.executor.escalation_changes(),
         certificate: certificate.map(|axum::Extension(names)| names).unwrap_or_default(),
@@ -98,7 +99,7 @@ pub(super) async fn events(
     }))
 }
 
-impl Follower {
+impl EventStream {
     /// Waits for the next event; `None` once the session is over or the server closes.
     async fn next(&mut self) -> Option<&'static str> {
         loop {

@@ -1,7 +1,7 @@
 //! The console: pages for people, on the executor's own port.
 //!
 //! ```text
-//! browser ─ cookie ─▶ Sessions ─ identifies the caller again ─▶ page or action ─▶ Executor
+//! browser ─ cookie ─▶ BrowserSessions ─ identifies the caller again ─▶ page or action ─▶ Executor
 //! ```
 //! The console is a client of the core like any door: each request has a [`Caller`](a2g_govern::Caller), and may do what
 //! the roles of that caller allow. Pages are rendered on the server and work without JavaScript; scripts only refresh
@@ -29,8 +29,8 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
-use live::Changes;
-use session::Sessions;
+use live::LiveChanges;
+use session::BrowserSessions;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ pub struct ConsolePort {
 
 struct Console {
     executor: Arc<Executor>,
-    sessions: Sessions,
-    changes: Changes,
+    sessions: BrowserSessions,
+    changes: LiveChanges,
     request_timeout: Duration,
 }
 
@@ -58,8 +58,8 @@ struct Console {
 pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
     let ConsolePort { callers, tls, local_key, request_timeout } = port;
     let clock = Arc::clone(executor.clock());
-    let sessions = Sessions::new(callers, clock, tls, local_key);
-    let changes = Changes::subscribe(&executor);
+    let sessions = BrowserSessions::new(callers, clock, tls, local_key);
+    let changes = LiveChanges::subscribe(&executor);
     let console = Arc::new(Console { executor, sessions, changes, request_timeout });
     let routes = Router::new()
         .route("/console", get(overview::show))
@@ -84,8 +84,8 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
     ProtocolRouter { routes, auth: AuthPolicy::Public }
 }
 
-/// The policy of every page: its own scripts, styles and images, and forms that are sent to this origin. Nothing may
-/// frame a page, and no script may make HTML of a text.
+/// The policy of every page: only scripts, styles and images of this server load, none of them inline, and forms are sent
+/// only to this origin. No other page may frame a page.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
      connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 

@@ -39,15 +39,15 @@ pub(super) async fn show(
         None => return sign_in_first(&headers, "/console"),
     };
     let now = console.executor.clock().now();
-    let waiting = inbox::visible(&console, &signed_in);
+    let waiting = inbox::visible_intents(&console, &signed_in);
     let body = html! {
         h1 { "Overview" }
         (figures(&console, &signed_in))
-        h2 { "Waits for a decision" }
+        h2 { "Waiting for a decision" }
         (inbox::list_part(&waiting, now))
         // As `a2g/stops`: a stop names agents that other callers may not see.
         @if signed_in.caller.switch_name().is_some() {
-            h2 { "Stop" }
+            h2 { "Stops" }
             (switch(&console, signed_in.view()))
         }
     };
@@ -61,7 +61,9 @@ fn figures(console: &Console, signed_in: &SignedIn) -> Markup {
     let journal = executor.journal();
     let condition = match journal.condition() {
         Condition::Works => "works",
-        Condition::Full => "accepts no writes: its disk is full, or another program holds its file",
+        Condition::Full => {
+            "accepts no writes, because its disk is full or another program holds its file: free some space, or end that program"
+        }
         Condition::Broken(_) => "is broken: see the log",
     };
     let mut active = executor.active_runs();
@@ -76,11 +78,11 @@ fn figures(console: &Console, signed_in: &SignedIn) -> Markup {
                 (figure("queued", queued.to_string()))
                 (figure("receipts", journal.head().number.to_string()))
                 (figure("reports not delivered", journal.undelivered_count().to_string()))
-                (figure("MB journal", (journal.bytes() >> 20).to_string()))
-                (figure("MB in use", (memory::used_bytes() >> 20).to_string()))
+                (figure("MB of journal", (journal.bytes() >> 20).to_string()))
+                (figure("MB of memory in use", (memory::used_bytes() >> 20).to_string()))
             }
             p { "The journal " (condition) "." } }
-            @if active.is_empty() { p { "Nothing of yours runs." } }
+            @if active.is_empty() { p { "None of the runs that you may see is active." } }
             @if !active.is_empty() {
                 div.scroll role="region" aria-label="Table" tabindex="0" { table {
                     thead { tr { th { "Run" } th { "Agent" } th { "Tool" } } }
@@ -103,7 +105,7 @@ fn switch(console: &Console, view: View<'_>) -> Markup {
         @for stop in &stops { (stop_row(stop, view)) }
             form method="post" action="/console/stop" {
                 (view.token_field())
-                p { "This aborts what runs, withdraws what waits, and refuses new calls, until it is resumed." }
+                p { "A stop aborts the target's runs, withdraws its waiting calls and refuses new ones, until somebody resumes it." }
                 p {
                     label for="target" { "What" } " "
                     select #target name="target" {
@@ -111,7 +113,7 @@ fn switch(console: &Console, view: View<'_>) -> Markup {
                         option value="tool" { "one tool" }
                         option value="everything" { "everything" }
                     }
-                    " " label for="name" { "Name of the agent or tool" } " "
+                    " " label for="name" { "Name of the agent or tool (empty for everything)" } " "
                     input #name name="name" list="names";
                 }
                 datalist #names {
@@ -152,7 +154,7 @@ fn target(form: &super::form::Form) -> Result<StopTarget, String> {
         Some("agent") => AgentDid::parse(name).map(StopTarget::Agent).map_err(error),
         Some("tool") => ToolName::parse(name).map(StopTarget::Tool).map_err(error),
         Some("everything") => Ok(StopTarget::Everything),
-        Some(_) | None => Err("the form names nothing to stop".to_owned()),
+        Some(_) | None => Err("choose an agent, a tool or everything".to_owned()),
     }
 }
 

@@ -14,7 +14,9 @@ use time::format_description::well_known::Rfc3339;
 
 /// Maximum length of a text of a tool or an agent in one line, in characters.
 const MAX_LINE_CHARS: usize = 300;
-/// Length from which a block of text is folded, in bytes.
+/// Maximum length of a message of the executor, in characters. It may quote a text of a caller.
+const MAX_MESSAGE_CHARS: usize = 2_000;
+/// Length from which a block of text is folded, in bytes: about ten lines.
 const FOLD_BYTES: usize = 800;
 
 /// The caller for whom a page is rendered.
@@ -104,7 +106,7 @@ impl axum::response::IntoResponse for Html {
     }
 }
 
-/// A page that says what is wrong, and what happened: usually nothing.
+/// A page that says what is wrong, and whether anything was changed.
 pub(super) fn problem(status: StatusCode, title: &str, text: &str) -> Response {
     let body = html! {
         h1 { (title) }
@@ -130,10 +132,10 @@ pub(super) fn fault_page(fault: &Fault) -> Response {
         | Fault::Failed(_)
         | Fault::LimitReached(..) => StatusCode::CONFLICT,
     };
-    problem(status, "This was not done", &fault_text(fault))
+    problem(status, "The executor reports a problem", &fault_text(fault))
 }
 
-/// The sentence of a fault.
+/// The message of a fault, escaped.
 pub(super) fn fault_text(fault: &Fault) -> String {
     let text = match fault {
         Fault::Parse(message)
@@ -152,14 +154,16 @@ pub(super) fn fault_text(fault: &Fault) -> String {
             "internal error of the executor: see its log"
         }
     };
-    escape_invisible(text, 2_000)
+    escape_invisible(text, MAX_MESSAGE_CHARS)
 }
 
 /// The answer for a caller whose roles do not include a page or an action.
 pub(super) fn forbidden(roles: &str) -> Response {
-    let text =
-        format!("This is for callers with the role {roles}: see `a2g-executor caller`. Nothing was changed.");
-    problem(StatusCode::FORBIDDEN, "Your roles do not include this", &text)
+    let text = format!(
+        "This takes the role {roles}, and a token whose scope does not name tools: see `a2g-executor caller`. Nothing was \
+         changed."
+    );
+    problem(StatusCode::FORBIDDEN, "You may not do this", &text)
 }
 
 /// The answer for an intent or a tool that does not exist, or that the caller may not see.
@@ -199,7 +203,7 @@ pub(super) fn at(time: OffsetDateTime) -> Markup {
     html! { time datetime=(exact) { (shown) } }
 }
 
-/// The remaining time, which a script counts down.
+/// The time until a verdict expires, which a script counts down.
 pub(super) fn countdown(until: OffsetDateTime, now: OffsetDateTime) -> Markup {
     let exact = until.format(&Rfc3339).unwrap_or_default();
     html! { time data-until=(exact) datetime=(exact) { (duration((until - now).whole_seconds())) } }
@@ -208,17 +212,26 @@ pub(super) fn countdown(until: OffsetDateTime, now: OffsetDateTime) -> Markup {
 fn duration(seconds: i64) -> String {
     match seconds {
         ..=0 => "expired".to_owned(),
-        1..=119 => format!("{seconds} s"),
-        120..=7199 => format!("{} min", seconds / 60),
-        _ => format!("{} h", seconds / 3600),
+        1..=119 => format!("in {seconds} s"),
+        120..=7199 => format!("in {} min", seconds / 60),
+        _ => format!("in {} h", seconds / 3600),
     }
+}
+
+/// The beginning of an intent's id, which is enough to tell the intents of a list apart.
+pub(super) fn short_id(intent: IntentId) -> String {
+    intent.to_string().chars().take(8).collect()
 }
 
 /// A link to the page of an intent.
 pub(super) fn intent_link(intent: IntentId) -> Markup {
     let text = intent.to_string();
-    let short: String = text.chars().take(8).collect();
-    html! { a.id href={ "/console/runs/" (text) } title=(text) { (short) } }
+    html! { a.id href={ "/console/runs/" (text) } title=(text) { (short_id(intent)) } }
+}
+
+/// A duration in milliseconds.
+pub(super) fn milliseconds(duration: std::time::Duration) -> String {
+    format!("{:.1} ms", duration.as_secs_f64() * 1000.0)
 }
 
 /// The layer that set a limit.

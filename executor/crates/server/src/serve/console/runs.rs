@@ -1,10 +1,12 @@
 //! The history of runs and refusals, and the page of one run.
 
 use super::Console;
-use super::page::{View, at, block, fault_page, intent_link, line, not_found, problem, set_by, status};
+use super::page::{
+    View, at, block, fault_page, intent_link, line, milliseconds, not_found, problem, set_by, status,
+};
 use super::session::{Post, SignedIn};
 use a2g_core::run::IntentState;
-use a2g_govern::{Caller, Role};
+use a2g_govern::Caller;
 use a2g_journal::{RecordedReceipt, RefusalPage, RefusalSearch, RunPage, RunRecord, RunSearch, RunSummary};
 use a2g_types::call::ParentRun;
 use a2g_types::failure_message::describe;
@@ -26,18 +28,13 @@ const PAGE_ROWS: usize = 50;
 const MAX_SHOWN_BYTES: usize = 64 << 10;
 
 /// `true` if the caller may read the intents of an agent that is named in the journal.
-pub(super) fn may_read(signed_in: &SignedIn, agent: &str) -> bool {
-    may_read_as(&signed_in.caller, agent)
-}
-
-fn may_read_as(caller: &Caller, agent: &str) -> bool {
+pub(super) fn may_read(caller: &Caller, agent: &str) -> bool {
     AgentDid::parse(agent).is_ok_and(|agent| caller.may_read(&agent))
 }
 
 /// `true` if the caller may stop the runs of an agent.
 fn may_stop(caller: &Caller, agent: &str) -> bool {
-    caller.is_any_of(&[Role::Governor, Role::Operator])
-        || AgentDid::parse(agent).is_ok_and(|agent| caller.may_act_as(&agent))
+    AgentDid::parse(agent).is_ok_and(|agent| caller.may_cancel(&agent))
 }
 
 /// The fields of the search. An empty field does not restrict it.
@@ -56,6 +53,9 @@ impl Search {
         let tool = (!self.tool.is_empty()).then(|| ToolName::parse(&self.tool)).transpose();
         let agent = (!self.agent.is_empty()).then(|| AgentDid::parse(&self.agent)).transpose();
         let status = Status::VARIANTS.iter().find(|status| status.as_str() == self.status);
+        if status.is_none() && !self.status.is_empty() {
+            return Err("the status is not one of the list".to_owned());
+        }
         Ok(RunSearch {
             agent: agent.map_err(|error| error.to_string())?,
             tool: tool.map_err(|error| error.to_string())?,
@@ -88,7 +88,7 @@ pub(super) async fn list(
         Err(error) => return problem(StatusCode::BAD_REQUEST, "This cannot be searched", &line(&error)),
     };
     let caller = Arc::clone(&signed_in.caller);
-    let filter = move |agent: &str| may_read_as(&caller, agent);
+    let filter = move |agent: &str| may_read(&caller, agent);
     match console.executor.search_runs(runs, filter, search.before, PAGE_ROWS).await {
         Ok(page) => signed_in.view().page("Runs", &list_body(&search, &page)),
         Err(fault) => fault_page(&fault),
@@ -142,16 +142,12 @@ fn table(runs: &[RunSummary]) -> Markup {
                         td { (line(&run.tool)) }
                         td { (status(&run.status)) @if let Some(by) = &run.approved_by { " approved by " (line(by)) } }
                         td.number { (milliseconds(run.wall)) }
-                        td { @if run.delivered { "delivered" } @else { "waits" } }
+                        td { @if run.delivered { "delivered" } @else { "not delivered yet" } }
                     }
                 }
             }
         } }
     }
-}
-
-fn milliseconds(duration: std::time::Duration) -> String {
-    format!("{:.1} ms", duration.as_secs_f64() * 1000.0)
 }
 
 /// `GET /console/refused`.
@@ -165,7 +161,7 @@ pub(super) async fn refused(
         ..RefusalSearch::default()
     };
     let caller = Arc::clone(&signed_in.caller);
-    let filter = move |agent: &str| may_read_as(&caller, agent);
+    let filter = move |agent: &str| may_read(&caller, agent);
     let page = console.executor.search_refusals(refusals, filter, search.before, PAGE_ROWS).await;
     let RefusalPage { refusals, next, searched_until, is_complete } = match page {
         Ok(page) => page,
@@ -214,7 +210,9 @@ pub(super) async fn show(
     };
     let agent = state.as_ref().map(|(agent, _)| agent.to_string());
     let agent = agent.or_else(|| record.as_ref().map(|record| record.agent.clone()));
-    let Some(agent) = agent.filter(|agent| may_read(&signed_in, agent)) else { return not_found("run") };
+    let Some(agent) = agent.filter(|agent| may_read(&signed_in.caller, agent)) else {
+        return not_found("run");
+    };
     let calls = console.executor.nested_calls(intent);
     let state = state.map(|(_, state)| state);
     let body = run_body(signed_in.view(), intent, &agent, state.as_ref(), record.as_ref(), &calls);
@@ -250,7 +248,7 @@ fn run_body(
                 @if let Some(parent) = receipt.and_then(|receipt| receipt.receipt.parent.as_ref()) { dt { "Called by" } dd { (parent_line(parent)) } }
             }
             @if matches!(state, Some(IntentState::Escalated)) {
-                p { a href={ "/console/decide/" (intent.to_string()) } { "Decide on it" } }
+                p { a href={ "/console/decide/" (intent.to_string()) } { "See the decision page" } }
             }
             @if let Some(receipt) = receipt { (outcome(&path, &receipt.receipt)) }
             @else if !calls.is_empty() { h2 { "Calls so far" } (nested(calls)) }
@@ -306,7 +304,7 @@ fn limits(receipt: &Receipt) -> Markup {
     let mb = |bytes: u64| bytes as f64 / BYTES_PER_MB as f64;
     html! {
         div.scroll role="region" aria-label="Table" tabindex="0" { table.limits {
-            thead { tr { th { "Limit" } th { "Used" } th { "Used of granted" } th { "Set by" } } }
+            thead { tr { th { "Limit" } th { "Share" } th { "Used of granted" } th { "Set by" } } }
             tbody {
                 (row("Memory", mb(metrics.peak_memory_bytes), mb(usage.memory.value.bytes()), "MB", set_by(usage.memory.layer)))
                 (row("CPU", metrics.cpu_percent(), usage.cpu.value.get().into(), "% of a core", set_by(usage.cpu.layer)))
@@ -396,12 +394,23 @@ fn timeline(record: &RunRecord) -> Markup {
                 @for condition in &verdict.conditions { " · " code { (line(condition)) } }
             }
         }
-        @if let Some(manifest) = &record.approved_manifest { p { "Approved with narrower or equal limits: " (manifest_line(manifest)) } }
+        @if let Some(manifest) = &record.approved_manifest { p { "Approved under these limits: " (manifest_line(manifest)) } }
         ol.timeline {
             @for event in &record.events {
-                li { (at(event.at)) " " strong { (event.kind) } @if let Some(by) = &event.by { " by " (line(by)) } " (record " (event.record) ")" }
+                li { (at(event.at)) " " strong { (event_name(event.kind)) } @if let Some(by) = &event.by { ": " (line(by)) } " (record " (event.record) ")" }
             }
         }
+    }
+}
+
+/// What a record of the journal means, for people.
+fn event_name(kind: &str) -> &str {
+    match kind {
+        "held" => "began to wait",
+        "claim" => "started",
+        "receipt" => "ended",
+        "released" => "did not start",
+        other => other,
     }
 }
 
@@ -425,7 +434,7 @@ fn proof(intent: IntentId, recorded: &RecordedReceipt) -> Markup {
             dt { "Receipt" } dd { (recorded.number) ", in record " (recorded.record) }
             dt { "Hash" } dd { code.hash { (hex(&recorded.hash)) } }
             @if let Some(previous) = &recorded.previous_hash { dt { "Hash of the record before" } dd { code.hash { (hex(previous)) } } }
-            dt { "Report" } dd { @if recorded.delivered { "delivered to the governor" } @else { "waits for the governor" } }
+            dt { "Report" } dd { @if recorded.delivered { "delivered to the governor" } @else { "not delivered to the governor yet" } }
         }
         p { "Verify the chain, and read this receipt in it, without the server:" }
         pre tabindex="0" { code { "a2g-executor journal verify && a2g-executor journal show " (intent.to_string()) } }
@@ -440,7 +449,7 @@ pub(super) async fn stop(
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
     let caller = &signed_in.caller;
-    let may_cancel = |agent: &AgentDid| may_stop(caller, agent.as_str());
+    let may_cancel = |agent: &AgentDid| caller.may_cancel(agent);
     match console.executor.cancel(intent, &may_cancel, caller.name()).await {
         Ok(true) => Redirect::to(&format!("/console/runs/{intent}")).into_response(),
         Ok(false) => problem(
@@ -467,7 +476,7 @@ pub(super) async fn artifact(
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("artifact") };
     let record = match console.executor.run_record(intent).await {
-        Ok(record) => record.filter(|record| may_read(&signed_in, &record.agent)),
+        Ok(record) => record.filter(|record| may_read(&signed_in.caller, &record.agent)),
         Err(fault) => return fault_page(&fault),
     };
     let receipt = record.and_then(|record| record.receipt);

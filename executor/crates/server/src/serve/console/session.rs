@@ -38,6 +38,7 @@ const MAX_SESSIONS: usize = 1024;
 const SECRET_BYTES: usize = 32;
 /// The cookie of a session over TLS. Browsers accept the prefix only from this host and only over TLS.
 const SECURE_COOKIE: &str = "__Host-a2g_console";
+/// The cookie of a session without TLS.
 const COOKIE: &str = "a2g_console";
 
 /// A random text that cannot be guessed.
@@ -119,7 +120,7 @@ enum Identity {
     Local,
 }
 
-struct Session {
+struct BrowserSession {
     identity: Identity,
     /// The caller when the session began: another one under the same credential ends the session.
     caller: Arc<Caller>,
@@ -130,12 +131,12 @@ struct Session {
 }
 
 /// All sessions, by the hash of their cookie.
-pub(super) struct Sessions {
+pub(super) struct BrowserSessions {
     callers: CallerDirectory,
     clock: Arc<dyn Clock>,
     tls: bool,
     local_key: Option<Arc<LocalKey>>,
-    by_cookie: Mutex<HashMap<Digest, Session>>,
+    by_cookie: Mutex<HashMap<Digest, BrowserSession>>,
 }
 
 /// The caller of a request with a valid session.
@@ -144,7 +145,7 @@ pub(super) struct SignedIn {
     pub(super) form_token: String,
 }
 
-impl Sessions {
+impl BrowserSessions {
     pub(super) fn new(
         callers: CallerDirectory,
         clock: Arc<dyn Clock>,
@@ -182,7 +183,7 @@ impl Sessions {
         let (cookie, form_token) = (new_secret()?, new_secret()?);
         tracing::info!(caller = caller.name(), "signed in to the console");
         let began = self.clock.now();
-        let session = Session { identity, caller, certificate, form_token, began };
+        let session = BrowserSession { identity, caller, certificate, form_token, began };
         let mut sessions = self.by_cookie.lock();
         sessions.retain(|_, session| !is_over(session, began));
         if sessions.len() >= MAX_SESSIONS {
@@ -234,7 +235,7 @@ impl Sessions {
     }
 }
 
-fn is_over(session: &Session, now: OffsetDateTime) -> bool {
+fn is_over(session: &BrowserSession, now: OffsetDateTime) -> bool {
     now - session.began >= MAX_SESSION_AGE || now < session.began
 }
 
@@ -297,9 +298,9 @@ impl axum::extract::FromRequest<Arc<Console>> for Post {
     }
 }
 
-/// The answer to a request of a page without a session.
+/// The answer to somebody who asks for a page without being signed in.
 pub(super) fn sign_in_first(headers: &HeaderMap, path: &str) -> Response {
-    let path = form_path(path);
+    let path = return_path(path);
     if is_cross_site(headers) {
         return reopen(path);
     }
@@ -316,8 +317,8 @@ fn reopen(path: &str) -> Response {
     document("Console", None, &body).into_response()
 }
 
-/// A path of the console to return to after signing in; any other text becomes the start page.
-fn form_path(path: &str) -> &str {
+/// The page to return to after signing in; any text that is no path of the console becomes the start page.
+fn return_path(path: &str) -> &str {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_".contains(&byte);
     let is_own = path.starts_with("/console") && path.bytes().all(is_plain) && !path.contains("//");
     if is_own && path != "/console/sign-in" { path } else { "/console" }
@@ -336,7 +337,7 @@ pub(super) async fn show_sign_in(
     certificate: Option<axum::Extension<PeerCertNames>>,
 ) -> Response {
     let has_certificate = certificate.is_some_and(|axum::Extension(PeerCertNames(names))| !names.is_empty());
-    sign_in_page(&console, StatusCode::OK, None, form_path(&query.to), has_certificate)
+    sign_in_page(&console, StatusCode::OK, None, return_path(&query.to), has_certificate)
 }
 
 fn sign_in_page(
@@ -384,14 +385,18 @@ pub(super) async fn sign_in(
     let names = certificate.map(|axum::Extension(PeerCertNames(names))| names).unwrap_or_default();
     // A foreign page could otherwise sign a person in as somebody else.
     if is_cross_site(&headers) {
-        return problem(StatusCode::FORBIDDEN, "This form is from another site", "Nothing was changed.");
+        return problem(
+            StatusCode::FORBIDDEN,
+            "This form is from another site",
+            "Nothing was changed. Open the console's own sign-in page, and sign in there.",
+        );
     }
     // Nobody is known yet, so all such bodies share the memory of one caller.
     let form = match Form::read(&console, body, &Caller::any_agent()).await {
         Ok(form) => form,
         Err(page) => return *page,
     };
-    let to = form_path(form.get("to").unwrap_or_default()).to_owned();
+    let to = return_path(form.get("to").unwrap_or_default()).to_owned();
     let token = form.get("token").map(str::trim).filter(|token| !token.is_empty());
     let certificate = if token.is_some() { Arc::default() } else { Arc::clone(&names) };
     let credential = Credential::new(token.map(str::as_bytes), certificate);
@@ -399,10 +404,18 @@ pub(super) async fn sign_in(
         Some(Ok(cookie)) => ([(header::SET_COOKIE, cookie)], Redirect::to(&to)).into_response(),
         Some(Err(error)) => {
             tracing::error!(%error, "a session of the console cannot be made");
-            problem(StatusCode::SERVICE_UNAVAILABLE, "You cannot sign in now", "Try again.")
+            problem(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "You cannot sign in now",
+                "Try again. If it fails again, see the log of the executor.",
+            )
         }
         None => {
-            let error = "This executor does not know that token, or it has expired.";
+            let error = if token.is_some() {
+                "This executor does not know that token, or it has expired: ask its operator for a new one (`a2g-executor caller new`)."
+            } else {
+                "No caller of this executor has the names in your certificate: ask its operator to add one (`a2g-executor caller new`)."
+            };
             sign_in_page(&console, StatusCode::UNAUTHORIZED, Some(error), &to, !names.is_empty())
         }
     }
@@ -428,9 +441,11 @@ pub(super) async fn redeem_key(console: &Arc<Console>, key: &str) -> Response {
     match console.sessions.begin(Identity::Local, Arc::default()) {
         // The key leaves the address bar.
         Some(Ok(cookie)) => ([(header::SET_COOKIE, cookie)], reopen("/console")).into_response(),
-        Some(Err(_)) | None => {
-            problem(StatusCode::SERVICE_UNAVAILABLE, "You cannot sign in now", "Try again.")
-        }
+        Some(Err(_)) | None => problem(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "You cannot sign in now",
+            "The link is used up. Run `a2g-executor console` for a new one.",
+        ),
     }
 }
 

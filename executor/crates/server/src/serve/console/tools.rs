@@ -1,7 +1,7 @@
 //! The catalogue, and what agents and tools used of their limits.
 
 use super::Console;
-use super::page::{at, block, fault_page, line, not_found};
+use super::page::{at, block, fault_page, line, milliseconds, not_found};
 use super::runs::may_read;
 use super::session::SignedIn;
 use a2g_journal::{GroupUsage, LimitSlack, UsageFigures, UsageSummary};
@@ -13,7 +13,9 @@ use maud::{Markup, html};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of receipts from which figures are computed.
+/// Maximum number of hours over which figures are computed: a leap year.
+const MAX_HOURS: u16 = 366 * 24;
+/// Maximum number of receipts from which figures are computed; a page reads far fewer in its time.
 const MAX_ROWS: u64 = 100_000;
 
 /// `GET /console/tools`.
@@ -23,7 +25,7 @@ pub(super) async fn list(State(console): State<Arc<Console>>, signed_in: SignedI
         h1 { "Tools" }
         @if tools.is_empty() { p { "There are no tools: add some with " code { "a2g-executor tool add" } "." } } @else {
             div.scroll role="region" aria-label="Table" tabindex="0" { table {
-                thead { tr { th { "Tool" } th { "Version" } th { "Description" } th { "Files" } th { "Network" } th { "Calls" } } }
+                thead { tr { th { "Tool" } th { "Version" } th { "Description" } th { "Files" } th { "Network" } th { "May call" } } }
                 tbody {
                     @for tool in tools.iter() {
                         tr {
@@ -84,13 +86,13 @@ fn tool_body(tool: &Descriptor) -> Markup {
             @if let Some(memory) = memory { dt { "Memory" } dd { "at most " (memory.to_string()) } }
             @if let Some(cpu) = cpu { dt { "CPU" } dd { "at most " (cpu.to_string()) } }
             @if let Some(timeout) = timeout { dt { "Time" } dd { "at most " (timeout.to_string()) } }
-            dt { "Calls" } dd { (calls.targets.to_names().join(", ")) @if calls.targets.is_empty() { "none" } }
+            dt { "May call" } dd { (calls.targets.to_names().join(", ")) @if calls.targets.is_empty() { "none" } }
             dt { "Idempotent" } dd { @if *is_idempotent { "yes, as its author declares" } @else { "not declared" } }
         }
         h2 { "Arguments" }
         (schema(arguments_schema))
         @if let Some(result) = result_schema { h2 { "Result" } (schema(result)) }
-        p { a href={ "/console/runs?tool=" (name) } { "Its runs" } }
+        p { a href={ "/console/runs?tool=" (name) } { "Runs of this tool" } }
     }
 }
 
@@ -107,11 +109,10 @@ pub(super) async fn usage(
     signed_in: SignedIn,
     Query(query): Query<UsageQuery>,
 ) -> Response {
-    let hours = query.hours.unwrap_or(24).max(1);
+    let hours = query.hours.unwrap_or(24).clamp(1, MAX_HOURS);
     let since = console.executor.clock().now() - Duration::from_secs(u64::from(hours) * 3600);
     let caller = Arc::clone(&signed_in.caller);
-    let view = SignedIn { caller, form_token: signed_in.form_token.clone() };
-    let filter = move |agent: &str| may_read(&view, agent);
+    let filter = move |agent: &str| may_read(&caller, agent);
     match console.executor.usage(Some(since), filter, MAX_ROWS).await {
         Ok(usage) => signed_in.view().page("Usage", &usage_body(hours, &usage)),
         Err(fault) => fault_page(&fault),
@@ -119,18 +120,27 @@ pub(super) async fn usage(
 }
 
 fn usage_body(hours: u16, usage: &UsageSummary) -> Markup {
-    let UsageSummary { total, agents, tools, is_grouping_truncated, searched_until, is_complete, .. } = usage;
+    let UsageSummary {
+        total,
+        agents,
+        tools,
+        is_grouping_truncated,
+        searched_until,
+        is_complete,
+        are_refusals_complete,
+    } = usage;
     html! {
         h1 { "Usage" }
         form.search method="get" action="/console/usage" {
-            p { label for="hours" { "Hours" } input #hours name="hours" type="number" min="1" max="8784" value=(hours); }
+            p { label for="hours" { "Hours" } input #hours name="hours" type="number" min="1" max=(MAX_HOURS) value=(hours); }
             p { button type="submit" { "Show" } }
         }
-        p { (total.runs) " runs in the last " (hours) " hours."
-            @if !is_complete { " These are the figures of the latest of them"
-                @if let Some(until) = searched_until { ", since " (at(*until)) } ": there are more than one page computes." }
-            @if *is_grouping_truncated { " There are more agents or tools than are listed." }
+        @if *is_complete { p { (total.runs) " runs in the last " (hours) " hours." } } @else {
+            p { "The latest " (total.runs) " runs" @if let Some(until) = searched_until { ", since " (at(*until)) }
+                ". A page reads only for a fixed time, so older runs of the last " (hours) " hours are not counted: choose fewer hours." }
         }
+        @if !are_refusals_complete { p { "Not all refused calls were counted: choose fewer hours." } }
+        @if *is_grouping_truncated { p { "There are more agents or tools than are listed." } }
         (groups("Agents", agents))
         (groups("Tools", tools))
     }
@@ -151,7 +161,7 @@ fn groups(title: &str, groups: &[GroupUsage]) -> Markup {
 }
 
 fn figures_part(figures: &UsageFigures) -> Markup {
-    let ms = |duration: Duration| format!("{:.1} ms", duration.as_secs_f64() * 1000.0);
+    let ms = milliseconds;
     html! {
         @let counts = figures.by_status;
         p { (counts.success) " succeeded, " (counts.failure) " failed, " (counts.timeout) " timed out, " (counts.aborted) " aborted." }
@@ -160,7 +170,7 @@ fn figures_part(figures: &UsageFigures) -> Markup {
         }
         @for (reason, count) in &figures.refusals { p { (count) " refused: " code { (line(reason)) } } }
         div.scroll role="region" aria-label="Table" tabindex="0" { table {
-            thead { tr { th { "Limit" } th { "Greatest grant" } th { "Greatest use" } th { "Never used" } } }
+            thead { tr { th { "Limit" } th { "Greatest grant" } th { "Greatest use" } th { "Unused" } } }
             tbody {
                 @for LimitSlack { limit, granted, used } in figures.slack.iter().filter(|slack| slack.used.is_some()) {
                     tr {
@@ -173,7 +183,7 @@ fn figures_part(figures: &UsageFigures) -> Markup {
         } }
         @for (name, access) in [("network", figures.network), ("writing", figures.writing), ("calls to tools", figures.calling)] {
             @if access.granted > 0 && access.used == 0 {
-                p.slack { (name) " was granted to " (access.granted) " runs, and none used it: a policy or " code { "tool.toml" } " need not allow it." }
+                p.slack { (name) " was granted to " (access.granted) " runs, and none used it: consider removing it from the policy or from " code { "tool.toml" } "." }
             }
         }
     }

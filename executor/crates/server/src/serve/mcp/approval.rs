@@ -9,10 +9,10 @@
 //! to the core, which applies it once, and the call is sent again under the same intent.
 
 use a2g_core::run::Executor;
-use a2g_govern::{Caller, Role};
+use a2g_govern::Caller;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::ident::IntentId;
 use a2g_types::verdict::Directive;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::elicit::{
@@ -112,11 +112,6 @@ pub(super) fn question_for(caller: &Caller) -> Question {
     }
 }
 
-/// Returns `true` if the caller may withdraw the calls of this agent.
-pub(super) fn may_cancel(caller: &Caller, agent: &AgentDid) -> bool {
-    caller.may_act_as(agent) || caller.is_any_of(&[Role::Governor, Role::Operator])
-}
-
 /// Applies the answer of a person to the call that waits under the same intent. An answer about another call, or about
 /// an intent that no longer waits, has no effect.
 ///
@@ -143,7 +138,7 @@ pub(super) async fn apply_answer(
         | (Some(right), ElicitAction::Decline, _) => (right, false),
         (_, ElicitAction::Accept, _) => return Ok(Effect::SendAgain),
         (None, ElicitAction::Decline, _) => {
-            executor.cancel(intent, &|agent| may_cancel(caller, agent), caller.name()).await?;
+            executor.cancel(intent, &|agent| caller.may_cancel(agent), caller.name()).await?;
             return Ok(Effect::Withdrawn);
         }
     };

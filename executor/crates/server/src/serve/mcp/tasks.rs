@@ -45,7 +45,7 @@ impl McpDoor {
     ) -> Result<String, McpError> {
         self.task_status(context, task).await?;
         let caller = &context.caller;
-        let may_cancel = |agent: &AgentDid| approval::may_cancel(caller, agent);
+        let may_cancel = |agent: &AgentDid| caller.may_cancel(agent);
         // A task that has ended stays as it is.
         self.executor.cancel(task, &may_cancel, caller.name()).await?;
         Ok(context.encoder().empty(&context.id))

@@ -1,12 +1,11 @@
 //! The HTTP client of the proxy: requests with the caller's token, and the messages of a response.
 
-use crate::serve::http::is_loopback_host;
+use crate::serve::server_url::{ServerUrlError, parse_server_url};
 use a2g_govern::{FileError, read_secret};
 use a2g_types::error_chain::ErrorChain;
 use a2g_wire::jsonrpc::{self, Id};
 use axum::body::Bytes;
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
-use axum::http::uri::Scheme;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use futures_util::{Stream, StreamExt as _};
 use http_body_util::{BodyDataStream, BodyExt as _, Full, Limited};
@@ -261,24 +260,10 @@ impl RemoteServer {
 }
 
 fn check_url(url: &str, sends_token: bool) -> Result<Uri, RemoteServerError> {
-    let invalid = || RemoteServerError::InvalidUrl(url.to_owned());
-    let uri = url.parse::<Uri>().map_err(|_error| invalid())?;
-    let authority = uri.authority().ok_or_else(invalid)?;
-    let host = authority.host();
-    // A user is refused, and so is a port that is not a number of 16 bits, which the client would ignore.
-    let expected = authority.port_u16().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-    if authority.as_str() != expected {
-        return Err(invalid());
-    }
-    let is_encrypted = uri.scheme() == Some(&Scheme::HTTPS);
-    if !is_encrypted && uri.scheme() != Some(&Scheme::HTTP) {
-        return Err(invalid());
-    }
-    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    if sends_token && !is_encrypted && !is_loopback_host(address) {
-        return Err(RemoteServerError::Unencrypted(url.to_owned()));
-    }
-    Ok(uri)
+    parse_server_url(url, sends_token).map_err(|error| match error {
+        ServerUrlError::Invalid => RemoteServerError::InvalidUrl(url.to_owned()),
+        ServerUrlError::Unencrypted => RemoteServerError::Unencrypted(url.to_owned()),
+    })
 }
 
 fn read_bearer(path: &Path) -> Result<HeaderValue, ExchangeError> {

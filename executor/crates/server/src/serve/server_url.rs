@@ -1,0 +1,35 @@
+//! URLs of servers to which a client of this crate connects.
+
+use super::http::is_loopback_host;
+use axum::http::Uri;
+use axum::http::uri::Scheme;
+
+/// The reason why a URL is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServerUrlError {
+    /// It is not `http(s)://HOST…`, or has a user.
+    Invalid,
+    /// A token would be readable on the network.
+    Unencrypted,
+}
+
+/// Parses the URL of a server. A token is sent unencrypted only to this machine.
+pub(super) fn parse_server_url(url: &str, sends_token: bool) -> Result<Uri, ServerUrlError> {
+    let uri = url.parse::<Uri>().map_err(|_error| ServerUrlError::Invalid)?;
+    let authority = uri.authority().ok_or(ServerUrlError::Invalid)?;
+    let host = authority.host();
+    // A user is refused, and so is a port that is not a number of 16 bits, which a client could ignore.
+    let expected = authority.port_u16().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+    if authority.as_str() != expected {
+        return Err(ServerUrlError::Invalid);
+    }
+    let is_encrypted = uri.scheme() == Some(&Scheme::HTTPS);
+    if !is_encrypted && uri.scheme() != Some(&Scheme::HTTP) {
+        return Err(ServerUrlError::Invalid);
+    }
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if sends_token && !is_encrypted && !is_loopback_host(address) {
+        return Err(ServerUrlError::Unencrypted);
+    }
+    Ok(uri)
+}
