@@ -652,6 +652,10 @@ impl CallerFiles {
 }
 
 /// Binds the configured address.
+#[cfg_attr(
+    not(feature = "console"),
+    allow(unused_variables, reason = "only the console has a file beside the journal")
+)]
 async fn bind_server(
     config: &Config,
     rpc: Rpc,
@@ -750,6 +754,7 @@ async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, c
     while hangup.recv().await.is_some() {
         // Rights are revoked first, because compiling the catalogue may take long.
         caller_files.reload(&catalogue.config);
+        catalogue.executor.forget_partial_approvals();
         reload_trust(&catalogue.executor, &catalogue.config);
         catalogue.reload().await;
     }

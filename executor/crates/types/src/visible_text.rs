@@ -31,7 +31,8 @@ pub fn escape_invisible_lines(text: &str) -> String {
 
 /// Appends a character, or its escape if a person could not see it.
 fn push_visible(shown: &mut String, c: char) {
-    if is_display_control(c) || is_blank(c) {
+    // A space of another width than the usual one could hide where a text ends.
+    if is_display_control(c) || is_blank(c) || (c.is_whitespace() && c != ' ') {
         shown.extend(c.escape_default());
     } else {
         shown.push(c);

@@ -3,6 +3,7 @@
 //! While an intent needs more approvals, those that it has are kept in memory only: after a restart, everybody has to
 //! approve again. Nobody's approval counts twice, and nobody who may act for the intent's agent can approve.
 
+use super::preview::GrantSummary;
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::Manifest;
 
@@ -33,24 +34,43 @@ pub(super) fn required_approvals(rules: &[ApprovalRule], tool: &ToolName, risk: 
     rules.iter().filter(|rule| rule.applies_to(tool, risk)).map(|rule| rule.required).max()
 }
 
-/// The limits that both manifests allow. A pattern is kept if both have it, letter by letter.
-pub(super) fn intersect(a: &Manifest, b: &Manifest) -> Manifest {
+/// An approval of an intent that needs more of them.
+#[derive(Debug, Clone)]
+pub(super) struct PartialApproval {
+    /// The name of the caller.
+    pub(super) by: String,
+    /// The limits that the person chose; `None` for those of the verdict.
+    pub(super) manifest: Option<Manifest>,
+    /// The grant that the person approved. The run never gets more.
+    pub(super) grant: GrantSummary,
+}
+
+/// The limits of a verdict, narrowed by every manifest. A scope that is the verdict's narrows nothing; of two others,
+/// the patterns remain that both have.
+pub(super) fn narrow<'a>(verdict: &Manifest, manifests: impl IntoIterator<Item = &'a Manifest>) -> Manifest {
     fn narrower<T: Ord + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
         a.into_iter().chain(b).min()
     }
-    let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = a;
-    let network = network_allowed.unwrap_or(false) && b.network_allowed.unwrap_or(false);
-    Manifest {
-        max_memory: narrower(*max_memory, b.max_memory),
-        max_cpu: narrower(*max_cpu, b.max_cpu),
-        timeout: narrower(*timeout, b.timeout),
-        network_allowed: Some(network),
-        filesystem_scope: filesystem_scope
-            .iter()
-            .filter(|pattern| b.filesystem_scope.contains(pattern))
-            .cloned()
-            .collect(),
-    }
+    manifests.into_iter().fold(verdict.clone(), |narrowed, manifest| {
+        let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+        let network = network_allowed.unwrap_or(false) && narrowed.network_allowed.unwrap_or(false);
+        let scope = if *filesystem_scope == verdict.filesystem_scope {
+            narrowed.filesystem_scope
+        } else if narrowed.filesystem_scope == verdict.filesystem_scope {
+            filesystem_scope.clone()
+        } else {
+            let mut both = narrowed.filesystem_scope;
+            both.retain(|pattern| filesystem_scope.contains(pattern));
+            both
+        };
+        Manifest {
+            max_memory: narrower(narrowed.max_memory, *max_memory),
+            max_cpu: narrower(narrowed.max_cpu, *max_cpu),
+            timeout: narrower(narrowed.timeout, *timeout),
+            network_allowed: Some(network),
+            filesystem_scope: scope,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -79,27 +99,22 @@ mod tests {
     }
 
     #[test]
-    fn the_intersection_of_manifests_is_never_wider_than_either() {
+    fn every_manifest_narrows_the_verdict() {
         let memory = |mb| MemoryLimit::from_mb(mb).ok();
-        let scope = |patterns: &[&str]| patterns.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let a = Manifest {
-            max_memory: memory(16),
-            network_allowed: Some(true),
-            filesystem_scope: scope(&["/a/**", "/b/**"]),
+        let manifest = |mb, network, scope: &[&str]| Manifest {
+            max_memory: memory(mb),
+            network_allowed: network,
+            filesystem_scope: scope.iter().map(|text| (*text).to_owned()).collect(),
             ..Manifest::default()
         };
-        let b = Manifest {
-            max_memory: None,
-            network_allowed: None,
-            filesystem_scope: scope(&["/b/**"]),
-            ..a.clone()
-        };
-        let expected = Manifest {
-            max_memory: memory(16),
-            network_allowed: Some(false),
-            filesystem_scope: scope(&["/b/**"]),
-            ..Manifest::default()
-        };
-        assert_eq!((intersect(&a, &b), intersect(&b, &a)), (expected.clone(), expected));
+        let verdict = manifest(64, Some(true), &["/**"]);
+        let [first, second] = [manifest(16, Some(true), &["/a/**", "/b/**"]), manifest(32, None, &["/b/**"])];
+        let unchanged = manifest(64, Some(true), &["/**"]);
+        let narrowed = |manifests: &[&Manifest]| narrow(&verdict, manifests.iter().copied());
+        assert_eq!(narrowed(&[]), verdict);
+        assert_eq!(narrowed(&[&unchanged]), verdict);
+        assert_eq!(narrowed(&[&first, &unchanged]), first);
+        let both = manifest(16, Some(false), &["/b/**"]);
+        assert_eq!((narrowed(&[&first, &second]), narrowed(&[&second, &first])), (both.clone(), both));
     }
 }

@@ -3,10 +3,10 @@
 //! A decision is in the journal before its answer is sent. An approved intent runs once, if necessary after a restart,
 //! unless its verdict expires or an operator stops it first; a denied intent never runs.
 
-use super::approval_rules;
+use super::approval_rules::{self, PartialApproval};
 use super::escalations::{Escalations, WakeCondition};
 use super::events::RunEventSink;
-use super::preview::DecisionBasis;
+use super::preview::{DecisionBasis, GrantSummary, changed_fault};
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RETRY_AFTER_MS, all_agents};
 use a2g_govern::{DecisionRight, Escalated, denial_by};
@@ -93,12 +93,27 @@ fn not_waiting_fault() -> Fault {
     Fault::invalid("/intent_id", "no intent with this id waits for a directive")
 }
 
+/// The effect of a directive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DirectiveOutcome {
+    /// The intent is denied, or it has enough approvals and runs.
+    Applied,
+    /// The approval counts, and the intent waits for another person's.
+    NeedsMoreApprovals,
+}
+
 /// The result of adding one approval to the earlier ones.
 enum CombinedApproval {
-    /// The intent may run under this approval, which names everybody.
-    Enough(Approval),
+    /// The intent may run.
+    Enough(BoundApproval),
     /// The intent needs more approvals than this one and the earlier ones.
-    NeedsMore(Approval),
+    NeedsMore(PartialApproval),
+}
+
+/// An approval that names everybody, with the grants that they were shown. The run gets no more than any of them.
+struct BoundApproval {
+    approval: Approval,
+    grants: Vec<GrantSummary>,
 }
 
 /// The fault for a call with a denied intent.
@@ -291,7 +306,7 @@ impl Executor {
         self: &Arc<Self>,
         directive: &Directive,
         right: DecisionRight<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<DirectiveOutcome, Fault> {
         self.decide(directive, right, None).await
     }
 
@@ -305,7 +320,7 @@ impl Executor {
         directive: &Directive,
         right: DecisionRight<'_>,
         shown: DecisionBasis,
-    ) -> Result<(), Fault> {
+    ) -> Result<DirectiveOutcome, Fault> {
         self.decide(directive, right, Some(shown)).await
     }
 
@@ -314,22 +329,21 @@ impl Executor {
         directive: &Directive,
         right: DecisionRight<'_>,
         shown: Option<DecisionBasis>,
-    ) -> Result<(), Fault> {
+    ) -> Result<DirectiveOutcome, Fault> {
         let by = right.by();
-        let Directive { intent, approved, manifest, reason: _ } = directive;
+        let Directive { intent, approved, manifest: _, reason: _ } = directive;
         if !approved {
-            return self.deny(directive, by).await;
+            return self.deny(directive, by).await.map(|()| DirectiveOutcome::Applied);
         }
         let escalated = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
-        let approval = Approval { by: by.to_owned(), manifest: manifest.clone() };
-        let approval = match self.combine_approvals(&escalated, approval, &right, shown) {
-            Ok(CombinedApproval::Enough(approval)) => approval,
+        let combined = match self.combine_approvals(&escalated, directive, &right, shown) {
+            Ok(CombinedApproval::Enough(combined)) => combined,
             Ok(CombinedApproval::NeedsMore(approval)) => {
                 tracing::info!(%intent, caller = by, "approved, and needs another person's approval");
                 self.escalations.add_partial_approval(*intent, approval);
                 self.escalations.release(*intent);
-                return Ok(());
+                return Ok(DirectiveOutcome::NeedsMoreApprovals);
             }
             Err(fault) => {
                 self.escalations.release(*intent);
@@ -340,11 +354,13 @@ impl Executor {
         let (answer_tx, answer) = oneshot::channel();
         let executor = Arc::clone(self);
         spawn::spawn_run_task(
-            async move { executor.approve(escalated, approval, shown, answer_tx).await }.instrument(span),
+            async move { executor.approve(escalated, combined, answer_tx).await }.instrument(span),
         );
-        answer
-            .await
-            .unwrap_or_else(|_dropped| Err(Fault::Internal("the task of an approval ended early".to_owned())))
+        let answer = answer.await;
+        let answer = answer.unwrap_or_else(|_dropped| {
+            Err(Fault::Internal("the task of an approval ended early".to_owned()))
+        });
+        answer.map(|()| DirectiveOutcome::Applied)
     }
 
     /// Combines an approval with the earlier ones of the intent, under the operator's rules. The run gets only what all
@@ -355,15 +371,25 @@ impl Executor {
     fn combine_approvals(
         &self,
         escalated: &Escalated,
-        approval: Approval,
+        directive: &Directive,
         right: &DecisionRight<'_>,
         shown: Option<DecisionBasis>,
     ) -> Result<CombinedApproval, Fault> {
-        let call = escalated.call();
+        let (call, by) = (escalated.call(), right.by());
+        let preview = self.preview(escalated, directive.manifest.as_ref());
+        if shown.is_some_and(|shown| shown != preview.basis) {
+            return Err(changed_fault());
+        }
         let rules = &self.settings.approval_rules;
         let Some(required) = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score())
         else {
-            return Ok(CombinedApproval::Enough(approval));
+            let approval = Approval { by: by.to_owned(), manifest: directive.manifest.clone() };
+            // Without a page, a person approves whatever the verdict and the other layers grant.
+            let grants = match shown {
+                Some(_) => vec![preview.grant?],
+                None => Vec::new(),
+            };
+            return Ok(CombinedApproval::Enough(BoundApproval { approval, grants }));
         };
         let refuse = |message| Fault::Refused {
             intent: Some(call.intent),
@@ -373,37 +399,57 @@ impl Executor {
         };
         if right.acts_for(&call.agent) {
             return Err(refuse(format!(
-                "`{}` may act for `{}`, so another person, listed in `server.callers`, has to approve \
+                "`{by}` may act for `{}`, so another person, listed in `server.callers`, has to approve \
                  (`[[approvals]]`)",
-                approval.by, call.agent
+                call.agent
             )));
         }
-        if let Some(shown) = shown {
-            self.check_basis(escalated, approval.manifest.as_ref(), shown)?;
-        }
         let earlier = self.escalations.partial_approvals(call.intent);
-        if earlier.iter().any(|earlier| earlier.by == approval.by) {
+        if earlier.iter().any(|earlier| earlier.by == by) {
             return Err(refuse(format!(
-                "`{}` has already approved this intent: another person has to approve it, {required} people in all \
-                 (`[[approvals]]`)",
-                approval.by
+                "`{by}` has already approved this intent: another person has to approve it, {required} people in all \
+                 (`[[approvals]]`)"
+            )));
+        }
+        let own = PartialApproval {
+            by: by.to_owned(),
+            manifest: directive.manifest.clone(),
+            grant: preview.grant?,
+        };
+        if let Some(other) = earlier.iter().find(|earlier| !own.grant.is_within(&earlier.grant)) {
+            self.escalations.forget_partial_approvals(call.intent);
+            return Err(refuse(format!(
+                "the run would get more now than `{}` approved: everybody has to approve again (`[[approvals]]`)",
+                other.by
             )));
         }
         if (earlier.len() as u64) + 1 < u64::from(required) {
-            return Ok(CombinedApproval::NeedsMore(approval));
+            return Ok(CombinedApproval::NeedsMore(own));
         }
-        let manifest = |approval: &Approval| {
-            approval.manifest.clone().unwrap_or_else(|| escalated.verdict().manifest.clone())
-        };
-        let combined =
-            earlier.iter().map(manifest).fold(manifest(&approval), |a, b| approval_rules::intersect(&a, &b));
-        let names = earlier.iter().chain([&approval]).map(|approval| &*approval.by).collect::<Vec<_>>();
-        Ok(CombinedApproval::Enough(Approval { by: names.join(", "), manifest: Some(combined) }))
+        let all = earlier.into_iter().chain([own]).collect::<Vec<_>>();
+        let manifests = all.iter().filter_map(|approval| approval.manifest.as_ref());
+        let manifest = approval_rules::narrow(&escalated.verdict().manifest, manifests);
+        let names = all.iter().map(|approval| &*approval.by).collect::<Vec<_>>().join(", ");
+        Ok(CombinedApproval::Enough(BoundApproval {
+            approval: Approval { by: names, manifest: Some(manifest) },
+            grants: all.into_iter().map(|approval| approval.grant).collect(),
+        }))
+    }
+
+    /// Forgets the approvals of all intents that need more of them. Called when the list of callers changes, because
+    /// somebody who approved may no longer be in it.
+    pub fn forget_partial_approvals(&self) {
+        self.escalations.forget_all_partial_approvals();
     }
 
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
     /// gets the same fault.
     async fn deny(&self, directive: &Directive, by: &str) -> Result<(), Fault> {
+        // A decision in progress may let the intent wait again, and a denial must not be lost then.
+        let mut changes = self.escalations.changes();
+        while self.escalations.is_taken(directive.intent) {
+            let _still_there = changes.changed().await;
+        }
         let escalated = self.escalations.find_undecided(directive.intent).ok_or_else(not_waiting_fault)?;
         let summary = IntentSummary::from_call(escalated.call());
         let span = trace::intent_span(&summary, escalated.call().door);
@@ -429,11 +475,10 @@ impl Executor {
     async fn approve(
         self: Arc<Self>,
         escalated: Escalated,
-        approval: Approval,
-        shown: Option<DecisionBasis>,
+        BoundApproval { approval, grants }: BoundApproval,
         answer_tx: oneshot::Sender<Result<(), Fault>>,
     ) {
-        let claimed = match self.record_approval(&escalated, &approval, shown).await {
+        let claimed = match self.record_approval(&escalated, &approval, &grants).await {
             Ok(claimed) => claimed,
             Err(fault) => {
                 self.escalations.release(escalated.call().intent);
@@ -451,12 +496,16 @@ impl Executor {
         self: &Arc<Self>,
         escalated: &Escalated,
         approval: &Approval,
-        shown: Option<DecisionBasis>,
+        grants: &[GrantSummary],
     ) -> Result<Box<ClaimedRun>, Fault> {
-        if let Some(shown) = shown {
-            self.check_basis(escalated, approval.manifest.as_ref(), shown)?;
-        }
         let claimed = self.claim_approved(escalated, approval).await?;
+        // The grant of this claim is the one that the run gets: policies may have changed since the preview.
+        let grant = GrantSummary::new(claimed.permit.grant());
+        if !grants.iter().all(|shown| grant.is_within(shown)) {
+            drop(claimed);
+            self.release(escalated.call().intent).await?;
+            return Err(changed_fault());
+        }
         let approved = new_resolution(escalated, Resolution::Approved, &approval.by);
         let approved = ResolvedIntent { manifest: approval.manifest.clone(), ..approved };
         let fault = match self.journal.resolve(vec![approved]).await {

@@ -14,6 +14,7 @@
 //! Changes of the waiting intents are sent to the journal under the lock, which keeps their order, and the journal's
 //! answers are awaited without the lock.
 
+use super::approval_rules::PartialApproval;
 use super::faults::intent_conflict_fault;
 use super::{AgentFilter, CallFilter};
 use a2g_govern::Escalated;
@@ -49,7 +50,7 @@ struct WaitingIntent {
     /// The approval of an intent that could not run immediately.
     approval: Option<Approval>,
     /// The approvals so far of an intent that needs more of them.
-    partial: Vec<Approval>,
+    partial: Vec<PartialApproval>,
 }
 
 /// The phase of an intent's wait.
@@ -218,11 +219,15 @@ impl Escalations {
         self.lock().get(&intent).filter(|held| held.is_undecided()).map(|held| held.escalated.clone())
     }
 
-    /// The intents that a person can decide on now.
-    pub(super) fn undecided(&self, now: OffsetDateTime) -> Vec<Escalated> {
+    /// Maps the intents that a person can decide on now.
+    pub(super) fn map_undecided<T>(
+        &self,
+        now: OffsetDateTime,
+        map: impl Fn(&Escalated) -> Option<T>,
+    ) -> Vec<T> {
         let waiting = self.lock();
         let undecided = waiting.values().filter(|held| held.is_undecided() && held.is_pending(now));
-        undecided.map(|held| held.escalated.clone()).collect()
+        undecided.filter_map(|held| map(&held.escalated)).collect()
     }
 
     /// Takes an undecided intent for a decision. Any other decision is excluded until the intent is
@@ -244,13 +249,29 @@ impl Escalations {
     }
 
     /// The approvals so far of an intent that needs more of them.
-    pub(super) fn partial_approvals(&self, intent: IntentId) -> Vec<Approval> {
+    pub(super) fn partial_approvals(&self, intent: IntentId) -> Vec<PartialApproval> {
         self.lock().get(&intent).map_or_else(Vec::new, |held| held.partial.clone())
     }
 
     /// Adds an approval of an intent that needs more of them.
-    pub(super) fn add_partial_approval(&self, intent: IntentId, approval: Approval) {
+    pub(super) fn add_partial_approval(&self, intent: IntentId, approval: PartialApproval) {
         self.change(intent, |held| held.partial.push(approval));
+    }
+
+    /// Forgets the approvals so far of an intent.
+    pub(super) fn forget_partial_approvals(&self, intent: IntentId) {
+        self.change(intent, |held| held.partial.clear());
+    }
+
+    /// Forgets the approvals so far of all intents.
+    pub(super) fn forget_all_partial_approvals(&self) {
+        self.lock().values_mut().for_each(|held| held.partial.clear());
+        self.changes.send_replace(());
+    }
+
+    /// `true` while a decision on the intent is in progress that may still let it wait.
+    pub(super) fn is_taken(&self, intent: IntentId) -> bool {
+        self.lock().get(&intent).is_some_and(|held| held.phase == WaitPhase::Taken)
     }
 
     /// Lets an intent wait again, because the decision cannot be applied.

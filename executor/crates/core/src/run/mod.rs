@@ -27,6 +27,7 @@ mod switch;
 mod trace;
 
 pub use approval_rules::ApprovalRule;
+pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use preview::{DecisionBasis, DecisionPreview, GrantSummary, WaitingSummary};
 pub use query::IntentSignal;

@@ -4,17 +4,17 @@
 //! [`DecisionBasis`] is the hash of what the decision depends on. A decision that names a basis applies only if a new
 //! preview has the same one.
 
-use super::{Executor, approval_rules};
+use super::{AgentFilter, Executor, approval_rules};
 use a2g_capability::Grant;
 use a2g_govern::Escalated;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
-use a2g_types::ident::IntentId;
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::{Access, Bound};
 use a2g_types::outcome::HostRule;
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::{Descriptor, Digest};
-use a2g_types::verdict::{Directive, Manifest, Verdict};
+use a2g_types::verdict::{Directive, Manifest, RiskLevel, Verdict};
 use time::OffsetDateTime;
 
 /// The description of a grant, for people. It carries no authority.
@@ -45,7 +45,7 @@ pub struct GrantSummary {
 }
 
 impl GrantSummary {
-    fn new(grant: &Grant) -> Self {
+    pub(super) fn new(grant: &Grant) -> Self {
         let host_rule = |(pattern, set_by): (&a2g_capability::HostPattern, _)| HostRule {
             pattern: pattern.to_string(),
             set_by,
@@ -69,28 +69,67 @@ impl GrantSummary {
         }
     }
 
-    /// The manifest with these limits. Other limits, such as hosts and output, are not part of a manifest.
+    /// The manifest with these limits and the scope of `verdict`. Hosts, output and other limits are not part of a
+    /// manifest.
     #[must_use]
-    pub fn to_manifest(&self) -> Manifest {
+    pub fn to_manifest(&self, verdict: &Manifest) -> Manifest {
         Manifest {
             max_memory: Some(self.memory.value),
             max_cpu: Some(self.cpu.value),
             timeout: Some(self.timeout.value),
             network_allowed: Some(self.network.value),
-            filesystem_scope: self.areas.iter().map(|area| area.value.clone()).collect(),
+            // Not the granted patterns: the intersection of several has no text that is a pattern.
+            filesystem_scope: verdict.filesystem_scope.clone(),
         }
     }
 
-    /// `true` if `manifest` names every limit, and none of them is wider than here. Its scope may only contain patterns
-    /// that are granted here.
+    /// `true` if `manifest` names every limit, and none of them is wider than here. Its scope is that of `verdict`, or
+    /// only has patterns that are granted here.
     #[must_use]
-    pub fn includes(&self, manifest: &Manifest) -> bool {
+    pub fn includes(&self, manifest: &Manifest, verdict: &Manifest) -> bool {
         let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
         max_memory.is_some_and(|memory| memory <= self.memory.value)
             && max_cpu.is_some_and(|cpu| cpu <= self.cpu.value)
             && timeout.is_some_and(|timeout| timeout <= self.timeout.value)
             && network_allowed.is_some_and(|network| network <= self.network.value)
-            && filesystem_scope.iter().all(|pattern| self.areas.iter().any(|area| area.value == *pattern))
+            && (*filesystem_scope == verdict.filesystem_scope
+                || filesystem_scope
+                    .iter()
+                    .all(|pattern| self.areas.iter().any(|area| area.value == *pattern)))
+    }
+
+    /// `true` if this grants nothing that `shown` does not. Patterns are compared as texts.
+    pub(super) fn is_within(&self, shown: &Self) -> bool {
+        fn has<T: PartialEq>(all: &[Bound<T>], one: &Bound<T>) -> bool {
+            all.iter().any(|other| other.value == one.value)
+        }
+        fn has_host(all: &[HostRule], one: &HostRule) -> bool {
+            all.iter().any(|other| other.pattern == one.pattern)
+        }
+        let Self {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            allowed_hosts,
+            blocked_hosts,
+            areas,
+            blocked_paths,
+            access,
+            max_calls,
+        } = self;
+        memory.value <= shown.memory.value
+            && cpu.value <= shown.cpu.value
+            && timeout.value <= shown.timeout.value
+            && output.value <= shown.output.value
+            && network.value <= shown.network.value
+            && access.value <= shown.access.value
+            && allowed_hosts.iter().all(|rule| has_host(&shown.allowed_hosts, rule))
+            && shown.blocked_hosts.iter().all(|rule| has_host(blocked_hosts, rule))
+            && areas.iter().all(|area| has(&shown.areas, area))
+            && shown.blocked_paths.iter().all(|path| has(blocked_paths, path))
+            && max_calls.is_none_or(|calls| shown.max_calls.is_some_and(|shown| calls.value <= shown.value))
     }
 }
 
@@ -164,29 +203,45 @@ pub struct DecisionPreview {
     pub basis: DecisionBasis,
 }
 
-/// An escalated intent in a list.
+/// An escalated intent in a list, without its arguments.
 #[derive(Debug, Clone)]
 pub struct WaitingSummary {
-    /// The call.
-    pub call: Call,
-    /// The governor's verdict.
-    pub verdict: Verdict,
+    /// The intent.
+    pub intent: IntentId,
+    /// The agent.
+    pub agent: AgentDid,
+    /// The tool.
+    pub tool: ToolName,
+    /// The governor's estimate of the risk, if it sent one.
+    pub risk: Option<(RiskLevel, f64)>,
+    /// The governor's reason, shortened.
+    pub reason: Option<String>,
     /// The time from which the call can no longer be approved.
     pub expires_at: OffsetDateTime,
 }
 
+/// Maximum length of a reason in a list, in characters.
+const MAX_REASON_CHARS: usize = 300;
+
 impl Executor {
-    /// The intents that wait for a person, the first to expire first.
+    /// The intents of the selected agents that wait for a person, the first to expire first.
     #[must_use]
-    pub fn waiting_intents(&self) -> Vec<WaitingSummary> {
-        let summary = |escalated: Escalated| WaitingSummary {
-            call: escalated.call().clone(),
-            verdict: escalated.verdict().clone(),
-            expires_at: escalated.expires_at(),
+    pub fn waiting_intents(&self, filter: AgentFilter<'_>) -> Vec<WaitingSummary> {
+        // Copied under a lock, so without the arguments, which may be long.
+        let summary = |escalated: &Escalated| {
+            let (call, verdict) = (escalated.call(), escalated.verdict());
+            let shorten = |reason: &String| reason.chars().take(MAX_REASON_CHARS).collect();
+            filter(&call.agent).then(|| WaitingSummary {
+                intent: call.intent,
+                agent: call.agent.clone(),
+                tool: call.tool.clone(),
+                risk: verdict.risk.as_ref().map(|risk| (risk.level, risk.score)),
+                reason: verdict.reason.as_ref().map(shorten),
+                expires_at: escalated.expires_at(),
+            })
         };
-        let undecided = self.escalations.undecided(self.clock.now());
-        let mut waiting = undecided.into_iter().map(summary).collect::<Vec<_>>();
-        waiting.sort_by_key(|waiting| (waiting.expires_at, waiting.call.intent));
+        let mut waiting = self.escalations.map_undecided(self.clock.now(), summary);
+        waiting.sort_by_key(|waiting| (waiting.expires_at, waiting.intent));
         waiting
     }
 
@@ -199,17 +254,19 @@ impl Executor {
 
     pub(super) fn preview(&self, escalated: &Escalated, manifest: Option<&Manifest>) -> DecisionPreview {
         let (call, verdict) = (escalated.call(), escalated.verdict());
-        // Every approval so far limits the run.
+        let rules = &self.settings.approval_rules;
+        let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
+        // Every approval so far limits the run. Without a rule, the manifest of a directive replaces the verdict's.
         let approvals = self.escalations.partial_approvals(call.intent);
-        let proposed = manifest.unwrap_or(&verdict.manifest);
-        let narrowed = approvals.iter().fold(proposed.clone(), |narrowed, approval| {
-            approval_rules::intersect(&narrowed, approval.manifest.as_ref().unwrap_or(&verdict.manifest))
-        });
+        let earlier = approvals.iter().filter_map(|approval| approval.manifest.as_ref());
+        let narrowed = match (required, manifest) {
+            (None, Some(manifest)) => manifest.clone(),
+            (None, None) => verdict.manifest.clone(),
+            (Some(_), manifest) => approval_rules::narrow(&verdict.manifest, earlier.chain(manifest)),
+        };
         let directive =
             Directive { intent: call.intent, approved: true, manifest: Some(narrowed), reason: None };
         let approved_by = approvals.into_iter().map(|approval| approval.by).collect::<Vec<_>>();
-        let rules = &self.settings.approval_rules;
-        let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
         let usable = self
             .find_catalog(call)
             .map(|loaded| loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.clone()));
@@ -243,21 +300,68 @@ impl Executor {
             grant,
         }
     }
+}
 
-    /// Checks that a preview made now has the basis that a person was shown.
-    pub(super) fn check_basis(
-        &self,
-        escalated: &Escalated,
-        manifest: Option<&Manifest>,
-        shown: DecisionBasis,
-    ) -> Result<(), Fault> {
-        if self.preview(escalated, manifest).basis == shown {
-            return Ok(());
+/// The fault for a person who was shown something else than there is now.
+pub(super) fn changed_fault() -> Fault {
+    Fault::InvalidRequest(
+        "something that you were shown has changed: the tool, a policy, a limit or an approval. Look at the intent again \
+         before you decide"
+            .to_owned(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2g_types::limit::Layer;
+
+    fn bound<T>(value: T) -> Bound<T> {
+        Bound { value, layer: Layer::Verdict }
+    }
+
+    fn summary() -> GrantSummary {
+        let rule = |pattern: &str| HostRule { pattern: pattern.to_owned(), set_by: Layer::Verdict };
+        GrantSummary {
+            memory: bound(MemoryLimit::from_mb(2).unwrap()),
+            cpu: bound(CpuPercent::new(50).unwrap()),
+            timeout: bound(Timeout::from_seconds(2).unwrap()),
+            output: bound(OutputLimit::from_bytes(2048).unwrap()),
+            network: bound(false),
+            allowed_hosts: vec![rule("a.example")],
+            blocked_hosts: vec![rule("b.example")],
+            areas: vec![bound("/a/**".to_owned())],
+            blocked_paths: vec![bound("/a/x".to_owned())],
+            access: bound(Access::ReadOnly),
+            max_calls: Some(bound(2)),
         }
-        Err(Fault::InvalidRequest(
-            "something that you were shown has changed: the tool, a policy, a limit or an approval. Look at the intent \
-             again before you decide"
-                .to_owned(),
-        ))
+    }
+
+    #[test]
+    fn a_grant_that_is_wider_in_any_limit_is_not_within_what_was_shown() {
+        let shown = summary();
+        assert!(shown.is_within(&shown));
+        let changes: [fn(&mut GrantSummary); 11] = [
+            |wider| wider.memory.value = MemoryLimit::from_mb(3).unwrap(),
+            |wider| wider.cpu.value = CpuPercent::new(51).unwrap(),
+            |wider| wider.timeout.value = Timeout::from_seconds(3).unwrap(),
+            |wider| wider.output.value = OutputLimit::from_bytes(4096).unwrap(),
+            |wider| wider.network.value = true,
+            |wider| wider.allowed_hosts[0].pattern = "*".to_owned(),
+            |wider| wider.blocked_hosts.clear(),
+            |wider| wider.areas[0].value = "/**".to_owned(),
+            |wider| wider.blocked_paths.clear(),
+            |wider| wider.access.value = Access::ReadWrite,
+            |wider| wider.max_calls = Some(bound(3)),
+        ];
+        for (index, change) in changes.into_iter().enumerate() {
+            let mut wider = summary();
+            change(&mut wider);
+            assert!(!wider.is_within(&shown), "{index}");
+            assert!(index == 5 || index == 7 || shown.is_within(&wider), "{index}");
+        }
+        let none =
+            GrantSummary { max_calls: None, allowed_hosts: Vec::new(), areas: Vec::new(), ..summary() };
+        assert!(none.is_within(&shown) && !shown.is_within(&none));
     }
 }

@@ -35,16 +35,10 @@ pub(super) struct ApprovalRuleSection {
     pub(super) required: u64,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ConsoleSection {
-    pub(super) enabled: bool,
-}
-
-impl Default for ConsoleSection {
-    fn default() -> Self {
-        Self { enabled: cfg!(feature = "console") }
-    }
+    pub(super) enabled: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -428,9 +428,15 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
               all executors that set none",
         ));
     }
-    if console.enabled && !cfg!(feature = "console") {
+    let serves_console = console.enabled.unwrap_or(cfg!(feature = "console"));
+    if serves_console && !cfg!(feature = "console") {
         return Err(invalid("console.enabled")(
             &"needs the console, which this build lacks: disable it, or build with the feature `console`",
+        ));
+    }
+    if !approvals.is_empty() && callers.is_none() {
+        return Err(invalid("approvals")(
+            &"needs `server.callers`: without a list, every client may act for every agent, and nobody can approve",
         ));
     }
     let mut doors = Doors::parse(doors, resolve)?;
@@ -598,7 +604,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         egress,
         ca_file,
         doors,
-        console: console.enabled,
+        console: serves_console,
         approval_rules: approvals.into_iter().map(parse_approval_rule).collect::<Result<_, _>>()?,
     };
     config.check_private_paths()?;

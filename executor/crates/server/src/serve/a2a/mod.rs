@@ -14,7 +14,7 @@ use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, check_call_agent};
 use super::transport::events::single_event_response;
 use super::transport::json::{JsonBody, json_response};
 use a2g_core::deliver::WebhookPoster;
-use a2g_core::run::Executor;
+use a2g_core::run::{DirectiveOutcome, Executor};
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Approver, Governor, Operator};
 use a2g_journal::{TaskKey, TaskQuery, TaskSummary};
@@ -670,7 +670,7 @@ impl A2a {
         let directive = Directive { intent: handle.id, approved, manifest: None, reason: None };
         let _until_recorded = handle.directive.lock().await;
         tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
-        self.executor.apply_directive(&directive, right).await.map_err(|fault| {
+        let outcome = self.executor.apply_directive(&directive, right).await.map_err(|fault| {
             let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
             Fault::invalid("/permissionOptionId", message)
         })?;
@@ -682,6 +682,10 @@ impl A2a {
                 let decision =
                     PermissionDecision::new(&handle.id.to_string(), &source, approved, now, summary);
                 record.governance.permission_decisions.push(decision);
+                if outcome == DirectiveOutcome::NeedsMoreApprovals {
+                    // The prompt stays for the next person.
+                    return Vec::new();
+                }
                 record.governance.pending_permissions.clear();
                 match (approved, record.state()) {
                     (true, TaskState::InputRequired) => {

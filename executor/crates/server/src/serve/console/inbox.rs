@@ -12,22 +12,24 @@ use super::Console;
 use super::form::Form;
 use super::page::{
     View, at, block, countdown, fault_page, fault_text, forbidden, intent_link, line, not_found, set_by,
-    short_id,
+    short_id, whole,
 };
 use super::session::{Post, SignedIn};
-use a2g_core::run::{DecisionBasis, DecisionPreview, GrantSummary, WaitingSummary};
+use a2g_core::run::{DecisionBasis, DecisionPreview, DirectiveOutcome, GrantSummary, WaitingSummary};
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::limit::Bound;
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
 use a2g_types::stop::StopReason;
-use a2g_types::verdict::{Directive, Manifest, Verdict};
-use a2g_types::visible_text::escape_invisible;
+use a2g_types::verdict::{Directive, Manifest, RiskLevel};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
 use std::sync::Arc;
 use time::OffsetDateTime;
+
+/// Maximum length of an argument's JSON that is indented, in bytes.
+const MAX_INDENTED_BYTES: usize = 4 << 10;
 
 /// `GET /console/inbox`.
 pub(super) async fn list(State(console): State<Arc<Console>>, signed_in: SignedIn) -> Response {
@@ -41,9 +43,7 @@ pub(super) async fn list(State(console): State<Arc<Console>>, signed_in: SignedI
 
 /// The waiting intents that the caller may see.
 pub(super) fn visible_intents(console: &Console, signed_in: &SignedIn) -> Vec<WaitingSummary> {
-    let mut waiting = console.executor.waiting_intents();
-    waiting.retain(|waiting| signed_in.caller.may_read(&waiting.call.agent));
-    waiting
+    console.executor.waiting_intents(&|agent| signed_in.caller.may_read(agent))
 }
 
 /// The list, which the page refreshes when an intent begins or stops to wait.
@@ -57,13 +57,13 @@ pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Mark
                 div.scroll role="region" aria-label="Table" tabindex="0" { table {
                     thead { tr { th { "Intent" } th { "Agent" } th { "Tool" } th { "Risk" } th { "Why it waits" } th { "Expires" } } }
                     tbody {
-                        @for WaitingSummary { call, verdict, expires_at } in waiting {
+                        @for WaitingSummary { intent, agent, tool, risk, reason, expires_at } in waiting {
                             tr {
-                                td { a href={ "/console/decide/" (call.intent.to_string()) } { "Decide on " (short_id(call.intent)) } }
-                                td { (line(call.agent.as_str())) }
-                                td { (call.tool) }
-                                td { (risk(verdict)) }
-                                td { (line(verdict.reason.as_deref().unwrap_or("the governor gave no reason"))) }
+                                td { a href={ "/console/decide/" (intent.to_string()) } { "Decide on " (short_id(*intent)) } }
+                                td { (line(agent.as_str())) }
+                                td { (tool) }
+                                td { (risk_part(*risk)) }
+                                td { (line(reason.as_deref().unwrap_or(NO_REASON))) }
                                 td { (countdown(*expires_at, now)) }
                             }
                         }
@@ -74,11 +74,14 @@ pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Mark
     }
 }
 
-pub(super) fn risk(verdict: &Verdict) -> Markup {
+/// The text for a verdict without a reason.
+const NO_REASON: &str = "the governor gave no reason";
+
+fn risk_part(risk: Option<(RiskLevel, f64)>) -> Markup {
     html! {
-        @match &verdict.risk {
-            Some(risk) => {
-                span.risk data-level=(risk.level.as_str()) { (risk.level.as_str()) " " (format!("{:.2}", risk.score)) }
+        @match risk {
+            Some((level, score)) => {
+                span.risk data-level=(level.as_str()) { (level.as_str()) " " (format!("{score:.2}")) }
             }
             None => { "not given" }
         }
@@ -112,7 +115,7 @@ fn propose(console: &Console, signed_in: &SignedIn, intent: IntentId) -> Option<
     if !signed_in.caller.may_read(&original.call.agent) {
         return None;
     }
-    let manifest = original.grant.as_ref().ok().map(GrantSummary::to_manifest);
+    let manifest = original.grant.as_ref().ok().map(|grant| grant.to_manifest(&original.verdict.manifest));
     let proposed = console.executor.preview_decision(intent, manifest.as_ref())?;
     Some(Proposal { original, proposed })
 }
@@ -155,8 +158,8 @@ fn decision_page(
             @if let Some(parent) = &call.parent {
                 dt { "Called by" } dd { "call " (parent.ordinal) " of " (parent.tool) " " (intent_link(parent.intent)) }
             }
-            dt { "Why it waits" } dd { (escape_invisible(verdict.reason.as_deref().unwrap_or("the governor gave no reason"), usize::MAX)) }
-            dt { "Risk" } dd { (risk(verdict)) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (line(threat)) } } }
+            dt { "Why it waits" } dd { (whole(verdict.reason.as_deref().unwrap_or(NO_REASON))) }
+            dt { "Risk" } dd { (risk_part(verdict.risk.as_ref().map(|risk| (risk.level, risk.score)))) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (whole(threat)) } } }
             dt { "Expires" } dd { (at(*expires_at)) " (" (countdown(*expires_at, now)) ")" }
             @if let Some(tool) = tool { dt { "Module" } dd { code.hash { (tool.digest.to_string()) } } }
             @if *required_approvals > 1 {
@@ -179,15 +182,25 @@ fn decision_page(
     view.page("Inbox", &body)
 }
 
+/// The JSON of an argument, indented unless it is so long that the indentation could be many times its size.
+fn argument_text(value: &serde_json::Value) -> String {
+    let compact = value.to_string();
+    if compact.len() > MAX_INDENTED_BYTES {
+        return compact;
+    }
+    serde_json::to_string_pretty(value).unwrap_or(compact)
+}
+
 /// The arguments, one below the other, in the text that the tool gets.
 pub(super) fn arguments(arguments: &serde_json::Map<String, serde_json::Value>) -> Markup {
     html! {
         @if arguments.is_empty() { p { "None." } }
         dl.arguments {
             @for (name, value) in arguments {
-                dt { (escape_invisible(name, usize::MAX)) }
+                // As JSON, so that a written escape differs from an escaped character.
+                dt { (whole(&serde_json::Value::from(&**name).to_string())) }
                 dd {
-                    (block(&serde_json::to_string_pretty(value).unwrap_or_default()))
+                    (block(&argument_text(value)))
                     @if let Some(text) = value.as_str().filter(|text| text.contains('\n')) {
                         details { summary { "as text, " (text.lines().count()) " lines" } (block(text)) }
                     }
@@ -243,22 +256,23 @@ fn decision_form(
                     }
                 }
             } }
-            @if granted.network.value { (hosts(granted)) }
+            // Everything that cannot be narrowed here is that of the basis.
+            @if proposed.network.value { (hosts(proposed)) }
             fieldset {
-                legend { "Files, " (granted.access.value.as_str()) " (set by " (set_by(granted.access.layer)) ")" }
+                legend { "Files, " (proposed.access.value.as_str()) " (set by " (set_by(proposed.access.layer)) ")" }
                 @if granted.areas.is_empty() { p { "None: the run gets no files." } }
                 @for area in &granted.areas {
                     @let kept = proposed.areas.iter().any(|kept| kept.value == area.value);
                     p { label {
                         input type="checkbox" name="scope" value=(area.value) checked[kept] disabled[!may_decide];
-                        " " code { (line(&area.value)) } " set by " (set_by(area.layer))
+                        " " code { (whole(&area.value)) } " set by " (set_by(area.layer))
                     } }
                 }
-                @for blocked in &granted.blocked_paths {
-                    p { "except " code { (line(&blocked.value)) } ", set by " (set_by(blocked.layer)) }
+                @for blocked in &proposed.blocked_paths {
+                    p { "except " code { (whole(&blocked.value)) } ", set by " (set_by(blocked.layer)) }
                 }
             }
-            @if let Some(calls) = &granted.max_calls {
+            @if let Some(calls) = &proposed.max_calls {
                 p { "It may make " (calls.value) " calls to other tools (set by " (set_by(calls.layer)) "). The governor decides on each of them." }
             }
             @if may_decide {
@@ -279,8 +293,8 @@ fn hosts(granted: &GrantSummary) -> Markup {
     html! {
         p { "Hosts that it may reach: "
             @if granted.allowed_hosts.is_empty() { "none" }
-            @for rule in &granted.allowed_hosts { code { (line(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
-            @for rule in &granted.blocked_hosts { "except " code { (line(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
+            @for rule in &granted.allowed_hosts { code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
+            @for rule in &granted.blocked_hosts { "except " code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
         }
     }
 }
@@ -367,11 +381,13 @@ fn after_decision(
     console: &Console,
     signed_in: &SignedIn,
     intent: IntentId,
-    result: Result<(), Fault>,
+    result: Result<DirectiveOutcome, Fault>,
 ) -> Response {
     match (result, propose(console, signed_in, intent)) {
-        (Ok(()), None) => Redirect::to(&format!("/console/runs/{intent}")).into_response(),
-        (Ok(()), Some(proposal)) => {
+        (Ok(_), None) | (Ok(DirectiveOutcome::Applied), Some(_)) => {
+            Redirect::to(&format!("/console/runs/{intent}")).into_response()
+        }
+        (Ok(DirectiveOutcome::NeedsMoreApprovals), Some(proposal)) => {
             let notice = "Your approval counts. More people have to approve before the call runs.";
             decision_page(console, signed_in.view(), &proposal, Some(notice))
         }
@@ -425,14 +441,18 @@ fn narrowed(original: &DecisionPreview, form: &Form) -> Result<Manifest, String>
         None => granted.timeout.value,
         Some(seconds) => Timeout::from_seconds(seconds).map_err(out_of_range)?,
     };
+    let verdict = &original.verdict.manifest;
+    let kept = form.all("scope").map(str::to_owned).collect::<Vec<_>>();
+    let keeps_all =
+        kept.len() == granted.areas.len() && granted.areas.iter().all(|area| kept.contains(&area.value));
     let manifest = Manifest {
         max_memory: Some(memory),
         max_cpu: Some(cpu),
         timeout: Some(timeout),
         network_allowed: Some(form.get("network").is_some()),
-        filesystem_scope: form.all("scope").map(str::to_owned).collect(),
+        filesystem_scope: if keeps_all { verdict.filesystem_scope.clone() } else { kept },
     };
-    if granted.includes(&manifest) {
+    if granted.includes(&manifest, verdict) {
         return Ok(manifest);
     }
     Err("a limit is wider than what may be granted now, which is shown below: lower it".to_owned())

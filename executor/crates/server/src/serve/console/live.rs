@@ -1,35 +1,40 @@
 //! Server-sent events that tell open pages what has changed.
 //!
 //! An event has no content: the page then asks for its changed part again, under the rights that its session has by
-//! then. However many runs there are, a page gets at most one event about them per second.
+//! then. A page gets at most one event of each kind per second, and none about intents that its caller may not see.
 
 use super::Console;
+use super::inbox::visible_intents;
 use super::session::SignedIn;
 use crate::serve::connections::PeerCertNames;
 use crate::serve::transport::events::named_event_response;
 use a2g_core::run::Executor;
 use a2g_runtime::timer_now;
+use a2g_types::ident::IntentId;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Maximum number of open event streams: half of the connections that the port has by default.
 const MAX_STREAMS: usize = 256;
-/// Minimum time between two events of one stream about runs, of which there may be many.
-const MIN_RUNS_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of open event streams of one caller.
+const MAX_STREAMS_PER_CALLER: usize = 64;
+/// Minimum time between two events of one kind of one stream.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time before a stream checks that its session is still valid.
 const MAX_QUIET: Duration = Duration::from_secs(5);
 
 /// The signal that runs have changed, and the number of open streams.
 pub(super) struct LiveChanges {
     runs: watch::Sender<()>,
-    streams: Arc<AtomicUsize>,
+    streams: Arc<Mutex<HashMap<Box<str>, usize>>>,
 }
 
 impl LiveChanges {
@@ -47,11 +52,33 @@ impl LiveChanges {
 }
 
 /// The place of one stream, until it is dropped.
-struct StreamPlace(Arc<AtomicUsize>);
+struct StreamPlace {
+    streams: Arc<Mutex<HashMap<Box<str>, usize>>>,
+    caller: Box<str>,
+}
+
+impl StreamPlace {
+    /// A place for a stream of this caller; `None` if there are too many.
+    fn take(streams: &Arc<Mutex<HashMap<Box<str>, usize>>>, caller: &str) -> Option<Self> {
+        let mut by_caller = streams.lock();
+        let (all, own) = (by_caller.values().sum::<usize>(), by_caller.get(caller).copied().unwrap_or(0));
+        if all >= MAX_STREAMS || own >= MAX_STREAMS_PER_CALLER {
+            return None;
+        }
+        by_caller.insert(caller.into(), own + 1);
+        Some(Self { streams: Arc::clone(streams), caller: caller.into() })
+    }
+}
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut by_caller = self.streams.lock();
+        let remaining = by_caller.get(&self.caller).map_or(0, |count| count.saturating_sub(1));
+        if remaining == 0 {
+            by_caller.remove(&self.caller);
+        } else {
+            by_caller.insert(self.caller.clone(), remaining);
+        }
     }
 }
 
@@ -66,6 +93,10 @@ struct EventStream {
     first: Vec<&'static str>,
     /// The time before which the stream has no event about runs.
     next_runs: Instant,
+    /// The time before which it has none about the inbox.
+    next_inbox: Instant,
+    /// The waiting intents that the caller could see at the last event: those of other agents are no event.
+    seen: Vec<IntentId>,
     _place: StreamPlace,
 }
 
@@ -74,15 +105,13 @@ pub(super) async fn events(
     State(console): State<Arc<Console>>,
     certificate: Option<axum::Extension<PeerCertNames>>,
     headers: HeaderMap,
-    _: SignedIn,
+    signed_in: SignedIn,
 ) -> Response {
-    let streams = Arc::clone(&console.changes.streams);
-    let place = StreamPlace(Arc::clone(&streams));
-    if streams.fetch_add(1, Ordering::Relaxed) >= MAX_STREAMS {
-        drop(place);
+    let place = StreamPlace::take(&console.changes.streams, signed_in.caller.name());
+    let Some(place) = place else {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many pages of the console are open: close some\n")
             .into_response();
-    }
+    };
     let follower = EventStream {
         runs: console.changes.runs.subscribe(),
         inbox: console.executor.escalation_changes(),
@@ -91,6 +120,8 @@ pub(super) async fn events(
         headers,
         first: vec!["runs", "inbox"],
         next_runs: timer_now(),
+        next_inbox: timer_now(),
+        seen: Vec::new(),
         _place: place,
     };
     named_event_response(stream::unfold(follower, |mut follower| async {
@@ -104,19 +135,32 @@ impl EventStream {
     async fn next(&mut self) -> Option<&'static str> {
         loop {
             let PeerCertNames(certificate) = &self.certificate;
-            self.console.sessions.find(&self.headers, certificate)?;
+            let signed_in = self.console.sessions.find(&self.headers, certificate)?;
             if let Some(name) = self.first.pop() {
                 return Some(name);
             }
-            let next_runs = self.next_runs;
+            let (next_runs, next_inbox) = (self.next_runs, self.next_inbox);
+            let inbox = async {
+                tokio::time::sleep_until(next_inbox).await;
+                self.inbox.changed().await
+            };
             let runs = async {
                 tokio::time::sleep_until(next_runs).await;
                 self.runs.changed().await
             };
             tokio::select! {
-                changed = self.inbox.changed() => return changed.ok().map(|()| "inbox"),
+                changed = inbox => {
+                    changed.ok()?;
+                    self.next_inbox = timer_now() + MIN_INTERVAL;
+                    let visible = visible_intents(&self.console, &signed_in);
+                    let visible = visible.into_iter().map(|waiting| waiting.intent).collect::<Vec<_>>();
+                    if visible != self.seen {
+                        self.seen = visible;
+                        return Some("inbox");
+                    }
+                }
                 changed = runs => {
-                    self.next_runs = timer_now() + MIN_RUNS_INTERVAL;
+                    self.next_runs = timer_now() + MIN_INTERVAL;
                     return changed.ok().map(|()| "runs");
                 }
                 () = self.console.executor.wait_until_closed() => return None,

@@ -10,7 +10,7 @@ use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::memory;
 use a2g_types::stop::{Stop, StopReason, StopTarget};
 use axum::extract::{Query, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
 use std::sync::Arc;
@@ -27,11 +27,13 @@ pub(super) struct StartQuery {
 /// `GET /console`. With the key of a link, it begins a session.
 pub(super) async fn show(
     State(console): State<Arc<Console>>,
+    method: Method,
     Query(query): Query<StartQuery>,
     headers: HeaderMap,
     signed_in: Option<SignedIn>,
 ) -> Response {
-    if let Some(key) = query.key {
+    // A program that only looks at a link does not use it up.
+    if let Some(key) = query.key.filter(|_| method == Method::GET) {
         return redeem_key(&console, &key).await;
     }
     let signed_in = match signed_in {

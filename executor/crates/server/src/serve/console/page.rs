@@ -1,5 +1,6 @@
 //! The frame of every page, and the parts that pages share.
 
+use crate::serve::answers;
 use a2g_govern::{Caller, Role};
 use a2g_types::failure_message::describe_failure;
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
@@ -34,7 +35,8 @@ impl View<'_> {
 
     /// A whole page.
     pub(super) fn page(&self, title: &str, body: &Markup) -> Response {
-        document(title, Some(self), body).into_response()
+        // An agent chooses how long some pages are: an unread page counts against the share of the caller who asks for it.
+        answers::charge(self.caller, document(title, Some(self), body).into_response())
     }
 }
 
@@ -170,6 +172,11 @@ pub(super) fn forbidden(roles: &str) -> Response {
 pub(super) fn not_found(what: &str) -> Response {
     let text = format!("There is no such {what}, or it is not yours to see.");
     problem(StatusCode::NOT_FOUND, "Not found", &text)
+}
+
+/// A whole text of a tool, an agent or a governor in one line.
+pub(super) fn whole(text: &str) -> String {
+    escape_invisible(text, usize::MAX)
 }
 
 /// A text of a tool or an agent in one line: everything invisible is shown as an escape.

@@ -32,8 +32,12 @@ use time::OffsetDateTime;
 
 /// Maximum age of a session.
 const MAX_SESSION_AGE: Duration = Duration::from_secs(12 * 60 * 60);
-/// Maximum number of sessions. Beyond it, the oldest one ends for each new one.
-const MAX_SESSIONS: usize = 1024;
+/// Maximum number of sessions. Beyond it, nobody can sign in until one ends.
+const MAX_SESSIONS: usize = 4096;
+/// Maximum number of sessions of one caller. Beyond it, the caller's oldest one ends for each new one.
+const MAX_SESSIONS_PER_CALLER: usize = 32;
+/// Maximum number of cookies of one request that are looked up.
+const MAX_COOKIES: usize = 8;
 /// Number of random bytes of a key, a cookie and a form's token.
 const SECRET_BYTES: usize = 32;
 /// The cookie of a session over TLS. Browsers accept the prefix only from this host and only over TLS.
@@ -183,12 +187,19 @@ impl BrowserSessions {
         let (cookie, form_token) = (new_secret()?, new_secret()?);
         tracing::info!(caller = caller.name(), "signed in to the console");
         let began = self.clock.now();
+        let name: Box<str> = caller.name().into();
         let session = BrowserSession { identity, caller, certificate, form_token, began };
         let mut sessions = self.by_cookie.lock();
         sessions.retain(|_, session| !is_over(session, began));
-        if sessions.len() >= MAX_SESSIONS {
-            let oldest = sessions.iter().min_by_key(|(_, session)| session.began).map(|(cookie, _)| *cookie);
+        // The oldest of the caller's own sessions ends, so that no caller ends those of others.
+        let own = |session: &BrowserSession| session.caller.name() == &*name;
+        if sessions.values().filter(|session| own(session)).count() >= MAX_SESSIONS_PER_CALLER {
+            let own = sessions.iter().filter(|(_, session)| own(session));
+            let oldest = own.min_by_key(|(_, session)| session.began).map(|(cookie, _)| *cookie);
             oldest.and_then(|oldest| sessions.remove(&oldest));
+        }
+        if sessions.len() >= MAX_SESSIONS {
+            return Err(std::io::Error::other("too many sessions are open"));
         }
         sessions.insert(Digest::compute(cookie.as_bytes()), session);
         drop(sessions);
@@ -203,18 +214,19 @@ impl BrowserSessions {
         HeaderValue::from_str(&text).map_err(std::io::Error::other)
     }
 
-    fn cookie<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+    /// The hashes of the cookies of a request: another program of this host may have added one of the same name.
+    fn cookies(&self, headers: &HeaderMap) -> Vec<Digest> {
         let name = if self.tls { SECURE_COOKIE } else { COOKIE };
         let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-        let mut pairs =
-            cookies.flat_map(|cookies| cookies.split("; ")).filter_map(|pair| pair.split_once('='));
-        pairs.find(|(cookie, _)| *cookie == name).map(|(_, value)| value)
+        let pairs = cookies.flat_map(|cookies| cookies.split("; ")).filter_map(|pair| pair.split_once('='));
+        let values = pairs.filter(|(cookie, _)| *cookie == name).take(MAX_COOKIES);
+        values.map(|(_, value)| Digest::compute(value.as_bytes())).collect()
     }
 
     /// The caller of a request; `None` without a valid session. A session that is no longer valid is removed.
     pub(super) fn find(&self, headers: &HeaderMap, certificate: &[Box<str>]) -> Option<SignedIn> {
-        let cookie = Digest::compute(self.cookie(headers)?.as_bytes());
         let mut sessions = self.by_cookie.lock();
+        let cookie = self.cookies(headers).into_iter().find(|cookie| sessions.contains_key(cookie))?;
         let session = sessions.get(&cookie)?;
         let caller = self.identify(&session.identity).filter(|caller| {
             **caller == *session.caller
@@ -229,9 +241,8 @@ impl BrowserSessions {
     }
 
     fn end(&self, headers: &HeaderMap) {
-        if let Some(cookie) = self.cookie(headers) {
-            self.by_cookie.lock().remove(&Digest::compute(cookie.as_bytes()));
-        }
+        let mut sessions = self.by_cookie.lock();
+        self.cookies(headers).iter().for_each(|cookie| drop(sessions.remove(cookie)));
     }
 }
 

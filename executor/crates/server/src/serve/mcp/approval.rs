@@ -8,7 +8,7 @@
 //! and whose answer only continues the wait or withdraws the call. No answer starts a run by itself: the decision goes
 //! to the core, which applies it once, and the call is sent again under the same intent.
 
-use a2g_core::run::Executor;
+use a2g_core::run::{DirectiveOutcome, Executor};
 use a2g_govern::Caller;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -146,7 +146,7 @@ pub(super) async fn apply_answer(
     tracing::info!(%intent, approved, caller = caller.name(), "decision received in a form");
     match executor.apply_directive(&Directive { intent, approved, manifest: None, reason: None }, right).await
     {
-        Ok(()) => Ok(Effect::SendAgain),
+        Ok(DirectiveOutcome::Applied | DirectiveOutcome::NeedsMoreApprovals) => Ok(Effect::SendAgain),
         // Another person was faster.
         Err(Fault::InvalidParams { pointer, .. }) if pointer == "/intent_id" => Ok(Effect::SendAgain),
         Err(fault) => Err(fault),
