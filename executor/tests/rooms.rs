@@ -295,6 +295,7 @@ const MAKERS: [(&str, &[&str]); 12] = [
         "Caller",
         &[
             "Caller::any_agent",
+            "Caller::console_person",
             "Caller::anonymous",
             "Caller::local_person",
             "Callers::identify",

@@ -490,7 +490,7 @@ fn two_people_approve_and_nobody_their_own_agent() {
 #[test]
 fn an_approval_covers_no_more_than_was_shown() {
     let list = List::new();
-    let [anna, bert, carl] = ["anna", "bert", "carl"].map(|name| list.add(name, &["--role", "approver"]));
+    let tokens = ["anna", "bert", "carl"].map(|name| list.add(name, &["--role", "approver"]));
     let governor = list.add("governor", &["--role", "governor"]);
     let planner = list.add("planner", &["--role", "agent", "--agent", AGENT]);
     let rule = json!([{ "required": 2 }]);
@@ -509,7 +509,7 @@ fn an_approval_covers_no_more_than_was_shown() {
     let call = intent("write_file", write("file", ESCALATES));
     result(&ask(&planner, "a2g/intent", &call));
     let path = format!("/console/decide/{}", call["intent_id"].as_str().unwrap());
-    let [anna, bert, carl] = [&anna, &bert, &carl].map(|token| Client::with_token(&executor, token));
+    let [anna, bert, carl] = tokens.each_ref().map(|token| Client::with_token(&executor, token));
     let approve = |client: &Client| {
         let fields = shown(&client.get(&path).1);
         let mut form = vec![("form_token", client.token.as_str()), ("action", "approve")];
@@ -517,8 +517,10 @@ fn an_approval_covers_no_more_than_was_shown() {
         client.post(&path, &form, "")
     };
     let counted = "Your approval counts";
-    assert!(approve(&anna).1.contains(counted));
-    // The run would get more than she saw: her approval no longer counts.
+    // Without a page, she approves what the verdict and all other layers grant now.
+    let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
+    result(&ask(&tokens[0], "g2a/directive", &directive));
+    // The run would get more than that: her approval no longer counts.
     set_memory(48);
     let (status, page) = approve(&bert);
     assert!(status == 200 && page.contains("everybody has to approve again"), "{page}");

@@ -106,6 +106,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         skip = &["--skip", WASIP2_MARK];
     }
     let mut main = main_tests("--");
+    // Pictures of the console's pages, for people who look at them afterwards.
+    main.env("A2G_TEST_SCREENSHOTS", workspace.target.join("xtask").join("screenshots"));
     let mut outcomes = vec![follow("executor", main.args(for_tests).args(skip), MAX_LEFT_BEHIND)?];
     if arguments.is_empty() {
         let tools_tests = || workspace.guest_cargo(&["test", "--locked", "--no-fail-fast", "--workspace"]);
