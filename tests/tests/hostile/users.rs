@@ -46,11 +46,15 @@ fn prepare(workspace: &Path, owner: u32, group: u32, mode: u32) {
     }
 }
 
-/// One line of the status of a process, or of each of its threads.
-fn status(folder: &str, name: &str) -> String {
-    let status = fs::read_to_string(format!("{folder}/status")).expect("it lives");
+/// One line of the status of a process, or of one of its threads; `None` if it has ended.
+fn find_status(folder: &str, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("{folder}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a known name");
-    line.split_whitespace().collect::<Vec<_>>().join(" ")
+    Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn status(folder: &str, name: &str) -> String {
+    find_status(folder, name).expect("it lives")
 }
 
 /// Runs `works` in the workspace: its ids and rights while it runs, and then what it noted.
@@ -65,7 +69,7 @@ fn run(bench: &Bench, files: bool) -> ([String; 3], Vec<u64>, Vec<(String, Strin
             // The one that runs has the smaller number: the other was forked after it.
             let child = children.min().filter(|_| bench.state(&intent) == "running")?;
             // Its user changes once, at the end of what it confines itself by.
-            (status(&format!("/proc/{child}"), "Seccomp_filters:") == "2").then_some(child)
+            (find_status(&format!("/proc/{child}"), "Seccomp_filters:")? == "2").then_some(child)
         });
         let of_child = format!("/proc/{child}");
         let seen = ["Uid:", "Gid:", "CapPrm:"].map(|name| status(&of_child, name));
