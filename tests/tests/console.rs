@@ -275,6 +275,55 @@ fn hostile_texts_are_shown_and_do_nothing() {
 }
 
 #[test]
+fn searches_select_what_their_forms_say() {
+    let executor = Executor::start(Options::new());
+    let call = |tool: &str, arguments: Value| {
+        let call = intent(tool, arguments);
+        executor.rpc("a2g/intent", &call);
+        call["intent_id"].as_str().unwrap().to_owned()
+    };
+    let written = call("write_file", write("found", "text"));
+    let failed = call("read_file", json!({ "path": "/workspace/absent" }));
+    let refused = call("read_file", json!({ "path": "/etc/shadow" }));
+    let client = Client::local(&executor);
+    let find = |path: &str| {
+        let (status, page) = client.get(path);
+        assert_eq!(status, 200, "{path}: {page}");
+        [&written, &failed, &refused].map(|intent| page.contains(&format!("/console/runs/{intent}\"")))
+    };
+    for (query, expected) in [
+        ("", [true, true, false]),
+        ("?tool=write_file", [true, false, false]),
+        ("?status=FAILURE", [false, true, false]),
+        ("?text=ABSENT", [false, true, false]),
+        ("?agent=did:a:nobody", [false, false, false]),
+        ("?since=2026-01-01T00:00", [true, true, false]),
+        ("?until=2026-01-01T00:00", [false, false, false]),
+        ("?since=2026-01-01T00:00:30&until=2126-01-01T00:00&tool=read_file&status=", [false, true, false]),
+    ] {
+        assert_eq!(find(&format!("/console/runs{query}")), expected, "{query}");
+    }
+    eventually("all reports are delivered", || {
+        (find("/console/runs?undelivered=yes") == [false; 3]).then_some(())
+    });
+    for (query, is_found) in [
+        ("", true),
+        ("?tool=read_file", true),
+        ("?tool=write_file", false),
+        ("?blocked_by=verdict_denied", true),
+        ("?blocked_by=verdict_expired", false),
+        ("?text=shadow", true),
+        ("?until=2026-01-01T00:00", false),
+    ] {
+        assert_eq!(find(&format!("/console/refused{query}")), [false, false, is_found], "{query}");
+    }
+    for query in ["?status=DONE", "?since=yesterday", "?agent=x", "?tool=no/name", "?before=x"] {
+        assert_eq!(client.get(&format!("/console/runs{query}")).0, 400, "{query}");
+    }
+    assert_eq!(client.get("/console/refused?blocked_by=nothing").0, 400);
+}
+
+#[test]
 fn what_was_shown_is_what_is_approved() {
     let executor = Executor::start(Options::new());
     let id = escalate(&executor, write("file", ESCALATES));

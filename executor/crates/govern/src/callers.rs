@@ -327,7 +327,7 @@ impl CallerList {
             reason: error.to_string(),
         };
         let text = text.map_err(not_a_list)?;
-        Ok(files::replace(&self.path, &format!("{HEADER}\n{text}"), 0o600)?)
+        Ok(files::replace_private(&self.path, &format!("{HEADER}\n{text}"))?)
     }
 }
 

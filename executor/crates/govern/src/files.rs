@@ -121,6 +121,17 @@ pub(super) fn create(path: &Path, text: &str, mode: u32) -> Result<(), FileError
     })
 }
 
+/// Replaces the text of a file that only its owner can read, atomically.
+///
+/// # Ambient Authority
+/// Writes the file.
+///
+/// # Errors
+/// [`FileError`] if it cannot be written.
+pub fn replace_private(path: &Path, text: &str) -> Result<(), FileError> {
+    replace(path, text, 0o600)
+}
+
 /// Replaces the text of a file atomically: a reader gets the old text or the new one.
 pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), FileError> {
     let file = write_temporary(path, text, mode)?;

@@ -30,7 +30,7 @@ pub use callers::{
     AuthError, Caller, CallerEntry, CallerEntryError, CallerIdentity, CallerList, Callers, CallersError,
     Credential, DecisionRight, Role, Token,
 };
-pub use files::{FileError, read_secret, read_trusted};
+pub use files::{FileError, read_secret, read_trusted, replace_private};
 pub use jwt::{IssuerSettings, JwtSubject, TokenError, TokenIssuers};
 pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
 pub use proof::{SigningError, Trust, TrustSettings};

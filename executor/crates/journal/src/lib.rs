@@ -55,7 +55,7 @@ pub use outbox::DueReport;
 pub use prune::{PruneError, PruneSummary, prune};
 pub use readers::IfFull;
 pub use run_record::{RecordedEvent, RecordedReceipt, RunRecord};
-pub use search::{NumberedRefusal, RefusalPage, RefusalSearch, RunPage, RunSearch, RunSummary};
+pub use search::{NumberedRefusal, Page, RefusalSearch, RunSearch, RunSummary};
 pub use store::JournalOptions;
 pub use tasks::{JournalTask, MAX_TASK_BYTES, MAX_TASKS, RetryPolicy, TaskKey, TaskQuery, TaskSummary};
 pub use usage::{

@@ -3,7 +3,7 @@
 //! A page takes a fixed time, also in a journal of a million receipts: it ends early and says where, and the caller
 //! continues from there. No search writes, and none needs an index; see `scan`.
 
-use super::history::{HistoryError, REFUSAL_COLUMNS, RefusalEntry, read_refusal};
+use super::history::{Filter, HistoryError, REFUSAL_COLUMNS, RefusalEntry, read_refusal};
 use super::readers::IfFull;
 use super::scan::{MAX_SCAN_TIME, Scan, ScanBudget, ScannedChain};
 use super::store::{Reader, from_sqlite_int};
@@ -19,23 +19,13 @@ use std::borrow::Cow;
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// A selection of runs. A field that is `None` or `false` does not restrict it.
+/// A selection of runs.
 #[derive(Debug, Clone, Default)]
 pub struct RunSearch {
-    /// Selects runs of this agent.
-    pub agent: Option<AgentDid>,
-    /// Selects runs of this tool.
-    pub tool: Option<ToolName>,
-    /// Selects runs with this status.
-    pub status: Option<Status>,
-    /// Selects runs that ended at this time or later. The search ends where the records are more than 10 minutes older.
-    pub since: Option<OffsetDateTime>,
-    /// Selects runs that ended before this time.
-    pub until: Option<OffsetDateTime>,
-    /// Selects runs whose reports are undelivered.
-    pub undelivered: bool,
+    /// Selects runs. With `since`, the search ends where the records are more than 10 minutes older.
+    pub filter: Filter,
     /// Selects runs with this text in the intent, the agent, the tool, a contacted host, a granted or denied path, or
-    /// the error message. ASCII letters match in either case.
+    /// the error message. ASCII letters match in either case. `None` does not restrict the selection.
     pub text: Option<String>,
 }
 
@@ -76,40 +66,42 @@ impl RunSummary {
     }
 }
 
-/// One page of runs, newest first.
+/// One page of a search, newest first.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RunPage {
-    /// The runs.
-    pub runs: Vec<RunSummary>,
-    /// The record before which the next page begins; `None` after the last page. A page that is not complete has one
-    /// even if it has no runs.
+pub struct Page<T> {
+    /// The rows that were found.
+    pub items: Vec<T>,
+    /// The number before which the next page begins; `None` after the last page. A page that is not complete has one
+    /// even if nothing was found.
     pub next: Option<u64>,
-    /// The time of the last record that was searched; `None` if none was.
+    /// The time of the last row that was searched; `None` if none was.
     pub searched_until: Option<OffsetDateTime>,
     /// `false` if the search ran out of time before the page was full.
     pub is_complete: bool,
 }
 
-impl Default for RunPage {
+impl<T> Default for Page<T> {
     /// The page of a journal without records.
     fn default() -> Self {
-        Self { runs: Vec::new(), next: None, searched_until: None, is_complete: true }
+        Self { items: Vec::new(), next: None, searched_until: None, is_complete: true }
     }
 }
 
-/// A selection of refused calls. A field that is `None` does not restrict it.
+impl<T> Page<T> {
+    /// The page of what `scan` has found.
+    fn of_scan(items: Vec<T>, is_full: bool, scan: &Scan<'_>) -> Result<Self, HistoryError> {
+        let is_complete = is_full || scan.is_at_end();
+        Ok(Self { items, next: scan.next(), searched_until: scan.searched_until()?, is_complete })
+    }
+}
+
+/// A selection of refused calls.
 #[derive(Debug, Clone, Default)]
 pub struct RefusalSearch {
-    /// Selects calls of this agent.
-    pub agent: Option<AgentDid>,
-    /// Selects calls of this tool.
-    pub tool: Option<ToolName>,
+    /// Selects calls by agent, tool and time. A refused call has no status and no report.
+    pub filter: Filter,
     /// Selects calls that were refused for this reason.
     pub blocked_by: Option<BlockedBy>,
-    /// Selects calls that were refused at this time or later, as [`RunSearch::since`].
-    pub since: Option<OffsetDateTime>,
-    /// Selects calls that were refused before this time.
-    pub until: Option<OffsetDateTime>,
     /// Selects calls with this text in the intent, the agent, the tool, the reason's code or the message. ASCII letters
     /// match in either case.
     pub text: Option<String>,
@@ -124,30 +116,10 @@ pub struct NumberedRefusal {
     pub refusal: RefusalEntry,
 }
 
-/// One page of refused calls, newest first.
-#[derive(Debug, Clone)]
-pub struct RefusalPage {
-    /// The refusals.
-    pub refusals: Vec<NumberedRefusal>,
-    /// The refusal before which the next page begins; `None` after the last page.
-    pub next: Option<u64>,
-    /// The time of the last refusal that was searched; `None` if none was.
-    pub searched_until: Option<OffsetDateTime>,
-    /// `false` if the search ran out of time before the page was full.
-    pub is_complete: bool,
-}
-
-impl Default for RefusalPage {
-    /// The page of a journal without refusals.
-    fn default() -> Self {
-        Self { refusals: Vec::new(), next: None, searched_until: None, is_complete: true }
-    }
-}
-
 impl Journal {
     /// The latest runs that `search` selects, of the agents that `filter` selects, before the record `before`. A page
     /// has at most `limit` runs, and at least one run is sought. A page that is not complete has searched for about 60
-    /// ms; the caller continues from [`RunPage::next`].
+    /// ms; the caller continues from [`Page::next`].
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal or a receipt cannot be read.
@@ -157,7 +129,7 @@ impl Journal {
         filter: impl Fn(&str) -> bool + Send + 'static,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<RunPage, JournalError> {
+    ) -> Result<Page<RunSummary>, JournalError> {
         self.query_history(move |reader| {
             let mut budget = ScanBudget::start(MAX_SCAN_TIME);
             reader.search_runs(&search, &filter, before, limit, &mut budget)
@@ -176,7 +148,7 @@ impl Journal {
         filter: impl Fn(&str) -> bool + Send + 'static,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<RefusalPage, JournalError> {
+    ) -> Result<Page<NumberedRefusal>, JournalError> {
         self.query_history(move |reader| {
             let mut budget = ScanBudget::start(MAX_SCAN_TIME);
             reader.search_refusals(&search, &filter, before, limit, &mut budget)
@@ -284,10 +256,10 @@ impl Reader {
         before: Option<u64>,
         limit: usize,
         budget: &mut ScanBudget,
-    ) -> Result<RunPage, HistoryError> {
+    ) -> Result<Page<RunSummary>, HistoryError> {
         // One snapshot for all chunks, so that pruning in between leaves no gap.
         let _snapshot = self.connection().unchecked_transaction()?;
-        let RunSearch { agent, tool, status, since, until, undelivered, text } = search;
+        let RunSearch { filter: Filter { agent, tool, status, since, until, undelivered }, text } = search;
         let text = TextMatcher::new(text.as_deref());
         let columns = run_columns();
         let mut statement = self.connection().prepare_cached(&format!(
@@ -302,7 +274,7 @@ impl Reader {
         ))?;
         let mut scan = Scan::new(self.connection(), ScannedChain::Records, before, *since)?;
         let mut runs = Vec::new();
-        let mut is_complete = false;
+        let mut is_full = false;
         'chunks: loop {
             if *undelivered {
                 self.skip_delivered(&mut scan)?;
@@ -326,19 +298,14 @@ impl Reader {
                     let is_undelivered = row.get::<_, bool>(8)?;
                     runs.push(run.summarize(receipt, !is_undelivered));
                 }
-                is_complete = runs.len() >= limit.max(1);
-                if is_complete || budget.is_over() {
+                is_full = runs.len() >= limit.max(1);
+                if is_full || budget.is_over() {
                     scan.stop_after(run.record);
                     break 'chunks;
                 }
             }
         }
-        Ok(RunPage {
-            runs,
-            next: scan.next(),
-            searched_until: scan.searched_until()?,
-            is_complete: is_complete || scan.is_at_end(),
-        })
+        Page::of_scan(runs, is_full, &scan)
     }
 
     /// Moves a scan to the next undelivered report. These are few, and their table is small.
@@ -374,9 +341,10 @@ impl Reader {
         before: Option<u64>,
         limit: usize,
         budget: &mut ScanBudget,
-    ) -> Result<RefusalPage, HistoryError> {
+    ) -> Result<Page<NumberedRefusal>, HistoryError> {
         let _snapshot = self.connection().unchecked_transaction()?;
-        let RefusalSearch { agent, tool, blocked_by, since, until, text } = search;
+        let RefusalSearch { filter: selected, blocked_by, text } = search;
+        let Filter { agent, tool, status: _, since, until, undelivered: _ } = selected;
         let text = TextMatcher::new(text.as_deref());
         let mut statement = self.connection().prepare_cached(&format!(
             "SELECT {REFUSAL_COLUMNS}, number FROM refusals
@@ -387,7 +355,7 @@ impl Reader {
         ))?;
         let mut scan = Scan::new(self.connection(), ScannedChain::Refusals, before, *since)?;
         let mut refusals = Vec::new();
-        let mut is_complete = false;
+        let mut is_full = false;
         'chunks: while let Some(chunk) = scan.next_chunk(budget)? {
             let mut rows = statement.query(params![
                 chunk.start,
@@ -403,19 +371,14 @@ impl Reader {
                 if filter(&refusal.agent) && text.as_ref().is_none_or(|text| text.matches_refusal(&refusal)) {
                     refusals.push(NumberedRefusal { number: from_sqlite_int(number), refusal });
                 }
-                is_complete = refusals.len() >= limit.max(1);
-                if is_complete || budget.is_over() {
+                is_full = refusals.len() >= limit.max(1);
+                if is_full || budget.is_over() {
                     scan.stop_after(number);
                     break 'chunks;
                 }
             }
         }
-        Ok(RefusalPage {
-            refusals,
-            next: scan.next(),
-            searched_until: scan.searched_until()?,
-            is_complete: is_complete || scan.is_at_end(),
-        })
+        Page::of_scan(refusals, is_full, &scan)
     }
 }
 

@@ -37,8 +37,10 @@ const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
 #[derive(Debug)]
 pub(super) struct Escalations {
     waiting: Mutex<HashMap<IntentId, WaitingIntent>>,
-    /// Notified whenever an intent begins or stops to wait.
+    /// Notified whenever an intent stops waiting, or waits again: every task that waits for an intent follows it.
     changes: watch::Sender<()>,
+    /// Notified also when an intent begins to wait, which concerns only lists.
+    list_changes: watch::Sender<()>,
 }
 
 /// An escalated intent and the phase of its wait.
@@ -123,10 +125,27 @@ impl Escalations {
             .extract_if(|_, held| !held.is_pending(now) || held.call().parent.is_some())
             .map(|(_, held)| held.escalated)
             .collect();
-        (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
+        (
+            Self {
+                waiting: Mutex::new(held),
+                changes: watch::Sender::new(()),
+                list_changes: watch::Sender::new(()),
+            },
+            expired,
+        )
     }
 
-    /// Subscribes to changes: an intent begins or stops to wait.
+    /// Subscribes to changes of the list: an intent begins or stops to wait.
+    pub(super) fn list_changes(&self) -> watch::Receiver<()> {
+        self.list_changes.subscribe()
+    }
+
+    fn notify(&self) {
+        self.changes.send_replace(());
+        self.list_changes.send_replace(());
+    }
+
+    /// Subscribes to changes: an intent stops waiting, or waits again.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -164,8 +183,10 @@ impl Escalations {
             });
         }
         waiting.entry(intent).or_insert_with(|| WaitingIntent::new(escalated, None));
-        if is_new || !removed.is_empty() {
-            self.changes.send_replace(());
+        if !removed.is_empty() {
+            self.notify();
+        } else if is_new {
+            self.list_changes.send_replace(());
         }
         Ok((is_new, on_removed(removed)))
     }
@@ -175,7 +196,7 @@ impl Escalations {
         let mut waiting = self.lock();
         let removed = extract_expired(&mut waiting, now);
         if !removed.is_empty() {
-            self.changes.send_replace(());
+            self.notify();
             on_removed(removed);
         }
     }
@@ -266,7 +287,7 @@ impl Escalations {
     /// Forgets the approvals so far of all intents.
     pub(super) fn forget_all_partial_approvals(&self) {
         self.lock().values_mut().for_each(|held| held.partial.clear());
-        self.changes.send_replace(());
+        self.notify();
     }
 
     /// `true` while a decision on the intent is in progress that may still let it wait.
@@ -294,13 +315,13 @@ impl Escalations {
         if let Some(held) = self.lock().get_mut(&intent) {
             change(held);
         }
-        self.changes.send_replace(());
+        self.notify();
     }
 
     /// Removes an intent whose run has finished or can no longer begin.
     pub(super) fn remove(&self, intent: IntentId) {
         self.lock().remove(&intent);
-        self.changes.send_replace(());
+        self.notify();
     }
 
     /// Removes an intent of the selected agents if no decision on it is in progress, and passes it to `on_removed`.
@@ -335,7 +356,7 @@ impl Escalations {
         let mut waiting = self.lock();
         waiting.get(&intent).filter(|held| predicate(held))?;
         let removed = waiting.remove(&intent)?;
-        self.changes.send_replace(());
+        self.notify();
         Some(on_removed(vec![removed.escalated]))
     }
 
@@ -352,7 +373,7 @@ impl Escalations {
         };
         let removed = waiting.extract_if(|_, held| is_selected(held)).map(|(_, held)| held.escalated);
         let removed = removed.collect::<Vec<_>>();
-        self.changes.send_replace(());
+        self.notify();
         (removed.len(), on_removed(removed))
     }
 }

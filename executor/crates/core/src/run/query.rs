@@ -3,8 +3,8 @@
 use super::faults::{intent_conflict_fault, receipt_pending_fault};
 use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity, decisions};
 use a2g_journal::{
-    IfFull, IntentRecords, KnownIntent, ReceiptPage, RefusalPage, RefusalSearch, RunPage, RunRecord,
-    RunSearch, Stage, StageSource, UsageSummary,
+    IfFull, IntentRecords, KnownIntent, NumberedRefusal, Page, ReceiptPage, RefusalSearch, RunRecord,
+    RunSearch, RunSummary, Stage, StageSource, UsageSummary,
 };
 use a2g_metrics::{CallerMetrics, Gauges};
 use a2g_types::call::Call;
@@ -85,7 +85,7 @@ impl Executor {
     /// Changes when an intent begins or stops to wait for a person.
     #[must_use]
     pub fn escalation_changes(&self) -> watch::Receiver<()> {
-        self.escalations.changes()
+        self.escalations.list_changes()
     }
 
     /// The runs that have begun or wait for a slot, in the order of their ids.
@@ -151,7 +151,7 @@ impl Executor {
         filter: impl Fn(&str) -> bool + Send + 'static,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<RunPage, Fault> {
+    ) -> Result<Page<RunSummary>, Fault> {
         let page = self.journal.search_runs(search, filter, before, limit).await;
         page.map_err(|error| self.journal_fault(&error))
     }
@@ -167,7 +167,7 @@ impl Executor {
         filter: impl Fn(&str) -> bool + Send + 'static,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<RefusalPage, Fault> {
+    ) -> Result<Page<NumberedRefusal>, Fault> {
         let page = self.journal.search_refusals(search, filter, before, limit).await;
         page.map_err(|error| self.journal_fault(&error))
     }

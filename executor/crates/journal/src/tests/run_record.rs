@@ -3,6 +3,7 @@
 use super::searches::{call_of, run_with};
 use super::*;
 use crate::RunSearch;
+use crate::history::Filter;
 use crate::history::RecordEntry;
 use crate::tests::decisions::{hold, resolve};
 use a2g_types::outcome::CallUsage;
@@ -77,8 +78,8 @@ async fn the_page_of_a_run_has_all_of_its_records() {
     let hash_of = |number| records.iter().find(|record| record.number == number).unwrap().hash;
     assert_eq!(found.hash, hash_of(found.record));
     assert_eq!(found.previous_hash, Some(hash_of(found.record - 1)));
-    let sought = RunSearch { agent: Some(call.agent), ..RunSearch::default() };
-    let summary = &journal.search_runs(sought, |_| true, None, 1).await.unwrap().runs[0];
+    let sought = RunSearch { filter: Filter { agent: Some(call.agent), ..Filter::default() }, text: None };
+    let summary = &journal.search_runs(sought, |_| true, None, 1).await.unwrap().items[0];
     assert_eq!((summary.calls, summary.approved_by.as_deref()), (3, Some("anna")));
     assert!(!summary.is_nested());
 

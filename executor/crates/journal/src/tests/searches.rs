@@ -1,11 +1,12 @@
 //! Searches of runs and refusals.
 
 use super::*;
+use crate::history::Filter;
 use crate::log::{NewRecord, RecordLog, Tip};
 use crate::record::RecordKind;
 use crate::scan::{CHUNK_ROWS, MAX_SCAN_TIME, ScanBudget};
 use crate::store::{Reader, create};
-use crate::{NumberedRefusal, RefusalPage, RefusalSearch, RunPage, RunSearch};
+use crate::{NumberedRefusal, Page, RefusalSearch, RunSearch, RunSummary};
 use a2g_types::fault::BlockedBy;
 use a2g_types::limit::{Access, NetworkBudgets};
 use a2g_types::outcome::{Contact, Denial, DenialReason, GrantedArea, NetworkUsage, Status};
@@ -24,12 +25,20 @@ fn success() -> End {
     End::Returned(serde_json::json!({ "n": 1 }).into())
 }
 
-async fn search(journal: &Journal, search: &RunSearch) -> RunPage {
+fn by(filter: Filter) -> RunSearch {
+    RunSearch { filter, text: None }
+}
+
+fn refused_by(filter: Filter) -> RefusalSearch {
+    RefusalSearch { filter, ..RefusalSearch::default() }
+}
+
+async fn search(journal: &Journal, search: &RunSearch) -> Page<RunSummary> {
     journal.search_runs(search.clone(), |_| true, None, 1000).await.unwrap()
 }
 
 async fn found(journal: &Journal, sought: &RunSearch) -> Vec<IntentId> {
-    search(journal, sought).await.runs.into_iter().map(|run| run.intent).collect()
+    search(journal, sought).await.items.into_iter().map(|run| run.intent).collect()
 }
 
 #[tokio::test]
@@ -44,8 +53,8 @@ async fn pages_have_no_gaps_and_no_duplicates_while_runs_are_added() {
     let (mut before, mut seen) = (None, Vec::new());
     loop {
         let page = journal.search_runs(RunSearch::default(), |_| true, before, 3).await.unwrap();
-        assert!(page.is_complete && page.runs.len() <= 3);
-        seen.extend(page.runs.iter().map(|run| (run.number, run.intent)));
+        assert!(page.is_complete && page.items.len() <= 3);
+        seen.extend(page.items.iter().map(|run| (run.number, run.intent)));
         before = page.next;
         if before.is_none() {
             break;
@@ -58,9 +67,9 @@ async fn pages_have_no_gaps_and_no_duplicates_while_runs_are_added() {
     // One run is sought even if none is wanted: the caller would never come to an end.
     let oldest = RunSearch { text: Some(oldest.to_string()), ..RunSearch::default() };
     let page = journal.search_runs(oldest, |_| true, None, 0).await.unwrap();
-    assert_eq!(page.runs.len(), 1);
+    assert_eq!(page.items.len(), 1);
     let empty = Journal::in_memory().search_runs(RunSearch::default(), |_| true, None, 3).await.unwrap();
-    assert_eq!(empty, RunPage::default());
+    assert_eq!(empty, Page::default());
     assert!(empty.is_complete && empty.next.is_none());
 }
 
@@ -90,31 +99,36 @@ async fn each_filter_selects_its_runs() {
         assert!(!expected.is_empty() && expected.len() < runs.len(), "{sought:?}");
         let page = search(&journal, &sought).await;
         assert!(page.is_complete && page.next.is_none());
-        assert_eq!(page.runs.iter().map(|run| run.intent).collect::<Vec<_>>(), expected, "{sought:?}");
-        for run in page.runs {
+        assert_eq!(page.items.iter().map(|run| run.intent).collect::<Vec<_>>(), expected, "{sought:?}");
+        for run in page.items {
             let (call, status, ended) = runs.iter().find(|(call, ..)| call.intent == run.intent).unwrap();
             assert_eq!((&*run.agent, &*run.tool), (call.agent.as_str(), call.tool.as_str()));
             assert_eq!((&*run.status, run.ended), (status.as_str(), *ended));
             assert_eq!(run.delivered, !undelivered.contains(&call.intent));
         }
     };
-    let all = RunSearch::default;
     let agent = AgentDid::parse("did:a:y").unwrap();
-    check(RunSearch { agent: Some(agent.clone()), ..all() }, &|(call, ..)| call.agent == agent).await;
+    check(by(Filter { agent: Some(agent.clone()), ..Filter::default() }), &|(call, ..)| call.agent == agent)
+        .await;
     let tool = ToolName::parse("write").unwrap();
-    check(RunSearch { tool: Some(tool.clone()), ..all() }, &|(call, ..)| call.tool == tool).await;
+    check(by(Filter { tool: Some(tool.clone()), ..Filter::default() }), &|(call, ..)| call.tool == tool)
+        .await;
     for sought in [Status::Success, Status::Failure, Status::Timeout, Status::Aborted] {
-        check(RunSearch { status: Some(sought), ..all() }, &|(_, status, _)| *status == sought).await;
+        check(by(Filter { status: Some(sought), ..Filter::default() }), &|(_, status, _)| *status == sought)
+            .await;
     }
     let time = runs[5].2;
-    check(RunSearch { since: Some(time), ..all() }, &|(.., ended)| *ended >= time).await;
-    check(RunSearch { until: Some(time), ..all() }, &|(.., ended)| *ended < time).await;
-    check(RunSearch { undelivered: true, ..all() }, &|(call, ..)| undelivered.contains(&call.intent)).await;
-    let both = RunSearch { agent: Some(agent.clone()), until: Some(time), ..all() };
+    check(by(Filter { since: Some(time), ..Filter::default() }), &|(.., ended)| *ended >= time).await;
+    check(by(Filter { until: Some(time), ..Filter::default() }), &|(.., ended)| *ended < time).await;
+    check(by(Filter { undelivered: true, ..Filter::default() }), &|(call, ..)| {
+        undelivered.contains(&call.intent)
+    })
+    .await;
+    let both = by(Filter { agent: Some(agent.clone()), until: Some(time), ..Filter::default() });
     check(both, &|(call, _, ended)| call.agent == agent && *ended < time).await;
     deliver(&journal, 7).await;
-    let page = search(&journal, &RunSearch { undelivered: true, ..all() }).await;
-    assert_eq!(page, RunPage::default(), "nothing is searched for");
+    let page = search(&journal, &by(Filter { undelivered: true, ..Filter::default() })).await;
+    assert_eq!(page, Page::default(), "nothing is searched for");
 }
 
 impl Journal {
@@ -145,19 +159,19 @@ async fn only_runs_of_permitted_agents_are_found() {
     let permitted = |agent: &str| agent == "did:a:mine";
     for agent in [None, Some(&mine.agent), Some(&other.agent)] {
         let expected = if agent == Some(&other.agent) { 0 } else { 2 };
-        let sought = RunSearch { agent: agent.cloned(), ..RunSearch::default() };
+        let sought = by(Filter { agent: agent.cloned(), ..Filter::default() });
         let page = journal.search_runs(sought, permitted, None, 10).await.unwrap();
-        assert_eq!(page.runs.iter().filter(|run| run.agent == "did:a:mine").count(), expected);
-        assert_eq!(page.runs.len(), expected);
-        let sought = RefusalSearch { agent: agent.cloned(), ..RefusalSearch::default() };
+        assert_eq!(page.items.iter().filter(|run| run.agent == "did:a:mine").count(), expected);
+        assert_eq!(page.items.len(), expected);
+        let sought = refused_by(Filter { agent: agent.cloned(), ..Filter::default() });
         let page = journal.search_refusals(sought, permitted, None, 10).await.unwrap();
-        assert_eq!(page.refusals.len(), expected / 2);
-        assert!(page.refusals.iter().all(|found| found.refusal.agent == "did:a:mine"));
+        assert_eq!(page.items.len(), expected / 2);
+        assert!(page.items.iter().all(|found| found.refusal.agent == "did:a:mine"));
     }
     // A receipt of another agent is not even parsed.
     let connection = Connection::open(&path).unwrap();
     connection.execute("UPDATE records SET body = x'7b' WHERE agent = 'did:a:other'", []).unwrap();
-    assert_eq!(journal.search_runs(RunSearch::default(), permitted, None, 10).await.unwrap().runs.len(), 2);
+    assert_eq!(journal.search_runs(RunSearch::default(), permitted, None, 10).await.unwrap().items.len(), 2);
 }
 
 /// A receipt with a text of its own in each field that is searched.
@@ -237,7 +251,10 @@ async fn a_text_is_sought_in_every_field() {
         let expected = expected.into_iter().map(|call| call.intent).collect::<Vec<_>>();
         assert_eq!(found(&journal, &sought).await, expected, "{text}");
     }
-    let sought = RunSearch { text: Some("example".into()), agent: Some(call.agent), ..RunSearch::default() };
+    let sought = RunSearch {
+        text: Some("example".into()),
+        ..by(Filter { agent: Some(call.agent), ..Filter::default() })
+    };
     assert_eq!(found(&journal, &sought).await, [call.intent]);
 }
 
@@ -288,10 +305,10 @@ fn a_search_that_runs_out_of_time_continues_where_it_stopped() {
         (kind, NOW + Duration::seconds(i64::try_from(n).unwrap()), agent)
     });
     let (_folder, reader) = written_journal(records);
-    let sought = RunSearch { agent: Some(AgentDid::parse("did:a:x").unwrap()), ..RunSearch::default() };
+    let sought = by(Filter { agent: Some(AgentDid::parse("did:a:x").unwrap()), ..Filter::default() });
     let text = RunSearch { text: Some("DID:A:X".into()), ..RunSearch::default() };
     let whole = reader.search_runs(&sought, &|_| true, None, 10_000, &mut unlimited()).unwrap();
-    assert!(whole.is_complete && whole.next.is_none() && whole.runs.len() > 50);
+    assert!(whole.is_complete && whole.next.is_none() && whole.items.len() > 50);
     assert_eq!(whole.searched_until, Some(NOW));
     // A clock that is over at once, one that is over at every third look, and one that never is.
     for period in [1, 3, 50, usize::MAX] {
@@ -304,29 +321,29 @@ fn a_search_that_runs_out_of_time_continues_where_it_stopped() {
                     looks >= period
                 });
                 let page = reader.search_runs(search, &|_| true, before, limit, &mut budget).unwrap();
-                let is_short = page.runs.len() < limit;
+                let is_short = page.items.len() < limit;
                 assert_eq!(page.is_complete, !is_short || page.next.is_none());
                 partial += usize::from(!page.is_complete);
                 let until = page.searched_until.unwrap();
-                assert!(page.runs.iter().all(|run| run.ended >= until));
+                assert!(page.items.iter().all(|run| run.ended >= until));
                 assert!(
                     page.next.is_none_or(|next| before.is_none_or(|before| next < before)),
                     "it advances"
                 );
-                runs.extend(page.runs);
+                runs.extend(page.items);
                 before = page.next;
                 if before.is_none() {
                     break;
                 }
             }
-            assert_eq!(runs, whole.runs, "{period} {limit}");
+            assert_eq!(runs, whole.items, "{period} {limit}");
             assert!(partial > 0 || period > 3, "{period} {limit}");
         }
     }
     // A search without a match stops between chunks.
-    let nobody = RunSearch { agent: Some(AgentDid::parse("did:a:nobody").unwrap()), ..RunSearch::default() };
+    let nobody = by(Filter { agent: Some(AgentDid::parse("did:a:nobody").unwrap()), ..Filter::default() });
     let page = reader.search_runs(&nobody, &|_| true, None, 7, &mut ScanBudget::until(|| true)).unwrap();
-    assert!(!page.is_complete && page.runs.is_empty() && page.next.is_some());
+    assert!(!page.is_complete && page.items.is_empty() && page.next.is_some());
     // The real clock.
     let mut budget = ScanBudget::start(MAX_SCAN_TIME);
     assert!(!budget.is_over());
@@ -336,7 +353,7 @@ fn a_search_that_runs_out_of_time_continues_where_it_stopped() {
 #[test]
 fn a_search_ends_before_records_that_are_too_old() {
     let since = NOW + Duration::HOUR;
-    let sought = RunSearch { since: Some(since), ..RunSearch::default() };
+    let sought = by(Filter { since: Some(since), ..Filter::default() });
     let chunk = usize::try_from(CHUNK_ROWS).unwrap();
     // A receipt whose time is `since`, this number of older records, and another such receipt.
     for (old, found) in [(10, 2), (3 * chunk + 100, 2), (4 * chunk, 1)] {
@@ -345,7 +362,7 @@ fn a_search_ends_before_records_that_are_too_old() {
         let (_folder, reader) = written_journal(recent.into_iter().chain(between).chain(recent));
         let page = reader.search_runs(&sought, &|_| true, None, 10, &mut unlimited()).unwrap();
         assert!(page.is_complete && page.next.is_none());
-        assert_eq!(page.runs.len(), found, "{old}");
+        assert_eq!(page.items.len(), found, "{old}");
     }
     // Records that are a little older may have been written late.
     let late = since - Duration::minutes(10);
@@ -353,7 +370,7 @@ fn a_search_ends_before_records_that_are_too_old() {
     let between = std::iter::repeat_n((RecordKind::Claim, late, "did:a:x"), 5 * chunk);
     let (_folder, reader) = written_journal(recent.into_iter().chain(between).chain(recent));
     let page = reader.search_runs(&sought, &|_| true, None, 10, &mut unlimited()).unwrap();
-    assert_eq!(page.runs.len(), 2);
+    assert_eq!(page.items.len(), 2);
 }
 
 #[tokio::test]
@@ -377,7 +394,7 @@ async fn a_damaged_receipt_is_an_error() {
         }
         // The other pages are answered.
         let page = journal.search_runs(RunSearch::default(), |_| true, None, 1).await.unwrap();
-        assert_eq!(page.runs.len(), 1);
+        assert_eq!(page.items.len(), 1);
         assert!(matches!(journal.condition(), Condition::Works));
     }
 }
@@ -386,8 +403,8 @@ fn refuse(journal: &Journal, call: &Call, blocked_by: BlockedBy, message: &str, 
     journal.record_refusal(&IntentSummary::from_call(call), blocked_by, message, at);
 }
 
-fn numbers(page: &RefusalPage) -> Vec<u64> {
-    page.refusals.iter().map(|NumberedRefusal { number, .. }| *number).collect()
+fn numbers(page: &Page<NumberedRefusal>) -> Vec<u64> {
+    page.items.iter().map(|NumberedRefusal { number, .. }| *number).collect()
 }
 
 #[tokio::test]
@@ -404,11 +421,11 @@ async fn refusals_are_searched_like_runs() {
     let time = NOW + Duration::minutes(4);
     let cases = [
         (all(), vec![10, 9, 8, 7, 6, 5, 4, 3, 2, 1]),
-        (RefusalSearch { agent: Some(x.agent.clone()), ..all() }, vec![9, 7, 5, 3, 1]),
-        (RefusalSearch { tool: Some(y.tool.clone()), ..all() }, vec![10, 8, 6, 4, 2]),
+        (refused_by(Filter { agent: Some(x.agent.clone()), ..Filter::default() }), vec![9, 7, 5, 3, 1]),
+        (refused_by(Filter { tool: Some(y.tool.clone()), ..Filter::default() }), vec![10, 8, 6, 4, 2]),
         (RefusalSearch { blocked_by: Some(BlockedBy::VerdictExpired), ..all() }, vec![10, 7, 4, 1]),
-        (RefusalSearch { since: Some(time), ..all() }, vec![10, 9, 8, 7, 6, 5]),
-        (RefusalSearch { until: Some(time), ..all() }, vec![4, 3, 2, 1]),
+        (refused_by(Filter { since: Some(time), ..Filter::default() }), vec![10, 9, 8, 7, 6, 5]),
+        (refused_by(Filter { until: Some(time), ..Filter::default() }), vec![4, 3, 2, 1]),
         (RefusalSearch { text: Some("reason 3".into()), ..all() }, vec![4]),
         (RefusalSearch { text: Some("Verdict_Expired".into()), ..all() }, vec![10, 7, 4, 1]),
         (RefusalSearch { text: Some(x.intent.to_string()), ..all() }, vec![9, 7, 5, 3, 1]),
@@ -431,7 +448,7 @@ async fn refusals_are_searched_like_runs() {
                     looks >= period
                 });
                 let page = reader.search_refusals(&sought, &|_| true, before, 2, &mut budget).unwrap();
-                assert_eq!(page.is_complete, page.refusals.len() == 2 || page.next.is_none());
+                assert_eq!(page.is_complete, page.items.len() == 2 || page.next.is_none());
                 found.extend(numbers(&page));
                 before = page.next;
                 // Refusals that are added do not move the pages.
@@ -447,7 +464,7 @@ async fn refusals_are_searched_like_runs() {
             assert_eq!(earlier(found), expected, "{sought:?} {period}");
         }
     }
-    let refusal = &journal.search_refusals(all(), |_| true, Some(3), 1).await.unwrap().refusals[0];
+    let refusal = &journal.search_refusals(all(), |_| true, Some(3), 1).await.unwrap().items[0];
     let expected = (2, y.intent, "Reason 1", NOW + Duration::minutes(1));
     let NumberedRefusal { number, refusal } = refusal;
     assert_eq!((*number, refusal.intent, &*refusal.message, refusal.at), expected);
@@ -463,6 +480,6 @@ async fn a_pruned_journal_is_searched_from_its_first_record() {
     deliver(&journal, 3).await;
     assert_eq!(crate::prune(&path, NOW + Duration::HOUR, NOW).unwrap().receipts, 3);
     let page = search(&journal, &RunSearch::default()).await;
-    assert_eq!(page.runs.iter().map(|run| run.intent).collect::<Vec<_>>(), [calls[3].intent]);
+    assert_eq!(page.items.iter().map(|run| run.intent).collect::<Vec<_>>(), [calls[3].intent]);
     assert!(page.is_complete && page.next.is_none());
 }

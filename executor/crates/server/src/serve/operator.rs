@@ -3,8 +3,8 @@
 //! It needs neither the configuration nor the journal of the executor, so an operator can use it on any machine. Nothing
 //! is sent twice, and a token is never sent unencrypted to another machine.
 
-use super::server_url::{ServerUrlError, parse_server_url};
-use a2g_govern::{FileError, read_secret};
+use super::server_url::{BearerError, ServerUrlError, parse_server_url, read_bearer};
+use a2g_govern::FileError;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderValue};
 use jsonrpsee::core::ClientError;
@@ -103,7 +103,7 @@ impl OperatorClient {
         let url = check_url(url, token_file.is_some())?;
         let mut headers = HeaderMap::new();
         if let Some(path) = token_file {
-            headers.insert(AUTHORIZATION, read_bearer(path)?);
+            headers.insert(AUTHORIZATION, read_token(path)?);
         }
         let client = HttpClientBuilder::default()
             .request_timeout(CALL_TIMEOUT)
@@ -163,15 +163,11 @@ fn check_url(url: &str, sends_token: bool) -> Result<String, OperatorClientError
     Ok(format!("{scheme}://{authority}{path}"))
 }
 
-fn read_bearer(path: &Path) -> Result<HeaderValue, OperatorClientError> {
-    let token = read_secret(path).map_err(OperatorClientError::Token)?;
-    let token = token.trim_ascii();
-    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat())
-        .ok()
-        .filter(|value| value.to_str().is_ok() && !token.is_empty())
-        .ok_or(OperatorClientError::TokenText)?;
-    value.set_sensitive(true);
-    Ok(value)
+fn read_token(path: &Path) -> Result<HeaderValue, OperatorClientError> {
+    read_bearer(path).map_err(|error| match error {
+        BearerError::File(error) => OperatorClientError::Token(error),
+        BearerError::NotAToken => OperatorClientError::TokenText,
+    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! URLs of servers to which a client of this crate connects.
+//! What a client of this crate needs to connect to a server: its URL, and the token of the caller.
 
 use super::http::is_loopback_host;
-use axum::http::Uri;
+use a2g_govern::{FileError, read_secret};
 use axum::http::uri::Scheme;
+use axum::http::{HeaderValue, Uri};
+use std::path::Path;
 
 /// The reason why a URL is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,4 +34,25 @@ pub(super) fn parse_server_url(url: &str, sends_token: bool) -> Result<Uri, Serv
         return Err(ServerUrlError::Unencrypted);
     }
     Ok(uri)
+}
+
+/// The reason why a file gives no token.
+#[derive(Debug)]
+pub(super) enum BearerError {
+    /// The file cannot be read, or others can read it.
+    File(FileError),
+    /// Its text is not a token.
+    NotAToken,
+}
+
+/// Reads the token in a file, as the value of `Authorization`.
+pub(super) fn read_bearer(path: &Path) -> Result<HeaderValue, BearerError> {
+    let token = read_secret(path).map_err(BearerError::File)?;
+    let token = token.trim_ascii();
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat())
+        .ok()
+        .filter(|value| value.to_str().is_ok() && !token.is_empty())
+        .ok_or(BearerError::NotAToken)?;
+    value.set_sensitive(true);
+    Ok(value)
 }

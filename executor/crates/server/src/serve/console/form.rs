@@ -1,6 +1,6 @@
 //! The forms that a browser posts.
 
-use super::Console;
+use super::ConsoleState;
 use super::page::problem;
 use crate::serve::body::read_body;
 use a2g_govern::Caller;
@@ -13,14 +13,18 @@ use url::form_urlencoded;
 const MAX_FORM_BYTES: usize = 256 << 10;
 
 /// The fields of a form, in order.
-pub(super) struct Form(Vec<(String, String)>);
+pub(super) struct FormFields(Vec<(String, String)>);
 
-impl Form {
+impl FormFields {
     /// Reads a form that `sender` posts.
     ///
     /// # Errors
     /// The page that says why it cannot be read.
-    pub(super) async fn read(console: &Console, body: Body, sender: &Caller) -> Result<Self, Box<Response>> {
+    pub(super) async fn read(
+        console: &ConsoleState,
+        body: Body,
+        sender: &Caller,
+    ) -> Result<Self, Box<Response>> {
         match read_body(body, MAX_FORM_BYTES, console.request_timeout, sender).await? {
             Some(bytes) => Ok(Self(form_urlencoded::parse(&bytes).into_owned().collect())),
             None => Err(Box::new(problem(

@@ -1,48 +1,28 @@
-//! The inbox: the intents that wait for a person, and the decision on one of them.
-//!
-//! ```text
-//! preview under the verdict ─▶ page: fields, grant, basis ─ form ─▶ manifest, never wider ─▶ preview again
-//!                                   ▲                                   │ another basis: show it, decide nothing
-//!                                   └───────────────────────────────────┤
-//!                                                                       └ the same basis: apply_shown_directive
-//! ```
-//! An approval names exactly the limits of the manifest that were shown, so a later change cannot give the run more of them.
+//! The inbox: the intents that wait for a person, on a page of their own and on the overview.
 
-use super::Console;
-use super::form::Form;
-use super::page::{
-    View, at, block, countdown, fault_page, fault_text, forbidden, intent_link, line, not_found, set_by,
-    short_id, whole,
-};
-use super::session::{Post, SignedIn};
-use a2g_core::run::{DecisionBasis, DecisionPreview, DirectiveOutcome, GrantSummary, WaitingSummary};
-use a2g_types::fault::Fault;
-use a2g_types::ident::IntentId;
-use a2g_types::limit::Bound;
-use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
-use a2g_types::stop::StopReason;
-use a2g_types::verdict::{Directive, Manifest, RiskLevel};
-use axum::extract::{Path, State};
-use axum::response::{IntoResponse as _, Redirect, Response};
+use super::ConsoleState;
+use super::page::{countdown, line, scrolling_table, short_id};
+use super::session::SignedIn;
+use a2g_core::run::WaitingSummary;
+use a2g_types::verdict::RiskLevel;
+use axum::extract::State;
+use axum::response::Response;
 use maud::{Markup, html};
 use std::sync::Arc;
 use time::OffsetDateTime;
 
-/// Maximum length of an argument's JSON that is indented, in bytes.
-const MAX_INDENTED_BYTES: usize = 4 << 10;
-
 /// `GET /console/inbox`.
-pub(super) async fn list(State(console): State<Arc<Console>>, signed_in: SignedIn) -> Response {
+pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
     let waiting = visible_intents(&console, &signed_in);
     let body = html! {
         h1 { "Inbox" }
         (list_part(&waiting, console.executor.clock().now()))
     };
-    signed_in.view().page("Inbox", &body)
+    signed_in.viewer().page("Inbox", &body)
 }
 
 /// The waiting intents that the caller may see.
-pub(super) fn visible_intents(console: &Console, signed_in: &SignedIn) -> Vec<WaitingSummary> {
+pub(super) fn visible_intents(console: &ConsoleState, signed_in: &SignedIn) -> Vec<WaitingSummary> {
     console.executor.waiting_intents(&|agent| signed_in.caller.may_read(agent))
 }
 
@@ -54,7 +34,7 @@ pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Mark
             @if waiting.is_empty() {
                 p { "Nothing waits for a decision." }
             } @else {
-                div.scroll role="region" aria-label="Table" tabindex="0" { table {
+                (scrolling_table("Waiting calls", &html! {
                     thead { tr { th { "Intent" } th { "Agent" } th { "Tool" } th { "Risk" } th { "Why it waits" } th { "Expires" } } }
                     tbody {
                         @for WaitingSummary { intent, agent, tool, risk, reason, expires_at } in waiting {
@@ -68,16 +48,16 @@ pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Mark
                             }
                         }
                     }
-                } }
+                }))
             }
         }
     }
 }
 
 /// The text for a verdict without a reason.
-const NO_REASON: &str = "the governor gave no reason";
+pub(super) const NO_REASON: &str = "the governor gave no reason";
 
-fn risk_part(risk: Option<(RiskLevel, f64)>) -> Markup {
+pub(super) fn risk_part(risk: Option<(RiskLevel, f64)>) -> Markup {
     html! {
         @match risk {
             Some((level, score)) => {
@@ -86,374 +66,4 @@ fn risk_part(risk: Option<(RiskLevel, f64)>) -> Markup {
             None => { "not given" }
         }
     }
-}
-
-/// `GET /console/decide/{intent}`.
-pub(super) async fn show(
-    State(console): State<Arc<Console>>,
-    signed_in: SignedIn,
-    Path(intent): Path<String>,
-) -> Response {
-    let Ok(intent) = IntentId::parse(&intent) else { return not_found("intent") };
-    match propose(&console, &signed_in, intent) {
-        Some(proposal) => decision_page(&console, signed_in.view(), &proposal, None),
-        None => no_longer_waiting(&console, &signed_in, intent).await,
-    }
-}
-
-/// What the page proposes to approve.
-struct Proposal {
-    /// The preview under the verdict alone, whose layers set the limits.
-    original: DecisionPreview,
-    /// The preview under exactly the proposed manifest.
-    proposed: DecisionPreview,
-}
-
-/// The proposal to approve everything that the verdict grants.
-fn propose(console: &Console, signed_in: &SignedIn, intent: IntentId) -> Option<Proposal> {
-    let original = console.executor.preview_decision(intent, None)?;
-    if !signed_in.caller.may_read(&original.call.agent) {
-        return None;
-    }
-    let manifest = original.grant.as_ref().ok().map(|grant| grant.to_manifest(&original.verdict.manifest));
-    let proposed = console.executor.preview_decision(intent, manifest.as_ref())?;
-    Some(Proposal { original, proposed })
-}
-
-/// The answer for an intent that is not waiting.
-async fn no_longer_waiting(console: &Console, signed_in: &SignedIn, intent: IntentId) -> Response {
-    match console.executor.run_record(intent).await {
-        Ok(Some(record)) if super::runs::may_read(&signed_in.caller, &record.agent) => {
-            let body = html! {
-                h1 { "This intent no longer waits" }
-                p role="status" { "Somebody has decided on it, it has expired, or it was stopped." }
-                p { a href={ "/console/runs/" (intent.to_string()) } { "See what happened to it" } }
-            };
-            signed_in.view().page("Decided", &body)
-        }
-        Ok(_) => not_found("intent"),
-        Err(fault) => fault_page(&fault),
-    }
-}
-
-fn decision_page(
-    console: &Console,
-    view: View<'_>,
-    Proposal { original, proposed }: &Proposal,
-    notice: Option<&str>,
-) -> Response {
-    let DecisionPreview { call, verdict, expires_at, tool, approved_by, required_approvals, .. } = original;
-    let may_decide = view.caller.decision_right().is_some();
-    let now = console.executor.clock().now();
-    let body = html! {
-        h1 { "Decide: " (call.tool) }
-        @if let Some(notice) = notice { p.notice role="alert" { (notice) } }
-        dl.facts {
-            dt { "Agent" } dd { (line(call.agent.as_str())) }
-            dt { "Tool" } dd {
-                a href={ "/console/tools/" (call.tool.as_str()) } { (call.tool) }
-                @if let Some(tool) = tool { " " (line(&tool.version)) ": " (line(&tool.description)) }
-            }
-            dt { "Intent" } dd { code { (call.intent.to_string()) } ", over " (call.door.to_string()) }
-            @if let Some(parent) = &call.parent {
-                dt { "Called by" } dd { "call " (parent.ordinal) " of " (parent.tool) " " (intent_link(parent.intent)) }
-            }
-            dt { "Why it waits" } dd { (whole(verdict.reason.as_deref().unwrap_or(NO_REASON))) }
-            dt { "Risk" } dd { (risk_part(verdict.risk.as_ref().map(|risk| (risk.level, risk.score)))) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (whole(threat)) } } }
-            dt { "Expires" } dd { (at(*expires_at)) " (" (countdown(*expires_at, now)) ")" }
-            @if let Some(tool) = tool { dt { "Module" } dd { code.hash { (tool.digest.to_string()) } } }
-            @if *required_approvals > 1 {
-                dt { "Approvals" }
-                dd { (approved_by.len()) " of " (required_approvals) @for name in approved_by { " · " (line(name)) } }
-            }
-        }
-        h2 { "Arguments" }
-        p { "The tool gets exactly these. Control and invisible characters are shown as escapes such as " code { "\\u{202e}" } "." }
-        (arguments(&call.arguments))
-        h2 { "Limits of the run" }
-        @match (&original.grant, &proposed.grant) {
-            (Ok(granted), Ok(proposal)) => { (decision_form(view, call.intent, granted, proposal, proposed.basis, may_decide)) }
-            (Err(fault), _) | (_, Err(fault)) => {
-                p.error { "An approval would be refused: " (fault_text(fault)) }
-                @if may_decide { (deny_form(view, call.intent)) }
-            }
-        }
-    };
-    view.page("Inbox", &body)
-}
-
-/// The JSON of an argument, indented unless it is so long that the indentation could be many times its size.
-fn argument_text(value: &serde_json::Value) -> String {
-    let compact = value.to_string();
-    if compact.len() > MAX_INDENTED_BYTES {
-        return compact;
-    }
-    serde_json::to_string_pretty(value).unwrap_or(compact)
-}
-
-/// The arguments, one below the other, in the text that the tool gets.
-pub(super) fn arguments(arguments: &serde_json::Map<String, serde_json::Value>) -> Markup {
-    html! {
-        @if arguments.is_empty() { p { "None." } }
-        dl.arguments {
-            @for (name, value) in arguments {
-                // As JSON, so that a written escape differs from an escaped character.
-                dt { (whole(&serde_json::Value::from(&**name).to_string())) }
-                dd {
-                    (block(&argument_text(value)))
-                    @if let Some(text) = value.as_str().filter(|text| text.contains('\n')) {
-                        details { summary { "as text, " (text.lines().count()) " lines" } (block(text)) }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// The layer that set a proposed limit: the deciding person, if it is narrower than what was granted.
-fn set_by_or_you<T: PartialEq>(granted: &Bound<T>, proposed: &T) -> &'static str {
-    if granted.value == *proposed { set_by(granted.layer) } else { "you" }
-}
-
-fn decision_form(
-    view: View<'_>,
-    intent: IntentId,
-    granted: &GrantSummary,
-    proposed: &GrantSummary,
-    basis: DecisionBasis,
-    may_decide: bool,
-) -> Markup {
-    let number = |name: &'static str,
-                  label: &'static str,
-                  unit: &'static str,
-                  max: u64,
-                  value: u64,
-                  by: &'static str| {
-        html! {
-            tr {
-                th scope="row" { label for=(name) { (label) } }
-                td { input id=(name) name=(name) type="number" min="1" max=(max) value=(value) readonly[!may_decide]; " " (unit) }
-                td { (max) " " (unit) }
-                td { (by) }
-            }
-        }
-    };
-    html! {
-        form method="post" action={ "/console/decide/" (intent.to_string()) } {
-            (view.token_field())
-            input type="hidden" name="basis" value=(basis.to_string());
-            div.scroll role="region" aria-label="Table" tabindex="0" { table.limits {
-                thead { tr { th { "Limit" } th { "The run gets" } th { "At most" } th { "Set by" } } }
-                tbody {
-                    (number("memory", "Memory", "MB", granted.memory.value.mb(), proposed.memory.value.mb(), set_by_or_you(&granted.memory, &proposed.memory.value)))
-                    (number("cpu", "CPU", "% of a core", granted.cpu.value.get().into(), proposed.cpu.value.get().into(), set_by_or_you(&granted.cpu, &proposed.cpu.value)))
-                    (number("timeout", "Time", "s", granted.timeout.value.seconds(), proposed.timeout.value.seconds(), set_by_or_you(&granted.timeout, &proposed.timeout.value)))
-                    tr {
-                        th scope="row" { label for="network" { "Network" } }
-                        td { input #network name="network" type="checkbox" value="yes" checked[proposed.network.value] disabled[!granted.network.value || !may_decide]; }
-                        td { @if granted.network.value { "allowed" } @else { "off" } }
-                        td { (set_by_or_you(&granted.network, &proposed.network.value)) }
-                    }
-                }
-            } }
-            // Everything that cannot be narrowed here is that of the basis.
-            @if proposed.network.value { (hosts(proposed)) }
-            fieldset {
-                legend { "Files, " (proposed.access.value.as_str()) " (set by " (set_by(proposed.access.layer)) ")" }
-                @if granted.areas.is_empty() { p { "None: the run gets no files." } }
-                @for area in &granted.areas {
-                    @let kept = proposed.areas.iter().any(|kept| kept.value == area.value);
-                    p { label {
-                        input type="checkbox" name="scope" value=(area.value) checked[kept] disabled[!may_decide];
-                        " " code { (whole(&area.value)) } " set by " (set_by(area.layer))
-                    } }
-                }
-                @for blocked in &proposed.blocked_paths {
-                    p { "except " code { (whole(&blocked.value)) } ", set by " (set_by(blocked.layer)) }
-                }
-            }
-            @if let Some(calls) = &proposed.max_calls {
-                p { "It may make " (calls.value) " calls to other tools (set by " (set_by(calls.layer)) "). The governor decides on each of them." }
-            }
-            @if may_decide {
-                p.actions {
-                    button.primary type="submit" name="action" value="approve" { "Approve what is shown" }
-                    button type="submit" name="action" value="preview" { "Preview my changes" }
-                }
-                p.hint { "If you change a limit, you see the new limits before you can approve them." }
-            } @else {
-                p { "You can see this, but not decide on it. Deciding takes the role approver or governor, and a token whose scope does not name tools." }
-            }
-        }
-        @if may_decide { (deny_form(view, intent)) }
-    }
-}
-
-fn hosts(granted: &GrantSummary) -> Markup {
-    html! {
-        p { "Hosts that it may reach: "
-            @if granted.allowed_hosts.is_empty() { "none" }
-            @for rule in &granted.allowed_hosts { code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
-            @for rule in &granted.blocked_hosts { "except " code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
-        }
-    }
-}
-
-fn deny_form(view: View<'_>, intent: IntentId) -> Markup {
-    html! {
-        form.deny method="post" action={ "/console/decide/" (intent.to_string()) } {
-            (view.token_field())
-            h2 { "Or deny it" }
-            p { label for="reason" { "Reason, which the agent is told" } }
-            p { input #reason name="reason" maxlength=(StopReason::MAX_CHARS); }
-            p { button.danger type="submit" name="action" value="deny" { "Deny permanently" } }
-        }
-    }
-}
-
-/// The decision in a posted form.
-enum PostedDecision {
-    Approve,
-    Preview,
-    Deny,
-}
-
-impl PostedDecision {
-    fn read(form: &Form) -> Option<Self> {
-        match form.get("action") {
-            Some("approve") => Some(Self::Approve),
-            Some("preview") => Some(Self::Preview),
-            Some("deny") => Some(Self::Deny),
-            Some(_) | None => None,
-        }
-    }
-}
-
-/// `POST /console/decide/{intent}`.
-pub(super) async fn decide(
-    State(console): State<Arc<Console>>,
-    Path(intent): Path<String>,
-    Post { signed_in, form }: Post,
-) -> Response {
-    let Ok(intent) = IntentId::parse(&intent) else { return not_found("intent") };
-    let Some(right) = signed_in.caller.decision_right() else { return forbidden("approver or governor") };
-    let Some(proposal) = propose(&console, &signed_in, intent) else {
-        return no_longer_waiting(&console, &signed_in, intent).await;
-    };
-    let result = match PostedDecision::read(&form) {
-        Some(PostedDecision::Deny) => match denial(intent, &form) {
-            Ok(directive) => console.executor.apply_directive(&directive, right).await,
-            Err(error) => return undecided_page(&console, &signed_in, &proposal, &error),
-        },
-        Some(action @ (PostedDecision::Approve | PostedDecision::Preview)) => {
-            let manifest = match narrowed(&proposal.original, &form) {
-                Ok(manifest) => manifest,
-                Err(error) => return undecided_page(&console, &signed_in, &proposal, &error),
-            };
-            let Some(proposed) = console.executor.preview_decision(intent, Some(&manifest)) else {
-                return no_longer_waiting(&console, &signed_in, intent).await;
-            };
-            let basis = proposed.basis;
-            let is_as_shown = form.get("basis").map(DecisionBasis::parse) == Some(Ok(basis));
-            if !(matches!(action, PostedDecision::Approve) && is_as_shown) {
-                let notice = "Nothing is decided yet. These are the limits of the run now: look again, and approve them if \
-                              you agree.";
-                let proposal = Proposal { proposed, ..proposal };
-                return decision_page(&console, signed_in.view(), &proposal, Some(notice));
-            }
-            let directive = Directive { intent, approved: true, manifest: Some(manifest), reason: None };
-            console.executor.apply_shown_directive(&directive, right, basis).await
-        }
-        None => {
-            return undecided_page(
-                &console,
-                &signed_in,
-                &proposal,
-                "the form names no action: open the page again",
-            );
-        }
-    };
-    after_decision(&console, &signed_in, intent, result)
-}
-
-/// The answer to a decision that the executor has taken or refused.
-fn after_decision(
-    console: &Console,
-    signed_in: &SignedIn,
-    intent: IntentId,
-    result: Result<DirectiveOutcome, Fault>,
-) -> Response {
-    match (result, propose(console, signed_in, intent)) {
-        (Ok(_), None) | (Ok(DirectiveOutcome::Applied), Some(_)) => {
-            Redirect::to(&format!("/console/runs/{intent}")).into_response()
-        }
-        (Ok(DirectiveOutcome::NeedsMoreApprovals), Some(proposal)) => {
-            let notice = "Your approval counts. More people have to approve before the call runs.";
-            decision_page(console, signed_in.view(), &proposal, Some(notice))
-        }
-        (Err(fault), Some(proposal)) => undecided_page(console, signed_in, &proposal, &fault_text(&fault)),
-        // Not "nothing was decided": a denial may be in force that is not on the disk yet.
-        (Err(fault), None) => fault_page(&fault),
-    }
-}
-
-/// The decision page again, with the reason why nothing was decided.
-fn undecided_page(console: &Console, signed_in: &SignedIn, proposal: &Proposal, error: &str) -> Response {
-    let notice = format!("Nothing was decided: {error}.");
-    decision_page(console, signed_in.view(), proposal, Some(&notice))
-}
-
-/// The denial in a form.
-///
-/// # Errors
-/// A sentence for the person, without its end.
-fn denial(intent: IntentId, form: &Form) -> Result<Directive, String> {
-    let reason = form.get("reason").map(str::trim).filter(|reason| !reason.is_empty());
-    let reason = reason.map(StopReason::parse).transpose().map_err(|error| error.to_string())?;
-    let reason = reason.map(|reason| reason.to_string());
-    Ok(Directive { intent, approved: false, manifest: None, reason })
-}
-
-/// The manifest of a form, which is never wider than the grant.
-///
-/// # Errors
-/// A sentence for the person, without its end.
-fn narrowed(original: &DecisionPreview, form: &Form) -> Result<Manifest, String> {
-    let Ok(granted) = &original.grant else {
-        return Err("the call would be refused".to_owned());
-    };
-    let number = |name: &str, shown: u64| match form.get(name) {
-        // The exact limit may be finer than the unit of the form.
-        Some(text) if text == shown.to_string() => Ok(None),
-        Some(text) => text.parse().map(Some).map_err(|_| format!("`{name}` is not a whole number")),
-        None => Err(format!("`{name}` is missing: open the page again")),
-    };
-    let out_of_range = |error: a2g_types::quantity::OutOfRangeError| error.to_string();
-    let memory = match number("memory", granted.memory.value.mb())? {
-        None => granted.memory.value,
-        Some(mb) => MemoryLimit::from_mb(mb).map_err(out_of_range)?,
-    };
-    let cpu = match number("cpu", granted.cpu.value.get().into())? {
-        None => granted.cpu.value,
-        Some(percent) => CpuPercent::new(percent).map_err(out_of_range)?,
-    };
-    let timeout = match number("timeout", granted.timeout.value.seconds())? {
-        None => granted.timeout.value,
-        Some(seconds) => Timeout::from_seconds(seconds).map_err(out_of_range)?,
-    };
-    let verdict = &original.verdict.manifest;
-    let kept = form.all("scope").map(str::to_owned).collect::<Vec<_>>();
-    let keeps_all =
-        kept.len() == granted.areas.len() && granted.areas.iter().all(|area| kept.contains(&area.value));
-    let manifest = Manifest {
-        max_memory: Some(memory),
-        max_cpu: Some(cpu),
-        timeout: Some(timeout),
-        network_allowed: Some(form.get("network").is_some()),
-        filesystem_scope: if keeps_all { verdict.filesystem_scope.clone() } else { kept },
-    };
-    if granted.includes(&manifest, verdict) {
-        return Ok(manifest);
-    }
-    Err("a limit is wider than what may be granted now, which is shown below: lower it".to_owned())
 }

@@ -3,7 +3,7 @@
 //! An event has no content: the page then asks for its changed part again, under the rights that its session has by
 //! then. A page gets at most one event of each kind per second, and none about intents that its caller may not see.
 
-use super::Console;
+use super::ConsoleState;
 use super::inbox::visible_intents;
 use super::session::SignedIn;
 use crate::serve::connections::PeerCertNames;
@@ -84,7 +84,7 @@ impl Drop for StreamPlace {
 
 /// The sources of one stream.
 struct EventStream {
-    console: Arc<Console>,
+    console: Arc<ConsoleState>,
     headers: HeaderMap,
     certificate: PeerCertNames,
     runs: watch::Receiver<()>,
@@ -102,7 +102,7 @@ struct EventStream {
 
 /// `GET /console/events`.
 pub(super) async fn events(
-    State(console): State<Arc<Console>>,
+    State(console): State<Arc<ConsoleState>>,
     certificate: Option<axum::Extension<PeerCertNames>>,
     headers: HeaderMap,
     signed_in: SignedIn,

@@ -9,16 +9,20 @@
 //! that they wrote is ever served as a page, a script or a style.
 
 mod assets;
+mod decision;
 mod form;
 mod inbox;
 mod live;
+mod local_key;
 mod overview;
 mod page;
 mod runs;
+mod search;
 mod session;
+mod sign_in;
 mod tools;
 
-pub use session::LocalKey;
+pub use local_key::{LinkError, LocalKey};
 
 use super::auth::CallerDirectory;
 use super::protocol::{AuthPolicy, ProtocolRouter};
@@ -46,7 +50,7 @@ pub struct ConsolePort {
     pub request_timeout: Duration,
 }
 
-struct Console {
+struct ConsoleState {
     executor: Arc<Executor>,
     sessions: BrowserSessions,
     changes: LiveChanges,
@@ -60,19 +64,19 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
     let clock = Arc::clone(executor.clock());
     let sessions = BrowserSessions::new(callers, clock, tls, local_key);
     let changes = LiveChanges::subscribe(&executor);
-    let console = Arc::new(Console { executor, sessions, changes, request_timeout });
+    let console = Arc::new(ConsoleState { executor, sessions, changes, request_timeout });
     let routes = Router::new()
         .route("/console", get(overview::show))
-        .route("/console/sign-in", get(session::show_sign_in).post(session::sign_in))
-        .route("/console/sign-out", post(session::sign_out))
+        .route("/console/sign-in", get(sign_in::show).post(sign_in::sign_in))
+        .route("/console/sign-out", post(sign_in::sign_out))
         .route("/console/events", get(live::events))
         .route("/console/inbox", get(inbox::list))
-        .route("/console/decide/{intent}", get(inbox::show).post(inbox::decide))
-        .route("/console/runs", get(runs::list))
+        .route("/console/decide/{intent}", get(decision::show).post(decision::decide))
+        .route("/console/runs", get(search::list_runs))
         .route("/console/runs/{intent}", get(runs::show))
         .route("/console/runs/{intent}/stop", post(runs::stop))
         .route("/console/runs/{intent}/artifacts/{index}", get(runs::artifact))
-        .route("/console/refused", get(runs::refused))
+        .route("/console/refused", get(search::list_refusals))
         .route("/console/usage", get(tools::usage))
         .route("/console/tools", get(tools::list))
         .route("/console/tools/{tool}", get(tools::show))

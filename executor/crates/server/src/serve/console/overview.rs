@@ -1,9 +1,10 @@
 //! The overview: what runs, what waits, what is stopped, and the switch.
 
-use super::Console;
+use super::ConsoleState;
 use super::inbox;
-use super::page::{View, at, fault_page, forbidden, intent_link, line};
-use super::session::{Post, SignedIn, redeem_key, sign_in_first};
+use super::page::{Viewer, at, fault_page, forbidden, intent_link, line, scrolling_table};
+use super::session::{PostedForm, SignedIn};
+use super::sign_in::{redeem_key, sign_in_first};
 use a2g_govern::Role;
 use a2g_journal::Condition;
 use a2g_types::ident::{AgentDid, ToolName};
@@ -26,7 +27,7 @@ pub(super) struct StartQuery {
 
 /// `GET /console`. With the key of a link, it begins a session.
 pub(super) async fn show(
-    State(console): State<Arc<Console>>,
+    State(console): State<Arc<ConsoleState>>,
     method: Method,
     Query(query): Query<StartQuery>,
     headers: HeaderMap,
@@ -50,14 +51,14 @@ pub(super) async fn show(
         // As `a2g/stops`: a stop names agents that other callers may not see.
         @if signed_in.caller.switch_name().is_some() {
             h2 { "Stops" }
-            (switch(&console, signed_in.view()))
+            (switch(&console, signed_in.viewer()))
         }
     };
-    signed_in.view().page("Overview", &body)
+    signed_in.viewer().page("Overview", &body)
 }
 
 /// The figures, which the page refreshes while runs begin and end.
-fn figures(console: &Console, signed_in: &SignedIn) -> Markup {
+fn figures(console: &ConsoleState, signed_in: &SignedIn) -> Markup {
     let executor = &console.executor;
     let (running, queued) = executor.queue_stats();
     let journal = executor.journal();
@@ -86,27 +87,27 @@ fn figures(console: &Console, signed_in: &SignedIn) -> Markup {
             p { "The journal " (condition) "." } }
             @if active.is_empty() { p { "None of the runs that you may see is active." } }
             @if !active.is_empty() {
-                div.scroll role="region" aria-label="Table" tabindex="0" { table {
+                (scrolling_table("Active runs", &html! {
                     thead { tr { th { "Run" } th { "Agent" } th { "Tool" } } }
                     tbody {
                         @for run in active.iter().take(MAX_LISTED) {
                             tr { td { (intent_link(run.intent)) } td { (line(run.agent.as_str())) } td { (run.tool) } }
                         }
                     }
-                } }
+                }))
                 @if active.len() > MAX_LISTED { p { "and " (active.len() - MAX_LISTED) " more" } }
             }
         }
     }
 }
 
-fn switch(console: &Console, view: View<'_>) -> Markup {
+fn switch(console: &ConsoleState, viewer: Viewer<'_>) -> Markup {
     let stops = console.executor.stops();
     html! {
         @if stops.is_empty() { p { "Nothing is stopped." } }
-        @for stop in &stops { (stop_row(stop, view)) }
+        @for stop in &stops { (stop_row(stop, viewer)) }
             form method="post" action="/console/stop" {
-                (view.token_field())
+                (viewer.token_field())
                 p { "A stop aborts the target's runs, withdraws its waiting calls and refuses new ones, until somebody resumes it." }
                 p {
                     label for="target" { "What" } " "
@@ -128,7 +129,7 @@ fn switch(console: &Console, view: View<'_>) -> Markup {
     }
 }
 
-fn stop_row(stop: &Stop, view: View<'_>) -> Markup {
+fn stop_row(stop: &Stop, viewer: Viewer<'_>) -> Markup {
     let Stop { target, reason, by, since } = stop;
     let (kind, name) = match target {
         StopTarget::Agent(agent) => ("agent", agent.as_str()),
@@ -137,7 +138,7 @@ fn stop_row(stop: &Stop, view: View<'_>) -> Markup {
     };
     html! {
         form.stopped method="post" action="/console/resume" {
-            (view.token_field())
+            (viewer.token_field())
             input type="hidden" name="target" value=(kind);
             input type="hidden" name="name" value=(name);
             p role="status" {
@@ -149,7 +150,7 @@ fn stop_row(stop: &Stop, view: View<'_>) -> Markup {
 }
 
 /// The target of a posted form; a sentence for the person if there is none.
-fn target(form: &super::form::Form) -> Result<StopTarget, String> {
+fn target(form: &super::form::FormFields) -> Result<StopTarget, String> {
     let name = form.get("name").unwrap_or_default().trim();
     let error = |error: a2g_types::ident::IdentError| error.to_string();
     match form.get("target") {
@@ -169,7 +170,10 @@ fn refuse_form(error: &str) -> Response {
 }
 
 /// `POST /console/stop`.
-pub(super) async fn stop(State(console): State<Arc<Console>>, Post { signed_in, form }: Post) -> Response {
+pub(super) async fn stop(
+    State(console): State<Arc<ConsoleState>>,
+    PostedForm { signed_in, form }: PostedForm,
+) -> Response {
     let Some(by) = signed_in.caller.switch_name() else { return forbidden("operator") };
     let reason = StopReason::parse(form.get("reason").unwrap_or_default());
     let (target, reason) = match (target(&form), reason) {
@@ -184,7 +188,10 @@ pub(super) async fn stop(State(console): State<Arc<Console>>, Post { signed_in, 
 }
 
 /// `POST /console/resume`.
-pub(super) async fn resume(State(console): State<Arc<Console>>, Post { signed_in, form }: Post) -> Response {
+pub(super) async fn resume(
+    State(console): State<Arc<ConsoleState>>,
+    PostedForm { signed_in, form }: PostedForm,
+) -> Response {
     let Some(by) = signed_in.caller.switch_name() else { return forbidden("operator") };
     let target = match target(&form) {
         Ok(target) => target,

@@ -22,12 +22,12 @@ const FOLD_BYTES: usize = 800;
 
 /// The caller for whom a page is rendered.
 #[derive(Clone, Copy)]
-pub(super) struct View<'a> {
+pub(super) struct Viewer<'a> {
     pub(super) caller: &'a Caller,
     pub(super) form_token: &'a str,
 }
 
-impl View<'_> {
+impl Viewer<'_> {
     /// The token that every form of the session has to send.
     pub(super) fn token_field(&self) -> Markup {
         html! { input type="hidden" name="form_token" value=(self.form_token); }
@@ -49,7 +49,7 @@ const TABS: [(&str, &str); 5] = [
 ];
 
 /// An HTML document.
-pub(super) fn document(title: &str, view: Option<&View<'_>>, body: &Markup) -> Html {
+pub(super) fn document(title: &str, viewer: Option<&Viewer<'_>>, body: &Markup) -> Html {
     let version = env!("CARGO_PKG_VERSION");
     // htmx may neither evaluate text nor add a style, which the content policy would refuse, nor keep pages in the
     // browser's storage.
@@ -65,25 +65,25 @@ pub(super) fn document(title: &str, view: Option<&View<'_>>, body: &Markup) -> H
                 title { (title) " · A2G executor" }
                 link rel="icon" href={ "/console/assets/icon.svg?v=" (version) };
                 link rel="stylesheet" href={ "/console/assets/console.css?v=" (version) };
-                @if view.is_some() {
+                @if viewer.is_some() {
                     script defer src={ "/console/assets/htmx.min.js?v=" (version) } {}
                     script defer src={ "/console/assets/sse.min.js?v=" (version) } {}
                     script defer src={ "/console/assets/console.js?v=" (version) } {}
                 }
             }
-            body hx-ext=[view.map(|_| "sse")] sse-connect=[view.map(|_| "/console/events")] {
+            body hx-ext=[viewer.map(|_| "sse")] sse-connect=[viewer.map(|_| "/console/events")] {
                 a.skip href="#main" { "Skip to the content" }
                 header {
                     span.brand { "A2G executor" }
-                    @if let Some(view) = view {
+                    @if let Some(viewer) = viewer {
                         nav aria-label="Pages" {
                             @for (path, name) in TABS {
                                 a href=(path) aria-current=[(name == title).then_some("page")] { (name) }
                             }
                         }
                         form.session method="post" action="/console/sign-out" {
-                            (view.token_field())
-                            span { (line(view.caller.name())) " (" (roles(view.caller)) ")" }
+                            (viewer.token_field())
+                            span { (line(viewer.caller.name())) " (" (roles(viewer.caller)) ")" }
                             button type="submit" { "Sign out" }
                         }
                     }
@@ -208,6 +208,16 @@ pub(super) fn at(time: OffsetDateTime) -> Markup {
     let exact = time.truncate_to_second().format(&Rfc3339).unwrap_or_default();
     let shown = exact.replace('T', " ").replace('Z', " UTC");
     html! { time datetime=(exact) { (shown) } }
+}
+
+/// A table that scrolls sideways on its own if it is wider than the page.
+pub(super) fn scrolling_table(label: &str, rows: &Markup) -> Markup {
+    html! { div.scroll role="region" aria-label=(label) tabindex="0" { table { (rows) } } }
+}
+
+/// A table of limits, whose columns may be narrow.
+pub(super) fn limits_table(label: &str, rows: &Markup) -> Markup {
+    html! { div.scroll role="region" aria-label=(label) tabindex="0" { table.limits { (rows) } } }
 }
 
 /// The time until a verdict expires, which a script counts down.

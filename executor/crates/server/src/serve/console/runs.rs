@@ -1,17 +1,18 @@
-//! The history of runs and refusals, and the page of one run.
+//! The page of one run: what was granted and used, what it did, and its place in the chain.
 
-use super::Console;
+use super::ConsoleState;
 use super::page::{
-    View, at, block, fault_page, intent_link, line, milliseconds, not_found, problem, set_by, status,
+    Viewer, at, block, fault_page, intent_link, limits_table, line, milliseconds, not_found, problem,
+    scrolling_table, set_by, status,
 };
-use super::session::{Post, SignedIn};
+use super::session::{PostedForm, SignedIn};
 use a2g_core::run::IntentState;
 use a2g_govern::Caller;
-use a2g_journal::{RecordedReceipt, RefusalPage, RefusalSearch, RunPage, RunRecord, RunSearch, RunSummary};
+use a2g_journal::{RecordedReceipt, RunRecord};
 use a2g_types::call::ParentRun;
 use a2g_types::failure_message::describe;
-use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::outcome::{Artifact, NestedCall, Receipt, RunOutput, Status, Usage};
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::outcome::{Artifact, NestedCall, Receipt, RunOutput, Usage};
 use a2g_types::quantity::BYTES_PER_MB;
 use a2g_types::verdict::Manifest;
 use a2g_types::visible_text::escape_invisible_lines;
@@ -20,10 +21,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
 use std::sync::Arc;
-use strum::VariantArray as _;
 
-/// Number of rows of one page.
-const PAGE_ROWS: usize = 50;
 /// Maximum size of an artifact that is shown as text, in bytes.
 const MAX_SHOWN_BYTES: usize = 64 << 10;
 
@@ -37,165 +35,9 @@ fn may_stop(caller: &Caller, agent: &str) -> bool {
     AgentDid::parse(agent).is_ok_and(|agent| caller.may_cancel(&agent))
 }
 
-/// The fields of the search. An empty field does not restrict it.
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(default)]
-pub(super) struct Search {
-    agent: String,
-    tool: String,
-    status: String,
-    text: String,
-    before: Option<u64>,
-}
-
-impl Search {
-    fn to_runs(&self) -> Result<RunSearch, String> {
-        let tool = (!self.tool.is_empty()).then(|| ToolName::parse(&self.tool)).transpose();
-        let agent = (!self.agent.is_empty()).then(|| AgentDid::parse(&self.agent)).transpose();
-        let status = Status::VARIANTS.iter().find(|status| status.as_str() == self.status);
-        if status.is_none() && !self.status.is_empty() {
-            return Err("the status is not one of the list".to_owned());
-        }
-        Ok(RunSearch {
-            agent: agent.map_err(|error| error.to_string())?,
-            tool: tool.map_err(|error| error.to_string())?,
-            status: status.copied(),
-            text: (!self.text.is_empty()).then(|| self.text.clone()),
-            ..RunSearch::default()
-        })
-    }
-
-    /// The query of the next page.
-    fn next(&self, before: u64) -> String {
-        let mut query = url::form_urlencoded::Serializer::new(String::new());
-        let fields =
-            [("agent", &self.agent), ("tool", &self.tool), ("status", &self.status), ("text", &self.text)];
-        for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
-            query.append_pair(name, value);
-        }
-        query.append_pair("before", &before.to_string()).finish()
-    }
-}
-
-/// `GET /console/runs`.
-pub(super) async fn list(
-    State(console): State<Arc<Console>>,
-    signed_in: SignedIn,
-    Query(search): Query<Search>,
-) -> Response {
-    let runs = match search.to_runs() {
-        Ok(runs) => runs,
-        Err(error) => return problem(StatusCode::BAD_REQUEST, "This cannot be searched", &line(&error)),
-    };
-    let caller = Arc::clone(&signed_in.caller);
-    let filter = move |agent: &str| may_read(&caller, agent);
-    match console.executor.search_runs(runs, filter, search.before, PAGE_ROWS).await {
-        Ok(page) => signed_in.view().page("Runs", &list_body(&search, &page)),
-        Err(fault) => fault_page(&fault),
-    }
-}
-
-fn list_body(search: &Search, page: &RunPage) -> Markup {
-    let RunPage { runs, next, searched_until, is_complete } = page;
-    // A later page would move under the reader.
-    let trigger = search.before.is_none().then_some("sse:runs");
-    let here = format!("/console/runs?{}", search.next(u64::MAX >> 1));
-    let here = here.rsplit_once("before=").map_or("", |(query, _)| query);
-    html! {
-        h1 { "Runs" }
-        form.search method="get" action="/console/runs" role="search" {
-            p { label for="agent" { "Agent" } input #agent name="agent" value=(search.agent); }
-            p { label for="tool" { "Tool" } input #tool name="tool" value=(search.tool); }
-            p { label for="status" { "Status" }
-                select #status name="status" {
-                    option value="" { "any" }
-                    @for known in Status::VARIANTS {
-                        option value=(known.as_str()) selected[known.as_str() == search.status] { (known.as_str()) }
-                    }
-                }
-            }
-            p { label for="text" { "Text" } input #text name="text" value=(search.text) placeholder="path, host, intent, error"; }
-            p { button type="submit" { "Search" } " " a href="/console/refused" { "Refused calls" } }
-        }
-        section #runs hx-get=(here) hx-trigger=[trigger] hx-select="#runs" hx-swap="outerHTML" {
-            @if runs.is_empty() { p { "No runs" @if let Some(until) = searched_until { " back to " (at(*until)) } "." } }
-            @else { (table(runs)) }
-            @if let Some(next) = next {
-                p { a href={ "/console/runs?" (search.next(*next)) } {
-                    @if *is_complete { "Older runs" } @else { "Search further back" }
-                } @if let (false, Some(until)) = (is_complete, searched_until) { ": searched back to " (at(*until)) } }
-            }
-        }
-    }
-}
-
-fn table(runs: &[RunSummary]) -> Markup {
-    html! {
-        div.scroll role="region" aria-label="Table" tabindex="0" { table {
-            thead { tr { th { "Ended" } th { "Run" } th { "Agent" } th { "Tool" } th { "Status" } th { "Time" } th { "Report" } } }
-            tbody {
-                @for run in runs {
-                    tr {
-                        td { (at(run.ended)) }
-                        td { (intent_link(run.intent)) @if run.is_nested() { " (nested)" } @if run.calls > 0 { " (" (run.calls) " calls)" } }
-                        td { (line(&run.agent)) }
-                        td { (line(&run.tool)) }
-                        td { (status(&run.status)) @if let Some(by) = &run.approved_by { " approved by " (line(by)) } }
-                        td.number { (milliseconds(run.wall)) }
-                        td { @if run.delivered { "delivered" } @else { "not delivered yet" } }
-                    }
-                }
-            }
-        } }
-    }
-}
-
-/// `GET /console/refused`.
-pub(super) async fn refused(
-    State(console): State<Arc<Console>>,
-    signed_in: SignedIn,
-    Query(search): Query<Search>,
-) -> Response {
-    let refusals = RefusalSearch {
-        text: (!search.text.is_empty()).then(|| search.text.clone()),
-        ..RefusalSearch::default()
-    };
-    let caller = Arc::clone(&signed_in.caller);
-    let filter = move |agent: &str| may_read(&caller, agent);
-    let page = console.executor.search_refusals(refusals, filter, search.before, PAGE_ROWS).await;
-    let RefusalPage { refusals, next, searched_until, is_complete } = match page {
-        Ok(page) => page,
-        Err(fault) => return fault_page(&fault),
-    };
-    let body = html! {
-        h1 { "Refused calls" }
-        form.search method="get" action="/console/refused" role="search" {
-            p { label for="text" { "Text" } input #text name="text" value=(search.text); }
-            p { button type="submit" { "Search" } " " a href="/console/runs" { "Runs" } }
-        }
-        @if refusals.is_empty() { p { "No refused calls" @if let Some(until) = searched_until { " back to " (at(until)) } "." } } @else {
-            div.scroll role="region" aria-label="Table" tabindex="0" { table {
-                thead { tr { th { "When" } th { "Intent" } th { "Agent" } th { "Tool" } th { "Refused by" } th { "Why, and what to change" } } }
-                tbody {
-                    @for row in &refusals {
-                        @let refusal = &row.refusal;
-                        tr {
-                            td { (at(refusal.at)) } td { (intent_link(refusal.intent)) }
-                            td { (line(&refusal.agent)) } td { (line(&refusal.tool)) }
-                            td { code { (line(&refusal.blocked_by)) } } td { (line(&refusal.message)) }
-                        }
-                    }
-                }
-            } }
-        }
-        @if let Some(next) = next { p { a href={ "/console/refused?" (search.next(next)) } { @if is_complete { "Older" } @else { "Search further back" } } } }
-    };
-    signed_in.view().page("Refused calls", &body)
-}
-
 /// `GET /console/runs/{intent}`.
 pub(super) async fn show(
-    State(console): State<Arc<Console>>,
+    State(console): State<Arc<ConsoleState>>,
     signed_in: SignedIn,
     Path(intent): Path<String>,
 ) -> Response {
@@ -215,12 +57,12 @@ pub(super) async fn show(
     };
     let calls = console.executor.nested_calls(intent);
     let state = state.map(|(_, state)| state);
-    let body = run_body(signed_in.view(), intent, &agent, state.as_ref(), record.as_ref(), &calls);
-    signed_in.view().page("Run", &body)
+    let body = run_body(signed_in.viewer(), intent, &agent, state.as_ref(), record.as_ref(), &calls);
+    signed_in.viewer().page("Run", &body)
 }
 
 fn run_body(
-    view: View<'_>,
+    viewer: Viewer<'_>,
     intent: IntentId,
     agent: &str,
     state: Option<&IntentState>,
@@ -255,9 +97,9 @@ fn run_body(
             @if let Some(record) = record { (timeline(record)) }
             @if let Some(receipt) = receipt { (proof(intent, receipt)) }
         }
-        @if is_open && may_stop(view.caller, agent) {
+        @if is_open && may_stop(viewer.caller, agent) {
             form method="post" action={ (path) "/stop" } {
-                (view.token_field())
+                (viewer.token_field())
                 p { button.danger type="submit" { "Stop this run" } }
             }
         }
@@ -303,7 +145,7 @@ fn limits(receipt: &Receipt) -> Markup {
     #[allow(clippy::cast_precision_loss, reason = "the figures are shown with one decimal")]
     let mb = |bytes: u64| bytes as f64 / BYTES_PER_MB as f64;
     html! {
-        div.scroll role="region" aria-label="Table" tabindex="0" { table.limits {
+        (limits_table("Limits", &html! {
             thead { tr { th { "Limit" } th { "Share" } th { "Used of granted" } th { "Set by" } } }
             tbody {
                 (row("Memory", mb(metrics.peak_memory_bytes), mb(usage.memory.value.bytes()), "MB", set_by(usage.memory.layer)))
@@ -311,7 +153,7 @@ fn limits(receipt: &Receipt) -> Markup {
                 (row("Time", metrics.wall.as_secs_f64(), usage.timeout.value.duration().as_secs_f64(), "s", set_by(usage.timeout.layer)))
                 (row("Output", mb(metrics.output_bytes), mb(usage.output.value.bytes()), "MB", set_by(usage.output.layer)))
             }
-        } }
+        }))
         dl.facts {
             dt { "Files" }
             dd {
@@ -339,12 +181,12 @@ fn figure(value: f64) -> String {
 
 fn denials(usage: &Usage) -> Markup {
     html! {
-        div.scroll role="region" aria-label="Table" tabindex="0" { table {
+        (scrolling_table("Denied accesses", &html! {
             thead { tr { th { "What" } th { "Why" } th { "Times" } } }
             tbody {
                 @for denial in &usage.denied { tr { td { code { (line(&denial.what)) } } td { code { (denial.reason.as_str()) } } td.number { (denial.count) } } }
             }
-        } }
+        }))
         @if usage.denied_truncated { p { "There were more." } }
     }
 }
@@ -443,9 +285,9 @@ fn proof(intent: IntentId, recorded: &RecordedReceipt) -> Markup {
 
 /// `POST /console/runs/{intent}/stop`.
 pub(super) async fn stop(
-    State(console): State<Arc<Console>>,
+    State(console): State<Arc<ConsoleState>>,
     Path(intent): Path<String>,
-    Post { signed_in, form: _ }: Post,
+    PostedForm { signed_in, form: _ }: PostedForm,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
     let caller = &signed_in.caller;
@@ -469,7 +311,7 @@ pub(super) struct ArtifactQuery {
 
 /// `GET /console/runs/{intent}/artifacts/{index}`: a download, or an image for the page.
 pub(super) async fn artifact(
-    State(console): State<Arc<Console>>,
+    State(console): State<Arc<ConsoleState>>,
     signed_in: SignedIn,
     Path((intent, index)): Path<(String, usize)>,
     Query(query): Query<ArtifactQuery>,

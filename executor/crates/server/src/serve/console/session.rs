@@ -1,4 +1,4 @@
-//! Signing in, and the sessions of browsers.
+//! The sessions of browsers, and the callers of their requests.
 //!
 //! ```text
 //! token, JWT or certificate ─▶ Credential ─ Callers::identify ─▶ session ─ cookie ─▶ every request identifies again
@@ -7,25 +7,23 @@
 //! A session stores the credential, not the rights: each request identifies the caller again, so a session ends at once
 //! when its caller is removed, its token expires, or its roles change. The server stores only the hash of a cookie.
 
-use super::Console;
-use super::form::{Form, is_cross_site};
-use super::page::{View, document, problem};
+use super::ConsoleState;
+use super::form::{FormFields, is_cross_site};
+use super::local_key::LocalKey;
+use super::page::{Viewer, problem};
+use super::sign_in::sign_in_first;
 use crate::serve::auth::CallerDirectory;
 use crate::serve::connections::PeerCertNames;
 use a2g_govern::{Caller, Credential};
 use a2g_types::clock::Clock;
 use a2g_types::tool::Digest;
-use axum::body::Body;
-use axum::extract::{FromRequestParts, OptionalFromRequestParts, Query, Request, State};
+use axum::extract::{FromRequestParts, OptionalFromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse as _, Redirect, Response};
-use maud::html;
+use axum::response::Response;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::io::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -46,79 +44,14 @@ const SECURE_COOKIE: &str = "__Host-a2g_console";
 const COOKIE: &str = "a2g_console";
 
 /// A random text that cannot be guessed.
-fn new_secret() -> std::io::Result<String> {
+pub(super) fn new_secret() -> std::io::Result<String> {
     let mut bytes = [0; SECRET_BYTES];
     getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The key with which the person who started the server signs in, once. Each use replaces it.
-pub struct LocalKey {
-    /// A file that only the user of the server can read. It has the link with the current key.
-    file: PathBuf,
-    state: Mutex<KeyState>,
-}
-
-#[derive(Default)]
-struct KeyState {
-    /// The URL of the console, without a key. Empty until the port is bound.
-    url: String,
-    /// The hash of the current key.
-    digest: Option<Digest>,
-}
-
-impl LocalKey {
-    /// No key yet. The links will be written to `file`.
-    #[must_use]
-    pub fn new(file: PathBuf) -> Self {
-        Self { file, state: Mutex::default() }
-    }
-
-    /// Makes the first key for the console at `url`, and writes the link with it to the file. Returns the link.
-    ///
-    /// # Ambient Authority
-    /// Writes the file.
-    ///
-    /// # Errors
-    /// If the system provides no random bytes, or the file cannot be written.
-    pub fn publish(&self, url: String) -> std::io::Result<String> {
-        self.state.lock().url = url;
-        self.replace()
-    }
-
-    /// Writes a new link if there is none, because the disk was full when the last one was used.
-    ///
-    /// # Ambient Authority
-    /// Writes the file.
-    ///
-    /// # Errors
-    /// As [`Self::publish`].
-    pub fn restore(&self) -> std::io::Result<()> {
-        let is_missing = self.state.lock().digest.is_none();
-        if is_missing { self.replace().map(drop) } else { Ok(()) }
-    }
-
-    fn replace(&self) -> std::io::Result<String> {
-        let key = new_secret()?;
-        let link = format!("{}?key={key}", self.state.lock().url);
-        let folder = self.file.parent().filter(|folder| !folder.as_os_str().is_empty());
-        // Only the user of this process can read a new temporary file.
-        let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or_else(|| ".".as_ref()))?;
-        writeln!(file, "{link}")?;
-        file.persist(&self.file)?;
-        self.state.lock().digest = Some(Digest::compute(key.as_bytes()));
-        Ok(link)
-    }
-
-    /// Uses up the key. Returns `false` if `key` is not the current one.
-    fn redeem(&self, key: &str) -> bool {
-        // The hashes are compared, so the time of the comparison tells nothing about the key.
-        self.state.lock().digest.take_if(|digest| *digest == Digest::compute(key.as_bytes())).is_some()
-    }
-}
-
 /// The proof of identity that a session stores.
-enum Identity {
+pub(super) enum Identity {
     Credential(Credential),
     /// The person who started the server.
     Local,
@@ -159,6 +92,11 @@ impl BrowserSessions {
         Self { callers, clock, tls, local_key, by_cookie: Mutex::default() }
     }
 
+    /// The key of the person who started the server; `None` if callers are listed.
+    pub(super) fn local_key(&self) -> Option<&Arc<LocalKey>> {
+        self.local_key.as_ref()
+    }
+
     fn identify(&self, identity: &Identity) -> Option<Arc<Caller>> {
         match (identity, &self.local_key) {
             // Without a list, every client of the port is anonymous: only the key tells the person.
@@ -169,7 +107,7 @@ impl BrowserSessions {
     }
 
     /// Begins a session; `None` if the identity is not that of a caller.
-    fn begin(
+    pub(super) fn begin(
         &self,
         identity: Identity,
         certificate: Arc<[Box<str>]>,
@@ -206,7 +144,7 @@ impl BrowserSessions {
         self.cookie_header(&cookie, MAX_SESSION_AGE)
     }
 
-    fn cookie_header(&self, value: &str, age: Duration) -> std::io::Result<HeaderValue> {
+    pub(super) fn cookie_header(&self, value: &str, age: Duration) -> std::io::Result<HeaderValue> {
         let (name, path, secure) =
             if self.tls { (SECURE_COOKIE, "/", "; Secure") } else { (COOKIE, "/console", "") };
         let age = age.as_secs();
@@ -240,7 +178,7 @@ impl BrowserSessions {
         Some(SignedIn { caller, form_token: session.form_token.clone() })
     }
 
-    fn end(&self, headers: &HeaderMap) {
+    pub(super) fn end(&self, headers: &HeaderMap) {
         let mut sessions = self.by_cookie.lock();
         self.cookies(headers).iter().for_each(|cookie| drop(sessions.remove(cookie)));
     }
@@ -250,10 +188,10 @@ fn is_over(session: &BrowserSession, now: OffsetDateTime) -> bool {
     now - session.began >= MAX_SESSION_AGE || now < session.began
 }
 
-impl FromRequestParts<Arc<Console>> for SignedIn {
+impl FromRequestParts<Arc<ConsoleState>> for SignedIn {
     type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, console: &Arc<Console>) -> Result<Self, Response> {
+    async fn from_request_parts(parts: &mut Parts, console: &Arc<ConsoleState>) -> Result<Self, Response> {
         let PeerCertNames(certificate) = parts.extensions.get().cloned().unwrap_or_default();
         console.sessions.find(&parts.headers, &certificate).ok_or_else(|| {
             let is_page = parts.method == axum::http::Method::GET && !parts.headers.contains_key("hx-request");
@@ -270,12 +208,12 @@ impl FromRequestParts<Arc<Console>> for SignedIn {
     }
 }
 
-impl OptionalFromRequestParts<Arc<Console>> for SignedIn {
+impl OptionalFromRequestParts<Arc<ConsoleState>> for SignedIn {
     type Rejection = Infallible;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        console: &Arc<Console>,
+        console: &Arc<ConsoleState>,
     ) -> Result<Option<Self>, Infallible> {
         let PeerCertNames(certificate) = parts.extensions.get().cloned().unwrap_or_default();
         Ok(console.sessions.find(&parts.headers, &certificate))
@@ -283,18 +221,18 @@ impl OptionalFromRequestParts<Arc<Console>> for SignedIn {
 }
 
 /// A posted form of a signed-in caller, with a valid token.
-pub(super) struct Post {
+pub(super) struct PostedForm {
     pub(super) signed_in: SignedIn,
-    pub(super) form: Form,
+    pub(super) form: FormFields,
 }
 
-impl axum::extract::FromRequest<Arc<Console>> for Post {
+impl axum::extract::FromRequest<Arc<ConsoleState>> for PostedForm {
     type Rejection = Response;
 
-    async fn from_request(request: Request, console: &Arc<Console>) -> Result<Self, Response> {
+    async fn from_request(request: Request, console: &Arc<ConsoleState>) -> Result<Self, Response> {
         let (mut parts, body) = request.into_parts();
         let signed_in = <SignedIn as FromRequestParts<_>>::from_request_parts(&mut parts, console).await?;
-        let form = Form::read(console, body, &signed_in.caller).await.map_err(|page| *page)?;
+        let form = FormFields::read(console, body, &signed_in.caller).await.map_err(|page| *page)?;
         let token = Digest::compute(form.get("form_token").unwrap_or_default().as_bytes());
         if is_cross_site(&parts.headers) || token != Digest::compute(signed_in.form_token.as_bytes()) {
             return Err(problem(
@@ -309,168 +247,8 @@ impl axum::extract::FromRequest<Arc<Console>> for Post {
     }
 }
 
-/// The answer to somebody who asks for a page without being signed in.
-pub(super) fn sign_in_first(headers: &HeaderMap, path: &str) -> Response {
-    let path = return_path(path);
-    if is_cross_site(headers) {
-        return reopen(path);
-    }
-    Redirect::to(&format!("/console/sign-in?to={path}")).into_response()
-}
-
-/// A page that opens a path of the console. A browser does not send the cookie of a session with a request that another
-/// site or program caused, nor after a redirect of one; it does with the request that this page causes.
-fn reopen(path: &str) -> Response {
-    let body = html! {
-        meta http-equiv="refresh" content={ "0; url=" (path) };
-        p { a href=(path) { "Continue" } }
-    };
-    document("Console", None, &body).into_response()
-}
-
-/// The page to return to after signing in; any text that is no path of the console becomes the start page.
-fn return_path(path: &str) -> &str {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_".contains(&byte);
-    let is_own = path.starts_with("/console") && path.bytes().all(is_plain) && !path.contains("//");
-    if is_own && path != "/console/sign-in" { path } else { "/console" }
-}
-
-#[derive(serde::Deserialize)]
-pub(super) struct SignInQuery {
-    #[serde(default)]
-    to: String,
-}
-
-/// `GET /console/sign-in`.
-pub(super) async fn show_sign_in(
-    State(console): State<Arc<Console>>,
-    Query(query): Query<SignInQuery>,
-    certificate: Option<axum::Extension<PeerCertNames>>,
-) -> Response {
-    let has_certificate = certificate.is_some_and(|axum::Extension(PeerCertNames(names))| !names.is_empty());
-    sign_in_page(&console, StatusCode::OK, None, return_path(&query.to), has_certificate)
-}
-
-fn sign_in_page(
-    console: &Console,
-    status: StatusCode,
-    error: Option<&str>,
-    to: &str,
-    has_certificate: bool,
-) -> Response {
-    let body = html! {
-        h1 { "Sign in" }
-        @if let Some(error) = error { p.error role="alert" { (error) } }
-        @if console.sessions.local_key.is_some() {
-            p { "This executor has no list of callers, so the person who started it signs in with a link that works once." }
-            p { "Run this on the executor's machine, as the user that runs the executor:" }
-            pre { code { "a2g-executor console" } }
-            p { "It reads the link from a file that only that user can read." }
-        } @else {
-            form method="post" action="/console/sign-in" {
-                input type="hidden" name="to" value=(to);
-                label for="token" { "Token" }
-                p #token-help { "The token that `a2g-executor caller new` printed, or a JSON Web Token." }
-                input #token type="password" name="token" autocomplete="current-password"
-                    aria-describedby="token-help" required;
-                p { button type="submit" { "Sign in" } }
-            }
-            @if has_certificate {
-                form method="post" action="/console/sign-in" {
-                    input type="hidden" name="to" value=(to);
-                    p { button type="submit" name="certificate" value="yes" { "Sign in with the certificate of this browser" } }
-                }
-            }
-        }
-    };
-    (status, document("Sign in", None, &body)).into_response()
-}
-
-/// `POST /console/sign-in`.
-pub(super) async fn sign_in(
-    State(console): State<Arc<Console>>,
-    certificate: Option<axum::Extension<PeerCertNames>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let names = certificate.map(|axum::Extension(PeerCertNames(names))| names).unwrap_or_default();
-    // A foreign page could otherwise sign a person in as somebody else.
-    if is_cross_site(&headers) {
-        return problem(
-            StatusCode::FORBIDDEN,
-            "This form is from another site",
-            "Nothing was changed. Open the console's own sign-in page, and sign in there.",
-        );
-    }
-    // Nobody is known yet, so all such bodies share the memory of one caller.
-    let form = match Form::read(&console, body, &Caller::any_agent()).await {
-        Ok(form) => form,
-        Err(page) => return *page,
-    };
-    let to = return_path(form.get("to").unwrap_or_default()).to_owned();
-    let token = form.get("token").map(str::trim).filter(|token| !token.is_empty());
-    let certificate = if token.is_some() { Arc::default() } else { Arc::clone(&names) };
-    let credential = Credential::new(token.map(str::as_bytes), certificate);
-    match console.sessions.begin(Identity::Credential(credential), Arc::clone(&names)) {
-        Some(Ok(cookie)) => ([(header::SET_COOKIE, cookie)], Redirect::to(&to)).into_response(),
-        Some(Err(error)) => {
-            tracing::error!(%error, "a session of the console cannot be made");
-            problem(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "You cannot sign in now",
-                "Try again. If it fails again, see the log of the executor.",
-            )
-        }
-        None => {
-            let error = if token.is_some() {
-                "This executor does not know that token, or it has expired: ask its operator for a new one (`a2g-executor caller new`)."
-            } else {
-                "No caller of this executor has the names in your certificate: ask its operator to add one (`a2g-executor caller new`)."
-            };
-            sign_in_page(&console, StatusCode::UNAUTHORIZED, Some(error), &to, !names.is_empty())
-        }
-    }
-}
-
-/// Redeems the key of a link. Returns the answer that begins the session.
-pub(super) async fn redeem_key(console: &Arc<Console>, key: &str) -> Response {
-    let is_current = console.sessions.local_key.as_ref().is_some_and(|local| local.redeem(key));
-    if !is_current {
-        let error = "This link was used before, or is from an earlier start. Each link works once.";
-        return sign_in_page(console, StatusCode::UNAUTHORIZED, Some(error), "/console", false);
-    }
-    let replaced = {
-        let console = Arc::clone(console);
-        tokio::task::spawn_blocking(move || {
-            console.sessions.local_key.as_ref().map(|local| local.replace()).transpose().map(drop)
-        })
-        .await
-    };
-    if let Ok(Err(error)) = replaced {
-        tracing::error!(%error, "the next link to the console cannot be written");
-    }
-    match console.sessions.begin(Identity::Local, Arc::default()) {
-        // The key leaves the address bar.
-        Some(Ok(cookie)) => ([(header::SET_COOKIE, cookie)], reopen("/console")).into_response(),
-        Some(Err(_)) | None => problem(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "You cannot sign in now",
-            "The link is used up. Run `a2g-executor console` for a new one.",
-        ),
-    }
-}
-
-/// `POST /console/sign-out`.
-pub(super) async fn sign_out(State(console): State<Arc<Console>>, headers: HeaderMap, _: Post) -> Response {
-    console.sessions.end(&headers);
-    match console.sessions.cookie_header("", Duration::ZERO) {
-        Ok(cookie) => ([(header::SET_COOKIE, cookie)], Redirect::to("/console/sign-in")).into_response(),
-        Err(_) => Redirect::to("/console/sign-in").into_response(),
-    }
-}
-
 impl SignedIn {
-    pub(super) fn view(&self) -> View<'_> {
-        View { caller: &self.caller, form_token: &self.form_token }
+    pub(super) fn viewer(&self) -> Viewer<'_> {
+        Viewer { caller: &self.caller, form_token: &self.form_token }
     }
 }

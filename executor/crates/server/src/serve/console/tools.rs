@@ -1,7 +1,7 @@
 //! The catalogue, and what agents and tools used of their limits.
 
-use super::Console;
-use super::page::{at, block, fault_page, line, milliseconds, not_found};
+use super::ConsoleState;
+use super::page::{at, block, fault_page, line, milliseconds, not_found, scrolling_table};
 use super::runs::may_read;
 use super::session::SignedIn;
 use a2g_journal::{GroupUsage, LimitSlack, UsageFigures, UsageSummary};
@@ -19,12 +19,12 @@ const MAX_HOURS: u16 = 366 * 24;
 const MAX_ROWS: u64 = 100_000;
 
 /// `GET /console/tools`.
-pub(super) async fn list(State(console): State<Arc<Console>>, signed_in: SignedIn) -> Response {
+pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
     let tools = console.executor.tools();
     let body = html! {
         h1 { "Tools" }
         @if tools.is_empty() { p { "There are no tools: add some with " code { "a2g-executor tool add" } "." } } @else {
-            div.scroll role="region" aria-label="Table" tabindex="0" { table {
+            (scrolling_table("Tools", &html! {
                 thead { tr { th { "Tool" } th { "Version" } th { "Description" } th { "Files" } th { "Network" } th { "May call" } } }
                 tbody {
                     @for tool in tools.iter() {
@@ -38,15 +38,15 @@ pub(super) async fn list(State(console): State<Arc<Console>>, signed_in: SignedI
                         }
                     }
                 }
-            } }
+            }))
         }
     };
-    signed_in.view().page("Tools", &body)
+    signed_in.viewer().page("Tools", &body)
 }
 
 /// `GET /console/tools/{tool}`.
 pub(super) async fn show(
-    State(console): State<Arc<Console>>,
+    State(console): State<Arc<ConsoleState>>,
     signed_in: SignedIn,
     Path(name): Path<String>,
 ) -> Response {
@@ -55,7 +55,7 @@ pub(super) async fn show(
     let Some(tool) = tools.iter().find(|tool| Some(&tool.name) == name.as_ref()) else {
         return not_found("tool");
     };
-    signed_in.view().page("Tool", &tool_body(tool))
+    signed_in.viewer().page("Tool", &tool_body(tool))
 }
 
 fn tool_body(tool: &Descriptor) -> Markup {
@@ -105,7 +105,7 @@ pub(super) struct UsageQuery {
 
 /// `GET /console/usage`.
 pub(super) async fn usage(
-    State(console): State<Arc<Console>>,
+    State(console): State<Arc<ConsoleState>>,
     signed_in: SignedIn,
     Query(query): Query<UsageQuery>,
 ) -> Response {
@@ -114,7 +114,7 @@ pub(super) async fn usage(
     let caller = Arc::clone(&signed_in.caller);
     let filter = move |agent: &str| may_read(&caller, agent);
     match console.executor.usage(Some(since), filter, MAX_ROWS).await {
-        Ok(usage) => signed_in.view().page("Usage", &usage_body(hours, &usage)),
+        Ok(usage) => signed_in.viewer().page("Usage", &usage_body(hours, &usage)),
         Err(fault) => fault_page(&fault),
     }
 }
@@ -169,7 +169,7 @@ fn figures_part(figures: &UsageFigures) -> Markup {
             p { "Time: half took at most " (ms(wall.p50)) ", 95 of 100 at most " (ms(wall.p95)) ", 99 of 100 at most " (ms(wall.p99)) ", the longest " (ms(wall.max)) "." }
         }
         @for (reason, count) in &figures.refusals { p { (count) " refused: " code { (line(reason)) } } }
-        div.scroll role="region" aria-label="Table" tabindex="0" { table {
+        (scrolling_table("Limits and their use", &html! {
             thead { tr { th { "Limit" } th { "Greatest grant" } th { "Greatest use" } th { "Unused" } } }
             tbody {
                 @for LimitSlack { limit, granted, used } in figures.slack.iter().filter(|slack| slack.used.is_some()) {
@@ -180,7 +180,7 @@ fn figures_part(figures: &UsageFigures) -> Markup {
                     }
                 }
             }
-        } }
+        }))
         @for (name, access) in [("network", figures.network), ("writing", figures.writing), ("calls to tools", figures.calling)] {
             @if access.granted > 0 && access.used == 0 {
                 p.slack { (name) " was granted to " (access.granted) " runs, and none used it: consider removing it from the policy or from " code { "tool.toml" } "." }

@@ -1,7 +1,7 @@
 //! The HTTP client of the proxy: requests with the caller's token, and the messages of a response.
 
-use crate::serve::server_url::{ServerUrlError, parse_server_url};
-use a2g_govern::{FileError, read_secret};
+use crate::serve::server_url::{BearerError, ServerUrlError, parse_server_url, read_bearer};
+use a2g_govern::FileError;
 use a2g_types::error_chain::ErrorChain;
 use a2g_wire::jsonrpc::{self, Id};
 use axum::body::Bytes;
@@ -196,7 +196,7 @@ impl RemoteServer {
     ) -> Result<Self, RemoteServerError> {
         let uri = check_url(url, token_file.is_some())?;
         if let Some(path) = &token_file {
-            read_bearer(path).map_err(|error| RemoteServerError::Token(error.to_string()))?;
+            read_token(path).map_err(|error| RemoteServerError::Token(error.to_string()))?;
         }
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
@@ -234,7 +234,7 @@ impl RemoteServer {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         if let Some(path) = &self.token_file {
-            headers.insert(AUTHORIZATION, read_bearer(path)?);
+            headers.insert(AUTHORIZATION, read_token(path)?);
         }
         let mut request = Request::new(Full::from(body.unwrap_or_default()));
         *request.method_mut() = method;
@@ -266,15 +266,11 @@ fn check_url(url: &str, sends_token: bool) -> Result<Uri, RemoteServerError> {
     })
 }
 
-fn read_bearer(path: &Path) -> Result<HeaderValue, ExchangeError> {
-    let token = read_secret(path).map_err(ExchangeError::Token)?;
-    let token = token.trim_ascii();
-    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat())
-        .ok()
-        .filter(|value| value.to_str().is_ok() && !token.is_empty())
-        .ok_or_else(|| ExchangeError::TokenText(path.to_owned()))?;
-    value.set_sensitive(true);
-    Ok(value)
+fn read_token(path: &Path) -> Result<HeaderValue, ExchangeError> {
+    read_bearer(path).map_err(|error| match error {
+        BearerError::File(error) => ExchangeError::Token(error),
+        BearerError::NotAToken => ExchangeError::TokenText(path.to_owned()),
+    })
 }
 
 async fn read_text(body: Incoming, max_bytes: usize) -> Result<String, ExchangeError> {

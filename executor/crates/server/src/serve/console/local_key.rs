@@ -1,0 +1,79 @@
+//! The link with which the person who started a server without a list of callers signs in.
+
+use super::session::new_secret;
+use a2g_govern::{FileError, replace_private};
+use a2g_types::tool::Digest;
+use parking_lot::Mutex;
+use std::path::PathBuf;
+
+/// The reason why there is no link to the console.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The system provides no random bytes.
+    #[error("the system provides no random bytes")]
+    Random(#[from] std::io::Error),
+    /// The file cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// The key with which the person who started the server signs in, once. Each use replaces it.
+pub struct LocalKey {
+    /// A file that only the user of the server can read. It has the link with the current key.
+    file: PathBuf,
+    state: Mutex<KeyState>,
+}
+
+#[derive(Default)]
+struct KeyState {
+    /// The URL of the console, without a key. Empty until the port is bound.
+    url: String,
+    /// The hash of the current key.
+    digest: Option<Digest>,
+}
+
+impl LocalKey {
+    /// No key yet. The links will be written to `file`.
+    #[must_use]
+    pub fn new(file: PathBuf) -> Self {
+        Self { file, state: Mutex::default() }
+    }
+
+    /// Makes the first key for the console at `url`, and writes the link with it to the file. Returns the link.
+    ///
+    /// # Ambient Authority
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub fn publish(&self, url: String) -> Result<String, LinkError> {
+        self.state.lock().url = url;
+        self.replace()
+    }
+
+    /// Writes a new link if there is none, because the disk was full when the last one was used.
+    ///
+    /// # Ambient Authority
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub fn restore(&self) -> Result<(), LinkError> {
+        let is_missing = self.state.lock().digest.is_none();
+        if is_missing { self.replace().map(drop) } else { Ok(()) }
+    }
+
+    pub(super) fn replace(&self) -> Result<String, LinkError> {
+        let key = new_secret()?;
+        let link = format!("{}?key={key}", self.state.lock().url);
+        replace_private(&self.file, &format!("{link}\n"))?;
+        self.state.lock().digest = Some(Digest::compute(key.as_bytes()));
+        Ok(link)
+    }
+
+    /// Uses up the key. Returns `false` if `key` is not the current one.
+    pub(super) fn redeem(&self, key: &str) -> bool {
+        // The hashes are compared, so the time of the comparison tells nothing about the key.
+        self.state.lock().digest.take_if(|digest| *digest == Digest::compute(key.as_bytes())).is_some()
+    }
+}
