@@ -351,7 +351,7 @@ fn what_was_shown_is_what_is_approved() {
     {
         let (status, answer) = approve(&set(name, value));
         assert_eq!(status, 200, "{name}: {answer}");
-        assert!(answer.contains("wider than what may be granted"), "{name}: {answer}");
+        assert!(answer.contains("wider than the current grant"), "{name}: {answer}");
     }
     // Other than what was shown: the page is shown again.
     for (name, value) in [("memory", "8"), ("timeout", "1"), ("basis", ""), ("basis", "00")] {
@@ -369,7 +369,7 @@ fn what_was_shown_is_what_is_approved() {
     let policy = json!({ "agent_did": AGENT, "version": "2", "capabilities": capabilities });
     result(&executor.rpc("g2a/policy", &policy));
     let (status, answer) = approve(&|_| {});
-    assert!(status == 200 && answer.contains("wider than what may be granted"), "{answer}");
+    assert!(status == 200 && answer.contains("wider than the current grant"), "{answer}");
     assert_eq!(executor.file("file"), None);
     let mut form = vec![token, ("action", "approve")];
     let fields = shown(&answer);

@@ -1,7 +1,7 @@
 //! `console`: the link to the console of a running executor.
 //!
 //! A server without a list of callers writes a link with a key to a file beside its journal, which only its own user can
-//! read. The key is used up by the first browser that opens it, and the server then writes the next one.
+//! read. The first browser that opens the link uses up its key, and the server then writes the next link.
 
 use super::UsageError;
 use super::arguments::ConsoleCommand;
@@ -35,7 +35,7 @@ pub(super) fn is_served(config: &Config) -> bool {
     config.console && matches!(config.listen, ListenAddress::Tcp(_))
 }
 
-/// The key of the person who starts the server; `None` if callers are listed, who sign in instead.
+/// The key for the person who starts the server; `None` if there is a list of callers, each with a credential.
 pub(super) fn local_key(config: &Config, journal: &Path) -> Option<Arc<LocalKey>> {
     (is_served(config) && config.callers.is_none()).then(|| Arc::new(LocalKey::new(link_file(journal))))
 }
@@ -85,7 +85,7 @@ pub(super) fn announce(
     }
 }
 
-/// Writes a link whenever there is none. Runs until the sessions end.
+/// Writes a link whenever there is none. The server ends this task when it closes.
 async fn restore_links(key: Arc<LocalKey>) {
     loop {
         tokio::time::sleep(RESTORE_INTERVAL).await;
@@ -131,7 +131,8 @@ fn has_graphical_session() -> bool {
     ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some())
 }
 
-/// Opens a private file that leads to the link: every user of the machine can read the arguments of a browser.
+/// Opens a private file that leads to the link, not the link itself: every user of the machine can read the arguments
+/// of a browser.
 fn open(file: &Path, link: &str) -> anyhow::Result<()> {
     let mut page = file.to_owned().into_os_string();
     page.push(".html");

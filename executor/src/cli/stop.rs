@@ -57,7 +57,7 @@ fn call(address: &ExecutorAddress, method: &str, params: Box<RawValue>) -> anyho
     let tls = client_config(ca_file.as_deref())
         .map_err(|error| UsageError(format!("`--ca-file`: {}", ErrorChain(&error))))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // The client's timers belong to the runtime.
+    // The client is made inside the runtime, because its timers belong to it.
     let result = runtime
         .block_on(async { OperatorClient::new(url, token_file.as_deref(), tls)?.call(method, params).await });
     result.map_err(

@@ -14,7 +14,7 @@ use a2g_types::verdict::{Manifest, Verdict};
 use rusqlite::{OptionalExtension as _, Row, params};
 use time::OffsetDateTime;
 
-/// The maximum number of records of one intent that are listed. Only the changes of a task can be more.
+/// The maximum number of records of one intent that are listed. Only an intent whose task changes often has more.
 const MAX_EVENTS: u64 = 1_000;
 
 /// An intent with its records, and with its receipt if it has ended.
@@ -26,7 +26,7 @@ pub struct RunRecord {
     pub agent: String,
     /// The tool.
     pub tool: String,
-    /// The records of the intent, that of its receipt included, oldest first; at most 1,000.
+    /// The records of the intent, that of its receipt included, oldest first; only the first 1,000.
     pub events: Vec<RecordedEvent>,
     /// The governor's verdict, if the intent has started and the executor asked the governor.
     pub verdict: Option<Verdict>,
@@ -159,8 +159,8 @@ impl Reader {
     }
 
     fn event_rows(&self, intent: IntentId, receipt: Option<i64>) -> rusqlite::Result<Vec<EventRow>> {
-        // `History::records` reads every record, and so finds those that the indexes lack. A console asks too often for
-        // that. The receipt is not in the index of intents.
+        // `History::records` reads every record, and so also finds those that no index has. A console asks too often
+        // for that, so this uses the index of intents, and adds the receipt, which that index lacks, by its number.
         let sql = format!(
             "SELECT {RECORD_COLUMNS} FROM records
              WHERE number IN (SELECT number FROM records WHERE intent = ?1 AND kind <> 'receipt'

@@ -1,8 +1,8 @@
 //! Scans of a chain from its newest row to its oldest, within a fixed time.
 //!
-//! No index fits every search, and one would cost each write. A scan therefore reads the rows themselves, in chunks,
-//! and stops when its budget is used up; its position is where the next scan continues. A scan makes progress however
-//! small its budget is: it reads at least one row.
+//! No index fits every search, and any index would slow down each write. A scan therefore reads the rows themselves, in
+//! chunks, and stops when its budget is used up; its position is where the next scan continues. A scan makes progress
+//! however small its budget is: it reads at least one row.
 
 use super::log::Extent;
 use super::store::{from_sqlite_int, to_sqlite_int};
@@ -16,7 +16,7 @@ use time::OffsetDateTime;
 /// The maximum time of one scan. With the chunk or the receipt that is read at its end, an answer takes less than 100
 /// ms.
 pub(super) const MAX_SCAN_TIME: Duration = Duration::from_millis(60);
-/// The maximum number of rows of one scan, for a clock that stands still.
+/// The maximum number of rows of one scan, in case the clock stands still.
 const MAX_ROWS: i64 = 1_000_000;
 /// The number of rows that SQLite reads without a look at the clock. Reading them takes 0.1 ms, or about 5 ms if the
 /// kernel does not have them in memory.
@@ -86,7 +86,7 @@ pub(super) struct Scan<'a> {
     position: i64,
     /// Rows before this time, in microseconds since 1970, are not sought: the sought time less [`CLOCK_SLACK`].
     cutoff: Option<i64>,
-    /// The number of chunks in a row that ended before `cutoff`.
+    /// The number of consecutive chunks that ended before `cutoff`.
     old_chunks: u32,
     /// `true` once the caller got a chunk.
     is_begun: bool,
@@ -135,7 +135,7 @@ impl<'a> Scan<'a> {
         Ok(Some(chunk))
     }
 
-    /// Counts the last chunk if it is old. Returns `true` after [`OLD_CHUNKS`] of them in a row.
+    /// Counts the last chunk if it is old. Returns `true` after [`OLD_CHUNKS`] consecutive ones.
     fn note_age(&mut self) -> rusqlite::Result<bool> {
         let (Some(cutoff), true) = (self.cutoff, self.is_begun) else { return Ok(false) };
         let is_old = self.time_at(self.position)?.is_some_and(|at| at < cutoff);
@@ -163,7 +163,7 @@ impl<'a> Scan<'a> {
         self.is_at_end = true;
     }
 
-    /// `true` if every row that can be sought was read.
+    /// `true` if no row is left that the caller could seek.
     pub(super) fn is_at_end(&self) -> bool {
         self.is_at_end || self.position <= self.last_pruned.saturating_add(1)
     }

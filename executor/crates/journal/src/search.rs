@@ -32,7 +32,7 @@ pub struct RunSearch {
 /// A run in a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunSummary {
-    /// The number of the record of its receipt, by which lists page.
+    /// The number of the record of its receipt; see [`Page::next`].
     pub record: u64,
     /// The number of its receipt among the receipts, from 1.
     pub number: u64,
@@ -71,7 +71,7 @@ impl RunSummary {
 pub struct Page<T> {
     /// The rows that were found.
     pub items: Vec<T>,
-    /// The number before which the next page begins; `None` after the last page. A page that is not complete has one
+    /// The number before which the next page begins; `None` on the last page. A page that is not complete has one
     /// even if nothing was found.
     pub next: Option<u64>,
     /// The time of the last row that was searched; `None` if none was.
@@ -110,7 +110,7 @@ pub struct RefusalSearch {
 /// A refused call in a list.
 #[derive(Debug, Clone)]
 pub struct NumberedRefusal {
-    /// The number among the refusals, by which lists page.
+    /// The number among the refusals; see [`Page::next`].
     pub number: u64,
     /// The refusal.
     pub refusal: RefusalEntry,
@@ -118,8 +118,8 @@ pub struct NumberedRefusal {
 
 impl Journal {
     /// The latest runs that `search` selects, of the agents that `filter` selects, before the record `before`. A page
-    /// has at most `limit` runs, and at least one run is sought. A page that is not complete has searched for about 60
-    /// ms; the caller continues from [`Page::next`].
+    /// has at most `limit` runs; a `limit` of 0 counts as 1. A page that is not complete has searched for about 60 ms;
+    /// the caller continues from [`Page::next`].
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal or a receipt cannot be read.
@@ -156,7 +156,8 @@ impl Journal {
         .await
     }
 
-    /// Runs a query that parses receipts on a reader thread. Without a file, returns the default.
+    /// Runs a query on a reader thread; an unreadable receipt or verdict is an error. Returns the default if the
+    /// journal has no file.
     pub(super) async fn query_history<T: Default + Send + 'static>(
         &self,
         query: impl FnOnce(&Reader) -> Result<T, HistoryError> + Send + 'static,
@@ -217,7 +218,7 @@ impl<'a> FoundRun<'a> {
     pub(super) fn body(&self, reader: &Reader) -> rusqlite::Result<Cow<'a, [u8]>> {
         Ok(match self.body {
             Some(body) => Cow::Borrowed(body),
-            // A missing body is an error of the parser.
+            // The parser reports a missing body.
             None => Cow::Owned(reader.body(self.record)?.unwrap_or_default()),
         })
     }
@@ -234,7 +235,7 @@ impl<'a> FoundRun<'a> {
             record: from_sqlite_int(self.record),
             number: self.number,
             intent: self.intent,
-            // The agent is that of the row, because the filter has seen this one.
+            // The agent is that of the row, not of the receipt, because the filter was asked about that one.
             agent: self.agent.to_owned(),
             tool: self.tool.to_owned(),
             status: self.status.to_owned(),
@@ -263,7 +264,7 @@ impl Reader {
         let text = TextMatcher::new(text.as_deref());
         let columns = run_columns();
         let mut statement = self.connection().prepare_cached(&format!(
-            // The row of an undelivered report is found by its run, the claim that the receipt is about.
+            // An undelivered report has a row in `open`. The receipt is about the claim, which is `run` there.
             "SELECT {columns}, EXISTS (SELECT 1 FROM open WHERE run = about AND open.receipt IS NOT NULL)
              FROM records
              WHERE number >= ?1 AND number < ?2 AND kind = 'receipt'
@@ -385,7 +386,7 @@ impl Reader {
 /// A text that is sought, without regard to the case of ASCII letters.
 struct TextMatcher {
     lower_case: String,
-    /// `true` if the text stands in JSON as it is.
+    /// `true` if JSON contains the text without escapes.
     is_verbatim: bool,
 }
 
@@ -402,7 +403,7 @@ impl TextMatcher {
     }
 
     /// `false` if the text is not in the stored text of a receipt, and so in none of its fields. This takes a fraction
-    /// of the time to parse the receipt.
+    /// of the time that parsing the receipt takes.
     fn may_match_receipt(&self, status: &str, body: &[u8]) -> bool {
         // The message of a failed run is not stored, but made of its end and its limits.
         if !self.is_verbatim || status != Status::Success.as_str() {

@@ -38,8 +38,8 @@ pub(super) struct StopLift {
 }
 
 impl Journal {
-    /// Records a stop, which replaces an earlier one of the same target. Calls of `set_stop` and [`Self::lift_stop`] are
-    /// written in their order, independent of when their futures are awaited.
+    /// Records a stop, which replaces an earlier one of the same target. The records of `set_stop` and
+    /// [`Self::lift_stop`] are written in the order of the calls, no matter when the futures are awaited.
     ///
     /// # Errors
     /// [`JournalError::NoSpace`]: the record is not on the disk yet, and is retried; [`JournalError::Broken`].

@@ -36,8 +36,8 @@ pub struct UsageSummary {
     pub is_grouping_truncated: bool,
     /// The time up to which receipts were searched, backwards from now; `None` if none was.
     pub searched_until: Option<OffsetDateTime>,
-    /// `false` if the time or the maximum number of receipts was used up: the figures are those of the latest
-    /// [`UsageFigures::runs`].
+    /// `false` if the time or the maximum number of receipts was used up: the figures are only those of the latest
+    /// runs, as many as [`UsageFigures::runs`] of `total` says.
     pub is_complete: bool,
     /// `false` if the time was used up before all refusals were counted.
     pub are_refusals_complete: bool,
@@ -394,8 +394,9 @@ fn finish_groups(groups: BTreeMap<String, FigureSums>) -> Vec<GroupUsage> {
 }
 
 impl Journal {
-    /// The use of the executor by the agents that `filter` selects, since a time or ever, from the latest `max_rows`
-    /// receipts at most. Within about 60 ms, it counts refusals and parses as many of the latest receipts as it can.
+    /// The use of the executor by the agents that `filter` selects, since `since` or since the first receipt, from the
+    /// latest `max_rows` receipts at most. Within about 60 ms, it counts refusals and parses as many of the latest
+    /// receipts as it can.
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal or a receipt cannot be read.
@@ -440,7 +441,7 @@ impl Reader {
         })
     }
 
-    /// Adds the refusals. Returns `false` if the budget ended before.
+    /// Adds the refusals. Returns `false` if the budget was used up before all were added.
     fn add_refusals(
         &self,
         sums: &mut UsageSums,

@@ -50,7 +50,7 @@ impl fmt::Display for StopTarget {
 
 /// The text cannot be the reason of a stop.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a reason has 1 to {max} characters, without line ends and other control characters", max = StopReason::MAX_CHARS)]
+#[error("a reason has 1 to {max} characters, without line ends or other control characters", max = StopReason::MAX_CHARS)]
 pub struct StopReasonError;
 
 /// An operator's reason for a stop: 1 to [`StopReason::MAX_CHARS`] characters, none of which controls a terminal.

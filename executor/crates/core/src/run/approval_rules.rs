@@ -7,12 +7,12 @@ use super::preview::GrantSummary;
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::Manifest;
 
-/// One rule (`[[approvals]]`). It applies to the calls of its tools with at least its risk.
+/// One rule (`[[approvals]]`). It applies to those calls of its tools that have at least the risk `min_risk`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApprovalRule {
     /// The tools; empty for every tool.
     pub tools: Vec<ToolName>,
-    /// The minimum risk score. A verdict without a score has the highest.
+    /// The minimum risk score. A verdict without a score counts as one with the highest.
     pub min_risk: f64,
     /// The number of different people who have to approve.
     pub required: u32,
@@ -45,8 +45,8 @@ pub(super) struct PartialApproval {
     pub(super) grant: GrantSummary,
 }
 
-/// The limits of a verdict, narrowed by every manifest. A scope that is the verdict's narrows nothing; of two others,
-/// the patterns remain that both have.
+/// The limits of a verdict, narrowed by every manifest. A scope equal to the verdict's narrows nothing. Of scopes that
+/// differ from it, only the patterns remain that all of them have.
 pub(super) fn narrow<'a>(verdict: &Manifest, manifests: impl IntoIterator<Item = &'a Manifest>) -> Manifest {
     fn narrower<T: Ord + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
         a.into_iter().chain(b).min()

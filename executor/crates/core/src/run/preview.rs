@@ -78,7 +78,7 @@ impl GrantSummary {
             max_cpu: Some(self.cpu.value),
             timeout: Some(self.timeout.value),
             network_allowed: Some(self.network.value),
-            // Not the granted patterns: the intersection of several has no text that is a pattern.
+            // Not the granted patterns: an area that is the intersection of several has a text that is no pattern.
             filesystem_scope: verdict.filesystem_scope.clone(),
         }
     }
@@ -153,8 +153,8 @@ impl DecisionBasis {
         grant: &Result<GrantSummary, Fault>,
     ) -> Self {
         let (call, verdict) = (escalated.call(), escalated.verdict());
-        // The rest of a call is not shown, or does not change what runs. The debug format of the other values has all of
-        // their fields.
+        // The fields that are left out are not shown, change nothing in what runs, or have their effect in the grant.
+        // The debug format of a value that is hashed has all of its fields.
         let Call {
             door,
             agent,
@@ -245,8 +245,8 @@ impl Executor {
         waiting
     }
 
-    /// What an approval of a waiting intent would run, under `manifest` in place of the verdict's. `None` if the intent
-    /// does not wait.
+    /// What a waiting intent would run if it were approved with `manifest`, or with the verdict's limits. `None` if the
+    /// intent does not wait.
     #[must_use]
     pub fn preview_decision(&self, intent: IntentId, manifest: Option<&Manifest>) -> Option<DecisionPreview> {
         Some(self.preview(&self.escalations.find_undecided(intent)?, manifest))
@@ -302,7 +302,7 @@ impl Executor {
     }
 }
 
-/// The fault for a person who was shown something else than there is now.
+/// The fault for a person who decided on something that has changed since it was shown.
 pub(super) fn changed_fault() -> Fault {
     Fault::InvalidRequest(
         "something that you were shown has changed: the tool, a policy, a limit or an approval. Look at the intent again \

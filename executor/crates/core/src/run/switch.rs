@@ -5,7 +5,7 @@
 //! call:   … ─▶ registered as active or held ─▶ checked against the switch ─▶ refused, or it may run
 //! resume: sent to the journal ─▶ on the disk ─▶ lifted
 //! ```
-//! No call slips through: one that is registered before the stop is among the runs that the stop aborts, and one that is
+//! No call slips through: one that is registered before the stop is withdrawn or aborted by it, and one that is
 //! registered later finds the stop in its check. A stop takes effect before its record is on the disk. It is lifted
 //! only once the record of its end is on the disk.
 
@@ -99,8 +99,8 @@ impl Stops {
 
 impl Executor {
     /// Stops an agent, a tool or everything on behalf of `by`: aborts its runs, withdraws its queued and waiting
-    /// intents, and refuses its calls until [`Self::resume`], also after a restart. A stop of the same target is
-    /// replaced. Returns the number of runs and intents that it ended.
+    /// intents, and refuses its calls until [`Self::resume`], also after a restart. It replaces an earlier stop of the
+    /// same target. Returns the number of runs and intents that it ended.
     ///
     /// # Errors
     /// If the stop is not on the disk yet; it is in force nevertheless.
@@ -111,7 +111,7 @@ impl Executor {
         let is_included = |agent: &AgentDid, tool: &ToolName| stop.target.includes(agent, tool);
         let filter: CallFilter<'_> = &is_included;
         let message = stop.refusal_message();
-        // Everything up to the first wait happens even if the caller disconnects.
+        // Everything up to the first `await` happens even if the caller disconnects.
         let (set, (waiting_count, withdrawn), (run_count, newly_stopped)) =
             self.switch.set(stop.clone(), || {
                 // Sent to the journal before its effects: its record changes the file's format, and an older version,
@@ -128,14 +128,14 @@ impl Executor {
             }
             self.journal.record_stop(&newly_stopped, by, STOP_METHOD).await
         };
-        // Joined, so that all records are sent before the first wait, and one that is late keeps back no other.
+        // Joined, so that every record is sent before any of them is waited for, and a slow one delays no other.
         let (set, withdrawn, stopped) = tokio::join!(set, withdrawn, stopped);
         let recorded = set.and(withdrawn.map(drop)).and(stopped);
         recorded.map(|()| waiting_count + run_count).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
     /// Lifts a stop on behalf of `by`. Returns `false` if the target is not stopped, or was stopped again in the
-    /// meantime. A stop of everything, an agent and a tool are lifted one by one.
+    /// meantime. Only the stop of exactly this target is lifted: resuming everything does not resume a stopped agent.
     ///
     /// # Errors
     /// If this cannot be recorded; the stop stays in force.
@@ -170,10 +170,11 @@ impl Executor {
         self.switch.find(&call.agent, &call.tool).map_or(Ok(()), |stop| Err(stop_fault(call.intent, &stop)))
     }
 
-    /// Refuses a registered call that an operator has stopped before its guest begins, even if the stop was lifted
-    /// since.
-    // Both are checked. A stop holds the lock of the switch until it has aborted all runs. A call that finds no stop
-    // here therefore sent its start to the journal before any later stop.
+    /// Refuses a registered call, before its guest begins, if an operator has stopped it, even if that stop has been
+    /// lifted.
+    // The switch shows a stop that is in force, and `abort` one that was lifted. A stop holds the lock of the switch
+    // until it has aborted all runs. A call that finds no stop here therefore sent its start to the journal before any
+    // later stop.
     pub(super) fn check_running(&self, call: &Call, abort: &Abort) -> Result<(), Fault> {
         self.check_stopped(call)?;
         if abort.reason() == Some(AbortReason::Stopped) {

@@ -6,7 +6,7 @@
 //!                                   └───────────────────────────────────┤
 //!                                                                       └ the same basis: apply_shown_directive
 //! ```
-//! An approval names exactly the limits of the manifest that were shown, so a later change cannot give the run more of them.
+//! An approval names each limit of a manifest exactly as it was shown, so no later change can raise one of them.
 
 use super::ConsoleState;
 use super::form::FormFields;
@@ -47,7 +47,7 @@ pub(super) async fn show(
 
 /// What the page proposes to approve.
 struct Proposal {
-    /// The preview under the verdict alone, whose layers set the limits.
+    /// The preview without the person's changes: the most that may be approved, and the layer that set each limit.
     original: DecisionPreview,
     /// The preview under exactly the proposed manifest.
     proposed: DecisionPreview,
@@ -135,13 +135,13 @@ fn argument_text(value: &serde_json::Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or(compact)
 }
 
-/// The arguments, one below the other, in the text that the tool gets.
+/// The arguments as JSON, one below the other.
 pub(super) fn arguments(arguments: &serde_json::Map<String, serde_json::Value>) -> Markup {
     html! {
         @if arguments.is_empty() { p { "None." } }
         dl.arguments {
             @for (name, value) in arguments {
-                // As JSON, so that a written escape differs from an escaped character.
+                // As JSON, which doubles a backslash of the agent: its own `\u{…}` differs from an escape of this page.
                 dt { (whole(&serde_json::Value::from(&**name).to_string())) }
                 dd {
                     (block(&argument_text(value)))
@@ -154,7 +154,7 @@ pub(super) fn arguments(arguments: &serde_json::Map<String, serde_json::Value>) 
     }
 }
 
-/// The layer that set a proposed limit: the deciding person, if it is narrower than what was granted.
+/// The layer that set a proposed limit; `you` if the deciding person narrowed it.
 fn set_by_or_you<T: PartialEq>(granted: &Bound<T>, proposed: &T) -> &'static str {
     if granted.value == *proposed { set_by(granted.layer) } else { "you" }
 }
@@ -232,11 +232,11 @@ fn decision_form(
                     }
                 }
             }))
-            // Everything that cannot be narrowed here is that of the basis.
+            // What cannot be narrowed here is shown as the proposed grant has it, because the basis covers that grant.
             @if proposed.network.value { (hosts(proposed)) }
             (files_part(granted, proposed, may_decide))
             @if let Some(calls) = &proposed.max_calls {
-                p { "It may make " (calls.value) " calls to other tools (set by " (set_by(calls.layer)) "). The governor decides on each of them." }
+                p { "The run may make " (calls.value) " calls to other tools (set by " (set_by(calls.layer)) "). The governor decides on each of them." }
             }
             @if may_decide {
                 p.actions {
@@ -272,12 +272,12 @@ fn files_part(granted: &GrantSummary, proposed: &GrantSummary, may_decide: bool)
     }
 }
 
-fn hosts(granted: &GrantSummary) -> Markup {
+fn hosts(proposed: &GrantSummary) -> Markup {
     html! {
-        p { "Hosts that it may reach: "
-            @if granted.allowed_hosts.is_empty() { "none" }
-            @for rule in &granted.allowed_hosts { code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
-            @for rule in &granted.blocked_hosts { "except " code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
+        p { "Hosts that the run may reach: "
+            @if proposed.allowed_hosts.is_empty() { "none" }
+            @for rule in &proposed.allowed_hosts { code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
+            @for rule in &proposed.blocked_hosts { "except " code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
         }
     }
 }
@@ -375,7 +375,7 @@ fn after_decision(
             decision_page(console, signed_in.viewer(), &proposal, Some(notice))
         }
         (Err(fault), Some(proposal)) => undecided_page(console, signed_in, &proposal, &fault_text(&fault)),
-        // Not "nothing was decided": a denial may be in force that is not on the disk yet.
+        // It does not say that nothing was decided: a denial may be in force that is not on the disk yet.
         (Err(fault), None) => fault_page(&fault),
     }
 }
@@ -394,7 +394,7 @@ fn undecided_page(
 /// The denial in a form.
 ///
 /// # Errors
-/// A sentence for the person, without its end.
+/// A sentence for the person, without its full stop.
 fn denial(intent: IntentId, form: &FormFields) -> Result<Directive, String> {
     let reason = form.get("reason").map(str::trim).filter(|reason| !reason.is_empty());
     let reason = reason.map(StopReason::parse).transpose().map_err(|error| error.to_string())?;
@@ -405,13 +405,13 @@ fn denial(intent: IntentId, form: &FormFields) -> Result<Directive, String> {
 /// The manifest of a form, which is never wider than the grant.
 ///
 /// # Errors
-/// A sentence for the person, without its end.
+/// A sentence for the person, without its full stop.
 fn parse_narrowing(original: &DecisionPreview, form: &FormFields) -> Result<Manifest, String> {
     let Ok(granted) = &original.grant else {
         return Err("the call would be refused".to_owned());
     };
     let number = |name: &str, shown: u64| match form.get(name) {
-        // The exact limit may be finer than the unit of the form.
+        // An unchanged field stands for the exact limit, which may be finer than the unit of the form.
         Some(text) if text == shown.to_string() => Ok(None),
         Some(text) => text.parse().map(Some).map_err(|_| format!("`{name}` is not a whole number")),
         None => Err(format!("`{name}` is missing: open the page again")),
@@ -443,5 +443,5 @@ fn parse_narrowing(original: &DecisionPreview, form: &FormFields) -> Result<Mani
     if granted.includes(&manifest, verdict) {
         return Ok(manifest);
     }
-    Err("a limit is wider than what may be granted now, which is shown below: lower it".to_owned())
+    Err("a limit of yours is wider than the current grant, which is shown below".to_owned())
 }

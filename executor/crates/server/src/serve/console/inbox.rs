@@ -26,7 +26,7 @@ pub(super) fn visible_intents(console: &ConsoleState, signed_in: &SignedIn) -> V
     console.executor.waiting_intents(&|agent| signed_in.caller.may_read(agent))
 }
 
-/// The list, which the page refreshes when an intent begins or stops to wait.
+/// The list, which the page refreshes when an intent starts or stops waiting.
 pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Markup {
     html! {
         section #inbox hx-get="/console/inbox" hx-trigger="sse:inbox" hx-select="#inbox" hx-swap="outerHTML"

@@ -1,7 +1,8 @@
 //! Server-sent events that tell open pages what has changed.
 //!
 //! An event has no content: the page then asks for its changed part again, under the rights that its session has by
-//! then. A page gets at most one event of each kind per second, and none about intents that its caller may not see.
+//! then. A page gets at most one event of each kind per second. Events about the inbox are only for changes of the
+//! intents that the caller may see; events about runs are for changes of any run.
 
 use super::ConsoleState;
 use super::inbox::visible_intents;
@@ -89,13 +90,15 @@ struct EventStream {
     certificate: PeerCertNames,
     runs: watch::Receiver<()>,
     inbox: watch::Receiver<()>,
-    /// The first events: what changed between the page and this stream would otherwise be missed.
+    /// The events to send at once: a change after the page was rendered and before this stream began would otherwise be
+    /// missed.
     first: Vec<&'static str>,
     /// The time before which the stream has no event about runs.
     next_runs: Instant,
     /// The time before which it has none about the inbox.
     next_inbox: Instant,
-    /// The waiting intents that the caller could see at the last event: those of other agents are no event.
+    /// The waiting intents that the caller could see at the last event about the inbox; at first none. If the caller
+    /// sees the same ones now, there is no event.
     seen: Vec<IntentId>,
     _place: StreamPlace,
 }
@@ -112,7 +115,7 @@ pub(super) async fn events(
         return (StatusCode::SERVICE_UNAVAILABLE, "too many pages of the console are open: close some\n")
             .into_response();
     };
-    let follower = EventStream {
+    let sources = EventStream {
         runs: console.changes.runs.subscribe(),
         inbox: console.executor.escalation_changes(),
         certificate: certificate.map(|axum::Extension(names)| names).unwrap_or_default(),
@@ -124,9 +127,9 @@ pub(super) async fn events(
         seen: Vec::new(),
         _place: place,
     };
-    named_event_response(stream::unfold(follower, |mut follower| async {
-        let name = follower.next().await?;
-        Some((name, follower))
+    named_event_response(stream::unfold(sources, |mut sources| async {
+        let name = sources.next().await?;
+        Some((name, sources))
     }))
 }
 

@@ -1,4 +1,4 @@
-//! The link with which the person who started a server without a list of callers signs in.
+//! The sign-in link of a server without a list of callers, for the person who started it.
 
 use super::session::new_secret;
 use a2g_govern::{FileError, replace_private};
@@ -19,7 +19,7 @@ pub enum LinkError {
 
 /// The key with which the person who started the server signs in, once. Each use replaces it.
 pub struct LocalKey {
-    /// A file that only the user of the server can read. It has the link with the current key.
+    /// The file with the link that contains the current key. Only the user that runs the server can read it.
     file: PathBuf,
     state: Mutex<KeyState>,
 }
@@ -33,7 +33,7 @@ struct KeyState {
 }
 
 impl LocalKey {
-    /// No key yet. The links will be written to `file`.
+    /// A `LocalKey` that has no key yet, and will write its links to `file`.
     #[must_use]
     pub fn new(file: PathBuf) -> Self {
         Self { file, state: Mutex::default() }
@@ -51,7 +51,8 @@ impl LocalKey {
         self.replace()
     }
 
-    /// Writes a new link if there is none, because the disk was full when the last one was used.
+    /// Writes a new link if there is none. There is none if the disk was full at the start, or when the last link was
+    /// used.
     ///
     /// # Ambient Authority
     /// Writes the file.

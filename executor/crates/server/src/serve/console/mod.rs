@@ -44,7 +44,7 @@ pub struct ConsolePort {
     pub callers: CallerDirectory,
     /// `true` if the port uses TLS.
     pub tls: bool,
-    /// The key of the person who started the server; `None` if callers are listed, who sign in instead.
+    /// The key for the person who started the server; `None` if there is a list of callers, each with a credential.
     pub local_key: Option<Arc<LocalKey>>,
     /// Maximum time for the body of a request to arrive.
     pub request_timeout: Duration,
@@ -89,7 +89,7 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
 }
 
 /// The policy of every page: only scripts, styles and images of this server load, none of them inline, and forms are sent
-/// only to this origin. No other page may frame a page.
+/// only to this origin. No page may be framed.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
      connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
@@ -103,7 +103,7 @@ async fn add_headers(State(tls): State<bool>, request: Request, next: Next) -> R
     set(header::CONTENT_SECURITY_POLICY, CONTENT_POLICY);
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(header::X_FRAME_OPTIONS, "DENY");
-    // Not `no-referrer`, with which a browser sends `Origin: null` with the forms of this page.
+    // Not `no-referrer`: under that policy, a browser sends the forms of a page with `Origin: null`.
     set(header::REFERRER_POLICY, "same-origin");
     set(header::CACHE_CONTROL, "no-store");
     set(HeaderName::from_static("cross-origin-opener-policy"), "same-origin");

@@ -33,7 +33,7 @@ pub(super) async fn show(
     headers: HeaderMap,
     signed_in: Option<SignedIn>,
 ) -> Response {
-    // A program that only looks at a link does not use it up.
+    // A program that checks a link with `HEAD` does not use it up.
     if let Some(key) = query.key.filter(|_| method == Method::GET) {
         return redeem_key(&console, &key).await;
     }
@@ -48,7 +48,7 @@ pub(super) async fn show(
         (figures(&console, &signed_in))
         h2 { "Waiting for a decision" }
         (inbox::list_part(&waiting, now))
-        // As `a2g/stops`: a stop names agents that other callers may not see.
+        // Only for those who may call `a2g/stops`: a stop names an agent that other callers may not know.
         @if signed_in.caller.switch_name().is_some() {
             h2 { "Stops" }
             (switch(&console, signed_in.viewer()))
@@ -75,16 +75,18 @@ fn figures(console: &ConsoleState, signed_in: &SignedIn) -> Markup {
         |name: &str, value: String| html! { div.figure { span.value { (value) } span.name { (name) } } };
     html! {
         section #figures hx-get="/console" hx-trigger="sse:runs" hx-select="#figures" hx-swap="outerHTML" {
-            // As `GET /metrics`: these are the figures of all agents.
-            @if signed_in.caller.is_any_of(&[Role::Operator]) { div.figures {
-                (figure("running", running.to_string()))
-                (figure("queued", queued.to_string()))
-                (figure("receipts", journal.head().number.to_string()))
-                (figure("reports not delivered", journal.undelivered_count().to_string()))
-                (figure("MB of journal", (journal.bytes() >> 20).to_string()))
-                (figure("MB of memory in use", (memory::used_bytes() >> 20).to_string()))
+            // Only for those who may read `GET /metrics`: these figures cover all agents.
+            @if signed_in.caller.is_any_of(&[Role::Operator]) {
+                div.figures {
+                    (figure("running", running.to_string()))
+                    (figure("queued", queued.to_string()))
+                    (figure("receipts", journal.head().number.to_string()))
+                    (figure("reports not delivered", journal.undelivered_count().to_string()))
+                    (figure("MB of journal", (journal.bytes() >> 20).to_string()))
+                    (figure("MB of memory in use", (memory::used_bytes() >> 20).to_string()))
+                }
+                p { "The journal " (condition) "." }
             }
-            p { "The journal " (condition) "." } }
             @if active.is_empty() { p { "None of the runs that you may see is active." } }
             @if !active.is_empty() {
                 (scrolling_table("Active runs", &html! {
@@ -106,26 +108,26 @@ fn switch(console: &ConsoleState, viewer: Viewer<'_>) -> Markup {
     html! {
         @if stops.is_empty() { p { "Nothing is stopped." } }
         @for stop in &stops { (stop_row(stop, viewer)) }
-            form method="post" action="/console/stop" {
-                (viewer.token_field())
-                p { "A stop aborts the target's runs, withdraws its waiting calls and refuses new ones, until somebody resumes it." }
-                p {
-                    label for="target" { "What" } " "
-                    select #target name="target" {
-                        option value="agent" { "one agent" }
-                        option value="tool" { "one tool" }
-                        option value="everything" { "everything" }
-                    }
-                    " " label for="name" { "Name of the agent or tool (empty for everything)" } " "
-                    input #name name="name" list="names";
+        form method="post" action="/console/stop" {
+            (viewer.token_field())
+            p { "A stop aborts the target's runs, withdraws its waiting calls and refuses new ones, until somebody resumes it." }
+            p {
+                label for="target" { "What" } " "
+                select #target name="target" {
+                    option value="agent" { "one agent" }
+                    option value="tool" { "one tool" }
+                    option value="everything" { "everything" }
                 }
-                datalist #names {
-                    @for tool in console.executor.tools().iter() { option value=(tool.name) {} }
-                }
-                p { label for="stop-reason" { "Reason, which every refused agent is told" } }
-                p { input #stop-reason name="reason" required maxlength=(StopReason::MAX_CHARS); }
-                p { button.danger type="submit" { "Stop" } }
+                " " label for="name" { "Name of the agent or tool (empty for everything)" } " "
+                input #name name="name" list="names";
             }
+            datalist #names {
+                @for tool in console.executor.tools().iter() { option value=(tool.name) {} }
+            }
+            p { label for="stop-reason" { "Reason, which every refused agent is told" } }
+            p { input #stop-reason name="reason" required maxlength=(StopReason::MAX_CHARS); }
+            p { button.danger type="submit" { "Stop" } }
+        }
     }
 }
 
@@ -149,7 +151,10 @@ fn stop_row(stop: &Stop, viewer: Viewer<'_>) -> Markup {
     }
 }
 
-/// The target of a posted form; a sentence for the person if there is none.
+/// The target of a posted form.
+///
+/// # Errors
+/// A sentence for the person, without its full stop.
 fn target(form: &super::form::FormFields) -> Result<StopTarget, String> {
     let name = form.get("name").unwrap_or_default().trim();
     let error = |error: a2g_types::ident::IdentError| error.to_string();

@@ -35,7 +35,8 @@ impl Viewer<'_> {
 
     /// A whole page.
     pub(super) fn page(&self, title: &str, body: &Markup) -> Response {
-        // An agent chooses how long some pages are: an unread page counts against the share of the caller who asks for it.
+        // An agent decides how long some pages are, so until the browser has read a page, the page counts against the
+        // share of memory of the caller who asked for it.
         answers::charge(self.caller, document(title, Some(self), body).into_response())
     }
 }
@@ -235,7 +236,7 @@ fn duration(seconds: i64) -> String {
     }
 }
 
-/// The beginning of an intent's id, which is enough to tell the intents of a list apart.
+/// The beginning of an intent's id. It tells random ids in a list apart, but not always those made from the time.
 pub(super) fn short_id(intent: IntentId) -> String {
     intent.to_string().chars().take(8).collect()
 }
@@ -264,7 +265,7 @@ pub(super) fn set_by(layer: Layer) -> &'static str {
     }
 }
 
-/// The status of a run, with a class for its colour.
+/// The status of a run, with an attribute from which the style derives its colour.
 pub(super) fn status(status: &str) -> Markup {
     html! { span.status data-status=(status) { (status) } }
 }

@@ -131,7 +131,7 @@ fn outcome(path: &str, receipt: &Receipt) -> Markup {
     }
 }
 
-/// One row for each limit: a bar of the used part of what was granted.
+/// One row for each limit, with a bar that shows how much of it was used.
 fn limits(receipt: &Receipt) -> Markup {
     let (usage, metrics) = (&receipt.outcome.usage, &receipt.outcome.metrics);
     let row = |name: &str, used: f64, granted: f64, unit: &str, by: &'static str| {
@@ -172,7 +172,7 @@ fn limits(receipt: &Receipt) -> Markup {
     }
 }
 
-/// A figure with as many decimals as say something.
+/// A figure with up to three decimals, without zeros at its end.
 fn figure(value: f64) -> String {
     let text = if value < 10.0 { format!("{value:.3}") } else { format!("{value:.1}") };
     let text = text.trim_end_matches('0').trim_end_matches('.');

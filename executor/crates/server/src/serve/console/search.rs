@@ -55,7 +55,7 @@ impl SearchQuery {
     /// The selection of these fields.
     ///
     /// # Errors
-    /// A sentence for the person.
+    /// A sentence for the person, without its full stop.
     fn to_filter(&self) -> Result<Filter, String> {
         fn parse<T, E: Display>(
             text: &str,
@@ -66,7 +66,7 @@ impl SearchQuery {
         }
         let status = |name: &str| {
             let known = Status::VARIANTS.iter().find(|status| status.as_str() == name);
-            known.copied().ok_or("the status is not one of the list")
+            known.copied().ok_or("there is no such status in the list")
         };
         Ok(Filter {
             agent: parse(&self.agent, AgentDid::parse)?,
@@ -81,7 +81,7 @@ impl SearchQuery {
     fn to_blocked_by(&self) -> Result<Option<BlockedBy>, String> {
         let known = BlockedBy::VARIANTS.iter().find(|known| known.as_str() == self.blocked_by);
         match known {
-            None if !self.blocked_by.is_empty() => Err("the reason is not one of the list".to_owned()),
+            None if !self.blocked_by.is_empty() => Err("there is no such reason in the list".to_owned()),
             known => Ok(known.copied()),
         }
     }
@@ -90,7 +90,7 @@ impl SearchQuery {
         Some(self.text.clone()).filter(|text| !text.is_empty())
     }
 
-    /// The URL of the page of this search that begins before `before`, or of its first page.
+    /// The URL of one page of this search: with the rows before the number `before`, or the first page.
     fn url(&self, path: &str, before: Option<u64>) -> String {
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         query.extend_pairs(self.fields().into_iter().filter(|(_, value)| !value.is_empty()));
@@ -160,12 +160,12 @@ pub(super) async fn list_runs(
 }
 
 fn refuse_search(error: &str) -> Response {
-    problem(StatusCode::BAD_REQUEST, "This cannot be searched", &format!("{}.", line(error)))
+    problem(StatusCode::BAD_REQUEST, "This search is not valid", &format!("{}.", line(error)))
 }
 
 fn list_body(query: &SearchQuery, page: &Page<RunSummary>) -> Markup {
     const PATH: &str = "/console/runs";
-    // A later page would move under the reader.
+    // Only the first page refreshes itself: on a later one, the rows would move while somebody reads them.
     let trigger = query.before.is_none().then_some("sse:runs");
     html! {
         h1 { "Runs" }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! token, JWT or certificate ─▶ Credential ─ Callers::identify ─▶ session ─ cookie ─▶ every request identifies again
-//! key of this start ──────────▶ the person who started the server ────────┘
+//! key of the link ────────────▶ the person who started the server ────────┘
 //! ```
 //! A session stores the credential, not the rights: each request identifies the caller again, so a session ends at once
 //! when its caller is removed, its token expires, or its roles change. The server stores only the hash of a cookie.
@@ -34,7 +34,7 @@ const MAX_SESSION_AGE: Duration = Duration::from_secs(12 * 60 * 60);
 const MAX_SESSIONS: usize = 4096;
 /// Maximum number of sessions of one caller. Beyond it, the caller's oldest one ends for each new one.
 const MAX_SESSIONS_PER_CALLER: usize = 32;
-/// Maximum number of cookies of one request that are looked up.
+/// Maximum number of session cookies in one request that are looked up.
 const MAX_COOKIES: usize = 8;
 /// Number of random bytes of a key, a cookie and a form's token.
 const SECRET_BYTES: usize = 32;
@@ -59,7 +59,7 @@ pub(super) enum Identity {
 
 struct BrowserSession {
     identity: Identity,
-    /// The caller when the session began: another one under the same credential ends the session.
+    /// The caller when the session began. The session ends if its credential later gives another one, or other rights.
     caller: Arc<Caller>,
     /// The names in the certificate of the connection, which every request has to present again.
     certificate: Arc<[Box<str>]>,
@@ -99,7 +99,7 @@ impl BrowserSessions {
 
     fn identify(&self, identity: &Identity) -> Option<Arc<Caller>> {
         match (identity, &self.local_key) {
-            // Without a list, every client of the port is anonymous: only the key tells the person.
+            // Without a list, every client of the port is anonymous: only the key identifies the person.
             (Identity::Credential(_), Some(_)) => None,
             (Identity::Credential(credential), None) => self.callers.identify(credential, self.clock.now()),
             (Identity::Local, _) => Some(Arc::new(Caller::console_person())),
@@ -129,10 +129,10 @@ impl BrowserSessions {
         let session = BrowserSession { identity, caller, certificate, form_token, began };
         let mut sessions = self.by_cookie.lock();
         sessions.retain(|_, session| !is_over(session, began));
-        // The oldest of the caller's own sessions ends, so that no caller ends those of others.
-        let own = |session: &BrowserSession| session.caller.name() == &*name;
-        if sessions.values().filter(|session| own(session)).count() >= MAX_SESSIONS_PER_CALLER {
-            let own = sessions.iter().filter(|(_, session)| own(session));
+        // The oldest of the caller's own sessions ends, so that no caller can end the sessions of others.
+        let is_own = |session: &BrowserSession| session.caller.name() == &*name;
+        if sessions.values().filter(|session| is_own(session)).count() >= MAX_SESSIONS_PER_CALLER {
+            let own = sessions.iter().filter(|(_, session)| is_own(session));
             let oldest = own.min_by_key(|(_, session)| session.began).map(|(cookie, _)| *cookie);
             oldest.and_then(|oldest| sessions.remove(&oldest));
         }
@@ -152,7 +152,8 @@ impl BrowserSessions {
         HeaderValue::from_str(&text).map_err(std::io::Error::other)
     }
 
-    /// The hashes of the cookies of a request: another program of this host may have added one of the same name.
+    /// The hashes of the session cookies of a request. There may be several, because another program on this host may
+    /// have set one with the same name.
     fn cookies(&self, headers: &HeaderMap) -> Vec<Digest> {
         let name = if self.tls { SECURE_COOKIE } else { COOKIE };
         let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
@@ -201,7 +202,7 @@ impl FromRequestParts<Arc<ConsoleState>> for SignedIn {
                 problem(
                     StatusCode::UNAUTHORIZED,
                     "You are signed out",
-                    "Your session has ended, or your rights have changed. Nothing was changed: sign in again.",
+                    "Your session has ended, or your rights are different now. Nothing was changed: sign in again.",
                 )
             }
         })

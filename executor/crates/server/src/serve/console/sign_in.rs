@@ -23,8 +23,8 @@ pub(super) fn sign_in_first(headers: &HeaderMap, path: &str) -> Response {
     Redirect::to(&format!("/console/sign-in?to={path}")).into_response()
 }
 
-/// A page that opens a path of the console. A browser does not send the cookie of a session with a request that another
-/// site or program caused, nor after a redirect of one; it does with the request that this page causes.
+/// A page that opens a path of the console. A browser sends the cookie of a session neither with a request that another
+/// site or program caused nor when it follows a redirect from there, but does with the request that this page causes.
 fn reopen(path: &str) -> Response {
     let body = html! {
         meta http-equiv="refresh" content={ "0; url=" (path) };
@@ -33,7 +33,7 @@ fn reopen(path: &str) -> Response {
     document("Console", None, &body).into_response()
 }
 
-/// The page to return to after signing in; any text that is no path of the console becomes the start page.
+/// The page to return to after signing in; any text that is not a path of the console becomes the start page.
 fn return_path(path: &str) -> &str {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_".contains(&byte);
     let is_own = path.starts_with("/console") && path.bytes().all(is_plain) && !path.contains("//");
@@ -107,7 +107,7 @@ pub(super) async fn sign_in(
             "Nothing was changed. Open the console's own sign-in page, and sign in there.",
         );
     }
-    // Nobody is known yet, so all such bodies share the memory of one caller.
+    // The caller is not known yet, so the bodies of all sign-ins together have the share of memory of one caller.
     let form = match FormFields::read(&console, body, &Caller::any_agent()).await {
         Ok(form) => form,
         Err(page) => return *page,
@@ -141,7 +141,7 @@ pub(super) async fn sign_in(
 pub(super) async fn redeem_key(console: &Arc<ConsoleState>, key: &str) -> Response {
     let is_current = console.sessions.local_key().is_some_and(|local| local.redeem(key));
     if !is_current {
-        let error = "This link was used before, or is from an earlier start. Each link works once.";
+        let error = "This link was used before, or is from before a restart. Each link works once.";
         return sign_in_page(console, StatusCode::UNAUTHORIZED, Some(error), "/console", false);
     }
     let replaced = {
@@ -155,7 +155,7 @@ pub(super) async fn redeem_key(console: &Arc<ConsoleState>, key: &str) -> Respon
         tracing::error!(%error, "the next link to the console cannot be written");
     }
     match console.sessions.begin(Identity::Local, Arc::default()) {
-        // The key leaves the address bar.
+        // Opened again, so that the key is no longer in the address bar.
         Some(Ok(cookie)) => ([(header::SET_COOKIE, cookie)], reopen("/console")).into_response(),
         Some(Err(_)) | None => problem(
             StatusCode::SERVICE_UNAVAILABLE,

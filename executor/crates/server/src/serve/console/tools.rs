@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Maximum number of hours over which figures are computed: a leap year.
 const MAX_HOURS: u16 = 366 * 24;
-/// Maximum number of receipts from which figures are computed; a page reads far fewer in its time.
+/// Maximum number of receipts from which figures are computed. The limit of time usually ends the reading before that.
 const MAX_ROWS: u64 = 100_000;
 
 /// `GET /console/tools`.
@@ -181,7 +181,7 @@ fn figures_part(figures: &UsageFigures) -> Markup {
                 }
             }
         }))
-        @for (name, access) in [("network", figures.network), ("writing", figures.writing), ("calls to tools", figures.calling)] {
+        @for (name, access) in [("network", figures.network), ("writing", figures.writing), ("calling tools", figures.calling)] {
             @if access.granted > 0 && access.used == 0 {
                 p.slack { (name) " was granted to " (access.granted) " runs, and none used it: consider removing it from the policy or from " code { "tool.toml" } "." }
             }
