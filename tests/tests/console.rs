@@ -471,6 +471,9 @@ fn a_session_has_the_rights_of_its_caller_and_ends_with_them() {
     assert!(planner.get("/console/inbox").1.contains("Nothing waits"));
     let refused = ask(&intent("read_file", json!({ "path": "/workspace/x" })));
     expect_blocked(&refused, "stopped");
+    // Both are found by the reason: the call that was withdrawn, and the one that was refused.
+    let (_, page) = operator.get("/console/refused?blocked_by=stopped");
+    assert_eq!((page.matches("<code>stopped</code>").count(), page.contains(id)), (2, true), "{page}");
     let form = [("form_token", operator.token.as_str()), ("target", "agent"), ("name", AGENT)];
     assert_eq!(operator.post("/console/resume", &form, "").0, 303);
     assert!(operator.get("/console").1.contains("Nothing is stopped."));
@@ -517,6 +520,14 @@ fn two_people_approve_and_nobody_their_own_agent() {
     assert!(status == 200 && page.contains("has to approve (`[[approvals]]`)"), "{page}");
     let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
     expect_blocked(&ask(&carl, "g2a/directive", &directive), "caller_unauthorized");
+    // A manifest that is wider than the verdict's would replace what the others approve.
+    let wider = json!({
+        "max_memory_mb": 16, "max_cpu_percent": 50, "timeout_seconds": 10, "network_allowed": false,
+        "filesystem_scope": ["/**"],
+    });
+    let mut wide = directive.clone();
+    wide["capability_manifest"] = wider;
+    expect_blocked(&ask(&anna, "g2a/directive", &wide), "caller_unauthorized");
     // One approval is not enough, neither from the console nor twice from the same person.
     let (status, page) = approve(&first, Some("24"));
     assert!(status == 200 && page.contains("Your approval counts"), "{page}");

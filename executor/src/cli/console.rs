@@ -89,6 +89,9 @@ pub(super) fn announce(
 async fn restore_links(key: Arc<LocalKey>) {
     loop {
         tokio::time::sleep(RESTORE_INTERVAL).await;
+        if !key.is_missing() {
+            continue;
+        }
         let key = Arc::clone(&key);
         // An error means that the disk is still full.
         let _ignored = tokio::task::spawn_blocking(move || key.restore()).await;
@@ -134,9 +137,7 @@ fn has_graphical_session() -> bool {
 /// Opens a private file that leads to the link, not the link itself: every user of the machine can read the arguments
 /// of a browser.
 fn open(file: &Path, link: &str) -> anyhow::Result<()> {
-    let mut page = file.to_owned().into_os_string();
-    page.push(".html");
-    let page = PathBuf::from(page);
+    let page = LocalKey::page_file(file);
     let content = format!("<!doctype html><meta http-equiv=\"refresh\" content=\"0; url={link}\">");
     replace_private(&page, &content)?;
     let page = std::path::absolute(page)?;

@@ -10,7 +10,7 @@ use a2g_server::serve::{OperatorClient, OperatorClientError};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
-use a2g_types::stop::{Stop, StopReason, StopTarget};
+use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use a2g_wire::a2g::{decode, encode};
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::Value;
@@ -26,7 +26,7 @@ pub(super) fn stop(arguments: StopCommand) -> anyhow::Result<ExitCode> {
     }
     let target = parse_target(target)?;
     let reason = reason.as_deref().unwrap_or_default();
-    let reason = StopReason::parse(reason).map_err(|error| UsageError(format!("`--reason`: {error}")))?;
+    let reason = OperatorReason::parse(reason).map_err(|error| UsageError(format!("`--reason`: {error}")))?;
     let result = call(&address, "a2g/stop", encode::stop_params(&target, &reason))?;
     let ended = member(&result, "aborted")?;
     let ended = ended.as_u64().context("the executor's answer has no number of aborted intents")?;

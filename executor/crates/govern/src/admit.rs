@@ -13,6 +13,7 @@ use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ProofId};
 use a2g_types::limit::{Access, Layer};
 use a2g_types::quantity::Timeout;
+use a2g_types::stop::OperatorReason;
 use a2g_types::stored::v1;
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
 use a2g_types::verdict::{Decision, Directive, Manifest, Proof, Verdict};
@@ -335,7 +336,12 @@ impl Escalated {
             message,
         };
         if !directive.approved {
-            return Err(denial_by(by, directive.reason.as_deref(), self.call.intent, self.risk_score()));
+            return Err(denial_by(
+                by,
+                directive.reason.as_ref().map(OperatorReason::as_str),
+                self.call.intent,
+                self.risk_score(),
+            ));
         }
         let Some(expires_at) = self.verdict.expires_at().filter(|at| *at > now) else {
             let message = "the verdict expired before a person decided".to_owned();

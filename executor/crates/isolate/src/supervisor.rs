@@ -172,10 +172,10 @@ impl Supervisor {
             child = self.pool.take_child() => child?,
             stop = await_stop(execution) => {
                 let end = match stop {
-                    StopReason::DeadlinePassed => {
+                    OperatorReason::DeadlinePassed => {
                         End::NotStarted("no process was available before the run's deadline".to_owned())
                     }
-                    StopReason::Aborted(reason) => End::Aborted(reason),
+                    OperatorReason::Aborted(reason) => End::Aborted(reason),
                 };
                 return Ok(execution.outcome(end, self.clock.monotonic()));
             }
@@ -370,26 +370,26 @@ fn start_relay(execution: &Execution) -> Result<(RelayGuard, Option<UnixStream>)
 }
 
 /// The server's reason to end a run.
-enum StopReason {
+enum OperatorReason {
     Aborted(AbortReason),
     /// The deadline and the grace period after it have passed.
     DeadlinePassed,
 }
 
-impl From<StopReason> for End {
-    fn from(stop: StopReason) -> Self {
+impl From<OperatorReason> for End {
+    fn from(stop: OperatorReason) -> Self {
         match stop {
-            StopReason::Aborted(reason) => Self::Aborted(reason),
-            StopReason::DeadlinePassed => Self::LimitReached(Limit::Time),
+            OperatorReason::Aborted(reason) => Self::Aborted(reason),
+            OperatorReason::DeadlinePassed => Self::LimitReached(Limit::Time),
         }
     }
 }
 
 /// Waits for the run's cancellation, or until shortly after its deadline.
-async fn await_stop(execution: &Execution) -> StopReason {
+async fn await_stop(execution: &Execution) -> OperatorReason {
     tokio::select! {
-        reason = execution.abort().wait() => StopReason::Aborted(reason),
-        () = tokio::time::sleep_until((execution.deadline() + GRACE).into()) => StopReason::DeadlinePassed,
+        reason = execution.abort().wait() => OperatorReason::Aborted(reason),
+        () = tokio::time::sleep_until((execution.deadline() + GRACE).into()) => OperatorReason::DeadlinePassed,
     }
 }
 

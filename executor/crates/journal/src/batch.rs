@@ -5,6 +5,7 @@ use super::error::{WriteError, changed_error};
 use super::log::{NewRecord, RecordLog, RefusalRecord, RefusalTip, Tip};
 use super::record::{self, Digest32, RecordKind, digest};
 use super::recorded_state::{RecordedState, recorded_state};
+use super::stops;
 use super::store::RunId;
 use super::tasks::JournalTask;
 use super::{IntentDenial, IntentSummary, Resolution, ResolvedIntent};
@@ -320,6 +321,9 @@ impl<'a> Batch<'a> {
                 return Ok(false);
             }
         };
+        if reason.is_some() {
+            stops::raise_format(self.connection())?;
+        }
         let (by, manifest, reason) = (by.clone(), manifest.clone(), reason.clone());
         // The decision repeats the body of the wait, because pruning removes the record of the wait before the denial.
         let body = record::DecisionBody { by, held: held.body, risk_score: *risk_score, manifest, reason };

@@ -117,7 +117,7 @@ pub struct NumberedRefusal {
 }
 
 impl Journal {
-    /// The latest runs that `search` selects, of the agents that `filter` selects, before the record `before`. A page
+    /// The latest runs that `search` selects, of the agents that `may_see` selects, before the record `before`. A page
     /// has at most `limit` runs; a `limit` of 0 counts as 1. A page that is not complete has searched for about 60 ms;
     /// the caller continues from [`Page::next`].
     ///
@@ -126,18 +126,18 @@ impl Journal {
     pub async fn search_runs(
         &self,
         search: RunSearch,
-        filter: impl Fn(&str) -> bool + Send + 'static,
+        may_see: impl Fn(&str) -> bool + Send + 'static,
         before: Option<u64>,
         limit: usize,
     ) -> Result<Page<RunSummary>, JournalError> {
         self.query_history(move |reader| {
             let mut budget = ScanBudget::start(MAX_SCAN_TIME);
-            reader.search_runs(&search, &filter, before, limit, &mut budget)
+            reader.search_runs(&search, &may_see, before, limit, &mut budget)
         })
         .await
     }
 
-    /// The latest refused calls that `search` selects, of the agents that `filter` selects, before the refusal
+    /// The latest refused calls that `search` selects, of the agents that `may_see` selects, before the refusal
     /// `before`. Pages are as in [`Self::search_runs`]. Only the latest refusals are stored.
     ///
     /// # Errors
@@ -145,13 +145,13 @@ impl Journal {
     pub async fn search_refusals(
         &self,
         search: RefusalSearch,
-        filter: impl Fn(&str) -> bool + Send + 'static,
+        may_see: impl Fn(&str) -> bool + Send + 'static,
         before: Option<u64>,
         limit: usize,
     ) -> Result<Page<NumberedRefusal>, JournalError> {
         self.query_history(move |reader| {
             let mut budget = ScanBudget::start(MAX_SCAN_TIME);
-            reader.search_refusals(&search, &filter, before, limit, &mut budget)
+            reader.search_refusals(&search, &may_see, before, limit, &mut budget)
         })
         .await
     }
@@ -253,7 +253,7 @@ impl Reader {
     pub(super) fn search_runs(
         &self,
         search: &RunSearch,
-        filter: &dyn Fn(&str) -> bool,
+        may_see: &dyn Fn(&str) -> bool,
         before: Option<u64>,
         limit: usize,
         budget: &mut ScanBudget,
@@ -293,7 +293,7 @@ impl Reader {
             ])?;
             while let Some(row) = rows.next()? {
                 let run = FoundRun::read(row)?;
-                if filter(run.agent)
+                if may_see(run.agent)
                     && let Some(receipt) = self.match_run(&run, text.as_ref())?
                 {
                     let is_undelivered = row.get::<_, bool>(8)?;
@@ -338,7 +338,7 @@ impl Reader {
     pub(super) fn search_refusals(
         &self,
         search: &RefusalSearch,
-        filter: &dyn Fn(&str) -> bool,
+        may_see: &dyn Fn(&str) -> bool,
         before: Option<u64>,
         limit: usize,
         budget: &mut ScanBudget,
@@ -369,7 +369,8 @@ impl Reader {
             ])?;
             while let Some(row) = rows.next()? {
                 let (number, refusal) = (row.get(6)?, read_refusal(row)?);
-                if filter(&refusal.agent) && text.as_ref().is_none_or(|text| text.matches_refusal(&refusal)) {
+                if may_see(&refusal.agent) && text.as_ref().is_none_or(|text| text.matches_refusal(&refusal))
+                {
                     refusals.push(NumberedRefusal { number: from_sqlite_int(number), refusal });
                 }
                 is_full = refusals.len() >= limit.max(1);

@@ -6,7 +6,8 @@
 //!     └ pruning copies a stop that is in force to the end of the chain
 //! ```
 //! The table `stops` is derived from the records. It is created with the first stop, which also changes the format of
-//! the file: an older version, which would run what is stopped, refuses the file from then on.
+//! the file: an older version, which would run what is stopped, refuses the file from then on. So does a denial with a
+//! reason, which an older version cannot read.
 
 use super::batch::Batch;
 use super::error::WriteError;
@@ -19,7 +20,7 @@ use super::verify::Verifier;
 use super::writer::JournalEntry;
 use super::{Journal, JournalError, from_micros, to_micros};
 use a2g_types::ident::{AgentDid, ToolName};
-use a2g_types::stop::{Stop, StopReason, StopTarget};
+use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use rusqlite::{Connection, OptionalExtension as _};
 
 /// The table of the stops in force.
@@ -71,7 +72,7 @@ impl Journal {
 
 impl Batch<'_> {
     pub(super) fn set_stop(&mut self, stop: &Stop) -> Result<(), WriteError> {
-        create_table(self.connection())?;
+        raise_format(self.connection())?;
         let Stop { target, reason, by, since } = stop;
         let replaced = find(self.connection(), target)?;
         let (agent, tool) = columns(target);
@@ -106,8 +107,9 @@ fn has_table(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(read_format(connection)? == STOP_FORMAT)
 }
 
-/// Creates the table of stops in a journal without one, in the transaction of the first stop.
-fn create_table(connection: &Connection) -> rusqlite::Result<()> {
+/// Raises the format of a journal, in the transaction of the first record that an earlier version cannot read: a stop, or
+/// a denial with a reason. The journal then has the table of stops.
+pub(super) fn raise_format(connection: &Connection) -> rusqlite::Result<()> {
     if read_format(connection)? == FORMAT {
         connection.execute_batch(&format!("{TABLE} PRAGMA user_version = {STOP_FORMAT};"))?;
     }
@@ -166,7 +168,7 @@ pub(super) fn in_force(connection: &Connection) -> rusqlite::Result<Vec<Stop>> {
         let StopSetBody { by, reason, since } = parse_body(row.get_ref(3)?.as_blob()?)?;
         Ok(Stop {
             target: parse_target(text(1)?, text(2)?).ok_or_else(|| column_error(1))?,
-            reason: StopReason::parse(&reason).map_err(|_not_as_written| column_error(3))?,
+            reason: OperatorReason::parse(&reason).map_err(|_not_as_written| column_error(3))?,
             by,
             since: from_micros(since),
         })

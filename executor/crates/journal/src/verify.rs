@@ -147,7 +147,7 @@ impl Verifier {
         let expected_receipt = (record.kind == RecordKind::Receipt).then(|| self.tip.head.number + 1);
         // The latest receipt may have been pruned.
         let is_latest_correct =
-            record.latest == latest || (self.tip.latest == 0 && record.latest <= self.begin);
+            record.latest == latest || (self.tip.latest == 0 && !self.covers(record.latest));
         if record.hash(&self.tip.hash) != hash || !is_latest_correct || receipt != expected_receipt {
             return Err(change_error());
         }
@@ -278,7 +278,7 @@ impl Verifier {
     fn apply_delivery(&mut self, receipt: i64) -> Option<()> {
         let Some(intent) = self.undelivered.remove(&receipt) else {
             // A receipt before the checked records is not in `undelivered`.
-            return (receipt <= self.begin).then_some(());
+            return (!self.covers(receipt)).then_some(());
         };
         let live = self.live.get_mut(&intent)?;
         if let ReplayState::Ended { claim, .. } = live.state {

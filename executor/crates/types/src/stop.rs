@@ -48,29 +48,29 @@ impl fmt::Display for StopTarget {
     }
 }
 
-/// The text cannot be the reason of a stop.
+/// The text cannot be the reason of a stop or a denial.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a reason has 1 to {max} characters, without line ends or other control characters", max = StopReason::MAX_CHARS)]
-pub struct StopReasonError;
+#[error("a reason has 1 to {max} characters, without line ends or other control characters", max = OperatorReason::MAX_CHARS)]
+pub struct OperatorReasonError;
 
-/// An operator's reason for a stop: 1 to [`StopReason::MAX_CHARS`] characters, none of which controls a terminal.
+/// A person's reason for a stop or a denial: 1 to [`OperatorReason::MAX_CHARS`] characters, none of which controls a terminal.
 // Every refused agent is told the reason, so it is short, and cannot imitate other lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StopReason(Box<str>);
+pub struct OperatorReason(Box<str>);
 
-impl StopReason {
+impl OperatorReason {
     /// The maximum length of a reason, in characters.
     pub const MAX_CHARS: usize = 500;
 
     /// Parses a reason. White space around it is removed.
     ///
     /// # Errors
-    /// [`StopReasonError`] for a text that is empty, too long, or has control characters.
-    pub fn parse(text: &str) -> Result<Self, StopReasonError> {
+    /// [`OperatorReasonError`] for a text that is empty, too long, or has control characters.
+    pub fn parse(text: &str) -> Result<Self, OperatorReasonError> {
         let text = text.trim();
         let is_short = text.chars().nth(Self::MAX_CHARS).is_none();
         if text.is_empty() || !is_short || text.chars().any(is_display_control) {
-            return Err(StopReasonError);
+            return Err(OperatorReasonError);
         }
         Ok(Self(text.into()))
     }
@@ -82,7 +82,7 @@ impl StopReason {
     }
 }
 
-impl fmt::Display for StopReason {
+impl fmt::Display for OperatorReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -94,7 +94,7 @@ pub struct Stop {
     /// What is stopped.
     pub target: StopTarget,
     /// The operator's reason.
-    pub reason: StopReason,
+    pub reason: OperatorReason,
     /// The operator's name.
     pub by: String,
     /// The time of the stop.
@@ -139,11 +139,11 @@ mod tests {
 
     #[test]
     fn a_reason_is_one_short_line() {
-        assert_eq!(StopReason::parse(" it deletes files ").unwrap().as_str(), "it deletes files");
-        let longest = "ü".repeat(StopReason::MAX_CHARS);
-        assert!(StopReason::parse(&longest).is_ok());
+        assert_eq!(OperatorReason::parse(" it deletes files ").unwrap().as_str(), "it deletes files");
+        let longest = "ü".repeat(OperatorReason::MAX_CHARS);
+        assert!(OperatorReason::parse(&longest).is_ok());
         for bad in ["", "  ", "a\nb", "a\u{1b}[2J", "a\u{202e}b", &format!("{longest}x")] {
-            assert_eq!(StopReason::parse(bad), Err(StopReasonError), "{bad:?}");
+            assert_eq!(OperatorReason::parse(bad), Err(OperatorReasonError), "{bad:?}");
         }
     }
 
@@ -151,7 +151,7 @@ mod tests {
     fn a_refusal_names_operator_time_reason_and_remedy() {
         let stop = |target| Stop {
             target,
-            reason: StopReason::parse("it deletes files").unwrap(),
+            reason: OperatorReason::parse("it deletes files").unwrap(),
             by: "anna".to_owned(),
             since: time::macros::datetime!(2026-11-25 20:13:07.5 UTC),
         };

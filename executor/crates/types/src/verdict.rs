@@ -5,6 +5,7 @@
 
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
+use crate::stop::OperatorReason;
 use crate::tool::CallTargets;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -138,7 +139,7 @@ pub struct Directive {
     /// The manifest that replaces the verdict's; `None` keeps the verdict's.
     pub manifest: Option<Manifest>,
     /// The person's reason for a denial, which the agent is told.
-    pub reason: Option<String>,
+    pub reason: Option<OperatorReason>,
 }
 
 /// The rules of a standing policy for one tool.

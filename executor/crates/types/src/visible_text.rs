@@ -2,7 +2,8 @@
 
 use crate::ident::is_display_control;
 
-/// The first characters of a text. Control characters, and characters that reorder or hide others, are escaped, so that
+/// The first characters of a text. Control characters, characters that reorder or hide others, and spaces of another width
+/// are escaped, so that
 /// a person sees every character.
 #[must_use]
 pub fn escape_invisible(text: &str, max_chars: usize) -> String {

@@ -1,4 +1,4 @@
-//! The operator's rules about how many people have to approve an escalated intent.
+//! The operator's rules about how many people have to approve an escalated intent, and the limits that all of them allow.
 //!
 //! While an intent needs more approvals, those that it has are kept in memory only: after a restart, everybody has to
 //! approve again. Nobody's approval counts twice, and nobody who may act for the intent's agent can approve.

@@ -4,7 +4,7 @@
 //! unless its verdict expires or an operator stops it first; a denied intent never runs.
 
 use super::approval_rules::{self, PartialApproval};
-use super::escalations::{Escalations, WakeCondition};
+use super::escalations::{Escalations, Removal, WakeCondition};
 use super::events::RunEventSink;
 use super::preview::{DecisionBasis, GrantSummary, changed_fault};
 use super::trace::{self, Stopwatch};
@@ -18,23 +18,26 @@ use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
-use a2g_types::verdict::Directive;
+use a2g_types::stop::OperatorReason;
+use a2g_types::verdict::{Directive, Manifest};
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
-/// The recorded reason why an expired intent did not run.
-const UNDECIDED: &str = "nobody decided before its verdict expired";
+/// The end of the wait of an intent on which nobody decided.
+const EXPIRED_UNDECIDED: EndOfWait<'static> =
+    EndOfWait::without_author(Resolution::Expired, "nobody decided before its verdict expired");
 /// The recorded reason why an approved intent did not run.
 const TOO_LATE: &str = "its verdict expired before it could start";
 /// The recorded reason why a cancelled intent did not run.
 const CANCELLED: &str = "it was cancelled while it waited for a directive";
 /// The recorded reason why a revoked intent did not run.
 const REVOKED: &str = "it was revoked while it waited for a directive";
-/// The recorded reason why a nested call did not run.
-const PARENT_ENDED: &str = "the run that made this call has ended";
+/// The end of the wait of a nested call whose parent has ended.
+const ENDED_WITH_PARENT: EndOfWait<'static> =
+    EndOfWait::without_author(Resolution::Cancelled, "the run that made this call has ended");
 /// The recorded reason why an intent that arrived during a stop did not run.
 const STOPPED: &str = "an operator has stopped its agent, its tool or everything";
 /// The first delay between two attempts to run an approved intent; each delay is twice the previous one.
@@ -50,8 +53,8 @@ pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Esc
     let (nested, expired): (Vec<_>, Vec<_>) =
         expired.into_iter().partition(|escalated| escalated.call().parent.is_some());
     // The records are not awaited, because none of these intents can be approved.
-    drop(record_end_of_wait(journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
-    drop(record_end_of_wait(journal, nested, Resolution::Cancelled, PARENT_ENDED, PARENT_ENDED, now));
+    drop(record_end_of_wait(journal, expired, EXPIRED_UNDECIDED, now));
+    drop(record_end_of_wait(journal, nested, ENDED_WITH_PARENT, now));
     escalations
 }
 
@@ -68,21 +71,38 @@ fn new_resolution(escalated: &Escalated, resolution: Resolution, author_or_reaso
     }
 }
 
-/// Records that intents no longer wait: the resolution, its author (or the reason if nobody decided), and the reason
-/// why they did not run.
+/// The reason why intents no longer wait.
+#[derive(Clone, Copy)]
+pub(super) struct EndOfWait<'a> {
+    pub(super) resolution: Resolution,
+    /// The author, or the reason if nobody decided.
+    pub(super) author_or_reason: &'a str,
+    /// The code of the refusal.
+    pub(super) blocked_by: BlockedBy,
+    /// The reason why the intents did not run.
+    pub(super) reason: &'a str,
+}
+
+impl EndOfWait<'static> {
+    /// The end of a wait without an author.
+    const fn without_author(resolution: Resolution, reason: &'static str) -> Self {
+        Self { resolution, author_or_reason: reason, blocked_by: BlockedBy::EscalationPending, reason }
+    }
+}
+
+/// Records that intents no longer wait, and their refusals.
 pub(super) fn record_end_of_wait(
     journal: &Journal,
     removed: Vec<Escalated>,
-    resolution: Resolution,
-    author_or_reason: &str,
-    reason: &str,
+    end: EndOfWait<'_>,
     now: OffsetDateTime,
 ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
+    let EndOfWait { resolution, author_or_reason, blocked_by, reason } = end;
     for escalated in &removed {
         let summary = IntentSummary::from_call(escalated.call());
         let IntentSummary { intent, agent, tool } = &summary;
         tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
-        journal.record_refusal(&summary, BlockedBy::EscalationPending, reason, now);
+        journal.record_refusal(&summary, blocked_by, reason, now);
     }
     journal.resolve(
         removed.iter().map(|escalated| new_resolution(escalated, resolution, author_or_reason)).collect(),
@@ -141,7 +161,7 @@ impl Executor {
         })?;
         // Checked after the intent is held: a stop that this check does not find withdraws the held intent.
         if let Err(stopped) = self.check_stopped(&call) {
-            self.withdraw_stopped(call.intent, now).await;
+            self.withdraw_stopped(call.intent).await;
             return Err(stopped);
         }
         let result = pending.await;
@@ -163,28 +183,30 @@ impl Executor {
         }
     }
 
-    /// Ends the wait of an intent that was held after an operator had stopped it.
-    async fn withdraw_stopped(&self, intent: IntentId, now: OffsetDateTime) {
+    /// Ends the wait of an intent that was held after an operator had stopped it. Its refusal is recorded with the fault
+    /// that its caller gets.
+    async fn withdraw_stopped(&self, intent: IntentId) {
         let recording = self.escalations.remove_waiting(intent, &all_agents, |removed| {
-            record_end_of_wait(&self.journal, removed, Resolution::Cancelled, STOPPED, STOPPED, now)
+            let withdrawn = removed.iter().map(|held| new_resolution(held, Resolution::Cancelled, STOPPED));
+            self.journal.resolve(withdrawn.collect())
         });
-        if let Some(recording) = recording
-            && let Err(error) = recording.await
-        {
-            tracing::warn!(%error, "the withdrawal of a stopped intent cannot be recorded yet");
-        }
+        self.await_withdrawal(recording).await;
     }
 
     /// Ends the wait of a nested call whose parent has ended.
     pub(super) async fn withdraw_nested(&self, intent: IntentId) {
         let now = self.clock.now();
         let recording = self.escalations.remove_waiting(intent, &all_agents, |removed| {
-            record_end_of_wait(&self.journal, removed, Resolution::Cancelled, PARENT_ENDED, PARENT_ENDED, now)
+            record_end_of_wait(&self.journal, removed, ENDED_WITH_PARENT, now)
         });
+        self.await_withdrawal(recording).await;
+    }
+
+    async fn await_withdrawal(&self, recording: Option<impl Future<Output = Result<usize, JournalError>>>) {
         if let Some(recording) = recording
             && let Err(error) = recording.await
         {
-            tracing::warn!(%error, "the end of a nested call cannot be recorded yet");
+            tracing::warn!(%error, "the end of a wait cannot be recorded yet");
         }
     }
 
@@ -196,7 +218,7 @@ impl Executor {
 
     fn record_expired(&self, expired: Vec<Escalated>, now: OffsetDateTime) {
         // The record is not awaited, because an intent that has expired cannot be approved.
-        drop(record_end_of_wait(&self.journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
+        drop(record_end_of_wait(&self.journal, expired, EXPIRED_UNDECIDED, now));
     }
 
     /// Waits until a change of the held intents is announced, or until the wait in question may have ended by expiry.
@@ -236,7 +258,13 @@ impl Executor {
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
         let now = self.clock.now();
         let recording = self.escalations.remove_waiting(intent, filter, |removed| {
-            record_end_of_wait(&self.journal, removed, Resolution::Cancelled, by, CANCELLED, now)
+            let end = EndOfWait {
+                resolution: Resolution::Cancelled,
+                author_or_reason: by,
+                blocked_by: BlockedBy::EscalationPending,
+                reason: CANCELLED,
+            };
+            record_end_of_wait(&self.journal, removed, end, now)
         });
         let result = match (recording, self.active_runs.abort_one(intent, filter, AbortReason::Cancelled)) {
             (Some(recording), _) => recording.await.map(drop),
@@ -267,8 +295,13 @@ impl Executor {
             "revoked"
         );
         let (filter, now) = (|owner: &AgentDid| agent.is_none_or(|agent| agent == owner), self.clock.now());
-        let record =
-            |removed| record_end_of_wait(&self.journal, removed, Resolution::Revoked, by, REVOKED, now);
+        let end = EndOfWait {
+            resolution: Resolution::Revoked,
+            author_or_reason: by,
+            blocked_by: BlockedBy::EscalationPending,
+            reason: REVOKED,
+        };
+        let record = |removed| record_end_of_wait(&self.journal, removed, end, now);
         let (waiting_count, recording, run_count, newly_stopped) = if let Some(intent) = intent {
             let recording = self.escalations.remove_waiting(intent, &filter, record);
             let is_first_stop = self.active_runs.abort_one(intent, &filter, AbortReason::Revoked);
@@ -310,7 +343,8 @@ impl Executor {
         self.decide(directive, right, None).await
     }
 
-    /// Applies a directive like [`Self::apply_directive`], but only if the intent is still as the person was shown it.
+    /// Applies a directive like [`Self::apply_directive`], an approval only if the intent is still as the person was shown
+    /// it.
     ///
     /// # Errors
     /// As [`Self::apply_directive`], and [`Fault::InvalidRequest`] if what was shown has changed; the intent then
@@ -340,9 +374,11 @@ impl Executor {
         let combined = match self.combine_approvals(&escalated, directive, &right, shown) {
             Ok(CombinedApproval::Enough(combined)) => combined,
             Ok(CombinedApproval::NeedsMore(approval)) => {
+                // The intent may have been revoked or stopped in the meantime.
+                if !self.escalations.release_with_approval(*intent, approval) {
+                    return Err(not_waiting_fault());
+                }
                 tracing::info!(%intent, caller = by, "approved, and needs another person's approval");
-                self.escalations.add_partial_approval(*intent, approval);
-                self.escalations.release(*intent);
                 return Ok(DirectiveOutcome::NeedsMoreApprovals);
             }
             Err(fault) => {
@@ -376,20 +412,20 @@ impl Executor {
         shown: Option<DecisionBasis>,
     ) -> Result<CombinedApproval, Fault> {
         let (call, by) = (escalated.call(), right.by());
+        let rules = &self.settings.approval_rules;
+        let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
+        let approval = || Approval { by: by.to_owned(), manifest: directive.manifest.clone() };
+        if required.is_none() && shown.is_none() {
+            // Without a page, a person approves whatever the verdict and the other layers grant.
+            return Ok(CombinedApproval::Enough(BoundApproval { approval: approval(), grants: Vec::new() }));
+        }
         let preview = self.preview(escalated, directive.manifest.as_ref());
         if shown.is_some_and(|shown| shown != preview.basis) {
             return Err(changed_fault());
         }
-        let rules = &self.settings.approval_rules;
-        let Some(required) = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score())
-        else {
-            let approval = Approval { by: by.to_owned(), manifest: directive.manifest.clone() };
-            // Without a page, a person approves whatever the verdict and the other layers grant.
-            let grants = match shown {
-                Some(_) => vec![preview.grant?],
-                None => Vec::new(),
-            };
-            return Ok(CombinedApproval::Enough(BoundApproval { approval, grants }));
+        let Some(required) = required else {
+            let bound = BoundApproval { approval: approval(), grants: vec![preview.grant?] };
+            return Ok(CombinedApproval::Enough(bound));
         };
         let refuse = |message| Fault::Refused {
             intent: Some(call.intent),
@@ -410,6 +446,18 @@ impl Executor {
                 "`{by}` has already approved this intent: another person has to approve it, {required} people in all \
                  (`[[approvals]]`)"
             )));
+        }
+        // Without a rule, a manifest replaces the verdict's. Here it would replace what the others have approved.
+        let unchanged = self.preview(escalated, None).grant?;
+        let is_narrower = |manifest: &Manifest| {
+            unchanged.includes(&unchanged.complete(manifest), &escalated.verdict().manifest)
+        };
+        if !directive.manifest.as_ref().is_none_or(is_narrower) {
+            return Err(refuse(
+                "where several people approve (`[[approvals]]`), a manifest may only make limits narrower, and name only \
+                 patterns that are granted without it"
+                    .to_owned(),
+            ));
         }
         let own = PartialApproval {
             by: by.to_owned(),
@@ -445,30 +493,40 @@ impl Executor {
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
     /// gets the same fault.
     async fn deny(&self, directive: &Directive, by: &str) -> Result<(), Fault> {
-        // A decision in progress may let the intent wait again, and a denial must not be lost then.
+        let deny = |removed: Vec<Escalated>| {
+            let denials = removed.iter().map(|escalated| ResolvedIntent {
+                reason: directive.reason.as_ref().map(ToString::to_string),
+                ..new_resolution(escalated, Resolution::Denied, by)
+            });
+            let recording = self.journal.resolve(denials.collect());
+            (removed, recording)
+        };
         let mut changes = self.escalations.changes();
-        while self.escalations.is_taken(directive.intent) {
-            let _still_there = changes.changed().await;
-        }
-        let escalated = self.escalations.find_undecided(directive.intent).ok_or_else(not_waiting_fault)?;
-        let summary = IntentSummary::from_call(escalated.call());
-        let span = trace::intent_span(&summary, escalated.call().door);
-        let denial = async {
-            let reason = directive.reason.clone();
-            let fault = denial_by(by, reason.as_deref(), summary.intent, escalated.risk_score());
-            let denial = ResolvedIntent { reason, ..new_resolution(&escalated, Resolution::Denied, by) };
-            let recording = self
-                .escalations
-                .remove_undecided(summary.intent, |_removed| self.journal.resolve(vec![denial]));
-            let recording = recording.ok_or_else(not_waiting_fault)?;
-            self.record_refusal(Some(&summary), fault);
-            match recording.await {
-                Ok(0) => Err(not_waiting_fault()),
-                Ok(_one) => Ok(()),
-                Err(error) => Err(self.unsaved_decision_fault(&error)),
+        let (removed, recording) = loop {
+            changes.mark_unchanged();
+            match self.escalations.remove_undecided(directive.intent, deny) {
+                Removal::Removed(denied) => break denied,
+                // The other decision may let the intent wait again, and the denial must not be lost then.
+                Removal::InDecision => drop(changes.changed().await),
+                Removal::Absent => return Err(not_waiting_fault()),
             }
         };
-        denial.instrument(span).await
+        for escalated in &removed {
+            let summary = IntentSummary::from_call(escalated.call());
+            let fault = denial_by(
+                by,
+                directive.reason.as_ref().map(OperatorReason::as_str),
+                summary.intent,
+                escalated.risk_score(),
+            );
+            let span = trace::intent_span(&summary, escalated.call().door);
+            span.in_scope(|| self.record_refusal(Some(&summary), fault));
+        }
+        match recording.await {
+            Ok(0) => Err(not_waiting_fault()),
+            Ok(_one) => Ok(()),
+            Err(error) => Err(self.unsaved_decision_fault(&error)),
+        }
     }
 
     /// Records an approval, answers the approver, and runs the intent.
@@ -569,7 +627,10 @@ impl Executor {
                     self.escalations.mark_claimed(intent);
                     let stopwatch = Stopwatch::start(self.clock.monotonic());
                     match Arc::clone(&self).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
-                        Ok(_) | Err(Fault::ReceiptPending { .. }) => return self.escalations.remove(intent),
+                        Ok(_) | Err(Fault::ReceiptPending { .. }) => {
+                            self.escalations.remove(intent);
+                            return;
+                        }
                         Err(fault) => fault,
                     }
                 }
@@ -606,7 +667,10 @@ impl Executor {
         resolution: Resolution,
         author_or_reason: &str,
     ) {
-        self.escalations.remove(escalated.call().intent);
+        // A stop that has removed the intent has also recorded its end.
+        if !self.escalations.remove(escalated.call().intent) {
+            return;
+        }
         self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
         let ended = new_resolution(escalated, resolution, author_or_reason);
         if let Err(error) = self.journal.resolve(vec![ended]).await {

@@ -6,8 +6,9 @@
 //!           │ └────── release ───────┼─┘                       │ it could not begin
 //!           │                  take_approved                   ▼
 //!           │                        └───────────── approved, waits to run
-//!           └─ remove_waiting, remove_all, remove_expired: denied, cancelled, revoked, expired
+//!           └─ remove_undecided, remove_waiting, remove_all, remove_expired: denied, cancelled, revoked, stopped, expired
 //! ```
+//! An intent that needs several approvals is released with each that does not suffice, and keeps it while it waits.
 //! An intent stays here until its run has finished, so that it is not lost if it was claimed and its run could not
 //! begin. The journal has the stage of a claimed intent.
 //!
@@ -73,6 +74,17 @@ pub(super) enum WakeCondition {
     Until(OffsetDateTime),
     /// Another task, which decides on the intent or runs it, announces a change.
     AnotherTask,
+}
+
+/// The result of removing an undecided intent.
+#[derive(Debug)]
+pub(super) enum Removal<T> {
+    /// The intent was removed.
+    Removed(T),
+    /// Another decision on the intent is in progress.
+    InDecision,
+    /// No such intent is undecided.
+    Absent,
 }
 
 impl WaitingIntent {
@@ -260,7 +272,7 @@ impl Escalations {
         Some(held.escalated.clone())
     }
 
-    /// Takes an approved intent for a run. Returns `None` if it was cancelled or revoked.
+    /// Takes an approved intent for a run. Returns `None` if it was cancelled, revoked or stopped.
     pub(super) fn take_approved(&self, intent: IntentId) -> Option<(Escalated, Approval)> {
         let mut waiting = self.lock();
         let held = waiting.get_mut(&intent).filter(|held| held.phase == WaitPhase::Waiting)?;
@@ -274,14 +286,18 @@ impl Escalations {
         self.lock().get(&intent).map_or_else(Vec::new, |held| held.partial.clone())
     }
 
-    /// Adds an approval of an intent that needs more of them.
-    pub(super) fn add_partial_approval(&self, intent: IntentId, approval: PartialApproval) {
-        self.change(intent, |held| held.partial.push(approval));
+    /// Adds an approval of an intent that needs more of them, and lets the intent wait again. Returns `false` if it no
+    /// longer waits.
+    pub(super) fn release_with_approval(&self, intent: IntentId, approval: PartialApproval) -> bool {
+        self.change(intent, |held| {
+            held.partial.push(approval);
+            held.phase = WaitPhase::Waiting;
+        })
     }
 
     /// Forgets the approvals so far of an intent.
     pub(super) fn forget_partial_approvals(&self, intent: IntentId) {
-        self.change(intent, |held| held.partial.clear());
+        let _is_there = self.change(intent, |held| held.partial.clear());
     }
 
     /// Forgets the approvals so far of all intents.
@@ -290,38 +306,35 @@ impl Escalations {
         self.notify();
     }
 
-    /// `true` while a decision on the intent is in progress that may still let it wait.
-    pub(super) fn is_taken(&self, intent: IntentId) -> bool {
-        self.lock().get(&intent).is_some_and(|held| held.phase == WaitPhase::Taken)
-    }
-
     /// Lets an intent wait again, because the decision cannot be applied.
     pub(super) fn release(&self, intent: IntentId) {
-        self.change(intent, |held| held.phase = WaitPhase::Waiting);
+        let _is_there = self.change(intent, |held| held.phase = WaitPhase::Waiting);
     }
 
     /// Marks an approved intent as claimed.
     pub(super) fn mark_claimed(&self, intent: IntentId) {
-        self.change(intent, |held| held.phase = WaitPhase::Claimed);
+        let _is_there = self.change(intent, |held| held.phase = WaitPhase::Claimed);
     }
 
     /// Lets an approved intent that cannot run now wait again. The intent can be cancelled or revoked until it is
     /// [taken](Self::take_approved) again. An intent that was revoked in the meantime does not wait again.
     pub(super) fn wait_to_run(&self, intent: IntentId, approval: Approval) {
-        self.change(intent, |held| (held.phase, held.approval) = (WaitPhase::Waiting, Some(approval)));
+        let _is_there =
+            self.change(intent, |held| (held.phase, held.approval) = (WaitPhase::Waiting, Some(approval)));
     }
 
-    fn change(&self, intent: IntentId, change: impl FnOnce(&mut WaitingIntent)) {
-        if let Some(held) = self.lock().get_mut(&intent) {
-            change(held);
-        }
+    /// Changes an intent. Returns `false` if it is not here.
+    fn change(&self, intent: IntentId, change: impl FnOnce(&mut WaitingIntent)) -> bool {
+        let is_there = self.lock().get_mut(&intent).map(change).is_some();
         self.notify();
+        is_there
     }
 
-    /// Removes an intent whose run has finished or can no longer begin.
-    pub(super) fn remove(&self, intent: IntentId) {
-        self.lock().remove(&intent);
+    /// Removes an intent whose run has finished or can no longer begin. Returns `false` if it is not here.
+    pub(super) fn remove(&self, intent: IntentId) -> bool {
+        let is_removed = self.lock().remove(&intent).is_some();
         self.notify();
+        is_removed
     }
 
     /// Removes an intent of the selected agents if no decision on it is in progress, and passes it to `on_removed`.
@@ -343,8 +356,22 @@ impl Escalations {
         &self,
         intent: IntentId,
         on_removed: impl FnOnce(Vec<Escalated>) -> T,
-    ) -> Option<T> {
-        self.remove_if(intent, WaitingIntent::is_undecided, on_removed)
+    ) -> Removal<T> {
+        let mut waiting = self.lock();
+        let Some(held) = waiting.get(&intent).filter(|held| held.approval.is_none()) else {
+            return Removal::Absent;
+        };
+        match held.phase {
+            WaitPhase::Taken => Removal::InDecision,
+            WaitPhase::Claimed => Removal::Absent,
+            WaitPhase::Waiting => match waiting.remove(&intent) {
+                Some(removed) => {
+                    self.notify();
+                    Removal::Removed(on_removed(vec![removed.escalated]))
+                }
+                None => Removal::Absent,
+            },
+        }
     }
 
     fn remove_if<T>(
@@ -455,13 +482,13 @@ mod tests {
         let (escalations, intent) = escalations_with_one();
         assert!(escalations.take_undecided(intent).is_some());
         escalations.mark_claimed(intent);
-        assert_eq!(escalations.remove_all(&|_, _| true, |removed| removed.len()), (0, 0));
+        assert_eq!(escalations.remove_all(&super::super::all_calls, |removed| removed.len()), (0, 0));
         assert!(escalations.remove_waiting(intent, &super::super::all_agents, drop).is_none());
         escalations.remove_expired(EXPIRED, |_| panic!("a claimed intent does not expire here"));
         assert!(escalations.wake_condition(intent).is_some());
         // An intent that was revoked during another attempt does not wait again.
         escalations.wait_to_run(intent, approval());
-        assert_eq!(escalations.remove_all(&|_, _| true, |removed| removed.len()), (1, 1));
+        assert_eq!(escalations.remove_all(&super::super::all_calls, |removed| removed.len()), (1, 1));
         escalations.wait_to_run(intent, approval());
         assert_eq!(escalations.wake_condition(intent), None);
     }

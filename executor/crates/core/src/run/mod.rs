@@ -150,6 +150,11 @@ pub fn all_agents(_: &AgentDid) -> bool {
     true
 }
 
+/// Selects every call.
+fn all_calls(_: &AgentDid, _: &ToolName) -> bool {
+    true
+}
+
 /// The state of an intent.
 #[derive(Debug)]
 pub enum IntentState {
@@ -339,7 +344,7 @@ impl Executor {
 
     /// Stops all runs. Returns their number.
     pub fn abort_all(&self) -> usize {
-        self.active_runs.abort_all(&|_, _| true, AbortReason::Shutdown).0
+        self.active_runs.abort_all(&all_calls, AbortReason::Shutdown).0
     }
 }
 

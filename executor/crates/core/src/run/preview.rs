@@ -98,6 +98,17 @@ impl GrantSummary {
                     .all(|pattern| self.areas.iter().any(|area| area.value == *pattern)))
     }
 
+    /// A manifest with the limits of this grant where `manifest` has none.
+    pub(super) fn complete(&self, manifest: &Manifest) -> Manifest {
+        Manifest {
+            max_memory: manifest.max_memory.or(Some(self.memory.value)),
+            max_cpu: manifest.max_cpu.or(Some(self.cpu.value)),
+            timeout: manifest.timeout.or(Some(self.timeout.value)),
+            network_allowed: Some(manifest.network_allowed.unwrap_or(false)),
+            filesystem_scope: manifest.filesystem_scope.clone(),
+        }
+    }
+
     /// `true` if this grants nothing that `shown` does not. Patterns are compared as texts.
     pub(super) fn is_within(&self, shown: &Self) -> bool {
         fn has<T: PartialEq>(all: &[Bound<T>], one: &Bound<T>) -> bool {

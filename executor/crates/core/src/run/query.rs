@@ -1,4 +1,4 @@
-//! Queries of intents, receipts and the executor's state, and the wait for the end of an intent.
+//! Queries of intents, receipts, usage and the executor's state, and the wait for the end of an intent.
 
 use super::faults::{intent_conflict_fault, receipt_pending_fault};
 use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity, decisions};
@@ -140,7 +140,7 @@ impl Executor {
         page.map_err(|error| self.journal_fault(&error))
     }
 
-    /// The latest runs that `search` selects, of the agents that `filter` selects: see
+    /// The latest runs that `search` selects, of the agents that `may_see` selects: see
     /// [`a2g_journal::Journal::search_runs`].
     ///
     /// # Errors
@@ -148,15 +148,15 @@ impl Executor {
     pub async fn search_runs(
         &self,
         search: RunSearch,
-        filter: impl Fn(&str) -> bool + Send + 'static,
+        may_see: impl Fn(&str) -> bool + Send + 'static,
         before: Option<u64>,
         limit: usize,
     ) -> Result<Page<RunSummary>, Fault> {
-        let page = self.journal.search_runs(search, filter, before, limit).await;
+        let page = self.journal.search_runs(search, may_see, before, limit).await;
         page.map_err(|error| self.journal_fault(&error))
     }
 
-    /// The latest refused calls that `search` selects, of the agents that `filter` selects: see
+    /// The latest refused calls that `search` selects, of the agents that `may_see` selects: see
     /// [`a2g_journal::Journal::search_refusals`].
     ///
     /// # Errors
@@ -164,11 +164,11 @@ impl Executor {
     pub async fn search_refusals(
         &self,
         search: RefusalSearch,
-        filter: impl Fn(&str) -> bool + Send + 'static,
+        may_see: impl Fn(&str) -> bool + Send + 'static,
         before: Option<u64>,
         limit: usize,
     ) -> Result<Page<NumberedRefusal>, Fault> {
-        let page = self.journal.search_refusals(search, filter, before, limit).await;
+        let page = self.journal.search_refusals(search, may_see, before, limit).await;
         page.map_err(|error| self.journal_fault(&error))
     }
 

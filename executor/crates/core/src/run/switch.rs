@@ -9,7 +9,7 @@
 //! registered later finds the stop in its check. A stop takes effect before its record is on the disk. It is lifted
 //! only once the record of its end is on the disk.
 
-use super::decisions::record_end_of_wait;
+use super::decisions::{EndOfWait, record_end_of_wait};
 use super::{CallFilter, Executor};
 use a2g_journal::{Journal, JournalError, Resolution};
 use a2g_sandbox::Abort;
@@ -18,7 +18,7 @@ use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
-use a2g_types::stop::{Stop, StopReason, StopTarget};
+use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ impl Executor {
     ///
     /// # Errors
     /// If the stop is not on the disk yet; it is in force nevertheless.
-    pub async fn stop(&self, target: StopTarget, reason: StopReason, by: &str) -> Result<usize, Fault> {
+    pub async fn stop(&self, target: StopTarget, reason: OperatorReason, by: &str) -> Result<usize, Fault> {
         let now = self.clock.now();
         tracing::warn!(stopped = %target, %reason, caller = by, "stopped by an operator");
         let stop = Stop { target, reason, by: by.to_owned(), since: now };
@@ -118,7 +118,13 @@ impl Executor {
                 // which cannot read receipts of stopped runs, then refuses the file.
                 let set = self.journal.set_stop(&stop);
                 let withdrawn = self.escalations.remove_all(filter, |removed| {
-                    record_end_of_wait(&self.journal, removed, Resolution::Cancelled, by, &message, now)
+                    let end = EndOfWait {
+                        resolution: Resolution::Cancelled,
+                        author_or_reason: by,
+                        blocked_by: BlockedBy::Stopped,
+                        reason: &message,
+                    };
+                    record_end_of_wait(&self.journal, removed, end, now)
                 });
                 (set, withdrawn, self.active_runs.abort_all(filter, AbortReason::Stopped))
             });
@@ -201,7 +207,7 @@ mod tests {
     use time::OffsetDateTime;
 
     fn stop(target: StopTarget, by: &str) -> Stop {
-        let reason = StopReason::parse("why").unwrap();
+        let reason = OperatorReason::parse("why").unwrap();
         Stop { target, reason, by: by.to_owned(), since: OffsetDateTime::UNIX_EPOCH }
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::prune;
-use a2g_types::stop::{StopReason, StopTarget};
+use a2g_types::stop::{OperatorReason, StopTarget};
 
 const FAR: OffsetDateTime = time::macros::datetime!(2030-01-01 0:00 UTC);
 
@@ -15,7 +15,7 @@ fn tool() -> StopTarget {
 }
 
 fn stop(target: StopTarget, reason: &str) -> Stop {
-    Stop { target, reason: StopReason::parse(reason).unwrap(), by: "anna".to_owned(), since: NOW }
+    Stop { target, reason: OperatorReason::parse(reason).unwrap(), by: "anna".to_owned(), since: NOW }
 }
 
 fn format(path: &Path) -> i64 {

@@ -17,7 +17,7 @@ use a2g_types::outcome::{
     Artifact, CallUsage, End, LogLine, NestedCall, Outcome, Receipt, RunMetrics, RunOutput,
 };
 use a2g_types::quantity::Timeout;
-use a2g_types::stop::{Stop, StopReason, StopTarget};
+use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, Descriptor};
 use a2g_types::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
 use schemars::JsonSchema;
@@ -234,7 +234,7 @@ pub fn revoke_result(aborted: usize) -> Box<RawValue> {
 
 /// The params of `a2g/stop`.
 #[must_use]
-pub fn stop_params(target: &StopTarget, reason: &StopReason) -> Box<RawValue> {
+pub fn stop_params(target: &StopTarget, reason: &OperatorReason) -> Box<RawValue> {
     to_raw(&message::StopParams { target: stop_target(target), reason: reason.as_str() })
 }
 

@@ -14,7 +14,7 @@ use crate::listing::{Listing, MAX_QUERY_BYTES};
 use crate::stubs::Language;
 use a2g_types::fault::BlockedBy;
 use a2g_types::limit::Limit;
-use a2g_types::stop::StopReason;
+use a2g_types::stop::OperatorReason;
 use a2g_types::verdict::Decision;
 use serde_json::{Map, Value, json};
 use strum::VariantArray;
@@ -247,7 +247,7 @@ fn governor_methods() -> Vec<MethodDescription> {
 
 fn operator_methods() -> Vec<MethodDescription> {
     let target = || required_param("target", schema_ref("StopTarget"));
-    let reason = json!({ "type": "string", "minLength": 1, "maxLength": StopReason::MAX_CHARS });
+    let reason = json!({ "type": "string", "minLength": 1, "maxLength": OperatorReason::MAX_CHARS });
     vec![
         MethodDescription {
             name: "a2g/stop",

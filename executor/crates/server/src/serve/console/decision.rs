@@ -22,7 +22,7 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::limit::Bound;
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
-use a2g_types::stop::StopReason;
+use a2g_types::stop::OperatorReason;
 use a2g_types::verdict::{Directive, Manifest};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
@@ -288,7 +288,7 @@ fn deny_form(viewer: Viewer<'_>, intent: IntentId) -> Markup {
             (viewer.token_field())
             h2 { "Or deny it" }
             p { label for="reason" { "Reason, which the agent is told" } }
-            p { input #reason name="reason" maxlength=(StopReason::MAX_CHARS); }
+            p { input #reason name="reason" maxlength=(OperatorReason::MAX_CHARS); }
             p { button.danger type="submit" name="action" value="deny" { "Deny permanently" } }
         }
     }
@@ -397,8 +397,7 @@ fn undecided_page(
 /// A sentence for the person, without its full stop.
 fn denial(intent: IntentId, form: &FormFields) -> Result<Directive, String> {
     let reason = form.get("reason").map(str::trim).filter(|reason| !reason.is_empty());
-    let reason = reason.map(StopReason::parse).transpose().map_err(|error| error.to_string())?;
-    let reason = reason.map(|reason| reason.to_string());
+    let reason = reason.map(OperatorReason::parse).transpose().map_err(|error| error.to_string())?;
     Ok(Directive { intent, approved: false, manifest: None, reason })
 }
 

@@ -1,8 +1,8 @@
 //! Server-sent events that tell open pages what has changed.
 //!
 //! An event has no content: the page then asks for its changed part again, under the rights that its session has by
-//! then. A page gets at most one event of each kind per second. Events about the inbox are only for changes of the
-//! intents that the caller may see; events about runs are for changes of any run.
+//! then. A page gets at most one event of each kind per second, and only for runs and waiting intents that its caller may
+//! see.
 
 use super::ConsoleState;
 use super::inbox::visible_intents;
@@ -11,7 +11,7 @@ use crate::serve::connections::PeerCertNames;
 use crate::serve::transport::events::named_event_response;
 use a2g_core::run::Executor;
 use a2g_runtime::timer_now;
-use a2g_types::ident::IntentId;
+use a2g_types::ident::{AgentDid, IntentId};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 /// Maximum number of open event streams: half of the connections that the port has by default.
@@ -29,23 +29,25 @@ const MAX_STREAMS: usize = 256;
 const MAX_STREAMS_PER_CALLER: usize = 64;
 /// Minimum time between two events of one kind of one stream.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of changes of runs that wait for a stream. A stream that misses some has an event.
+const MAX_UNREAD: usize = 256;
 /// Maximum time before a stream checks that its session is still valid.
 const MAX_QUIET: Duration = Duration::from_secs(5);
 
-/// The signal that runs have changed, and the number of open streams.
+/// The agents whose runs have changed, and the number of open streams.
 pub(super) struct LiveChanges {
-    runs: watch::Sender<()>,
+    runs: broadcast::Sender<AgentDid>,
     streams: Arc<Mutex<HashMap<Box<str>, usize>>>,
 }
 
 impl LiveChanges {
     pub(super) fn subscribe(executor: &Executor) -> Self {
-        let runs = watch::Sender::new(());
+        let runs = broadcast::Sender::new(MAX_UNREAD);
         let sender = runs.clone();
-        // Called on the thread of a run: without a receiver, this costs one atomic read.
-        executor.subscribe(move |_, _| {
+        // Called on the thread of a run, so nothing is copied while no page is open.
+        executor.subscribe(move |run, _| {
             if sender.receiver_count() > 0 {
-                sender.send_replace(());
+                let _every_page_was_closed = sender.send(run.agent.clone());
             }
         });
         Self { runs, streams: Arc::default() }
@@ -88,7 +90,7 @@ struct EventStream {
     console: Arc<ConsoleState>,
     headers: HeaderMap,
     certificate: PeerCertNames,
-    runs: watch::Receiver<()>,
+    runs: broadcast::Receiver<AgentDid>,
     inbox: watch::Receiver<()>,
     /// The events to send at once: a change after the page was rendered and before this stream began would otherwise be
     /// missed.
@@ -97,8 +99,8 @@ struct EventStream {
     next_runs: Instant,
     /// The time before which it has none about the inbox.
     next_inbox: Instant,
-    /// The waiting intents that the caller could see at the last event about the inbox; at first none. If the caller
-    /// sees the same ones now, there is no event.
+    /// The waiting intents that the caller could see at the last event about the inbox. If the caller sees the same ones
+    /// now, there is no event.
     seen: Vec<IntentId>,
     _place: StreamPlace,
 }
@@ -139,36 +141,55 @@ impl EventStream {
         loop {
             let PeerCertNames(certificate) = &self.certificate;
             let signed_in = self.console.sessions.find(&self.headers, certificate)?;
+            let see_waiting = || {
+                let visible = visible_intents(&self.console, &signed_in);
+                visible.into_iter().map(|waiting| waiting.intent).collect::<Vec<_>>()
+            };
             if let Some(name) = self.first.pop() {
+                self.seen = see_waiting();
                 return Some(name);
             }
-            let (next_runs, next_inbox) = (self.next_runs, self.next_inbox);
-            let inbox = async {
-                tokio::time::sleep_until(next_inbox).await;
-                self.inbox.changed().await
-            };
-            let runs = async {
-                tokio::time::sleep_until(next_runs).await;
-                self.runs.changed().await
-            };
             tokio::select! {
-                changed = inbox => {
-                    changed.ok()?;
+                changed = changed_inbox(&mut self.inbox, self.next_inbox) => {
+                    changed?;
                     self.next_inbox = timer_now() + MIN_INTERVAL;
-                    let visible = visible_intents(&self.console, &signed_in);
-                    let visible = visible.into_iter().map(|waiting| waiting.intent).collect::<Vec<_>>();
+                    let visible = see_waiting();
                     if visible != self.seen {
                         self.seen = visible;
                         return Some("inbox");
                     }
                 }
-                changed = runs => {
+                changed = changed_run(&mut self.runs, self.next_runs, &signed_in) => {
+                    changed?;
                     self.next_runs = timer_now() + MIN_INTERVAL;
-                    return changed.ok().map(|()| "runs");
+                    return Some("runs");
                 }
                 () = self.console.executor.wait_until_closed() => return None,
                 () = tokio::time::sleep(MAX_QUIET) => {}
             }
+        }
+    }
+}
+
+/// Waits for a change of the waiting intents, not before `from`; `None` if there will be none.
+async fn changed_inbox(inbox: &mut watch::Receiver<()>, from: Instant) -> Option<()> {
+    tokio::time::sleep_until(from).await;
+    inbox.changed().await.ok()
+}
+
+/// Waits for a change of a run that the caller may see, not before `from`; `None` if there will be none.
+async fn changed_run(
+    runs: &mut broadcast::Receiver<AgentDid>,
+    from: Instant,
+    signed_in: &SignedIn,
+) -> Option<()> {
+    tokio::time::sleep_until(from).await;
+    loop {
+        match runs.recv().await {
+            Ok(agent) if signed_in.caller.may_read(&agent) => return Some(()),
+            Ok(_other_agent) => {}
+            Err(broadcast::error::RecvError::Lagged(_)) => return Some(()),
+            Err(broadcast::error::RecvError::Closed) => return None,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::session::new_secret;
 use a2g_govern::{FileError, replace_private};
 use a2g_types::tool::Digest;
 use parking_lot::Mutex;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The reason why there is no link to the console.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +22,8 @@ pub struct LocalKey {
     /// The file with the link that contains the current key. Only the user that runs the server can read it.
     file: PathBuf,
     state: Mutex<KeyState>,
+    /// Locked while a link is written, so that the file always has the key of the last hash.
+    writing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -36,7 +38,15 @@ impl LocalKey {
     /// A `LocalKey` that has no key yet, and will write its links to `file`.
     #[must_use]
     pub fn new(file: PathBuf) -> Self {
-        Self { file, state: Mutex::default() }
+        Self { file, state: Mutex::default(), writing: Mutex::default() }
+    }
+
+    /// The page that leads to the link in `file`. `a2g-executor console` writes it for the browser.
+    #[must_use]
+    pub fn page_file(file: &Path) -> PathBuf {
+        let mut page = file.to_owned().into_os_string();
+        page.push(".html");
+        page.into()
     }
 
     /// Makes the first key for the console at `url`, and writes the link with it to the file. Returns the link.
@@ -60,14 +70,27 @@ impl LocalKey {
     /// # Errors
     /// As [`Self::publish`].
     pub fn restore(&self) -> Result<(), LinkError> {
-        let is_missing = self.state.lock().digest.is_none();
-        if is_missing { self.replace().map(drop) } else { Ok(()) }
+        let _writing = self.writing.lock();
+        if self.is_missing() { self.write_new().map(drop) } else { Ok(()) }
+    }
+
+    /// `true` if there is no link.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.state.lock().digest.is_none()
     }
 
     pub(super) fn replace(&self) -> Result<String, LinkError> {
+        let _writing = self.writing.lock();
+        self.write_new()
+    }
+
+    fn write_new(&self) -> Result<String, LinkError> {
         let key = new_secret()?;
         let link = format!("{}?key={key}", self.state.lock().url);
         replace_private(&self.file, &format!("{link}\n"))?;
+        // The page with the link that is used up, if `a2g-executor console` has made one.
+        let _there_may_be_none = std::fs::remove_file(Self::page_file(&self.file));
         self.state.lock().digest = Some(Digest::compute(key.as_bytes()));
         Ok(link)
     }

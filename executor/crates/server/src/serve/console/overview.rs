@@ -9,7 +9,7 @@ use a2g_govern::Role;
 use a2g_journal::Condition;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::memory;
-use a2g_types::stop::{Stop, StopReason, StopTarget};
+use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse as _, Redirect, Response};
@@ -125,7 +125,7 @@ fn switch(console: &ConsoleState, viewer: Viewer<'_>) -> Markup {
                 @for tool in console.executor.tools().iter() { option value=(tool.name) {} }
             }
             p { label for="stop-reason" { "Reason, which every refused agent is told" } }
-            p { input #stop-reason name="reason" required maxlength=(StopReason::MAX_CHARS); }
+            p { input #stop-reason name="reason" required maxlength=(OperatorReason::MAX_CHARS); }
             p { button.danger type="submit" { "Stop" } }
         }
     }
@@ -180,7 +180,7 @@ pub(super) async fn stop(
     PostedForm { signed_in, form }: PostedForm,
 ) -> Response {
     let Some(by) = signed_in.caller.switch_name() else { return forbidden("operator") };
-    let reason = StopReason::parse(form.get("reason").unwrap_or_default());
+    let reason = OperatorReason::parse(form.get("reason").unwrap_or_default());
     let (target, reason) = match (target(&form), reason) {
         (Ok(target), Ok(reason)) => (target, reason),
         (Err(error), _) => return refuse_form(&error),

@@ -157,11 +157,15 @@ pub(super) async fn redeem_key(console: &Arc<ConsoleState>, key: &str) -> Respon
     match console.sessions.begin(Identity::Local, Arc::default()) {
         // Opened again, so that the key is no longer in the address bar.
         Some(Ok(cookie)) => ([(header::SET_COOKIE, cookie)], reopen("/console")).into_response(),
-        Some(Err(_)) | None => problem(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "You cannot sign in now",
-            "The link is used up. Run `a2g-executor console` for a new one.",
-        ),
+        failed @ (Some(Err(_)) | None) => {
+            let error = failed.and_then(Result::err);
+            tracing::error!(?error, "a session of the console cannot be made");
+            problem(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "You cannot sign in now",
+                "The link is used up. Run `a2g-executor console` for a new one.",
+            )
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::field::{Field, Object};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
-use a2g_types::stop::{Stop, StopReason, StopTarget};
+use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -15,7 +15,7 @@ pub struct StopParams {
     /// What is stopped.
     pub target: StopTarget,
     /// The operator's reason.
-    pub reason: StopReason,
+    pub reason: OperatorReason,
 }
 
 /// Decodes the params of `a2g/stop`: `{target, reason}`.
@@ -25,7 +25,7 @@ pub struct StopParams {
 pub fn stop_params(params: &str) -> Result<StopParams, Fault> {
     let mut object = Object::parse(params)?;
     let target = decode_target(object.require("target")?)?;
-    let reason = object.require("reason")?.parse_with(StopReason::parse)?;
+    let reason = object.require("reason")?.parse_with(OperatorReason::parse)?;
     object.finish()?;
     Ok(StopParams { target, reason })
 }
@@ -77,7 +77,7 @@ fn decode_stop(field: Field<'_>) -> Result<Stop, Fault> {
     let mut object = field.object()?;
     Ok(Stop {
         target: decode_target(object.require("target")?)?,
-        reason: object.require("reason")?.parse_with(StopReason::parse)?,
+        reason: object.require("reason")?.parse_with(OperatorReason::parse)?,
         by: object.require("by")?.string()?,
         since: object.require("since")?.parse_with(|text| OffsetDateTime::parse(text, &Rfc3339))?,
     })

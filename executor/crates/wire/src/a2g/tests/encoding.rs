@@ -224,7 +224,7 @@ fn stop_targets() -> [StopTarget; 3] {
 
 #[test]
 fn stops_are_read_as_they_are_written() {
-    let reason = StopReason::parse("it deletes files").unwrap();
+    let reason = OperatorReason::parse("it deletes files").unwrap();
     let stops = stop_targets().map(|target| Stop {
         target,
         reason: reason.clone(),
@@ -273,7 +273,7 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     check("Cancelled", &encode::cancel_result(intent, false));
     check("IntentStatus", &encode::status(intent, encode::IntentStateName::Finished, Some(&failed), &[]));
     check("Accepted", &encode::revoke_result(1));
-    let reason = StopReason::parse("it deletes files").unwrap();
+    let reason = OperatorReason::parse("it deletes files").unwrap();
     for target in stop_targets() {
         let params = value(&encode::stop_params(&target, &reason));
         check("StopTarget", &encode::json_value(&params["target"]));

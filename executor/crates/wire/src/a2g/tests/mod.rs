@@ -11,7 +11,7 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::{Bound, Layer};
 use a2g_types::outcome::{Artifact, End, LogLevel, LogLine, Receipt, RunMetrics, RunOutput};
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, Timeout};
-use a2g_types::stop::{Stop, StopReason, StopTarget};
+use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use serde_json::{Value, json};
 use std::time::Duration;
 use time::OffsetDateTime;
