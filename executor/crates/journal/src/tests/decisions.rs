@@ -65,6 +65,28 @@ async fn held_intents_survive_restarts_until_they_start_or_are_resolved() {
     assert!(holds(&path));
 }
 
+/// An earlier version cannot read a denial with a reason, so it has to refuse the file.
+#[tokio::test]
+async fn a_denial_with_a_reason_raises_the_format() {
+    let (_folder, path, journal) = new_journal();
+    let [plain, reasoned] = [another(), another()];
+    for call in [&plain, &reasoned] {
+        hold(&journal, call).await;
+    }
+    resolve(&journal, &plain, Resolution::Denied).await;
+    assert_eq!(stops::format(&path), 3);
+    let denial =
+        ResolvedIntent { reason: Some("why".to_owned()), ..resolve_by_anna(&reasoned, Resolution::Denied) };
+    assert_eq!(journal.resolve(vec![denial]).await.unwrap(), 1);
+    assert_eq!(stops::format(&path), 4);
+    drop(journal);
+    let journal = open_journal(&path).0;
+    let reason = async |call| find_denial(&journal, call).await.unwrap().reason;
+    assert_eq!((reason(&plain).await, reason(&reasoned).await.as_deref()), (None, Some("why")));
+    drop(journal);
+    assert!(holds(&path));
+}
+
 #[tokio::test]
 async fn decisions_are_final() {
     let (_folder, path, mut journal) = new_journal();

@@ -18,7 +18,7 @@ fn stop(target: StopTarget, reason: &str) -> Stop {
     Stop { target, reason: OperatorReason::parse(reason).unwrap(), by: "anna".to_owned(), since: NOW }
 }
 
-fn format(path: &Path) -> i64 {
+pub(super) fn format(path: &Path) -> i64 {
     let connection = Connection::open(path).unwrap();
     connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
 }
