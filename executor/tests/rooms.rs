@@ -264,7 +264,7 @@ fn heavy_dependencies_are_used_in_their_rooms_only() {
 
 /// Each type that carries authority or evidence of it, with all that gives others one by value. Evidence can be cloned:
 /// it makes nothing run by itself.
-const MAKERS: [(&str, &[&str]); 12] = [
+const MAKERS: [(&str, &[&str]); 13] = [
     ("Authority", &["Authority::take", "take_authority"]),
     ("Granter", &["Granter::new"]),
     ("OperatorLimits", &["OperatorLimits::new"]),
@@ -291,6 +291,7 @@ const MAKERS: [(&str, &[&str]); 12] = [
         ],
     ),
     ("DecisionRight", &["Caller::decision_right", "DecisionRight::of_governor", "Governor::decision_right"]),
+    ("SwitchRight", &["Caller::switch_right"]),
     (
         "Caller",
         &[

@@ -9,6 +9,7 @@ use super::proof::{ProofError, Trust, VerifiedProof};
 use super::standing::{StandingPolicies, StandingPolicyError};
 use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, HostClaims, ScopeError};
 use a2g_types::call::Call;
+use a2g_types::clock::format_seconds;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ProofId};
 use a2g_types::limit::{Access, Layer};
@@ -239,7 +240,7 @@ pub fn admit(call: Call, verdict: VerifiedVerdict, now: OffsetDateTime) -> Resul
     }
     let subject = if verdict.proof.is_some() { "the verdict or its proof" } else { "the verdict" };
     let expired =
-        |at: OffsetDateTime| format!("{subject} expired at {}: ask the governor again", format_time(at));
+        |at: OffsetDateTime| format!("{subject} expired at {}: ask the governor again", format_seconds(at));
     match (decision, verdict.expires_at()) {
         (Decision::Denied, _) => {
             let reason = reason.as_deref().unwrap_or("the governor gave no reason");
@@ -470,7 +471,7 @@ impl<L> Admitted<L> {
         if now < self.expires_at {
             return Ok(());
         }
-        let at = format_time(self.expires_at);
+        let at = format_seconds(self.expires_at);
         Err(self.refusal(
             BlockedBy::VerdictExpired,
             format!("the verdict expired at {at}, before the tool could start"),
@@ -568,12 +569,6 @@ fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
         max_calls: calls.max_calls,
         max_parallel_calls: calls.max_parallel,
     }
-}
-
-fn format_time(at: OffsetDateTime) -> String {
-    // Nanoseconds would only clutter the message.
-    let at = at.truncate_to_second();
-    at.format(&time::format_description::well_known::Rfc3339).unwrap_or_else(|_| at.to_string())
 }
 
 #[cfg(test)]

@@ -359,6 +359,20 @@ pub struct DecisionRight<'a> {
     caller: Option<&'a Caller>,
 }
 
+/// The right to stop agents, tools or everything, and to resume them. Only [`Caller::switch_right`] constructs one.
+#[derive(Debug, Clone, Copy)]
+pub struct SwitchRight<'a> {
+    by: &'a str,
+}
+
+impl SwitchRight<'_> {
+    /// The name of the operator, for records.
+    #[must_use]
+    pub fn by(&self) -> &str {
+        self.by
+    }
+}
+
 impl DecisionRight<'static> {
     pub(crate) fn of_governor() -> Self {
         Self { by: GOVERNOR, caller: None }
@@ -436,15 +450,15 @@ impl Caller {
         may_decide.then_some(DecisionRight { by: &self.name, caller: Some(self) })
     }
 
-    /// The caller's name, if it may stop and resume: it has the role `operator`, and no scope that names tools. A stop
-    /// and its end concern other tools as well.
+    /// The caller's right to stop and to resume, if it has the role `operator`, and no scope that names tools: a stop and its
+    /// end concern other tools as well.
     #[must_use]
-    pub fn switch_name(&self) -> Option<&str> {
+    pub fn switch_right(&self) -> Option<SwitchRight<'_>> {
         let may_switch = match self.tools {
             ReachableTools::Every => self.is_any_of(&[Role::Operator]),
             ReachableTools::These(_) => false,
         };
-        may_switch.then_some(&self.name)
+        may_switch.then_some(SwitchRight { by: &self.name })
     }
 
     /// The caller of a door that is open to everybody: an agent of any name, without further roles.

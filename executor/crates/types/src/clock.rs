@@ -4,7 +4,8 @@
 //! can neither extend nor shorten a run.
 
 use std::time::Instant;
-use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, UtcOffset};
 
 /// A source of the time. Tests use a [`ManualClock`].
 pub trait Clock: Send + Sync + 'static {
@@ -12,6 +13,14 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> OffsetDateTime;
     /// The monotonic clock.
     fn monotonic(&self) -> Instant;
+}
+
+/// A time to the second, in UTC, for messages: more digits would only clutter them.
+#[must_use]
+pub fn format_seconds(at: OffsetDateTime) -> String {
+    let at = at.to_offset(UtcOffset::UTC).truncate_to_second();
+    // Only a year beyond 9999 has no such form.
+    at.format(&Rfc3339).unwrap_or_else(|_unprintable| at.unix_timestamp().to_string())
 }
 
 /// The clocks of the machine.

@@ -1,9 +1,9 @@
 //! Stops: what an operator has stopped, until an operator resumes it.
 
+use crate::clock::format_seconds;
 use crate::ident::{AgentDid, ToolName, is_display_control};
 use std::fmt;
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 /// What an operator stops or resumes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -116,12 +116,6 @@ impl Stop {
 }
 
 /// A time in UTC, to the second.
-fn format_seconds(at: OffsetDateTime) -> String {
-    let at = at.to_offset(time::UtcOffset::UTC).truncate_to_second();
-    // Only a year beyond 9999 has no such form.
-    at.format(&Rfc3339).unwrap_or_else(|_unprintable| at.unix_timestamp().to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

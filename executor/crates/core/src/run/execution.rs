@@ -1,12 +1,13 @@
 //! The run of a claimed intent: the slot, the start record, the guest, the receipt.
 
+use super::active_runs::ActiveRun;
 use super::faults::receipt_pending_fault;
 use super::nested::NestedCalls;
 use super::trace::Stopwatch;
 use super::{
     ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, trace,
 };
-use a2g_govern::Admitted;
+use a2g_govern::{Admitted, Granted};
 use a2g_journal::{StartRequest, StartResult};
 use a2g_runtime::spawn;
 use a2g_sandbox::egress::{Egress, Network};
@@ -80,16 +81,11 @@ impl Executor {
             self.release(call.intent).await?;
             return Err(self.busy_fault("the executor is shutting down"));
         }
-        if let Err(stopped) = self.check_running(call, running.abort()) {
-            // Withdrawn rather than aborted, because nothing has run.
+        if let Err(refusal) = self.check_start(&admitted, &running) {
             self.release(call.intent).await?;
-            return Err(stopped);
+            return Err(refusal);
         }
         let output = self.output.reserve(permit.grant().output().value.bytes());
-        if let Err(expired) = admitted.check_expiry(self.clock.now()) {
-            self.release(call.intent).await?;
-            return Err(expired);
-        }
         let arguments = Value::Object(call.arguments.clone()).to_string();
         let run_request = loaded.isolate.request(&call.tool, permit, arguments);
         let receipt = |calls, outcome| {
@@ -119,15 +115,10 @@ impl Executor {
             }
         }
         // Checked again, because the write of the start may have been slow.
-        if let Err(expired) = admitted.check_expiry(self.clock.now()) {
+        if let Err(refusal) = self.check_start(&admitted, &running) {
             drop(prepared);
             self.release(call.intent).await?;
-            return Err(expired);
-        }
-        if let Err(stopped) = self.check_running(call, running.abort()) {
-            drop(prepared);
-            self.release(call.intent).await?;
-            return Err(stopped);
+            return Err(refusal);
         }
         let sink = self.subscribers.wrap(call, sink);
         let open = |egress: &Arc<Egress>| egress.open(&call.agent, run_request.grant());
@@ -185,6 +176,12 @@ impl Executor {
                 Err(receipt_pending_fault(intent))
             }
         }
+    }
+
+    /// Checks that the guest may still start. A call that may not is withdrawn rather than aborted, because nothing has run.
+    fn check_start(&self, admitted: &Admitted<Granted>, running: &ActiveRun) -> Result<(), Fault> {
+        self.check_running(admitted.call(), running.abort())?;
+        admitted.check_expiry(self.clock.now())
     }
 
     pub(super) async fn release(&self, intent: IntentId) -> Result<(), Fault> {

@@ -11,6 +11,7 @@
 
 use super::decisions::{EndOfWait, record_end_of_wait};
 use super::{CallFilter, Executor};
+use a2g_govern::SwitchRight;
 use a2g_journal::{Journal, JournalError, Resolution};
 use a2g_sandbox::Abort;
 use a2g_types::call::Call;
@@ -98,13 +99,19 @@ impl Stops {
 }
 
 impl Executor {
-    /// Stops an agent, a tool or everything on behalf of `by`: aborts its runs, withdraws its queued and waiting
+    /// Stops an agent, a tool or everything on behalf of an operator: aborts its runs, withdraws its queued and waiting
     /// intents, and refuses its calls until [`Self::resume`], also after a restart. It replaces an earlier stop of the
     /// same target. Returns the number of runs and intents that it ended.
     ///
     /// # Errors
     /// If the stop is not on the disk yet; it is in force nevertheless.
-    pub async fn stop(&self, target: StopTarget, reason: OperatorReason, by: &str) -> Result<usize, Fault> {
+    pub async fn stop(
+        &self,
+        target: StopTarget,
+        reason: OperatorReason,
+        right: SwitchRight<'_>,
+    ) -> Result<usize, Fault> {
+        let by = right.by();
         let now = self.clock.now();
         tracing::warn!(stopped = %target, %reason, caller = by, "stopped by an operator");
         let stop = Stop { target, reason, by: by.to_owned(), since: now };
@@ -140,12 +147,13 @@ impl Executor {
         recorded.map(|()| waiting_count + run_count).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
-    /// Lifts a stop on behalf of `by`. Returns `false` if the target is not stopped, or was stopped again in the
+    /// Lifts a stop on behalf of an operator. Returns `false` if the target is not stopped, or was stopped again in the
     /// meantime. Only the stop of exactly this target is lifted: resuming everything does not resume a stopped agent.
     ///
     /// # Errors
     /// If this cannot be recorded; the stop stays in force.
-    pub async fn resume(&self, target: &StopTarget, by: &str) -> Result<bool, Fault> {
+    pub async fn resume(&self, target: &StopTarget, right: SwitchRight<'_>) -> Result<bool, Fault> {
+        let by = right.by();
         // Sent under the lock, so that the journal gets a later stop of the target after this.
         let Some((number, recording)) =
             self.switch.with_number(target, || self.journal.lift_stop(target, by))

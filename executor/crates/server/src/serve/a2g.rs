@@ -3,8 +3,8 @@
 use super::protocol::{check_call_agent, foreign_agent_message, may_see};
 use super::rpc::{Followups, error_object};
 use a2g_core::run::{Executor, IntentState, RunEventSink};
-use a2g_govern::Caller;
 use a2g_govern::Role::{self, Agent, Approver, Governor, Operator};
+use a2g_govern::{Caller, SwitchRight};
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
@@ -91,13 +91,13 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     // Not for governors: theirs is `g2a/revoke`, and only an operator lifts what an operator has stopped.
     register(&mut module, "a2g/stop", &[Operator], async |executor, sender, params| {
         let decode::StopParams { target, reason } = decode::stop_params(&params)?;
-        let by = switch_name(&executor, &sender.caller)?;
-        Ok(encode::stop_result(executor.stop(target, reason, by).await?))
+        let right = switch_right(&executor, &sender.caller)?;
+        Ok(encode::stop_result(executor.stop(target, reason, right).await?))
     })?;
     register(&mut module, "a2g/resume", &[Operator], async |executor, sender, params| {
         let target = decode::resume_params(&params)?;
-        let by = switch_name(&executor, &sender.caller)?;
-        Ok(encode::resume_result(executor.resume(&target, by).await?))
+        let right = switch_right(&executor, &sender.caller)?;
+        Ok(encode::resume_result(executor.resume(&target, right).await?))
     })?;
     register(&mut module, "a2g/stops", &[Operator], async |executor, _, params| {
         decode::no_params(Some(&params))?;
@@ -184,8 +184,8 @@ fn refuse_role(executor: &Executor, method: &str, roles: &[Role], caller: &Calle
 }
 
 /// The name of a caller that may stop and resume.
-fn switch_name<'a>(executor: &Executor, caller: &'a Caller) -> Result<&'a str, Fault> {
-    caller.switch_name().ok_or_else(|| {
+fn switch_right<'a>(executor: &Executor, caller: &'a Caller) -> Result<SwitchRight<'a>, Fault> {
+    caller.switch_right().ok_or_else(|| {
         let message = format!(
             "the token of `{}` is narrowed to some tools, and a stop or its end concerns others: use one without such a \
              scope",

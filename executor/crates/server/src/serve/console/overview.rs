@@ -49,7 +49,7 @@ pub(super) async fn show(
         h2 { "Waiting for a decision" }
         (inbox::list_part(&waiting, now))
         // Only for those who may call `a2g/stops`: a stop names an agent that other callers may not know.
-        @if signed_in.caller.switch_name().is_some() {
+        @if signed_in.caller.switch_right().is_some() {
             h2 { "Stops" }
             (switch(&console, signed_in.viewer()))
         }
@@ -179,14 +179,14 @@ pub(super) async fn stop(
     State(console): State<Arc<ConsoleState>>,
     PostedForm { signed_in, form }: PostedForm,
 ) -> Response {
-    let Some(by) = signed_in.caller.switch_name() else { return forbidden("operator") };
+    let Some(right) = signed_in.caller.switch_right() else { return forbidden("operator") };
     let reason = OperatorReason::parse(form.get("reason").unwrap_or_default());
     let (target, reason) = match (target(&form), reason) {
         (Ok(target), Ok(reason)) => (target, reason),
         (Err(error), _) => return refuse_form(&error),
         (_, Err(error)) => return refuse_form(&error.to_string()),
     };
-    match console.executor.stop(target, reason, by).await {
+    match console.executor.stop(target, reason, right).await {
         Ok(_stopped) => Redirect::to("/console").into_response(),
         Err(fault) => fault_page(&fault),
     }
@@ -197,12 +197,12 @@ pub(super) async fn resume(
     State(console): State<Arc<ConsoleState>>,
     PostedForm { signed_in, form }: PostedForm,
 ) -> Response {
-    let Some(by) = signed_in.caller.switch_name() else { return forbidden("operator") };
+    let Some(right) = signed_in.caller.switch_right() else { return forbidden("operator") };
     let target = match target(&form) {
         Ok(target) => target,
         Err(error) => return refuse_form(&error),
     };
-    match console.executor.resume(&target, by).await {
+    match console.executor.resume(&target, right).await {
         Ok(_was_stopped) => Redirect::to("/console").into_response(),
         Err(fault) => fault_page(&fault),
     }

@@ -2,6 +2,7 @@
 
 use crate::serve::answers;
 use a2g_govern::{Caller, Role};
+use a2g_types::clock::format_seconds;
 use a2g_types::failure_message::describe_failure;
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
 use a2g_types::ident::IntentId;
@@ -206,7 +207,7 @@ fn first_line(text: &str) -> String {
 
 /// A time, in UTC.
 pub(super) fn at(time: OffsetDateTime) -> Markup {
-    let exact = time.truncate_to_second().format(&Rfc3339).unwrap_or_default();
+    let exact = format_seconds(time);
     let shown = exact.replace('T', " ").replace('Z', " UTC");
     html! { time datetime=(exact) { (shown) } }
 }
