@@ -177,8 +177,11 @@ fn a_denial_has_its_reason_and_is_final() {
     browser.click("button", "Deny permanently");
     browser.wait_for_path(&format!("/console/runs/{id}"));
     browser.wait_for_text("DID NOT RUN");
-    browser.goto("/console/refused");
-    browser.wait_for_text("keys never leave the vault");
+    // Nobody waits for the record of a refusal, so it may come after the answer.
+    eventually("the refusal is listed", || {
+        browser.goto("/console/refused");
+        browser.text("main").contains("keys never leave the vault").then_some(())
+    });
     browser.goto(&format!("/console/decide/{id}"));
     browser.wait_for_text("This intent no longer waits");
     browser.report().check_is_empty();
@@ -286,6 +289,7 @@ fn searches_select_what_their_forms_say() {
     let failed = call("read_file", json!({ "path": "/workspace/absent" }));
     let refused = call("read_file", json!({ "path": "/etc/shadow" }));
     let client = Client::local(&executor);
+    eventually("the refusal is listed", || client.get("/console/refused").1.contains(&refused).then_some(()));
     let find = |path: &str| {
         let (status, page) = client.get(path);
         assert_eq!(status, 200, "{path}: {page}");
@@ -472,7 +476,10 @@ fn a_session_has_the_rights_of_its_caller_and_ends_with_them() {
     let refused = ask(&intent("read_file", json!({ "path": "/workspace/x" })));
     expect_blocked(&refused, "stopped");
     // Both are found by the reason: the call that was withdrawn, and the one that was refused.
-    let (_, page) = operator.get("/console/refused?blocked_by=stopped");
+    let page = eventually("both are listed", || {
+        let (_, page) = operator.get("/console/refused?blocked_by=stopped");
+        (page.matches("<code>stopped</code>").count() >= 2).then_some(page)
+    });
     assert_eq!((page.matches("<code>stopped</code>").count(), page.contains(id)), (2, true), "{page}");
     let form = [("form_token", operator.token.as_str()), ("target", "agent"), ("name", AGENT)];
     assert_eq!(operator.post("/console/resume", &form, "").0, 303);

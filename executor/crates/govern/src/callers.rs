@@ -360,7 +360,7 @@ pub struct DecisionRight<'a> {
 }
 
 /// The right to stop agents, tools or everything, and to resume them. Only [`Caller::switch_right`] constructs one.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct SwitchRight<'a> {
     by: &'a str,
 }
