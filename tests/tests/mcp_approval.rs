@@ -177,6 +177,92 @@ fn a_caller_without_the_role_waits_for_an_approver() {
     assert!(text.contains(intent) && text.contains("g2a/directive"), "{text}");
 }
 
+/// A client that opens pages gets the link to the page of the console; what it answers decides nothing.
+#[test]
+fn a_client_that_opens_pages_gets_the_link_to_the_decision() {
+    let people = People::start();
+    let with_urls = |mut message: Value| {
+        let capabilities = &mut message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        capabilities["elicitation"] = json!({ "url": {} });
+        message
+    };
+    let page = |asked: &Value| {
+        let params = &asked["inputRequests"]["decision"]["params"];
+        assert_eq!((&params["mode"], params.get("requestedSchema")), (&json!("url"), None), "{asked}");
+        let url = params["url"].as_str().expect("a URL").to_owned();
+        let intent = asked["_meta"]["a2g/intent_id"].as_str().expect("an id");
+        assert_eq!(url, format!("http://{}/console/decide/{intent}", people.executor.address()));
+        url
+    };
+    // Also for one who may decide: a client that shows no forms cannot send a decision.
+    for (name, token) in [("x", &people.mine), ("y", &people.both)] {
+        let message = with_urls(call(1, "write_file", &write(name, ESCALATES)));
+        let asked = people.post(token, &message)["result"].take();
+        let url = page(&asked);
+        let mut client = people.executor.client();
+        let path = url.split_once("/console").map(|(_, path)| format!("/console{path}")).expect("a path");
+        let signed_out = client.request("GET", &path, &[], b"");
+        assert!(
+            signed_out.status == 303 && signed_out.text().is_empty(),
+            "the link gives no rights: {}",
+            signed_out.text()
+        );
+        let done = std::thread::scope(|scope| {
+            let (people, message) = (&people, answered(&message, &asked, "accept", Some("approve")));
+            let waiting = scope.spawn(move || people.post(token, &message));
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            assert_eq!(people.executor.file(name), None, "a client approved in place of the page");
+            people.decide(&asked["_meta"]["a2g/intent_id"], "APPROVED");
+            waiting.join().expect("an answer")
+        });
+        assert_eq!(done["result"]["isError"], false, "{done}");
+        assert_eq!(people.executor.file(name).as_deref(), Some(ESCALATES));
+    }
+    let message = with_urls(call(5, "write_file", &write("z", ESCALATES)));
+    let asked = people.post(&people.both, &message)["result"].take();
+    let withdrawn = people.post(&people.both, &answered(&message, &asked, "decline", None));
+    let error = &withdrawn["result"]["_meta"]["a2g/error"];
+    assert_eq!(
+        error["blocked_by"], "escalation_pending",
+        "a refusal to open a page is no denial: {withdrawn}"
+    );
+    // A client that shows nothing can pass the link on.
+    let plain = people.post(&people.mine, &call(9, "write_file", &write("w", ESCALATES)));
+    let text = plain["result"]["content"][0]["text"].as_str().expect("a text");
+    assert!(text.contains("/console/decide/"), "{text}");
+}
+
+/// On 2025-11-25 the page has an id, and the client is told when the decision was made.
+#[test]
+fn a_session_learns_that_the_decision_on_the_page_was_made() {
+    let people = People::start();
+    let bearer = bearer(&people.mine);
+    let mut client = people.executor.client();
+    let (json, auth) = (("Content-Type", "application/json"), ("Authorization", &*bearer));
+    let session = open_session(&mut client, &[auth], json!({ "elicitation": { "url": {} } }));
+    let (mine, version) = (("Mcp-Session-Id", &*session), ("MCP-Protocol-Version", "2025-11-25"));
+    let called = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": { "name": "write_file", "arguments": write("x", ESCALATES) } });
+    let mut messages = stream(&people.executor, &[auth, mine, version], &called);
+    let question = messages.next().expect("a question");
+    let params = &question["params"];
+    let intent = params["elicitationId"].clone();
+    assert_eq!((&question["method"], &params["mode"]), (&json!("elicitation/create"), &json!("url")));
+    assert!(params["url"].as_str().expect("a URL").ends_with(intent.as_str().expect("an id")), "{question}");
+    let reply = json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "action": "accept" } });
+    let sent = client.request("POST", "/mcp", &[json, auth, mine], reply.to_string().as_bytes());
+    assert_eq!(sent.status, 202, "{}", sent.text());
+    people.decide(&intent, "APPROVED");
+    let complete = messages.next().expect("a notification");
+    assert_eq!(
+        (&complete["method"], &complete["params"]["elicitationId"]),
+        (&json!("notifications/elicitation/complete"), &intent)
+    );
+    let done = messages.next().expect("an answer");
+    assert_eq!(done["result"]["isError"], false, "{done}");
+    assert_eq!(people.executor.file("x").as_deref(), Some(ESCALATES));
+}
+
 /// On 2025-11-25 the question is a request of the server, on the stream of the call.
 #[test]
 fn a_session_is_asked_on_the_stream_of_the_call() {

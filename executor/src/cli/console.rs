@@ -12,7 +12,7 @@ use a2g_govern::replace_private;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_server::config::Config;
 use a2g_server::serve::console::{ConsolePort, LocalKey};
-use a2g_server::serve::{CallerDirectory, ListenAddress, ProtocolRouter};
+use a2g_server::serve::{CallerDirectory, ConsoleUrl, ListenAddress, ProtocolRouter};
 use anyhow::{Context as _, bail};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -61,12 +61,17 @@ pub(super) fn announce(
     config: &Config,
     url: &str,
     local_key: Option<&Arc<LocalKey>>,
+    console_url: &ConsoleUrl,
     sessions: &SessionTasks,
 ) {
     if !is_served(config) {
         return;
     }
     let url = format!("{}/console", url.strip_suffix("/jsonrpc").unwrap_or(url));
+    // A wildcard address is not one that a browser could open.
+    if config.listen.ip().is_some_and(|ip| !ip.is_unspecified()) {
+        console_url.set(url.clone());
+    }
     let link = match local_key {
         Some(key) => {
             sessions.spawn(restore_links(Arc::clone(key)));

@@ -2,7 +2,7 @@
 
 use a2g_core::run::Executor;
 use a2g_server::config::Config;
-use a2g_server::serve::{CallerDirectory, ProtocolRouter};
+use a2g_server::serve::{CallerDirectory, ConsoleUrl, ProtocolRouter};
 use std::sync::Arc;
 
 /// Builds the doors that are enabled.
@@ -14,6 +14,7 @@ pub(super) async fn protocol_routers(
     config: &Config,
     callers: &CallerDirectory,
     executor: &Arc<Executor>,
+    console_url: &ConsoleUrl,
 ) -> anyhow::Result<Vec<ProtocolRouter>> {
     let mut routers = Vec::new();
     #[cfg(feature = "a2a")]
@@ -27,7 +28,8 @@ pub(super) async fn protocol_routers(
     }
     #[cfg(feature = "mcp")]
     if let Some(settings) = config.doors.mcp.clone() {
-        routers.extend(a2g_server::serve::mcp::routers(Arc::clone(executor), settings, config.bounds));
+        let (executor, console_url) = (Arc::clone(executor), console_url.clone());
+        routers.extend(a2g_server::serve::mcp::routers(executor, settings, config.bounds, console_url));
     }
     #[cfg(feature = "nexus")]
     if let Some(settings) = config.doors.nexus.clone() {

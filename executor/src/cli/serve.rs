@@ -22,7 +22,7 @@ use a2g_journal::{BrokenError, IfMissing, Journal, JournalOptions, OpenError, Re
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::MAX_LOOKUPS;
 use a2g_server::config::{AddressLayout, Config};
-use a2g_server::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
+use a2g_server::serve::{CallerDirectory, ConsoleUrl, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::Issuer;
@@ -663,8 +663,9 @@ async fn bind_server(
     executor: &Arc<Executor>,
     journal_path: &Path,
 ) -> anyhow::Result<HttpServer> {
+    let console_url = ConsoleUrl::default();
     #[cfg_attr(not(feature = "console"), allow(unused_mut, reason = "only the console is added"))]
-    let mut protocols = protocol_routers(config, &caller_files.callers, executor).await?;
+    let mut protocols = protocol_routers(config, &caller_files.callers, executor, &console_url).await?;
     #[cfg(feature = "console")]
     let local_key = console::local_key(config, journal_path);
     #[cfg(feature = "console")]
@@ -686,7 +687,7 @@ async fn bind_server(
     let server = HttpServer::bind(&config.listen, rpc, http).await;
     let server = server.with_context(|| format!("cannot listen on {}", config.listen))?;
     #[cfg(feature = "console")]
-    console::announce(config, &server.url(), local_key.as_ref(), executor.sessions());
+    console::announce(config, &server.url(), local_key.as_ref(), &console_url, executor.sessions());
     Ok(server)
 }
 

@@ -17,6 +17,7 @@ mod body;
 mod connections;
 #[cfg(feature = "console")]
 pub mod console;
+mod console_url;
 mod drain_body;
 pub mod governor;
 mod http;
@@ -45,6 +46,7 @@ mod transport;
 
 pub use auth::CallerDirectory;
 pub use connections::ConnectionLimits;
+pub use console_url::ConsoleUrl;
 pub use http::{HttpServer, HttpSettings};
 pub use listen::ListenAddress;
 pub use operator::{OperatorClient, OperatorClientError};

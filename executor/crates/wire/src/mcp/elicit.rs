@@ -1,10 +1,12 @@
-//! The question to a person about a call that waits, and the person's answer (elicitation in form mode).
+//! The question to a person about a call that waits, and the person's answer (elicitation).
 
+use super::Revision;
 use super::encode::notify;
 use crate::field::Field;
 use crate::to_raw;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
+use a2g_types::ident::IntentId;
 use a2g_types::tool::Digest;
 use a2g_types::verdict::{Manifest, Verdict};
 use a2g_types::visible_text::escape_invisible;
@@ -20,12 +22,14 @@ const MAX_ARGUMENT_CHARS: usize = 4_000;
 const MAX_REASON_CHARS: usize = 600;
 
 /// The question to a person.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// To decide on the call.
+    /// To decide on the call in a form of the client.
     Decide,
     /// To continue once an approver has decided.
     WaitForApprover,
+    /// To open this page of the console, on which an approver decides.
+    OpenPage(String),
 }
 
 /// The person who decides on a call whose client cannot be asked.
@@ -113,11 +117,22 @@ pub(super) fn decode_answer(field: Field<'_>) -> Result<ElicitAnswer, Fault> {
 }
 
 impl Question {
-    /// The parameters of `elicitation/create` for this question.
+    /// The parameters of `elicitation/create` for this question, in a revision of the protocol.
     #[must_use]
-    pub fn params(self, call: &Call, verdict: &Verdict) -> Value {
+    pub fn params(&self, call: &Call, verdict: &Verdict, revision: Revision) -> Value {
         let message = self.message(call, verdict);
         let schema = match self {
+            Self::OpenPage(url) => {
+                return match revision {
+                    Revision::Stateless => json!({ "mode": "url", "message": message, "url": url }),
+                    Revision::Session => json!({
+                        "mode": "url",
+                        "message": message,
+                        "url": url,
+                        "elicitationId": call.intent.to_string(),
+                    }),
+                };
+            }
             Self::Decide => json!({
                 "type": "object",
                 "properties": {
@@ -137,7 +152,7 @@ impl Question {
         json!({ "mode": "form", "message": message, "requestedSchema": schema })
     }
 
-    fn message(self, call: &Call, verdict: &Verdict) -> String {
+    fn message(&self, call: &Call, verdict: &Verdict) -> String {
         let mut message =
             format!("{} asks to run `{}`, and the governor leaves it to a person", call.agent, call.tool);
         match &verdict.reason {
@@ -150,11 +165,15 @@ impl Question {
             message.push_str(&format!("Risk: {:.2} ({})\n", risk.score, risk.level.as_str()));
         }
         message.push_str(&format!("Intent: {}", call.intent));
-        if self == Self::WaitForApprover {
-            message.push_str(
+        match self {
+            Self::Decide => {}
+            Self::WaitForApprover => message.push_str(
                 "\nYou may not decide it. A caller with the role `approver` does, with `g2a/directive` for this intent; \
                  then continue. Declining withdraws the call.",
-            );
+            ),
+            Self::OpenPage(_) => message.push_str(
+                "\nAn approver decides on the page of this link, after signing in. Declining withdraws the call.",
+            ),
         }
         message
     }
@@ -204,4 +223,10 @@ pub fn elicitation_cancelled(number: u64) -> String {
         "notifications/cancelled",
         &json!({ "requestId": number, "reason": "the call was decided elsewhere" }),
     )
+}
+
+/// The notification to the client of a session that the decision on the page of [`Question::OpenPage`] was made.
+#[must_use]
+pub fn elicitation_complete(intent: IntentId) -> String {
+    notify("notifications/elicitation/complete", &json!({ "elicitationId": intent.to_string() }))
 }

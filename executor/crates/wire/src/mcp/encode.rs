@@ -273,12 +273,13 @@ impl ResultEncoder {
 
     /// The response to a call that waits for a person whom the client cannot ask.
     #[must_use]
-    pub fn waiting(self, id: &Id, verdict: &Verdict, decider: Decider) -> String {
+    pub fn waiting(self, id: &Id, verdict: &Verdict, decider: Decider, page: Option<&str>) -> String {
         let intent = verdict.intent;
         let reason = verdict.reason.as_deref().map_or_else(String::new, |reason| format!(" ({reason})"));
+        let page = page.map_or_else(String::new, |url| format!(", or on the page {url}"));
         let text = format!(
-            "The call waits for a person's decision{reason}. Its intent is {intent}: {}. Send the call again with `_meta` \
-             `{}` set to the intent to get its result; it does not run twice.{}",
+            "The call waits for a person's decision{reason}. Its intent is {intent}: {}{page}. Send the call again with \
+             `_meta` `{}` set to the intent to get its result; it does not run twice.{}",
             decider.who(),
             names::INTENT_ID,
             decider.advice()

@@ -4,9 +4,10 @@
 //! call ─▶ waits ─┬─ 2026-07-28 ─▶ `input_required` with a state ─ call with state and answer ─▶ decision ─▶ call again
 //!                └─ 2025-11-25 ─▶ `elicitation/create` on the call's stream ─ answer ─▶ decision ─▶ call again
 //! ```
-//! A caller that may decide gets a form with the decision. Any other caller gets a form that names the deciding role,
-//! and whose answer only continues the wait or withdraws the call. No answer starts a run by itself: the decision goes
-//! to the core, which applies it once, and the call is sent again under the same intent.
+//! A caller that may decide gets a form with the decision. Any other caller gets the link to the page of the console on
+//! which people decide, or a form that names the deciding role; its answer only continues the wait or withdraws the
+//! call. No answer starts a run by itself: the decision goes to the core, which applies it once, and the call is sent
+//! again under the same intent.
 
 use a2g_core::run::{DirectiveOutcome, Executor};
 use a2g_govern::Caller;
@@ -15,8 +16,10 @@ use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
 use a2g_types::verdict::Directive;
 use a2g_wire::jsonrpc::Id;
+use a2g_wire::mcp::ClientCapabilities;
 use a2g_wire::mcp::elicit::{
-    ElicitAction, ElicitAnswer, PersonDecision, Question, elicitation_cancelled, elicitation_request,
+    ElicitAction, ElicitAnswer, PersonDecision, Question, elicitation_cancelled, elicitation_complete,
+    elicitation_request,
 };
 use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::state::{RequestState, StateOwner, StateSealer};
@@ -104,16 +107,25 @@ pub(super) enum Effect {
     Withdrawn,
 }
 
-/// The question for a caller.
-pub(super) fn question_for(caller: &Caller) -> Question {
-    match caller.decision_right() {
-        Some(_) => Question::Decide,
-        None => Question::WaitForApprover,
+/// The question that a client can show; `None` if it can show none. `page` is the page of the console on which people
+/// decide on the call, if there is one.
+pub(super) fn question_for(
+    caller: &Caller,
+    capabilities: ClientCapabilities,
+    page: Option<String>,
+) -> Option<Question> {
+    let may_decide = caller.decision_right().is_some();
+    let page = page.filter(|_| capabilities.elicits_urls);
+    match (may_decide, capabilities.elicits_forms, page) {
+        (true, true, _) => Some(Question::Decide),
+        (true | false, _, Some(url)) => Some(Question::OpenPage(url)),
+        (false, true, None) => Some(Question::WaitForApprover),
+        (true | false, false, None) => None,
     }
 }
 
 /// Applies the answer of a person to the call that waits under the same intent. An answer about another call, or about
-/// an intent that no longer waits, has no effect.
+/// an intent that no longer waits, has no effect. Neither has the consent to open a page: the decision is made there.
 ///
 /// # Errors
 /// The intent cannot run as approved, or the decision is not recorded yet.
@@ -121,6 +133,7 @@ pub(super) async fn apply_answer(
     executor: &Arc<Executor>,
     caller: &Caller,
     call: &Call,
+    question: Option<&Question>,
     answer: ElicitAnswer,
 ) -> Result<Effect, Fault> {
     let intent = call.intent;
@@ -131,7 +144,11 @@ pub(super) async fn apply_answer(
         return Ok(Effect::SendAgain);
     }
     let ElicitAnswer { action, decision } = answer;
-    let approved = match (caller.decision_right(), action, decision) {
+    let right = match question {
+        Some(Question::OpenPage(_)) => None,
+        Some(Question::Decide | Question::WaitForApprover) | None => caller.decision_right(),
+    };
+    let approved = match (right, action, decision) {
         (_, ElicitAction::Cancel, _) => return Ok(Effect::StillWaits),
         (Some(right), ElicitAction::Accept, Some(PersonDecision::Approve)) => (right, true),
         (Some(right), ElicitAction::Accept, Some(PersonDecision::Deny))
@@ -229,6 +246,12 @@ impl Elicitor {
         let _open = OpenQuestion { elicitor: self, number };
         self.output.send(elicitation_request(number, params)).await.ok()?;
         answer.await.ok().flatten()
+    }
+
+    /// Tells the client that the decision of [`Question::OpenPage`] was made.
+    pub(super) fn complete(&self, intent: IntentId) {
+        // The answer of the call follows, so nothing depends on the notification.
+        let _unread = self.output.try_send(elicitation_complete(intent));
     }
 }
 

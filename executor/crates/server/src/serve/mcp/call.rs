@@ -11,7 +11,7 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Progress;
 use a2g_types::verdict::Verdict;
 use a2g_wire::mcp::decode::{ToolCall, intent_of};
-use a2g_wire::mcp::elicit::Decider;
+use a2g_wire::mcp::elicit::{Decider, Question};
 use a2g_wire::mcp::fault::{CallFault, McpError, call_fault};
 use a2g_wire::mcp::state::StateOwner;
 use a2g_wire::mcp::{ProgressToken, Revision, TaskStatus, encode};
@@ -78,7 +78,9 @@ impl McpDoor {
             }
             let effect = match (&state, answer) {
                 (Some(_), Some(answer)) => {
-                    Some(apply_answer(&self.executor, &context.caller, &call, answer).await?)
+                    let question = self.question(&context, intent);
+                    let (executor, caller) = (&self.executor, &context.caller);
+                    Some(apply_answer(executor, caller, &call, question.as_ref(), answer).await?)
                 }
                 (Some(_), None) | (None, _) => None,
             };
@@ -145,7 +147,7 @@ impl McpDoor {
                 IntentAnswer { verdict, receipt: None } => verdict,
             };
             if effect == Some(Effect::StillWaits) {
-                return Ok(context.encoder().waiting(&context.id, &verdict, self.decider));
+                return Ok(self.waiting(context, &verdict));
             }
             if std::mem::take(&mut waits) && self.wait_for_decision(intent).await? {
                 continue;
@@ -183,19 +185,18 @@ impl McpDoor {
 
     /// Asks a person about a call that waits, as far as the client can.
     async fn ask(&self, context: &RequestContext, call: &Call, verdict: &Verdict) -> Result<Asked, Fault> {
-        let question = question_for(&context.caller);
         let encoder = context.encoder();
-        if !context.capabilities.elicits_forms {
+        let Some(question) = self.question(context, call.intent) else {
             // A task that no person can decide would only be polled until it expires.
             return match context.offers_tasks() && self.decider != Decider::PersonAtHost {
                 true => {
                     let status = TaskStatus::Waiting(self.decider);
                     self.created_task(context, call.intent, status).map(Asked::Reply)
                 }
-                false => Ok(Asked::Reply(encoder.waiting(&context.id, verdict, self.decider))),
+                false => Ok(Asked::Reply(self.waiting(context, verdict))),
             };
-        }
-        let params = question.params(call, verdict);
+        };
+        let params = question.params(call, verdict, context.revision);
         match (context.revision, &context.elicitor) {
             (Revision::Stateless, _) => {
                 let owner = StateOwner { caller: context.caller.name(), tool: call.tool.as_str() };
@@ -204,22 +205,27 @@ impl McpDoor {
                 let state = self.states.issue(owner, call.intent, expires_at, now);
                 let question =
                     state.map(|state| encoder.input_required(&context.id, call.intent, &params, &state));
-                Ok(Asked::Reply(
-                    question.unwrap_or_else(|| encoder.waiting(&context.id, verdict, self.decider)),
-                ))
+                Ok(Asked::Reply(question.unwrap_or_else(|| self.waiting(context, verdict))))
             }
             (Revision::Session, Some(elicitor)) => {
                 let guard = self.cancel_guard(context, call);
-                let asked = self.ask_in_session(call, elicitor, &params).await;
+                let asked = self.ask_in_session(call, elicitor, &question, &params).await;
                 guard.disarm();
-                asked.map(|asked| {
-                    asked.unwrap_or_else(|| Asked::Reply(encoder.waiting(&context.id, verdict, self.decider)))
-                })
+                asked.map(|asked| asked.unwrap_or_else(|| Asked::Reply(self.waiting(context, verdict))))
             }
-            (Revision::Session, None) => {
-                Ok(Asked::Reply(encoder.waiting(&context.id, verdict, self.decider)))
-            }
+            (Revision::Session, None) => Ok(Asked::Reply(self.waiting(context, verdict))),
         }
+    }
+
+    /// The question about a waiting call that this client can show.
+    pub(super) fn question(&self, context: &RequestContext, intent: IntentId) -> Option<Question> {
+        question_for(&context.caller, context.capabilities, self.console_url.decision_page(intent))
+    }
+
+    /// The answer to a call that waits, and about which the client cannot ask.
+    fn waiting(&self, context: &RequestContext, verdict: &Verdict) -> String {
+        let page = self.console_url.decision_page(verdict.intent);
+        context.encoder().waiting(&context.id, verdict, self.decider, page.as_deref())
     }
 
     /// `None` if the client does not answer, or the executor closes.
@@ -227,6 +233,7 @@ impl McpDoor {
         &self,
         call: &Call,
         elicitor: &Elicitor,
+        question: &Question,
         params: &Value,
     ) -> Result<Option<Asked>, Fault> {
         let answer = tokio::select! {
@@ -235,10 +242,19 @@ impl McpDoor {
             () = self.executor.wait_until_closed() => None,
         };
         let Some(ReceivedAnswer { answer, caller }) = answer else { return Ok(None) };
-        match apply_answer(&self.executor, &caller, call, answer).await? {
-            Effect::SendAgain if self.executor.undecided_call(call.intent).is_some() => {
-                Ok(Some(Asked::SendAgainLater))
-            }
+        match apply_answer(&self.executor, &caller, call, Some(question), answer).await? {
+            Effect::SendAgain if self.executor.undecided_call(call.intent).is_some() => match question {
+                Question::Decide | Question::WaitForApprover => Ok(Some(Asked::SendAgainLater)),
+                // The person decides elsewhere, and should not be asked again meanwhile.
+                Question::OpenPage(_) => {
+                    tokio::select! {
+                        decided = self.decision(call.intent) => decided?,
+                        () = self.executor.wait_until_closed() => return Ok(None),
+                    }
+                    elicitor.complete(call.intent);
+                    Ok(Some(Asked::SendAgain))
+                }
+            },
             Effect::SendAgain => Ok(Some(Asked::SendAgain)),
             Effect::StillWaits => Ok(None),
             Effect::Withdrawn => Err(withdrawn_fault(call.intent)),

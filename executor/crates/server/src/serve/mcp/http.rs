@@ -5,6 +5,7 @@ use super::session::Sessions;
 use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext};
 use crate::serve::McpSettings;
 use crate::serve::connections::{Connection, RequestGuard};
+use crate::serve::console_url::ConsoleUrl;
 use crate::serve::http::CheckedHost;
 use crate::serve::protocol::{AuthPolicy, ProtocolRouter};
 use crate::serve::transport::events::event_response;
@@ -52,12 +53,25 @@ struct McpHttp {
 /// The routers of this door: its own path, and the metadata that anybody may read. Also spawns the task that ends idle
 /// sessions.
 #[must_use]
-pub fn routers(executor: Arc<Executor>, settings: McpSettings, bounds: JsonBounds) -> Vec<ProtocolRouter> {
+pub fn routers(
+    executor: Arc<Executor>,
+    settings: McpSettings,
+    bounds: JsonBounds,
+    console_url: ConsoleUrl,
+) -> Vec<ProtocolRouter> {
     let access = settings.door.access;
     let authorization = Arc::new(Authorization::new(&settings));
     let sessions = Sessions::new(Arc::clone(&executor), &settings);
-    let door =
-        Arc::new(McpDoor::new(executor, settings.door, settings.listing, bounds, Decider::Approver, false));
+    let door = McpDoor::new(
+        executor,
+        settings.door,
+        settings.listing,
+        bounds,
+        Decider::Approver,
+        console_url,
+        false,
+    );
+    let door = Arc::new(door);
     let metadata = authorization.router();
     let state = Arc::new(McpHttp {
         door,

@@ -26,6 +26,7 @@ pub use http::routers;
 pub use proxy::{RemoteServer, RemoteServerError, proxy_mcp_stdio};
 pub use stdio::serve_mcp_stdio;
 
+use super::console_url::ConsoleUrl;
 use super::protocol::{self, DoorSettings};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
@@ -98,6 +99,8 @@ struct McpDoor {
     states: States,
     /// The person who decides on calls whose client cannot be asked.
     decider: Decider,
+    /// The console of this port.
+    console_url: ConsoleUrl,
     /// The advice for models.
     instructions: String,
     /// Made for the first client that follows lists, because it adds work to every run.
@@ -140,11 +143,23 @@ impl McpDoor {
         listing: Listing,
         bounds: JsonBounds,
         decider: Decider,
+        console_url: ConsoleUrl,
         waits_for_tools: bool,
     ) -> Self {
         let (states, runs) = (States::new(), OnceLock::new());
         let instructions = instructions(&executor);
-        Self { executor, settings, listing, bounds, waits_for_tools, states, decider, instructions, runs }
+        Self {
+            executor,
+            settings,
+            listing,
+            bounds,
+            waits_for_tools,
+            states,
+            decider,
+            console_url,
+            instructions,
+            runs,
+        }
     }
 
     /// The changes that a subscription or a session of this caller follows.

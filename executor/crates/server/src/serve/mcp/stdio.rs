@@ -5,6 +5,7 @@ use super::requests::OpenRequests;
 use super::{McpDoor, RequestContext, until_true};
 use crate::serve::McpSettings;
 use crate::serve::body::charge;
+use crate::serve::console_url::ConsoleUrl;
 use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_line, write_line};
 use a2g_core::run::Executor;
 use a2g_govern::{Caller, Governor};
@@ -68,8 +69,15 @@ pub async fn serve_mcp_stdio(
         Governor::Local(..) => Decider::PersonAtHost,
         Governor::Remote(_) => Decider::Governor,
     };
-    let mut door =
-        McpDoor::new(Arc::clone(&executor), settings.door, settings.listing, bounds, decider, true);
+    let mut door = McpDoor::new(
+        Arc::clone(&executor),
+        settings.door,
+        settings.listing,
+        bounds,
+        decider,
+        ConsoleUrl::default(),
+        true,
+    );
     door.instructions.push_str(&format!(" The journal `{}` has every call.", journal.display()));
     let conversation = Arc::new(Conversation {
         door: Arc::new(door),

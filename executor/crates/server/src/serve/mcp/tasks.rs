@@ -1,7 +1,7 @@
 //! Tasks: calls that go on after their request is answered. A task is an intent, so the journal has it, and it survives
 //! a restart.
 
-use super::approval::{self, apply_answer};
+use super::approval::apply_answer;
 use super::{McpDoor, RequestContext};
 use a2g_core::run::IntentState;
 use a2g_journal::Resolution;
@@ -32,7 +32,8 @@ impl McpDoor {
     ) -> Result<String, McpError> {
         self.task_status(context, task).await?;
         if let (Some(answer), Some((call, _))) = (answer, self.executor.undecided_call(task)) {
-            apply_answer(&self.executor, &context.caller, &call, answer).await?;
+            let question = self.question(context, task);
+            apply_answer(&self.executor, &context.caller, &call, question.as_ref(), answer).await?;
         }
         Ok(context.encoder().empty(&context.id))
     }
@@ -97,14 +98,13 @@ impl McpDoor {
     }
 
     fn waiting_status(&self, context: &RequestContext, task: IntentId) -> TaskStatus {
-        let question = approval::question_for(&context.caller);
-        match self.executor.undecided_call(task) {
-            Some((call, verdict)) if question == Question::Decide && context.capabilities.elicits_forms => {
-                TaskStatus::InputRequired(question.params(&call, &verdict))
+        // It is approved, and about to run.
+        let Some((call, verdict)) = self.executor.undecided_call(task) else { return TaskStatus::Running };
+        match self.question(context, task) {
+            Some(question @ (Question::Decide | Question::OpenPage(_))) => {
+                TaskStatus::InputRequired(question.params(&call, &verdict, context.revision))
             }
-            Some(_) => TaskStatus::Waiting(self.decider),
-            // It is approved, and about to run.
-            None => TaskStatus::Running,
+            Some(Question::WaitForApprover) | None => TaskStatus::Waiting(self.decider),
         }
     }
 
