@@ -525,6 +525,8 @@ fn two_people_approve_and_nobody_their_own_agent() {
     };
     let (status, page) = approve(&own, None);
     assert!(status == 200 && page.contains("has to approve (`[[approvals]]`)"), "{page}");
+    let page = own.get(&path).1;
+    assert!(page.contains("You cannot approve this") && !page.contains("value=\"approve\""), "{page}");
     let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
     expect_blocked(&ask(&carl, "g2a/directive", &directive), "caller_unauthorized");
     // A manifest that is wider than the verdict's would replace what the others approve.
@@ -545,8 +547,13 @@ fn two_people_approve_and_nobody_their_own_agent() {
     // The second person sees the first approval and its limits, and the run gets no more.
     let page = second.get(&path).1;
     assert!(page.contains("1 of 2") && page.contains("anna"), "{page}");
-    result(&ask(&bert, "g2a/directive", &directive));
+    let approved = ask(&bert, "g2a/directive", &directive);
+    assert_eq!(result(&approved), &json!({ "accepted": true }));
     eventually("it ran", || executor.file("file"));
+    let records = executor.home().run(&["journal", "records"]);
+    let records = String::from_utf8_lossy(&records.stdout).into_owned();
+    let partly = records.lines().filter(|line| line.contains("partly_approved")).collect::<Vec<_>>();
+    assert!(partly.len() == 1 && partly[0].contains("anna"), "{records}");
     let status = ask(&carl, "a2g/status", &json!({ "intent_id": call["intent_id"] }));
     let report = &result(&status)["report"];
     assert_eq!(report["usage"]["limits"]["max_memory_mb"]["granted"], 24, "{report}");
@@ -586,7 +593,8 @@ fn an_approval_covers_no_more_than_was_shown() {
     let counted = "Your approval counts";
     // Without a page, she approves what the verdict and all other layers grant now.
     let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
-    result(&ask(&tokens[0], "g2a/directive", &directive));
+    let approved = ask(&tokens[0], "g2a/directive", &directive);
+    assert_eq!(result(&approved), &json!({ "accepted": true, "needs_more_approvals": true }));
     // The run would get more than that: her approval no longer counts.
     set_memory(48);
     let (status, page) = approve(&bert);

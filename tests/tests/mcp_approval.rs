@@ -177,6 +177,18 @@ fn a_caller_without_the_role_waits_for_an_approver() {
     assert!(text.contains(intent) && text.contains("g2a/directive"), "{text}");
 }
 
+/// Where several people approve, the caller that asks is not one of them, whatever its roles are.
+#[test]
+fn nobody_is_asked_to_approve_for_their_own_agent() {
+    let list = List::new();
+    let both = list.add("both", &["--role", "agent", "--role", "approver", "--agent", AGENT]);
+    let executor = Executor::start(list.options().set("approvals", json!([{ "required": 1 }])));
+    let message = with_forms(call(1, "write_file", &write("x", ESCALATES)));
+    let asked = post(&mut executor.client(), &message, &[("Authorization", &bearer(&both))]).json();
+    let form = &asked["result"]["inputRequests"]["decision"]["params"];
+    assert_eq!(form["requestedSchema"]["properties"], json!({}), "{asked}");
+}
+
 /// A client that opens pages gets the link to the page of the console; what it answers decides nothing.
 #[test]
 fn a_client_that_opens_pages_gets_the_link_to_the_decision() {

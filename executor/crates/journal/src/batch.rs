@@ -310,7 +310,10 @@ impl<'a> Batch<'a> {
                 Resolution::Cancelled | Resolution::Revoked | Resolution::Expired,
             ) => held,
             // An approved intent may already be starting, so a denial could not be enforced.
-            (RecordedState::Approved(..), Resolution::Approved | Resolution::Denied)
+            (
+                RecordedState::Approved(..),
+                Resolution::PartlyApproved | Resolution::Approved | Resolution::Denied,
+            )
             | (
                 RecordedState::Unknown
                 | RecordedState::Withdrawn(_)
@@ -321,7 +324,7 @@ impl<'a> Batch<'a> {
                 return Ok(false);
             }
         };
-        if reason.is_some() {
+        if reason.is_some() || *resolution == Resolution::PartlyApproved {
             stops::raise_format(self.connection())?;
         }
         let (by, manifest, reason) = (by.clone(), manifest.clone(), reason.clone());
@@ -335,9 +338,12 @@ impl<'a> Batch<'a> {
             ..NewRecord::default()
         };
         self.append(resolution.kind(), new, &body)?;
-        // An approved intent keeps its text until it starts: after a crash in between it still has to run.
-        if *resolution != Resolution::Approved {
-            self.remove_waiting_row(held.number)?;
+        match resolution {
+            // An approved intent keeps its text until it starts: after a crash in between it still has to run.
+            Resolution::PartlyApproved | Resolution::Approved => {}
+            Resolution::Denied | Resolution::Cancelled | Resolution::Revoked | Resolution::Expired => {
+                self.remove_waiting_row(held.number)?;
+            }
         }
         Ok(true)
     }

@@ -14,10 +14,12 @@ use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::verdict::Manifest;
 use time::OffsetDateTime;
 
-/// The reason why an intent stopped waiting.
+/// A decision on an intent that waits, or the reason why it stopped waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
-    /// A person approved the intent.
+    /// A person approved the intent, which needs more approvals and continues to wait.
+    PartlyApproved,
+    /// A person approved the intent, and it may run.
     Approved,
     /// A person denied the intent, permanently.
     Denied,
@@ -32,6 +34,7 @@ pub enum Resolution {
 impl Resolution {
     pub(super) fn kind(self) -> RecordKind {
         match self {
+            Self::PartlyApproved => RecordKind::PartlyApproved,
             Self::Approved => RecordKind::Approved,
             Self::Denied => RecordKind::Denied,
             Self::Cancelled => RecordKind::Cancelled,

@@ -62,6 +62,7 @@ impl Journal {
         let agent =
             AgentDid::parse(&agent).map_err(|error| JournalError::Broken(BrokenError::from_read(error)))?;
         let resolution = match RecordKind::parse(&kind) {
+            Some(RecordKind::PartlyApproved) => Some(Resolution::PartlyApproved),
             Some(RecordKind::Approved) => Some(Resolution::Approved),
             Some(RecordKind::Denied) => Some(Resolution::Denied),
             Some(RecordKind::Cancelled) => Some(Resolution::Cancelled),

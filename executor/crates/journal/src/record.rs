@@ -29,7 +29,9 @@ pub(super) enum RecordKind {
     Delivered,
     /// An intent waits for a person.
     Held,
-    /// A person approved a waiting intent.
+    /// A person approved a waiting intent, which needs more approvals.
+    PartlyApproved,
+    /// A person approved a waiting intent, which may run.
     Approved,
     /// A person denied a waiting intent.
     Denied,
@@ -62,13 +64,14 @@ pub(super) enum RecordKind {
 }
 
 impl RecordKind {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Claim,
         Self::Receipt,
         Self::Released,
         Self::Kept,
         Self::Delivered,
         Self::Held,
+        Self::PartlyApproved,
         Self::Approved,
         Self::Denied,
         Self::Cancelled,
@@ -95,6 +98,7 @@ impl RecordKind {
             Self::Kept => "kept",
             Self::Delivered => "delivered",
             Self::Held => "held",
+            Self::PartlyApproved => "partly_approved",
             Self::Approved => "approved",
             Self::Denied => "denied",
             Self::Cancelled => "cancelled",
@@ -291,7 +295,8 @@ pub(super) struct HeldBody {
     pub(super) until: i64,
 }
 
-/// The body of [`RecordKind::Approved`] and of the other ends of a wait. The column `about` has the record of the wait.
+/// The body of [`RecordKind::PartlyApproved`], of [`RecordKind::Approved`] and of the other ends of a wait. The column `about`
+/// has the record of the wait.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DecisionBody {

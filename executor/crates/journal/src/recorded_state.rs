@@ -133,6 +133,8 @@ pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusql
                 extended_until = extended_until.max(row.parse_body::<record::KeptBody>()?.keep_until);
                 continue;
             }
+            // The intent continues to wait.
+            RecordKind::PartlyApproved => continue,
             RecordKind::Stopped | RecordKind::Revocation | RecordKind::Task | RecordKind::TaskDropped => {
                 continue;
             }

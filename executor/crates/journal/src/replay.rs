@@ -56,6 +56,8 @@ impl ReplayedIntent {
             (RecordKind::Approved, ReplayState::Waiting(held)) if is_about(held) => {
                 ReplayState::Approved(held)
             }
+            (RecordKind::PartlyApproved, ReplayState::Waiting(held)) if is_about(held) => self.state,
+            (RecordKind::PartlyApproved, ReplayState::Unknown) if is_about_pruned => self.state,
             (RecordKind::Approved, ReplayState::Unknown) if is_about_pruned => ReplayState::Approved(about?),
             (RecordKind::Denied, ReplayState::Waiting(held)) if is_about(held) => ReplayState::Denied,
             (RecordKind::Denied, ReplayState::Unknown) if is_about_pruned => ReplayState::Denied,
@@ -98,6 +100,7 @@ impl ReplayedIntent {
             ) => self.state,
             (
                 RecordKind::Held
+                | RecordKind::PartlyApproved
                 | RecordKind::Approved
                 | RecordKind::Denied
                 | RecordKind::Cancelled
@@ -121,6 +124,7 @@ impl ReplayedIntent {
             RecordKind::Task => Some(task?),
             RecordKind::TaskDropped => None,
             RecordKind::Held
+            | RecordKind::PartlyApproved
             | RecordKind::Approved
             | RecordKind::Denied
             | RecordKind::Cancelled

@@ -82,7 +82,8 @@ impl EventRow {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let (record, _hash) = JournalRecord::read(row)?;
         let (by, manifest) = match record.kind {
-            RecordKind::Approved
+            RecordKind::PartlyApproved
+            | RecordKind::Approved
             | RecordKind::Denied
             | RecordKind::Cancelled
             | RecordKind::Revoked

@@ -242,6 +242,7 @@ impl Verifier {
             | RecordKind::Released
             | RecordKind::Kept
             | RecordKind::Held
+            | RecordKind::PartlyApproved
             | RecordKind::Approved
             | RecordKind::Denied
             | RecordKind::Cancelled

@@ -406,7 +406,12 @@ fn requeue_or_reject(entry: JournalEntry, reason: &NoSpaceError) -> Option<Journ
         JournalEntry::Resolve(resolved, reply) => {
             reply_no_space(reply, reason);
             // A retried approval would run the intent after its approver was told that the approval failed.
-            let is_approval = resolved.iter().any(|resolved| resolved.resolution == Resolution::Approved);
+            let is_approval = resolved.iter().any(|resolved| match resolved.resolution {
+                Resolution::PartlyApproved | Resolution::Approved => true,
+                Resolution::Denied | Resolution::Cancelled | Resolution::Revoked | Resolution::Expired => {
+                    false
+                }
+            });
             return (!is_approval).then_some(JournalEntry::Resolve(resolved, None));
         }
         // The stop has already taken effect, so it must be recorded, however long the disk stays full.
@@ -460,7 +465,9 @@ mod tests {
 
     #[test]
     fn denials_are_retried_on_a_full_disk_and_approvals_are_not() {
-        for (resolution, is_retried) in [(Resolution::Denied, true), (Resolution::Approved, false)] {
+        for (resolution, is_retried) in
+            [(Resolution::Denied, true), (Resolution::PartlyApproved, false), (Resolution::Approved, false)]
+        {
             let (reply, mut answer) = oneshot::channel();
             let unwritten = requeue_or_reject(
                 JournalEntry::Resolve(resolve_as(resolution), Some(reply)),

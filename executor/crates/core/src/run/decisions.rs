@@ -309,7 +309,7 @@ impl Executor {
             let run_count = usize::from(is_first_stop.is_some());
             (usize::from(recording.is_some()), recording, run_count, newly_stopped)
         } else {
-            self.standing.revoke(agent);
+            self.standing.revoke(agent, self.policy_origin(by));
             let by_agent = |owner: &AgentDid, _: &ToolName| filter(owner);
             let (waiting_count, recording) = self.escalations.remove_all(&by_agent, record);
             let (run_count, newly_stopped) = self.active_runs.abort_all(&by_agent, AbortReason::Revoked);
@@ -372,15 +372,7 @@ impl Executor {
         let escalated = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
         let combined = match self.combine_approvals(&escalated, directive, &right, shown) {
-            Ok(CombinedApproval::Enough(combined)) => combined,
-            Ok(CombinedApproval::NeedsMore(approval)) => {
-                // The intent may have been revoked or stopped in the meantime.
-                if !self.escalations.release_with_approval(*intent, approval) {
-                    return Err(not_waiting_fault());
-                }
-                tracing::info!(%intent, caller = by, "approved, and needs another person's approval");
-                return Ok(DirectiveOutcome::NeedsMoreApprovals);
-            }
+            Ok(combined) => combined,
             Err(fault) => {
                 self.escalations.release(*intent);
                 return Err(fault);
@@ -389,14 +381,46 @@ impl Executor {
         // The approval has its own task, because the approver may disconnect.
         let (answer_tx, answer) = oneshot::channel();
         let executor = Arc::clone(self);
-        spawn::spawn_run_task(
-            async move { executor.approve(escalated, combined, answer_tx).await }.instrument(span),
-        );
-        let answer = answer.await;
-        let answer = answer.unwrap_or_else(|_dropped| {
-            Err(Fault::Internal("the task of an approval ended early".to_owned()))
-        });
-        answer.map(|()| DirectiveOutcome::Applied)
+        let task = async move {
+            match combined {
+                CombinedApproval::Enough(bound) => executor.approve(escalated, bound, answer_tx).await,
+                CombinedApproval::NeedsMore(approval) => {
+                    let _no_waiter = answer_tx.send(executor.add_approval(&escalated, approval).await);
+                }
+            }
+        };
+        spawn::spawn_run_task(task.instrument(span));
+        answer
+            .await
+            .unwrap_or_else(|_dropped| Err(Fault::Internal("the task of an approval ended early".to_owned())))
+    }
+
+    /// Records an approval of an intent that needs more of them, and lets the intent wait again.
+    async fn add_approval(
+        &self,
+        escalated: &Escalated,
+        approval: PartialApproval,
+    ) -> Result<DirectiveOutcome, Fault> {
+        let intent = escalated.call().intent;
+        let recorded = ResolvedIntent {
+            manifest: approval.manifest.clone(),
+            ..new_resolution(escalated, Resolution::PartlyApproved, &approval.by)
+        };
+        let by = approval.by.clone();
+        match self.journal.resolve(vec![recorded]).await {
+            // The intent was cancelled, revoked or stopped in the meantime.
+            Ok(0) => return Err(not_waiting_fault()),
+            Ok(_one) => {}
+            Err(error) => {
+                self.escalations.release(intent);
+                return Err(self.journal_fault(&error));
+            }
+        }
+        if !self.escalations.release_with_approval(intent, approval) {
+            return Err(not_waiting_fault());
+        }
+        tracing::info!(%intent, caller = by, "approved, and needs another person's approval");
+        Ok(DirectiveOutcome::NeedsMoreApprovals)
     }
 
     /// Combines an approval with the earlier ones of the intent, under the operator's rules. The run gets only what all
@@ -433,6 +457,7 @@ impl Executor {
             blocked_by: BlockedBy::CallerUnauthorized,
             message,
         };
+        let earlier = self.escalations.partial_approvals(call.intent);
         if right.acts_for(&call.agent) {
             return Err(refuse(format!(
                 "`{by}` may act for `{}`, so another person, listed in `server.callers`, has to approve \
@@ -440,7 +465,6 @@ impl Executor {
                 call.agent
             )));
         }
-        let earlier = self.escalations.partial_approvals(call.intent);
         if earlier.iter().any(|earlier| earlier.by == by) {
             return Err(refuse(format!(
                 "`{by}` has already approved this intent: another person has to approve it, {required} people in all \
@@ -534,7 +558,7 @@ impl Executor {
         self: Arc<Self>,
         escalated: Escalated,
         BoundApproval { approval, grants }: BoundApproval,
-        answer_tx: oneshot::Sender<Result<(), Fault>>,
+        answer_tx: oneshot::Sender<Result<DirectiveOutcome, Fault>>,
     ) {
         let claimed = match self.record_approval(&escalated, &approval, &grants).await {
             Ok(claimed) => claimed,
@@ -545,7 +569,7 @@ impl Executor {
                 return;
             }
         };
-        let _no_waiter = answer_tx.send(Ok(()));
+        let _no_waiter = answer_tx.send(Ok(DirectiveOutcome::Applied));
         self.run_approved(escalated, approval, Some(claimed)).await;
     }
 

@@ -6,7 +6,7 @@
 
 use super::{AgentFilter, Executor, approval_rules};
 use a2g_capability::Grant;
-use a2g_govern::Escalated;
+use a2g_govern::{DecisionRight, Escalated};
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -261,6 +261,20 @@ impl Executor {
     #[must_use]
     pub fn preview_decision(&self, intent: IntentId, manifest: Option<&Manifest>) -> Option<DecisionPreview> {
         Some(self.preview(&self.escalations.find_undecided(intent)?, manifest))
+    }
+
+    /// `true` if an approval by the holder of `right` would count for a waiting intent. Under a rule, nobody approves for
+    /// an agent of their own, and nobody approves twice. A denial always counts.
+    #[must_use]
+    pub fn may_approve(&self, call: &Call, risk: Option<f64>, right: &DecisionRight<'_>) -> bool {
+        let rules = &self.settings.approval_rules;
+        approval_rules::required_approvals(rules, &call.tool, risk).is_none()
+            || !right.acts_for(&call.agent)
+                && !self
+                    .escalations
+                    .partial_approvals(call.intent)
+                    .iter()
+                    .any(|earlier| earlier.by == right.by())
     }
 
     pub(super) fn preview(&self, escalated: &Escalated, manifest: Option<&Manifest>) -> DecisionPreview {

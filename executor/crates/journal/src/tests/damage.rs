@@ -201,6 +201,13 @@ async fn contradictory_records_with_valid_hashes_are_found() {
         (record::RecordKind::Held, None, &ran, "waits after it ran"),
         (record::RecordKind::Held, None, &waits, "waits twice"),
         (record::RecordKind::Approved, Some(claim), &waits, "another is approved"),
+        (record::RecordKind::PartlyApproved, Some(claim), &waits, "another is partly approved"),
+        (
+            record::RecordKind::PartlyApproved,
+            Some(denied),
+            &was_denied,
+            "partly approved though it was denied",
+        ),
         (record::RecordKind::Claim, None, &was_denied, "runs though it was denied"),
         (record::RecordKind::Approved, Some(denied), &was_denied, "approved though it was denied"),
         (record::RecordKind::Denied, Some(held), &[7; 16], "another's"),

@@ -87,6 +87,33 @@ async fn a_denial_with_a_reason_raises_the_format() {
     assert!(holds(&path));
 }
 
+/// An intent that needs more approvals waits until it has them, also across restarts.
+#[tokio::test]
+async fn an_approval_that_does_not_suffice_is_recorded_and_decides_nothing() {
+    let (_folder, path, journal) = new_journal();
+    let call = another();
+    hold(&journal, &call).await;
+    assert_eq!(stops::format(&path), 3);
+    resolve(&journal, &call, Resolution::PartlyApproved).await;
+    assert_eq!(stops::format(&path), 4, "an earlier version cannot read it");
+    drop(journal);
+    let journal = open_journal(&path).0;
+    let held = journal.take_held();
+    assert!(matches!(&*held, [HeldIntent { approval: None, .. }]), "{held:?}");
+    resolve(&journal, &call, Resolution::PartlyApproved).await;
+    resolve(&journal, &call, Resolution::Approved).await;
+    // It may already start.
+    let late = resolve_by_anna(&call, Resolution::PartlyApproved);
+    assert_eq!(journal.resolve(vec![late]).await.unwrap(), 0);
+    let record = journal.run_record(call.intent).await.unwrap().unwrap();
+    let events = record.events.iter().map(|event| (event.kind, event.by.as_deref())).collect::<Vec<_>>();
+    let by = Some("anna");
+    let expected = [("held", None), ("partly_approved", by), ("partly_approved", by), ("approved", by)];
+    assert_eq!(events, expected);
+    drop(journal);
+    assert!(holds(&path), "{}", verify_journal(&path, None));
+}
+
 #[tokio::test]
 async fn decisions_are_final() {
     let (_folder, path, mut journal) = new_journal();

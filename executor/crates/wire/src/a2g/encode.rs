@@ -223,13 +223,19 @@ pub fn cancel_result(intent: IntentId, cancelled: bool) -> Box<RawValue> {
 /// The result of a notification that is only acknowledged, such as `g2a/policy`.
 #[must_use]
 pub fn acceptance() -> Box<RawValue> {
-    to_raw(&message::Acceptance { accepted: true, aborted: None, executors: None })
+    to_raw(&message::Acceptance::PLAIN)
+}
+
+/// The result of `g2a/directive`.
+#[must_use]
+pub fn directive_result(needs_more_approvals: bool) -> Box<RawValue> {
+    to_raw(&message::Acceptance { needs_more_approvals, ..message::Acceptance::PLAIN })
 }
 
 /// The result of `g2a/revoke`: the number of waiting or running intents that are aborted.
 #[must_use]
 pub fn revoke_result(aborted: usize) -> Box<RawValue> {
-    to_raw(&message::Acceptance { accepted: true, aborted: Some(aborted), executors: None })
+    to_raw(&message::Acceptance { aborted: Some(aborted), ..message::Acceptance::PLAIN })
 }
 
 /// The params of `a2g/stop`.
@@ -281,7 +287,7 @@ fn stop_target(target: &StopTarget) -> message::StopTargetMessage<'_> {
 /// The governor's result for a message that it forwarded to its executors.
 #[must_use]
 pub fn relay_result(executors: usize) -> Box<RawValue> {
-    to_raw(&message::Acceptance { accepted: true, aborted: None, executors: Some(executors) })
+    to_raw(&message::Acceptance { executors: Some(executors), ..message::Acceptance::PLAIN })
 }
 
 /// One tool of the catalogue.

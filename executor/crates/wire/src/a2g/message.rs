@@ -396,10 +396,19 @@ pub(super) struct Acceptance {
     /// The number of waiting or running intents that are aborted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) aborted: Option<usize>,
+    /// `true` if the approval counts, and the intent waits for another person's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("const" = true))]
+    pub(super) needs_more_approvals: bool,
     // Only the bundled governor writes this member.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(skip)]
     pub(super) executors: Option<usize>,
+}
+
+impl Acceptance {
+    pub(super) const PLAIN: Self =
+        Self { accepted: true, aborted: None, needs_more_approvals: false, executors: None };
 }
 
 #[derive(Serialize, JsonSchema)]

@@ -87,7 +87,10 @@ fn decision_page(
     notice: Option<&str>,
 ) -> Response {
     let DecisionPreview { call, verdict, expires_at, tool, approved_by, required_approvals, .. } = original;
-    let may_decide = viewer.caller.decision_right().is_some();
+    let right = viewer.caller.decision_right();
+    let may_deny = right.is_some();
+    let risk = verdict.risk.as_ref().map(|risk| risk.score);
+    let may_approve = right.is_some_and(|right| console.executor.may_approve(call, risk, &right));
     let now = console.executor.clock().now();
     let body = html! {
         h1 { "Decide: " (call.tool) }
@@ -116,12 +119,12 @@ fn decision_page(
         (arguments(&call.arguments))
         h2 { "Limits of the run" }
         @match (&original.grant, &proposed.grant) {
-            (Ok(granted), Ok(proposal)) => { (decision_form(viewer, call.intent, granted, proposal, proposed.basis, may_decide)) }
+            (Ok(granted), Ok(proposal)) => { (decision_form(viewer, call.intent, granted, proposal, proposed.basis, may_approve)) }
             (Err(fault), _) | (_, Err(fault)) => {
                 p.error { "An approval would be refused: " (fault_text(fault)) }
-                @if may_decide { (deny_form(viewer, call.intent)) }
             }
         }
+        @if may_deny { (deny_form(viewer, call.intent)) }
     };
     viewer.page("Inbox", &body)
 }
@@ -171,11 +174,11 @@ struct LimitRow {
     set_by: &'static str,
 }
 
-fn limit_row(LimitRow { name, label, unit, max, value, set_by }: &LimitRow, may_decide: bool) -> Markup {
+fn limit_row(LimitRow { name, label, unit, max, value, set_by }: &LimitRow, may_approve: bool) -> Markup {
     html! {
         tr {
             th scope="row" { label for=(name) { (label) } }
-            td { input id=(name) name=(name) type="number" min="1" max=(max) value=(value) readonly[!may_decide]; " " (unit) }
+            td { input id=(name) name=(name) type="number" min="1" max=(max) value=(value) readonly[!may_approve]; " " (unit) }
             td { (max) " " (unit) }
             td { (set_by) }
         }
@@ -188,7 +191,7 @@ fn decision_form(
     granted: &GrantSummary,
     proposed: &GrantSummary,
     basis: DecisionBasis,
-    may_decide: bool,
+    may_approve: bool,
 ) -> Markup {
     let rows = [
         LimitRow {
@@ -223,10 +226,10 @@ fn decision_form(
             (limits_table("Limits", &html! {
                 thead { tr { th { "Limit" } th { "The run gets" } th { "At most" } th { "Set by" } } }
                 tbody {
-                    @for row in &rows { (limit_row(row, may_decide)) }
+                    @for row in &rows { (limit_row(row, may_approve)) }
                     tr {
                         th scope="row" { label for="network" { "Network" } }
-                        td { input #network name="network" type="checkbox" value="yes" checked[proposed.network.value] disabled[!granted.network.value || !may_decide]; }
+                        td { input #network name="network" type="checkbox" value="yes" checked[proposed.network.value] disabled[!granted.network.value || !may_approve]; }
                         td { @if granted.network.value { "allowed" } @else { "off" } }
                         td { (set_by_or_you(&granted.network, &proposed.network.value)) }
                     }
@@ -234,26 +237,27 @@ fn decision_form(
             }))
             // What cannot be narrowed here is shown as the proposed grant has it, because the basis covers that grant.
             @if proposed.network.value { (hosts(proposed)) }
-            (files_part(granted, proposed, may_decide))
+            (files_part(granted, proposed, may_approve))
             @if let Some(calls) = &proposed.max_calls {
                 p { "The run may make " (calls.value) " calls to other tools (set by " (set_by(calls.layer)) "). The governor decides on each of them." }
             }
-            @if may_decide {
+            @if may_approve {
                 p.actions {
                     button.primary type="submit" name="action" value="approve" { "Approve what is shown" }
                     button type="submit" name="action" value="preview" { "Preview my changes" }
                 }
                 p.hint { "If you change a limit, you see the new limits before you can approve them." }
+            } @else if viewer.caller.decision_right().is_some() {
+                p role="status" { "You cannot approve this: you have approved it already, or you may act for its agent, and the operator's rules ask for another person. You can deny it." }
             } @else {
                 p { "You can see this, but not decide on it. Deciding takes the role approver or governor, and a token whose scope does not name tools." }
             }
         }
-        @if may_decide { (deny_form(viewer, intent)) }
     }
 }
 
 /// The granted patterns of files, of which a person may remove some.
-fn files_part(granted: &GrantSummary, proposed: &GrantSummary, may_decide: bool) -> Markup {
+fn files_part(granted: &GrantSummary, proposed: &GrantSummary, may_approve: bool) -> Markup {
     html! {
         fieldset {
             legend { "Files, " (proposed.access.value.as_str()) " (set by " (set_by(proposed.access.layer)) ")" }
@@ -261,7 +265,7 @@ fn files_part(granted: &GrantSummary, proposed: &GrantSummary, may_decide: bool)
             @for area in &granted.areas {
                 @let kept = proposed.areas.iter().any(|kept| kept.value == area.value);
                 p { label {
-                    input type="checkbox" name="scope" value=(area.value) checked[kept] disabled[!may_decide];
+                    input type="checkbox" name="scope" value=(area.value) checked[kept] disabled[!may_approve];
                     " " code { (whole(&area.value)) } " set by " (set_by(area.layer))
                 } }
             }

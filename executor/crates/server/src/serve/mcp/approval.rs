@@ -110,13 +110,12 @@ pub(super) enum Effect {
 /// The question that a client can show; `None` if it can show none. `page` is the page of the console on which people
 /// decide on the call, if there is one.
 pub(super) fn question_for(
-    caller: &Caller,
+    may_approve: bool,
     capabilities: ClientCapabilities,
     page: Option<String>,
 ) -> Option<Question> {
-    let may_decide = caller.decision_right().is_some();
     let page = page.filter(|_| capabilities.elicits_urls);
-    match (may_decide, capabilities.elicits_forms, page) {
+    match (may_approve, capabilities.elicits_forms, page) {
         (true, true, _) => Some(Question::Decide),
         (true | false, _, Some(url)) => Some(Question::OpenPage(url)),
         (false, true, None) => Some(Question::WaitForApprover),

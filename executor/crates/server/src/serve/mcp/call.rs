@@ -219,7 +219,12 @@ impl McpDoor {
 
     /// The question about a waiting call that this client can show.
     pub(super) fn question(&self, context: &RequestContext, intent: IntentId) -> Option<Question> {
-        question_for(&context.caller, context.capabilities, self.console_url.decision_page(intent))
+        let waiting = self.executor.undecided_call(intent);
+        let may_approve =
+            waiting.zip(context.caller.decision_right()).is_some_and(|((call, verdict), right)| {
+                self.executor.may_approve(&call, verdict.risk.as_ref().map(|risk| risk.score), &right)
+            });
+        question_for(may_approve, context.capabilities, self.console_url.decision_page(intent))
     }
 
     /// The answer to a call that waits, and about which the client cannot ask.

@@ -120,7 +120,8 @@ impl McpDoor {
             Some(Resolution::Cancelled | Resolution::Revoked | Resolution::Expired) => {
                 Ok(TaskStatus::Cancelled)
             }
-            Some(Resolution::Approved) => Ok(TaskStatus::Running),
+            // The status of an approved intent that is about to run, or of one that is about to be sent again.
+            Some(Resolution::PartlyApproved | Resolution::Approved) => Ok(TaskStatus::Running),
             None => Err(unknown_task()),
         }
     }
