@@ -22,6 +22,8 @@
 mod client;
 #[path = "overhead/code.rs"]
 mod code;
+#[path = "overhead/console.rs"]
+mod console;
 #[path = "overhead/doors.rs"]
 mod doors;
 #[path = "overhead/fork.rs"]

@@ -13,7 +13,8 @@ Usage: cargo xtask bench [PART]
 
 It builds the tools and the executor, and prints the table of the benchmark:
   sandbox      a run, beside the same run on plain wasmtime
-  doors        calls of A2G to the executor in both isolations, beside a fork
+  doors        calls of A2G to the executor in both isolations, beside a fork,
+               and beside ten open pages of the console
   journal      calls with the journal on disk, on a RAM disk, and without it
   protocols    the cost that each other protocol adds to a call over A2G
   code         programs in JavaScript and Python, and the calls that they make

@@ -68,6 +68,8 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     println!("\n{ready:<52} {:>9.1} ms", server.ready.as_secs_f64() * 1e3);
     let idle = format!("idle RSS of the server with {count} tools");
     println!("{idle:<52} {:>9.1} MB", server.memory().rss_mb);
+    drop(server);
+    super::console::measure(&binary, folder.path(), data);
 }
 
 /// Writes the configuration for one isolation.
