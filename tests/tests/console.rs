@@ -1,5 +1,7 @@
 //! The console in a real browser, and what its pages refuse to clients that are none.
 
+mod send;
+
 use crate::callers::List;
 use crate::harness::*;
 use crate::methods::{ESCALATES, policy_folder, write};
@@ -211,6 +213,7 @@ fn every_page_is_usable_by_everybody() {
         ("usage", "/console/usage".to_owned()),
         ("tools", "/console/tools".to_owned()),
         ("tool", "/console/tools/write_file".to_owned()),
+        ("policies", "/console/policies".to_owned()),
     ];
     for (name, path) in &pages {
         for scheme in [Scheme::Light, Scheme::Dark] {

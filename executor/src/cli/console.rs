@@ -51,6 +51,7 @@ pub(super) fn router(
         tls: config.tls.is_some(),
         local_key: local_key.cloned(),
         request_timeout: config.connections.request_timeout,
+        bounds: config.bounds,
     };
     a2g_server::serve::console::router(Arc::clone(executor), port)
 }

@@ -38,7 +38,7 @@ pub use remote::{GovernorUrl, GovernorUrlError, Push, RemoteError, RemoteGoverno
 pub use report_log::ReportLog;
 pub use secrets::{AgentSecret, SecretsError};
 pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
-pub use standing::{PolicyRef, StandingPolicies, StandingPolicyError};
+pub use standing::{ListedPolicy, PolicyOrigin, PolicyRef, StandingPolicies, StandingPolicyError};
 
 use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;

@@ -21,6 +21,7 @@ use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use time::OffsetDateTime;
 
 /// A call's tool and standing policy. `Display` names only the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,10 +104,36 @@ pub struct StandingPolicies {
     table: RwLock<PolicyTable>,
 }
 
+/// Who set or revoked a policy, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyOrigin {
+    /// The name of the caller, or the governor to which the executor is connected.
+    pub by: String,
+    /// The time.
+    pub since: OffsetDateTime,
+}
+
+/// A standing policy as it is listed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedPolicy {
+    /// The agent; `None` for every agent that has no entry of its own.
+    pub agent: Option<AgentDid>,
+    /// The policy; `None` if the agent's capabilities are revoked.
+    pub policy: Option<Policy>,
+    /// Who set or revoked it, and when.
+    pub origin: PolicyOrigin,
+}
+
 #[derive(Debug, Default)]
 struct PolicyTable {
-    by_agent: BTreeMap<AgentDid, AgentState>,
-    every_agent: Option<AgentState>,
+    by_agent: BTreeMap<AgentDid, AgentEntry>,
+    every_agent: Option<AgentEntry>,
+}
+
+#[derive(Debug)]
+struct AgentEntry {
+    state: AgentState,
+    origin: PolicyOrigin,
 }
 
 #[derive(Debug, Clone)]
@@ -131,31 +158,51 @@ impl StandingPolicies {
 
     /// Sets the policy for the agent that it names, and ends that agent's revocation. A policy without an agent binds
     /// every agent that has no entry of its own.
-    pub fn set(&self, policy: Policy) {
+    pub fn set(&self, policy: Policy, origin: PolicyOrigin) {
         let agent = policy.agent.clone();
         let state = AgentState::Active(Arc::new(PolicyEntry::new(policy)));
+        let entry = AgentEntry { state, origin };
         let mut table = self.table.write();
         match agent {
             Some(agent) => {
-                table.by_agent.insert(agent, state);
+                table.by_agent.insert(agent, entry);
             }
-            None => table.every_agent = Some(state),
+            None => table.every_agent = Some(entry),
         }
     }
 
     /// Revokes the capabilities of one agent, or of all, until a new policy arrives. An agent without a policy can also
     /// be revoked.
-    pub fn revoke(&self, agent: Option<&AgentDid>) {
+    pub fn revoke(&self, agent: Option<&AgentDid>, origin: PolicyOrigin) {
+        let entry = AgentEntry { state: AgentState::Revoked, origin };
         let mut table = self.table.write();
         match agent {
             Some(agent) => {
-                table.by_agent.insert(agent.clone(), AgentState::Revoked);
+                table.by_agent.insert(agent.clone(), entry);
             }
             None => {
                 table.by_agent.clear();
-                table.every_agent = Some(AgentState::Revoked);
+                table.every_agent = Some(entry);
             }
         }
+    }
+
+    /// The policies and revocations that `filter` selects, at most `max`, the one for every agent first.
+    #[must_use]
+    pub fn list(&self, filter: impl Fn(Option<&AgentDid>) -> bool, max: usize) -> Vec<ListedPolicy> {
+        let table = self.table.read();
+        let every = table.every_agent.iter().map(|entry| (None, entry));
+        let entries = every.chain(table.by_agent.iter().map(|(agent, entry)| (Some(agent), entry)));
+        let selected = entries.filter(|(agent, _)| filter(*agent)).take(max);
+        let listed = selected.map(|(agent, AgentEntry { state, origin })| ListedPolicy {
+            agent: agent.cloned(),
+            policy: match state {
+                AgentState::Active(entry) => Some(entry.policy.clone()),
+                AgentState::Revoked => None,
+            },
+            origin: origin.clone(),
+        });
+        listed.collect()
     }
 
     /// The limits that the standing policy of the calling agent sets for this call.
@@ -231,7 +278,7 @@ impl StandingPolicies {
 
     fn state_of(&self, agent: &AgentDid) -> Option<AgentState> {
         let table = self.table.read();
-        table.by_agent.get(agent).or(table.every_agent.as_ref()).cloned()
+        table.by_agent.get(agent).or(table.every_agent.as_ref()).map(|entry| entry.state.clone())
     }
 }
 
@@ -320,6 +367,10 @@ mod tests {
         }
     }
 
+    fn origin() -> PolicyOrigin {
+        PolicyOrigin { by: "anna".to_owned(), since: OffsetDateTime::UNIX_EPOCH }
+    }
+
     fn rule() -> ToolRule {
         ToolRule { allowed: true, ..ToolRule::default() }
     }
@@ -337,7 +388,7 @@ mod tests {
 
     fn claims_under(policy: Policy, arguments: &serde_json::Value) -> Result<Claims, StandingPolicyError> {
         let standing = StandingPolicies::new();
-        standing.set(policy);
+        standing.set(policy, origin());
         standing.claims_for(&call("write_file", arguments))
     }
 
@@ -350,12 +401,12 @@ mod tests {
     #[test]
     fn an_agents_own_policy_takes_precedence_over_the_one_for_all() {
         let standing = StandingPolicies::new();
-        standing.set(policy(None, ToolRule::default()));
+        standing.set(policy(None, ToolRule::default()), origin());
         let refusal = standing.claims_for(&call("write_file", &json!({}))).unwrap_err();
         assert!(matches!(refusal, StandingPolicyError::NotAllowed { .. }), "{refusal}");
-        standing.set(policy(Some(AGENT), rule()));
+        standing.set(policy(Some(AGENT), rule()), origin());
         assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
-        standing.set(policy(Some("did:aeon:other:1.0:b"), ToolRule::default()));
+        standing.set(policy(Some("did:aeon:other:1.0:b"), ToolRule::default()), origin());
         assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
     }
 
@@ -363,13 +414,13 @@ mod tests {
     fn a_revocation_lasts_until_a_new_policy() {
         for revoked in [Some(agent(AGENT)), None] {
             let standing = StandingPolicies::new();
-            standing.set(policy(Some(AGENT), rule()));
-            standing.revoke(revoked.as_ref());
+            standing.set(policy(Some(AGENT), rule()), origin());
+            standing.revoke(revoked.as_ref(), origin());
             let call = call("write_file", &json!({}));
             let refusal = standing.claims_for(&call).unwrap_err();
             assert_eq!(refusal, StandingPolicyError::Revoked { agent: agent(AGENT) });
             assert_eq!(standing.check_writes(&call).unwrap_err(), refusal);
-            standing.set(policy(Some(AGENT), rule()));
+            standing.set(policy(Some(AGENT), rule()), origin());
             assert!(standing.claims_for(&call).is_ok());
         }
     }
@@ -377,14 +428,14 @@ mod tests {
     #[test]
     fn a_revocation_of_one_agent_does_not_affect_others() {
         let standing = StandingPolicies::new();
-        standing.revoke(Some(&agent("did:aeon:other:1.0:b")));
+        standing.revoke(Some(&agent("did:aeon:other:1.0:b")), origin());
         assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
     }
 
     #[test]
     fn a_tool_is_refused_unless_it_is_listed_and_allowed() {
         let standing = StandingPolicies::new();
-        standing.set(policy(Some(AGENT), rule()));
+        standing.set(policy(Some(AGENT), rule()), origin());
         let refusal = standing.claims_for(&call("read_file", &json!({}))).unwrap_err();
         assert!(matches!(refusal, StandingPolicyError::NotListed { .. }));
         assert_eq!(
@@ -458,14 +509,14 @@ mod tests {
             ];
             for network in rules {
                 let standing = StandingPolicies::new();
-                standing.set(Policy { network, ..policy(Some(AGENT), rule()) });
+                standing.set(Policy { network, ..policy(Some(AGENT), rule()) }, origin());
                 assert_eq!(standing.claims_for(&call).unwrap().network, Some(false), "{text}");
                 let refusal = standing.check_network(&call).unwrap_err();
                 assert!(refusal.to_string().contains("capabilities.network"), "{refusal}");
             }
         }
         let standing = StandingPolicies::new();
-        standing.set(policy(Some(AGENT), rule()));
+        standing.set(policy(Some(AGENT), rule()), origin());
         assert_eq!(standing.claims_for(&call).unwrap().network, None);
         assert_eq!(standing.claims_for(&call).unwrap().hosts, HostClaims::default());
         assert!(standing.check_network(&call).is_ok());
@@ -535,11 +586,11 @@ mod tests {
         limited.resources.max_disk_mb = Some(10);
         let standing = StandingPolicies::new();
         let call = call("write_file", &json!({}));
-        standing.set(limited);
+        standing.set(limited, origin());
         assert_eq!(standing.claims_for(&call).unwrap().access, Some(Access::ReadOnly));
         let refusal = standing.check_writes(&call).unwrap_err();
         assert!(refusal.to_string().contains("max_disk_mb"), "{refusal}");
-        standing.set(policy(Some(AGENT), rule()));
+        standing.set(policy(Some(AGENT), rule()), origin());
         assert_eq!(standing.claims_for(&call).unwrap().access, None);
         assert!(standing.check_writes(&call).is_ok());
     }

@@ -22,6 +22,8 @@ pub enum Door {
     Nexus,
     /// sovereign JSON-RPC 3.0.
     Sovereign,
+    /// The form of the console.
+    Console,
     /// The command line (`a2g-executor run`).
     Cli,
 }
@@ -35,6 +37,7 @@ impl fmt::Display for Door {
             Self::Mcp => "mcp",
             Self::Nexus => "nexus",
             Self::Sovereign => "sovereign",
+            Self::Console => "console",
             Self::Cli => "cli",
         })
     }

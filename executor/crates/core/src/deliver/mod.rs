@@ -145,7 +145,7 @@ async fn register(executor: &Executor, registration: &ExecutorRegistration) {
             Ok(policy) => {
                 tracing::info!(governor, agent = %registration.agent, "registered with the governor");
                 if let Some(policy) = policy {
-                    executor.set_policy(policy);
+                    executor.set_policy(policy, GOVERNOR);
                 }
                 return;
             }
@@ -177,7 +177,7 @@ pub async fn follow_pushes(executor: Arc<Executor>, mut pushes: mpsc::Receiver<P
 async fn apply_push(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
     let params = push.params.get();
     match push.method {
-        "g2a/policy" => executor.set_policy(decode::policy(params)?),
+        "g2a/policy" => executor.set_policy(decode::policy(params)?, GOVERNOR),
         "g2a/revoke" => {
             let decode::RevokeParams { agent, intent } = decode::revoke_params(params)?;
             executor.revoke(agent.as_ref(), intent, GOVERNOR).await?;

@@ -37,7 +37,8 @@ pub use subscribers::{RunIdentity, RunNotification};
 use crate::catalog::{Catalog, CatalogEntry, Tool};
 use a2g_capability::{Ceilings, Mounts, Permit};
 use a2g_govern::{
-    AcceptUnsigned, Admitted, Governor, Granted, Granter, IntentSignatures, StandingPolicies, Trust,
+    AcceptUnsigned, Admitted, Governor, Granted, Granter, IntentSignatures, ListedPolicy, PolicyOrigin,
+    StandingPolicies, Trust,
 };
 use a2g_isolate::Isolate;
 use a2g_journal::{Journal, KnownIntent};
@@ -311,14 +312,26 @@ impl Executor {
         &self.settings.ceilings
     }
 
-    /// Sets the standing policy of an agent, or of every agent.
-    pub fn set_policy(&self, policy: Policy) {
+    /// Sets the standing policy of an agent, or of every agent, on behalf of `by`.
+    pub fn set_policy(&self, policy: Policy, by: &str) {
         tracing::info!(
             agent = policy.agent.as_ref().map(AgentDid::as_str),
             version = policy.version,
+            by,
             "standing policy"
         );
-        self.standing.set(policy);
+        self.standing.set(policy, self.policy_origin(by));
+    }
+
+    /// Someone who changes a policy now.
+    fn policy_origin(&self, by: &str) -> PolicyOrigin {
+        PolicyOrigin { by: by.to_owned(), since: self.clock.now() }
+    }
+
+    /// The standing policies and revocations that `filter` selects, at most `max`, the one for every agent first.
+    #[must_use]
+    pub fn list_policies(&self, filter: impl Fn(Option<&AgentDid>) -> bool, max: usize) -> Vec<ListedPolicy> {
+        self.standing.list(filter, max)
     }
 
     /// The standing policy that applies to an agent.

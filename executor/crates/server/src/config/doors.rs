@@ -215,7 +215,7 @@ fn parse_nexus(
 /// Returns `true` if this build has the door.
 const fn is_built(door: Door) -> bool {
     match door {
-        Door::A2g | Door::Cli => true,
+        Door::A2g | Door::Console | Door::Cli => true,
         Door::A2a => cfg!(feature = "a2a"),
         Door::A2e => cfg!(feature = "a2e"),
         Door::Mcp => cfg!(feature = "mcp"),

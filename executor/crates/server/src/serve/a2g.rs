@@ -2,7 +2,7 @@
 
 use super::protocol::{check_call_agent, foreign_agent_message, may_see};
 use super::rpc::{Followups, error_object};
-use a2g_core::run::{Executor, IntentState, RunEventSink};
+use a2g_core::run::{DirectiveOutcome, Executor, IntentState, RunEventSink};
 use a2g_govern::Role::{self, Agent, Approver, Governor, Operator};
 use a2g_govern::{Caller, SwitchRight};
 use a2g_types::call::Call;
@@ -64,8 +64,8 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     })?;
     // The A2G document does not restrict the senders of these three. Without a role, an agent could approve its own
     // intent.
-    register(&mut module, "g2a/policy", &[Governor], async |executor, _, params| {
-        executor.set_policy(decode::policy(&params)?);
+    register(&mut module, "g2a/policy", &[Governor], async |executor, sender, params| {
+        executor.set_policy(decode::policy(&params)?, sender.caller.name());
         Ok(encode::acceptance())
     })?;
     register(&mut module, "g2a/revoke", &[Governor], async |executor, sender, params| {
@@ -84,8 +84,8 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             let right = caller
                 .decision_right()
                 .ok_or_else(|| refuse_role(&executor, "g2a/directive", &DECIDERS, &caller))?;
-            executor.apply_directive(&directive, right).await?;
-            Ok(encode::acceptance())
+            let outcome = executor.apply_directive(&directive, right).await?;
+            Ok(encode::directive_result(outcome == DirectiveOutcome::NeedsMoreApprovals))
         },
     )?;
     // Not for governors: theirs is `g2a/revoke`, and only an operator lifts what an operator has stopped.

@@ -547,6 +547,7 @@ enum Door {
     Mcp,
     Nexus,
     Sovereign,
+    Console,
     Cli,
 }
 

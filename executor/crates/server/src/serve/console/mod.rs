@@ -16,8 +16,10 @@ mod live;
 mod local_key;
 mod overview;
 mod page;
+mod policies;
 mod runs;
 mod search;
+mod send;
 mod session;
 mod sign_in;
 mod tools;
@@ -27,6 +29,7 @@ pub use local_key::{LinkError, LocalKey};
 use super::auth::CallerDirectory;
 use super::protocol::{AuthPolicy, ProtocolRouter};
 use a2g_core::run::Executor;
+use a2g_wire::strict_json::JsonBounds;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, header};
@@ -48,6 +51,8 @@ pub struct ConsolePort {
     pub local_key: Option<Arc<LocalKey>>,
     /// Maximum time for the body of a request to arrive.
     pub request_timeout: Duration,
+    /// The limits of arguments that a form has as JSON.
+    pub bounds: JsonBounds,
 }
 
 struct ConsoleState {
@@ -55,16 +60,17 @@ struct ConsoleState {
     sessions: BrowserSessions,
     changes: LiveChanges,
     request_timeout: Duration,
+    bounds: JsonBounds,
 }
 
 /// The router of the console. It authenticates its requests itself, by the cookie of a session.
 #[must_use]
 pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
-    let ConsolePort { callers, tls, local_key, request_timeout } = port;
+    let ConsolePort { callers, tls, local_key, request_timeout, bounds } = port;
     let clock = Arc::clone(executor.clock());
     let sessions = BrowserSessions::new(callers, clock, tls, local_key);
     let changes = LiveChanges::subscribe(&executor);
-    let console = Arc::new(ConsoleState { executor, sessions, changes, request_timeout });
+    let console = Arc::new(ConsoleState { executor, sessions, changes, request_timeout, bounds });
     let routes = Router::new()
         .route("/console", get(overview::show))
         .route("/console/sign-in", get(sign_in::show).post(sign_in::sign_in))
@@ -78,8 +84,10 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
         .route("/console/runs/{intent}/artifacts/{index}", get(runs::artifact))
         .route("/console/refused", get(search::list_refusals))
         .route("/console/usage", get(tools::usage))
+        .route("/console/policies", get(policies::list))
         .route("/console/tools", get(tools::list))
         .route("/console/tools/{tool}", get(tools::show))
+        .route("/console/tools/{tool}/send", post(send::send))
         .route("/console/stop", post(overview::stop))
         .route("/console/resume", post(overview::resume))
         .route("/console/assets/{name}", get(assets::serve))

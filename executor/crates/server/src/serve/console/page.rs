@@ -42,12 +42,13 @@ impl Viewer<'_> {
     }
 }
 
-const TABS: [(&str, &str); 5] = [
+const TABS: [(&str, &str); 6] = [
     ("/console", "Overview"),
     ("/console/inbox", "Inbox"),
     ("/console/runs", "Runs"),
     ("/console/usage", "Usage"),
     ("/console/tools", "Tools"),
+    ("/console/policies", "Policies"),
 ];
 
 /// An HTML document.

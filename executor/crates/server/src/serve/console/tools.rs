@@ -1,8 +1,10 @@
 //! The catalogue, and what agents and tools used of their limits.
 
 use super::ConsoleState;
-use super::page::{at, block, fault_page, line, milliseconds, not_found, scrolling_table};
+use super::form::FormFields;
+use super::page::{Viewer, at, block, fault_page, line, milliseconds, not_found, scrolling_table};
 use super::runs::may_read;
+use super::send;
 use super::session::SignedIn;
 use a2g_journal::{GroupUsage, LimitSlack, UsageFigures, UsageSummary};
 use a2g_types::ident::ToolName;
@@ -51,11 +53,29 @@ pub(super) async fn show(
     Path(name): Path<String>,
 ) -> Response {
     let tools = console.executor.tools();
-    let name = ToolName::parse(&name).ok();
-    let Some(tool) = tools.iter().find(|tool| Some(&tool.name) == name.as_ref()) else {
-        return not_found("tool");
+    let Some(tool) = find_tool(&tools, &name) else { return not_found("tool") };
+    tool_page(signed_in.viewer(), tool, None)
+}
+
+/// The tool with this name.
+pub(super) fn find_tool<'a>(tools: &'a [Descriptor], name: &str) -> Option<&'a Descriptor> {
+    let name = ToolName::parse(name).ok()?;
+    tools.iter().find(|tool| tool.name == name)
+}
+
+/// The page of a tool. After a failed attempt to send an intent, it has the fields of that attempt and the error, a
+/// sentence without its full stop.
+pub(super) fn tool_page(
+    viewer: Viewer<'_>,
+    tool: &Descriptor,
+    attempt: Option<(&FormFields, &str)>,
+) -> Response {
+    let body = html! {
+        @if let Some((_, error)) = attempt { p.error role="alert" { "The intent did not run: " (error) "." } }
+        (tool_body(tool))
+        (send::intent_form(viewer, tool, attempt.map(|(form, _)| form)))
     };
-    signed_in.viewer().page("Tool", &tool_body(tool))
+    viewer.page("Tool", &body)
 }
 
 fn tool_body(tool: &Descriptor) -> Markup {

@@ -1,0 +1,64 @@
+//! The standing policies in force, and the revocations.
+
+use super::ConsoleState;
+use super::page::{at, block, line};
+use super::session::SignedIn;
+use a2g_govern::{Caller, ListedPolicy, PolicyOrigin, Role};
+use a2g_types::ident::AgentDid;
+use a2g_types::verdict::Policy;
+use a2g_wire::a2g::encode;
+use axum::extract::State;
+use axum::response::Response;
+use maud::{Markup, html};
+use std::sync::Arc;
+
+/// Maximum number of policies on the page.
+const MAX_LISTED: usize = 100;
+
+/// `true` if the caller may read the policy of an agent, or the one for all agents.
+fn may_read(caller: &Caller, agent: Option<&AgentDid>) -> bool {
+    match agent {
+        Some(agent) => caller.may_read(agent),
+        None => caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]),
+    }
+}
+
+/// `GET /console/policies`.
+pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
+    let caller = &signed_in.caller;
+    let mut policies = console.executor.list_policies(|agent| may_read(caller, agent), MAX_LISTED + 1);
+    let are_more = policies.len() > MAX_LISTED;
+    policies.truncate(MAX_LISTED);
+    let body = html! {
+        h1 { "Standing policies" }
+        p { "A standing policy limits every intent of its agent, in addition to the verdict, the tool and the executor's ceilings. The governor sets and revokes them. They are not kept across a restart, after which the governor sends them again." }
+        @if policies.is_empty() { p { "No agent that you may see has one." } }
+        @for policy in &policies { (policy_part(policy)) }
+        @if are_more { p { "There are more than " (MAX_LISTED) " policies; the rest is not listed." } }
+    };
+    signed_in.viewer().page("Policies", &body)
+}
+
+fn policy_part(ListedPolicy { agent, policy, origin }: &ListedPolicy) -> Markup {
+    let PolicyOrigin { by, since } = origin;
+    html! {
+        h2 { @match agent { Some(agent) => { (line(agent.as_str())) } None => { "Every agent without a policy of its own" } } }
+        p { @if policy.is_some() { "Set" } @else { "Revoked" } " by " (line(by)) ", " (at(*since)) }
+        @match policy {
+            Some(policy) => { (policy_facts(policy)) }
+            None => { p.error { "Every intent is refused until the governor sends a new policy." } }
+        }
+    }
+}
+
+fn policy_facts(policy: &Policy) -> Markup {
+    let allowed = policy.tools.iter().filter(|(_, rule)| rule.allowed).map(|(tool, _)| tool.as_str());
+    let json = serde_json::from_str::<serde_json::Value>(encode::policy(policy).get());
+    html! {
+        dl.facts {
+            dt { "Version" } dd { (line(&policy.version)) }
+            dt { "Allowed tools" } dd { (allowed.collect::<Vec<_>>().join(", ")) }
+        }
+        @if let Ok(json) = json { (block(&serde_json::to_string_pretty(&json).unwrap_or_default())) }
+    }
+}
