@@ -1,5 +1,6 @@
 //! The console in a real browser, and what its pages refuse to clients that are none.
 
+mod artifacts;
 mod send;
 
 use crate::callers::List;
@@ -51,15 +52,17 @@ fn request(address: SocketAddr, head: &str, body: &str) -> (u16, String, String)
     let head = format!("{head}\r\nHost: {address}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(body.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    // A download may be of any bytes.
+    let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     (status, head.to_owned(), body.to_owned())
 }
 
 /// A session of a client that is no browser: its cookie, and the token of its forms.
-struct Client {
+pub struct Client {
     address: SocketAddr,
     cookie: String,
     token: String,
@@ -72,7 +75,7 @@ impl Client {
         Self::new(executor.address(), &head)
     }
 
-    fn with_token(executor: &Executor, token: &str) -> Self {
+    pub fn with_token(executor: &Executor, token: &str) -> Self {
         let post = "POST /console/sign-in HTTP/1.1\r\nContent-Type: application/x-www-form-urlencoded";
         let (status, head, _) = request(executor.address(), post, &format!("token={token}"));
         assert_eq!(status, 303, "{head}");
@@ -92,7 +95,7 @@ impl Client {
         client
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub fn get(&self, path: &str) -> (u16, String) {
         let (status, _, body) =
             request(self.address, &format!("GET {path} HTTP/1.1\r\nCookie: {}", self.cookie), "");
         (status, body)

@@ -6,6 +6,7 @@
 
 use crate::a2a;
 use crate::callers::{List, agent, ask, assert_unusable, bearer, rpc};
+use crate::console::Client;
 use crate::harness::{
     A2ePeer as _, A2eSession, AGENT, Catalogue, Executor, Exposition, HttpAnswer, Options, StdioClient, Tool,
     WebSocketClient, a2e_call, a2e_handshake, eventually, intent, intent_id, result, saying, set_mode,
@@ -584,6 +585,35 @@ fn expired_tokens_are_rejected_even_on_an_open_web_socket() {
     assert!(answered + 1 >= until && socket.closed_with == Some(1008), "{:?}", socket.closed_with);
     executor.line_with("it expired at");
     assert_eq!(ask(&mut executor.client(), Some(&token), "a2g/tools", &json!({})).status, 401);
+}
+
+/// A session of the console stores the token, and is identified by it again and again.
+#[test]
+fn a_session_of_the_console_ends_with_its_token_or_its_key() {
+    let (provider, list) = (Provider::new(), List::new());
+    add_agent(&list, "anna");
+    let mut executor = Executor::start(provider.options(&list));
+    let until = now() + 4;
+    let [short, long] = [until, now() + 300]
+        .map(|end| Client::with_token(&executor, &provider.token(&with(claims("anna"), "exp", json!(end)))));
+    assert_eq!((short.get("/console/runs").0, long.get("/console/runs").0), (200, 200));
+    let ended = eventually("the token expires", || {
+        let before = now();
+        (short.get("/console/runs").0 == 303).then_some(before)
+    });
+    assert!(ended + 1 >= until, "it ended early");
+    assert_eq!(long.get("/console/runs").0, 200);
+    provider.publish(&["ES256"]);
+    executor.process().hang_up();
+    eventually("its key is removed", || (long.get("/console/runs").0 == 303).then_some(()));
+    // The session does not come back with its key.
+    provider.publish(&["EdDSA", "ES256"]);
+    executor.process().hang_up();
+    let again = eventually("the key is there again", || {
+        let token = provider.token(&claims("anna"));
+        (status(&executor, &token) == 200).then(|| Client::with_token(&executor, &token))
+    });
+    assert_eq!((long.get("/console/runs").0, again.get("/console/runs").0), (303, 200));
 }
 
 #[test]

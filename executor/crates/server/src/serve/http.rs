@@ -24,6 +24,7 @@ use a2g_metrics::MEDIA_TYPE;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_types::clock::Clock;
 use a2g_types::memory::{Charge, HeldBytes};
+use a2g_wire::strict_json::JsonBounds;
 use axum::Extension;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
@@ -35,6 +36,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http_body::Frame;
+use jsonrpsee::Methods;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -104,15 +106,43 @@ impl HttpServer {
     /// # Errors
     /// If the address cannot be bound.
     pub async fn bind(address: &ListenAddress, rpc: Rpc, settings: HttpSettings) -> std::io::Result<Self> {
+        let own_routes = |state: &Arc<ServerState>| {
+            Router::new()
+                .route("/jsonrpc", get(upgrade).post(post))
+                .route("/metrics", get(metrics))
+                .layer(middleware::from_fn_with_state(Arc::clone(state), require_auth))
+        };
+        Self::bind_with(address, rpc, settings, own_routes).await
+    }
+
+    /// Binds an address that serves the protocols of `settings` and `GET /health`, and no A2G.
+    ///
+    /// # Ambient Authority
+    /// Binds the port, or creates the socket.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub async fn bind_protocols(
+        address: &ListenAddress,
+        bounds: JsonBounds,
+        settings: HttpSettings,
+    ) -> std::io::Result<Self> {
+        let rpc = Rpc::new(Methods::new(), bounds, &[]);
+        Self::bind_with(address, rpc, settings, |_| Router::new()).await
+    }
+
+    async fn bind_with(
+        address: &ListenAddress,
+        rpc: Rpc,
+        settings: HttpSettings,
+        own_routes: impl FnOnce(&Arc<ServerState>) -> Router<Arc<ServerState>>,
+    ) -> std::io::Result<Self> {
         let (listener, address) = Listener::bind(address).await?;
         let mut settings = settings;
         let protocols = std::mem::take(&mut settings.protocols);
         let (connections, listens_on) = (Arc::default(), address.ip());
         let state = Arc::new(ServerState { rpc, settings, connections, listens_on });
-        let own = Router::new()
-            .route("/jsonrpc", get(upgrade).post(post))
-            .route("/metrics", get(metrics))
-            .layer(middleware::from_fn_with_state(Arc::clone(&state), require_auth));
+        let own = own_routes(&state);
         let router = protocols
             .into_iter()
             .fold(own, |all, protocol| all.merge(protect(protocol, &state)))
