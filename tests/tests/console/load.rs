@@ -1,0 +1,82 @@
+//! Many open pages, and one that asks without end, beside runs.
+
+use super::{Client, request};
+use crate::callers::{List, agent};
+use crate::harness::*;
+use serde_json::json;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Number of open pages. Each of four callers has a quarter of them, because one may have 64 at most.
+const PAGES: usize = 200;
+const RUNS: usize = 32;
+
+/// A page that follows events, and asks for its changed part after each event about runs. Returns at the end of the
+/// stream.
+fn follow(client: &Client, events_seen: &AtomicUsize, is_over: &AtomicBool) {
+    let mut stream = TcpStream::connect(client.address).expect("a connection");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    let (address, cookie) = (client.address, &client.cookie);
+    write!(stream, "GET /console/events HTTP/1.1\r\nHost: {address}\r\nCookie: {cookie}\r\n\r\n")
+        .expect("sent");
+    let mut lines = BufReader::new(stream).lines();
+    let status = lines.next().expect("an answer").expect("a line");
+    assert!(status.starts_with("HTTP/1.1 200"), "{status}");
+    for line in lines.map_while(Result::ok) {
+        if line.starts_with("event: runs") {
+            events_seen.fetch_add(1, Ordering::Relaxed);
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            assert_eq!(client.get("/console").0, 200);
+        }
+    }
+}
+
+#[test]
+fn runs_go_on_beside_two_hundred_pages_and_one_that_asks_without_end() {
+    let list = List::new();
+    let tokens = ["a", "b", "c", "d"].map(|name| list.add(name, &["--role", "operator"]));
+    let mine = agent(&list, "mine", AGENT);
+    let executor = Executor::start(list.options());
+    let clients = tokens.each_ref().map(|token| Client::with_token(&executor, token));
+    let (events_seen, is_over, answers) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let (clients, events_seen, is_over, answers) = (&clients, &events_seen, &is_over, &answers);
+        let pages = (0..PAGES)
+            .map(|page| scope.spawn(move || follow(&clients[page % clients.len()], events_seen, is_over)));
+        let pages = pages.collect::<Vec<_>>();
+        eventually("every page has its first event", || {
+            (events_seen.load(Ordering::Relaxed) >= PAGES).then_some(())
+        });
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(clients[0].get("/console/usage?hours=8784").0, 200);
+                answers.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let runs = (0..RUNS).map(|number| {
+            let (address, mine) = (executor.address(), &mine);
+            scope.spawn(move || {
+                let path = format!("/workspace/{number}");
+                let call = intent("write_file", json!({ "path": path, "content": "text" }));
+                HttpClient::ask_as(address, mine, "a2g/intent", &call).expect("an answer")
+            })
+        });
+        for run in runs.collect::<Vec<_>>() {
+            let answer = run.join().expect("it ends");
+            assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{answer}");
+        }
+        let (status, _, _) = request(executor.address(), "GET /health HTTP/1.1", "");
+        assert_eq!(status, 200);
+        eventually("the endless page is answered", || (answers.load(Ordering::Relaxed) > 0).then_some(()));
+        is_over.store(true, Ordering::Relaxed);
+        eventually("every page learns of a further run", || {
+            let call = intent("read_file", json!({ "path": "/workspace/0" }));
+            HttpClient::ask_as(executor.address(), &mine, "a2g/intent", &call);
+            pages.iter().all(|page| page.is_finished()).then_some(())
+        });
+    });
+}
