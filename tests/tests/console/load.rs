@@ -1,8 +1,9 @@
-//! Many open pages, and one that asks without end, beside runs.
+//! Pages of runs that go on: what they show, and many of them beside runs.
 
 use super::{Client, request};
 use crate::callers::{List, agent};
 use crate::harness::*;
+use crate::methods::policy_folder;
 use serde_json::json;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -79,4 +80,36 @@ fn runs_go_on_beside_two_hundred_pages_and_one_that_asks_without_end() {
             pages.iter().all(|page| page.is_finished()).then_some(())
         });
     });
+}
+
+#[test]
+fn the_page_of_a_run_shows_its_log_while_it_runs() {
+    let text = "reading <b>a.md</b> \\u{202e}";
+    let endless =
+        saying(2, &format!("{text}\n"), 0).replace("(call $exit (i32.const 0))", "(loop $again (br $again))");
+    let catalogue = Catalogue::empty().add(Tool::command("endless", &endless));
+    let policies = policy_folder(&[policy_for_all(&[("endless", json!({}))])]);
+    let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
+    let client = Client::local(&executor);
+    let call = intent("endless", json!({}));
+    let page = format!("/console/runs/{}", call["intent_id"].as_str().expect("an id"));
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| executor.rpc("a2g/intent", &call));
+        let shown = eventually("it has said something", || {
+            let page = client.get(&page).1;
+            page.contains("Log so far").then_some(page)
+        });
+        assert!(
+            shown.contains("RUNNING") && shown.contains("reading &lt;b&gt;a.md&lt;/b&gt; \\u{202e}"),
+            "{shown}"
+        );
+        let form = [("form_token", client.token.as_str())];
+        assert_eq!(client.post(&format!("{page}/stop"), &form, "").0, 303);
+        run.join().expect("it ends");
+    });
+    let ended = eventually("it has ended", || {
+        let page = client.get(&page).1;
+        page.contains("ABORTED").then_some(page)
+    });
+    assert!(!ended.contains("Log so far") && ended.contains("reading &lt;b&gt;"), "{ended}");
 }

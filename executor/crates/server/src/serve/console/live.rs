@@ -6,6 +6,7 @@
 
 use super::ConsoleState;
 use super::inbox::visible_intents;
+use super::live_log::LiveLogs;
 use super::session::SignedIn;
 use crate::serve::connections::PeerCertNames;
 use crate::serve::transport::events::named_event_response;
@@ -34,9 +35,11 @@ const MAX_UNREAD: usize = 256;
 /// Maximum time before a stream checks that its session is still valid.
 const MAX_QUIET: Duration = Duration::from_secs(5);
 
-/// The agents whose runs have changed, and the number of open streams.
+/// The agents whose runs have changed, what runs say, and the number of open streams.
 pub(super) struct LiveChanges {
     runs: broadcast::Sender<AgentDid>,
+    /// The latest log lines of runs that have not ended.
+    pub(super) logs: Arc<LiveLogs>,
     streams: Arc<Mutex<HashMap<Box<str>, usize>>>,
 }
 
@@ -44,13 +47,16 @@ impl LiveChanges {
     pub(super) fn subscribe(executor: &Executor) -> Self {
         let runs = broadcast::Sender::new(MAX_UNREAD);
         let sender = runs.clone();
-        // Called on the thread of a run, so nothing is copied while no page is open.
-        executor.subscribe(move |run, _| {
+        let logs = Arc::new(LiveLogs::default());
+        let recorded = Arc::clone(&logs);
+        // Called on the thread of a run, so no agent is copied while no page is open.
+        executor.subscribe(move |run, notification| {
+            recorded.record(run.intent, notification);
             if sender.receiver_count() > 0 {
                 let _every_page_was_closed = sender.send(run.agent.clone());
             }
         });
-        Self { runs, streams: Arc::default() }
+        Self { runs, logs, streams: Arc::default() }
     }
 }
 

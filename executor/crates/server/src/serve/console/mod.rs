@@ -13,6 +13,7 @@ mod decision;
 mod form;
 mod inbox;
 mod live;
+mod live_log;
 mod local_key;
 mod overview;
 mod page;

@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 /// Maximum length of a text of a tool or an agent in one line, in characters.
-const MAX_LINE_CHARS: usize = 300;
+pub(super) const MAX_LINE_CHARS: usize = 300;
 /// Maximum length of a message of the executor, in characters. It may quote a text of a caller.
 const MAX_MESSAGE_CHARS: usize = 2_000;
 /// Length from which a block of text is folded, in bytes: about ten lines.

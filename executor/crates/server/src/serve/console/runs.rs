@@ -1,6 +1,7 @@
 //! The page of one run: what was granted and used, what it did, and its place in the chain.
 
 use super::ConsoleState;
+use super::live_log::RunLog;
 use super::page::{
     Viewer, at, block, fault_page, intent_link, limits_table, line, milliseconds, not_found, problem,
     scrolling_table, set_by, status,
@@ -12,7 +13,7 @@ use a2g_journal::{RecordedReceipt, RunRecord};
 use a2g_types::call::ParentRun;
 use a2g_types::failure_message::describe;
 use a2g_types::ident::{AgentDid, IntentId};
-use a2g_types::outcome::{Artifact, NestedCall, Receipt, RunOutput, Usage};
+use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Usage};
 use a2g_types::quantity::BYTES_PER_MB;
 use a2g_types::verdict::Manifest;
 use a2g_types::visible_text::escape_invisible_lines;
@@ -57,8 +58,17 @@ pub(super) async fn show(
     };
     let calls = console.executor.nested_calls(intent);
     let state = state.map(|(_, state)| state);
-    let body = run_body(signed_in.viewer(), intent, &agent, state.as_ref(), record.as_ref(), &calls);
+    let said = console.changes.logs.find(intent);
+    let so_far = RunSoFar { calls: &calls, said: said.as_ref() };
+    let body = run_body(signed_in.viewer(), intent, &agent, state.as_ref(), record.as_ref(), so_far);
     signed_in.viewer().page("Run", &body)
+}
+
+/// What is known of a run before its receipt.
+#[derive(Clone, Copy)]
+struct RunSoFar<'a> {
+    calls: &'a [NestedCall],
+    said: Option<&'a RunLog>,
 }
 
 fn run_body(
@@ -67,7 +77,7 @@ fn run_body(
     agent: &str,
     state: Option<&IntentState>,
     record: Option<&RunRecord>,
-    calls: &[NestedCall],
+    RunSoFar { calls, said }: RunSoFar<'_>,
 ) -> Markup {
     let receipt = record.and_then(|record| record.receipt.as_ref());
     let (name, is_open) = match state {
@@ -93,7 +103,10 @@ fn run_body(
                 p { a href={ "/console/decide/" (intent.to_string()) } { "See the decision page" } }
             }
             @if let Some(receipt) = receipt { (outcome(&path, &receipt.receipt)) }
-            @else if !calls.is_empty() { h2 { "Calls so far" } (nested(calls)) }
+            @else {
+                @if !calls.is_empty() { h2 { "Calls so far" } (nested(calls)) }
+                @if let Some(said) = said { (log_so_far(said)) }
+            }
             @if let Some(record) = record { (timeline(record)) }
             @if let Some(receipt) = receipt { (proof(intent, receipt)) }
         }
@@ -102,6 +115,19 @@ fn run_body(
                 (viewer.token_field())
                 p { button.danger type="submit" { "Stop this run" } }
             }
+        }
+    }
+}
+
+fn log_so_far(RunLog { lines, is_shortened, progress, .. }: &RunLog) -> Markup {
+    html! {
+        @if let Some(Progress { percent, message }) = progress {
+            p role="status" { "Progress: " @if let Some(percent) = percent { (format!("{percent:.0}")) "% " } (line(message)) }
+        }
+        @if !lines.is_empty() {
+            h2 { "Log so far" }
+            @if *is_shortened { p { "Earlier lines are in the receipt, once the run has ended." } }
+            pre tabindex="0" { @for (level, message) in lines { (level.as_str()) " " (line(message)) "\n" } }
         }
     }
 }
