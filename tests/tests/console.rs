@@ -630,11 +630,17 @@ fn another_site_gets_nothing() {
         "/console/stop".to_owned(),
         format!("/console/runs/{id}/stop"),
         "/console/sign-out".to_owned(),
+        "/console/resume".to_owned(),
+        "/console/sign-in".to_owned(),
+        "/console/tools/write_file/send".to_owned(),
     ];
+    let count = forms.len();
     let forms = forms.map(|path| {
         format!(
             "<form method=post action='{target}{path}'><input name=action value=approve>\
-             <input name=target value=everything><input name=reason value=x></form>"
+             <input name=target value=everything><input name=reason value=x><input name=agent value='{AGENT}'>\
+             <input name=intent value={id}><input name='argument.path' value=/workspace/attacked>\
+             <input name='argument.content' value=x></form>"
         )
     });
     let page = format!(
@@ -654,7 +660,7 @@ fn another_site_gets_nothing() {
             );
         }
     });
-    for form in 0..4 {
+    for form in 0..count {
         browser.evaluate(&format!("void (location.href = 'http://{attacker}/')"));
         browser.wait_for_text("an attack");
         let frame = "document.querySelector('iframe').contentDocument";
