@@ -59,3 +59,4 @@ mod replays;
 mod sovereign;
 mod tools;
 mod transcripts;
+mod wasm_tools;

@@ -1,8 +1,10 @@
-//! The tests of CPython's library and test262, from source packages of Debian.
+//! The tests of CPython's library and test262, from source packages of Debian, and those of wasm-tools, from its crate.
 //!
-//! Debian 13 keeps the upstream version of a package, so the digest of its archive is pinned. Package lists and
-//! downloads have folders of their own: the machine's apt-get is not changed, and root is not needed.
+//! Debian 13 keeps the upstream version of a package, and a published version of a crate never changes, so the digest
+//! of each archive is pinned. Debian's package lists and downloads have folders of their own: the machine's apt-get is
+//! not changed, and root is not needed. cargo downloads a crate to its own cache.
 
+use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -24,20 +26,26 @@ struct Collection {
     /// The name of the folder that the tests read.
     name: &'static str,
     title: &'static str,
-    package: &'static str,
-    archive: &'static str,
+    source: Source,
     /// The SHA-256 of the archive.
     digest: &'static str,
     /// The only folder of the archive that is kept: the path inside the archive.
     folder: &'static str,
 }
 
-const COLLECTIONS: [Collection; 2] = [
+/// The origin of an archive.
+enum Source {
+    /// A source package of [`RELEASE`].
+    Debian { package: &'static str, archive: &'static str },
+    /// A crate of cargo's default registry.
+    Crate { name: &'static str, version: &'static str },
+}
+
+const COLLECTIONS: [Collection; 3] = [
     Collection {
         name: "python",
         title: "the tests of Python's library",
-        package: "python3.13",
-        archive: "python3.13_3.13.5.orig.tar.xz",
+        source: Source::Debian { package: "python3.13", archive: "python3.13_3.13.5.orig.tar.xz" },
         digest: "93e583f243454e6e9e4588ca2c2662206ad961659863277afcdb96801647d640",
         folder: "Python-3.13.5/Lib/test",
     },
@@ -45,10 +53,16 @@ const COLLECTIONS: [Collection; 2] = [
     Collection {
         name: "javascript",
         title: "test262",
-        package: "mozjs128",
-        archive: "mozjs128_128.14.0.orig.tar.xz",
+        source: Source::Debian { package: "mozjs128", archive: "mozjs128_128.14.0.orig.tar.xz" },
         digest: "41cca35149710ce45fbabc5fefcf86a01fdf833fdb783941964fca3a55fb72dd",
         folder: "firefox-128.14.0/js/src/tests/test262",
+    },
+    Collection {
+        name: "wasm-tools",
+        title: "the tests of wasm-tools",
+        source: Source::Crate { name: "wasm-tools", version: "1.263.0" },
+        digest: "14b8ed798ec13f0e0939dcc403836ba5fd7fb29ff9772e6438a9bcc227bfdc96",
+        folder: "wasm-tools-1.263.0/tests",
     },
 ];
 
@@ -70,7 +84,28 @@ pub(crate) fn prepare(workspace: &Workspace) -> Result<()> {
 
 /// Replaces the folder of a collection.
 fn unpack(workspace: &Workspace, collection: &Collection, folder: &Path) -> Result<()> {
-    let Collection { title, package, archive, digest, folder: kept, .. } = collection;
+    let Collection { title, source, digest, folder: kept, .. } = collection;
+    let archive = match source {
+        Source::Debian { package, archive } => download_source(workspace, title, package, archive)?,
+        Source::Crate { name, version } => download_crate(workspace, title, name, version)?,
+    };
+    let found = run::to_hex(&Sha256::digest(fs::read(&archive)?));
+    ensure!(found == *digest, "{} has the digest {found}, which is not the pinned one", archive.display());
+    // The tests take a folder that is there for complete.
+    let unpacked = folder.with_extension("unpacked");
+    remove(&unpacked)?;
+    fs::create_dir_all(&unpacked)?;
+    let above = Path::new(kept).components().count() - 1;
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--no-same-owner", &format!("--strip-components={above}"), "--file"]);
+    tar.arg(&archive).arg(kept).current_dir(&unpacked);
+    run::log(workspace, &format!("unpack {title}"), &mut tar, TIMEOUT)?;
+    remove(folder)?;
+    Ok(fs::rename(unpacked, folder)?)
+}
+
+/// Downloads a source package of Debian. Returns the path of its archive.
+fn download_source(workspace: &Workspace, title: &str, package: &str, archive: &str) -> Result<PathBuf> {
     let apt = apt(workspace);
     let apt_get = prepare_apt_get(&apt)?;
     run::log(workspace, &format!("list the sources of Debian {RELEASE}"), apt_get().arg("update"), TIMEOUT)?;
@@ -79,15 +114,21 @@ fn unpack(workspace: &Workspace, collection: &Collection, folder: &Path) -> Resu
     run::log(workspace, &format!("download {title}"), &mut download, TIMEOUT)?;
     let archive = apt.join(archive);
     ensure!(archive.is_file(), "Debian {RELEASE} has another version of {package} than the pinned one");
-    let found = run::to_hex(&Sha256::digest(fs::read(&archive)?));
-    ensure!(found == *digest, "{} has the digest {found}, which is not the pinned one", archive.display());
-    let mut tar = Command::new("tar");
-    tar.args(["--extract", "--xz", "--no-same-owner", "--file"]).arg(&archive).arg(kept).current_dir(&apt);
-    run::log(workspace, &format!("unpack {title}"), &mut tar, TIMEOUT)?;
-    remove(folder)?;
-    fs::create_dir_all(folder)?;
-    let name = Path::new(kept).file_name().context("the kept folder has a name")?;
-    Ok(fs::rename(apt.join(kept), folder.join(name))?)
+    Ok(archive)
+}
+
+/// Downloads a crate. Returns the path of its archive in cargo's cache.
+fn download_crate(workspace: &Workspace, title: &str, name: &str, version: &str) -> Result<PathBuf> {
+    // `cargo info` downloads the crate that it describes, and no other: its dependencies are not needed here.
+    let mut info = workspace.cargo(&["info", "--quiet", &format!("{name}@{version}")]);
+    run::log(workspace, &format!("download {title}"), &mut info, TIMEOUT)?;
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(env::home_dir()?.join(".cargo"))).context("cargo has no home folder")?;
+    // Each registry has a folder of its own.
+    let registries = fs::read_dir(home.join("registry/cache"))?.collect::<Result<Vec<_>, _>>()?;
+    let archive = format!("{name}-{version}.crate");
+    let mut archives = registries.into_iter().map(|registry| registry.path().join(&archive));
+    archives.find(|path| path.is_file()).with_context(|| format!("cargo has no {archive} in its cache"))
 }
 
 fn remove(folder: &Path) -> Result<()> {

@@ -35,6 +35,8 @@ removes nothing, and builds the standard library once.
 For some tests, apt-get also installs strace, libfaketime and Chromium (124 MB),
 and downloads, but does not install, the sources of Debian's Python and
 SpiderMonkey (190 MB): they contain the tests of Python's library, and test262.
+cargo downloads, but does not build, the crate wasm-tools: it contains tests of
+components and modules.
 
 The following are installed below target/ with pip and npm: the A2A and MCP
 libraries for Python and JavaScript, the conformance suite of MCP, the libraries
