@@ -250,6 +250,10 @@ impl Compiler {
             Some(signal) => {
                 CatalogError::Module(format!("the compiler process was killed by signal {signal}"))
             }
+            None if status.code() == Some(PANIC_EXIT_CODE) => {
+                tracing::warn!(panic = error_text(stderr), "the compiler failed on a module");
+                CatalogError::Module(COMPILER_DEFECT.to_owned())
+            }
             None => CatalogError::Module(error_text(stderr)),
         }
     }
@@ -258,6 +262,12 @@ impl Compiler {
         CatalogError::Module(format!("compiling the module took {excess}"))
     }
 }
+
+/// The exit code of a Rust program that panics.
+const PANIC_EXIT_CODE: i32 = 101;
+/// The reason for a module on which the compiler panics. The text of the panic names files of the build machine.
+const COMPILER_DEFECT: &str = "the compiler failed on this module, by a defect of its own, which the log describes: build the \
+                               module in another way, or with other versions of its tools";
 
 /// The message on standard error.
 fn error_text(stderr: &File) -> String {
