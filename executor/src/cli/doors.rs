@@ -1,8 +1,16 @@
 //! Builds the doors of the other protocols from the configuration.
 
+#[cfg(any(feature = "a2a", feature = "console"))]
+use a2g_capability::HostPattern;
+#[cfg(any(feature = "a2a", feature = "console"))]
+use a2g_core::deliver::WebhookPoster;
 use a2g_core::run::Executor;
+#[cfg(any(feature = "a2a", feature = "console"))]
+use a2g_sandbox::egress::{Egress, WebhookClient};
 use a2g_server::config::Config;
 use a2g_server::serve::{CallerDirectory, ConsoleUrl, ProtocolRouter};
+#[cfg(any(feature = "a2a", feature = "console"))]
+use anyhow::Context as _;
 use std::sync::Arc;
 
 /// Builds the doors that are enabled.
@@ -42,16 +50,29 @@ pub(super) async fn protocol_routers(
     Ok(routers)
 }
 
+/// The poster for webhooks on these hosts, and on no others; `None` if there are no hosts.
+#[cfg(any(feature = "a2a", feature = "console"))]
+pub(super) fn webhooks(
+    config: &Config,
+    executor: &Executor,
+    hosts: Vec<HostPattern>,
+) -> anyhow::Result<Option<Arc<WebhookPoster>>> {
+    if hosts.is_empty() {
+        return Ok(None);
+    }
+    let clock = executor.clock();
+    let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), Arc::clone(clock));
+    let egress = egress.context("network access for webhooks cannot be set up")?;
+    let client = WebhookClient::new(Arc::new(egress), hosts);
+    Ok(Some(Arc::new(WebhookPoster::new(client, executor.sessions().clone(), Arc::clone(clock)))))
+}
+
 #[cfg(feature = "a2a")]
 mod a2a {
-    use a2g_capability::HostPattern;
-    use a2g_core::deliver::WebhookPoster;
     use a2g_core::run::Executor;
-    use a2g_sandbox::egress::{Egress, WebhookClient};
     use a2g_server::config::Config;
     use a2g_server::serve::a2a::{A2aPort, routers as a2a_routers};
     use a2g_server::serve::{A2aSettings, ProtocolRouter};
-    use anyhow::Context as _;
     use std::sync::Arc;
 
     pub(super) async fn routers(
@@ -66,25 +87,9 @@ mod a2a {
             accepts_jwts: !config.issuers.is_empty(),
             write_timeout: config.connections.request_timeout,
         };
-        let webhooks = webhooks(config, executor, config.doors.webhook_domains.clone())?;
+        let webhooks = super::webhooks(config, executor, config.doors.webhook_domains.clone())?;
         let routers = a2a_routers(Arc::clone(executor), settings, port, webhooks).await;
         routers.map_err(|fault| anyhow::anyhow!("the tasks of the A2A door cannot be read: {fault:?}"))
-    }
-
-    /// The client for webhooks on these hosts; `None` if there are no hosts.
-    fn webhooks(
-        config: &Config,
-        executor: &Executor,
-        hosts: Vec<HostPattern>,
-    ) -> anyhow::Result<Option<Arc<WebhookPoster>>> {
-        if hosts.is_empty() {
-            return Ok(None);
-        }
-        let clock = Arc::clone(executor.clock());
-        let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), clock);
-        let egress = egress.context("network access for webhooks cannot be set up")?;
-        let client = WebhookClient::new(Arc::new(egress), hosts);
-        Ok(Some(Arc::new(WebhookPoster::new(client, executor.sessions().clone()))))
     }
 }
 

@@ -21,6 +21,7 @@ mod signature;
 mod standing;
 #[cfg(test)]
 mod vectors;
+mod webhook_key;
 
 pub use admit::{
     AcceptUnsigned, Admission, Admitted, Escalated, Granted, Granter, OperatorLimits, VerifiedVerdict, admit,
@@ -39,6 +40,7 @@ pub use report_log::ReportLog;
 pub use secrets::{AgentSecret, SecretsError};
 pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
 pub use standing::{ListedPolicy, PolicyOrigin, PolicyRef, StandingPolicies, StandingPolicyError};
+pub use webhook_key::WebhookKey;
 
 use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;

@@ -3,7 +3,7 @@
 
 mod webhook;
 
-pub use webhook::{WebhookId, WebhookNotification, WebhookPoster};
+pub use webhook::{WebhookAuthentication, WebhookId, WebhookNotification, WebhookPoster};
 
 use crate::run::Executor;
 use a2g_govern::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration, GOVERNOR, KeyPair, Push, RemoteError};

@@ -1,16 +1,19 @@
-//! Posts notifications to callers' webhooks, in order for each webhook and with a few retries. Neither runs nor callers
-//! wait for a post.
+//! Posts notifications to webhooks, in order for each webhook and with a few retries. Neither runs nor callers wait for a
+//! post.
 //!
 //! Every webhook has its own queue, so that a webhook that does not answer delays no other. A notification that exceeds
-//! a limit is dropped and logged, because a client can always query the task.
+//! a limit is dropped and logged, because its receiver can always query the state: a client the task, a person the inbox.
 
+use a2g_govern::WebhookKey;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::{EgressError, WebhookClient};
+use a2g_types::clock::Clock;
 use a2g_types::ident::AgentDid;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
 /// Maximum number of webhooks with a queue.
@@ -26,26 +29,56 @@ const RETRY_DELAYS: [Duration; 4] =
 const POST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A notification to post to a webhook.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct WebhookNotification {
     /// The webhook. Its notifications are posted in order.
     pub webhook: WebhookId,
-    /// The agent that owns the task.
+    /// The agent that owns the webhook; the executor itself owns the webhooks of its configuration.
     pub owner: AgentDid,
     /// The URL to post to.
     pub url: String,
-    /// The HTTP headers: names and values.
-    pub headers: Vec<(&'static str, String)>,
+    /// How the receiver recognises the sender.
+    pub authentication: WebhookAuthentication,
     /// The JSON body.
     pub body: String,
 }
 
-/// A webhook of a task.
+/// How the receiver of a notification recognises its sender.
+#[derive(Debug, Clone)]
+pub enum WebhookAuthentication {
+    /// By these HTTP headers: names and values.
+    Headers(Vec<(&'static str, String)>),
+    /// By a signature, as Standard Webhooks 1.0 defines it.
+    Signature {
+        /// The id of the message. It is the same in each attempt, so that the receiver recognises a message that it has
+        /// already got.
+        message: String,
+        /// The key.
+        key: Arc<WebhookKey>,
+    },
+}
+
+impl WebhookAuthentication {
+    /// The HTTP headers of one attempt at `now`.
+    fn headers(&self, body: &str, now: OffsetDateTime) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Headers(headers) => headers.clone(),
+            // A receiver refuses old messages, so each attempt has its own time.
+            Self::Signature { message, key } => vec![
+                ("webhook-id", message.clone()),
+                ("webhook-timestamp", now.unix_timestamp().to_string()),
+                ("webhook-signature", key.sign(message, now, body)),
+            ],
+        }
+    }
+}
+
+/// A webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WebhookId {
-    /// The id of the task.
-    pub task: String,
-    /// The id of the webhook within the task.
+    /// The id of the task; `None` for a webhook of the configuration.
+    pub task: Option<String>,
+    /// The id of the webhook within the task, or in the configuration.
     pub id: String,
 }
 
@@ -56,13 +89,14 @@ pub struct WebhookPoster {
     client: Arc<WebhookClient>,
     queues: WebhookQueues,
     sessions: SessionTasks,
+    clock: Arc<dyn Clock>,
 }
 
 impl WebhookPoster {
     /// A poster that uses `client`, in tasks of `sessions`.
     #[must_use]
-    pub fn new(client: WebhookClient, sessions: SessionTasks) -> Self {
-        Self { client: Arc::new(client), queues: WebhookQueues::default(), sessions }
+    pub fn new(client: WebhookClient, sessions: SessionTasks, clock: Arc<dyn Clock>) -> Self {
+        Self { client: Arc::new(client), queues: WebhookQueues::default(), sessions, clock }
     }
 
     /// Checks that the operator allows posts to a URL.
@@ -92,13 +126,15 @@ impl WebhookPoster {
         let _fits = queue.try_send(notification);
         queues.insert(key.clone(), (owner, queue));
         drop(queues);
-        self.sessions.spawn(post_all(Arc::clone(&self.client), Arc::clone(&self.queues), key, notifications));
+        let (client, clock) = (Arc::clone(&self.client), Arc::clone(&self.clock));
+        self.sessions.spawn(post_all(client, clock, Arc::clone(&self.queues), key, notifications));
     }
 }
 
 /// Posts the queued notifications, and ends when the queue is empty.
 async fn post_all(
     client: Arc<WebhookClient>,
+    clock: Arc<dyn Clock>,
     queues: WebhookQueues,
     key: WebhookId,
     mut notifications: mpsc::Receiver<WebhookNotification>,
@@ -114,14 +150,15 @@ async fn post_all(
             next
         };
         let Ok(notification) = next else { return };
-        post(&client, notification).await;
+        post(&client, &*clock, notification).await;
     }
 }
 
-async fn post(client: &WebhookClient, notification: WebhookNotification) {
-    let WebhookNotification { webhook, owner, url, headers, body } = notification;
+async fn post(client: &WebhookClient, clock: &dyn Clock, notification: WebhookNotification) {
+    let WebhookNotification { webhook, owner, url, authentication, body } = notification;
     let mut delays = RETRY_DELAYS.into_iter();
     loop {
+        let headers = authentication.headers(&body, clock.now());
         let response = client.post(&owner, &url, &headers, body.clone());
         let reason = match tokio::time::timeout(POST_TIMEOUT, response).await {
             Ok(Ok(200..=299)) => return tracing::debug!(task = webhook.task, webhook = webhook.id, "posted"),

@@ -31,7 +31,7 @@ pub use address::{AllowedAddress, AllowedAddressError};
 pub use connection::{TlsError, client_config};
 pub use refusal::{EgressError, NetworkError};
 pub use session::NetworkSession;
-pub use webhook::WebhookClient;
+pub use webhook::{WebhookClient, WebhookUrl};
 
 use a2g_capability::{Domain, Grant};
 use a2g_types::clock::Clock;

@@ -1,15 +1,19 @@
-//! Webhooks: requests of the executor itself to callers' addresses, under the same checks as a guest's requests.
+//! Webhooks: requests of the executor itself to addresses of callers and operators, under the same checks as a guest's
+//! requests.
 
+use super::address::is_allowed;
 use super::refusal::{EgressError, NetworkError};
 use super::session::NetworkSession;
 use super::target::Target;
-use super::{Egress, NetworkBackend as _, Timeouts};
-use a2g_capability::{HostPattern, Reach};
+use super::{Egress, EgressSettings, NetworkBackend as _, Timeouts};
+use a2g_capability::{Host, HostPattern, Reach};
 use a2g_types::ident::AgentDid;
 use a2g_types::limit::NetworkBudgets;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request};
 use http_body_util::{BodyExt as _, Full};
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +21,63 @@ use std::time::Duration;
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The network budget of one message beyond its own length, in bytes. The body of the response is not read.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
+
+/// The URL of a webhook: absolute, with the scheme `http` or `https`, and without a user. `Display` and `Debug` show only
+/// scheme, host and port, because the path of a webhook is often a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebhookUrl {
+    text: String,
+    target: Target,
+}
+
+impl WebhookUrl {
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// [`EgressError`] with the reason why nothing could be posted to the URL.
+    pub fn parse(text: &str) -> Result<Self, EgressError> {
+        let uri = text.parse::<http::Uri>().map_err(|_| NetworkError::Request)?;
+        Ok(Self { text: text.to_owned(), target: Target::parse(&uri)? })
+    }
+
+    /// The whole URL.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The pattern that matches the host of the URL, and no other host.
+    #[must_use]
+    pub fn host(&self) -> HostPattern {
+        HostPattern::Exactly(self.target.host.clone())
+    }
+
+    /// An address of the URL that the settings refuse, if it is known without a look-up: the host itself, or a fixed
+    /// address of its name.
+    #[must_use]
+    pub fn refused_address(&self, settings: &EgressSettings) -> Option<SocketAddr> {
+        let addresses = match &self.target.host {
+            Host::Address(address) => std::slice::from_ref(address),
+            Host::Name(name) => settings.hosts.get(name).map_or(&[][..], Vec::as_slice),
+        };
+        let port = self.target.port;
+        let is_refused = |address| !is_allowed(address, Some(port), &settings.allowed_addresses);
+        let refused = addresses.iter().copied().find(|address| is_refused(*address))?;
+        Some(SocketAddr::new(refused, port))
+    }
+}
+
+impl fmt::Display for WebhookUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.target.fmt(f)
+    }
+}
+
+impl fmt::Debug for WebhookUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WebhookUrl({})", self.target)
+    }
+}
 
 /// Posts to hosts that the operator lists, and to no others.
 pub struct WebhookClient {
@@ -36,8 +97,7 @@ impl WebhookClient {
     /// # Errors
     /// [`EgressError`] with the reason why nothing would be posted to the URL.
     pub fn check(&self, url: &str) -> Result<(), EgressError> {
-        let uri = url.parse::<http::Uri>().map_err(|_| NetworkError::Request)?;
-        let target = Target::parse(&uri)?;
+        let WebhookUrl { target, .. } = WebhookUrl::parse(url)?;
         self.reach.check(&target.host).map_err(|_| a2g_types::outcome::DenialReason::DomainNotAllowed.into())
     }
 
@@ -58,7 +118,7 @@ impl WebhookClient {
         let mut request = Request::post(url).header(http::header::CONTENT_TYPE, "application/json");
         for (name, value) in headers {
             let mut value = HeaderValue::try_from(value).map_err(|_| NetworkError::Request)?;
-            // Headers carry the caller's token for its webhook.
+            // Headers carry the caller's token for its webhook, or a signature.
             value.set_sensitive(true);
             request = request.header(HeaderName::from_static(name), value);
         }

@@ -15,7 +15,7 @@
 //! before any client learns of it: otherwise a crash could undo an end that a stream has reported. Other changes are
 //! sent at once; if their write fails, the journal retries it.
 
-use a2g_core::deliver::{WebhookId, WebhookNotification, WebhookPoster};
+use a2g_core::deliver::{WebhookAuthentication, WebhookId, WebhookNotification, WebhookPoster};
 use a2g_core::run::{Executor, RunEvent};
 use a2g_journal::{Journal, JournalError, JournalTask, RetryPolicy};
 use a2g_types::error_chain::ErrorChain;
@@ -499,10 +499,10 @@ impl TaskHandle {
             let wants = |config: &&PushConfig| events.iter().any(|event| config.accepts(*event, now));
             for config in record.webhooks.iter().filter(wants) {
                 hooks.poster.notify(WebhookNotification {
-                    webhook: WebhookId { task: record.task.id.clone(), id: config.id.clone() },
+                    webhook: WebhookId { task: Some(record.task.id.clone()), id: config.id.clone() },
                     owner: record.owner.clone(),
                     url: config.url.clone(),
-                    headers: config.headers(),
+                    authentication: WebhookAuthentication::Headers(config.headers()),
                     body: body.clone(),
                 });
             }
