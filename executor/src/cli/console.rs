@@ -8,11 +8,11 @@ use super::arguments::ConsoleCommand;
 use super::output::{note, print};
 use super::setup::config;
 use a2g_core::run::Executor;
-use a2g_govern::replace_private;
+use a2g_govern::{WebhookKey, replace_private};
 use a2g_runtime::spawn::SessionTasks;
-use a2g_server::config::Config;
-use a2g_server::serve::console::{ConsolePort, LocalKey};
-use a2g_server::serve::{CallerDirectory, ConsoleUrl, ListenAddress, ProtocolRouter};
+use a2g_server::config::{Config, NotifySettings};
+use a2g_server::serve::console::{ConsolePort, LocalKey, Notifier, NotifyHook};
+use a2g_server::serve::{CallerDirectory, ConsoleUrl, ListenAddress, ProtocolRouter, PublicUrl};
 use anyhow::{Context as _, bail};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn link_file(journal: &Path) -> PathBuf {
 
 /// `true` if the port serves the console. No browser opens a Unix socket.
 pub(super) fn is_served(config: &Config) -> bool {
-    config.console && matches!(config.listen, ListenAddress::Tcp(_))
+    config.console.enabled && matches!(config.listen, ListenAddress::Tcp(_))
 }
 
 /// The key for the person who starts the server; `None` if there is a list of callers, each with a credential.
@@ -89,6 +89,40 @@ pub(super) fn announce(
     if std::io::stderr().is_terminal() {
         note(format_args!("console: {link}"));
     }
+}
+
+/// Reads the keys of `[[console.notify]]`.
+pub(super) fn read_notify_hooks(config: &Config) -> anyhow::Result<Vec<NotifyHook>> {
+    let read = |NotifySettings { url, key_file }: &NotifySettings| {
+        let key = WebhookKey::read(key_file).context("`console.notify.key_file`")?;
+        Ok(NotifyHook { url: url.as_str().to_owned(), key })
+    };
+    config.console.notify.iter().map(read).collect()
+}
+
+/// The notifier of the configured webhooks; `None` if there are none.
+pub(super) fn notifier(config: &Config, executor: &Arc<Executor>) -> anyhow::Result<Option<Notifier>> {
+    let hosts = config.console.notify.iter().map(|webhook| webhook.url.host()).collect();
+    // A poster of its own: callers may not post to these hosts, nor these webhooks to the hosts of callers.
+    let poster = super::doors::webhooks(config, executor, hosts)?;
+    let hooks = read_notify_hooks(config)?;
+    Ok(poster.map(|poster| Notifier::new(Arc::clone(executor), poster, config.did.clone(), hooks)))
+}
+
+/// Starts the notifier. `url` is the URL of `/jsonrpc` on the port that serves the console.
+pub(super) fn notify(
+    config: &Config,
+    url: &str,
+    notifier: Notifier,
+    sessions: &SessionTasks,
+) -> anyhow::Result<()> {
+    let public_url = match &config.console.public_url {
+        Some(public_url) => public_url.clone(),
+        None => PublicUrl::parse(url.strip_suffix("/jsonrpc").unwrap_or(url))?,
+    };
+    tracing::info!(webhooks = config.console.notify.len(), links_to = %public_url, "notifications are on");
+    sessions.spawn(notifier.run(public_url));
+    Ok(())
 }
 
 /// Writes a link whenever there is none. The server ends this task when it closes.

@@ -202,6 +202,14 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if console::is_served(&config) {
         print("console     on, at /console");
     }
+    #[cfg(feature = "console")]
+    for (webhook, _) in config.console.notify.iter().zip(console::read_notify_hooks(&config)?) {
+        print(format_args!(
+            "notify      {}, signed with the key in {}",
+            webhook.url,
+            webhook.key_file.display()
+        ));
+    }
     for ApprovalRule { tools, min_risk, required } in &config.approval_rules {
         let tools = tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let tools = if tools.is_empty() { "every tool".to_owned() } else { tools };
@@ -672,6 +680,8 @@ async fn bind_server(
     if console::is_served(config) {
         protocols.push(console::router(config, &caller_files.callers, executor, local_key.as_ref()));
     }
+    #[cfg(feature = "console")]
+    let notifier = console::notifier(config, executor)?;
     let http = HttpSettings {
         allowed_hosts: config.allowed_hosts.clone(),
         allowed_origins: config.allowed_origins.clone(),
@@ -688,6 +698,10 @@ async fn bind_server(
     let server = server.with_context(|| format!("cannot listen on {}", config.listen))?;
     #[cfg(feature = "console")]
     console::announce(config, &server.url(), local_key.as_ref(), &console_url, executor.sessions());
+    #[cfg(feature = "console")]
+    if let Some(notifier) = notifier {
+        console::notify(config, &server.url(), notifier, executor.sessions())?;
+    }
     Ok(server)
 }
 

@@ -25,7 +25,7 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::verdict::Verdict;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
@@ -165,6 +165,11 @@ impl Escalations {
     /// The number of intents that wait for a person.
     pub(super) fn undecided_count(&self, now: OffsetDateTime) -> usize {
         self.lock().values().filter(|held| held.is_visible(now) && held.approval.is_none()).count()
+    }
+
+    /// All intents, in any phase of their wait.
+    pub(super) fn held_intents(&self) -> HashSet<IntentId> {
+        self.lock().keys().copied().collect()
     }
 
     /// The approved intents that wait to run.

@@ -13,6 +13,7 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::memory;
 use a2g_types::outcome::{NestedCall, Receipt};
 use a2g_types::verdict::Verdict;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -86,6 +87,13 @@ impl Executor {
     #[must_use]
     pub fn escalation_changes(&self) -> watch::Receiver<()> {
         self.escalations.list_changes()
+    }
+
+    /// The intents that wait for a person, those that a decision is being made on, and those that are approved and have not
+    /// ended. An intent that is not among them waits again only if it is sent again.
+    #[must_use]
+    pub fn held_intents(&self) -> HashSet<IntentId> {
+        self.escalations.held_intents()
     }
 
     /// The runs that have begun or wait for a slot, in the order of their ids.

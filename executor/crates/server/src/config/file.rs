@@ -39,6 +39,15 @@ pub(super) struct ApprovalRuleSection {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ConsoleSection {
     pub(super) enabled: Option<bool>,
+    pub(super) public_url: Option<String>,
+    pub(super) notify: Vec<Notify>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Notify {
+    pub(super) url: String,
+    pub(super) key_file: PathBuf,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -3,9 +3,11 @@
 //! An unknown key, a wrong type or a number out of range is refused with its line and key: no command starts with a
 //! configuration that was only partly understood.
 
+mod console;
 mod doors;
 mod file;
 
+pub use console::{ConsoleSettings, NotifySettings};
 pub use doors::Doors;
 
 use crate::serve::{ConnectionLimits, ListenAddress, TlsSettings};
@@ -135,8 +137,8 @@ pub struct Config {
     pub doors: Doors,
     /// The rules about how many people have to approve an intent.
     pub approval_rules: Vec<ApprovalRule>,
-    /// `true` if the port serves the console.
-    pub console: bool,
+    /// The console, and the webhooks that are told what waits for a person.
+    pub console: ConsoleSettings,
 }
 
 /// Policy for protections that the kernel lacks.
@@ -211,8 +213,9 @@ impl Config {
     pub fn check_paths(&self, origin: &Path) -> Result<(), ConfigError> {
         check_port(&self.listen, self.callers.as_deref(), self.tls.as_ref())
             .and_then(|()| self.doors.check_exposure(&self.listen))
-            .map_err(|error| error.at_path(origin, "", 0))?;
-        self.check_private_paths().map_err(|error| error.at_path(origin, "", 0))
+            .map_err(|error| error.at_path(origin, ""))?;
+        self.console.check_links(&self.listen).map_err(|error| error.at_path(origin, ""))?;
+        self.check_private_paths().map_err(|error| error.at_path(origin, ""))
     }
 
     /// Checks that the catalogue has no tool whose name the executor needs for itself. Tools may be added at any time,
@@ -224,7 +227,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`], with the key.
     pub fn check_tool_names(&self, origin: &Path) -> Result<(), ConfigError> {
-        self.doors.check_listing(&self.catalog).map_err(|error| error.at_path(origin, "", 0))
+        self.doors.check_listing(&self.catalog).map_err(|error| error.at_path(origin, ""))
     }
 
     /// Checks that no file of the executor is in a folder that a guest could reach.
@@ -255,7 +258,8 @@ impl Config {
         ];
         let own = own.into_iter().filter_map(|(key, path)| Some((key, path?)));
         let issuers = self.issuers.iter().map(|issuer| ("server.issuer.keys", &issuer.keys));
-        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers))
+        let notify = self.console.notify.iter().map(|webhook| ("console.notify.key_file", &webhook.key_file));
+        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers).chain(notify))
     }
 
     /// Checks that the folders and tools that the file at `path` names exist. This is for `config check`: without it,
@@ -286,7 +290,7 @@ impl Config {
         let Some((key, nth, reason)) = missing_folder.or_else(missing_tool) else { return Ok(()) };
         // The defaults have no file, and so no line number.
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        Err(InvalidValueError { key, reason }.at_path(path, &text, nth))
+        Err(InvalidValueError { key, reason, nth }.at_path(path, &text))
     }
 
     /// Parses a configuration. Errors name the file as `path`; relative paths in the text are below `base`.
@@ -298,7 +302,7 @@ impl Config {
             path: path.to_owned(),
             reason: with_nearest(error.to_string().trim_end()),
         })?;
-        check_file(file, base).map_err(|error| error.at_path(path, text, 0))
+        check_file(file, base).map_err(|error| error.at_path(path, text))
     }
 }
 
@@ -320,18 +324,25 @@ fn with_nearest(reason: &str) -> String {
 struct InvalidValueError {
     key: &'static str,
     reason: String,
+    /// The occurrence of the key in the file, from 0.
+    nth: usize,
 }
 
 impl InvalidValueError {
-    /// Adds the file, and the line of the key in `text`. `nth` selects one of several occurrences of the key, from 0.
-    fn at_path(self, path: &Path, text: &str, nth: usize) -> ConfigError {
-        let line = line_of(text, self.key, nth).map(|line| format!(" line {line}")).unwrap_or_default();
+    /// Names one of several occurrences of the key, from 0.
+    fn at_occurrence(self, nth: usize) -> Self {
+        Self { nth, ..self }
+    }
+
+    /// Adds the file, and the line of the key in `text`.
+    fn at_path(self, path: &Path, text: &str) -> ConfigError {
+        let line = line_of(text, self.key, self.nth).map(|line| format!(" line {line}")).unwrap_or_default();
         ConfigError::Value { path: path.to_owned(), line, key: self.key.to_owned(), reason: self.reason }
     }
 }
 
 fn invalid(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> InvalidValueError {
-    move |reason| InvalidValueError { key, reason: reason.to_string() }
+    move |reason| InvalidValueError { key, reason: reason.to_string(), nth: 0 }
 }
 
 fn parse_limit<T>(
@@ -428,12 +439,6 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
               all executors that set none",
         ));
     }
-    let serves_console = console.enabled.unwrap_or(cfg!(feature = "console"));
-    if serves_console && !cfg!(feature = "console") {
-        return Err(invalid("console.enabled")(
-            &"needs the console, which this build lacks: disable it, or build with the feature `console`",
-        ));
-    }
     if !approvals.is_empty() && callers.is_none() {
         return Err(invalid("approvals")(
             &"needs `server.callers`: without a list, every client may act for every agent, and nobody can approve",
@@ -446,6 +451,8 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     }
     let (hosts, network_budgets) = parse_network_limits(&network)?;
     let egress = parse_egress(&network)?;
+    let console = ConsoleSettings::parse(console, &egress, resolve)?;
+    console.check_links(&listen)?;
     let waiting = match executor.waiting {
         Some(given) => check_max("executor.waiting", given, 256)?,
         None => u64::from(default_waiting()),
@@ -604,7 +611,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         egress,
         ca_file,
         doors,
-        console: serves_console,
+        console,
         approval_rules: approvals.into_iter().map(parse_approval_rule).collect::<Result<_, _>>()?,
     };
     config.check_private_paths()?;

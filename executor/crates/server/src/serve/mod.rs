@@ -29,6 +29,7 @@ pub mod nexus;
 mod operator;
 mod partial_message;
 mod protocol;
+mod public_url;
 mod rpc;
 mod server_url;
 #[cfg(any(feature = "a2e", feature = "nexus"))]
@@ -51,6 +52,7 @@ pub use http::{HttpServer, HttpSettings};
 pub use listen::ListenAddress;
 pub use operator::{OperatorClient, OperatorClientError};
 pub use protocol::{AuthPolicy, DoorAccess, DoorSettings, ProtocolRouter};
+pub use public_url::{PublicUrl, PublicUrlError};
 pub use rpc::Rpc;
 pub use settings::{A2aSettings, A2eSettings, McpSettings, NexusSettings, RateLimits};
 pub use stdio::serve_stdio;

@@ -15,6 +15,7 @@ mod inbox;
 mod live;
 mod live_log;
 mod local_key;
+mod notify;
 mod overview;
 mod page;
 mod policies;
@@ -26,6 +27,7 @@ mod sign_in;
 mod tools;
 
 pub use local_key::{LinkError, LocalKey};
+pub use notify::{Notifier, NotifyHook};
 
 use super::auth::CallerDirectory;
 use super::protocol::{AuthPolicy, ProtocolRouter};
