@@ -12,6 +12,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+mod notify;
+
 /// A text that would be markup, a script, a reversed line and a terminal command if it were not escaped.
 const HOSTILE: &str =
     "<script>alert(1)</script><img src=x onerror=alert(2)>\u{202e}\u{1b}[31m\"'--> </pre></title>";
