@@ -2,6 +2,8 @@
 
 mod artifacts;
 mod load;
+mod notify;
+mod port;
 mod send;
 
 use crate::callers::List;
@@ -12,18 +14,21 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-mod notify;
-
 /// A text that would be markup, a script, a reversed line and a terminal command if it were not escaped.
 const HOSTILE: &str =
     "<script>alert(1)</script><img src=x onerror=alert(2)>\u{202e}\u{1b}[31m\"'--> </pre></title>";
 
 /// The link with which the person who started the executor signs in.
 fn link(executor: &Executor) -> String {
+    link_at(executor, executor.address())
+}
+
+/// The same for a console at another address.
+fn link_at(executor: &Executor, console: SocketAddr) -> String {
     let mut file = executor.home().journal().into_os_string();
     file.push(".console");
     let link = std::fs::read_to_string(file).expect("the link is written");
-    let path = link.trim().strip_prefix(&base(executor)).expect("it is a link to this executor");
+    let path = link.trim().strip_prefix(&format!("http://{console}")).expect("it is a link to this executor");
     path.to_owned()
 }
 
@@ -73,9 +78,14 @@ pub struct Client {
 
 impl Client {
     fn local(executor: &Executor) -> Self {
-        let (status, head, _) = request(executor.address(), &format!("GET {} HTTP/1.1", link(executor)), "");
+        Self::local_at(executor, executor.address())
+    }
+
+    fn local_at(executor: &Executor, console: SocketAddr) -> Self {
+        let link = link_at(executor, console);
+        let (status, head, _) = request(console, &format!("GET {link} HTTP/1.1"), "");
         assert_eq!(status, 200, "{head}");
-        Self::new(executor.address(), &head)
+        Self::new(console, &head)
     }
 
     pub fn with_token(executor: &Executor, token: &str) -> Self {

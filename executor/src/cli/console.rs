@@ -30,64 +30,100 @@ fn link_file(journal: &Path) -> PathBuf {
     path.into()
 }
 
-/// `true` if the port serves the console. No browser opens a Unix socket.
+/// `true` if a port serves the console.
 pub(super) fn is_served(config: &Config) -> bool {
-    config.console.enabled && matches!(config.listen, ListenAddress::Tcp(_))
+    config.console.address(&config.listen).is_some()
 }
 
-/// The key for the person who starts the server; `None` if there is a list of callers, each with a credential.
-pub(super) fn local_key(config: &Config, journal: &Path) -> Option<Arc<LocalKey>> {
-    (is_served(config) && config.callers.is_none()).then(|| Arc::new(LocalKey::new(link_file(journal))))
+/// The console of a server, before its port is bound.
+pub(super) struct Console {
+    /// The key for the person who starts the server; `None` if there is a list of callers, each with a credential.
+    local_key: Option<Arc<LocalKey>>,
+    notifier: Option<Notifier>,
+    console_url: ConsoleUrl,
 }
 
-pub(super) fn router(
-    config: &Config,
-    callers: &CallerDirectory,
-    executor: &Arc<Executor>,
-    local_key: Option<&Arc<LocalKey>>,
-) -> ProtocolRouter {
-    let port = ConsolePort {
-        callers: callers.clone(),
-        tls: config.tls.is_some(),
-        local_key: local_key.cloned(),
-        request_timeout: config.connections.request_timeout,
-        bounds: config.bounds,
-    };
-    a2g_server::serve::console::router(Arc::clone(executor), port)
-}
-
-/// Writes the first link, and tells the person at the terminal. `url` is the URL of `/jsonrpc` on the same port.
-/// While the disk is full, the server runs without a link.
-pub(super) fn announce(
-    config: &Config,
-    url: &str,
-    local_key: Option<&Arc<LocalKey>>,
-    console_url: &ConsoleUrl,
-    sessions: &SessionTasks,
-) {
-    if !is_served(config) {
-        return;
+impl Console {
+    /// The configured console; `None` if none is served.
+    ///
+    /// # Errors
+    /// If a key of `[[console.notify]]` cannot be read.
+    pub(super) fn new(
+        config: &Config,
+        executor: &Arc<Executor>,
+        journal: &Path,
+        console_url: &ConsoleUrl,
+    ) -> anyhow::Result<Option<Self>> {
+        if !is_served(config) {
+            return Ok(None);
+        }
+        let local_key = config.callers.is_none().then(|| Arc::new(LocalKey::new(link_file(journal))));
+        let notifier = notifier(config, executor)?;
+        Ok(Some(Self { local_key, notifier, console_url: console_url.clone() }))
     }
-    let url = format!("{}/console", url.strip_suffix("/jsonrpc").unwrap_or(url));
-    // A wildcard address is not one that a browser could open.
-    if config.listen.ip().is_some_and(|ip| !ip.is_unspecified()) {
-        console_url.set(url.clone());
+
+    pub(super) fn router(
+        &self,
+        config: &Config,
+        callers: &CallerDirectory,
+        executor: &Arc<Executor>,
+    ) -> ProtocolRouter {
+        let port = ConsolePort {
+            callers: callers.clone(),
+            tls: config.tls.is_some(),
+            local_key: self.local_key.clone(),
+            request_timeout: config.connections.request_timeout,
+            bounds: config.bounds,
+        };
+        a2g_server::serve::console::router(Arc::clone(executor), port)
     }
-    let link = match local_key {
-        Some(key) => {
-            sessions.spawn(restore_links(Arc::clone(key)));
-            match key.publish(url) {
-                Ok(link) => link,
-                Err(error) => {
-                    return tracing::error!(%error, "the link to the console cannot be written yet");
+
+    /// Writes the first link, tells the person at the terminal, and starts the notifications. `origin` is that of the
+    /// bound port. While the disk is full, the server runs without a link.
+    ///
+    /// # Errors
+    /// If `origin` is not one.
+    pub(super) fn announce(
+        self,
+        config: &Config,
+        origin: &str,
+        sessions: &SessionTasks,
+    ) -> anyhow::Result<()> {
+        let Self { local_key, notifier, console_url } = self;
+        let bound = PublicUrl::parse(origin)?;
+        let public_url = config.console.public_url.clone();
+        // A wildcard address is not one that a browser could open.
+        let address = config.console.address(&config.listen).and_then(ListenAddress::ip);
+        let links_to = public_url.or_else(|| {
+            let is_usable = address.is_some_and(|ip| !ip.is_unspecified());
+            is_usable.then(|| bound.clone())
+        });
+        if let Some(links_to) = &links_to {
+            console_url.set(links_to.clone());
+        }
+        if let Some((notifier, links_to)) = notifier.zip(links_to) {
+            tracing::info!(webhooks = config.console.notify.len(), %links_to, "notifications are on");
+            sessions.spawn(notifier.run(links_to));
+        }
+        let page = bound.page("/console");
+        let link = match local_key {
+            Some(key) => {
+                sessions.spawn(restore_links(Arc::clone(&key)));
+                match key.publish(page) {
+                    Ok(link) => link,
+                    Err(error) => {
+                        tracing::error!(%error, "the link to the console cannot be written yet");
+                        return Ok(());
+                    }
                 }
             }
+            None => page,
+        };
+        // The log of a service may have other readers than its user, so only a terminal gets the key.
+        if std::io::stderr().is_terminal() {
+            note(format_args!("console: {link}"));
         }
-        None => url,
-    };
-    // The log of a service may have other readers than its user, so only a terminal gets the key.
-    if std::io::stderr().is_terminal() {
-        note(format_args!("console: {link}"));
+        Ok(())
     }
 }
 
@@ -101,28 +137,12 @@ pub(super) fn read_notify_hooks(config: &Config) -> anyhow::Result<Vec<NotifyHoo
 }
 
 /// The notifier of the configured webhooks; `None` if there are none.
-pub(super) fn notifier(config: &Config, executor: &Arc<Executor>) -> anyhow::Result<Option<Notifier>> {
+fn notifier(config: &Config, executor: &Arc<Executor>) -> anyhow::Result<Option<Notifier>> {
     let hosts = config.console.notify.iter().map(|webhook| webhook.url.host()).collect();
     // A poster of its own: callers may not post to these hosts, nor these webhooks to the hosts of callers.
     let poster = super::doors::webhooks(config, executor, hosts)?;
     let hooks = read_notify_hooks(config)?;
     Ok(poster.map(|poster| Notifier::new(Arc::clone(executor), poster, config.did.clone(), hooks)))
-}
-
-/// Starts the notifier. `url` is the URL of `/jsonrpc` on the port that serves the console.
-pub(super) fn notify(
-    config: &Config,
-    url: &str,
-    notifier: Notifier,
-    sessions: &SessionTasks,
-) -> anyhow::Result<()> {
-    let public_url = match &config.console.public_url {
-        Some(public_url) => public_url.clone(),
-        None => PublicUrl::parse(url.strip_suffix("/jsonrpc").unwrap_or(url))?,
-    };
-    tracing::info!(webhooks = config.console.notify.len(), links_to = %public_url, "notifications are on");
-    sessions.spawn(notifier.run(public_url));
-    Ok(())
 }
 
 /// Writes a link whenever there is none. The server ends this task when it closes.
@@ -140,17 +160,19 @@ async fn restore_links(key: Arc<LocalKey>) {
 
 pub(super) fn main(arguments: &ConsoleCommand) -> anyhow::Result<ExitCode> {
     let config = config(&arguments.setup)?;
-    if !is_served(&config) {
+    let Some(address) = config.console.address(&config.listen) else {
         bail!(UsageError(
-            "this configuration serves no console: set `console.enabled = true`, and a TCP address as `server.listen`"
+            "this configuration serves no console: set `console.enabled = true`, and a TCP address as `console.listen` or \
+             `server.listen`"
                 .to_owned()
         ));
-    }
+    };
     let file = link_file(&config.journal);
     let link = match config.callers {
         Some(_) => {
             let scheme = if config.tls.is_some() { "https" } else { "http" };
-            format!("{scheme}://{}/console", config.listen)
+            let origin = config.console.public_url.as_ref().map(ToString::to_string);
+            format!("{}/console", origin.unwrap_or_else(|| format!("{scheme}://{address}")))
         }
         None => {
             let link = std::fs::read_to_string(&file).with_context(|| {

@@ -2,7 +2,7 @@
 
 use super::arguments::{Serve, Setup};
 #[cfg(feature = "console")]
-use super::console;
+use super::console::{self, Console};
 use super::doors::protocol_routers;
 use super::output::{note, one_line, print};
 use super::setup::{
@@ -110,10 +110,10 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         arguments.insecure_accept_unsigned.then(|| AcceptUnsigned::from_command_line(&authority));
     let granter = Granter::new(authority);
     if accept_unsigned.is_some() {
-        if transport.listens() && !config.listen.is_local() {
+        if transport.listens() && !config.is_local() {
             bail!(super::UsageError(format!(
-                "`--insecure-accept-unsigned` is allowed only on loopback addresses and sockets, and `server.listen` is {}",
-                config.listen
+                "`--insecure-accept-unsigned` is allowed only on loopback addresses and sockets, and {}",
+                listening_addresses(&config)
             )));
         }
         tracing::warn!("--insecure-accept-unsigned: any client that reaches this port decides what runs");
@@ -200,7 +200,8 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     }
     #[cfg(feature = "console")]
     if console::is_served(&config) {
-        print("console     on, at /console");
+        let own = config.console.listen.as_ref().map(|listen| format!("{listen}, "));
+        print(format_args!("console     on, at {}/console", own.unwrap_or_default()));
     }
     #[cfg(feature = "console")]
     for (webhook, _) in config.console.notify.iter().zip(console::read_notify_hooks(&config)?) {
@@ -588,14 +589,23 @@ fn abort_broken(executor: &Executor, reason: &BrokenError) -> anyhow::Error {
 
 /// Checks that a port without authentication is reachable only from this machine.
 fn check_exposure(config: &Config) -> Result<(), super::UsageError> {
-    if config.callers.is_some() || config.listen.is_local() {
+    if config.callers.is_some() || config.is_local() {
         return Ok(());
     }
     Err(super::UsageError(format!(
-        "`server.listen` is {}, where other machines can call, and callers are not authenticated: list them in \
-         `server.callers` (`a2g-executor caller new`), or listen on a loopback address or a socket",
-        config.listen
+        "{}, where other machines can call, and callers are not authenticated: list them in `server.callers` \
+         (`a2g-executor caller new`), or listen on a loopback address or a socket",
+        listening_addresses(config)
     )))
+}
+
+/// The addresses of the ports, as a part of a sentence.
+fn listening_addresses(config: &Config) -> String {
+    let server = format!("`server.listen` is {}", config.listen);
+    match &config.console.listen {
+        None => server,
+        Some(console) => format!("{server} and `console.listen` is {console}"),
+    }
 }
 
 /// The warning about a caller whose issuer is not configured.
@@ -618,8 +628,11 @@ impl CallerFiles {
         }
         let callers = CallerDirectory::new(callers.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
         let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
-        if tls.is_none() && !config.listen.is_local() {
-            tracing::warn!(listen = %config.listen, "tokens are sent over the network unencrypted: see `server.tls`");
+        if tls.is_none() && !config.is_local() {
+            tracing::warn!(
+                listen = listening_addresses(config),
+                "tokens are sent over the network unencrypted: see `server.tls`"
+            );
         }
         Ok(Self { callers, tls })
     }
@@ -659,10 +672,14 @@ impl CallerFiles {
     }
 }
 
-/// Binds the configured address.
+/// Binds the configured addresses. The console's own port serves at once; the other one is returned.
 #[cfg_attr(
     not(feature = "console"),
-    allow(unused_variables, reason = "only the console has a file beside the journal")
+    allow(
+        unused_variables,
+        unused_mut,
+        reason = "only the console has a file beside the journal, and a port of its own"
+    )
 )]
 async fn bind_server(
     config: &Config,
@@ -672,17 +689,8 @@ async fn bind_server(
     journal_path: &Path,
 ) -> anyhow::Result<HttpServer> {
     let console_url = ConsoleUrl::default();
-    #[cfg_attr(not(feature = "console"), allow(unused_mut, reason = "only the console is added"))]
     let mut protocols = protocol_routers(config, &caller_files.callers, executor, &console_url).await?;
-    #[cfg(feature = "console")]
-    let local_key = console::local_key(config, journal_path);
-    #[cfg(feature = "console")]
-    if console::is_served(config) {
-        protocols.push(console::router(config, &caller_files.callers, executor, local_key.as_ref()));
-    }
-    #[cfg(feature = "console")]
-    let notifier = console::notifier(config, executor)?;
-    let http = HttpSettings {
+    let settings = |protocols| HttpSettings {
         allowed_hosts: config.allowed_hosts.clone(),
         allowed_origins: config.allowed_origins.clone(),
         callers: caller_files.callers.clone(),
@@ -694,13 +702,34 @@ async fn bind_server(
         sessions: executor.sessions().clone(),
         protocols,
     };
-    let server = HttpServer::bind(&config.listen, rpc, http).await;
+    #[cfg(feature = "console")]
+    let mut console = Console::new(config, executor, journal_path, &console_url)?;
+    #[cfg(feature = "console")]
+    if let Some(served) = &console {
+        let router = served.router(config, &caller_files.callers, executor);
+        match &config.console.listen {
+            None => protocols.push(router),
+            Some(address) => {
+                let server = HttpServer::bind_protocols(address, config.bounds, settings(vec![router])).await;
+                let server =
+                    server.with_context(|| format!("cannot listen on {address} (`console.listen`)"))?;
+                let origin = server.origin().context("the console has no TCP port")?;
+                tracing::info!("the console is at {origin}/console");
+                console
+                    .take()
+                    .map(|console| console.announce(config, &origin, executor.sessions()))
+                    .transpose()?;
+                let closing = Arc::clone(executor);
+                let until_closed = async move { closing.wait_until_closed().await };
+                executor.sessions().spawn(server.serve(until_closed));
+            }
+        }
+    }
+    let server = HttpServer::bind(&config.listen, rpc, settings(protocols)).await;
     let server = server.with_context(|| format!("cannot listen on {}", config.listen))?;
     #[cfg(feature = "console")]
-    console::announce(config, &server.url(), local_key.as_ref(), &console_url, executor.sessions());
-    #[cfg(feature = "console")]
-    if let Some(notifier) = notifier {
-        console::notify(config, &server.url(), notifier, executor.sessions())?;
+    if let Some((console, origin)) = console.zip(server.origin()) {
+        console.announce(config, &origin, executor.sessions())?;
     }
     Ok(server)
 }

@@ -49,7 +49,11 @@ pub(super) fn check_containment(config: &Config, listen: Option<&ListenAddress>)
     let required = config.containment_at(listen) == Containment::Required;
     // Without a configured value the address decides, so the error names the address.
     let reason = match listen.filter(|_| config.containment.is_none()) {
-        Some(listen) => format!(", because other machines can call {listen}"),
+        Some(listen) => {
+            let mut addresses = [Some(listen), config.console.listen.as_ref()].into_iter().flatten();
+            let called = addresses.find(|address| !address.is_local()).unwrap_or(listen);
+            format!(", because other machines can call {called}")
+        }
         None => String::new(),
     };
     let inline = config.isolation == Isolation::Inline;

@@ -11,8 +11,10 @@ const MAX_WEBHOOKS: usize = 16;
 /// The operator's settings of the console.
 #[derive(Debug, Clone)]
 pub struct ConsoleSettings {
-    /// `true` if the port serves the console.
+    /// `true` if the console is served.
     pub enabled: bool,
+    /// The address of the console's own port; `None`: it is served on `server.listen`.
+    pub listen: Option<ListenAddress>,
     /// The URL at which people reach the console; `None`: that of the port.
     pub public_url: Option<PublicUrl>,
     /// The webhooks that are told what waits for a person.
@@ -34,23 +36,44 @@ impl ConsoleSettings {
         egress: &EgressSettings,
         resolve: impl Fn(PathBuf) -> PathBuf,
     ) -> Result<Self, InvalidValueError> {
-        let file::ConsoleSection { enabled, public_url, notify } = section;
+        let file::ConsoleSection { enabled, listen, public_url, notify } = section;
         let enabled = enabled.unwrap_or(cfg!(feature = "console"));
         if enabled && !cfg!(feature = "console") {
             return Err(invalid("console.enabled")(
                 &"needs the console, which this build lacks: disable it, or build with the feature `console`",
             ));
         }
+        let listen = listen.map(|listen| parse_listen(&listen)).transpose()?;
+        if listen.is_some() && !enabled {
+            return Err(invalid("console.listen")(
+                &"needs the console: set `console.enabled = true`, or remove it",
+            ));
+        }
         let public_url = public_url.map(|url| PublicUrl::parse(&url)).transpose();
         Ok(Self {
             enabled,
+            listen,
             public_url: public_url.map_err(|error| invalid("console.public_url")(&error))?,
             notify: parse_notify(notify, egress, resolve)?,
         })
     }
 
-    /// Checks that the links in notifications lead to the console, which is served on `listen`.
-    pub(super) fn check_links(&self, listen: &ListenAddress) -> Result<(), InvalidValueError> {
+    /// The address at which the console is served, if other protocols are served on `listen`; `None` if it is not served.
+    /// No browser opens a Unix socket.
+    #[must_use]
+    pub fn address<'a>(&'a self, listen: &'a ListenAddress) -> Option<&'a ListenAddress> {
+        let address = self.listen.as_ref().unwrap_or(listen);
+        Some(address).filter(|address| self.enabled && address.ip().is_some())
+    }
+
+    /// Checks the console's address, and that the links in notifications lead to it, if other protocols are served on
+    /// `listen`.
+    pub(super) fn check_address(&self, listen: &ListenAddress) -> Result<(), InvalidValueError> {
+        let is_fixed =
+            |address: &ListenAddress| matches!(address, ListenAddress::Tcp(address) if address.port() != 0);
+        if self.listen.as_ref().is_some_and(|own| own == listen && is_fixed(own)) {
+            return Err(invalid("console.listen")(&"is `server.listen`: name another port, or remove it"));
+        }
         if self.notify.is_empty() {
             return Ok(());
         }
@@ -60,6 +83,7 @@ impl ConsoleSettings {
                   feature `console`, or remove `[[console.notify]]`",
             ));
         }
+        let listen = self.listen.as_ref().unwrap_or(listen);
         let Some(address) = listen.ip() else {
             return Err(invalid("console.notify")(&format_args!(
                 "needs the console, to which its messages link, and a Unix socket does not serve it: `server.listen` is \
@@ -69,10 +93,20 @@ impl ConsoleSettings {
         if self.public_url.is_none() && address.is_unspecified() {
             return Err(invalid("console.public_url")(&format_args!(
                 "has to be set where `[[console.notify]]` is: its messages link to the console, and no browser opens \
-                 {listen} (`server.listen`)"
+                 {listen} (`console.listen`, or else `server.listen`)"
             )));
         }
         Ok(())
+    }
+}
+
+fn parse_listen(text: &str) -> Result<ListenAddress, InvalidValueError> {
+    let address = text.parse::<ListenAddress>().map_err(|error| invalid("console.listen")(&error))?;
+    match address.ip() {
+        Some(_) => Ok(address),
+        None => Err(invalid("console.listen")(
+            &"is a Unix socket, which no browser opens: name an address and a port",
+        )),
     }
 }
 

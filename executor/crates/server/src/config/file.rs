@@ -39,6 +39,7 @@ pub(super) struct ApprovalRuleSection {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ConsoleSection {
     pub(super) enabled: Option<bool>,
+    pub(super) listen: Option<String>,
     pub(super) public_url: Option<String>,
     pub(super) notify: Vec<Notify>,
 }

@@ -197,12 +197,19 @@ impl Config {
         Self::parse("", Path::new("the defaults"), Path::new("."))
     }
 
-    /// The configured containment, or the default for calls that arrive at `listen`. The default is
+    /// `true` if only this machine can connect to the ports of the server.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.listen.is_local() && self.console.listen.as_ref().is_none_or(ListenAddress::is_local)
+    }
+
+    /// The configured containment, or the default for calls that arrive at `listen`, and then also at `console.listen`. The default is
     /// [`Containment::Required`] if other machines can call, because a log line about a missing protection is easily
     /// overlooked. On loopback it is best effort, so that a developer without Landlock can start.
     #[must_use]
     pub fn containment_at(&self, listen: Option<&ListenAddress>) -> Containment {
-        let is_local = listen.is_none_or(ListenAddress::is_local);
+        let console = listen.and(self.console.listen.as_ref());
+        let is_local = listen.into_iter().chain(console).all(ListenAddress::is_local);
         self.containment.unwrap_or(if is_local { Containment::BestEffort } else { Containment::Required })
     }
 
@@ -214,7 +221,7 @@ impl Config {
         check_port(&self.listen, self.callers.as_deref(), self.tls.as_ref())
             .and_then(|()| self.doors.check_exposure(&self.listen))
             .map_err(|error| error.at_path(origin, ""))?;
-        self.console.check_links(&self.listen).map_err(|error| error.at_path(origin, ""))?;
+        self.console.check_address(&self.listen).map_err(|error| error.at_path(origin, ""))?;
         self.check_private_paths().map_err(|error| error.at_path(origin, ""))
     }
 
@@ -452,7 +459,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let (hosts, network_budgets) = parse_network_limits(&network)?;
     let egress = parse_egress(&network)?;
     let console = ConsoleSettings::parse(console, &egress, resolve)?;
-    console.check_links(&listen)?;
+    console.check_address(&listen)?;
     let waiting = match executor.waiting {
         Some(given) => check_max("executor.waiting", given, 256)?,
         None => u64::from(default_waiting()),

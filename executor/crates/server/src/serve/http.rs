@@ -155,10 +155,16 @@ impl HttpServer {
     /// The URL of `/jsonrpc`; for a Unix socket, `unix:` and the socket's path.
     #[must_use]
     pub fn url(&self) -> String {
-        match (&self.address, &self.state.settings.tls) {
-            (ListenAddress::Tcp(address), None) => format!("http://{address}/jsonrpc"),
-            (ListenAddress::Tcp(address), Some(_)) => format!("https://{address}/jsonrpc"),
-            (ListenAddress::Unix(_), _) => self.address.to_string(),
+        self.origin().map_or_else(|| self.address.to_string(), |origin| format!("{origin}/jsonrpc"))
+    }
+
+    /// Scheme, address and port; `None` for a Unix socket.
+    #[must_use]
+    pub fn origin(&self) -> Option<String> {
+        let scheme = if self.state.settings.tls.is_some() { "https" } else { "http" };
+        match &self.address {
+            ListenAddress::Tcp(address) => Some(format!("{scheme}://{address}")),
+            ListenAddress::Unix(_) => None,
         }
     }
 
