@@ -248,18 +248,18 @@ impl McpDoor {
         };
         let Some(ReceivedAnswer { answer, caller }) = answer else { return Ok(None) };
         match apply_answer(&self.executor, &caller, call, Some(question), answer).await? {
-            Effect::SendAgain if self.executor.undecided_call(call.intent).is_some() => match question {
-                Question::Decide | Question::WaitForApprover => Ok(Some(Asked::SendAgainLater)),
+            Effect::SendAgain if matches!(question, Question::OpenPage(_)) => {
                 // The person decides elsewhere, and should not be asked again meanwhile.
-                Question::OpenPage(_) => {
-                    tokio::select! {
-                        decided = self.decision(call.intent) => decided?,
-                        () = self.executor.wait_until_closed() => return Ok(None),
-                    }
-                    elicitor.complete(call.intent);
-                    Ok(Some(Asked::SendAgain))
+                tokio::select! {
+                    decided = self.decision(call.intent) => decided?,
+                    () = self.executor.wait_until_closed() => return Ok(None),
                 }
-            },
+                elicitor.complete(call.intent);
+                Ok(Some(Asked::SendAgain))
+            }
+            Effect::SendAgain if self.executor.undecided_call(call.intent).is_some() => {
+                Ok(Some(Asked::SendAgainLater))
+            }
             Effect::SendAgain => Ok(Some(Asked::SendAgain)),
             Effect::StillWaits => Ok(None),
             Effect::Withdrawn => Err(withdrawn_fault(call.intent)),
