@@ -11,11 +11,13 @@ mod debian;
 mod demo;
 mod deny;
 mod run;
+mod sbom;
 mod setup;
 mod test;
 mod tools;
 
 use std::env;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -34,11 +36,12 @@ Commands:
   bench   Measure the executor
   torture Kill the executor again and again, and compare its records
   deny    Check the licences, sources and advisories of all dependencies
+  sbom    Write the list of what is linked into the executor
 
 A new clone needs one command: `cargo xtask test`.
 Exit codes: 0 success, 1 failure, 2 an invalid command line.";
 
-const COMMANDS: [(&str, &str); 8] = [
+const COMMANDS: [(&str, &str); 9] = [
     ("setup", setup::HELP),
     ("tools", tools::HELP),
     ("test", test::HELP),
@@ -46,6 +49,7 @@ const COMMANDS: [(&str, &str); 8] = [
     ("bench", bench::HELP),
     ("torture", test::TORTURE_HELP),
     ("deny", deny::HELP),
+    ("sbom", sbom::HELP),
     ("help", HELP),
 ];
 
@@ -96,6 +100,11 @@ fn parse(words: &[&str]) -> Result<Action, String> {
             Box::new(move |workspace| test::torture(workspace, crashes))
         }
         ("deny", []) => Box::new(deny::run),
+        ("sbom", []) => Box::new(|workspace| sbom::run(workspace, None)),
+        ("sbom", [file]) if !file.starts_with('-') => {
+            let file = PathBuf::from(file);
+            Box::new(move |workspace| sbom::run(workspace, Some(&file)))
+        }
         _ => {
             let hint = format!("`cargo xtask {command} --help` shows its arguments");
             return Err(format!("`{command}` does not take `{}`; {hint}", arguments.join(" ")));
@@ -118,8 +127,8 @@ mod tests {
     #[test]
     fn valid_command_lines_are_parsed_and_others_refused() {
         let valid = "-h|setup --retry|test -p tests -- --help|tools|demo|bench|bench doors|torture|torture 50|\
-                     deny";
-        let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|torture 0|torture 1 2|tset|deny x";
+                     deny|sbom|sbom x";
+        let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|torture 0|torture 1 2|tset|deny x|sbom x y|sbom -x";
         for (lines, is_valid) in [(valid, true), (invalid, false)] {
             for line in lines.split('|') {
                 assert_eq!(parse(&line.split(' ').collect::<Vec<_>>()).is_ok(), is_valid, "{line}");
