@@ -79,3 +79,40 @@ fn cargo_deny(workspace: &Workspace, program: &Path) -> Command {
     run::remove_package_variables(&mut deny);
     deny
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use fs_err as fs;
+
+    /// The table of advisories in `docs/security.md` is true for the wasmtime in Cargo.lock.
+    #[test]
+    fn each_advisory_is_mended_in_the_locked_version_or_does_not_apply() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let lock = fs::read_to_string(root.join("Cargo.lock")).unwrap();
+        let (_, package) = lock.split_once("\nname = \"wasmtime\"\nversion = \"").unwrap();
+        let locked = package.split('"').next().unwrap();
+        let text = fs::read_to_string(root.join("docs/security.md")).unwrap();
+        assert!(
+            text.contains(&format!("`Cargo.lock` has wasmtime {locked},")),
+            "{locked} is not the version in the text"
+        );
+
+        let parts =
+            |version: &str| version.split('.').map(|part| part.parse::<u32>().unwrap()).collect::<Vec<_>>();
+        let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| GHSA-")).collect();
+        let mut ids = BTreeSet::new();
+        for row in &rows {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let [id, _, _, _, here] = cells[..] else { panic!("{row}") };
+            assert!(ids.insert(id), "{id} is listed twice");
+            let mended = here.strip_prefix("mended in ").or_else(|| here.strip_prefix("mended before "));
+            match mended {
+                Some(version) => assert!(parts(version) <= parts(locked), "{id} is not mended in {locked}"),
+                None => assert!(here.starts_with("not here: "), "{id} has no answer"),
+            }
+        }
+        assert!(rows.len() > 50);
+    }
+}
