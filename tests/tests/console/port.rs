@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 /// An executor whose console has a port of its own, and the address of that port.
 fn start(options: Options) -> (Executor, SocketAddr) {
-    let mut executor = Executor::start(options.set("console.listen", "127.0.0.1:0"));
+    let executor = Executor::start(options.set("console.listen", "127.0.0.1:0"));
     let line = executor.line_with("the console is at http://");
     let origin = line.split("http://").nth(1).expect("an origin").split('/').next().expect("an address");
     let address = origin.parse().expect("an address");
