@@ -37,7 +37,7 @@ fn base(executor: &Executor) -> String {
 }
 
 /// Starts an executor without a list of callers, and signs a browser in; `None` if there is no browser.
-fn sign_in(executor: &Executor) -> Option<Browser> {
+pub(super) fn sign_in(executor: &Executor) -> Option<Browser> {
     let mut browser = browser_or_skip(&base(executor))?;
     browser.goto(&link(executor));
     browser.wait_for_path("/console");
@@ -77,7 +77,7 @@ pub struct Client {
 }
 
 impl Client {
-    fn local(executor: &Executor) -> Self {
+    pub fn local(executor: &Executor) -> Self {
         Self::local_at(executor, executor.address())
     }
 

@@ -30,6 +30,7 @@ mod code;
 mod collections;
 mod connections;
 mod console;
+mod console_usage;
 mod containment;
 mod documents;
 mod doors;

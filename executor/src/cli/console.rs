@@ -6,12 +6,15 @@
 use super::UsageError;
 use super::arguments::ConsoleCommand;
 use super::output::{note, print};
-use super::setup::config;
+use super::setup::{InspectedContainment, config};
 use a2g_core::run::Executor;
 use a2g_govern::{WebhookKey, replace_private};
+use a2g_isolate::{Isolation, RunAs, Support};
 use a2g_runtime::spawn::SessionTasks;
 use a2g_server::config::{Config, NotifySettings};
-use a2g_server::serve::console::{ConsolePort, LocalKey, Notifier, NotifyHook};
+use a2g_server::serve::console::{
+    ConsolePort, Containment, ContainmentControl, LocalKey, Notifier, NotifyHook,
+};
 use a2g_server::serve::{CallerDirectory, ConsoleUrl, ListenAddress, ProtocolRouter, PublicUrl};
 use anyhow::{Context as _, bail};
 use std::io::IsTerminal as _;
@@ -67,6 +70,7 @@ impl Console {
         config: &Config,
         callers: &CallerDirectory,
         executor: &Arc<Executor>,
+        containment: Containment,
     ) -> ProtocolRouter {
         let port = ConsolePort {
             callers: callers.clone(),
@@ -74,6 +78,7 @@ impl Console {
             local_key: self.local_key.clone(),
             request_timeout: config.connections.request_timeout,
             bounds: config.bounds,
+            containment,
         };
         a2g_server::serve::console::router(Arc::clone(executor), port)
     }
@@ -125,6 +130,40 @@ impl Console {
         }
         Ok(())
     }
+}
+
+/// How the runs of this server are contained, for the overview: what `doctor` says, and what the configuration changes.
+pub(super) fn containment(
+    config: &Config,
+    inspected: &InspectedContainment,
+    has_cgroups: bool,
+) -> Containment {
+    let inline = config.inline_tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let mut isolation = match (config.isolation, inline.is_empty()) {
+        (Isolation::Inline, _) => "every tool runs on threads of the server, without any control.".to_owned(),
+        (Isolation::Process, true) => "each run has a process of its own.".to_owned(),
+        (Isolation::Process, false) => {
+            format!(
+                "each run has a process of its own, except those of {inline}, which run on threads of the server."
+            )
+        }
+    };
+    if let RunAs::User(user) = inspected.run_as {
+        isolation.push_str(&format!(" Its user is {user}."));
+    }
+    let rows = inspected.support.as_ref().map(|support| support.rows()).into_iter().flatten();
+    let controls = rows.map(|row| ContainmentControl {
+        name: row.name,
+        purpose: row.purpose,
+        is_required: row.required,
+        state: match row.state {
+            Ok(_) if row.name == Support::CGROUP && !has_cgroups => {
+                Err("delegated, but it could not be set up: see the log".to_owned())
+            }
+            state => state.clone(),
+        },
+    });
+    Containment { isolation, controls: controls.collect() }
 }
 
 /// Reads the keys of `[[console.notify]]`.

@@ -6,8 +6,8 @@ use super::console::{self, Console};
 use super::doors::protocol_routers;
 use super::output::{note, one_line, print};
 use super::setup::{
-    ANOTHER_USER_ADVICE, CgroupGuard, ToolRuntime, check_containment, config, file, owners, take_authority,
-    warn_about_root,
+    ANOTHER_USER_ADVICE, CgroupGuard, InspectedContainment, ToolRuntime, check_containment, config, file,
+    inspect_containment, owners, take_authority, warn_about_root,
 };
 use a2g_core::catalog::prepare;
 use a2g_core::deliver;
@@ -131,8 +131,8 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
 
 /// Serves until standard input ends or a signal arrives.
 pub(super) fn run(config: &Config, granter: Granter, launch: Launch) -> anyhow::Result<ExitCode> {
-    let run_as = check_containment(config, launch.transport.listens().then_some(&config.listen))?;
-    warn_about_root(config, run_as);
+    let contained = inspect_containment(config, launch.transport.listens().then_some(&config.listen))?;
+    warn_about_root(config, contained.run_as);
     let guests = config.capacity.concurrent.saturating_mul(2);
     let max_threads = guests.saturating_add(MAX_LOOKUPS + OWN_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -141,7 +141,7 @@ pub(super) fn run(config: &Config, granter: Granter, launch: Launch) -> anyhow::
         .thread_keep_alive(THREAD_KEEP_ALIVE)
         .build()?;
     let cgroup_guard = CgroupGuard::create(config);
-    let result = runtime.block_on(serve(config, &cgroup_guard, run_as, granter, launch));
+    let result = runtime.block_on(serve(config, &cgroup_guard, &contained, granter, launch));
     match result {
         // This does not wait for threads, because a guest that is stuck in a host call keeps its thread.
         Ok(()) => runtime.shutdown_background(),
@@ -350,14 +350,16 @@ fn read_config(arguments: &Serve) -> anyhow::Result<Config> {
 async fn serve(
     config: &Config,
     cgroup_guard: &CgroupGuard,
-    run_as: RunAs,
+    contained: &InspectedContainment,
     granter: Granter,
     launch: Launch,
 ) -> anyhow::Result<()> {
     let Launch { transport, accept_unsigned, if_missing, policies, avoid_used_journal } = launch;
     let concurrent = u32::try_from(config.capacity.concurrent)?;
-    let tools_runtime =
-        ToolRuntime::new(config, concurrent, cgroup_guard.share(), run_as, |text| tracing::info!("{text}"))?;
+    let cgroups = cgroup_guard.share();
+    let has_cgroups = cgroups.is_some();
+    let report = |text: std::fmt::Arguments<'_>| tracing::info!("{text}");
+    let tools_runtime = ToolRuntime::new(config, concurrent, cgroups, contained.run_as, report)?;
     let (governor, pushes) = governor(config, &tools_runtime, policies)?;
     let settings = ExecutorSettings {
         granter,
@@ -403,7 +405,9 @@ async fn serve(
     // Bound before the registration and the deliveries start: an executor that cannot be reached must not register.
     let http_server = match &transport {
         Transport::Listen => {
-            Some(bind_server(config, rpc.clone(), &caller_files, &executor, &journal_path).await?)
+            let journal_path = &journal_path;
+            let contained = (contained, has_cgroups);
+            Some(bind_server(config, rpc.clone(), &caller_files, &executor, journal_path, contained).await?)
         }
         Transport::Stdio => None,
         #[cfg(feature = "a2e")]
@@ -678,7 +682,7 @@ impl CallerFiles {
     allow(
         unused_variables,
         unused_mut,
-        reason = "only the console has a file beside the journal, and a port of its own"
+        reason = "only the console has a file beside the journal and a port of its own, and shows the containment"
     )
 )]
 async fn bind_server(
@@ -687,6 +691,7 @@ async fn bind_server(
     caller_files: &CallerFiles,
     executor: &Arc<Executor>,
     journal_path: &Path,
+    (contained, has_cgroups): (&InspectedContainment, bool),
 ) -> anyhow::Result<HttpServer> {
     let console_url = ConsoleUrl::default();
     let mut protocols = protocol_routers(config, &caller_files.callers, executor, &console_url).await?;
@@ -706,7 +711,8 @@ async fn bind_server(
     let mut console = Console::new(config, executor, journal_path, &console_url)?;
     #[cfg(feature = "console")]
     if let Some(served) = &console {
-        let router = served.router(config, &caller_files.callers, executor);
+        let containment = console::containment(config, contained, has_cgroups);
+        let router = served.router(config, &caller_files.callers, executor, containment);
         match &config.console.listen {
             None => protocols.push(router),
             Some(address) => {

@@ -43,9 +43,25 @@ pub(super) fn file(setup: &Setup) -> Option<&Path> {
     setup.config.as_deref().or_else(|| default.is_file().then_some(default))
 }
 
-/// Checks that the kernel can protect calls that arrive at `listen`. Call it before starting threads. Missing
-/// protections are logged once, or are an error if `containment` is `required`. Returns the user that tools run as.
+/// How runs are contained on this machine.
+pub(super) struct InspectedContainment {
+    /// The user that tools run as.
+    pub(super) run_as: RunAs,
+    /// The controls; `None` if every tool runs inline.
+    pub(super) support: Option<Support>,
+}
+
+/// As [`inspect_containment`], but returns only the user that tools run as.
 pub(super) fn check_containment(config: &Config, listen: Option<&ListenAddress>) -> anyhow::Result<RunAs> {
+    inspect_containment(config, listen).map(|inspected| inspected.run_as)
+}
+
+/// Checks that the kernel can protect calls that arrive at `listen`. Call it before starting threads. Missing
+/// protections are logged once, or are an error if `containment` is `required`.
+pub(super) fn inspect_containment(
+    config: &Config,
+    listen: Option<&ListenAddress>,
+) -> anyhow::Result<InspectedContainment> {
     let required = config.containment_at(listen) == Containment::Required;
     // Without a configured value the address decides, so the error names the address.
     let reason = match listen.filter(|_| config.containment.is_none()) {
@@ -64,7 +80,7 @@ pub(super) fn check_containment(config: &Config, listen: Option<&ListenAddress>)
         )));
     }
     if inline {
-        return Ok(RunAs::Server);
+        return Ok(InspectedContainment { run_as: RunAs::Server, support: None });
     }
     let support = support();
     let missing = support.missing().map(|missing| {
@@ -80,7 +96,8 @@ pub(super) fn check_containment(config: &Config, listen: Option<&ListenAddress>)
     if !missing.is_empty() {
         tracing::warn!(missing, "this machine lacks protections: tools run without them");
     }
-    run_as(config, &support)
+    let run_as = run_as(config, &support)?;
+    Ok(InspectedContainment { run_as, support: Some(support) })
 }
 
 /// The end of a message about `required`: the alternative.

@@ -597,7 +597,8 @@ impl Support {
     pub(super) const SECCOMP: &'static str = "seccomp";
     pub(super) const LANDLOCK: &'static str = "landlock";
     pub(super) const NETWORK_NAMESPACE: &'static str = "network-namespace";
-    const CGROUP: &'static str = "cgroup";
+    /// The name of the control group, which [`Support::cgroup`] only says can be set up.
+    pub const CGROUP: &'static str = "cgroup";
     const UNPRIVILEGED_USER: &'static str = "unprivileged-user";
 
     /// All controls, in display order.

@@ -4,16 +4,17 @@
 //! own check for at most [`START_CHECK_TIMEOUT`]. Afterwards a thread with the lowest priority checks the whole journal
 //! once.
 
-use super::Condition;
 use super::error::{BrokenError, OpenError};
 use super::files::{JournalFiles, Marker, boot_id, data_files};
 use super::finding::{CheckError, Finding};
 use super::log::Extent;
 use super::store::Reader;
 use super::verify::{CHUNK_RECORDS, Verifier, check_marker, check_schema, check_structure};
+use super::{ChainCheck, Condition};
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::durability::Durability;
 use a2g_types::error_chain::ErrorChain;
+use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 
 /// The number of last records that the start checks.
 // Checking all records of a large journal takes too long for a restart: 3.5 s for 685,000.
-const LAST_RECORDS: i64 = 10_000;
+const LAST_RECORDS: i64 = ChainCheck::RECORDS_AT_START;
 /// The maximum duration of SQLite's own check at the start.
 const START_CHECK_TIMEOUT: Duration = Duration::from_millis(50);
 /// SQLite's steps between two calls of the progress handler.
@@ -113,13 +114,23 @@ pub(super) fn check_in_background(
     path: &Path,
     is_closed: &Arc<AtomicBool>,
     condition: &watch::Sender<Condition>,
+    chain_check: &Mutex<Option<ChainCheck>>,
 ) {
     // Lowers the priority of only this thread, so that the check does not compete with the server's other threads.
     let _best_effort = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
     let Ok(reader) = Reader::open(path) else { return };
     let found = match check_all_records(&mut reader.into_connection(), path, is_closed) {
-        Ok(None) => return,
-        Ok(Some(records)) => return tracing::debug!(records, "the journal was checked"),
+        Ok(BackgroundCheck::Closed) => return,
+        Ok(BackgroundCheck::CoveredByStart) => {
+            if let Some(check) = &mut *chain_check.lock() {
+                check.is_whole = true;
+            }
+            return;
+        }
+        Ok(BackgroundCheck::Whole { records, receipts }) => {
+            *chain_check.lock() = Some(ChainCheck { receipts, at: SystemClock.now(), is_whole: true });
+            return tracing::debug!(records, "the journal was checked");
+        }
         Err(CheckError::Sqlite(error)) => {
             // This is not damage: for example, the file may be locked.
             return tracing::warn!(error = %ErrorChain(&error), "the journal could not be checked in the background");
@@ -131,22 +142,30 @@ pub(super) fn check_in_background(
     condition.send_replace(Condition::Broken(BrokenError::from_read(damaged)));
 }
 
-/// Checks all records, and then SQLite's pages. Returns the number of the last record; `None` if the journal was
-/// closed.
+/// The result of a background check that found nothing.
+enum BackgroundCheck {
+    /// The journal was closed before all records were read.
+    Closed,
+    /// The check at the start has read all records.
+    CoveredByStart,
+    /// All records were read, and SQLite's pages: up to this record and this receipt.
+    Whole { records: i64, receipts: u64 },
+}
+
+/// Checks all records, and then SQLite's pages.
 fn check_all_records(
     connection: &mut Connection,
     path: &Path,
     is_closed: &Arc<AtomicBool>,
-) -> Result<Option<i64>, CheckError> {
+) -> Result<BackgroundCheck, CheckError> {
     let Extent { first, last, .. } = Extent::read(connection, "records")?;
     if last - first <= LAST_RECORDS {
-        // The check at the start has read all records.
-        return Ok(Some(last));
+        return Ok(BackgroundCheck::CoveredByStart);
     }
     let mut verifier = Verifier::full(connection, None)?;
     loop {
         if is_closed.load(Relaxed) {
-            return Ok(None);
+            return Ok(BackgroundCheck::Closed);
         }
         // Each chunk has one snapshot; the last chunk shares its snapshot with `finish`.
         let snapshot = connection.unchecked_transaction()?;
@@ -161,7 +180,7 @@ fn check_all_records(
         drop(snapshot);
     }
     check_pages(connection, path, is_closed)?;
-    Ok(Some(verifier.tip.number))
+    Ok(BackgroundCheck::Whole { records: verifier.tip.number, receipts: verifier.tip.head.number })
 }
 
 /// Runs SQLite's check of its pages, and restarts it later if the log grows too much.

@@ -25,6 +25,7 @@ mod format2;
 pub mod history;
 mod log;
 mod lookup;
+mod needs;
 mod outbox;
 mod prune;
 mod readers;
@@ -34,6 +35,7 @@ mod replay;
 mod run_record;
 mod scan;
 mod search;
+mod series;
 mod stops;
 mod store;
 mod tables;
@@ -51,11 +53,13 @@ pub use error::{BrokenError, OpenError, ReplacedError};
 pub use files::IfMissing;
 pub use finding::NounCount;
 pub use lookup::{IntentRecords, ReceiptPage, ReceiptSummary};
+pub use needs::{PairNeeds, RunNeeds};
 pub use outbox::DueReport;
 pub use prune::{PruneError, PruneSummary, prune};
 pub use readers::IfFull;
 pub use run_record::{RecordedEvent, RecordedReceipt, RunRecord};
 pub use search::{NumberedRefusal, Page, RefusalSearch, RunSearch, RunSummary};
+pub use series::{SeriesBucket, SeriesSpan, UsageSeries};
 pub use store::JournalOptions;
 pub use tasks::{JournalTask, MAX_TASK_BYTES, MAX_TASKS, RetryPolicy, TaskKey, TaskQuery, TaskSummary};
 pub use usage::{
@@ -131,6 +135,23 @@ pub struct RecoverySummary {
     pub undelivered: usize,
 }
 
+/// The part of the chain that this process has verified by reading it. What it writes later is not read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChainCheck {
+    /// The number of the last verified receipt.
+    pub receipts: u64,
+    /// The time of the check.
+    pub at: OffsetDateTime,
+    /// `true` if every stored record up to that receipt was verified; `false` if only the latest
+    /// [`ChainCheck::RECORDS_AT_START`] were.
+    pub is_whole: bool,
+}
+
+impl ChainCheck {
+    /// The maximum number of records that are verified before the journal is used. A thread verifies the others later.
+    pub const RECORDS_AT_START: i64 = 10_000;
+}
+
 /// The journal of one executor: a file, or only open intents in memory.
 pub struct Journal {
     open: OpenIntents,
@@ -149,6 +170,8 @@ pub struct Journal {
     metrics: JournalMetrics,
     /// Stops the background check.
     is_closed: Arc<AtomicBool>,
+    /// `None` for a journal in memory.
+    chain_check: Arc<Mutex<Option<ChainCheck>>>,
 }
 
 /// The storage of the journal.
@@ -178,6 +201,7 @@ impl Journal {
         let from_sqlite = OpenError::from_sqlite(path);
         let open_error = |error: BoxedError| OpenError::other(path, error);
         let mut store = Store::open(path, options)?;
+        let check = ChainCheck { receipts: store.head().number, at: now, is_whole: false };
         // Recovery comes before every claim: a look-up of an interrupted intent relies on its receipt
         // (`Self::final_stage`).
         let (aborted, unwritten) = recover(&mut store, to_micros(now)).map_err(open_error)?;
@@ -212,6 +236,7 @@ impl Journal {
             stops: Mutex::new(stops),
             metrics: JournalMetrics::new(options.durability),
             is_closed: Arc::default(),
+            chain_check: Arc::new(Mutex::new(Some(check))),
         };
         let unwritten = journal.reopen(unwritten);
         let writer = writer::Writer {
@@ -226,8 +251,9 @@ impl Journal {
         spawn_thread("journal", move || writer.run(&queue, unwritten, on_finished))
             .map_err(|error| open_error(error.into()))?;
         let (file, is_closed) = (path.to_owned(), Arc::clone(&journal.is_closed));
+        let chain_check = Arc::clone(&journal.chain_check);
         spawn_thread("journal check", move || {
-            check::check_in_background(&file, &is_closed, &condition_sender)
+            check::check_in_background(&file, &is_closed, &condition_sender, &chain_check)
         })
         .map_err(|error| open_error(error.into()))?;
         Ok((journal, recovered))
@@ -251,6 +277,7 @@ impl Journal {
             stops: Mutex::default(),
             metrics: JournalMetrics::new(Durability::default()),
             is_closed: Arc::default(),
+            chain_check: Arc::default(),
         }
     }
 
@@ -441,6 +468,12 @@ impl Journal {
     #[must_use]
     pub fn head(&self) -> Head {
         *self.head.borrow()
+    }
+
+    /// The part of the chain that this process has verified; `None` for a journal in memory.
+    #[must_use]
+    pub fn chain_check(&self) -> Option<ChainCheck> {
+        *self.chain_check.lock()
     }
 
     /// Waits until every earlier entry is on the disk.

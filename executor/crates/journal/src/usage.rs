@@ -4,13 +4,15 @@
 //! parsed at a time, and only counts, maxima and a histogram of fixed size are kept for each agent and tool.
 
 use super::history::{HistoryError, REFUSAL_COLUMNS, RefusalEntry, read_refusal};
+use super::needs::{NeedSums, PairNeeds};
 use super::scan::{MAX_SCAN_TIME, Scan, ScanBudget, ScannedChain};
 use super::search::{FoundRun, run_columns};
+use super::series::{SeriesSpan, SeriesSums, UsageSeries};
 use super::store::Reader;
 use super::wall_histogram::WallHistogram;
 use super::{Journal, JournalError, to_micros};
 use a2g_types::limit::{Access, BudgetUsage, Budgets, NetworkBudgets};
-use a2g_types::outcome::{AbortReason, CallUsage, NetworkUsage, Outcome, Receipt, RunMetrics, Status, Usage};
+use a2g_types::outcome::{AbortReason, CallUsage, NetworkUsage, Outcome, Receipt, RunMetrics, Usage};
 use rusqlite::params;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,6 +36,12 @@ pub struct UsageSummary {
     pub tools: Vec<GroupUsage>,
     /// `true` if there are agents or tools without figures of their own, because 200 others were found before.
     pub is_grouping_truncated: bool,
+    /// The runs by the time at which they ended; `None` if no series was asked for.
+    pub series: Option<UsageSeries>,
+    /// The needs of each agent's runs of each tool, by the names of both.
+    pub needs: Vec<PairNeeds>,
+    /// `true` if there are pairs of agents and tools whose needs are not known, because 400 others were found before.
+    pub are_needs_truncated: bool,
     /// The time up to which receipts were searched, backwards from now; `None` if none was.
     pub searched_until: Option<OffsetDateTime>,
     /// `false` if the time or the maximum number of receipts was used up: the figures are only those of the latest
@@ -51,6 +59,9 @@ impl Default for UsageSummary {
             agents: Vec::new(),
             tools: Vec::new(),
             is_grouping_truncated: false,
+            series: None,
+            needs: Vec::new(),
+            are_needs_truncated: false,
             searched_until: None,
             is_complete: true,
             are_refusals_complete: true,
@@ -288,6 +299,11 @@ fn cpu_percent_rounded_up(metrics: &RunMetrics) -> Option<u64> {
     Some(u64::try_from(percent).unwrap_or(u64::MAX))
 }
 
+/// `false` for a lost run: its receipt was written before it began.
+fn is_measured(receipt: &Receipt) -> bool {
+    receipt.outcome.end.abort_reason() != Some(AbortReason::Lost)
+}
+
 /// The sums of one group, in constant memory.
 #[derive(Debug, Default)]
 struct FigureSums {
@@ -305,15 +321,8 @@ impl FigureSums {
     fn add_run(&mut self, receipt: &Receipt) {
         let Outcome { end, output: _, metrics, usage } = &receipt.outcome;
         self.runs += 1;
-        let count = match end.status() {
-            Status::Success => &mut self.by_status.success,
-            Status::Failure => &mut self.by_status.failure,
-            Status::Timeout => &mut self.by_status.timeout,
-            Status::Aborted => &mut self.by_status.aborted,
-        };
-        *count += 1;
-        // The receipt of a lost run was written before the run: it has no measurements.
-        if end.abort_reason() == Some(AbortReason::Lost) {
+        self.by_status.add(end.status());
+        if !is_measured(receipt) {
             return;
         }
         self.wall.add(metrics.wall);
@@ -337,15 +346,7 @@ impl FigureSums {
 
     fn finish(self) -> UsageFigures {
         let Self { runs, by_status, wall, refusals, slack, network, writing, calling } = self;
-        let percentiles = || {
-            Some(WallTimes {
-                p50: wall.percentile(50)?,
-                p95: wall.percentile(95)?,
-                p99: wall.percentile(99)?,
-                max: wall.max(),
-            })
-        };
-        let wall = percentiles();
+        let wall = wall.percentiles();
         let slack = slack.into_iter().flatten().collect();
         UsageFigures { runs, by_status, wall, refusals, slack, network, writing, calling }
     }
@@ -362,14 +363,25 @@ fn widen(slack: &mut Option<LimitSlack>, amounts: LimitAmounts) {
 
 /// The sums of all runs and refusals, and of each agent and tool.
 #[derive(Debug, Default)]
-struct UsageSums {
+pub(super) struct UsageSums {
     total: FigureSums,
     agents: BTreeMap<String, FigureSums>,
     tools: BTreeMap<String, FigureSums>,
     is_truncated: bool,
+    series: Option<SeriesSums>,
+    needs: NeedSums,
 }
 
 impl UsageSums {
+    fn add_run(&mut self, run: &FoundRun<'_>, receipt: &Receipt) {
+        self.add_to_groups(run.agent, run.tool, |sums| sums.add_run(receipt));
+        let is_measured = is_measured(receipt);
+        self.needs.add(run.agent, run.tool, receipt, is_measured);
+        if let Some(series) = &mut self.series {
+            series.add(receipt, run.ended, is_measured.then_some(receipt.outcome.metrics.wall));
+        }
+    }
+
     /// Calls `add` with the sums of everything, of an agent and of a tool.
     fn add_to_groups(&mut self, agent: &str, tool: &str, add: impl Fn(&mut FigureSums)) {
         add(&mut self.total);
@@ -395,8 +407,8 @@ fn finish_groups(groups: BTreeMap<String, FigureSums>) -> Vec<GroupUsage> {
 
 impl Journal {
     /// The use of the executor by the agents that `filter` selects, since `since` or since the first receipt, from the
-    /// latest `max_rows` receipts at most. Within about 60 ms, it counts refusals and parses as many of the latest
-    /// receipts as it can.
+    /// latest `max_rows` receipts at most, with a series of the runs if there is a `span`. Within about 60 ms, it counts
+    /// refusals and parses as many of the latest receipts as it can.
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal or a receipt cannot be read.
@@ -405,11 +417,13 @@ impl Journal {
         since: Option<OffsetDateTime>,
         filter: impl Fn(&str) -> bool + Send + 'static,
         max_rows: u64,
+        span: Option<SeriesSpan>,
     ) -> Result<UsageSummary, JournalError> {
         self.query_history(move |reader| {
             let mut refusal_budget = ScanBudget::start(MAX_REFUSAL_TIME);
             let mut receipt_budget = ScanBudget::start(MAX_SCAN_TIME);
-            reader.usage(since, &filter, max_rows, &mut refusal_budget, &mut receipt_budget)
+            let sums = UsageSums { series: span.map(SeriesSums::new), ..UsageSums::default() };
+            reader.usage(sums, since, &filter, max_rows, &mut refusal_budget, &mut receipt_budget)
         })
         .await
     }
@@ -418,6 +432,7 @@ impl Journal {
 impl Reader {
     pub(super) fn usage(
         &self,
+        mut sums: UsageSums,
         since: Option<OffsetDateTime>,
         filter: &dyn Fn(&str) -> bool,
         max_rows: u64,
@@ -426,15 +441,18 @@ impl Reader {
     ) -> Result<UsageSummary, HistoryError> {
         // One snapshot for all chunks, as in `search_runs`.
         let _snapshot = self.connection().unchecked_transaction()?;
-        let mut sums = UsageSums::default();
         let are_refusals_complete = self.add_refusals(&mut sums, since, filter, refusal_budget)?;
         let scan = self.add_runs(&mut sums, since, filter, max_rows, receipt_budget)?;
-        let UsageSums { total, agents, tools, is_truncated } = sums;
+        let UsageSums { total, agents, tools, is_truncated, series, needs } = sums;
+        let are_needs_truncated = needs.is_truncated;
         Ok(UsageSummary {
             total: total.finish(),
             agents: finish_groups(agents),
             tools: finish_groups(tools),
             is_grouping_truncated: is_truncated,
+            series: series.map(SeriesSums::finish),
+            needs: needs.finish(),
+            are_needs_truncated,
             searched_until: scan.searched_until()?,
             is_complete: scan.is_at_end(),
             are_refusals_complete,
@@ -489,7 +507,7 @@ impl Reader {
                 let run = FoundRun::read(row)?;
                 if filter(run.agent) {
                     let receipt = run.parse_receipt(&run.body(self)?)?;
-                    sums.add_to_groups(run.agent, run.tool, |sums| sums.add_run(&receipt));
+                    sums.add_run(&run, &receipt);
                 }
                 if sums.total.runs >= max_rows || budget.is_over() {
                     scan.stop_after(run.record);

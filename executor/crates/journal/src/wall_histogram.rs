@@ -1,5 +1,6 @@
 //! A histogram of wall times, for percentiles in constant memory.
 
+use super::usage::WallTimes;
 use std::time::Duration;
 
 /// The number of buckets between a power of two and the next one. A percentile is too high by at most a sixteenth.
@@ -32,13 +33,18 @@ impl WallHistogram {
         self.max = self.max.max(wall);
     }
 
-    /// The longest time of all.
-    pub(super) fn max(&self) -> Duration {
-        self.max
+    /// The percentiles that are shown; `None` without runs.
+    pub(super) fn percentiles(&self) -> Option<WallTimes> {
+        Some(WallTimes {
+            p50: self.percentile(50)?,
+            p95: self.percentile(95)?,
+            p99: self.percentile(99)?,
+            max: self.max,
+        })
     }
 
     /// The time that `percent` of 100 runs do not exceed, too high by at most a sixteenth; `None` without runs.
-    pub(super) fn percentile(&self, percent: u64) -> Option<Duration> {
+    fn percentile(&self, percent: u64) -> Option<Duration> {
         let rank = self.runs.checked_mul(percent)?.div_ceil(100).max(1);
         let mut runs = 0;
         let bucket = self.counts.iter().position(|count| {
@@ -88,7 +94,7 @@ mod tests {
             let bound = exact + exact / 16 + Duration::from_micros(1);
             assert!((exact..=bound).contains(&found), "{percent}: {found:?} instead of {exact:?}");
         }
-        assert_eq!(histogram.max(), *walls.last().unwrap());
+        assert_eq!(histogram.max, *walls.last().unwrap());
     }
 
     #[test]

@@ -4,6 +4,10 @@
 //! series. An executor has one [`Metrics`], and a journal its own [`JournalMetrics`]: prometheus-client needs no global
 //! registry, and writes the OpenMetrics text without protobuf.
 
+mod recent;
+
+pub use recent::{RecentRuns, RecentSummary, RecentWall};
+
 use a2g_types::durability::Durability;
 use a2g_types::fault::BlockedBy;
 use a2g_types::outcome::Receipt;
@@ -16,7 +20,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The media type of [`Metrics::encode`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -166,6 +170,7 @@ pub struct Metrics {
     cpu: Family<ToolLabel, Counter<f64, AtomicU64>>,
     memory: Histograms,
     deliveries: Family<DeliveryLabel, Counter>,
+    recent: RecentRuns,
 }
 
 impl Metrics {
@@ -184,6 +189,7 @@ impl Metrics {
             cpu: Family::default(),
             memory: Family::new_with_constructor(|| Histogram::new(MEMORY_BUCKETS)),
             deliveries: Family::default(),
+            recent: RecentRuns::default(),
         };
         metrics.register(journal);
         metrics
@@ -222,9 +228,10 @@ impl Metrics {
         registry.register_with_unit("peak_memory", memory, Unit::Bytes, self.memory.clone());
     }
 
-    /// Counts an execution, once its receipt is on the disk.
-    pub fn record_execution(&self, receipt: &Receipt, times: &ExecutionTimes) {
+    /// Counts an execution, once its receipt is on the disk. `now` is that time.
+    pub fn record_execution(&self, receipt: &Receipt, times: &ExecutionTimes, now: Instant) {
         let ExecutionTimes { queue, run, overhead } = times;
+        self.recent.record(now, *run);
         let label = ToolLabel { tool: receipt.tool.to_string() };
         let status = receipt.outcome.end.status().as_str();
         self.executions.get_or_create(&ExecutionLabels { tool: label.tool.clone(), status }).inc();
@@ -235,6 +242,12 @@ impl Metrics {
         self.cpu.get_or_create(&label).inc_by(run_metrics.cpu.as_secs_f64());
         #[allow(clippy::cast_precision_loss, reason = "a bucket needs no more than 53 bits")]
         self.memory.get_or_create(&label).observe(run_metrics.peak_memory_bytes as f64);
+    }
+
+    /// The latest executions.
+    #[must_use]
+    pub fn recent(&self) -> &RecentRuns {
+        &self.recent
     }
 
     /// Records the duration of a request for a verdict, failed or not.

@@ -162,8 +162,9 @@ impl Executor {
             let _open = (place, running);
             let result = self.journal.finish(Arc::clone(&receipt), task, self.clock.now()).await;
             result.map_err(|error| self.journal_fault(&error))?;
-            let times = stopwatch.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
-            self.metrics.record_execution(&receipt, &times);
+            let now = self.clock.monotonic();
+            let times = stopwatch.times(queue, receipt.outcome.metrics.wall, now);
+            self.metrics.record_execution(&receipt, &times, now);
             trace::log_finished(receipt.outcome.end.status(), &times);
             self.subscribers.publish_finished(&receipt);
             Ok(receipt)

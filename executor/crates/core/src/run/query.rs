@@ -4,7 +4,7 @@ use super::faults::{intent_conflict_fault, receipt_pending_fault};
 use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity, decisions};
 use a2g_journal::{
     IfFull, IntentRecords, KnownIntent, NumberedRefusal, Page, ReceiptPage, RefusalSearch, RunRecord,
-    RunSearch, RunSummary, Stage, StageSource, UsageSummary,
+    RunSearch, RunSummary, SeriesSpan, Stage, StageSource, UsageSummary,
 };
 use a2g_metrics::{CallerMetrics, Gauges};
 use a2g_types::call::Call;
@@ -189,8 +189,8 @@ impl Executor {
         self.journal.run_record(intent).await.map_err(|error| self.journal_fault(&error))
     }
 
-    /// The use of the executor by the agents that `filter` selects, from the latest `max_rows` receipts at most: see
-    /// [`a2g_journal::Journal::usage`].
+    /// The use of the executor by the agents that `filter` selects, from the latest `max_rows` receipts at most, with a
+    /// series if there is a `span`: see [`a2g_journal::Journal::usage`].
     ///
     /// # Errors
     /// The journal is busy or cannot be read.
@@ -199,8 +199,9 @@ impl Executor {
         since: Option<OffsetDateTime>,
         filter: impl Fn(&str) -> bool + Send + 'static,
         max_rows: u64,
+        span: Option<SeriesSpan>,
     ) -> Result<UsageSummary, Fault> {
-        let usage = self.journal.usage(since, filter, max_rows).await;
+        let usage = self.journal.usage(since, filter, max_rows, span).await;
         usage.map_err(|error| self.journal_fault(&error))
     }
 

@@ -4,10 +4,13 @@ use super::searches::{call_of, run_with};
 use super::*;
 use crate::scan::ScanBudget;
 use crate::store::Reader;
-use crate::{AccessUse, LimitKind, LimitSlack, UsageFigures, UsageSummary};
+use crate::usage::UsageSums;
+use crate::{
+    AccessUse, LimitKind, LimitSlack, RunNeeds, SeriesSpan, UsageFigures, UsageSeries, UsageSummary,
+};
 use a2g_types::fault::BlockedBy;
 use a2g_types::limit::{Access, BudgetUsage, Limit, NetworkBudgets};
-use a2g_types::outcome::{CallUsage, GrantedArea, NetworkUsage, Status};
+use a2g_types::outcome::{CallUsage, Contact, GrantedArea, NestedCall, NestedEnd, NetworkUsage, Status};
 use std::collections::BTreeMap;
 use std::time::Duration as StdDuration;
 
@@ -159,7 +162,7 @@ async fn figures_are_those_of_the_receipts() {
     }
     journal.flush().await.unwrap();
 
-    let usage = journal.usage(None, |_| true, u64::MAX).await.unwrap();
+    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap();
     assert!(usage.is_complete && usage.are_refusals_complete && !usage.is_grouping_truncated);
     assert_eq!(usage.searched_until, Some(NOW));
     check_figures(&usage.total, &runs.iter().collect::<Vec<_>>());
@@ -192,20 +195,20 @@ async fn figures_are_those_of_the_receipts() {
     assert_eq!(lower_case(agent("did:a:y")), by_reason(1, 0));
 
     // Only the permitted agents count.
-    let usage = journal.usage(None, |agent| agent == "did:a:y", u64::MAX).await.unwrap();
+    let usage = journal.usage(None, |agent| agent == "did:a:y", u64::MAX, None).await.unwrap();
     let own = runs.iter().filter(|receipt| receipt.agent.as_str() == "did:a:y").collect::<Vec<_>>();
     check_figures(&usage.total, &own);
     assert_eq!((usage.agents.len(), lower_case(&usage.total)), (1, by_reason(1, 0)));
     // Only what ended since the time counts.
-    let usage = journal.usage(Some(NOW + Duration::minutes(9)), |_| true, u64::MAX).await.unwrap();
+    let usage = journal.usage(Some(NOW + Duration::minutes(9)), |_| true, u64::MAX, None).await.unwrap();
     check_figures(&usage.total, &runs[9..].iter().collect::<Vec<_>>());
     assert_eq!(usage.total.refusals, BTreeMap::new());
     // The latest receipts count, and the answer says that there are more.
-    let usage = journal.usage(None, |_| true, 7).await.unwrap();
+    let usage = journal.usage(None, |_| true, 7, None).await.unwrap();
     check_figures(&usage.total, &runs[17..].iter().collect::<Vec<_>>());
     assert!(!usage.is_complete && usage.are_refusals_complete);
     assert_eq!(usage.searched_until, Some(NOW + Duration::minutes(17)));
-    let none = Journal::in_memory().usage(None, |_| true, 7).await.unwrap();
+    let none = Journal::in_memory().usage(None, |_| true, 7, None).await.unwrap();
     assert!(none.is_complete && none.total.runs == 0 && none.total.wall.is_none());
 
     let reader = Reader::open(&path).unwrap();
@@ -217,12 +220,120 @@ async fn figures_are_those_of_the_receipts() {
         })
     };
     let usage = |looks| -> UsageSummary {
-        reader.usage(None, &|_| true, u64::MAX, &mut budget_of(1), &mut budget_of(looks)).unwrap()
+        reader
+            .usage(UsageSums::default(), None, &|_| true, u64::MAX, &mut budget_of(1), &mut budget_of(looks))
+            .unwrap()
     };
     let partial = usage(5);
     check_figures(&partial.total, &runs[19..].iter().collect::<Vec<_>>());
     assert!(!partial.is_complete);
     assert!(usage(1000).is_complete);
+}
+
+#[tokio::test]
+async fn the_series_has_every_run_in_its_bucket() {
+    let (_folder, _path, journal) = new_journal();
+    let call = call_of("did:a:x", "read");
+    for n in 0..24 {
+        let call = Call { intent: IntentId::random(), ..call.clone() };
+        let ended = NOW + Duration::minutes(i64::try_from(n).unwrap());
+        run_with(&journal, &call, nth_receipt(&call, n), ended).await;
+    }
+    let span = SeriesSpan::new(NOW, NOW + Duration::minutes(90));
+    let usage = journal.usage(None, |_| true, u64::MAX, Some(span)).await.unwrap();
+    let UsageSeries { width, buckets } = usage.series.unwrap();
+    assert_eq!((width.as_secs(), buckets.len(), buckets[0].begin), (120, 46, NOW));
+    for (number, bucket) in buckets.iter().enumerate() {
+        assert_eq!(bucket.begin, NOW + Duration::minutes(2 * i64::try_from(number).unwrap()));
+        assert_eq!(bucket.by_status.total(), if number < 12 { 2 } else { 0 }, "{number}");
+        // The longest of the two measured runs; one of five is lost.
+        let runs = [2 * number as u64, 2 * number as u64 + 1];
+        let longest = runs.into_iter().filter(|n| n % 5 != 3 && *n < 24).max();
+        let longest = longest.map(|n| StdDuration::from_millis(n * n + 1));
+        assert_eq!(bucket.wall.map(|wall| wall.max), longest, "{number}");
+    }
+    let total = buckets.iter().map(|bucket| bucket.by_status.success).sum::<u64>();
+    assert_eq!(total, usage.total.by_status.success);
+}
+
+#[tokio::test]
+async fn needs_are_the_greatest_of_the_measured_runs() {
+    let (_folder, _path, journal) = new_journal();
+    let runs = async |agent: &str, tool: &str, change: &dyn Fn(&mut Receipt)| {
+        let call = call_of(agent, tool);
+        let mut receipt = nth_receipt(&call, 6);
+        receipt.outcome.usage.network_used.as_mut().unwrap().requests = 2;
+        change(&mut receipt);
+        run_with(&journal, &call, receipt, NOW).await;
+    };
+    let contact = |authority: &str, requests| Contact {
+        authority: authority.to_owned(),
+        address: ([127, 0, 0, 1], 80).into(),
+        requests,
+        sent_bytes: 1,
+        received_bytes: 1,
+    };
+    let contacts = |receipt: &mut Receipt, contacted| {
+        receipt.outcome.usage.network_used.as_mut().unwrap().contacted = contacted;
+    };
+    let nested = |ordinal, tool: &str, end| NestedCall {
+        ordinal,
+        tool: tool.to_owned(),
+        intent: IntentId::random(),
+        decision: None,
+        end,
+        duration: StdDuration::ZERO,
+    };
+    let calls = |receipt: &mut Receipt, count, calls| {
+        let used = receipt.calls.as_mut().unwrap();
+        (used.count, used.calls) = (count, calls);
+    };
+    runs("did:a:x", "fetch", &|receipt| {
+        contacts(receipt, vec![contact("https://a.test:443", 1), contact("tcp://[::1]:80", 1)]);
+        calls(receipt, 2, vec![nested(1, "read", NestedEnd::Success), nested(2, "<b>", NestedEnd::Refused)]);
+        receipt.outcome.metrics.peak_memory_bytes = 77;
+        receipt.outcome.usage.filesystem.clear();
+    })
+    .await;
+    runs("did:a:x", "fetch", &|receipt| {
+        contacts(receipt, vec![contact("http://b.test:80", 2)]);
+        receipt.outcome.usage.spent = None;
+    })
+    .await;
+    runs("did:a:x", "fetch", &|receipt| receipt.outcome.end = End::Aborted(AbortReason::Lost)).await;
+    // A request without a contact may have been a look-up.
+    runs("did:a:y", "fetch", &|receipt| contacts(receipt, vec![contact("http://b.test:80", 1)])).await;
+    // One call is not listed.
+    runs("did:a:y", "fetch", &|receipt| calls(receipt, 2, vec![nested(1, "read", NestedEnd::Success)])).await;
+    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap();
+    assert!(!usage.are_needs_truncated);
+    let [first, second] = &usage.needs[..] else { panic!("{:?}", usage.needs) };
+    assert_eq!(
+        (first.agent.as_str(), first.tool.as_str(), second.agent.as_str()),
+        ("did:a:x", "fetch", "did:a:y")
+    );
+    let mb = 1 << 20;
+    let expected = RunNeeds {
+        runs: 2,
+        unmeasured: 1,
+        memory_bytes: 1006,
+        granted_memory_bytes: 24 * mb,
+        wall_ms: 37,
+        granted_ms: 7_000,
+        has_files: true,
+        // The process ended before it said what it wrote.
+        has_written: true,
+        has_used_network: true,
+        hosts: Some(["a.test", "b.test", "[::1]"].map(str::to_owned).into()),
+        may_call: true,
+        calls: 2,
+        called: Some([ToolName::parse("read").unwrap()].into()),
+    };
+    assert_eq!(first.needs, expected);
+    assert_eq!((&second.needs.hosts, &second.needs.called, second.needs.runs), (&None, &None, 2));
+    let mut merged = first.needs.clone();
+    merged.merge(&second.needs);
+    assert_eq!((merged.runs, merged.hosts, merged.memory_bytes), (4, None, 1006));
 }
 
 /// The memory does not grow with the number of agents.
@@ -234,9 +345,9 @@ async fn the_number_of_groups_is_bounded() {
         journal.record_refusal(&IntentSummary::from_call(&call), BlockedBy::VerdictDenied, "no", NOW);
     }
     journal.flush().await.unwrap();
-    let usage = journal.usage(None, |_| true, u64::MAX).await.unwrap();
+    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap();
     assert_eq!((usage.agents.len(), usage.tools.len()), (200, 1));
-    assert!(usage.is_grouping_truncated);
+    assert!(usage.is_grouping_truncated && !usage.are_needs_truncated);
     assert_eq!(usage.total.refusals.values().sum::<u64>(), 250);
 }
 
@@ -246,6 +357,6 @@ async fn a_damaged_receipt_is_an_error() {
     run(&journal, &another()).await;
     let sql = "UPDATE records SET body = x'7b' WHERE kind = 'receipt'";
     assert_eq!(Connection::open(&path).unwrap().execute(sql, []).unwrap(), 1);
-    let usage = journal.usage(None, |_| true, u64::MAX).await.map(drop);
+    let usage = journal.usage(None, |_| true, u64::MAX, None).await.map(drop);
     assert!(matches!(usage, Err(JournalError::Broken(BrokenError::Read(_)))), "{usage:?}");
 }

@@ -9,12 +9,17 @@
 //! that they wrote is ever served as a page, a script or a style.
 
 mod assets;
+mod chart;
+mod containment;
 mod decision;
 mod form;
+#[cfg(test)]
+mod hostile_texts;
 mod inbox;
 mod live;
 mod live_log;
 mod local_key;
+mod narrower;
 mod notify;
 mod overview;
 mod page;
@@ -25,7 +30,9 @@ mod send;
 mod session;
 mod sign_in;
 mod tools;
+mod usage;
 
+pub use containment::{Containment, ContainmentControl};
 pub use local_key::{LinkError, LocalKey};
 pub use notify::{Notifier, NotifyHook};
 
@@ -56,6 +63,8 @@ pub struct ConsolePort {
     pub request_timeout: Duration,
     /// The limits of arguments that a form has as JSON.
     pub bounds: JsonBounds,
+    /// How runs are contained.
+    pub containment: Containment,
 }
 
 struct ConsoleState {
@@ -64,16 +73,18 @@ struct ConsoleState {
     changes: LiveChanges,
     request_timeout: Duration,
     bounds: JsonBounds,
+    containment: Containment,
 }
 
 /// The router of the console. It authenticates its requests itself, by the cookie of a session.
 #[must_use]
 pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
-    let ConsolePort { callers, tls, local_key, request_timeout, bounds } = port;
+    let ConsolePort { callers, tls, local_key, request_timeout, bounds, containment } = port;
     let clock = Arc::clone(executor.clock());
     let sessions = BrowserSessions::new(callers, clock, tls, local_key);
     let changes = LiveChanges::subscribe(&executor);
-    let console = Arc::new(ConsoleState { executor, sessions, changes, request_timeout, bounds });
+    let console =
+        Arc::new(ConsoleState { executor, sessions, changes, request_timeout, bounds, containment });
     let routes = Router::new()
         .route("/console", get(overview::show))
         .route("/console/sign-in", get(sign_in::show).post(sign_in::sign_in))
@@ -86,7 +97,7 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
         .route("/console/runs/{intent}/stop", post(runs::stop))
         .route("/console/runs/{intent}/artifacts/{index}", get(runs::artifact))
         .route("/console/refused", get(search::list_refusals))
-        .route("/console/usage", get(tools::usage))
+        .route("/console/usage", get(usage::show))
         .route("/console/policies", get(policies::list))
         .route("/console/tools", get(tools::list))
         .route("/console/tools/{tool}", get(tools::show))

@@ -1,12 +1,13 @@
 //! The overview: what runs, what waits, what is stopped, and the switch.
 
 use super::ConsoleState;
+use super::containment;
 use super::inbox;
-use super::page::{Viewer, at, fault_page, forbidden, intent_link, line, scrolling_table};
+use super::page::{Viewer, at, fault_page, forbidden, intent_link, line, milliseconds, scrolling_table};
 use super::session::{PostedForm, SignedIn};
 use super::sign_in::{redeem_key, sign_in_first};
 use a2g_govern::Role;
-use a2g_journal::Condition;
+use a2g_journal::{ChainCheck, Condition};
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::memory;
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
@@ -46,6 +47,7 @@ pub(super) async fn show(
     let body = html! {
         h1 { "Overview" }
         (figures(&console, &signed_in))
+        @if signed_in.caller.is_any_of(&[Role::Operator]) { (containment::part(&console.containment)) }
         h2 { "Waiting for a decision" }
         (inbox::list_part(&waiting, now))
         // Only for those who may call `a2g/stops`: a stop names an agent that other callers may not know.
@@ -62,6 +64,7 @@ fn figures(console: &ConsoleState, signed_in: &SignedIn) -> Markup {
     let executor = &console.executor;
     let (running, queued) = executor.queue_stats();
     let journal = executor.journal();
+    let recent = executor.metrics().recent().summarize(executor.clock().monotonic());
     let condition = match journal.condition() {
         Condition::Works => "works",
         Condition::Full => {
@@ -74,18 +77,23 @@ fn figures(console: &ConsoleState, signed_in: &SignedIn) -> Markup {
     let figure =
         |name: &str, value: String| html! { div.figure { span.value { (value) } span.name { (name) } } };
     html! {
-        section #figures hx-get="/console" hx-trigger="sse:runs" hx-select="#figures" hx-swap="outerHTML" {
+        section #figures hx-get="/console" hx-trigger="sse:runs, every 15s" hx-select="#figures" hx-swap="outerHTML" {
             // Only for those who may read `GET /metrics`: these figures cover all agents.
             @if signed_in.caller.is_any_of(&[Role::Operator]) {
                 div.figures {
                     (figure("running", running.to_string()))
                     (figure("queued", queued.to_string()))
+                    (figure("runs per second, in the last minute", per_second(recent.last_minute)))
+                    @if let Some(wall) = recent.wall {
+                        (figure("half of the latest runs, at most", milliseconds(wall.p50)))
+                        (figure("95 of 100 of them, at most", milliseconds(wall.p95)))
+                    }
                     (figure("receipts", journal.head().number.to_string()))
                     (figure("reports not delivered", journal.undelivered_count().to_string()))
                     (figure("MB of journal", (journal.bytes() >> 20).to_string()))
                     (figure("MB of memory in use", (memory::used_bytes() >> 20).to_string()))
                 }
-                p { "The journal " (condition) "." }
+                p { "The journal " (condition) ". " @if let Some(check) = journal.chain_check() { (verified(&check)) } }
             }
             @if active.is_empty() { p { "None of the runs that you may see is active." } }
             @if !active.is_empty() {
@@ -98,6 +106,31 @@ fn figures(console: &ConsoleState, signed_in: &SignedIn) -> Markup {
                     }
                 }))
                 @if active.len() > MAX_LISTED { p { "and " (active.len() - MAX_LISTED) " more" } }
+            }
+        }
+    }
+}
+
+/// The runs per second of a minute.
+fn per_second(last_minute: u64) -> String {
+    let tenths = last_minute.div_ceil(6);
+    match last_minute {
+        0 => "0".to_owned(),
+        ..600 => format!("{}.{}", tenths / 10, tenths % 10),
+        _ => (last_minute / 60).to_string(),
+    }
+}
+
+/// The part of the chain that was read and verified since the start.
+fn verified(check: &ChainCheck) -> Markup {
+    let ChainCheck { receipts, at: time, is_whole } = *check;
+    html! {
+        @match (receipts, is_whole) {
+            (0, _) => "It had no receipts to verify at the start.",
+            (_, true) => { "Its chain was verified up to receipt " (receipts) ", " (at(time)) "." },
+            (_, false) => {
+                "Its latest " (ChainCheck::RECORDS_AT_START) " records were verified at the start, up to receipt " (receipts) ", " (at(time))
+                ". The records before them have not been verified since."
             }
         }
     }

@@ -102,7 +102,7 @@ fn roles(caller: &Caller) -> String {
 }
 
 /// An HTML answer.
-pub(super) struct Html(Markup);
+pub(super) struct Html(pub(super) Markup);
 
 impl axum::response::IntoResponse for Html {
     fn into_response(self) -> Response {

@@ -66,12 +66,12 @@ pub(super) async fn show(
 
 /// What is known of a run before its receipt.
 #[derive(Clone, Copy)]
-struct RunSoFar<'a> {
-    calls: &'a [NestedCall],
-    said: Option<&'a RunLog>,
+pub(super) struct RunSoFar<'a> {
+    pub(super) calls: &'a [NestedCall],
+    pub(super) said: Option<&'a RunLog>,
 }
 
-fn run_body(
+pub(super) fn run_body(
     viewer: Viewer<'_>,
     intent: IntentId,
     agent: &str,

@@ -163,7 +163,7 @@ fn refuse_search(error: &str) -> Response {
     problem(StatusCode::BAD_REQUEST, "This search is not valid", &format!("{}.", line(error)))
 }
 
-fn list_body(query: &SearchQuery, page: &Page<RunSummary>) -> Markup {
+pub(super) fn list_body(query: &SearchQuery, page: &Page<RunSummary>) -> Markup {
     const PATH: &str = "/console/runs";
     // Only the first page refreshes itself: on a later one, the rows would move while somebody reads them.
     let trigger = query.before.is_none().then_some("sse:runs");
@@ -227,7 +227,7 @@ pub(super) async fn list_refusals(
     }
 }
 
-fn refused_body(query: &SearchQuery, page: &Page<NumberedRefusal>) -> Markup {
+pub(super) fn refused_body(query: &SearchQuery, page: &Page<NumberedRefusal>) -> Markup {
     const PATH: &str = "/console/refused";
     html! {
         h1 { "Refused calls" }

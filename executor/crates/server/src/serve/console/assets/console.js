@@ -1,4 +1,4 @@
-// Counts down to the times at which verdicts expire. The pages work without it.
+// Counts down to the times at which verdicts expire, and copies texts. The pages work without it.
 "use strict";
 function remaining(until) {
   const seconds = Math.floor((Date.parse(until) - Date.now()) / 1000);
@@ -11,3 +11,21 @@ setInterval(() => {
     time.textContent = remaining(time.dataset.until);
   }
 }, 1000);
+
+// Copies a text. Without HTTPS, a browser offers no clipboard to pages of other machines: the text is then selected.
+async function copy(button) {
+  const text = document.getElementById(button.dataset.copy);
+  getSelection().selectAllChildren(text);
+  try {
+    await navigator.clipboard.writeText(text.textContent);
+    button.textContent = "Copied";
+  } catch {
+    text.focus();
+    button.textContent = document.execCommand("copy") ? "Copied" : "Selected: copy it with the keyboard";
+  }
+  setTimeout(() => { button.textContent = "Copy"; }, 3000);
+}
+for (const button of document.querySelectorAll("button[data-copy]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => copy(button));
+}

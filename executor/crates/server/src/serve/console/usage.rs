@@ -1,0 +1,248 @@
+//! What agents and tools used of their limits: charts over time, figures, and narrower limits as text to copy.
+
+use super::ConsoleState;
+use super::chart::charts;
+use super::narrower;
+use super::page::{at, fault_page, line, milliseconds, scrolling_table};
+use super::runs::may_read;
+use super::session::SignedIn;
+use a2g_core::run::Executor;
+use a2g_govern::Role;
+use a2g_journal::{GroupUsage, LimitSlack, PairNeeds, RunNeeds, SeriesSpan, UsageFigures, UsageSummary};
+use a2g_types::clock::format_seconds;
+use a2g_types::ident::{AgentDid, ToolName};
+use axum::extract::{Query, State};
+use axum::response::Response;
+use maud::{Markup, html};
+use std::sync::Arc;
+use std::time::Duration;
+use time::OffsetDateTime;
+
+/// Maximum number of hours over which figures are computed: a leap year.
+const MAX_HOURS: u16 = 366 * 24;
+/// Maximum number of receipts from which figures are computed. The limit of time usually ends the reading before that.
+const MAX_ROWS: u64 = 100_000;
+
+/// The time over which usage is computed.
+#[derive(Default, serde::Deserialize)]
+pub(super) struct UsageQuery {
+    #[serde(default)]
+    hours: Option<u16>,
+}
+
+/// `GET /console/usage`.
+pub(super) async fn show(
+    State(console): State<Arc<ConsoleState>>,
+    signed_in: SignedIn,
+    Query(query): Query<UsageQuery>,
+) -> Response {
+    let hours = query.hours.unwrap_or(24).clamp(1, MAX_HOURS);
+    let now = console.executor.clock().now();
+    let since = now - Duration::from_secs(u64::from(hours) * 3600);
+    let caller = Arc::clone(&signed_in.caller);
+    let filter = move |agent: &str| may_read(&caller, agent);
+    let span = SeriesSpan::new(since, now);
+    let usage = match console.executor.usage(Some(since), filter, MAX_ROWS, Some(span)).await {
+        Ok(usage) => usage,
+        Err(fault) => return fault_page(&fault),
+    };
+    // The limits of a tool hold for every agent, so they cannot be judged from the runs of some.
+    let sees_all = signed_in.caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]);
+    let advice = Advice {
+        executor: &console.executor,
+        sees_all,
+        needs: &usage.needs,
+        are_needs_truncated: usage.are_needs_truncated,
+        since: if usage.is_complete { since } else { usage.searched_until.unwrap_or(since) },
+        is_complete: usage.is_complete,
+        now,
+    };
+    let on_agent = |agent: &str| advice.on_agent(agent);
+    let on_tool = |tool: &str| advice.on_tool(tool);
+    signed_in.viewer().page("Usage", &usage_body(hours, &usage, on_agent, on_tool))
+}
+
+/// The page. `on_agent` and `on_tool` render the narrower limits of one agent or tool.
+pub(super) fn usage_body(
+    hours: u16,
+    usage: &UsageSummary,
+    on_agent: impl Fn(&str) -> Markup,
+    on_tool: impl Fn(&str) -> Markup,
+) -> Markup {
+    let UsageSummary {
+        total,
+        agents,
+        tools,
+        is_grouping_truncated,
+        series,
+        needs: _,
+        are_needs_truncated,
+        searched_until,
+        is_complete,
+        are_refusals_complete,
+    } = usage;
+    html! {
+        h1 { "Usage" }
+        form.search method="get" action="/console/usage" {
+            p { label for="hours" { "Hours" } input #hours name="hours" type="number" min="1" max=(MAX_HOURS) value=(hours); }
+            p { button type="submit" { "Show" } }
+        }
+        @if *is_complete { p { (total.runs) " runs in the last " (hours) " hours." } } @else {
+            p { "The latest " (total.runs) " runs" @if let Some(until) = searched_until { ", since " (at(*until)) }
+                ". A page reads only for a fixed time, so older runs of the last " (hours) " hours are not counted: choose fewer hours." }
+        }
+        @if !are_refusals_complete { p { "Not all refused calls were counted: choose fewer hours." } }
+        @if *is_grouping_truncated { p { "There are more agents or tools than are listed." } }
+        @if let Some(series) = series.as_ref().filter(|_| total.runs > 0) {
+            (charts(series, searched_until.filter(|_| !is_complete)))
+        }
+        @if total.runs > 0 {
+            details {
+                summary { "How the narrower limits are computed" }
+                p { (narrower::METHOD) }
+                p { "A policy is the params of " code { "g2a/policy" } ", and replaces the agent's standing policy. Limits of a tool replace the section of its " code { "tool.toml" } "." }
+            }
+            @if *are_needs_truncated { p { "There are more pairs of agents and tools than the narrower limits cover, so none are shown: choose fewer hours." } }
+        }
+        (groups("Agents", agents, on_agent))
+        (groups("Tools", tools, on_tool))
+    }
+}
+
+fn groups(title: &str, groups: &[GroupUsage], advice: impl Fn(&str) -> Markup) -> Markup {
+    html! {
+        h2 { (title) }
+        @for GroupUsage { name, figures } in groups {
+            details {
+                summary { (line(name)) ": " (figures.runs) " runs, " (figures.by_status.success) " succeeded, "
+                    (figures.refusals.values().sum::<u64>()) " refused" }
+                (figures_part(figures))
+                (advice(name))
+            }
+        }
+        @if groups.is_empty() { p { "None." } }
+    }
+}
+
+fn figures_part(figures: &UsageFigures) -> Markup {
+    let ms = milliseconds;
+    html! {
+        @let counts = figures.by_status;
+        p { (counts.success) " succeeded, " (counts.failure) " failed, " (counts.timeout) " timed out, " (counts.aborted) " aborted." }
+        @if let Some(wall) = figures.wall {
+            p { "Time: half took at most " (ms(wall.p50)) ", 95 of 100 at most " (ms(wall.p95)) ", 99 of 100 at most " (ms(wall.p99)) ", the longest " (ms(wall.max)) "." }
+        }
+        @for (reason, count) in &figures.refusals { p { (count) " refused: " code { (line(reason)) } } }
+        (scrolling_table("Limits and their use", &html! {
+            thead { tr { th { "Limit" } th { "Greatest grant" } th { "Greatest use" } th { "Unused" } } }
+            tbody {
+                @for LimitSlack { limit, granted, used } in figures.slack.iter().filter(|slack| slack.used.is_some()) {
+                    tr {
+                        th scope="row" { (limit.as_str()) }
+                        td.number { (granted) } td.number { (used.unwrap_or_default()) }
+                        td.number { (granted.saturating_sub(used.unwrap_or_default())) }
+                    }
+                }
+            }
+        }))
+        @for (name, access, use_of_it) in [
+            ("The network", figures.network, "made a request"),
+            ("Writing", figures.writing, "wrote to a file or created one"),
+            ("Calling tools", figures.calling, "called one"),
+        ] {
+            @if access.granted > 0 && access.used == 0 {
+                p.slack { (name) " was granted to " (access.granted) " runs, and none " (use_of_it) "." }
+            }
+        }
+    }
+}
+
+/// What the narrower limits are computed from.
+struct Advice<'a> {
+    executor: &'a Executor,
+    /// `true` if the figures cover the runs of every agent.
+    sees_all: bool,
+    needs: &'a [PairNeeds],
+    are_needs_truncated: bool,
+    /// The time since which all runs were read.
+    since: OffsetDateTime,
+    is_complete: bool,
+    now: OffsetDateTime,
+}
+
+impl Advice<'_> {
+    fn on_agent(&self, name: &str) -> Markup {
+        let pairs = self.needs.iter().filter(|pair| pair.agent == name).collect::<Vec<_>>();
+        let Ok(agent) = AgentDid::parse(name) else { return html! {} };
+        if self.are_needs_truncated || pairs.is_empty() {
+            return html! {};
+        }
+        let current = self.executor.policy_of(&agent);
+        let tools = pairs.iter().filter_map(|pair| ToolName::parse(&pair.tool).ok());
+        // A policy would end the revocation of a revoked agent, which has none.
+        if current.is_none() && !tools.into_iter().any(|tool| self.executor.may_reach(&agent, &tool)) {
+            return html! { p.hint { "No narrower policy is shown, because this agent is refused every tool that it used." } };
+        }
+        let needs = total(&pairs);
+        let Some(narrower) = narrower::policy(&agent, current, &pairs, self.now.date()) else {
+            return html! {};
+        };
+        html! {
+            h3 { "A narrower policy" }
+            p { "It would have allowed " (self.basis(&needs)) " Send it as " code { "g2a/policy" } "." }
+            (copied(&format!("policy-{name}"), &narrower::policy_text(&narrower)))
+        }
+    }
+
+    fn on_tool(&self, name: &str) -> Markup {
+        let tools = self.executor.tools();
+        let tool = tools.iter().find(|tool| tool.name.as_str() == name);
+        let (Some(tool), true, false) = (tool, self.sees_all, self.are_needs_truncated) else {
+            return html! {};
+        };
+        let pairs = self.needs.iter().filter(|pair| pair.tool == name).collect::<Vec<_>>();
+        let needs = total(&pairs);
+        let Some(narrower) = narrower::capabilities(&tool.capabilities, &needs) else { return html! {} };
+        if narrower == tool.capabilities {
+            return html! { p.hint { "The limits in its " code { "tool.toml" } " cannot be narrowed further." } };
+        }
+        let comment = format!("Covers {}", self.basis(&needs));
+        html! {
+            h3 { "Narrower limits" }
+            p { "They would have allowed " (self.basis(&needs)) " Put them into " code { "tool.toml" } "." }
+            (copied(&format!("limits-{name}"), &narrower::capabilities_text(&narrower, &needs, &comment)))
+        }
+    }
+
+    /// The runs that a text covers, as the end of a sentence.
+    fn basis(&self, needs: &RunNeeds) -> String {
+        let RunNeeds { runs, unmeasured, .. } = needs;
+        let noun = if *runs == 1 { "run" } else { "runs" };
+        let mut text = format!("{runs} {noun} since {}.", format_seconds(self.since));
+        if *unmeasured > 0 {
+            text.push_str(&format!(
+                " The use of {unmeasured} more is not known: the executor ended while they ran."
+            ));
+        }
+        if !self.is_complete {
+            text.push_str(" Earlier runs were not read.");
+        }
+        text
+    }
+}
+
+fn total(pairs: &[&PairNeeds]) -> RunNeeds {
+    let mut total = RunNeeds::default();
+    pairs.iter().for_each(|pair| total.merge(&pair.needs));
+    total
+}
+
+/// A text to copy. A script shows the button; without it, the text can be selected.
+pub(super) fn copied(id: &str, text: &str) -> Markup {
+    html! {
+        div.copied {
+            button type="button" data-copy=(id) hidden { "Copy" }
+            pre #(id) tabindex="0" { (text) }
+        }
+    }
+}
