@@ -86,9 +86,9 @@ mod tests {
 
     use fs_err as fs;
 
-    /// The table of advisories in `docs/security.md` is true for the wasmtime in Cargo.lock.
+    /// Every row of the table of advisories in `docs/security.md` fits the wasmtime in Cargo.lock.
     #[test]
-    fn each_advisory_is_mended_in_the_locked_version_or_does_not_apply() {
+    fn each_advisory_is_fixed_in_the_locked_version_or_does_not_apply() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let lock = fs::read_to_string(root.join("Cargo.lock")).unwrap();
         let (_, package) = lock.split_once("\nname = \"wasmtime\"\nversion = \"").unwrap();
@@ -107,10 +107,10 @@ mod tests {
             let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
             let [id, _, _, _, here] = cells[..] else { panic!("{row}") };
             assert!(ids.insert(id), "{id} is listed twice");
-            let mended = here.strip_prefix("mended in ").or_else(|| here.strip_prefix("mended before "));
-            match mended {
-                Some(version) => assert!(parts(version) <= parts(locked), "{id} is not mended in {locked}"),
-                None => assert!(here.starts_with("not here: "), "{id} has no answer"),
+            let fixed = here.strip_prefix("fixed in ").or_else(|| here.strip_prefix("fixed before "));
+            match fixed {
+                Some(version) => assert!(parts(version) <= parts(locked), "{id} is not fixed in {locked}"),
+                None => assert!(here.starts_with("not affected: "), "{id} has no answer"),
             }
         }
         assert!(rows.len() > 50);

@@ -87,7 +87,7 @@ impl Console {
     /// bound port. While the disk is full, the server runs without a link.
     ///
     /// # Errors
-    /// If `origin` is not one.
+    /// If `origin` is not a valid origin.
     pub(super) fn announce(
         self,
         config: &Config,
@@ -97,7 +97,7 @@ impl Console {
         let Self { local_key, notifier, console_url } = self;
         let bound = PublicUrl::parse(origin)?;
         let public_url = config.console.public_url.clone();
-        // A wildcard address is not one that a browser could open.
+        // No browser can open a wildcard address.
         let address = config.console.address(&config.listen).and_then(ListenAddress::ip);
         let links_to = public_url.or_else(|| {
             let is_usable = address.is_some_and(|ip| !ip.is_unspecified());
@@ -140,7 +140,9 @@ pub(super) fn containment(
 ) -> Containment {
     let inline = config.inline_tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let mut isolation = match (config.isolation, inline.is_empty()) {
-        (Isolation::Inline, _) => "every tool runs on threads of the server, without any control.".to_owned(),
+        (Isolation::Inline, _) => {
+            "every tool runs on threads of the server, without these controls.".to_owned()
+        }
         (Isolation::Process, true) => "each run has a process of its own.".to_owned(),
         (Isolation::Process, false) => {
             format!(
@@ -149,7 +151,7 @@ pub(super) fn containment(
         }
     };
     if let RunAs::User(user) = inspected.run_as {
-        isolation.push_str(&format!(" Its user is {user}."));
+        isolation.push_str(&format!(" It runs as user {user}."));
     }
     let rows = inspected.support.as_ref().map(|support| support.rows()).into_iter().flatten();
     let controls = rows.map(|row| ContainmentControl {
@@ -158,7 +160,7 @@ pub(super) fn containment(
         is_required: row.required,
         state: match row.state {
             Ok(_) if row.name == Support::CGROUP && !has_cgroups => {
-                Err("delegated, but it could not be set up: see the log".to_owned())
+                Err("delegated, but the control group could not be created: see the log".to_owned())
             }
             state => state.clone(),
         },

@@ -603,7 +603,7 @@ fn check_exposure(config: &Config) -> Result<(), super::UsageError> {
     )))
 }
 
-/// The addresses of the ports, as a part of a sentence.
+/// Names the configured addresses, as a clause.
 fn listening_addresses(config: &Config) -> String {
     let server = format!("`server.listen` is {}", config.listen);
     match &config.console.listen {
@@ -676,7 +676,7 @@ impl CallerFiles {
     }
 }
 
-/// Binds the configured addresses. The console's own port serves at once; the other one is returned.
+/// Binds the configured addresses. The console's own port starts to serve here; the server on `server.listen` is returned.
 #[cfg_attr(
     not(feature = "console"),
     allow(

@@ -55,7 +55,7 @@ fn a_port_that_other_machines_reach_needs_callers() {
     for (listen, words) in [
         ("unix:/tmp/console.sock", "is a Unix socket, which no browser opens"),
         ("127.0.0.1", "has to be an address or a name and a port"),
-        ("127.0.0.1:7420", "is `server.listen`"),
+        ("127.0.0.1:7420", "is the same address as `server.listen`"),
     ] {
         let options = Options::new().set("server.listen", "127.0.0.1:7420").set("console.listen", listen);
         let checked = Home::new(options).run(&["config", "check"]);

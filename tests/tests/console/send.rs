@@ -44,7 +44,7 @@ fn a_person_sends_an_intent_from_the_page_of_its_tool() {
     browser.goto("/console/tools/read_file");
     browser.fill("textbox", "path (required)", "/etc/passwd");
     browser.click("button", "Send the intent");
-    browser.wait_for_text("The intent did not run");
+    browser.wait_for_text("The intent was not sent, or did not run");
     let value = browser.evaluate("document.getElementById('argument.path').value");
     assert_eq!(value, "/etc/passwd");
     browser.report().check_is_empty();
@@ -69,7 +69,7 @@ fn a_form_that_is_not_valid_sends_nothing() {
         let (status, page) = client.post(WRITE, &form(&client, &id, &fields), "");
         let is_expected = page.contains(expected) || expected == "verdict_denied";
         assert!(
-            status == 200 && is_expected && page.contains("The intent did not run"),
+            status == 200 && is_expected && page.contains("The intent was not sent, or did not run"),
             "{expected}: {page}"
         );
         // What was typed is on the page again.

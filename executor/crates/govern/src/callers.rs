@@ -496,10 +496,16 @@ impl Caller {
         self.tools.includes(tool)
     }
 
+    /// Returns `true` when the caller may read the intents of all agents.
+    #[must_use]
+    pub fn may_read_all(&self) -> bool {
+        self.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
+    }
+
     /// Returns `true` when the caller may read the intents of this agent.
     #[must_use]
     pub fn may_read(&self, agent: &AgentDid) -> bool {
-        self.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]) || self.may_act_as(agent)
+        self.may_read_all() || self.may_act_as(agent)
     }
 
     /// Returns `true` when the caller may cancel the intents of this agent.

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 /// The number of last records that the start checks.
 // Checking all records of a large journal takes too long for a restart: 3.5 s for 685,000.
-const LAST_RECORDS: i64 = ChainCheck::RECORDS_AT_START;
+const LAST_RECORDS: i64 = ChainCheck::MAX_RECORDS_AT_START;
 /// The maximum duration of SQLite's own check at the start.
 const START_CHECK_TIMEOUT: Duration = Duration::from_millis(50);
 /// SQLite's steps between two calls of the progress handler.
@@ -127,9 +127,9 @@ pub(super) fn check_in_background(
             }
             return;
         }
-        Ok(BackgroundCheck::Whole { records, receipts }) => {
-            *chain_check.lock() = Some(ChainCheck { receipts, at: SystemClock.now(), is_whole: true });
-            return tracing::debug!(records, "the journal was checked");
+        Ok(BackgroundCheck::Whole { last_record, last_receipt }) => {
+            *chain_check.lock() = Some(ChainCheck { last_receipt, at: SystemClock.now(), is_whole: true });
+            return tracing::debug!(records = last_record, "the journal was checked");
         }
         Err(CheckError::Sqlite(error)) => {
             // This is not damage: for example, the file may be locked.
@@ -149,7 +149,7 @@ enum BackgroundCheck {
     /// The check at the start has read all records.
     CoveredByStart,
     /// All records were read, and SQLite's pages: up to this record and this receipt.
-    Whole { records: i64, receipts: u64 },
+    Whole { last_record: i64, last_receipt: u64 },
 }
 
 /// Checks all records, and then SQLite's pages.
@@ -180,7 +180,7 @@ fn check_all_records(
         drop(snapshot);
     }
     check_pages(connection, path, is_closed)?;
-    Ok(BackgroundCheck::Whole { records: verifier.tip.number, receipts: verifier.tip.head.number })
+    Ok(BackgroundCheck::Whole { last_record: verifier.tip.number, last_receipt: verifier.tip.head.number })
 }
 
 /// Runs SQLite's check of its pages, and restarts it later if the log grows too much.

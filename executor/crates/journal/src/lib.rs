@@ -135,21 +135,21 @@ pub struct RecoverySummary {
     pub undelivered: usize,
 }
 
-/// The part of the chain that this process has verified by reading it. What it writes later is not read again.
+/// The part of the chain that this process has read and verified. What it writes later is not read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainCheck {
     /// The number of the last verified receipt.
-    pub receipts: u64,
+    pub last_receipt: u64,
     /// The time of the check.
     pub at: OffsetDateTime,
     /// `true` if every stored record up to that receipt was verified; `false` if only the latest
-    /// [`ChainCheck::RECORDS_AT_START`] were.
+    /// [`ChainCheck::MAX_RECORDS_AT_START`] were.
     pub is_whole: bool,
 }
 
 impl ChainCheck {
     /// The maximum number of records that are verified before the journal is used. A thread verifies the others later.
-    pub const RECORDS_AT_START: i64 = 10_000;
+    pub const MAX_RECORDS_AT_START: i64 = 10_000;
 }
 
 /// The journal of one executor: a file, or only open intents in memory.
@@ -201,7 +201,7 @@ impl Journal {
         let from_sqlite = OpenError::from_sqlite(path);
         let open_error = |error: BoxedError| OpenError::other(path, error);
         let mut store = Store::open(path, options)?;
-        let check = ChainCheck { receipts: store.head().number, at: now, is_whole: false };
+        let check = ChainCheck { last_receipt: store.head().number, at: now, is_whole: false };
         // Recovery comes before every claim: a look-up of an interrupted intent relies on its receipt
         // (`Self::final_stage`).
         let (aborted, unwritten) = recover(&mut store, to_micros(now)).map_err(open_error)?;

@@ -9,14 +9,16 @@ use time::OffsetDateTime;
 /// The maximum number of buckets, each of which takes about 2.5 kB. A span is cut into 48 buckets at most, and one more
 /// because it seldom begins where a bucket does.
 const MAX_BUCKETS: usize = 49;
-/// The widths of buckets, in seconds: whole parts or multiples of an hour or a day, so that buckets begin at times that
+/// The widths of buckets, in seconds: divisors or multiples of an hour or a day, so that buckets begin at times that
 /// people read easily.
 const WIDTHS: [i64; 16] = [
     60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800, 432_000, 864_000,
-    1_728_000,
+    MAX_WIDTH,
 ];
+/// The widest bucket: 20 days.
+const MAX_WIDTH: i64 = 1_728_000;
 
-/// The cut of a time span into buckets.
+/// A time span, divided into buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeriesSpan {
     begin: OffsetDateTime,
@@ -25,13 +27,13 @@ pub struct SeriesSpan {
 }
 
 impl SeriesSpan {
-    /// Cuts the time from `since` to `until` into 49 buckets at most. They begin at multiples of their width since 1970,
-    /// so that a later cut has the same buckets. A span of more than two years is cut at its end.
+    /// Divides the time from `since` to `until` into at most 49 buckets. Each begins at a multiple of the width since 1970, so
+    /// that a later call gives the same buckets. If the span is longer than 960 days, the last bucket also has all later runs.
     #[must_use]
     pub fn new(since: OffsetDateTime, until: OffsetDateTime) -> Self {
         let seconds = (until - since).whole_seconds().max(1);
         let fits = |width: &&i64| seconds <= **width * (MAX_BUCKETS as i64 - 1);
-        let width_seconds = WIDTHS.iter().find(fits).or(WIDTHS.last()).copied().unwrap_or(86_400);
+        let width_seconds = WIDTHS.iter().find(fits).copied().unwrap_or(MAX_WIDTH);
         let first = since.unix_timestamp().div_euclid(width_seconds);
         let last = until.unix_timestamp().div_euclid(width_seconds);
         let begin = OffsetDateTime::from_unix_timestamp(first * width_seconds).unwrap_or(since);

@@ -251,7 +251,7 @@ impl Compiler {
                 CatalogError::Module(format!("the compiler process was killed by signal {signal}"))
             }
             None if status.code() == Some(PANIC_EXIT_CODE) => {
-                tracing::warn!(panic = error_text(stderr), "the compiler failed on a module");
+                tracing::warn!(panic = error_text(stderr), "the compiler panicked on a module");
                 CatalogError::Module(COMPILER_DEFECT.to_owned())
             }
             None => CatalogError::Module(error_text(stderr)),
@@ -266,8 +266,8 @@ impl Compiler {
 /// The exit code of a Rust program that panics.
 const PANIC_EXIT_CODE: i32 = 101;
 /// The reason for a module on which the compiler panics. The text of the panic names files of the build machine.
-const COMPILER_DEFECT: &str = "the compiler failed on this module, by a defect of its own, which the log describes: build the \
-                               module in another way, or with other versions of its tools";
+const COMPILER_DEFECT: &str = "the compiler has a bug and panicked on this module (the log has the details): build the module \
+                               differently, or with other versions of its tools";
 
 /// The message on standard error.
 fn error_text(stderr: &File) -> String {

@@ -34,6 +34,15 @@ pub(super) fn required_approvals(rules: &[ApprovalRule], tool: &ToolName, risk: 
     rules.iter().filter(|rule| rule.applies_to(tool, risk)).map(|rule| rule.required).max()
 }
 
+/// The reason why an approval does not count under a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApprovalBar {
+    /// The person may act for the intent's agent.
+    OwnAgent,
+    /// The person has approved the intent before.
+    AlreadyApproved,
+}
+
 /// An approval of an intent that needs more of them.
 #[derive(Debug, Clone)]
 pub(super) struct PartialApproval {

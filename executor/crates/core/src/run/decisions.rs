@@ -3,7 +3,7 @@
 //! A decision is in the journal before its answer is sent. An approved intent runs once, if necessary after a restart,
 //! unless its verdict expires or an operator stops it first; a denied intent never runs.
 
-use super::approval_rules::{self, PartialApproval};
+use super::approval_rules::{self, ApprovalBar, PartialApproval};
 use super::escalations::{Escalations, Removal, WakeCondition};
 use super::events::RunEventSink;
 use super::preview::{DecisionBasis, GrantSummary, changed_fault};
@@ -457,20 +457,23 @@ impl Executor {
             blocked_by: BlockedBy::CallerUnauthorized,
             message,
         };
+        match self.approval_bar(call, escalated.risk_score(), right) {
+            Some(ApprovalBar::OwnAgent) => {
+                return Err(refuse(format!(
+                    "`{by}` may act for `{}`, so another person, listed in `server.callers`, has to approve \
+                     (`[[approvals]]`)",
+                    call.agent
+                )));
+            }
+            Some(ApprovalBar::AlreadyApproved) => {
+                return Err(refuse(format!(
+                    "`{by}` has already approved this intent: another person has to approve it, {required} people in all \
+                     (`[[approvals]]`)"
+                )));
+            }
+            None => {}
+        }
         let earlier = self.escalations.partial_approvals(call.intent);
-        if right.acts_for(&call.agent) {
-            return Err(refuse(format!(
-                "`{by}` may act for `{}`, so another person, listed in `server.callers`, has to approve \
-                 (`[[approvals]]`)",
-                call.agent
-            )));
-        }
-        if earlier.iter().any(|earlier| earlier.by == by) {
-            return Err(refuse(format!(
-                "`{by}` has already approved this intent: another person has to approve it, {required} people in all \
-                 (`[[approvals]]`)"
-            )));
-        }
         // Without a rule, a manifest replaces the verdict's. Here it would replace what the others have approved.
         let unchanged = self.preview(escalated, None).grant?;
         let is_narrower = |manifest: &Manifest| {

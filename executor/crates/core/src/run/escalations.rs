@@ -8,7 +8,7 @@
 //!           │                        └───────────── approved, waits to run
 //!           └─ remove_undecided, remove_waiting, remove_all, remove_expired: denied, cancelled, revoked, stopped, expired
 //! ```
-//! An intent that needs several approvals is released with each that does not suffice, and keeps it while it waits.
+//! An intent that needs several approvals is released with each partial approval, and keeps it while it waits.
 //! An intent stays here until its run has finished, so that it is not lost if it was claimed and its run could not
 //! begin. The journal has the stage of a claimed intent.
 //!

@@ -26,7 +26,7 @@ mod subscribers;
 mod switch;
 mod trace;
 
-pub use approval_rules::ApprovalRule;
+pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use preview::{DecisionBasis, DecisionPreview, GrantSummary, WaitingSummary};
@@ -323,7 +323,7 @@ impl Executor {
         self.standing.set(policy, self.policy_origin(by));
     }
 
-    /// Someone who changes a policy now.
+    /// The origin of a policy change by `by`, at the current time.
     fn policy_origin(&self, by: &str) -> PolicyOrigin {
         PolicyOrigin { by: by.to_owned(), since: self.clock.now() }
     }

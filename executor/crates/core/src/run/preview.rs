@@ -4,7 +4,8 @@
 //! [`DecisionBasis`] is the hash of what the decision depends on. A decision that names a basis applies only if a new
 //! preview has the same one.
 
-use super::{AgentFilter, Executor, approval_rules};
+use super::approval_rules::{self, ApprovalBar};
+use super::{AgentFilter, Executor};
 use a2g_capability::Grant;
 use a2g_govern::{DecisionRight, Escalated};
 use a2g_types::call::Call;
@@ -263,18 +264,24 @@ impl Executor {
         Some(self.preview(&self.escalations.find_undecided(intent)?, manifest))
     }
 
-    /// `true` if an approval by the holder of `right` would count for a waiting intent. Under a rule, nobody approves for
-    /// an agent of their own, and nobody approves twice. A denial always counts.
+    /// The reason why an approval by the holder of `right` would not count for a waiting intent; `None` if it would. Where
+    /// `[[approvals]]` applies, nobody approves for their own agent, and nobody approves twice. A denial always counts.
     #[must_use]
-    pub fn may_approve(&self, call: &Call, risk: Option<f64>, right: &DecisionRight<'_>) -> bool {
-        let rules = &self.settings.approval_rules;
-        approval_rules::required_approvals(rules, &call.tool, risk).is_none()
-            || !right.acts_for(&call.agent)
-                && !self
-                    .escalations
-                    .partial_approvals(call.intent)
-                    .iter()
-                    .any(|earlier| earlier.by == right.by())
+    pub fn approval_bar(
+        &self,
+        call: &Call,
+        risk: Option<f64>,
+        right: &DecisionRight<'_>,
+    ) -> Option<ApprovalBar> {
+        approval_rules::required_approvals(&self.settings.approval_rules, &call.tool, risk)?;
+        let earlier = self.escalations.partial_approvals(call.intent);
+        if right.acts_for(&call.agent) {
+            Some(ApprovalBar::OwnAgent)
+        } else if earlier.iter().any(|earlier| earlier.by == right.by()) {
+            Some(ApprovalBar::AlreadyApproved)
+        } else {
+            None
+        }
     }
 
     pub(super) fn preview(&self, escalated: &Escalated, manifest: Option<&Manifest>) -> DecisionPreview {

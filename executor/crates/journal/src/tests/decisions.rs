@@ -89,7 +89,7 @@ async fn a_denial_with_a_reason_raises_the_format() {
 
 /// An intent that needs more approvals waits until it has them, also across restarts.
 #[tokio::test]
-async fn an_approval_that_does_not_suffice_is_recorded_and_decides_nothing() {
+async fn a_partial_approval_is_recorded_and_decides_nothing() {
     let (_folder, path, journal) = new_journal();
     let call = another();
     hold(&journal, &call).await;

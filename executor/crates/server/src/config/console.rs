@@ -46,7 +46,7 @@ impl ConsoleSettings {
         let listen = listen.map(|listen| parse_listen(&listen)).transpose()?;
         if listen.is_some() && !enabled {
             return Err(invalid("console.listen")(
-                &"needs the console: set `console.enabled = true`, or remove it",
+                &"needs the console: set `console.enabled = true`, or remove `console.listen`",
             ));
         }
         let public_url = public_url.map(|url| PublicUrl::parse(&url)).transpose();
@@ -58,8 +58,8 @@ impl ConsoleSettings {
         })
     }
 
-    /// The address at which the console is served, if other protocols are served on `listen`; `None` if it is not served.
-    /// No browser opens a Unix socket.
+    /// The address of the console, where `listen` is the address of the other protocols; `None` if the console is not served.
+    /// No browser can open a Unix socket.
     #[must_use]
     pub fn address<'a>(&'a self, listen: &'a ListenAddress) -> Option<&'a ListenAddress> {
         let address = self.listen.as_ref().unwrap_or(listen);
@@ -72,28 +72,30 @@ impl ConsoleSettings {
         let is_fixed =
             |address: &ListenAddress| matches!(address, ListenAddress::Tcp(address) if address.port() != 0);
         if self.listen.as_ref().is_some_and(|own| own == listen && is_fixed(own)) {
-            return Err(invalid("console.listen")(&"is `server.listen`: name another port, or remove it"));
+            return Err(invalid("console.listen")(
+                &"is the same address as `server.listen`: choose another port, or remove `console.listen`",
+            ));
         }
         if self.notify.is_empty() {
             return Ok(());
         }
         if !self.enabled {
             return Err(invalid("console.notify")(
-                &"needs the console, to which its messages link: set `console.enabled = true` in a build that has the \
+                &"needs the console, because the messages link to it: set `console.enabled = true` in a build that has the \
                   feature `console`, or remove `[[console.notify]]`",
             ));
         }
         let listen = self.listen.as_ref().unwrap_or(listen);
         let Some(address) = listen.ip() else {
             return Err(invalid("console.notify")(&format_args!(
-                "needs the console, to which its messages link, and a Unix socket does not serve it: `server.listen` is \
-                 {listen}"
+                "needs the console, because the messages link to it, but `server.listen` is {listen}, and the console is not \
+                 served on a Unix socket: set `console.listen`"
             )));
         };
         if self.public_url.is_none() && address.is_unspecified() {
             return Err(invalid("console.public_url")(&format_args!(
-                "has to be set where `[[console.notify]]` is: its messages link to the console, and no browser opens \
-                 {listen} (`console.listen`, or else `server.listen`)"
+                "is required with `[[console.notify]]`: the messages link to the console, and no browser can open {listen} \
+                 (`console.listen`, or else `server.listen`)"
             )));
         }
         Ok(())
@@ -134,13 +136,13 @@ fn parse_notify(
         })?;
         if let Some(address) = url.refused_address(egress) {
             return Err(invalid(&format_args!(
-                "leads to {}, which is no public address: name another host, or list `{address}` in \
+                "resolves to {}, which is not a public address: use another host, or list `{address}` in \
                  `network.allowed_addresses`",
                 address.ip()
             )));
         }
         if webhooks.iter().any(|other| other.url == url) {
-            return Err(invalid(&"is that of another `[[console.notify]]`: remove one of the two"));
+            return Err(invalid(&"is also the URL of another `[[console.notify]]`: remove one of the two"));
         }
         webhooks.push(NotifySettings { url, key_file: resolve(key_file) });
     }

@@ -185,7 +185,7 @@ fn a_notification_has_a_reachable_webhook_a_key_and_a_link_that_works() {
     for (text, words) in [
         (format!("[console]\nenabled = false\n{example}"), "`console.notify` needs the console"),
         (format!("[server]\nlisten = \"unix:a.sock\"\n{example}"), "`console.notify` needs the console"),
-        (format!("{anywhere}{example}"), "`console.public_url` has to be set"),
+        (format!("{anywhere}{example}"), "`console.public_url` is required"),
         (
             "[console]\npublic_url = \"https://a.example/console\"\n".to_owned(),
             "line 2: `console.public_url` has to be",
@@ -196,8 +196,8 @@ fn a_notification_has_a_reachable_webhook_a_key_and_a_link_that_works() {
         (hook("http://127.0.0.1:9000/"), "list `127.0.0.1:9000` in `network.allowed_addresses`"),
         (hook("https://169.254.169.254/"), "list `169.254.169.254:443` in"),
         (format!("{allowed}{}", hook("http://chat.internal:9001/SECRET")), "list `127.0.0.1:9001` in"),
-        (format!("{example}{}", hook("http://[::1]:9000/")), "line 5: `console.notify.url` leads to ::1"),
-        (example.repeat(2), "line 5: `console.notify.url` is that of another"),
+        (format!("{example}{}", hook("http://[::1]:9000/")), "line 5: `console.notify.url` resolves to ::1"),
+        (example.repeat(2), "line 5: `console.notify.url` is also the URL of another"),
         ((0..17).map(|n| hook(&format!("https://{n}.example.com/"))).collect(), "may have at most 16"),
         ("[[console.notify]]\nurl = \"https://a.example/\"\n".to_owned(), "key_file"),
         (format!("{example}secret = \"x\"\n"), "secret"),

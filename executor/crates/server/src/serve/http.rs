@@ -115,7 +115,7 @@ impl HttpServer {
         Self::bind_with(address, rpc, settings, own_routes).await
     }
 
-    /// Binds an address that serves the protocols of `settings` and `GET /health`, and no A2G.
+    /// Binds an address that serves the protocols of `settings` and `GET /health`, but neither A2G nor `/metrics`.
     ///
     /// # Ambient Authority
     /// Binds the port, or creates the socket.

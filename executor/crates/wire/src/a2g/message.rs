@@ -396,7 +396,7 @@ pub(super) struct Acceptance {
     /// The number of waiting or running intents that are aborted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) aborted: Option<usize>,
-    /// `true` if the approval counts, and the intent waits for another person's.
+    /// `true` if the approval counts, and the intent waits for another person's approval.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("const" = true))]
     pub(super) needs_more_approvals: bool,

@@ -172,7 +172,7 @@ impl Question {
                  then continue. Declining withdraws the call.",
             ),
             Self::OpenPage(_) => message.push_str(
-                "\nAn approver decides on the page of this link, after signing in. Declining withdraws the call.",
+                "\nAn approver signs in on the linked page and decides there. Declining withdraws the call.",
             ),
         }
         message

@@ -14,10 +14,10 @@ use time::OffsetDateTime;
 /// Height of a plot in its own units.
 const HEIGHT: u64 = 1_000;
 /// Width of a bucket in units of the plot, and of the gap on each side of its bar.
-const BUCKET: usize = 20;
-const GAP: usize = 2;
+const BUCKET_WIDTH: usize = 20;
+const BAR_GAP: usize = 2;
 /// Height of the smallest part of a bar, so that one failure among thousands of runs is visible.
-const MIN_PART: u64 = 12;
+const MIN_PART_HEIGHT: u64 = 12;
 /// Maximum number of times below a plot, for which a narrow screen has space.
 const MAX_TICKS: i64 = 5;
 /// Steps between the times below a plot, in seconds.
@@ -38,9 +38,9 @@ const STATUSES: [StatusPart; 4] = [
 /// The percentiles: class, name, and time.
 type Percentile = (&'static str, &'static str, fn(&WallTimes) -> Duration);
 const PERCENTILES: [Percentile; 3] = [
-    ("p50", "50 of 100 runs", |wall| wall.p50),
-    ("p95", "95 of 100", |wall| wall.p95),
-    ("p99", "99 of 100", |wall| wall.p99),
+    ("p50", "median", |wall| wall.p50),
+    ("p95", "95th percentile", |wall| wall.p95),
+    ("p99", "99th percentile", |wall| wall.p99),
 ];
 
 /// The runs by status and their wall times, with the figures as a table. Runs that ended before `unread_until` are not
@@ -71,20 +71,20 @@ impl Plot<'_> {
 
     /// Width of the plot in its own units.
     fn width(&self) -> usize {
-        self.buckets().len() * BUCKET
+        self.buckets().len() * BUCKET_WIDTH
     }
 
     fn runs(&self) -> Markup {
         let busiest = self.buckets().iter().max_by_key(|bucket| bucket.by_status.total());
         let (most, at) =
-            busiest.map_or((0, String::new()), |busiest| (busiest.by_status.total(), begin(busiest)));
+            busiest.map_or((0, String::new()), |busiest| (busiest.by_status.total(), format_start(busiest)));
         let sum = |count: fn(&StatusCounts) -> u64| {
             self.buckets().iter().map(|bucket| count(&bucket.by_status)).sum::<u64>()
         };
         let sums = STATUSES.map(|(_, name, count)| format!("{} {name}", sum(count))).join(", ");
         let label = format!(
             "Bars: the runs that ended in each {}: {sums}. The most in one were {most}, from {at}.",
-            self.width_name()
+            self.describe_bucket_width()
         );
         let top = round_up(most);
         let marks = [(0, top), (HEIGHT / 2, top / 2), (HEIGHT, 0)]
@@ -99,7 +99,7 @@ impl Plot<'_> {
         let legend = STATUSES.iter().map(|(class, name, _)| {
             (*name, html! { rect.part.(class) x="0" y="1" width="14" height="12" {} })
         });
-        self.figure(&format!("Runs in each {}", self.width_name()), &label, &marks, &bars, legend)
+        self.figure(&format!("Runs in each {}", self.describe_bucket_width()), &label, &marks, &bars, legend)
     }
 
     fn wall_times(&self) -> Markup {
@@ -107,15 +107,15 @@ impl Plot<'_> {
         let scale = LogScale::covering(walls());
         let slowest = walls().map(|wall| wall.p99).max().unwrap_or_default();
         let label = format!(
-            "Lines on a logarithmic scale: the wall time that 50, 95 and 99 of 100 runs did not exceed, in each {}. The \
-             greatest of these times is {}.",
-            self.width_name(),
+            "Lines on a logarithmic scale: the median, 95th and 99th percentile of the wall time in each {}. The greatest \
+             value is {}.",
+            self.describe_bucket_width(),
             milliseconds(slowest)
         );
         let lines = html! {
             @for (number, bucket) in self.buckets().iter().enumerate() {
                 @if let Some(wall) = bucket.wall {
-                    rect.target x=(number * BUCKET) y="0" width=(BUCKET) height=(HEIGHT) {
+                    rect.target x=(number * BUCKET_WIDTH) y="0" width=(BUCKET_WIDTH) height=(HEIGHT) {
                         title { (self.interval(bucket)) ": " (describe_wall(&wall)) }
                     }
                 }
@@ -128,7 +128,7 @@ impl Plot<'_> {
         };
         let legend =
             PERCENTILES.iter().map(|(class, name, _)| (*name, html! { path.line.(class) d="M1 7H21" {} }));
-        let caption = format!("Wall time of the runs in each {}, at most", self.width_name());
+        let caption = format!("Wall time of the runs in each {}", self.describe_bucket_width());
         self.figure(&caption, &label, &scale.marks(), &lines, legend)
     }
 
@@ -170,7 +170,7 @@ impl Plot<'_> {
         let (Some(until), Some(first)) = (self.unread_until, self.buckets().first()) else { return 0 };
         let seconds = usize::try_from((until - first.begin).whole_seconds()).unwrap_or(0);
         let bucket_seconds = usize::try_from(self.series.width.as_secs()).unwrap_or(usize::MAX).max(1);
-        (seconds.saturating_mul(BUCKET) / bucket_seconds).min(self.width())
+        (seconds.saturating_mul(BUCKET_WIDTH) / bucket_seconds).min(self.width())
     }
 
     /// The times below the plot: the position of each in percent of the width, and its text.
@@ -187,7 +187,7 @@ impl Plot<'_> {
         ticks.filter(|(position, _)| (4..=94).contains(position)).collect()
     }
 
-    fn width_name(&self) -> String {
+    fn describe_bucket_width(&self) -> String {
         let minutes = self.series.width.as_secs() / 60;
         match minutes {
             1 => "minute".to_owned(),
@@ -200,7 +200,7 @@ impl Plot<'_> {
     }
 
     fn interval(&self, bucket: &SeriesBucket) -> String {
-        format!("{} and {} after", begin(bucket), self.width_name())
+        format!("{} and {} after", format_start(bucket), self.describe_bucket_width())
     }
 }
 
@@ -209,15 +209,15 @@ fn bar(number: usize, counts: &StatusCounts, top: u64) -> Markup {
     let mut y = HEIGHT;
     let parts = STATUSES.iter().filter_map(|(class, _, count)| {
         let count = count(counts);
-        let height = (count.saturating_mul(HEIGHT) / top.max(1)).max(MIN_PART);
+        let height = (count.saturating_mul(HEIGHT) / top.max(1)).max(MIN_PART_HEIGHT);
         y = y.saturating_sub(if count > 0 { height } else { 0 });
         (count > 0).then_some((*class, y, height))
     });
     let parts = parts.collect::<Vec<_>>();
     html! {
-        rect.target x=(number * BUCKET) y="0" width=(BUCKET) height=(HEIGHT) {}
+        rect.target x=(number * BUCKET_WIDTH) y="0" width=(BUCKET_WIDTH) height=(HEIGHT) {}
         @for (class, y, height) in parts {
-            rect.part.(class) x=(number * BUCKET + GAP) y=(y) width=(BUCKET - 2 * GAP) height=(height) {}
+            rect.part.(class) x=(number * BUCKET_WIDTH + BAR_GAP) y=(y) width=(BUCKET_WIDTH - 2 * BAR_GAP) height=(height) {}
         }
     }
 }
@@ -229,7 +229,7 @@ fn lines(buckets: &[SeriesBucket], time: fn(&WallTimes) -> Duration, scale: &Log
     let mut is_drawn = false;
     for (number, bucket) in buckets.iter().enumerate() {
         if let Some(wall) = &bucket.wall {
-            let (x, y) = (number * BUCKET + BUCKET / 2, scale.position(time(wall)));
+            let (x, y) = (number * BUCKET_WIDTH + BUCKET_WIDTH / 2, scale.position(time(wall)));
             let has_next = buckets.get(number + 1).is_some_and(|next| next.wall.is_some());
             match (is_drawn, has_next) {
                 (true, _) => line.push_str(&format!("L{x} {y}")),
@@ -312,7 +312,7 @@ fn table(series: &UsageSeries) -> Markup {
             tbody {
                 @for bucket in series.buckets.iter().filter(|bucket| bucket.by_status.total() > 0) {
                     tr {
-                        th.number scope="row" { (begin(bucket)) }
+                        th.number scope="row" { (format_start(bucket)) }
                         @for (_, _, count) in STATUSES { td.number { (count(&bucket.by_status)) } }
                         @for (_, _, time) in PERCENTILES { td.number { @if let Some(wall) = &bucket.wall { (milliseconds(time(wall))) } } }
                         td.number { @if let Some(wall) = &bucket.wall { (milliseconds(wall.max)) } }
@@ -329,11 +329,11 @@ fn describe_counts(counts: &StatusCounts) -> String {
 }
 
 fn describe_wall(wall: &WallTimes) -> String {
-    PERCENTILES.map(|(_, name, time)| format!("{name} at most {}", milliseconds(time(wall)))).join(", ")
+    PERCENTILES.map(|(_, name, time)| format!("{name} {}", milliseconds(time(wall)))).join(", ")
 }
 
-/// The begin of a bucket, to the minute.
-fn begin(bucket: &SeriesBucket) -> String {
+/// The start of a bucket, to the minute.
+fn format_start(bucket: &SeriesBucket) -> String {
     let text = format_seconds(bucket.begin).replace('T', " ");
     format!("{} UTC", text.get(..16).unwrap_or(&text))
 }
@@ -424,7 +424,7 @@ mod tests {
             "role=\"img\" aria-label=\"Bars: the runs that ended in each 30 minutes: 4002 succeeded, 1 failed",
             "The most in one were 4001, from 2026-11-26 10:00 UTC.",
             "<title>2026-11-26 10:00 UTC and 30 minutes after: 4000 succeeded, 1 failed</title>",
-            "50 of 100 runs at most 7.0 ms, 95 of 100 at most 14.0 ms",
+            "median 7.0 ms, 95th percentile 14.0 ms",
             "<td class=\"number\">4000</td>",
             // One failure among 4,000 runs is visible.
             "class=\"part failure\" x=\"2\" y=\"322\" width=\"16\" height=\"12\"",
@@ -440,31 +440,5 @@ mod tests {
         let text = charts(&series(vec![bucket(0, 0, 0, 0), bucket(30, 2, 0, 3)]), half).into_string();
         assert!(text.contains("class=\"unread\" x=\"0\" y=\"0\" width=\"20\" height=\"1000\""), "{text}");
         assert!(text.contains("not read"));
-    }
-
-    #[test]
-    fn preview() {
-        let make = |n: i64| {
-            let k = (n * 7919 % 23) as u64;
-            if n % 11 == 5 {
-                return bucket(n * 30, 0, 0, 0);
-            }
-            let mut b = bucket(n * 30, k * 3 + 4, if n % 6 == 2 { k / 3 + 1 } else { 0 }, 3 + k * k / 9);
-            if n % 9 == 0 {
-                b.by_status.timeout = 4;
-                b.by_status.aborted = 3;
-            }
-            if let Some(w) = &mut b.wall {
-                w.p95 = w.p50 * (2 + (k % 5) as u32);
-                w.p99 = w.p95 * (1 + (k % 7) as u32);
-            }
-            b
-        };
-        let dense = charts(&series((0..49).map(make).collect()), Some(datetime!(2026-11-26 13:10 UTC)));
-        let sparse = charts(
-            &series((0..49).map(|n| if n % 3 == 0 { make(n) } else { bucket(n * 30, 0, 0, 0) }).collect()),
-            None,
-        );
-        std::fs::write("/tmp/preview.html", html! { (dense) (sparse) }.into_string()).unwrap();
     }
 }

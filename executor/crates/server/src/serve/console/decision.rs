@@ -17,7 +17,7 @@ use super::page::{
 };
 use super::runs::may_read;
 use super::session::{PostedForm, SignedIn};
-use a2g_core::run::{DecisionBasis, DecisionPreview, DirectiveOutcome, GrantSummary};
+use a2g_core::run::{ApprovalBar, DecisionBasis, DecisionPreview, DirectiveOutcome, GrantSummary};
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::limit::Bound;
@@ -43,6 +43,14 @@ pub(super) async fn show(
         Some(proposal) => decision_page(&console, signed_in.viewer(), &proposal, None),
         None => no_longer_waiting(&console, &signed_in, intent).await,
     }
+}
+
+/// What the viewer of the page may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DecisionRights {
+    Approve,
+    DenyOnly(ApprovalBar),
+    ReadOnly,
 }
 
 /// What the page proposes to approve.
@@ -88,9 +96,14 @@ fn decision_page(
 ) -> Response {
     let DecisionPreview { call, verdict, expires_at, tool, approved_by, required_approvals, .. } = original;
     let right = viewer.caller.decision_right();
-    let may_deny = right.is_some();
     let risk = verdict.risk.as_ref().map(|risk| risk.score);
-    let may_approve = right.is_some_and(|right| console.executor.may_approve(call, risk, &right));
+    let rights = match &right {
+        None => DecisionRights::ReadOnly,
+        Some(right) => match console.executor.approval_bar(call, risk, right) {
+            None => DecisionRights::Approve,
+            Some(bar) => DecisionRights::DenyOnly(bar),
+        },
+    };
     let now = console.executor.clock().now();
     let body = html! {
         h1 { "Decide: " (call.tool) }
@@ -119,12 +132,12 @@ fn decision_page(
         (arguments(&call.arguments))
         h2 { "Limits of the run" }
         @match (&original.grant, &proposed.grant) {
-            (Ok(granted), Ok(proposal)) => { (decision_form(viewer, call.intent, granted, proposal, proposed.basis, may_approve)) }
+            (Ok(granted), Ok(proposal)) => { (decision_form(viewer, call.intent, granted, proposal, proposed.basis, rights)) }
             (Err(fault), _) | (_, Err(fault)) => {
                 p.error { "An approval would be refused: " (fault_text(fault)) }
             }
         }
-        @if may_deny { (deny_form(viewer, call.intent)) }
+        @if rights != DecisionRights::ReadOnly { (deny_form(viewer, call.intent)) }
     };
     viewer.page("Inbox", &body)
 }
@@ -191,7 +204,7 @@ fn decision_form(
     granted: &GrantSummary,
     proposed: &GrantSummary,
     basis: DecisionBasis,
-    may_approve: bool,
+    rights: DecisionRights,
 ) -> Markup {
     let rows = [
         LimitRow {
@@ -219,6 +232,7 @@ fn decision_form(
             set_by: set_by_or_you(&granted.timeout, &proposed.timeout.value),
         },
     ];
+    let may_approve = rights == DecisionRights::Approve;
     html! {
         form method="post" action={ "/console/decide/" (intent.to_string()) } {
             (viewer.token_field())
@@ -247,10 +261,14 @@ fn decision_form(
                     button type="submit" name="action" value="preview" { "Preview my changes" }
                 }
                 p.hint { "If you change a limit, you see the new limits before you can approve them." }
-            } @else if viewer.caller.decision_right().is_some() {
-                p role="status" { "You cannot approve this: you have approved it already, or you may act for its agent, and the operator's rules ask for another person. You can deny it." }
             } @else {
-                p { "You can see this, but not decide on it. Deciding takes the role approver or governor, and a token whose scope does not name tools." }
+                p role="status" {
+                    @match rights {
+                        DecisionRights::DenyOnly(ApprovalBar::OwnAgent) => "Another person has to approve this call: you may act for its agent. You can still deny it.",
+                        DecisionRights::DenyOnly(ApprovalBar::AlreadyApproved) => "Another person has to approve this call: you have already approved it. You can still deny it.",
+                        DecisionRights::Approve | DecisionRights::ReadOnly => "You can see this, but not decide on it. Deciding takes the role approver or governor, and a token whose scope does not name tools.",
+                    }
+                }
             }
         }
     }

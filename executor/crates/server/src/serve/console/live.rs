@@ -35,7 +35,7 @@ const MAX_UNREAD: usize = 256;
 /// Maximum time before a stream checks that its session is still valid.
 const MAX_QUIET: Duration = Duration::from_secs(5);
 
-/// The agents whose runs have changed, what runs say, and the number of open streams.
+/// The changes of runs, their latest output, and the number of open streams.
 pub(super) struct LiveChanges {
     runs: broadcast::Sender<AgentDid>,
     /// The latest log lines of runs that have not ended.
@@ -49,7 +49,7 @@ impl LiveChanges {
         let sender = runs.clone();
         let logs = Arc::new(LiveLogs::default());
         let recorded = Arc::clone(&logs);
-        // Called on the thread of a run, so no agent is copied while no page is open.
+        // Called on the thread of a run, so the agent's name is copied only if a page is open.
         executor.subscribe(move |run, notification| {
             recorded.record(run.intent, notification);
             if sender.receiver_count() > 0 {

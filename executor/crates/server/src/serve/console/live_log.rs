@@ -9,14 +9,14 @@ use std::collections::{HashMap, VecDeque};
 
 /// Maximum number of lines of one run. The receipt has all of them.
 const MAX_LINES: usize = 50;
-/// Maximum number of runs. Beyond it, the run that wrote its first line first is forgotten.
+/// Maximum number of runs. When a further run begins to say something, the oldest one is forgotten.
 const MAX_RUNS: usize = 64;
 
 /// What a run has said so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RunLog {
-    /// The number of the run's first line among those of all runs.
-    first: u64,
+    /// The position of this run in the order in which runs began to say something.
+    order: u64,
     /// The latest lines, each shortened.
     pub(super) lines: VecDeque<(LogLevel, String)>,
     /// `true` if earlier lines were forgotten.
@@ -62,12 +62,12 @@ impl LiveLogs {
         let LogsByRun { next, by_run } = &mut *logs;
         if !by_run.contains_key(&run) && by_run.len() >= MAX_RUNS {
             // A run whose receipt cannot be written stays here, so room is made by age.
-            let oldest = by_run.iter().min_by_key(|(_, log)| log.first).map(|(run, _)| *run);
+            let oldest = by_run.iter().min_by_key(|(_, log)| log.order).map(|(run, _)| *run);
             oldest.and_then(|oldest| by_run.remove(&oldest));
         }
         let log = by_run.entry(run).or_insert_with(|| {
             *next += 1;
-            RunLog { first: *next, ..RunLog::default() }
+            RunLog { order: *next, ..RunLog::default() }
         });
         change(log);
     }

@@ -1,8 +1,7 @@
 //! Narrower limits that would still have allowed the same runs, as text to copy.
 //!
-//! Every text starts from what is in force, an agent's standing policy or a tool's `[capabilities]`, and never widens it. It
-//! narrows only limits whose use a receipt measures. Each rule of this computation is in [`METHOD`], for the people who
-//! read the text.
+//! Every text starts from the current standing policy or `[capabilities]`, and never widens it. It narrows only limits whose
+//! use receipts measure. [`METHOD`] states every rule, for the reader of the text.
 
 use a2g_journal::{PairNeeds, RunNeeds};
 use a2g_types::ident::{AgentDid, ToolName};
@@ -19,9 +18,9 @@ const MIN_SECONDS: u64 = 2;
 /// How the limits are computed.
 pub(super) const METHOD: &str = "Memory and the number of calls are the greatest use × 1.25, in whole MB and whole calls; \
      time is the longest run × 2, in whole seconds, at least 2; none is more than what was granted. The network is off if no \
-     run made a request; otherwise its hosts are the contacted ones, if receipts name all of them. Tools that were not used \
-     are left out, and tools that were not called. The CPU share is not narrowed, because an average says nothing about the \
-     busiest moment, and neither are paths, sizes and rates, because receipts do not measure them.";
+     run made a request; otherwise its hosts are those that were contacted, if the receipts name all of them. Tools that the \
+     agent neither used nor called are left out. The CPU share is not narrowed, because an average does not show the peak, \
+     and neither are paths, sizes and rates, because receipts do not measure them.";
 
 /// The standing policy of an agent, narrowed to the needs of its runs; `None` if no run was measured. The version names
 /// the `date`.
@@ -204,9 +203,8 @@ fn narrow_targets(current: &CallTargets, called: &BTreeSet<ToolName>) -> CallTar
 }
 
 fn memory(needs: &RunNeeds) -> Option<MemoryLimit> {
-    let mb = with_quarter(needs.memory_bytes)
-        .div_ceil(BYTES_PER_MB)
-        .min(needs.granted_memory_bytes / BYTES_PER_MB);
+    let mb =
+        add_quarter(needs.memory_bytes).div_ceil(BYTES_PER_MB).min(needs.granted_memory_bytes / BYTES_PER_MB);
     MemoryLimit::from_mb(mb.max(1)).ok()
 }
 
@@ -216,11 +214,11 @@ fn timeout(needs: &RunNeeds) -> Option<Timeout> {
 }
 
 fn calls(needs: &RunNeeds) -> u32 {
-    u32::try_from(with_quarter(needs.calls.into())).unwrap_or(u32::MAX)
+    u32::try_from(add_quarter(needs.calls.into())).unwrap_or(u32::MAX)
 }
 
 /// An amount and a quarter of it, rounded up.
-fn with_quarter(amount: u64) -> u64 {
+fn add_quarter(amount: u64) -> u64 {
     amount.saturating_add(amount.div_ceil(4))
 }
 

@@ -85,8 +85,8 @@ fn figures(console: &ConsoleState, signed_in: &SignedIn) -> Markup {
                     (figure("queued", queued.to_string()))
                     (figure("runs per second, in the last minute", per_second(recent.last_minute)))
                     @if let Some(wall) = recent.wall {
-                        (figure("half of the latest runs, at most", milliseconds(wall.p50)))
-                        (figure("95 of 100 of them, at most", milliseconds(wall.p95)))
+                        (figure("median wall time, latest runs", milliseconds(wall.p50)))
+                        (figure("95th percentile of it", milliseconds(wall.p95)))
                     }
                     (figure("receipts", journal.head().number.to_string()))
                     (figure("reports not delivered", journal.undelivered_count().to_string()))
@@ -123,14 +123,14 @@ fn per_second(last_minute: u64) -> String {
 
 /// The part of the chain that was read and verified since the start.
 fn verified(check: &ChainCheck) -> Markup {
-    let ChainCheck { receipts, at: time, is_whole } = *check;
+    let ChainCheck { last_receipt, at: time, is_whole } = *check;
     html! {
-        @match (receipts, is_whole) {
-            (0, _) => "It had no receipts to verify at the start.",
-            (_, true) => { "Its chain was verified up to receipt " (receipts) ", " (at(time)) "." },
+        @match (last_receipt, is_whole) {
+            (0, _) => "The journal had no receipts to verify at the start.",
+            (_, true) => { "The chain was verified up to receipt " (last_receipt) ", " (at(time)) "." },
             (_, false) => {
-                "Its latest " (ChainCheck::RECORDS_AT_START) " records were verified at the start, up to receipt " (receipts) ", " (at(time))
-                ". The records before them have not been verified since."
+                "The latest " (ChainCheck::MAX_RECORDS_AT_START) " records, up to receipt " (last_receipt) ", were verified at the start, "
+                (at(time)) ". Earlier records have not been verified yet."
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::ConsoleState;
 use super::page::{at, block, line};
 use super::session::SignedIn;
-use a2g_govern::{Caller, ListedPolicy, PolicyOrigin, Role};
+use a2g_govern::{Caller, ListedPolicy, PolicyOrigin};
 use a2g_types::ident::AgentDid;
 use a2g_types::verdict::Policy;
 use a2g_wire::a2g::encode;
@@ -16,17 +16,17 @@ use std::sync::Arc;
 const MAX_LISTED: usize = 100;
 
 /// `true` if the caller may read the policy of an agent, or the one for all agents.
-fn may_read(caller: &Caller, agent: Option<&AgentDid>) -> bool {
+fn may_read_policy(caller: &Caller, agent: Option<&AgentDid>) -> bool {
     match agent {
         Some(agent) => caller.may_read(agent),
-        None => caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]),
+        None => caller.may_read_all(),
     }
 }
 
 /// `GET /console/policies`.
 pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
     let caller = &signed_in.caller;
-    let mut policies = console.executor.list_policies(|agent| may_read(caller, agent), MAX_LISTED + 1);
+    let mut policies = console.executor.list_policies(|agent| may_read_policy(caller, agent), MAX_LISTED + 1);
     let are_more = policies.len() > MAX_LISTED;
     policies.truncate(MAX_LISTED);
     let body = html! {

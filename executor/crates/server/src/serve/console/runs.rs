@@ -126,7 +126,7 @@ fn log_so_far(RunLog { lines, is_shortened, progress, .. }: &RunLog) -> Markup {
         }
         @if !lines.is_empty() {
             h2 { "Log so far" }
-            @if *is_shortened { p { "Earlier lines are in the receipt, once the run has ended." } }
+            @if *is_shortened { p { "The receipt will have the earlier lines." } }
             pre tabindex="0" { @for (level, message) in lines { (level.as_str()) " " (line(message)) "\n" } }
         }
     }

@@ -27,16 +27,16 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// The agent of a caller that may act for any.
+/// The agent that the form suggests to a caller that may act for any.
 const DEFAULT_AGENT: &str = "did:a2g:agent:1.0:console";
 /// Maximum number of arguments that have a field of their own. Further ones are given as JSON.
 const MAX_FIELDS: usize = 32;
 /// Maximum number of values that a field lists for a choice. An argument with more is given as JSON.
 const MAX_CHOICES: usize = 64;
 /// The prefix of the names of fields for arguments, which keeps them apart from the form's own fields.
-const PREFIX: &str = "argument.";
+const ARGUMENT_PREFIX: &str = "argument.";
 /// The field for arguments that have none of their own.
-const OTHERS: &str = "arguments";
+const OTHER_ARGUMENTS: &str = "arguments";
 
 /// An argument with a field of its own.
 struct ArgumentField<'a> {
@@ -97,17 +97,17 @@ pub(super) fn intent_form(viewer: Viewer<'_>, tool: &Descriptor, sent: Option<&F
     };
     html! {
         h2 #send { "Send an intent" }
-        p { "The governor decides on it, and it runs under what the governor grants, as if an agent had sent it." }
+        p { "The governor decides on it, and it runs under what the governor grants, like an intent from any other door." }
         form.arguments method="post" action={ "/console/tools/" (tool.name) "/send" } {
             (viewer.token_field())
             input type="hidden" name="intent" value=(IntentId::random().to_string());
             p { label for="agent" { "Agent" } input #agent name="agent" required value=(agent); }
             @for field in argument_fields(&tool.arguments_schema) {
-                (argument_field(&field, value(&format!("{PREFIX}{}", field.name))))
+                (argument_field(&field, value(&format!("{ARGUMENT_PREFIX}{}", field.name))))
             }
-            details open[!value(OTHERS).is_empty()] {
+            details open[!value(OTHER_ARGUMENTS).is_empty()] {
                 summary { "Other arguments, as a JSON object" }
-                p { label for=(OTHERS) { "Arguments" } textarea id=(OTHERS) name=(OTHERS) rows="4" { "\n" (value(OTHERS)) } }
+                p { label for=(OTHER_ARGUMENTS) { "Arguments" } textarea id=(OTHER_ARGUMENTS) name=(OTHER_ARGUMENTS) rows="4" { "\n" (value(OTHER_ARGUMENTS)) } }
             }
             p { button.primary type="submit" { "Send the intent" } }
         }
@@ -118,7 +118,7 @@ fn argument_field(
     ArgumentField { name, schema, kind, is_required }: &ArgumentField<'_>,
     value: &str,
 ) -> Markup {
-    let id = format!("{PREFIX}{name}");
+    let id = format!("{ARGUMENT_PREFIX}{name}");
     let hint = schema.get("description").and_then(Value::as_str).map(|hint| line(&hint.replace('\n', " ")));
     let default = schema.get("default").map(|default| line(&default.to_string()));
     html! {
@@ -159,7 +159,7 @@ fn parse_arguments(
         let value = checked.and_then(|text| serde_json::from_str(text).map_err(|error| error.to_string()));
         value.map_err(|error| format!("{what} is not valid JSON: {error}"))
     };
-    let mut arguments = match form.get(OTHERS).map(str::trim).filter(|text| !text.is_empty()) {
+    let mut arguments = match form.get(OTHER_ARGUMENTS).map(str::trim).filter(|text| !text.is_empty()) {
         None => Map::new(),
         Some(text) => match parse("the field of other arguments", text)? {
             Value::Object(arguments) => arguments,
@@ -171,7 +171,7 @@ fn parse_arguments(
     for ArgumentField { name, schema: _, kind, is_required } in argument_fields(schema) {
         let what = format!("`{}`", line(name));
         // A browser ends the lines of a text with CRLF.
-        let text = form.get(&format!("{PREFIX}{name}")).unwrap_or_default().replace("\r\n", "\n");
+        let text = form.get(&format!("{ARGUMENT_PREFIX}{name}")).unwrap_or_default().replace("\r\n", "\n");
         let value = match kind {
             FieldKind::Text if is_required && !arguments.contains_key(name) => Value::String(text),
             _ if text.is_empty() => continue,
@@ -185,7 +185,9 @@ fn parse_arguments(
             FieldKind::Choice(_) | FieldKind::Json => parse(&what, &text)?,
         };
         if arguments.insert(name.to_owned(), value).is_some() {
-            return Err(format!("{what} is given twice: in its own field and among the other arguments"));
+            return Err(format!(
+                "{what} is given twice: once in its own field, and once among the other arguments"
+            ));
         }
     }
     Ok(arguments)

@@ -63,7 +63,7 @@ pub(super) fn tool_page(
     attempt: Option<(&FormFields, &str)>,
 ) -> Response {
     let body = html! {
-        @if let Some((_, error)) = attempt { p.error role="alert" { "The intent did not run: " (error) "." } }
+        @if let Some((_, error)) = attempt { p.error role="alert" { "The intent was not sent, or did not run: " (error) "." } }
         (tool_body(tool))
         (send::intent_form(viewer, tool, attempt.map(|(form, _)| form)))
     };

@@ -7,7 +7,6 @@ use super::page::{at, fault_page, line, milliseconds, scrolling_table};
 use super::runs::may_read;
 use super::session::SignedIn;
 use a2g_core::run::Executor;
-use a2g_govern::Role;
 use a2g_journal::{GroupUsage, LimitSlack, PairNeeds, RunNeeds, SeriesSpan, UsageFigures, UsageSummary};
 use a2g_types::clock::format_seconds;
 use a2g_types::ident::{AgentDid, ToolName};
@@ -47,27 +46,27 @@ pub(super) async fn show(
         Err(fault) => return fault_page(&fault),
     };
     // The limits of a tool hold for every agent, so they cannot be judged from the runs of some.
-    let sees_all = signed_in.caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]);
-    let advice = Advice {
+    let has_all_agents = signed_in.caller.may_read_all();
+    let limits = NarrowerLimits {
         executor: &console.executor,
-        sees_all,
+        has_all_agents,
         needs: &usage.needs,
         are_needs_truncated: usage.are_needs_truncated,
         since: if usage.is_complete { since } else { usage.searched_until.unwrap_or(since) },
         is_complete: usage.is_complete,
         now,
     };
-    let on_agent = |agent: &str| advice.on_agent(agent);
-    let on_tool = |tool: &str| advice.on_tool(tool);
-    signed_in.viewer().page("Usage", &usage_body(hours, &usage, on_agent, on_tool))
+    let render_policy = |agent: &str| limits.render_policy(agent);
+    let render_capabilities = |tool: &str| limits.render_capabilities(tool);
+    signed_in.viewer().page("Usage", &usage_body(hours, &usage, render_policy, render_capabilities))
 }
 
-/// The page. `on_agent` and `on_tool` render the narrower limits of one agent or tool.
+/// The page. `render_policy` and `render_capabilities` render the narrower limits of one agent or tool.
 pub(super) fn usage_body(
     hours: u16,
     usage: &UsageSummary,
-    on_agent: impl Fn(&str) -> Markup,
-    on_tool: impl Fn(&str) -> Markup,
+    render_policy: impl Fn(&str) -> Markup,
+    render_capabilities: impl Fn(&str) -> Markup,
 ) -> Markup {
     let UsageSummary {
         total,
@@ -102,14 +101,14 @@ pub(super) fn usage_body(
                 p { (narrower::METHOD) }
                 p { "A policy is the params of " code { "g2a/policy" } ", and replaces the agent's standing policy. Limits of a tool replace the section of its " code { "tool.toml" } "." }
             }
-            @if *are_needs_truncated { p { "There are more pairs of agents and tools than the narrower limits cover, so none are shown: choose fewer hours." } }
+            @if *are_needs_truncated { p { "There are more pairs of an agent and a tool than the narrower limits can cover, so none are shown: choose fewer hours." } }
         }
-        (groups("Agents", agents, on_agent))
-        (groups("Tools", tools, on_tool))
+        (groups("Agents", agents, render_policy))
+        (groups("Tools", tools, render_capabilities))
     }
 }
 
-fn groups(title: &str, groups: &[GroupUsage], advice: impl Fn(&str) -> Markup) -> Markup {
+fn groups(title: &str, groups: &[GroupUsage], limits: impl Fn(&str) -> Markup) -> Markup {
     html! {
         h2 { (title) }
         @for GroupUsage { name, figures } in groups {
@@ -117,7 +116,7 @@ fn groups(title: &str, groups: &[GroupUsage], advice: impl Fn(&str) -> Markup) -
                 summary { (line(name)) ": " (figures.runs) " runs, " (figures.by_status.success) " succeeded, "
                     (figures.refusals.values().sum::<u64>()) " refused" }
                 (figures_part(figures))
-                (advice(name))
+                (limits(name))
             }
         }
         @if groups.is_empty() { p { "None." } }
@@ -130,7 +129,7 @@ fn figures_part(figures: &UsageFigures) -> Markup {
         @let counts = figures.by_status;
         p { (counts.success) " succeeded, " (counts.failure) " failed, " (counts.timeout) " timed out, " (counts.aborted) " aborted." }
         @if let Some(wall) = figures.wall {
-            p { "Time: half took at most " (ms(wall.p50)) ", 95 of 100 at most " (ms(wall.p95)) ", 99 of 100 at most " (ms(wall.p99)) ", the longest " (ms(wall.max)) "." }
+            p { "Wall time: median " (ms(wall.p50)) ", 95th percentile " (ms(wall.p95)) ", 99th percentile " (ms(wall.p99)) ", longest " (ms(wall.max)) "." }
         }
         @for (reason, count) in &figures.refusals { p { (count) " refused: " code { (line(reason)) } } }
         (scrolling_table("Limits and their use", &html! {
@@ -146,9 +145,9 @@ fn figures_part(figures: &UsageFigures) -> Markup {
             }
         }))
         @for (name, access, use_of_it) in [
-            ("The network", figures.network, "made a request"),
-            ("Writing", figures.writing, "wrote to a file or created one"),
-            ("Calling tools", figures.calling, "called one"),
+            ("Network access", figures.network, "made a request"),
+            ("Write access", figures.writing, "wrote to a file or created one"),
+            ("Calls to other tools", figures.calling, "called one"),
         ] {
             @if access.granted > 0 && access.used == 0 {
                 p.slack { (name) " was granted to " (access.granted) " runs, and none " (use_of_it) "." }
@@ -158,10 +157,10 @@ fn figures_part(figures: &UsageFigures) -> Markup {
 }
 
 /// What the narrower limits are computed from.
-struct Advice<'a> {
+struct NarrowerLimits<'a> {
     executor: &'a Executor,
     /// `true` if the figures cover the runs of every agent.
-    sees_all: bool,
+    has_all_agents: bool,
     needs: &'a [PairNeeds],
     are_needs_truncated: bool,
     /// The time since which all runs were read.
@@ -170,8 +169,8 @@ struct Advice<'a> {
     now: OffsetDateTime,
 }
 
-impl Advice<'_> {
-    fn on_agent(&self, name: &str) -> Markup {
+impl NarrowerLimits<'_> {
+    fn render_policy(&self, name: &str) -> Markup {
         let pairs = self.needs.iter().filter(|pair| pair.agent == name).collect::<Vec<_>>();
         let Ok(agent) = AgentDid::parse(name) else { return html! {} };
         if self.are_needs_truncated || pairs.is_empty() {
@@ -194,10 +193,10 @@ impl Advice<'_> {
         }
     }
 
-    fn on_tool(&self, name: &str) -> Markup {
+    fn render_capabilities(&self, name: &str) -> Markup {
         let tools = self.executor.tools();
         let tool = tools.iter().find(|tool| tool.name.as_str() == name);
-        let (Some(tool), true, false) = (tool, self.sees_all, self.are_needs_truncated) else {
+        let (Some(tool), true, false) = (tool, self.has_all_agents, self.are_needs_truncated) else {
             return html! {};
         };
         let pairs = self.needs.iter().filter(|pair| pair.tool == name).collect::<Vec<_>>();

@@ -4,10 +4,10 @@
 //! call ─▶ waits ─┬─ 2026-07-28 ─▶ `input_required` with a state ─ call with state and answer ─▶ decision ─▶ call again
 //!                └─ 2025-11-25 ─▶ `elicitation/create` on the call's stream ─ answer ─▶ decision ─▶ call again
 //! ```
-//! A caller that may decide gets a form with the decision. Any other caller gets the link to the page of the console on
-//! which people decide, or a form that names the deciding role; its answer only continues the wait or withdraws the
-//! call. No answer starts a run by itself: the decision goes to the core, which applies it once, and the call is sent
-//! again under the same intent.
+//! A caller that may approve, with a client that shows forms, gets a form with the decision. Otherwise the client gets the
+//! link to the decision page of the console, or a form that names the deciding role; the answer to these two only
+//! continues the wait or withdraws the call. No answer starts a run by itself: the decision goes to the core, which
+//! applies it once, and the call is sent again under the same intent.
 
 use a2g_core::run::{DirectiveOutcome, Executor};
 use a2g_govern::Caller;

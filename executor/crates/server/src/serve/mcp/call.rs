@@ -222,12 +222,13 @@ impl McpDoor {
         let waiting = self.executor.undecided_call(intent);
         let may_approve =
             waiting.zip(context.caller.decision_right()).is_some_and(|((call, verdict), right)| {
-                self.executor.may_approve(&call, verdict.risk.as_ref().map(|risk| risk.score), &right)
+                let risk = verdict.risk.as_ref().map(|risk| risk.score);
+                self.executor.approval_bar(&call, risk, &right).is_none()
             });
         question_for(may_approve, context.capabilities, self.console_url.decision_page(intent))
     }
 
-    /// The answer to a call that waits, and about which the client cannot ask.
+    /// The result for a waiting call that the client cannot ask about.
     fn waiting(&self, context: &RequestContext, verdict: &Verdict) -> String {
         let page = self.console_url.decision_page(verdict.intent);
         context.encoder().waiting(&context.id, verdict, self.decider, page.as_deref())
@@ -249,7 +250,7 @@ impl McpDoor {
         let Some(ReceivedAnswer { answer, caller }) = answer else { return Ok(None) };
         match apply_answer(&self.executor, &caller, call, Some(question), answer).await? {
             Effect::SendAgain if matches!(question, Question::OpenPage(_)) => {
-                // The person decides elsewhere, and should not be asked again meanwhile.
+                // The decision is made on the page, so the client is not asked again.
                 tokio::select! {
                     decided = self.decision(call.intent) => decided?,
                     () = self.executor.wait_until_closed() => return Ok(None),

@@ -99,7 +99,7 @@ struct McpDoor {
     states: States,
     /// The person who decides on calls whose client cannot be asked.
     decider: Decider,
-    /// The console of this port.
+    /// The URL of the console, for links to decisions.
     console_url: ConsoleUrl,
     /// The advice for models.
     instructions: String,

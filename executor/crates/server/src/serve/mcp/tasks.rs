@@ -98,7 +98,7 @@ impl McpDoor {
     }
 
     fn waiting_status(&self, context: &RequestContext, task: IntentId) -> TaskStatus {
-        // It is approved, and about to run.
+        // The intent is approved, and about to run.
         let Some((call, verdict)) = self.executor.undecided_call(task) else { return TaskStatus::Running };
         match self.question(context, task) {
             Some(question @ (Question::Decide | Question::OpenPage(_))) => {
@@ -120,7 +120,7 @@ impl McpDoor {
             Some(Resolution::Cancelled | Resolution::Revoked | Resolution::Expired) => {
                 Ok(TaskStatus::Cancelled)
             }
-            // The status of an approved intent that is about to run, or of one that is about to be sent again.
+            // It is about to run, or it has just ended its wait.
             Some(Resolution::PartlyApproved | Resolution::Approved) => Ok(TaskStatus::Running),
             None => Err(unknown_task()),
         }

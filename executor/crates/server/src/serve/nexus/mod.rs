@@ -386,8 +386,7 @@ impl Nexus {
         }
         verified.check_time(now_ms, MAX_CLOCK_SKEW_MS).map_err(closed)?;
         let agent = agent_of(name).map_err(|fault| closed(fault::to_error(&fault)))?;
-        if !caller.may_act_as(&agent) && !caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
-        {
+        if !caller.may_act_as(&agent) && !caller.may_read_all() {
             let message = format!(
                 "`{}` may not act for `{agent}`: add the agent to the caller's `agents`",
                 caller.name()
@@ -587,7 +586,7 @@ impl Nexus {
         action: QueryAction,
         intent: IntentId,
     ) -> RequestResult {
-        let may_read_all = sender.caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]);
+        let may_read_all = sender.caller.may_read_all();
         let found = self.executor.status(intent).await.map_err(execution_failure)?;
         let readable = found
             .filter(|(agent, _)| may_read_all || (*agent == sender.agent && sender.caller.may_act_as(agent)));
