@@ -86,12 +86,12 @@ pub(crate) fn prepare(workspace: &Workspace) -> Result<()> {
 fn unpack(workspace: &Workspace, collection: &Collection, folder: &Path) -> Result<()> {
     let Collection { title, source, digest, folder: kept, .. } = collection;
     let archive = match source {
-        Source::Debian { package, archive } => download_source(workspace, title, package, archive)?,
+        Source::Debian { package, archive } => download_debian_source(workspace, title, package, archive)?,
         Source::Crate { name, version } => download_crate(workspace, title, name, version)?,
     };
     let found = run::to_hex(&Sha256::digest(fs::read(&archive)?));
     ensure!(found == *digest, "{} has the digest {found}, which is not the pinned one", archive.display());
-    // The tests take a folder that is there for complete.
+    // The tests assume that an existing folder is complete.
     let unpacked = folder.with_extension("unpacked");
     remove(&unpacked)?;
     fs::create_dir_all(&unpacked)?;
@@ -105,7 +105,12 @@ fn unpack(workspace: &Workspace, collection: &Collection, folder: &Path) -> Resu
 }
 
 /// Downloads a source package of Debian. Returns the path of its archive.
-fn download_source(workspace: &Workspace, title: &str, package: &str, archive: &str) -> Result<PathBuf> {
+fn download_debian_source(
+    workspace: &Workspace,
+    title: &str,
+    package: &str,
+    archive: &str,
+) -> Result<PathBuf> {
     let apt = apt(workspace);
     let apt_get = prepare_apt_get(&apt)?;
     run::log(workspace, &format!("list the sources of Debian {RELEASE}"), apt_get().arg("update"), TIMEOUT)?;

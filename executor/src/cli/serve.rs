@@ -204,7 +204,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         print(format_args!("console     on, at {}/console", own.unwrap_or_default()));
     }
     #[cfg(feature = "console")]
-    for (webhook, _) in config.console.notify.iter().zip(console::read_notify_hooks(&config)?) {
+    for (webhook, _) in config.console.notify.iter().zip(console::read_notify_webhooks(&config)?) {
         print(format_args!(
             "notify      {}, signed with the key in {}",
             webhook.url,

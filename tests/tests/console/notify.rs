@@ -173,7 +173,7 @@ fn a_failed_message_is_sent_again_with_its_id_and_a_new_time() {
 }
 
 #[test]
-fn no_redirect_is_followed_and_no_private_address_is_told() {
+fn no_redirect_is_followed_and_no_private_address_is_posted_to() {
     let (moved, keys) = (Receiver::start(&[302]), tempfile::tempdir().unwrap());
     let executor = Executor::start(moved.options(keys.path()));
     escalate(&executor, write("x", ESCALATES));
@@ -199,7 +199,7 @@ fn no_redirect_is_followed_and_no_private_address_is_told() {
 }
 
 #[test]
-fn a_flood_of_waiting_calls_is_told_in_few_messages() {
+fn a_flood_of_waiting_calls_is_announced_in_few_messages() {
     const CALLS: usize = 60;
     let (receiver, keys) = (Receiver::start(&[]), tempfile::tempdir().unwrap());
     let executor = Executor::start(receiver.options(keys.path()));

@@ -1,7 +1,7 @@
 //! What the runs of each agent with each tool needed of the limits that a standing policy or a `tool.toml` can set.
 //!
-//! A limit is narrowed to these amounts without harm to the same runs, so they cover all that a receipt says, and are
-//! `None` where a receipt does not say it.
+//! Under limits of these amounts, the same runs would still have been allowed. A set is `None` if the receipts do not list
+//! everything.
 
 use a2g_types::ident::ToolName;
 use a2g_types::outcome::{NestedEnd, NetworkUsage, Receipt};
@@ -150,8 +150,8 @@ fn extend<T: Ord>(set: &mut Option<BTreeSet<T>>, names: Option<impl Iterator<Ite
     }
 }
 
-/// The hosts that a run contacted; `None` if a request reached none of them. It may have been a look-up, which a list of
-/// the contacted hosts would not allow.
+/// The hosts that a run contacted; `None` if the list is truncated, or if some request is not counted at any contact. Such a
+/// request may have been only a DNS look-up, which a list of the contacted hosts would refuse.
 fn contacted_hosts(network: &NetworkUsage) -> Option<Vec<String>> {
     let NetworkUsage { contacted, contacted_truncated, requests, .. } = network;
     let counted = contacted.iter().map(|contact| u64::from(contact.requests)).sum::<u64>();

@@ -1,6 +1,6 @@
 //! The latest runs, in fixed memory: how many ended in the last minute, and how long those of the last minutes took.
 //!
-//! The histograms of [`Metrics`](super::Metrics) count since the start, so the console cannot read from them how it is now.
+//! The histograms of [`Metrics`](super::Metrics) count since the start, so they cannot give the rate of the last minute.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ struct RecentState {
     samples: VecDeque<(Instant, Duration)>,
 }
 
-/// What the latest runs say.
+/// A summary of the latest runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecentSummary {
     /// The number of runs that ended in the last minute.
@@ -36,7 +36,7 @@ pub struct RecentSummary {
     pub wall: Option<RecentWall>,
 }
 
-/// Percentiles of the latest wall times, exactly.
+/// Exact percentiles of the latest wall times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecentWall {
     /// Half of the runs took no longer.

@@ -2,7 +2,7 @@
 //! post.
 //!
 //! Every webhook has its own queue, so that a webhook that does not answer delays no other. A notification that exceeds
-//! a limit is dropped and logged, because its receiver can always query the state: a client the task, a person the inbox.
+//! a limit is dropped and logged. Its receiver can still query the state: a client the task, a person the inbox.
 
 use a2g_govern::WebhookKey;
 use a2g_runtime::spawn::SessionTasks;

@@ -1,8 +1,8 @@
 //! Charts of the runs over time, as SVG that is rendered here.
 //!
-//! A plot is stretched to the width of the page, and only its shapes are: lines keep their width
-//! (`vector-effect`, in the style), and the texts of the axes are in SVGs of their own that have no `viewBox`, so they
-//! keep the size of the page's text. Nothing needs an inline style or a script. Colours come from classes.
+//! The plot is stretched to the width of the page. Its lines keep their width (`vector-effect` in the style). The labels are in
+//! separate SVGs without a `viewBox`, so they keep the page's text size. Nothing needs an inline style or a script. Colours
+//! come from classes.
 
 use super::page::{milliseconds, scrolling_table};
 use a2g_journal::{SeriesBucket, StatusCounts, UsageSeries, WallTimes};
@@ -13,8 +13,9 @@ use time::OffsetDateTime;
 
 /// Height of a plot in its own units.
 const HEIGHT: u64 = 1_000;
-/// Width of a bucket in units of the plot, and of the gap on each side of its bar.
+/// Width of a bucket, in units of the plot.
 const BUCKET_WIDTH: usize = 20;
+/// Gap on each side of a bar, in units of the plot.
 const BAR_GAP: usize = 2;
 /// Height of the smallest part of a bar, so that one failure among thousands of runs is visible.
 const MIN_PART_HEIGHT: u64 = 12;

@@ -34,7 +34,7 @@ mod usage;
 
 pub use containment::{Containment, ContainmentControl};
 pub use local_key::{LinkError, LocalKey};
-pub use notify::{Notifier, NotifyHook};
+pub use notify::{Notifier, NotifyWebhook};
 
 use super::auth::CallerDirectory;
 use super::protocol::{AuthPolicy, ProtocolRouter};

@@ -5,7 +5,7 @@
 //! ```
 //! The notifier follows the list of waiting intents as an open page does: no call waits for it. A message names the
 //! intent, its agent and its tool, and links to the page of the decision. It never contains arguments, results or
-//! reasons: whoever reads the channel that it arrives in need not be somebody who may decide.
+//! reasons: readers of the channel may not be allowed to decide.
 
 use super::super::public_url::PublicUrl;
 use a2g_core::deliver::{WebhookAuthentication, WebhookId, WebhookNotification, WebhookPoster};
@@ -21,25 +21,25 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of messages to a webhook at once, and in each further minute: more than a person reads, and less than
-/// a chat channel refuses.
+/// Maximum number of messages to a webhook at once and per [`MESSAGE_PERIOD`]: enough for a person, and below the rate limits
+/// of chat services.
 const MAX_MESSAGES: NonZeroU32 = NonZeroU32::new(10).unwrap();
 /// The period of [`MAX_MESSAGES`].
-const PERIOD: Duration = Duration::from_secs(60);
+const MESSAGE_PERIOD: Duration = Duration::from_secs(60);
 /// Minimum time between two look-ups of the waiting intents, which lock their list.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of the name of an agent or a tool, in characters.
 const MAX_NAME_CHARS: usize = 300;
 
-/// A webhook that is told what waits.
-pub struct NotifyHook {
+/// A webhook that is notified of waiting intents.
+pub struct NotifyWebhook {
     /// The URL to post to.
     pub url: String,
     /// The key that signs its messages.
     pub key: WebhookKey,
 }
 
-/// Tells webhooks which intents wait for a person.
+/// Notifies webhooks of the intents that wait for a person.
 pub struct Notifier {
     executor: Arc<Executor>,
     poster: Arc<WebhookPoster>,
@@ -48,15 +48,15 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// A notifier of these webhooks, which `poster` may reach. Their posts are those of the agent `owner`.
+    /// Creates a notifier that posts to these webhooks through `poster`, in the name of `owner`.
     #[must_use]
     pub fn new(
         executor: Arc<Executor>,
         poster: Arc<WebhookPoster>,
         owner: AgentDid,
-        webhooks: Vec<NotifyHook>,
+        webhooks: Vec<NotifyWebhook>,
     ) -> Self {
-        let webhooks = webhooks.into_iter().map(|NotifyHook { url, key }| (url, Arc::new(key))).collect();
+        let webhooks = webhooks.into_iter().map(|NotifyWebhook { url, key }| (url, Arc::new(key))).collect();
         Self { executor, poster, owner, webhooks }
     }
 
@@ -67,7 +67,7 @@ impl Notifier {
         loop {
             changes.mark_unchanged();
             let waiting = self.executor.waiting_intents(&|_agent| true);
-            // Read after the list: an intent that is in neither does not wait again by itself.
+            // Read after the list, so that an intent in neither of them has left; if it is sent again, it is announced again.
             let held = self.executor.held_intents();
             let now = self.executor.clock().monotonic();
             let (announcements, retry_after) = announcer.announce(&waiting, &held, now);
@@ -114,7 +114,7 @@ async fn wait(time: Option<Duration>) {
 enum Announcement<'a> {
     /// An intent waits.
     Intent(&'a WaitingSummary),
-    /// So many intents wait that no other message names.
+    /// This many waiting intents have no message of their own.
     Others(usize),
 }
 
@@ -148,15 +148,15 @@ struct Announcer {
 }
 
 impl Announcer {
-    /// The announcements of the waiting intents that are new. The last message that the rate limit allows stands for all
-    /// that no other names. If it allows none, the time after which it does.
+    /// The announcements of the waiting intents that are new. The last message that the rate limit allows counts all remaining
+    /// intents. Also returns the time until the next message is allowed, if intents remain.
     fn announce<'a>(
         &mut self,
         waiting: &'a [WaitingSummary],
         held: &HashSet<IntentId>,
         now: Instant,
     ) -> (Vec<Announcement<'a>>, Option<Duration>) {
-        let limit = RateLimit::per_period(MAX_MESSAGES, PERIOD);
+        let limit = RateLimit::per_period(MAX_MESSAGES, MESSAGE_PERIOD);
         let new = waiting.iter().filter(|waiting| !self.announced.contains(&waiting.intent));
         let new = new.collect::<Vec<_>>();
         let (mut announcements, mut retry_after) = (Vec::new(), None);
@@ -185,6 +185,7 @@ impl Announcer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use a2g_types::clock::{Clock as _, SystemClock};
     use a2g_types::ident::ToolName;
     use a2g_types::verdict::RiskLevel;
     use time::macros::datetime;
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn an_intent_is_announced_once_while_it_is_held() {
-        let (mut announcer, all, now) = (Announcer::default(), waiting(2), Instant::now());
+        let (mut announcer, all, now) = (Announcer::default(), waiting(2), SystemClock.monotonic());
         let (announcements, retry_after) = announcer.announce(&all[..1], &held(&all), now);
         assert_eq!((counts(&announcements), retry_after), (vec![0], None));
         // The first intent is in a decision, and is then released.
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_last_message_of_a_flood_stands_for_the_rest() {
-        let (mut announcer, all, now) = (Announcer::default(), waiting(1000), Instant::now());
+        let (mut announcer, all, now) = (Announcer::default(), waiting(1000), SystemClock.monotonic());
         let (announcements, retry_after) = announcer.announce(&all[..300], &held(&all[..300]), now);
         assert_eq!(counts(&announcements), [0, 0, 0, 0, 0, 0, 0, 0, 0, 291]);
         assert_eq!(retry_after, None, "every intent is announced");

@@ -116,7 +116,7 @@ fn per_second(last_minute: u64) -> String {
     let tenths = last_minute.div_ceil(6);
     match last_minute {
         0 => "0".to_owned(),
-        ..600 => format!("{}.{}", tenths / 10, tenths % 10),
+        1..600 => format!("{}.{}", tenths / 10, tenths % 10),
         _ => (last_minute / 60).to_string(),
     }
 }
