@@ -170,10 +170,25 @@ fn a_person_narrows_approves_and_proves_a_call() {
     // What the person changed is shown before it counts.
     browser.wait_for_text("Nothing is decided yet");
     assert_eq!(executor.file("approved"), None);
+    let shown = browser.evaluate("document.querySelector('input[name=basis]').value");
+    let shown = shown.as_str().expect("a hash").to_owned();
+    browser.wait_for_text(&shown);
     browser.click("button", "Approve what is shown");
     browser.wait_for_path(&format!("/console/runs/{id}"));
     browser.wait_for_text("SUCCESS");
     browser.wait_for_text("the person at the console");
+    // The record of the approval names what was shown, and so does the page of the run.
+    browser.wait_for_text(&shown);
+    let records = executor.home().run(&["journal", "records"]);
+    assert!(
+        String::from_utf8_lossy(&records.stdout).contains(&format!("\"basis\":\"{shown}\"")),
+        "{records:?}"
+    );
+    // The command of the page works in any folder.
+    let command = browser.texts("pre code").pop().expect("a command");
+    let verify = command.lines().next().expect("two lines").replace("a2g-executor ", "").replace('\'', "");
+    let verified = executor.home().run(&verify.split_whitespace().collect::<Vec<_>>());
+    assert!(verified.status.success(), "{verify}: {}", String::from_utf8_lossy(&verified.stderr));
     assert_eq!(executor.file("approved").as_deref(), Some(ESCALATES));
     let status = executor.rpc("a2g/status", &json!({ "intent_id": id }));
     let memory = &result(&status)["report"]["usage"]["limits"]["max_memory_mb"];
@@ -340,6 +355,9 @@ fn searches_select_what_their_forms_say() {
     ] {
         assert_eq!(find(&format!("/console/refused{query}")), [false, false, is_found], "{query}");
     }
+    // The page of a refused call has its reason.
+    let (status, page) = client.get(&format!("/console/runs/{refused}"));
+    assert!(status == 200 && page.contains("Refused call") && page.contains("verdict_denied"), "{page}");
     for query in ["?status=DONE", "?since=yesterday", "?agent=x", "?tool=no/name", "?before=x"] {
         assert_eq!(client.get(&format!("/console/runs{query}")).0, 400, "{query}");
     }

@@ -184,7 +184,7 @@ fn the_overview_says_what_was_verified() {
     let executor = Executor::start_in(executor.kill());
     let client = Client::local(&executor);
     eventually("the check of the start is known", || {
-        client.get("/console").1.contains("Its chain was verified up to receipt 3, ").then_some(())
+        client.get("/console").1.contains("The chain was verified up to receipt 3, ").then_some(())
     });
     let (doctor, page) = (executor.home().run(&["doctor", "--json"]), client.get("/console").1);
     if isolation() == "process" {

@@ -44,6 +44,7 @@ pub(super) struct Console {
     local_key: Option<Arc<LocalKey>>,
     notifier: Option<Notifier>,
     console_url: ConsoleUrl,
+    journal: PathBuf,
 }
 
 impl Console {
@@ -62,7 +63,8 @@ impl Console {
         }
         let local_key = config.callers.is_none().then(|| Arc::new(LocalKey::new(link_file(journal))));
         let notifier = notifier(config, executor)?;
-        Ok(Some(Self { local_key, notifier, console_url: console_url.clone() }))
+        let journal = std::path::absolute(journal).unwrap_or_else(|_| journal.to_owned());
+        Ok(Some(Self { local_key, notifier, console_url: console_url.clone(), journal }))
     }
 
     pub(super) fn router(
@@ -79,6 +81,7 @@ impl Console {
             request_timeout: config.connections.request_timeout,
             bounds: config.bounds,
             containment,
+            journal: self.journal.clone(),
         };
         a2g_server::serve::console::router(Arc::clone(executor), port)
     }
@@ -94,7 +97,7 @@ impl Console {
         origin: &str,
         sessions: &SessionTasks,
     ) -> anyhow::Result<()> {
-        let Self { local_key, notifier, console_url } = self;
+        let Self { local_key, notifier, console_url, journal: _ } = self;
         let bound = PublicUrl::parse(origin)?;
         let public_url = config.console.public_url.clone();
         // No browser can open a wildcard address.
@@ -124,6 +127,7 @@ impl Console {
             }
             None => page,
         };
+        tracing::info!("people sign in to the console with `a2g-executor console`");
         // The log of a service may have other readers than its user, so only a terminal gets the key.
         if std::io::stderr().is_terminal() {
             note(format_args!("console: {link}"));

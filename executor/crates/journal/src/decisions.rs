@@ -3,6 +3,7 @@
 //! A decision is recorded before its answer is sent.
 
 use super::batch::{HoldRecord, HoldResult, RevocationRecord, StopRecord};
+use super::chain::Hash;
 use super::claims::{IntentSummary, content_hash};
 use super::log::RefusalRecord;
 use super::record::{self, RecordKind};
@@ -59,6 +60,8 @@ pub struct ResolvedIntent {
     pub manifest: Option<Manifest>,
     /// The person's reason, if they gave one.
     pub reason: Option<String>,
+    /// The hash of what the person was shown, if a page showed it.
+    pub basis: Option<Hash>,
 }
 
 /// An intent that a person denied.

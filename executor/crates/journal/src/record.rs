@@ -313,6 +313,9 @@ pub(super) struct DecisionBody {
     /// The person's reason, if they gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
+    /// The hash of what the person was shown, if a page showed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) basis: Option<Digest32>,
 }
 
 /// The body of [`RecordKind::Stopped`].

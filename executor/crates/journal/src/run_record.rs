@@ -66,6 +66,10 @@ pub struct RecordedEvent {
     pub at: OffsetDateTime,
     /// The caller that decided or stopped the run, or the reason why a decision was no longer possible.
     pub by: Option<String>,
+    /// The reason that a person gave.
+    pub reason: Option<String>,
+    /// The hash of what the person was shown, if a page showed it.
+    pub basis: Option<Hash>,
 }
 
 /// A record as it is read, with the columns that only some records have.
@@ -81,7 +85,8 @@ impl EventRow {
     /// Reads a row with [`RECORD_COLUMNS`].
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let (record, _hash) = JournalRecord::read(row)?;
-        let (by, manifest) = match record.kind {
+        let (mut manifest, mut reason, mut basis) = (None, None, None);
+        let by = match record.kind {
             RecordKind::PartlyApproved
             | RecordKind::Approved
             | RecordKind::Denied
@@ -89,10 +94,13 @@ impl EventRow {
             | RecordKind::Revoked
             | RecordKind::Expired => {
                 let decided = parse_body::<record::DecisionBody>(record.body)?;
-                (Some(decided.by), decided.manifest)
+                manifest = decided.manifest;
+                reason = decided.reason;
+                basis = decided.basis.map(|record::Digest32(hash)| hash);
+                Some(decided.by)
             }
-            RecordKind::Stopped => (Some(parse_body::<record::StopBody>(record.body)?.by), None),
-            RecordKind::Revocation => (Some(parse_body::<record::RevocationBody>(record.body)?.by), None),
+            RecordKind::Stopped => Some(parse_body::<record::StopBody>(record.body)?.by),
+            RecordKind::Revocation => Some(parse_body::<record::RevocationBody>(record.body)?.by),
             RecordKind::Claim
             | RecordKind::Receipt
             | RecordKind::Released
@@ -106,11 +114,11 @@ impl EventRow {
             | RecordKind::Pruned
             | RecordKind::Migrated
             | RecordKind::StopSet
-            | RecordKind::StopLifted => (None, None),
+            | RecordKind::StopLifted => None,
         };
         let (number, at) = (from_sqlite_int(record.number), from_micros(record.at));
         Ok(Self {
-            event: RecordedEvent { record: number, kind: record.kind.as_str(), at, by },
+            event: RecordedEvent { record: number, kind: record.kind.as_str(), at, by, reason, basis },
             kind: record.kind,
             agent: record.agent.map(str::to_owned),
             tool: record.tool.map(str::to_owned),

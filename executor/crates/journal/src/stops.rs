@@ -7,7 +7,7 @@
 //! ```
 //! The table `stops` is derived from the records. It is created with the first stop, which also changes the format of
 //! the file: an older version, which would run what is stopped, refuses the file from then on. So do a denial with a
-//! reason and a partial approval, which an older version cannot read.
+//! reason, a partial approval and a decision from a page, which an older version cannot read.
 
 use super::batch::Batch;
 use super::error::WriteError;
@@ -108,7 +108,7 @@ fn has_table(connection: &Connection) -> rusqlite::Result<bool> {
 }
 
 /// Raises the format of a journal, in the transaction of the first record that an earlier version cannot read: a stop, a
-/// denial with a reason, or a partial approval. The journal then has the table of stops.
+/// denial with a reason, a partial approval, or a decision from a page. The journal then has the table of stops.
 pub(super) fn raise_format(connection: &Connection) -> rusqlite::Result<()> {
     if read_format(connection)? == FORMAT {
         connection.execute_batch(&format!("{TABLE} PRAGMA user_version = {STOP_FORMAT};"))?;

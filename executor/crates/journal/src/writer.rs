@@ -460,6 +460,7 @@ mod tests {
             risk_score: None,
             manifest: None,
             reason: None,
+            basis: None,
         }]
     }
 

@@ -3,7 +3,7 @@
 //! While an intent needs more approvals, those that it has are kept in memory only: after a restart, everybody has to
 //! approve again. Nobody's approval counts twice, and nobody who may act for the intent's agent can approve.
 
-use super::preview::GrantSummary;
+use super::preview::{DecisionBasis, GrantSummary};
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::Manifest;
 
@@ -52,6 +52,8 @@ pub(super) struct PartialApproval {
     pub(super) manifest: Option<Manifest>,
     /// The grant that the person approved. The run never gets more.
     pub(super) grant: GrantSummary,
+    /// The hash of what the person was shown, if a page showed it.
+    pub(super) basis: Option<DecisionBasis>,
 }
 
 /// The limits of a verdict, narrowed by every manifest. A scope equal to the verdict's narrows nothing. Of scopes that

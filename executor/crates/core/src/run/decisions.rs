@@ -68,6 +68,7 @@ fn new_resolution(escalated: &Escalated, resolution: Resolution, author_or_reaso
         risk_score,
         manifest: None,
         reason: None,
+        basis: None,
     }
 }
 
@@ -134,6 +135,8 @@ enum CombinedApproval {
 struct BoundApproval {
     approval: Approval,
     grants: Vec<GrantSummary>,
+    /// The hash of what the last person was shown, if a page showed it.
+    basis: Option<DecisionBasis>,
 }
 
 /// The fault for a call with a denied intent.
@@ -404,6 +407,7 @@ impl Executor {
         let intent = escalated.call().intent;
         let recorded = ResolvedIntent {
             manifest: approval.manifest.clone(),
+            basis: approval.basis.map(DecisionBasis::hash),
             ..new_resolution(escalated, Resolution::PartlyApproved, &approval.by)
         };
         let by = approval.by.clone();
@@ -441,14 +445,18 @@ impl Executor {
         let approval = || Approval { by: by.to_owned(), manifest: directive.manifest.clone() };
         if required.is_none() && shown.is_none() {
             // Without a page, a person approves whatever the verdict and the other layers grant.
-            return Ok(CombinedApproval::Enough(BoundApproval { approval: approval(), grants: Vec::new() }));
+            return Ok(CombinedApproval::Enough(BoundApproval {
+                approval: approval(),
+                grants: Vec::new(),
+                basis: None,
+            }));
         }
         let preview = self.preview(escalated, directive.manifest.as_ref());
         if shown.is_some_and(|shown| shown != preview.basis) {
             return Err(changed_fault());
         }
         let Some(required) = required else {
-            let bound = BoundApproval { approval: approval(), grants: vec![preview.grant?] };
+            let bound = BoundApproval { approval: approval(), grants: vec![preview.grant?], basis: shown };
             return Ok(CombinedApproval::Enough(bound));
         };
         let refuse = |message| Fault::Refused {
@@ -490,6 +498,7 @@ impl Executor {
             by: by.to_owned(),
             manifest: directive.manifest.clone(),
             grant: preview.grant?,
+            basis: shown,
         };
         if let Some(other) = earlier.iter().find(|earlier| !own.grant.is_within(&earlier.grant)) {
             self.escalations.forget_partial_approvals(call.intent);
@@ -508,6 +517,7 @@ impl Executor {
         Ok(CombinedApproval::Enough(BoundApproval {
             approval: Approval { by: names, manifest: Some(manifest) },
             grants: all.into_iter().map(|approval| approval.grant).collect(),
+            basis: shown,
         }))
     }
 
@@ -560,10 +570,10 @@ impl Executor {
     async fn approve(
         self: Arc<Self>,
         escalated: Escalated,
-        BoundApproval { approval, grants }: BoundApproval,
+        BoundApproval { approval, grants, basis }: BoundApproval,
         answer_tx: oneshot::Sender<Result<DirectiveOutcome, Fault>>,
     ) {
-        let claimed = match self.record_approval(&escalated, &approval, &grants).await {
+        let claimed = match self.record_approval(&escalated, &approval, &grants, basis).await {
             Ok(claimed) => claimed,
             Err(fault) => {
                 self.escalations.release(escalated.call().intent);
@@ -582,6 +592,7 @@ impl Executor {
         escalated: &Escalated,
         approval: &Approval,
         grants: &[GrantSummary],
+        basis: Option<DecisionBasis>,
     ) -> Result<Box<ClaimedRun>, Fault> {
         let claimed = self.claim_approved(escalated, approval).await?;
         // The grant of this claim is the one that the run gets: policies may have changed since the preview.
@@ -592,7 +603,8 @@ impl Executor {
             return Err(changed_fault());
         }
         let approved = new_resolution(escalated, Resolution::Approved, &approval.by);
-        let approved = ResolvedIntent { manifest: approval.manifest.clone(), ..approved };
+        let basis = basis.map(DecisionBasis::hash);
+        let approved = ResolvedIntent { manifest: approval.manifest.clone(), basis, ..approved };
         let fault = match self.journal.resolve(vec![approved]).await {
             Ok(0) => not_waiting_fault(),
             Ok(_one) => return Ok(claimed),

@@ -158,6 +158,11 @@ impl DecisionBasis {
         Digest::parse(text).map(Self)
     }
 
+    /// The bytes of the hash.
+    pub(super) fn hash(self) -> [u8; 32] {
+        self.0.0
+    }
+
     fn compute(
         escalated: &Escalated,
         module: Option<Digest>,

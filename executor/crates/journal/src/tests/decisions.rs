@@ -19,6 +19,7 @@ fn resolve_by_anna(call: &Call, resolution: Resolution) -> ResolvedIntent {
         risk_score: Some(0.5),
         manifest: None,
         reason: None,
+        basis: None,
     }
 }
 

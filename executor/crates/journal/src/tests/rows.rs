@@ -264,10 +264,23 @@ fn stored_texts_are_stable() {
 
 fn check_decided(golden: &mut Golden) {
     let held = HeldBody { content: digest(b"a"), text_hash: digest(b"b"), until: 7 };
-    let plain = DecisionBody { by: "alice".into(), held, risk_score: None, manifest: None, reason: None };
+    let plain = DecisionBody {
+        by: "alice".into(),
+        held,
+        risk_score: None,
+        manifest: None,
+        reason: None,
+        basis: None,
+    };
     let full = DecisionBody { risk_score: Some(0.75), manifest: Some(manifest()), ..plain.clone() };
     let reason = DecisionBody { reason: Some("why".into()), ..full.clone() };
-    for (name, decided) in [("decided/plain", plain), ("decided/full", full), ("decided/reason", reason)] {
+    let basis = DecisionBody { basis: Some(digest(b"c")), ..plain.clone() };
+    for (name, decided) in [
+        ("decided/plain", plain),
+        ("decided/full", full),
+        ("decided/reason", reason),
+        ("decided/basis", basis),
+    ] {
         let write = |decided: &DecisionBody| serde_json::to_string(decided).unwrap();
         golden.check(name, &decided, write, |text| serde_json::from_str(text).unwrap());
     }

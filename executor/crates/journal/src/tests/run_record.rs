@@ -31,6 +31,7 @@ async fn the_page_of_a_run_has_all_of_its_records() {
         risk_score: None,
         manifest,
         reason: None,
+        basis: None,
     };
     journal.resolve(vec![approve(Some(manifest.clone()))]).await.unwrap();
     let page = journal.run_record(call.intent).await.unwrap().unwrap();
@@ -109,6 +110,7 @@ async fn the_manifest_is_that_of_the_last_wait() {
         risk_score: None,
         manifest: Some(Manifest::default()),
         reason: None,
+        basis: None,
     };
     journal.resolve(vec![approved]).await.unwrap();
     resolve(&journal, &call, Resolution::Cancelled).await;

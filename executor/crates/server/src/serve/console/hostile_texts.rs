@@ -4,7 +4,7 @@
 //! standard has to find the same elements with the same attributes in both, so none of them comes from a text.
 
 use super::page::{Html, Viewer, document};
-use super::runs::{RunSoFar, run_body};
+use super::runs::{ProofPlace, RunSoFar, run_body};
 use super::search::{SearchQuery, list_body, refused_body};
 use super::usage::usage_body;
 use a2g_core::run::IntentState;
@@ -341,7 +341,8 @@ fn run_page(record: &RunRecord) -> Vec<String> {
     let state =
         IntentState::Finished(record.receipt.as_ref().map(|receipt| Arc::new(receipt.receipt.clone())));
     let so_far = RunSoFar { calls: &[], said: None };
-    skeleton(&run_body(viewer, record.intent, &record.agent, Some(&state), Some(record), so_far))
+    let place = ProofPlace { intent: record.intent, journal: None };
+    skeleton(&run_body(viewer, place, &record.agent, Some(&state), Some(record), so_far))
 }
 
 fn query(text: &str) -> SearchQuery {

@@ -44,10 +44,11 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{Redirect, Response};
 use axum::routing::{get, post};
 use live::LiveChanges;
 use session::BrowserSessions;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +66,8 @@ pub struct ConsolePort {
     pub bounds: JsonBounds,
     /// How runs are contained.
     pub containment: Containment,
+    /// The journal's file, for the commands that verify receipts.
+    pub journal: PathBuf,
 }
 
 struct ConsoleState {
@@ -74,18 +77,20 @@ struct ConsoleState {
     request_timeout: Duration,
     bounds: JsonBounds,
     containment: Containment,
+    journal: PathBuf,
 }
 
 /// The router of the console. It authenticates its requests itself, by the cookie of a session.
 #[must_use]
 pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
-    let ConsolePort { callers, tls, local_key, request_timeout, bounds, containment } = port;
+    let ConsolePort { callers, tls, local_key, request_timeout, bounds, containment, journal } = port;
     let clock = Arc::clone(executor.clock());
     let sessions = BrowserSessions::new(callers, clock, tls, local_key);
     let changes = LiveChanges::subscribe(&executor);
     let console =
-        Arc::new(ConsoleState { executor, sessions, changes, request_timeout, bounds, containment });
+        Arc::new(ConsoleState { executor, sessions, changes, request_timeout, bounds, containment, journal });
     let routes = Router::new()
+        .route("/", get(|| async { Redirect::to("/console") }))
         .route("/console", get(overview::show))
         .route("/console/sign-in", get(sign_in::show).post(sign_in::sign_in))
         .route("/console/sign-out", post(sign_in::sign_out))

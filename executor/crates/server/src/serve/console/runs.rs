@@ -9,10 +9,11 @@ use super::page::{
 use super::session::{PostedForm, SignedIn};
 use a2g_core::run::IntentState;
 use a2g_govern::Caller;
-use a2g_journal::{RecordedReceipt, RunRecord};
+use a2g_journal::{RecordedReceipt, RefusalSearch, RunRecord};
 use a2g_types::call::ParentRun;
 use a2g_types::failure_message::describe;
 use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::limit::Layer;
 use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Usage};
 use a2g_types::quantity::BYTES_PER_MB;
 use a2g_types::verdict::Manifest;
@@ -53,15 +54,51 @@ pub(super) async fn show(
     };
     let agent = state.as_ref().map(|(agent, _)| agent.to_string());
     let agent = agent.or_else(|| record.as_ref().map(|record| record.agent.clone()));
-    let Some(agent) = agent.filter(|agent| may_read(&signed_in.caller, agent)) else {
+    let Some(agent) = agent else { return show_refusal(&console, &signed_in, intent).await };
+    if !may_read(&signed_in.caller, &agent) {
         return not_found("run");
-    };
+    }
     let calls = console.executor.nested_calls(intent);
     let state = state.map(|(_, state)| state);
     let said = console.changes.logs.find(intent);
     let so_far = RunSoFar { calls: &calls, said: said.as_ref() };
-    let body = run_body(signed_in.viewer(), intent, &agent, state.as_ref(), record.as_ref(), so_far);
+    let journal = signed_in.caller.may_read_all().then(|| console.journal.display().to_string());
+    let place = ProofPlace { intent, journal: journal.as_deref() };
+    let body = run_body(signed_in.viewer(), place, &agent, state.as_ref(), record.as_ref(), so_far);
     signed_in.viewer().page("Run", &body)
+}
+
+/// The page of an intent that was refused, and so has no records.
+async fn show_refusal(console: &ConsoleState, signed_in: &SignedIn, intent: IntentId) -> Response {
+    let search = RefusalSearch { text: Some(intent.to_string()), ..RefusalSearch::default() };
+    let caller = Arc::clone(&signed_in.caller);
+    let is_visible = move |agent: &str| may_read(&caller, agent);
+    let found = match console.executor.search_refusals(search, is_visible, None, 1).await {
+        Ok(found) => {
+            found.items.into_iter().map(|found| found.refusal).find(|refusal| refusal.intent == intent)
+        }
+        Err(fault) => return fault_page(&fault),
+    };
+    let Some(refusal) = found else { return not_found("run") };
+    let body = html! {
+        h1 { "Refused call " code { (intent.to_string()) } }
+        dl.facts {
+            dt { "Agent" } dd { (line(&refusal.agent)) }
+            dt { "Tool" } dd { (line(&refusal.tool)) }
+            dt { "Refused" } dd { (at(refusal.at)) " by " code { (line(&refusal.blocked_by)) } }
+            dt { "Reason" } dd { (line(&refusal.message)) }
+        }
+        p { "It did not run, and nothing else of it is stored." }
+    };
+    signed_in.viewer().page("Refused call", &body)
+}
+
+/// What the command that verifies a receipt names.
+#[derive(Clone, Copy)]
+pub(super) struct ProofPlace<'a> {
+    pub(super) intent: IntentId,
+    /// The journal's file, for viewers who may read all intents.
+    pub(super) journal: Option<&'a str>,
 }
 
 /// What is known of a run before its receipt.
@@ -73,12 +110,13 @@ pub(super) struct RunSoFar<'a> {
 
 pub(super) fn run_body(
     viewer: Viewer<'_>,
-    intent: IntentId,
+    place: ProofPlace<'_>,
     agent: &str,
     state: Option<&IntentState>,
     record: Option<&RunRecord>,
     RunSoFar { calls, said }: RunSoFar<'_>,
 ) -> Markup {
+    let intent = place.intent;
     let receipt = record.and_then(|record| record.receipt.as_ref());
     let (name, is_open) = match state {
         Some(IntentState::Escalated) => ("WAITS FOR A PERSON", true),
@@ -108,12 +146,12 @@ pub(super) fn run_body(
                 @if let Some(said) = said { (log_so_far(said)) }
             }
             @if let Some(record) = record { (timeline(record)) }
-            @if let Some(receipt) = receipt { (proof(intent, receipt)) }
-        }
-        @if is_open && may_stop(viewer.caller, agent) {
-            form method="post" action={ (path) "/stop" } {
-                (viewer.token_field())
-                p { button.danger type="submit" { "Stop this run" } }
+            @if let Some(receipt) = receipt { (proof(place, receipt)) }
+            @if is_open && may_stop(viewer.caller, agent) {
+                form method="post" action={ (path) "/stop" } {
+                    (viewer.token_field())
+                    p { button.danger type="submit" { "Stop this run" } }
+                }
             }
         }
     }
@@ -160,6 +198,11 @@ fn outcome(path: &str, receipt: &Receipt) -> Markup {
 /// One row for each limit, with a bar that shows how much of it was used.
 fn limits(receipt: &Receipt) -> Markup {
     let (usage, metrics) = (&receipt.outcome.usage, &receipt.outcome.metrics);
+    // The limits of a verdict that a person approved are those of the approval.
+    let by = |layer| match (layer, &receipt.approved_by) {
+        (Layer::Verdict, Some(_)) => "the approval",
+        (layer, _) => set_by(layer),
+    };
     let row = |name: &str, used: f64, granted: f64, unit: &str, by: &'static str| {
         html! { tr {
             th scope="row" { (name) }
@@ -174,22 +217,22 @@ fn limits(receipt: &Receipt) -> Markup {
         (limits_table("Limits", &html! {
             thead { tr { th { "Limit" } th { "Share" } th { "Used of granted" } th { "Set by" } } }
             tbody {
-                (row("Memory", mb(metrics.peak_memory_bytes), mb(usage.memory.value.bytes()), "MB", set_by(usage.memory.layer)))
-                (row("CPU", metrics.cpu_percent(), usage.cpu.value.get().into(), "% of a core", set_by(usage.cpu.layer)))
-                (row("Time", metrics.wall.as_secs_f64(), usage.timeout.value.duration().as_secs_f64(), "s", set_by(usage.timeout.layer)))
-                (row("Output", mb(metrics.output_bytes), mb(usage.output.value.bytes()), "MB", set_by(usage.output.layer)))
+                (row("Memory", mb(metrics.peak_memory_bytes), mb(usage.memory.value.bytes()), "MB", by(usage.memory.layer)))
+                (row("CPU", metrics.cpu_percent(), usage.cpu.value.get().into(), "% of a core", by(usage.cpu.layer)))
+                (row("Time", metrics.wall.as_secs_f64(), usage.timeout.value.duration().as_secs_f64(), "s", by(usage.timeout.layer)))
+                (row("Output", mb(metrics.output_bytes), mb(usage.output.value.bytes()), "MB", by(usage.output.layer)))
             }
         }))
         dl.facts {
             dt { "Files" }
             dd {
-                @if usage.filesystem.is_empty() { "none" @if let Some(layer) = usage.filesystem_emptied_by { ", by " (set_by(layer)) } }
-                @for area in &usage.filesystem { p { code { (line(&area.pattern)) } " " (area.access.value.as_str()) ", set by " (set_by(area.set_by)) } }
-                @for blocked in &usage.blocked { p { "except " code { (line(&blocked.value)) } ", set by " (set_by(blocked.layer)) } }
+                @if usage.filesystem.is_empty() { "none" @if let Some(layer) = usage.filesystem_emptied_by { ", by " (by(layer)) } }
+                @for area in &usage.filesystem { p { code { (line(&area.pattern)) } " " (area.access.value.as_str()) ", set by " (by(area.set_by)) } }
+                @for blocked in &usage.blocked { p { "except " code { (line(&blocked.value)) } ", set by " (by(blocked.layer)) } }
             }
             dt { "Network" }
             dd {
-                @if usage.network.value { "granted" } @else { "off" } ", set by " (set_by(usage.network.layer))
+                @if usage.network.value { "granted" } @else { "off" } ", set by " (by(usage.network.layer))
                 @for contact in usage.network_used.iter().flat_map(|used| &used.contacted) {
                     p { code { (line(&contact.authority)) } ": " (contact.requests) " requests, " (contact.sent_bytes) " bytes sent, " (contact.received_bytes) " received" }
                 }
@@ -265,7 +308,10 @@ fn timeline(record: &RunRecord) -> Markup {
         @if let Some(manifest) = &record.approved_manifest { p { "Approved under these limits: " (manifest_line(manifest)) } }
         ol.timeline {
             @for event in &record.events {
-                li { (at(event.at)) " " strong { (event_name(event.kind)) } @if let Some(by) = &event.by { ": " (line(by)) } " (record " (event.record) ")" }
+                li { (at(event.at)) " " strong { (event_name(event.kind)) } @if let Some(by) = &event.by { ": " (line(by)) } " (record " (event.record) ")"
+                    @if let Some(reason) = &event.reason { ": " (line(reason)) }
+                    @if let Some(basis) = &event.basis { br; "What was shown: " code.hash { (a2g_journal::chain::to_hex(basis)) } }
+                }
             }
         }
     }
@@ -294,8 +340,11 @@ fn manifest_line(manifest: &Manifest) -> Markup {
     }
 }
 
-fn proof(intent: IntentId, recorded: &RecordedReceipt) -> Markup {
+fn proof(ProofPlace { intent, journal }: ProofPlace<'_>, recorded: &RecordedReceipt) -> Markup {
     let hex = |hash: &a2g_journal::chain::Hash| a2g_journal::chain::to_hex(hash);
+    let journal = journal.map(|journal| format!(" --journal '{}'", line(&journal.replace('\'', "'\\''"))));
+    let journal = journal.unwrap_or_default();
+    let checkpoint = format!("{}:{}", recorded.number, hex(&recorded.hash));
     html! {
         h2 { "Proof" }
         dl.facts {
@@ -304,8 +353,12 @@ fn proof(intent: IntentId, recorded: &RecordedReceipt) -> Markup {
             @if let Some(previous) = &recorded.previous_hash { dt { "Hash of the record before" } dd { code.hash { (hex(previous)) } } }
             dt { "Report" } dd { @if recorded.delivered { "delivered to the governor" } @else { "not delivered to the governor yet" } }
         }
-        p { "Verify the chain, and read this receipt in it, without the server:" }
-        pre tabindex="0" { code { "a2g-executor journal verify && a2g-executor journal show " (intent.to_string()) } }
+        p { "Verify that the chain has exactly this receipt, and read it, without the server:" }
+        pre tabindex="0" { code {
+            "a2g-executor journal verify" (journal) " --checkpoint " (checkpoint) "
+    "
+            "a2g-executor journal show" (journal) " " (intent.to_string())
+        } }
     }
 }
 
