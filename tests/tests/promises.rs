@@ -12,7 +12,11 @@ fn list_tests(folder: &Path, modules: &str, known: &mut String) {
             list_tests(&path, &modules, known);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).unwrap();
-            for function in text.split("fn ").skip(1).filter(|_| text.contains("test]")) {
+            for function in text
+                .split("fn ")
+                .skip(1)
+                .filter(|_| ["test]", "::test("].iter().any(|mark| text.contains(mark)))
+            {
                 let function = function.split(['(', '<']).next().unwrap();
                 // A unit test is in the module `tests` of its file, unless the file is that module.
                 *known += &format!("{modules}::{function}\n{modules}::tests::{function}\n");
