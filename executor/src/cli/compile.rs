@@ -4,7 +4,9 @@
 //! compile, or that exploits a bug in the compiler, harms only this process. No code of the module runs.
 
 use super::arguments::{CompileModule, ContractArg};
-use a2g_core::catalog::{MAX_CODE_BYTES, MAX_MODULE_BYTES, componentize, is_typed_core_module, write_code};
+use a2g_core::catalog::{
+    MAX_CODE_BYTES, MAX_MODULE_BYTES, ModuleFacts, componentize, is_typed_core_module, write_code,
+};
 use a2g_isolate::{CompilerLimits, confine_compiler};
 use a2g_sandbox::{ModuleCompiler, is_component};
 use a2g_types::error_chain::ErrorChain;
@@ -24,6 +26,7 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
         ContractArg::Typed => Contract::Typed,
     };
     let wasm = read_module()?;
+    let facts = ModuleFacts::read(&wasm);
     let wasm = match contract {
         Contract::Typed if !is_component(&wasm) && is_typed_core_module(&wasm) => {
             componentize(&wasm, contract)?
@@ -40,7 +43,7 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
     });
     let componentised =
         componentised.as_ref().map(|result| result.as_ref().map(Vec::as_slice).map_err(String::as_str));
-    write_code(&mut std::io::stdout().lock(), &code, component, componentised)?;
+    write_code(&mut std::io::stdout().lock(), &code, component, componentised, facts)?;
     Ok(ExitCode::SUCCESS)
 }
 

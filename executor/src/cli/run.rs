@@ -79,19 +79,11 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
             "`--mount`, `--env` and arguments after `--` are for modules; a tool takes `--arguments`".into()
         ));
     }
-    let call = Call {
-        caller_timeout: None,
-        priority: Priority::Normal,
-        door: Door::Cli,
-        agent: AgentDid::parse(&arguments.agent).map_err(|error| UsageError(format!("`--agent` {error}")))?,
-        intent: IntentId::random(),
-        is_new: true,
-        charge: a2g_types::memory::Charge::default(),
-        parent: None,
+    let call = local_call(CallParts {
+        agent: &arguments.agent,
         tool: ToolName::parse(&arguments.tool).map_err(|error| UsageError(error.to_string()))?,
         arguments: read_arguments(&arguments.arguments)?,
-        context: None,
-    };
+    })?;
     let cgroup_guard = CgroupGuard::create(&config);
     let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
     let local = match &arguments.policy {
@@ -103,24 +95,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         Some(_) => None,
         None => Some(OperatorLimits::new(&authority, parse_manifest(arguments)?)),
     };
-    let settings = ExecutorSettings {
-        approval_rules: Vec::new(),
-        granter: Granter::new(authority),
-        ceilings: config.ceilings.clone(),
-        mounts: config.mounts.clone(),
-        capacity: Capacity { concurrent: 1, concurrent_per_agent: 1, queue: 1, queue_per_agent: 1 },
-        accept_unsigned: None,
-        signatures: None,
-    };
-    // No keys are trusted, because a command line carries no proof.
-    let trust = Trust::empty(config.did.clone());
-    let governor = Governor::Local(Arc::new(local), Arc::default());
-    let loaded = tools_runtime.load(&config, 1).await?;
-    let egress = tools_runtime.egress(&config)?;
-    // The journal is in memory: no caller can repeat the intent later, and the report is printed.
-    let journal = Journal::in_memory();
-    let clock = Arc::clone(&tools_runtime.clock);
-    let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
+    let executor = start_executor(&config, &tools_runtime, Granter::new(authority), local).await?;
     let result = match operator_limits {
         None => executor
             .handle_intent(call, RunEventSink::none())
@@ -156,6 +131,58 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
             ExitCode::from(3)
         }
     })
+}
+
+/// What differs between the calls of a command line.
+pub(super) struct CallParts<'a> {
+    pub(super) agent: &'a str,
+    pub(super) tool: ToolName,
+    pub(super) arguments: Map<String, Value>,
+}
+
+/// A call of a command line.
+pub(super) fn local_call(parts: CallParts<'_>) -> Result<Call, UsageError> {
+    let CallParts { agent, tool, arguments } = parts;
+    Ok(Call {
+        caller_timeout: None,
+        priority: Priority::Normal,
+        door: Door::Cli,
+        agent: AgentDid::parse(agent).map_err(|error| UsageError(format!("`--agent` {error}")))?,
+        intent: IntentId::random(),
+        is_new: true,
+        charge: a2g_types::memory::Charge::default(),
+        parent: None,
+        tool,
+        arguments,
+        context: None,
+    })
+}
+
+/// The executor of a command that runs one tool after another, with the catalogue of the configuration.
+pub(super) async fn start_executor(
+    config: &Config,
+    tools_runtime: &ToolRuntime,
+    granter: Granter,
+    governor: LocalGovernor,
+) -> anyhow::Result<Arc<Executor>> {
+    let settings = ExecutorSettings {
+        approval_rules: Vec::new(),
+        granter,
+        ceilings: config.ceilings.clone(),
+        mounts: config.mounts.clone(),
+        capacity: Capacity { concurrent: 1, concurrent_per_agent: 1, queue: 1, queue_per_agent: 1 },
+        accept_unsigned: None,
+        signatures: None,
+    };
+    // No keys are trusted, because a command line carries no proof.
+    let trust = Trust::empty(config.did.clone());
+    let governor = Governor::Local(Arc::new(governor), Arc::default());
+    let loaded = tools_runtime.load(config, 1).await?;
+    let egress = tools_runtime.egress(config)?;
+    // The journal is in memory: no caller can repeat the intent later, and the report is printed.
+    let journal = Journal::in_memory();
+    let clock = Arc::clone(&tools_runtime.clock);
+    Ok(Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock)))
 }
 
 /// Rewords a fault whose message names a method of a protocol; `None` for any other.
@@ -283,7 +310,7 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
     let tools_runtime = ToolRuntime::new(config, 1, None, RunAs::Server, |text| note(text))?;
     let job = CompileJob { wasm, contract: Contract::Command };
     let report_progress = |seconds| note(format_args!("still compiling: {seconds} s so far"));
-    let Compiled { module, component, .. } = tools_runtime.compiler.run(&job, &report_progress)?;
+    let Compiled { module, component, facts, .. } = tools_runtime.compiler.run(&job, &report_progress)?;
     let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
     let artifact = tools_runtime.sandbox.load(code)?;
     let claims = Claims { memory, cpu, timeout, network: Some(false), ..Claims::default() };
@@ -295,7 +322,11 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
     };
     let inline = Inline::new(Arc::clone(&tools_runtime.sandbox), Arc::clone(&tools_runtime.clock));
     let execution = inline.begin(&permit, Arc::default());
-    let outcome = inline.run(artifact, permit, input, &execution).await;
+    let mut outcome = inline.run(artifact, permit, input, &execution).await;
+    let start_memory_bytes = facts.start_memory_bytes;
+    if start_memory_bytes > outcome.usage.memory.value.bytes() {
+        outcome.usage.start_memory_bytes = Some(start_memory_bytes);
+    }
     Ok(exit_code(&outcome))
 }
 

@@ -322,7 +322,7 @@ impl ToolRuntime {
 impl ToolBuilder for ToolRuntime {
     fn build(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
         let mut compiled = self.compile(name, job)?;
-        let Compiled { module, component, componentised, described } = &mut compiled;
+        let Compiled { module, component, componentised, described, facts: _ } = &mut compiled;
         let spawn_error = |error: std::io::Error| {
             CatalogError::Module(format!("the process that loads the tool cannot be started: {error}"))
         };

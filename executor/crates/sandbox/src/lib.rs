@@ -312,6 +312,7 @@ impl Execution {
                 network_used: self.network.session().map(|session| session.usage()),
                 denied,
                 denied_truncated,
+                start_memory_bytes: None,
             },
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::limit::{Access, Layer, Limit};
 use crate::outcome::{DenialReason, End, Outcome, Receipt, Usage};
+use crate::quantity::BYTES_PER_MB;
 use crate::visible_text::escape_invisible;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
@@ -103,7 +104,10 @@ fn read_only_notice(usage: &Usage) -> String {
 
 fn limit_message(limit: Limit, usage: &Usage) -> String {
     match limit {
-        Limit::Memory => reached_limit("memory", usage.memory.value, usage.memory.layer),
+        Limit::Memory => match usage.start_memory_bytes {
+            Some(bytes) => start_memory_message(bytes, usage),
+            None => reached_limit("memory", usage.memory.value, usage.memory.layer),
+        },
         Limit::Time => format!(
             "the tool ran longer than its timeout of {}, set by {}",
             usage.timeout.value,
@@ -130,6 +134,21 @@ fn limit_message(limit: Limit, usage: &Usage) -> String {
             exceeded_ceiling("subscriptions", usage.budgets.subscriptions, "max_subscriptions")
         }
     }
+}
+
+/// The message for a module that starts with more memory than its limit; it names the key to change.
+fn start_memory_message(bytes: u64, usage: &Usage) -> String {
+    let key = match usage.memory.layer {
+        Layer::Tool => " (`max_memory_mb`)",
+        Layer::Executor => " (`ceilings.max_memory_mb`)",
+        Layer::Verdict | Layer::Operator | Layer::Condition | Layer::StandingPolicy | Layer::Caller => "",
+    };
+    format!(
+        "the module needs {} MB of memory to start; its limit is {}, set by {}{key}",
+        bytes.div_ceil(BYTES_PER_MB),
+        usage.memory.value,
+        layer_name(usage.memory.layer)
+    )
 }
 
 fn reached_limit(resource: &str, value: impl Display, layer: Layer) -> String {

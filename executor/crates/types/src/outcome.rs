@@ -493,6 +493,8 @@ pub struct Usage {
     pub denied: Vec<Denial>,
     /// `true` if there were more different denials than are listed.
     pub denied_truncated: bool,
+    /// The memory that the module starts with, in bytes, if the limit on memory is lower.
+    pub start_memory_bytes: Option<u64>,
 }
 
 impl Usage {

@@ -77,6 +77,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
                     count: 2,
                 }],
                 denied_truncated: false,
+                start_memory_bytes: None,
             },
         },
     }

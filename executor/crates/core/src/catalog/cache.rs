@@ -49,7 +49,7 @@ impl Cache {
 
     pub(super) fn key(&self, digest: Digest, contract: Contract) -> CacheKey {
         // The number is the version of the file format.
-        CacheKey(format!("{digest}-{}-{}.compiled-3", contract.as_str(), self.compatibility))
+        CacheKey(format!("{digest}-{}-{}.compiled-4", contract.as_str(), self.compatibility))
     }
 
     pub(super) fn read(&self, key: &CacheKey) -> Result<Option<Compiled>, CatalogError> {
@@ -89,6 +89,7 @@ fn check_private(path: &Path, metadata: &Metadata) -> Result<(), CatalogError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::ModuleFacts;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -97,7 +98,13 @@ mod tests {
         let cache = Cache::open(&folder.path().join("cache"), "engine".into()).unwrap();
         let key = cache.key(Digest::compute(b"module"), Contract::Command);
         let module = crate::catalog::create_sealed(b"code").unwrap();
-        let compiled = Compiled { module, component: false, componentised: None, described: None };
+        let compiled = Compiled {
+            module,
+            component: false,
+            componentised: None,
+            described: None,
+            facts: ModuleFacts::default(),
+        };
         assert!(cache.read(&key).unwrap().is_none());
         cache.write(&key, &compiled).unwrap();
         assert!(cache.read(&key).unwrap().is_some());

@@ -4,8 +4,8 @@
 //! this program with the command `compile-module`. Its standard input is the module, and its standard output
 //! the code; both are memory files. After a failure, up to [`MAX_ERROR_BYTES`] of standard error are read.
 
-use super::CatalogError;
 use super::code::{copy, create_sealed, create_sealed_copy, memory_file, seal};
+use super::{CatalogError, ModuleFacts};
 use a2g_types::quantity::{BYTES_PER_MB, MemoryLimit};
 use a2g_types::tool::Contract;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -71,10 +71,13 @@ pub struct Compiled {
     /// The name, version, description and argument schema that a typed tool reports; `None` for a command, and
     /// for a typed tool that has not been queried yet.
     pub described: Option<[String; 4]>,
+    /// What the bytes of the module show.
+    pub facts: ModuleFacts,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct CompiledHeader {
+    facts: ModuleFacts,
     component: bool,
     described: Option<[String; 4]>,
     module_bytes: u64,
@@ -92,8 +95,10 @@ pub fn write_code(
     module: &[u8],
     component: bool,
     componentised: Option<Result<&[u8], &str>>,
+    facts: ModuleFacts,
 ) -> std::io::Result<()> {
     let header = CompiledHeader {
+        facts,
         component,
         described: None,
         module_bytes: module.len() as u64,
@@ -122,11 +127,10 @@ impl Compiled {
             None => None,
         };
         let module_bytes = self.module.metadata()?.len();
-        let described = self.described.clone();
-        write_header(
-            to,
-            &CompiledHeader { component: self.component, described, module_bytes, componentised },
-        )?;
+        let (described, facts) = (self.described.clone(), self.facts.clone());
+        let component = self.component;
+        let header = CompiledHeader { facts, component, described, module_bytes, componentised };
+        write_header(to, &header)?;
         copy(&self.module, 0, module_bytes, to)?;
         match &self.componentised {
             Some(Ok(code)) => copy(code, 0, code.metadata()?.len(), to),
@@ -141,7 +145,7 @@ impl Compiled {
         file.read_exact_at(&mut start, 0)?;
         let Some(end) = start.iter().position(|&byte| byte == b'\n') else { return Ok(None) };
         let header = start.get(..end).and_then(|header| serde_json::from_slice(header).ok());
-        let Some(CompiledHeader { component, described, module_bytes, componentised }) = header else {
+        let Some(CompiledHeader { facts, component, described, module_bytes, componentised }) = header else {
             return Ok(None);
         };
         let first = end as u64 + 1;
@@ -156,7 +160,7 @@ impl Compiled {
             None => None,
         };
         let module = create_sealed_copy(file, first, module_bytes)?;
-        Ok(Some(Self { module, component, componentised, described }))
+        Ok(Some(Self { module, component, componentised, described, facts }))
     }
 }
 
@@ -294,7 +298,8 @@ mod tests {
     fn a_truncated_file_is_not_read_as_a_compiled_module() {
         for componentised in [None, Some(Ok(&b"more\n"[..])), Some(Err("no"))] {
             let mut code = Vec::new();
-            write_code(&mut code, b"\n\0code", true, componentised).unwrap();
+            let facts = ModuleFacts { start_memory_bytes: 7, ..Default::default() };
+            write_code(&mut code, b"\n\0code", true, componentised, facts.clone()).unwrap();
             let read = Compiled::read(&create_sealed(&code).unwrap()).unwrap().unwrap();
             assert_eq!((bytes(&read.module), read.component), (b"\n\0code".to_vec(), true));
             let component =
@@ -305,6 +310,7 @@ mod tests {
             Compiled { described: described.clone(), ..read }.write(&mut copy).unwrap();
             let read = Compiled::read(&create_sealed(&copy).unwrap()).unwrap().unwrap();
             assert_eq!((bytes(&read.module), read.described), (b"\n\0code".to_vec(), described));
+            assert_eq!(read.facts, facts);
             let truncated = &code[..code.len() - 1];
             assert!(Compiled::read(&create_sealed(truncated).unwrap()).unwrap().is_none());
         }

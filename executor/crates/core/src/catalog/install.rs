@@ -1,11 +1,77 @@
-//! Installs a tool into a catalogue.
+//! Checks a tool in the form in which its author has it, and installs it into a catalogue.
 
 use super::code::read_regular_file;
 use super::manifest::{FILE, ToolManifest};
-use super::{Cache, CatalogError, CompileJob, MAX_MODULE_BYTES, Tool, ToolBuilder, assemble, load_or_build};
+use super::{
+    Cache, CatalogError, CompileJob, Compiled, MAX_MODULE_BYTES, ModuleFacts, Tool, ToolBuilder, assemble,
+    load_or_build,
+};
 use a2g_types::ident::ToolName;
 use a2g_types::tool::{Contract, Digest};
 use std::path::Path;
+
+/// A tool that could be installed.
+#[derive(Debug)]
+pub struct CheckedTool {
+    /// The tool.
+    pub tool: Tool,
+    /// Its manifest: that of the folder, or the one made for a bare module.
+    pub manifest: ToolManifest,
+    /// The size of the module, in bytes.
+    pub module_bytes: usize,
+    /// The name, version, description and argument schema that a typed module reports.
+    pub described: Option<[String; 4]>,
+}
+
+/// Checks a tool as [`install`] does, and installs nothing.
+///
+/// # Ambient Authority
+/// Reads `source`, reads and writes the cache, and runs `build`.
+///
+/// # Errors
+/// [`CatalogError`] with the problem of the tool.
+pub fn check(source: &Path, cache: &Cache, build: &dyn ToolBuilder) -> Result<CheckedTool, CatalogError> {
+    prepare(source, cache, build).map(|(checked, _wasm)| checked)
+}
+
+/// A module without a `tool.toml`.
+#[derive(Debug)]
+pub struct BareModule {
+    /// The contract that it fits.
+    pub contract: Contract,
+    /// Its size, in bytes.
+    pub bytes: usize,
+    /// What its bytes show.
+    pub facts: ModuleFacts,
+    /// The name, version, description and argument schema that it reports, if it is typed.
+    pub described: Option<[String; 4]>,
+}
+
+/// Checks a module of either contract.
+///
+/// # Ambient Authority
+/// Reads `module`, reads and writes the cache, and runs `build`.
+///
+/// # Errors
+/// [`CatalogError`] with the problem of the module.
+pub fn check_bare(module: &Path, cache: &Cache, build: &dyn ToolBuilder) -> Result<BareModule, CatalogError> {
+    let wasm = read_regular_file(module, MAX_MODULE_BYTES)?;
+    let (digest, bytes) = (Digest::compute(&wasm), wasm.len());
+    let name = module.file_name().unwrap_or_default().to_string_lossy();
+    let build_as = |contract, wasm| {
+        let job = CompileJob { wasm, contract };
+        let compiled = load_or_build(&name, digest, &job, cache, Some(build))?.ok_or_else(not_built)?;
+        let Compiled { facts, described, .. } = compiled;
+        Ok(BareModule { contract, bytes, facts, described })
+    };
+    // The error of a typed module is returned, because one that fits neither contract has the same error twice.
+    build_as(Contract::Typed, wasm.clone())
+        .or_else(|error| build_as(Contract::Command, wasm).map_err(|_same: CatalogError| error))
+}
+
+fn not_built() -> CatalogError {
+    CatalogError::Module("the tool was not built".to_owned())
+}
 
 /// Adds a tool to a catalogue. `source` is a folder with a `tool.toml`, or a bare typed module, which reports
 /// its own name, version and description. The installed `tool.toml` pins the module's digest.
@@ -24,6 +90,16 @@ pub fn install(
     cache: &Cache,
     build: &dyn ToolBuilder,
 ) -> Result<Tool, CatalogError> {
+    let (CheckedTool { tool, manifest, .. }, wasm) = prepare(source, cache, build)?;
+    write(&manifest, &wasm, catalog)?;
+    Ok(tool)
+}
+
+fn prepare(
+    source: &Path,
+    cache: &Cache,
+    build: &dyn ToolBuilder,
+) -> Result<(CheckedTool, Vec<u8>), CatalogError> {
     let (manifest, wasm) = if source.is_dir() {
         let manifest = ToolManifest::read(&source.join(FILE))?;
         let wasm = read_regular_file(&source.join(&manifest.module), MAX_MODULE_BYTES)?;
@@ -32,28 +108,42 @@ pub fn install(
         (None, read_regular_file(source, MAX_MODULE_BYTES)?)
     };
     let digest = Digest::compute(&wasm);
-    let manifest = match manifest {
-        Some(manifest) => manifest,
-        None => {
-            let file_name = source.file_name().unwrap_or_default().to_string_lossy();
-            let job = CompileJob { wasm: wasm.clone(), contract: Contract::Typed };
-            let compiled = load_or_build(&file_name, digest, &job, cache, Some(build))?;
-            let Some(described) = compiled.and_then(|compiled| compiled.described) else {
-                return Err(CatalogError::Module(format!(
-                    "a bare module must be a typed tool: to add a command, put it in a folder with a `{FILE}` and add the folder"
-                )));
-            };
-            ToolManifest::from_description(ToolName::parse(&described[0])?, &described)
-        }
-    };
-    if let Some(pinned) = manifest.sha256.as_ref().filter(|pinned| **pinned != digest.to_string()) {
+    let pinned = manifest.as_ref().and_then(|manifest| manifest.sha256.as_ref());
+    if let Some(pinned) = pinned.filter(|pinned| **pinned != digest.to_string()) {
         return Err(CatalogError::Digest { found: digest.to_string(), pinned: pinned.clone() });
     }
+    let name = match &manifest {
+        Some(manifest) => manifest.name.to_string(),
+        None => source.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    };
+    let contract = manifest.as_ref().map_or(Contract::Typed, |manifest| manifest.contract);
+    let job = CompileJob { wasm: wasm.clone(), contract };
+    let Compiled { described, facts, .. } =
+        load_or_build(&name, digest, &job, cache, Some(build))?.ok_or_else(not_built)?;
+    let manifest = match (manifest, &described) {
+        (Some(manifest), _) => manifest,
+        (None, Some(described)) => ToolManifest::from_description(ToolName::parse(&described[0])?, described),
+        (None, None) => {
+            return Err(CatalogError::Module(format!(
+                "a bare module must be a typed tool: to add a command, put it in a folder with a `{FILE}` and add the folder"
+            )));
+        }
+    };
+    check_start_memory(&manifest, &facts)?;
     let manifest = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
-    let tool = assemble(manifest.clone(), digest, wasm.clone(), cache, Some(build))?;
-    let tool = tool.ok_or_else(|| CatalogError::Module("the tool was not built".to_owned()))?;
-    write(&manifest, &wasm, catalog)?;
-    Ok(tool)
+    let module_bytes = wasm.len();
+    let tool = assemble(manifest.clone(), digest, wasm.clone(), cache, Some(build))?.ok_or_else(not_built)?;
+    Ok((CheckedTool { tool, manifest, module_bytes, described }, wasm))
+}
+
+/// Refuses a module that starts with more memory than its author declares, because no run of it can start.
+fn check_start_memory(manifest: &ToolManifest, facts: &ModuleFacts) -> Result<(), CatalogError> {
+    match manifest.capabilities.memory {
+        Some(declared) if facts.start_memory_bytes > declared.bytes() => {
+            Err(CatalogError::StartMemory { needed_mb: facts.start_memory_mb(), declared_mb: declared.mb() })
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Writes the tool's folder under a temporary name and renames it.

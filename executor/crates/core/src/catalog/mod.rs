@@ -15,6 +15,7 @@ mod cache;
 mod code;
 mod compiler;
 mod componentize;
+mod facts;
 mod install;
 mod manifest;
 mod schema;
@@ -25,7 +26,8 @@ pub use compiler::{
     CompileJob, CompileLimits, Compiled, Compiler, MAX_CODE_BYTES, MAX_MODULE_BYTES, write_code,
 };
 pub use componentize::{componentize, is_typed_core_module};
-pub use install::install;
+pub use facts::ModuleFacts;
+pub use install::{BareModule, CheckedTool, check, check_bare, install};
 pub use manifest::{ManifestError, ToolManifest};
 pub use schema::{QuickCheck, Schema, SchemaError, UnboundedSchemaError, Violation};
 
@@ -82,6 +84,17 @@ pub enum CatalogError {
         /// The digest in `tool.toml`.
         pinned: String,
     },
+    /// The module starts with more memory than its author declares.
+    #[error(
+        "the module needs {needed_mb} MB of memory to start, but `tool.toml` declares `max_memory_mb = {declared_mb}`: \
+         declare at least {needed_mb}, or build the module with a smaller stack"
+    )]
+    StartMemory {
+        /// The memory that the module starts with, in MB.
+        needed_mb: u64,
+        /// `capabilities.max_memory_mb`.
+        declared_mb: u64,
+    },
     /// The module does not compile, or violates its contract.
     #[error("{0}")]
     Module(String),
@@ -118,6 +131,7 @@ impl CatalogError {
             Self::CacheNotPrivate { .. } => "the executor's compile cache is not private".to_owned(),
             Self::Digest { .. }
             | Self::Name(_)
+            | Self::StartMemory { .. }
             | Self::Module(_)
             | Self::Schema(_)
             | Self::ResultSchema(_)
@@ -146,6 +160,8 @@ pub struct Tool {
     /// The compiled component form of a core module, or the reason why there is none: see
     /// [`Compiled::componentised`].
     pub componentised: Option<Result<File, String>>,
+    /// What the bytes of the module show.
+    pub facts: ModuleFacts,
 }
 
 /// An entry of the catalogue.
@@ -357,7 +373,7 @@ fn assemble(
     let Some(compiled) = load_or_build(manifest.name.as_str(), digest, &job, cache, build)? else {
         return Ok(None);
     };
-    let Compiled { module, component, componentised, described } = compiled;
+    let Compiled { module, component, componentised, described, facts } = compiled;
     let (manifest, arguments_schema) = manifest.complete(described)?;
     let schema = Schema::new(&arguments_schema)?;
     let result_schema = manifest.result.as_ref().map(Schema::new_for_result).transpose()?;
@@ -373,7 +389,7 @@ fn assemble(
         is_idempotent: manifest.idempotent,
         capabilities: manifest.capabilities,
     };
-    Ok(Some(Tool { descriptor, schema, result_schema, compiled: module, component, componentised }))
+    Ok(Some(Tool { descriptor, schema, result_schema, compiled: module, component, componentised, facts }))
 }
 
 /// The code of a module, from the cache or the builder; `None` when it is not cached and `build` is `None`.

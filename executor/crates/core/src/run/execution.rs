@@ -15,6 +15,7 @@ use a2g_sandbox::{Calls, Outside};
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
+use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, End, Receipt};
 use a2g_types::verdict::Verdict;
 use futures_util::FutureExt as _;
@@ -146,6 +147,11 @@ impl Executor {
         // The receipt has to agree with the answer to the caller that stopped the run, even if the guest ended first.
         if let Some(reason) = running.deregister() {
             outcome.end = End::Aborted(reason);
+        }
+        if outcome.end == End::LimitReached(Limit::Memory) {
+            let needed = loaded.usable_tool(&call.tool).map(|tool| tool.facts.start_memory_bytes);
+            let limit = outcome.usage.memory.value.bytes();
+            outcome.usage.start_memory_bytes = needed.filter(|needed| *needed > limit);
         }
         let calls = match calls {
             Some(calls) => Some(calls.close().await),

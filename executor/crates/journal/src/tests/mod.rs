@@ -77,6 +77,7 @@ fn receipt(call: &Call, end: End) -> Receipt {
         network_used: None,
         denied: Vec::new(),
         denied_truncated: false,
+        start_memory_bytes: None,
     };
     let outcome = Outcome { end, output: RunOutput::default(), metrics: RunMetrics::default(), usage };
     Receipt {

@@ -307,6 +307,8 @@ struct Usage {
     #[serde(with = "denials")]
     denied: Vec<outcome::Denial>,
     denied_truncated: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start_memory_bytes: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -24,6 +24,8 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
         network_used,
         denied,
         denied_truncated,
+        // The error's message has it.
+        start_memory_bytes: _,
     } = usage;
     message::UsageMessage {
         limits: message::LimitsMessage {
