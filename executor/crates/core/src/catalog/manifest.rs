@@ -1,6 +1,7 @@
 //! `tool.toml`: the declarations of a tool's author, and the digest that the installation pins.
 
 use super::code::read_regular_file;
+use super::example::{self, Example, ExampleTable};
 use super::{CatalogError, Schema};
 use a2g_types::ident::ToolName;
 use a2g_types::limit::CallCeilings;
@@ -44,6 +45,8 @@ pub struct ToolManifest {
     pub result: Option<Value>,
     /// `true` if a repeat with the same arguments changes nothing more.
     pub idempotent: bool,
+    /// The examples that `tool test` runs.
+    pub examples: Vec<Example>,
 }
 
 /// The TOML form of the file.
@@ -68,6 +71,8 @@ struct ManifestFile {
     arguments: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
+    #[serde(default, rename = "example", skip_serializing_if = "Vec::is_empty")]
+    examples: Vec<ExampleTable>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -155,6 +160,7 @@ impl ToolManifest {
             capabilities,
             arguments,
             result,
+            examples,
         } = file;
         let contract = match contract {
             ManifestContract::Command => Contract::Command,
@@ -175,6 +181,8 @@ impl ToolManifest {
         if module.components().count() != 1 || module.file_name().is_none() {
             return Err("`module` must be the name of a file beside `tool.toml`".into());
         }
+        let capabilities = capabilities.check()?;
+        let examples = example::check_all(examples, capabilities.filesystem)?;
         Ok(Self {
             name: ToolName::parse(&name).map_err(|error| format!("`name`: {error}"))?,
             title,
@@ -183,10 +191,11 @@ impl ToolManifest {
             contract,
             module,
             sha256,
-            capabilities: capabilities.check()?,
+            capabilities,
             arguments,
             result,
             idempotent,
+            examples,
         })
     }
 
@@ -206,6 +215,7 @@ impl ToolManifest {
             arguments: None,
             result: None,
             idempotent: false,
+            examples: Vec::new(),
         }
     }
 
@@ -247,6 +257,7 @@ impl ToolManifest {
             arguments,
             result,
             idempotent,
+            examples,
         } = self;
         let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
         let file = ManifestFile {
@@ -277,6 +288,7 @@ impl ToolManifest {
             },
             arguments: arguments.clone(),
             result: result.clone(),
+            examples: examples.iter().map(Example::to_table).collect::<Result<_, _>>()?,
         };
         toml::to_string(&file).map_err(|error| ManifestError(error.to_string()))
     }
@@ -349,6 +361,7 @@ impl CapabilitiesTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::Expected;
 
     const COMMAND: &str = r#"
 name = "greet"
@@ -363,12 +376,21 @@ type = "object"
 required = ["who"]
 [arguments.properties.who]
 type = "string"
+[[example]]
+arguments = { who = "you" }
+files = { "a/b" = "text" }
+result = { words = ["hi", 1, 1.5, true] }
+[[example]]
+name = "nobody"
+error = "nobody"
 "#;
 
     #[test]
     fn a_manifest_is_read_and_written_back() {
         let manifest = ToolManifest::parse(COMMAND).unwrap();
         assert_eq!(manifest.capabilities.filesystem, DeclaredFilesystem::Read);
+        assert_eq!(manifest.examples[0].expected, Expected::Result(json!({ "words": ["hi", 1, 1.5, true] })));
+        assert_eq!(manifest.examples[1].expected, Expected::Error("nobody".to_owned()));
         assert_eq!(ToolManifest::parse(&manifest.to_toml().unwrap()).unwrap(), manifest);
     }
 
@@ -381,6 +403,16 @@ type = "string"
             (COMMAND.replace("\"command\"", "\"typed\""), "[arguments]"),
             (COMMAND.replace("[arguments]", "[nothing]"), "nothing"),
             (COMMAND.replace("version = \"1.0.0\"", "module = \"../x.wasm\"\nversion = \"1\""), "`module`"),
+            (COMMAND.replace("error = \"nobody\"", ""), "number 2 (`nobody`): it needs `result`"),
+            (COMMAND.replace("error = \"nobody\"", "error = 1"), "line 20"),
+            (COMMAND.replace("error = \"nobody\"", "erorr = \"nobody\""), "erorr"),
+            (COMMAND.replace("error = \"nobody\"", "error = \"x\"\nresult = 1"), "both"),
+            (COMMAND.replace("error = \"nobody\"", "result = 1979-05-27"), "dates"),
+            (COMMAND.replace("error = \"nobody\"", "result = nan"), "`nan`"),
+            (COMMAND.replace("\"a/b\"", "\"../b\""), "`../b`"),
+            (COMMAND.replace("\"a/b\"", "\"/b\""), "`/b`"),
+            (COMMAND.replace("filesystem = \"read\"", "filesystem = \"none\""), "`files`"),
+            (format!("{COMMAND}{}", "[[example]]\nerror = \"x\"\n".repeat(99)), "at most 100"),
         ];
         for (text, key) in cases {
             let error = ToolManifest::parse(&text).unwrap_err();

@@ -15,6 +15,7 @@ mod cache;
 mod code;
 mod compiler;
 mod componentize;
+mod example;
 mod facts;
 mod install;
 mod manifest;
@@ -26,6 +27,7 @@ pub use compiler::{
     CompileJob, CompileLimits, Compiled, Compiler, MAX_CODE_BYTES, MAX_MODULE_BYTES, write_code,
 };
 pub use componentize::{componentize, is_typed_core_module};
+pub use example::{Example, Expected};
 pub use facts::ModuleFacts;
 pub use install::{BareModule, CheckedTool, check, check_bare, install};
 pub use manifest::{ManifestError, ToolManifest};
