@@ -83,7 +83,13 @@ fn shout_runs(contract: &Path, version: &str) {
         let text = std::fs::read_to_string(source("shout.js")).expect("a source");
         std::fs::write(&copy, text.replace("@0.2.0", version)).expect("a copy");
         let mut command = Command::new(node);
-        command.arg(source("componentize.mjs")).arg(copy).arg(contract).arg("tool").arg(library).arg(module);
+        command
+            .arg(source("../../../executor/templates/componentize.mjs"))
+            .arg(copy)
+            .arg(contract)
+            .arg("tool")
+            .arg(library)
+            .arg(module);
         command
     });
     let executor = Executor::start(Options::new().catalogue(&catalogue));

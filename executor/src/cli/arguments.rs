@@ -1,5 +1,6 @@
 //! The commands and their options, as `--help` shows them.
 
+use super::tool::Language;
 use a2g_server::serve::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -73,8 +74,17 @@ pub(super) enum Command {
     /// Serve tools to one agent host over MCP, on standard input and output
     #[cfg(feature = "mcp")]
     Mcp(Mcp),
-    /// List, inspect and add tools
-    #[command(after_help = "Example:\n  a2g-executor tool list --tools target/tools")]
+    /// Make, build, test, check and add tools, and list those of the catalogue
+    #[command(after_help = "\
+Examples:
+  a2g-executor tool list --tools target/tools
+
+A new tool:
+  a2g-executor tool new count_words --language python
+  cd count_words
+  a2g-executor tool build
+  a2g-executor tool test
+  a2g-executor tool add .")]
     Tool {
         #[command(subcommand)]
         command: Tool,
@@ -392,6 +402,96 @@ pub(super) enum Tool {
         setup: Setup,
         /// A folder with `tool.toml` and its module, or a bare typed module
         path: PathBuf,
+    },
+    /// Make a folder with the sources of a new tool that works: `tool.toml` with examples, a test, a README
+    ///
+    /// A tool in Rust, JavaScript or Python is typed; one in C or Go is a command. A tool in Rust gets a copy of the SDK,
+    /// so it builds without the executor's repository.
+    #[command(after_help = "\
+Examples:
+  a2g-executor tool new count_words --language rust
+  a2g-executor tool new count_words --language rust --sdk ~/a2g/guest-sdk
+  a2g-executor tool new count_words --language c")]
+    New {
+        /// The tool's name, and that of the folder: letters, digits, `_`, `-` and `.`
+        name: String,
+        /// The language of the sources
+        #[arg(long, value_name = "LANGUAGE")]
+        language: Language,
+        /// The folder of the SDK for Rust, instead of a copy
+        #[arg(long, value_name = "FOLDER")]
+        sdk: Option<PathBuf>,
+    },
+    /// Build a tool's module with the toolchain of its language, and check it
+    ///
+    /// The toolchain runs with your rights, outside of the sandbox. It is looked for in the tool's folder (`.venv/bin`,
+    /// `node_modules`), then on the PATH. After a failure, its last lines are shown, and the previous module stays.
+    #[command(after_help = "\
+Toolchains:
+  Rust        Cargo.toml   cargo, with the target wasm32-wasip1
+  C           tool.c       zig, or `pip install ziglang`, or clang of the WASI SDK
+                           (WASI_SDK_PATH), or clang with wasi-libc
+  Go          go.mod       Go 1.24 or newer, or TinyGo
+  JavaScript  tool.js      node, and componentize-js by `npm install`
+  Python      tool.py      componentize-py 0.25 or newer
+
+Examples:
+  a2g-executor tool build
+  a2g-executor tool build path/to/count_words && a2g-executor tool add path/to/count_words")]
+    Build {
+        #[command(flatten)]
+        setup: Setup,
+        /// The folder of the tool
+        #[arg(default_value = ".")]
+        folder: PathBuf,
+    },
+    /// Check a tool as `tool add` does, and print the size of its module, its imports and the memory it starts with
+    #[command(after_help = "\
+Examples:
+  a2g-executor tool check
+  a2g-executor tool check any.wasm")]
+    Check {
+        #[command(flatten)]
+        setup: Setup,
+        /// A folder with `tool.toml` and its module, or any module
+        #[arg(default_value = ".")]
+        path: PathBuf,
+    },
+    /// Run the examples of a `tool.toml` in the sandbox, under the tool's declared capabilities
+    ///
+    /// Each `[[example]]` has `arguments`, and `result` or `error`; its `files` are below `/workspace`. There is no
+    /// network. Exit code 1 if an example fails.
+    #[command(after_help = "\
+An example in `tool.toml`:
+  [[example]]
+  arguments = { path = \"/workspace/a\" }
+  files = { a = \"one two\" }
+  result = { words = 2 }          # or error = \"CODE\"
+
+CODE is the tool's own, or `exit_N` of a command, `invalid_arguments`,
+`limit_reached`, or `failed` for a trap.
+
+Examples:
+  a2g-executor tool test
+  a2g-executor tool test --suggest path/to/count_words")]
+    Test {
+        #[command(flatten)]
+        setup: Setup,
+        /// The folder of the tool
+        #[arg(default_value = ".")]
+        folder: PathBuf,
+        /// Write the smallest capabilities that the examples pass with to `tool.toml`
+        #[arg(long)]
+        suggest: bool,
+    },
+    /// Build and test a tool again whenever one of its files changes
+    #[command(after_help = "Example:\n  a2g-executor tool dev path/to/count_words")]
+    Dev {
+        #[command(flatten)]
+        setup: Setup,
+        /// The folder of the tool
+        #[arg(default_value = ".")]
+        folder: PathBuf,
     },
 }
 

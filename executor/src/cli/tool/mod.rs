@@ -1,16 +1,30 @@
-//! `tool list`, `tool inspect`, `tool add`.
+//! `tool`: the catalogue (`list`, `inspect`, `add`), and the work of a tool's author, one file for each command.
+
+mod build;
+mod check;
+mod dev;
+mod language;
+mod new;
+mod suggest;
+mod test;
+mod toolchain;
+
+pub(super) use language::Language;
 
 use super::arguments::Tool;
 use super::layout::{Listing, status_cell, text};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::setup::{ToolRuntime, check_containment, config};
-use a2g_core::catalog::{Catalog, CatalogEntry, CatalogError, install};
+use a2g_core::catalog::{
+    Catalog, CatalogEntry, CatalogError, CheckedTool, ToolManifest, check as check_tool, install,
+};
 use a2g_server::config::Config;
 use a2g_types::ident::{ToolName, did_you_mean};
 use a2g_types::tool::{DeclaredCapabilities, Descriptor};
 use anyhow::bail;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::ExitCode;
 
 pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
@@ -49,10 +63,18 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         Tool::Add { setup, path } => {
             let config = config(&setup)?;
             let tools_runtime = set_up(&config)?;
+            let checked = check_tool(&path, &tools_runtime.cache, &tools_runtime)?;
+            let replaced = replaced_tool(&config.catalog, &checked);
             let tool = install(&path, &config.catalog, &tools_runtime.cache, &tools_runtime)?;
             let Descriptor { name, version, digest, .. } = &tool.descriptor;
             let version = one_line(version);
             print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
+            if let Some(replaced) = replaced {
+                note(format_args!("note: it replaces {replaced}"));
+            }
+            if let Some(remark) = check::start_memory_remark(&checked, &config) {
+                note(format_args!("note: {remark}"));
+            }
             if path.is_file() {
                 // A bare module has no `tool.toml`, and the generated one grants no files.
                 let manifest = config.catalog.join(name.as_str()).join("tool.toml");
@@ -64,7 +86,34 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
+        Tool::New { name, language, sdk } => {
+            new::new(&name, language, sdk.as_deref())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Tool::Build { setup, folder } => {
+            build::build(&folder, &config(&setup)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Tool::Check { setup, path } => {
+            check::check(&path, &config(&setup)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Tool::Test { setup, folder, suggest } => test::test(&folder, config(&setup)?, suggest),
+        Tool::Dev { setup, folder } => {
+            let option =
+                setup.config.iter().flat_map(|file| ["--config".into(), file.clone().into_os_string()]);
+            dev::dev(&folder, &option.collect::<Vec<_>>())?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
+}
+
+/// The tool in the catalogue that has the name of `checked` and another module, as a message names it.
+fn replaced_tool(catalog: &Path, checked: &CheckedTool) -> Option<String> {
+    let folder = catalog.join(checked.manifest.name.as_str());
+    let old = ToolManifest::read(&folder.join("tool.toml")).ok()?;
+    let digest = old.sha256.filter(|digest| checked.manifest.sha256.as_ref() != Some(digest))?;
+    Some(format!("another tool of this name: {} {} (sha256 {digest})", old.name, one_line(&old.version)))
 }
 
 /// Sets up the compilation of tools, and the processes in which they describe themselves.

@@ -1,0 +1,32 @@
+//! `tool build`: makes the module of a tool with the toolchain of its language, and checks it.
+
+use super::super::output::note;
+use super::language::Language;
+use super::{check, toolchain};
+use a2g_core::catalog::ToolManifest;
+use a2g_server::config::Config;
+use anyhow::bail;
+use std::path::Path;
+
+pub(super) fn build(folder: &Path, config: &Config) -> anyhow::Result<()> {
+    let path = folder.join("tool.toml");
+    if !path.is_file() {
+        bail!(
+            "`{}` is missing: `a2g-executor tool new NAME --language rust` makes a folder with one",
+            path.display()
+        );
+    }
+    // Read first, so that a mistake in it is known before the toolchain works for a minute.
+    let manifest = ToolManifest::read(&path)?;
+    if manifest.sha256.is_some() {
+        bail!(
+            "`{}` has `sha256`, which would refuse the new module: remove it, because `tool add` pins the digest",
+            path.display()
+        );
+    }
+    let language = Language::of(folder)?;
+    let module = folder.join(&manifest.module);
+    let made = toolchain::make(folder, language, &module)?;
+    note(format_args!("made {} with {} in {:.1} s", module.display(), made.program, made.seconds));
+    check::check(folder, config)
+}

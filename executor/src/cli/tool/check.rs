@@ -1,0 +1,116 @@
+//! `tool check`, and the last step of `tool build`: everything that `tool add` checks, and what the module asks for.
+
+use super::super::output::{note, one_line, print};
+use super::set_up;
+use a2g_core::catalog::{CheckedTool, ModuleFacts, check as check_tool, check_bare};
+use a2g_server::config::Config;
+use a2g_types::quantity::BYTES_PER_MB;
+use a2g_types::tool::Contract;
+use std::path::Path;
+
+/// Interfaces that end a run without the network.
+const NETWORK_INTERFACES: [&str; 2] = ["wasi:http/", "wasi:sockets/"];
+const CALLS_INTERFACE: &str = "a2g:tool/calls@";
+
+/// Checks the tool or module at `path`, and prints what it needs.
+pub(super) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
+    let runtime = set_up(config)?;
+    if path.is_file() {
+        let module = check_bare(path, &runtime.cache, &runtime)?;
+        match &module.described {
+            Some([name, version, description, _]) => print_title(name, version, description),
+            None => print(format_args!("{}: a module without a `tool.toml`", path.display())),
+        }
+        let ceiling = format!("the configuration allows {}", config.ceilings.memory);
+        print_facts(module.bytes, module.contract, &module.facts, &ceiling);
+        return Ok(());
+    }
+    let checked = check_tool(path, &runtime.cache, &runtime)?;
+    let CheckedTool { tool, manifest, module_bytes, described: _ } = &checked;
+    print_title(manifest.name.as_str(), &manifest.version, &manifest.description);
+    let limit = match tool.descriptor.capabilities.memory {
+        Some(memory) => format!("`max_memory_mb` is {}", memory.mb()),
+        None => {
+            format!("`tool.toml` declares no limit, and the configuration allows {}", config.ceilings.memory)
+        }
+    };
+    print_facts(*module_bytes, manifest.contract, &tool.facts, &limit);
+    remarks(&checked, config).into_iter().for_each(|remark| note(format_args!("note: {remark}")));
+    Ok(())
+}
+
+fn print_title(name: &str, version: &str, description: &str) {
+    print(format_args!("{} {}: {}", one_line(name), one_line(version), one_line(description)));
+}
+
+fn print_facts(bytes: usize, contract: Contract, facts: &ModuleFacts, limit: &str) {
+    let form = if facts.is_component { "component" } else { "core module" };
+    print(format_args!("size      {}, a {form}", format_size(bytes as u64)));
+    print(format_args!("contract  {}", contract.as_str()));
+    print(format_args!("memory    {} MB at its start; {limit}", facts.start_memory_mb()));
+    let mut imports = facts.imports.iter().map(one_line);
+    print(format_args!("imports   {}", imports.next().as_deref().unwrap_or("nothing")));
+    imports.for_each(|import| print(format_args!("          {import}")));
+}
+
+/// What is not an error, but probably not meant.
+fn remarks(checked: &CheckedTool, config: &Config) -> Vec<String> {
+    let CheckedTool { tool, manifest, described, .. } = checked;
+    let mut remarks = start_memory_remark(checked, config).into_iter().collect::<Vec<_>>();
+    if let Some([_, version, description, _]) = described {
+        for (key, declared, reported) in
+            [("version", &manifest.version, version), ("description", &manifest.description, description)]
+        {
+            if declared != reported {
+                let reported = one_line(reported);
+                remarks.push(format!(
+                    "the module reports the {key} `{reported}`, which `tool.toml` replaces by `{}`",
+                    one_line(declared)
+                ));
+            }
+        }
+    }
+    let imports = |prefix: &str| tool.facts.imports.iter().any(|import| import.starts_with(prefix));
+    let capabilities = &tool.descriptor.capabilities;
+    // An interpreter imports everything that its programs could use, so its imports say nothing.
+    let is_core = !tool.facts.is_component;
+    if is_core && !capabilities.network && NETWORK_INTERFACES.into_iter().any(imports) {
+        remarks.push(
+            "the module imports the network, and `tool.toml` has `network = false`: the first use ends the run".to_owned(),
+        );
+    }
+    if capabilities.network && !NETWORK_INTERFACES.into_iter().any(imports) {
+        remarks.push(
+            "`tool.toml` has `network = true`, and the module imports no network: remove it".to_owned(),
+        );
+    }
+    let declares_calls = !capabilities.calls.targets.to_names().is_empty();
+    if is_core && !declares_calls && imports(CALLS_INTERFACE) {
+        remarks.push(
+            "the module calls other tools, and `tool.toml` has no `calls`: each call is refused as `not_allowed`".to_owned(),
+        );
+    }
+    remarks
+}
+
+/// The remark about a configuration under which the module cannot start.
+pub(super) fn start_memory_remark(checked: &CheckedTool, config: &Config) -> Option<String> {
+    let facts = &checked.tool.facts;
+    let ceiling = config.ceilings.memory;
+    (facts.start_memory_bytes > ceiling.bytes()).then(|| {
+        format!(
+            "the module needs {} MB of memory to start, and `ceilings.max_memory_mb` of the configuration is {}: no run \
+             can start",
+            facts.start_memory_mb(),
+            ceiling.mb()
+        )
+    })
+}
+
+/// A size in kB up to a MB, and otherwise in MB.
+pub(super) fn format_size(bytes: u64) -> String {
+    if bytes < BYTES_PER_MB {
+        return format!("{:.1} kB", bytes as f64 / 1024.0);
+    }
+    format!("{:.1} MB", bytes as f64 / BYTES_PER_MB as f64)
+}

@@ -1,0 +1,110 @@
+//! `tool dev`: builds and tests a tool again whenever one of its files changes.
+//!
+//! Each round runs `tool build` and `tool test` as programs of their own, so a round that fails ends nothing else.
+
+use super::super::output::note;
+use anyhow::{Context as _, bail};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+/// The interval between two looks at the files.
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
+/// The maximum number of watched files. A look at this many takes some 10 ms.
+const MAX_FILES: usize = 5_000;
+/// Folders that are results, or that the author does not edit.
+const UNWATCHED: [&str; 5] = ["target", "build", "node_modules", "__pycache__", "a2g-guest-sdk"];
+
+/// The modification times and sizes of a tool's files.
+type Snapshot = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
+
+/// Builds and tests the tool in `folder` now, and after each change, until the program is ended. `options` go to both
+/// commands.
+pub(super) fn dev(folder: &Path, options: &[std::ffi::OsString]) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("this program cannot find its own file")?;
+    let mut built = None;
+    loop {
+        // Taken before the build, so that a change during the build starts another one.
+        let now = snapshot(folder)?;
+        if built.as_ref() == Some(&now) {
+            std::thread::sleep(POLL_INTERVAL);
+            continue;
+        }
+        let succeeds = |command: &str| -> anyhow::Result<bool> {
+            let mut command_line = Command::new(&program);
+            command_line.args(["tool", command]).arg(folder).args(options);
+            Ok(command_line.status().context("this program cannot be started again")?.success())
+        };
+        let state = match succeeds("build")? && succeeds("test")? {
+            true => "the examples pass",
+            false => "there is an error, see above",
+        };
+        note(format_args!("{state}; watching {} files, Ctrl-C ends", now.len()));
+        built = Some(now);
+    }
+}
+
+fn snapshot(folder: &Path) -> anyhow::Result<Snapshot> {
+    let (mut found, mut folders) = (Snapshot::new(), vec![folder.to_owned()]);
+    while let Some(next) = folders.pop() {
+        let entries = std::fs::read_dir(&next);
+        let entries = match entries {
+            Ok(entries) => entries,
+            // A folder may vanish while its parent is read, but the tool's own has to exist.
+            Err(_) if next != folder => continue,
+            Err(error) => {
+                return Err(error).with_context(|| format!("`{}` cannot be read", folder.display()));
+            }
+        };
+        for entry in entries.filter_map(Result::ok) {
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_string_lossy();
+            // The names of other files that builds write end in `.wasm`, `.wasm-draft` and `.lock`.
+            let is_result = name.contains(".wasm") || name.ends_with(".lock");
+            if name.starts_with('.') || UNWATCHED.contains(&&*name) || is_result {
+                continue;
+            }
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.is_dir() {
+                folders.push(path);
+            } else if metadata.is_file() {
+                found.insert(path, (metadata.modified().ok(), metadata.len()));
+            }
+            if found.len() > MAX_FILES {
+                bail!(
+                    "`{}` has more than {MAX_FILES} files: `tool dev` watches the folder of one tool",
+                    folder.display()
+                );
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_watched_and_results_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put("tool.py", "1");
+        let first = snapshot(folder.path()).unwrap();
+        assert_eq!(first.len(), 1);
+        for unwatched in ["tool.wasm", "build/x", "target/x", ".venv/x", "node_modules/x", "Cargo.lock"] {
+            put(unwatched, "1");
+        }
+        assert_eq!(snapshot(folder.path()).unwrap(), first);
+        put("tool.py", "12");
+        assert_ne!(snapshot(folder.path()).unwrap(), first);
+        put("package/more.py", "1");
+        assert_eq!(snapshot(folder.path()).unwrap().len(), 2);
+        assert!(snapshot(&folder.path().join("missing")).is_err());
+    }
+}

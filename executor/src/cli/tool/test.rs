@@ -1,0 +1,312 @@
+//! `tool test`: runs the examples of a `tool.toml` in the sandbox, under the tool's declared capabilities.
+//!
+//! The tool is installed into a temporary catalogue, and each example is a call of the executor that `run` uses, with a
+//! temporary folder as `/workspace`. The network is off. `--suggest` runs the examples again under narrower capabilities,
+//! and writes those under which they still pass.
+
+use super::super::layout::{Listing, status_cell, text};
+use super::super::output::{note, one_line, print};
+use super::super::run::{CallParts, local_call, start_executor};
+use super::super::setup::{CgroupGuard, ToolRuntime, check_containment, take_authority};
+use super::suggest::{self, Measured};
+use a2g_capability::{Area, Mount, Mounts, Tree};
+use a2g_core::catalog::{Example, Expected, ToolManifest, install};
+use a2g_core::run::Executor;
+use a2g_govern::local::{LocalGovernor, PolicySet};
+use a2g_govern::{Granter, OperatorLimits};
+use a2g_server::config::Config;
+use a2g_types::fault::Fault;
+use a2g_types::ident::ToolName;
+use a2g_types::outcome::{End, Outcome, Receipt};
+use a2g_types::tool::{DeclaredCapabilities, DeclaredFilesystem};
+use a2g_types::verdict::Manifest;
+use a2g_wire::a2g::{encode, fault};
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// The folder of an example's files, as the tool sees it.
+const WORKSPACE: &str = "/workspace";
+/// The maximum width of an example's name in the table, in characters, so that a line fits into 80 columns.
+const MAX_NAME_CHARS: usize = 20;
+/// The number of times that the examples may run: as declared, and to try suggestions.
+const MAX_ROUNDS: usize = 6;
+
+pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -> anyhow::Result<ExitCode> {
+    let path = folder.join("tool.toml");
+    let manifest = ToolManifest::read(&path)?;
+    if manifest.examples.is_empty() {
+        bail!("`{}` has no `[[example]]`: add one with `arguments`, and `result` or `error`", path.display());
+    }
+    if !folder.join(&manifest.module).is_file() {
+        bail!("`{}` has no `{}` yet: `tool build` makes it", folder.display(), manifest.module.display());
+    }
+    let scratch = tempfile::tempdir().context("a temporary folder cannot be made")?;
+    let workspace = scratch.path().join("workspace");
+    std::fs::create_dir(&workspace)?;
+    config.catalog = scratch.path().join("tools");
+    config.mounts =
+        Mounts::new(vec![Mount { guest: Tree::parse_path(WORKSPACE)?, host: workspace.canonicalize()? }])?;
+    config.ceilings.areas = Area::parse(&format!("{WORKSPACE}/**"))?;
+    config.ceilings.network = false;
+    let run_as = check_containment(&config, None)?;
+    let cgroup_guard = CgroupGuard::create(&config);
+    let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
+    install(folder, &config.catalog, &tools_runtime.cache, &tools_runtime)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let code = runtime.block_on(async {
+        let authority = take_authority()?;
+        let limits = (0..MAX_ROUNDS * manifest.examples.len())
+            .map(|_| OperatorLimits::new(&authority, limits()))
+            .collect();
+        let governor = LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&tools_runtime.clock));
+        let executor = start_executor(&config, &tools_runtime, Granter::new(authority), governor).await?;
+        let mut bench = Bench { config: &config, tools_runtime: &tools_runtime, executor, limits, workspace };
+        bench.run(folder, &manifest, writes_suggestion).await
+    });
+    runtime.shutdown_background();
+    code
+}
+
+/// The operator's part of a grant: the workspace. Everything else is up to the tool's declarations.
+fn limits() -> Manifest {
+    Manifest {
+        max_memory: None,
+        max_cpu: None,
+        timeout: None,
+        network_allowed: None,
+        filesystem_scope: vec![format!("{WORKSPACE}/**")],
+    }
+}
+
+/// What the examples run in.
+struct Bench<'a> {
+    config: &'a Config,
+    tools_runtime: &'a ToolRuntime,
+    executor: Arc<Executor>,
+    /// One for each run, because a run consumes its limits.
+    limits: Vec<OperatorLimits>,
+    workspace: PathBuf,
+}
+
+/// The end of one example.
+struct Tried {
+    receipt: Option<Arc<Receipt>>,
+    /// The differences from what was expected; `None` if there are none.
+    failure: Option<String>,
+}
+
+impl Bench<'_> {
+    async fn run(
+        &mut self,
+        folder: &Path,
+        manifest: &ToolManifest,
+        writes_suggestion: bool,
+    ) -> anyhow::Result<ExitCode> {
+        let tried = self.try_all(manifest).await?;
+        show(&manifest.examples, &tried);
+        let failed = tried.iter().filter(|tried| tried.failure.is_some()).count();
+        if failed > 0 {
+            note(format_args!("{failed} of {} examples failed", tried.len()));
+            return Ok(ExitCode::FAILURE);
+        }
+        let declared = &manifest.capabilities;
+        let measured = Measured::of(tried.iter().filter_map(|tried| Some(&tried.receipt.as_ref()?.outcome)));
+        let smallest = self.find_smallest(folder, manifest, &measured).await?;
+        let changes = suggest::changes(declared, &smallest);
+        if changes.is_empty() {
+            print(format_args!("{} examples passed; no smaller capabilities would do", tried.len()));
+            return Ok(ExitCode::SUCCESS);
+        }
+        print(format_args!("{} examples passed; these capabilities would do for them:", tried.len()));
+        changes.iter().for_each(|(key, value)| print(format_args!("  {key} = {value}")));
+        if writes_suggestion {
+            suggest::write(&folder.join("tool.toml"), &changes, &smallest)?;
+            print(format_args!("written to `{}`", folder.join("tool.toml").display()));
+        } else {
+            note("larger arguments may need more; `--suggest` writes these to `tool.toml`");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Runs all examples.
+    async fn try_all(&mut self, manifest: &ToolManifest) -> anyhow::Result<Vec<Tried>> {
+        let mut tried = Vec::with_capacity(manifest.examples.len());
+        for example in &manifest.examples {
+            tried.push(self.try_one(&manifest.name, example).await?);
+        }
+        Ok(tried)
+    }
+
+    async fn try_one(&mut self, name: &ToolName, example: &Example) -> anyhow::Result<Tried> {
+        lay_out(&self.workspace, example)?;
+        let limits = self.limits.pop().context("the examples were run too often")?;
+        let call = local_call(CallParts {
+            agent: "did:a2g:cli:1.0:local",
+            tool: name.clone(),
+            arguments: example.arguments.clone(),
+        })?;
+        let (receipt, refusal) = match self.executor.execute_for_operator(call, limits).await {
+            Ok(receipt) | Err(Fault::Failed(receipt) | Fault::LimitReached(receipt, _)) => {
+                (Some(receipt), None)
+            }
+            Err(refusal) => (None, Some(refusal)),
+        };
+        let found = match (&receipt, &refusal) {
+            (Some(receipt), _) => Found::of_outcome(&receipt.outcome),
+            (None, Some(refusal)) => Found::of_refusal(refusal),
+            (None, None) => bail!("the call has no end"),
+        };
+        Ok(Tried { receipt, failure: found.difference(&example.expected) })
+    }
+
+    /// The smallest capabilities under which the examples pass, as far as it is tried.
+    async fn find_smallest(
+        &mut self,
+        folder: &Path,
+        manifest: &ToolManifest,
+        measured: &Measured,
+    ) -> anyhow::Result<DeclaredCapabilities> {
+        let start = measured.narrow(&manifest.capabilities);
+        for filesystem in [DeclaredFilesystem::None, DeclaredFilesystem::Read, DeclaredFilesystem::ReadWrite]
+        {
+            if suggest::rank(filesystem) > suggest::rank(start.filesystem) {
+                break;
+            }
+            let candidate = DeclaredCapabilities { filesystem, ..start.clone() };
+            if candidate == manifest.capabilities || self.passes(folder, manifest, &candidate).await? {
+                return Ok(candidate);
+            }
+        }
+        Ok(manifest.capabilities.clone())
+    }
+
+    /// Returns `true` if the examples pass under these capabilities.
+    async fn passes(
+        &mut self,
+        folder: &Path,
+        manifest: &ToolManifest,
+        candidate: &DeclaredCapabilities,
+    ) -> anyhow::Result<bool> {
+        // Examples with files need a declared use of files, but here the files are laid out in any case.
+        let examples = Vec::new();
+        let narrow = ToolManifest { capabilities: candidate.clone(), examples, ..manifest.clone() };
+        let source = tempfile::tempdir()?;
+        std::fs::write(source.path().join("tool.toml"), narrow.to_toml()?)?;
+        std::fs::copy(folder.join(&manifest.module), source.path().join(&manifest.module))?;
+        let runtime = self.tools_runtime;
+        if install(source.path(), &self.config.catalog, &runtime.cache, runtime).is_err() {
+            return Ok(false);
+        }
+        self.executor.replace_catalog(runtime.load(self.config, 1).await?);
+        let tried = self.try_all(manifest).await?;
+        Ok(tried.iter().all(|tried| tried.failure.is_none()))
+    }
+}
+
+/// Makes the workspace hold the files of an example, and nothing else.
+fn lay_out(workspace: &Path, example: &Example) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(workspace)? {
+        let path = entry?.path();
+        if path.is_dir() { std::fs::remove_dir_all(path)? } else { std::fs::remove_file(path)? }
+    }
+    for (name, content) in &example.files {
+        let path = workspace.join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(workspace))?;
+        std::fs::write(&path, content).with_context(|| format!("the file `{name}` of an example"))?;
+    }
+    Ok(())
+}
+
+/// The end of a run, in the words of an example.
+enum Found {
+    Result(Value),
+    Error { code: String, message: String },
+}
+
+impl Found {
+    fn of_outcome(outcome: &Outcome) -> Self {
+        let code = match &outcome.end {
+            End::Returned(result) => {
+                return Self::Result(serde_json::from_str(result.as_str()).unwrap_or(Value::Null));
+            }
+            End::ToolError { code, .. } => code.clone(),
+            End::Exited { code, .. } => format!("exit_{code}"),
+            End::LimitReached(_) => "limit_reached".to_owned(),
+            End::Aborted(_) => "aborted".to_owned(),
+            End::ResultNotJson
+            | End::ResultInvalid { .. }
+            | End::Trapped(_)
+            | End::NotStarted(_)
+            | End::Crashed(_) => "failed".to_owned(),
+        };
+        Self::Error { code, message: encode::describe_failure(outcome).unwrap_or_default() }
+    }
+
+    fn of_refusal(refusal: &Fault) -> Self {
+        let is_about_arguments =
+            matches!(refusal, Fault::InvalidParams { pointer, .. } if pointer.starts_with("/arguments"));
+        let code = if is_about_arguments { "invalid_arguments" } else { "failed" };
+        Self::Error { code: code.to_owned(), message: fault::to_error(refusal).1 }
+    }
+
+    /// How this differs from what an example expects.
+    fn difference(&self, expected: &Expected) -> Option<String> {
+        let wanted = match expected {
+            Expected::Result(result) => result.to_string(),
+            Expected::Error(code) => format!("the error `{code}`"),
+        };
+        match (self, expected) {
+            (Self::Result(found), Expected::Result(wanted)) if found == wanted => None,
+            (Self::Error { code, .. }, Expected::Error(wanted)) if code == wanted => None,
+            (Self::Result(found), _) => Some(format!("expected {wanted}\n     got {found}")),
+            (Self::Error { code, message }, _) => {
+                Some(format!("expected {wanted}\n     got the error `{}`: {message}", one_line(code)))
+            }
+        }
+    }
+}
+
+/// Prints the table, and below it what failed.
+fn show(examples: &[Example], tried: &[Tried]) {
+    let name = |index: usize, example: &Example| {
+        let name = example.name.clone().unwrap_or_else(|| format!("example {}", index + 1));
+        let is_long = name.chars().count() > MAX_NAME_CHARS;
+        let cut = name.chars().take(MAX_NAME_CHARS - 1).chain(['…']).collect();
+        if is_long { cut } else { name }
+    };
+    let mut listing = Listing::new(&["example", "end", "time", "slack", "memory", "slack"]);
+    for (index, (example, tried)) in examples.iter().zip(tried).enumerate() {
+        let end = status_cell(if tried.failure.is_none() { "ok" } else { "FAILED" }, tried.failure.is_none());
+        let cells = match &tried.receipt {
+            Some(receipt) => measurements(&receipt.outcome),
+            None => ["refused before it ran".to_owned(), String::new(), String::new(), String::new()],
+        };
+        let [time, time_slack, memory, memory_slack] = cells.map(text);
+        listing.row([text(name(index, example)), end, time, time_slack, memory, memory_slack]);
+    }
+    listing.show(std::io::stdout());
+    for (index, (example, tried)) in examples.iter().zip(tried).enumerate() {
+        let Some(failure) = &tried.failure else { continue };
+        print(format_args!("{}: {failure}", name(index, example)));
+        let logs = tried.receipt.iter().flat_map(|receipt| &receipt.outcome.output.logs);
+        logs.for_each(|line| print(format_args!("     log {}", one_line(&line.message))));
+    }
+}
+
+/// The used and granted time and memory, each with the unused part in percent.
+fn measurements(outcome: &Outcome) -> [String; 4] {
+    let Outcome { metrics, usage, .. } = outcome;
+    let slack =
+        |used: f64, granted: f64| format!("{:.0} %", (100.0 * (1.0 - used / granted)).max(0.0).floor());
+    let (wall, timeout) = (metrics.wall.as_secs_f64(), usage.timeout.value.duration().as_secs_f64());
+    let memory = usage.memory.value;
+    [
+        format!("{:.1} ms of {}", wall * 1000.0, usage.timeout.value),
+        slack(wall, timeout),
+        format!("{} of {memory}", metrics.memory_used_mb()),
+        slack(metrics.peak_memory_bytes as f64, memory.bytes() as f64),
+    ]
+}
