@@ -19,6 +19,7 @@ mod a2e;
 mod a2g_http;
 mod a2g_stdio;
 mod a2g_ws;
+mod authoring;
 mod bad_input;
 mod browser;
 mod budget;

