@@ -4,7 +4,7 @@
 //! unless its verdict expires or an operator stops it first; a denied intent never runs.
 
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
-use super::escalations::{Escalations, Removal, WakeCondition};
+use super::escalations::{Escalations, Removal, WaitNumber, WakeCondition};
 use super::events::RunEventSink;
 use super::preview::{DecisionBasis, GrantSummary, changed_fault};
 use super::trace::{self, Stopwatch};
@@ -372,12 +372,12 @@ impl Executor {
         if !approved {
             return self.deny(directive, by).await.map(|()| DirectiveOutcome::Applied);
         }
-        let escalated = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
+        let (escalated, taken) = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
         let combined = match self.combine_approvals(&escalated, directive, &right, shown) {
             Ok(combined) => combined,
             Err(fault) => {
-                self.escalations.release(*intent);
+                self.escalations.release(taken);
                 return Err(fault);
             }
         };
@@ -386,9 +386,9 @@ impl Executor {
         let executor = Arc::clone(self);
         let task = async move {
             match combined {
-                CombinedApproval::Enough(bound) => executor.approve(escalated, bound, answer_tx).await,
+                CombinedApproval::Enough(bound) => executor.approve(escalated, taken, bound, answer_tx).await,
                 CombinedApproval::NeedsMore(approval) => {
-                    let _no_waiter = answer_tx.send(executor.add_approval(&escalated, approval).await);
+                    let _no_waiter = answer_tx.send(executor.add_approval(&escalated, taken, approval).await);
                 }
             }
         };
@@ -402,6 +402,7 @@ impl Executor {
     async fn add_approval(
         &self,
         escalated: &Escalated,
+        taken: WaitNumber,
         approval: PartialApproval,
     ) -> Result<DirectiveOutcome, Fault> {
         let intent = escalated.call().intent;
@@ -412,16 +413,19 @@ impl Executor {
         };
         let by = approval.by.clone();
         match self.journal.resolve(vec![recorded]).await {
-            // The intent was cancelled, revoked or stopped in the meantime.
-            Ok(0) => return Err(not_waiting_fault()),
+            // The intent was denied, cancelled, revoked or stopped in the meantime.
+            Ok(0) => {
+                self.escalations.remove_taken(taken);
+                return Err(not_waiting_fault());
+            }
             Ok(_one) => {}
             Err(error) => {
-                self.escalations.release(intent);
+                self.escalations.release(taken);
                 return Err(self.journal_fault(&error));
             }
         }
-        if !self.escalations.release_with_approval(intent, approval) {
-            return Err(not_waiting_fault());
+        if !self.escalations.release_with_approval(taken, approval) {
+            return Err(changed_fault());
         }
         tracing::info!(%intent, caller = by, "approved, and needs another person's approval");
         Ok(DirectiveOutcome::NeedsMoreApprovals)
@@ -570,13 +574,14 @@ impl Executor {
     async fn approve(
         self: Arc<Self>,
         escalated: Escalated,
+        taken: WaitNumber,
         BoundApproval { approval, grants, basis }: BoundApproval,
         answer_tx: oneshot::Sender<Result<DirectiveOutcome, Fault>>,
     ) {
-        let claimed = match self.record_approval(&escalated, &approval, &grants, basis).await {
+        let claimed = match self.record_approval(&escalated, taken, &approval, &grants, basis).await {
             Ok(claimed) => claimed,
             Err(fault) => {
-                self.escalations.release(escalated.call().intent);
+                self.escalations.release(taken);
                 let fault = self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
                 let _no_waiter = answer_tx.send(Err(fault));
                 return;
@@ -590,6 +595,7 @@ impl Executor {
     async fn record_approval(
         self: &Arc<Self>,
         escalated: &Escalated,
+        taken: WaitNumber,
         approval: &Approval,
         grants: &[GrantSummary],
         basis: Option<DecisionBasis>,
@@ -597,7 +603,9 @@ impl Executor {
         let claimed = self.claim_approved(escalated, approval).await?;
         // The grant of this claim is the one that the run gets: policies may have changed since the preview.
         let grant = GrantSummary::new(claimed.permit.grant());
-        if !grants.iter().all(|shown| grant.is_within(shown)) {
+        // Somebody who approved may have been removed from the list of callers.
+        let is_as_shown = grants.iter().all(|shown| grant.is_within(shown));
+        if !is_as_shown || !self.escalations.is_current(taken) {
             drop(claimed);
             self.release(escalated.call().intent).await?;
             return Err(changed_fault());
@@ -606,7 +614,10 @@ impl Executor {
         let basis = basis.map(DecisionBasis::hash);
         let approved = ResolvedIntent { manifest: approval.manifest.clone(), basis, ..approved };
         let fault = match self.journal.resolve(vec![approved]).await {
-            Ok(0) => not_waiting_fault(),
+            Ok(0) => {
+                self.escalations.remove_taken(taken);
+                not_waiting_fault()
+            }
             Ok(_one) => return Ok(claimed),
             Err(error) => self.journal_fault(&error),
         };

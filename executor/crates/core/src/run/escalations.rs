@@ -26,6 +26,7 @@ use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::verdict::Verdict;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
@@ -38,6 +39,10 @@ const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
 #[derive(Debug)]
 pub(super) struct Escalations {
     waiting: Mutex<HashMap<IntentId, WaitingIntent>>,
+    /// The number of waits so far.
+    wait_count: AtomicU64,
+    /// The number of times that all partial approvals were forgotten.
+    forget_count: AtomicU64,
     /// Notified whenever an intent stops waiting, or waits again: every task that waits for an intent follows it.
     changes: watch::Sender<()>,
     /// Notified also when an intent begins to wait, which concerns only lists.
@@ -48,12 +53,23 @@ pub(super) struct Escalations {
 #[derive(Debug)]
 struct WaitingIntent {
     escalated: Escalated,
+    /// The number of this wait. An intent may wait again later under the same id.
+    wait: u64,
     // Stored here as well as in the journal: following the journal would need a wake-up after every commit.
     phase: WaitPhase,
     /// The approval of an intent that could not run immediately.
     approval: Option<Approval>,
     /// The approvals so far of an intent that needs more of them.
     partial: Vec<PartialApproval>,
+}
+
+/// The wait of an intent that was taken for a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WaitNumber {
+    intent: IntentId,
+    wait: u64,
+    /// The number of times that all partial approvals had been forgotten.
+    forgotten: u64,
 }
 
 /// The phase of an intent's wait.
@@ -88,8 +104,8 @@ pub(super) enum Removal<T> {
 }
 
 impl WaitingIntent {
-    fn new(escalated: Escalated, approval: Option<Approval>) -> Self {
-        Self { escalated, phase: WaitPhase::Waiting, approval, partial: Vec::new() }
+    fn new(escalated: Escalated, wait: u64, approval: Option<Approval>) -> Self {
+        Self { escalated, wait, phase: WaitPhase::Waiting, approval, partial: Vec::new() }
     }
 
     fn call(&self) -> &Call {
@@ -130,7 +146,8 @@ impl Escalations {
                     |error| tracing::error!(%error, "an escalated intent of the journal cannot be parsed"),
                 )
                 .ok()
-                .map(|escalated| (escalated.call().intent, WaitingIntent::new(escalated, approval)))
+                // Number 0 is that of no later wait.
+                .map(|escalated| (escalated.call().intent, WaitingIntent::new(escalated, 0, approval)))
         });
         let mut held = held.collect::<HashMap<_, _>>();
         let expired = held
@@ -140,6 +157,8 @@ impl Escalations {
         (
             Self {
                 waiting: Mutex::new(held),
+                wait_count: AtomicU64::new(0),
+                forget_count: AtomicU64::new(0),
                 changes: watch::Sender::new(()),
                 list_changes: watch::Sender::new(()),
             },
@@ -199,7 +218,8 @@ impl Escalations {
                 retry_after_ms: 60_000,
             });
         }
-        waiting.entry(intent).or_insert_with(|| WaitingIntent::new(escalated, None));
+        let wait = self.wait_count.fetch_add(1, Ordering::Relaxed) + 1;
+        waiting.entry(intent).or_insert_with(|| WaitingIntent::new(escalated, wait, None));
         if !removed.is_empty() {
             self.notify();
         } else if is_new {
@@ -270,11 +290,12 @@ impl Escalations {
 
     /// Takes an undecided intent for a decision. Any other decision is excluded until the intent is
     /// [released](Self::release) or [removed](Self::remove).
-    pub(super) fn take_undecided(&self, intent: IntentId) -> Option<Escalated> {
+    pub(super) fn take_undecided(&self, intent: IntentId) -> Option<(Escalated, WaitNumber)> {
         let mut waiting = self.lock();
         let held = waiting.get_mut(&intent).filter(|held| held.is_undecided())?;
         held.phase = WaitPhase::Taken;
-        Some(held.escalated.clone())
+        let forgotten = self.forget_count.load(Ordering::Relaxed);
+        Some((held.escalated.clone(), WaitNumber { intent, wait: held.wait, forgotten }))
     }
 
     /// Takes an approved intent for a run. Returns `None` if it was cancelled, revoked or stopped.
@@ -292,12 +313,24 @@ impl Escalations {
     }
 
     /// Adds an approval of an intent that needs more of them, and lets the intent wait again. Returns `false` if it no
-    /// longer waits.
-    pub(super) fn release_with_approval(&self, intent: IntentId, approval: PartialApproval) -> bool {
-        self.change(intent, |held| {
-            held.partial.push(approval);
+    /// longer waits, or if all approvals were forgotten since it was taken.
+    pub(super) fn release_with_approval(&self, taken: WaitNumber, approval: PartialApproval) -> bool {
+        let mut is_added = false;
+        self.change_taken(taken, |held| {
             held.phase = WaitPhase::Waiting;
-        })
+            is_added = self.forget_count.load(Ordering::Relaxed) == taken.forgotten;
+            if is_added {
+                held.partial.push(approval);
+            }
+        });
+        is_added
+    }
+
+    /// `true` if no approvals were forgotten since the intent was taken, and it is still the same wait.
+    pub(super) fn is_current(&self, taken: WaitNumber) -> bool {
+        let waiting = self.lock();
+        let is_same = waiting.get(&taken.intent).is_some_and(|held| held.wait == taken.wait);
+        is_same && self.forget_count.load(Ordering::Relaxed) == taken.forgotten
     }
 
     /// Forgets the approvals so far of an intent.
@@ -307,13 +340,35 @@ impl Escalations {
 
     /// Forgets the approvals so far of all intents.
     pub(super) fn forget_all_partial_approvals(&self) {
-        self.lock().values_mut().for_each(|held| held.partial.clear());
+        let mut waiting = self.lock();
+        // Under the lock, so that an approval that is being recorded is not added afterwards.
+        self.forget_count.fetch_add(1, Ordering::Relaxed);
+        waiting.values_mut().for_each(|held| held.partial.clear());
+        drop(waiting);
         self.notify();
     }
 
     /// Lets an intent wait again, because the decision cannot be applied.
-    pub(super) fn release(&self, intent: IntentId) {
-        let _is_there = self.change(intent, |held| held.phase = WaitPhase::Waiting);
+    pub(super) fn release(&self, taken: WaitNumber) {
+        self.change_taken(taken, |held| held.phase = WaitPhase::Waiting);
+    }
+
+    /// Removes an intent that was taken for a decision, because the journal says that it does not wait.
+    pub(super) fn remove_taken(&self, taken: WaitNumber) {
+        let mut waiting = self.lock();
+        if waiting.get(&taken.intent).is_some_and(|held| held.wait == taken.wait) {
+            waiting.remove(&taken.intent);
+        }
+        drop(waiting);
+        self.notify();
+    }
+
+    /// Changes an intent that was taken, unless it waits anew since then.
+    fn change_taken(&self, taken: WaitNumber, change: impl FnOnce(&mut WaitingIntent)) {
+        let mut waiting = self.lock();
+        waiting.get_mut(&taken.intent).filter(|held| held.wait == taken.wait).map(change);
+        drop(waiting);
+        self.notify();
     }
 
     /// Marks an approved intent as claimed.
@@ -456,6 +511,27 @@ mod tests {
 
     fn approval() -> Approval {
         Approval { by: "anna".to_owned(), manifest: None }
+    }
+
+    // A decision in progress may end after its intent was removed and sent again.
+    #[test]
+    fn a_decision_ends_only_the_wait_that_it_was_taken_from() {
+        let (escalations, intent) = escalations_with_one();
+        let (escalated, first) = escalations.take_undecided(intent).unwrap();
+        escalations.remove(intent);
+        assert!(escalations.hold(escalated, NOW, drop).unwrap().0);
+        escalations.remove_taken(first);
+        let (_, second) = escalations.take_undecided(intent).unwrap();
+        escalations.release(first);
+        assert!(escalations.take_undecided(intent).is_none(), "it is still taken");
+        assert!(!escalations.is_current(first) && escalations.is_current(second));
+        escalations.release(second);
+        let (_, third) = escalations.take_undecided(intent).unwrap();
+        // Somebody who approved may have been removed from the list of callers.
+        escalations.forget_all_partial_approvals();
+        assert!(!escalations.is_current(third));
+        escalations.remove_taken(third);
+        assert_eq!(escalations.wake_condition(intent), None);
     }
 
     // Between the release of its claim and its next wait, an approved intent is known only here.

@@ -190,6 +190,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         contacted_truncated: false,
     };
     let usage = Usage {
+        start_memory_bytes: None,
         memory: bound(MemoryLimit::from_mb(1).unwrap()),
         cpu: bound(CpuPercent::new(100).unwrap()),
         timeout: bound(Timeout::from_seconds(1).unwrap()),

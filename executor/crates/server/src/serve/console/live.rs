@@ -7,6 +7,7 @@
 use super::ConsoleState;
 use super::inbox::visible_intents;
 use super::live_log::LiveLogs;
+use super::places::{Place, Places};
 use super::session::SignedIn;
 use crate::serve::connections::PeerCertNames;
 use crate::serve::transport::events::named_event_response;
@@ -17,8 +18,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
@@ -40,7 +39,7 @@ pub(super) struct LiveChanges {
     runs: broadcast::Sender<AgentDid>,
     /// The latest log lines of runs that have not ended.
     pub(super) logs: Arc<LiveLogs>,
-    streams: Arc<Mutex<HashMap<Box<str>, usize>>>,
+    streams: Places,
 }
 
 impl LiveChanges {
@@ -56,38 +55,7 @@ impl LiveChanges {
                 let _every_page_was_closed = sender.send(run.agent.clone());
             }
         });
-        Self { runs, logs, streams: Arc::default() }
-    }
-}
-
-/// The place of one stream, until it is dropped.
-struct StreamPlace {
-    streams: Arc<Mutex<HashMap<Box<str>, usize>>>,
-    caller: Box<str>,
-}
-
-impl StreamPlace {
-    /// A place for a stream of this caller; `None` if there are too many.
-    fn take(streams: &Arc<Mutex<HashMap<Box<str>, usize>>>, caller: &str) -> Option<Self> {
-        let mut by_caller = streams.lock();
-        let (all, own) = (by_caller.values().sum::<usize>(), by_caller.get(caller).copied().unwrap_or(0));
-        if all >= MAX_STREAMS || own >= MAX_STREAMS_PER_CALLER {
-            return None;
-        }
-        by_caller.insert(caller.into(), own + 1);
-        Some(Self { streams: Arc::clone(streams), caller: caller.into() })
-    }
-}
-
-impl Drop for StreamPlace {
-    fn drop(&mut self) {
-        let mut by_caller = self.streams.lock();
-        let remaining = by_caller.get(&self.caller).map_or(0, |count| count.saturating_sub(1));
-        if remaining == 0 {
-            by_caller.remove(&self.caller);
-        } else {
-            by_caller.insert(self.caller.clone(), remaining);
-        }
+        Self { runs, logs, streams: Places::new(MAX_STREAMS, MAX_STREAMS_PER_CALLER) }
     }
 }
 
@@ -108,7 +76,7 @@ struct EventStream {
     /// The waiting intents that the caller could see at the last event about the inbox. If the caller sees the same ones
     /// now, there is no event.
     seen: Vec<IntentId>,
-    _place: StreamPlace,
+    _place: Place,
 }
 
 /// `GET /console/events`.
@@ -118,8 +86,7 @@ pub(super) async fn events(
     headers: HeaderMap,
     signed_in: SignedIn,
 ) -> Response {
-    let place = StreamPlace::take(&console.changes.streams, signed_in.caller.name());
-    let Some(place) = place else {
+    let Some(place) = console.changes.streams.take(signed_in.caller.name()) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many pages of the console are open: close some\n")
             .into_response();
     };
@@ -152,7 +119,10 @@ impl EventStream {
                 visible.into_iter().map(|waiting| waiting.intent).collect::<Vec<_>>()
             };
             if let Some(name) = self.first.pop() {
-                self.seen = see_waiting();
+                // Only with its own event: otherwise an intent that begins to wait between the two has no event.
+                if name == "inbox" {
+                    self.seen = see_waiting();
+                }
                 return Some(name);
             }
             tokio::select! {

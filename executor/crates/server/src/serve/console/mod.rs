@@ -23,6 +23,7 @@ mod narrower;
 mod notify;
 mod overview;
 mod page;
+mod places;
 mod policies;
 mod runs;
 mod search;
@@ -39,14 +40,16 @@ pub use notify::{Notifier, NotifyWebhook};
 use super::auth::CallerDirectory;
 use super::protocol::{AuthPolicy, ProtocolRouter};
 use a2g_core::run::Executor;
+use a2g_govern::Caller;
 use a2g_wire::strict_json::JsonBounds;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{Redirect, Response};
 use axum::routing::{get, post};
 use live::LiveChanges;
+use places::{Place, Places};
 use session::BrowserSessions;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -78,6 +81,29 @@ struct ConsoleState {
     bounds: JsonBounds,
     containment: Containment,
     journal: PathBuf,
+    /// The requests that read the journal: its readers serve them one after another.
+    readings: Places,
+}
+
+/// Maximum number of requests of one caller that read the journal at once.
+const MAX_READINGS_PER_CALLER: usize = 8;
+/// The same for all callers: half of the queue of the journal's readers, which other doors use as well.
+const MAX_READINGS: usize = 64;
+
+impl ConsoleState {
+    /// Takes a place to read the journal.
+    ///
+    /// # Errors
+    /// The page that says that the caller reads too much at once.
+    fn begin_reading(&self, caller: &Caller) -> Result<Place, Box<Response>> {
+        self.readings.take(caller.name()).ok_or_else(|| {
+            let text = format!(
+                "At most {MAX_READINGS_PER_CALLER} pages of one caller, and {MAX_READINGS} of all, read the journal at once: \
+                 wait a moment, and load the page again."
+            );
+            Box::new(page::problem(StatusCode::SERVICE_UNAVAILABLE, "Too many pages are being loaded", &text))
+        })
+    }
 }
 
 /// The router of the console. It authenticates its requests itself, by the cookie of a session.
@@ -87,8 +113,17 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
     let clock = Arc::clone(executor.clock());
     let sessions = BrowserSessions::new(callers, clock, tls, local_key);
     let changes = LiveChanges::subscribe(&executor);
-    let console =
-        Arc::new(ConsoleState { executor, sessions, changes, request_timeout, bounds, containment, journal });
+    let readings = Places::new(MAX_READINGS, MAX_READINGS_PER_CALLER);
+    let console = Arc::new(ConsoleState {
+        executor,
+        sessions,
+        changes,
+        request_timeout,
+        bounds,
+        containment,
+        journal,
+        readings,
+    });
     let routes = Router::new()
         .route("/", get(|| async { Redirect::to("/console") }))
         .route("/console", get(overview::show))

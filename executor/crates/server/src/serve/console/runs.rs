@@ -43,6 +43,10 @@ pub(super) async fn show(
     signed_in: SignedIn,
     Path(intent): Path<String>,
 ) -> Response {
+    let _place = match console.begin_reading(&signed_in.caller) {
+        Ok(place) => place,
+        Err(page) => return *page,
+    };
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
     let state = match console.executor.status(intent).await {
         Ok(state) => state,
@@ -279,7 +283,7 @@ fn artifact_part(path: &str, index: usize, artifact: &Artifact) -> Markup {
     let text = std::str::from_utf8(content).ok().filter(|text| text.len() <= MAX_SHOWN_BYTES);
     html! {
         p { a href=(link) download { (line(name)) } " (" (line(mime)) ", " (content.len()) " bytes)" }
-        @if image_type(content).is_some() { p { img src={ (link) "?image=true" } alt={ "Artifact " (line(name)) }; } }
+        @if image_type(content).is_some() { p { img loading="lazy" src={ (link) "?image=true" } alt={ "Artifact " (line(name)) }; } }
         @else if let Some(text) = text { (block(text)) }
     }
 }
@@ -395,6 +399,10 @@ pub(super) async fn artifact(
     Path((intent, index)): Path<(String, usize)>,
     Query(query): Query<ArtifactQuery>,
 ) -> Response {
+    let _place = match console.begin_reading(&signed_in.caller) {
+        Ok(place) => place,
+        Err(page) => return *page,
+    };
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("artifact") };
     let record = match console.executor.run_record(intent).await {
         Ok(record) => record.filter(|record| may_read(&signed_in.caller, &record.agent)),

@@ -146,6 +146,10 @@ pub(super) async fn list_runs(
     signed_in: SignedIn,
     Query(query): Query<SearchQuery>,
 ) -> Response {
+    let _place = match console.begin_reading(&signed_in.caller) {
+        Ok(place) => place,
+        Err(page) => return *page,
+    };
     let filter = match query.to_filter() {
         Ok(filter) => filter,
         Err(error) => return refuse_search(&error),
@@ -214,6 +218,10 @@ pub(super) async fn list_refusals(
     signed_in: SignedIn,
     Query(query): Query<SearchQuery>,
 ) -> Response {
+    let _place = match console.begin_reading(&signed_in.caller) {
+        Ok(place) => place,
+        Err(page) => return *page,
+    };
     let (filter, blocked_by) = match (query.to_filter(), query.to_blocked_by()) {
         (Ok(filter), Ok(blocked_by)) => (filter, blocked_by),
         (Err(error), _) | (_, Err(error)) => return refuse_search(&error),

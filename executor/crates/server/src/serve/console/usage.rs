@@ -35,6 +35,10 @@ pub(super) async fn show(
     signed_in: SignedIn,
     Query(query): Query<UsageQuery>,
 ) -> Response {
+    let _place = match console.begin_reading(&signed_in.caller) {
+        Ok(place) => place,
+        Err(page) => return *page,
+    };
     let hours = query.hours.unwrap_or(24).clamp(1, MAX_HOURS);
     let now = console.executor.clock().now();
     let since = now - Duration::from_secs(u64::from(hours) * 3600);

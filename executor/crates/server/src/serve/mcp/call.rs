@@ -149,7 +149,7 @@ impl McpDoor {
             if effect == Some(Effect::StillWaits) {
                 return Ok(self.waiting(context, &verdict));
             }
-            if std::mem::take(&mut waits) && self.wait_for_decision(intent).await? {
+            if std::mem::take(&mut waits) && self.wait_for_decision(context, &call).await? {
                 continue;
             }
             match self.ask(context, &call, &verdict).await? {
@@ -164,12 +164,19 @@ impl McpDoor {
     ///
     /// # Errors
     /// See [`Self::decision`].
-    async fn wait_for_decision(&self, intent: IntentId) -> Result<bool, Fault> {
-        tokio::select! {
-            decided = self.decision(intent) => decided.map(|()| true),
+    async fn wait_for_decision(&self, context: &RequestContext, call: &Call) -> Result<bool, Fault> {
+        // A client of a session cancels a call by a message, at any time. In 2026-07-28 a closed response does not: the
+        // client may repeat the call with its state.
+        let guard = (context.revision == Revision::Session).then(|| self.cancel_guard(context, call));
+        let decided = tokio::select! {
+            decided = self.decision(call.intent) => decided.map(|()| true),
             () = tokio::time::sleep(DECISION_WAIT) => Ok(false),
             () = self.executor.wait_until_closed() => Ok(false),
+        };
+        if let Some(guard) = guard {
+            guard.disarm();
         }
+        decided
     }
 
     /// Waits until the intent is denied, or approved and finished.
