@@ -48,6 +48,7 @@ pub(super) struct InspectedContainment {
     /// The user that tools run as.
     pub(super) run_as: RunAs,
     /// The controls; `None` if every tool runs inline.
+    #[cfg_attr(not(feature = "console"), allow(dead_code, reason = "only the console shows it"))]
     pub(super) support: Option<Support>,
 }
 
