@@ -361,7 +361,7 @@ fn round_up(count: u64) -> u64 {
         unit = unit.saturating_mul(10);
     }
     [2, 4, 6, 8]
-        .map(|factor| unit * factor)
+        .map(|factor| unit.saturating_mul(factor))
         .into_iter()
         .find(|top| *top >= count)
         .unwrap_or(unit.saturating_mul(10))

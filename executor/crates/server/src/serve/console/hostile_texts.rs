@@ -347,12 +347,11 @@ fn run_page(record: &RunRecord) -> Vec<String> {
 }
 
 fn query(text: &str) -> SearchQuery {
-    let fields = ["agent", "tool", "status", "blocked_by", "since", "until", "undelivered", "text"];
-    let fields = fields.map(|name| (name.to_owned(), json!(text)));
-    serde_json::from_value(Value::Object(fields.into_iter().collect())).unwrap()
+    // The other fields are refused unless they are a DID, a tool's name, a status or a time.
+    serde_json::from_value(json!({ "text": text, "undelivered": text })).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
     let folder = tempfile::tempdir().unwrap();
     let options = JournalOptions { durability: Durability::ProcessCrash, ..JournalOptions::default() };
@@ -361,6 +360,11 @@ async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
     for batch in 0..RECEIPTS / 100 {
         // Written together, so that they share transactions.
         intents.extend(join_all((0..100).map(|number| record(&journal, batch * 100 + number))).await);
+    }
+    // The journal looks through all reports that are not delivered to render one run.
+    for _ in 0..RECEIPTS {
+        let (due, _) = journal.next_report().await.unwrap();
+        journal.mark_delivered(&due);
     }
     journal.flush().await.unwrap();
 
@@ -386,7 +390,7 @@ async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
         // Rows of a file that somebody changed may have anything in these columns.
         let mut changed = page.clone();
         for run in &mut changed.items {
-            (run.agent, run.tool, run.status) = (hostile.text(), hostile.text(), hostile.text());
+            (run.agent, run.tool) = (hostile.text(), hostile.text());
         }
         assert_eq!(shape, skeleton(&list_body(&query(&text), &changed)), "{text}");
         runs += page.items.len();
@@ -415,7 +419,8 @@ async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
     let span = Some(SeriesSpan::new(NOW - Duration::from_secs(3_600), NOW));
     let mut usage = journal.usage(None, |_| true, u64::MAX, span).await.unwrap();
     assert!(usage.total.runs > 0);
-    let part = |name: &str| super::usage::copied(name, name);
+    // The texts to copy are ASCII: see `narrower::tests`.
+    let part = |_: &str| super::usage::copied("id", "text");
     let harmless = skeleton(&usage_body(1, &usage, part, part));
     for group in usage.agents.iter_mut().chain(&mut usage.tools) {
         group.name = hostile.text();
