@@ -596,8 +596,11 @@ fn two_people_approve_and_nobody_their_own_agent() {
     let records = String::from_utf8_lossy(&records.stdout).into_owned();
     let partly = records.lines().filter(|line| line.contains("partly_approved")).collect::<Vec<_>>();
     assert!(partly.len() == 1 && partly[0].contains("anna"), "{records}");
-    let status = ask(&carl, "a2g/status", &json!({ "intent_id": call["intent_id"] }));
-    let report = &result(&status)["report"];
+    // The file is there before the receipt.
+    let report = eventually("it has a report", || {
+        let status = ask(&carl, "a2g/status", &json!({ "intent_id": call["intent_id"] }));
+        Some(result(&status)["report"].clone()).filter(|report| !report.is_null())
+    });
     assert_eq!(report["usage"]["limits"]["max_memory_mb"]["granted"], 24, "{report}");
     let show = executor.home().run(&["journal", "show", call["intent_id"].as_str().unwrap()]);
     assert!(String::from_utf8_lossy(&show.stdout).contains("anna, bert"), "{show:?}");
