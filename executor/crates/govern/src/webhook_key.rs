@@ -82,7 +82,7 @@ mod tests {
             key.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", at, r#"{"test": 2432232314}"#),
             "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
         );
-        assert_eq!(format!("{key:?}"), "WebhookKey(..)");
+        assert_eq!(format!("{key:?}"), "WebhookKey { .. }");
     }
 
     #[test]
