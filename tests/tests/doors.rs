@@ -342,7 +342,7 @@ fn requests_must_be_json_from_an_allowed_host_and_origin() {
         assert_eq!(client.post_with(&[json, ("Host", host)], b"{}").status, 200, "{host}");
     }
     for (method, path, status) in
-        [("DELETE", "/jsonrpc", 405), ("POST", "/", 404), ("POST", "/JSONRPC", 404), ("POST", "/health", 405)]
+        [("DELETE", "/jsonrpc", 405), ("POST", "/", 405), ("POST", "/JSONRPC", 404), ("POST", "/health", 405)]
     {
         assert_eq!(client.request(method, path, &[json], b"{}").status, status, "{method} {path}");
     }
