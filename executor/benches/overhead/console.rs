@@ -1,4 +1,4 @@
-//! The console: what ten open pages cost the runs beside them, the first page, and the delay of an event.
+//! The console: what ten open pages cost the runs beside them, and the first page.
 
 use super::client::{Events, Http, connect};
 use super::doors::{FROM_EACH_CLIENT, Server, calls, configure, serve};
@@ -12,7 +12,6 @@ const PAGES: usize = 10;
 /// Alternating measurements with and without the pages, so that both see the same machine.
 const ROUNDS: usize = 4;
 const FIRST_PAGES: usize = 200;
-const EVENTS: usize = 10;
 /// An event of one kind follows another of the same stream after a second at the earliest.
 const QUIET: Duration = Duration::from_millis(1200);
 
@@ -64,31 +63,6 @@ pub(crate) fn measure(binary: &Path, folder: &Path, data: &Path) {
     });
     let mut pages = pages.collect::<Vec<_>>();
     println!("{:<52} {:>10} {:>9.1} µs", "first page, on a new connection", "", micros(median(&mut pages)));
-    let mut delays = event_delays(address, &get("/console/events"), &mut client);
-    println!(
-        "{:<52} {:>10} {:>9.1} µs",
-        "call sent, to the event that tells a page",
-        "",
-        micros(median(&mut delays))
-    );
-}
-
-fn event_delays(address: &str, request: &[u8], client: &mut Http) -> Vec<Duration> {
-    let mut events = Events::open(address, request);
-    // A new stream begins with one event of each kind.
-    for _ in 0..2 {
-        events.next();
-    }
-    let delays = (0..EVENTS).map(|_| {
-        std::thread::sleep(QUIET);
-        std::thread::scope(|scope| {
-            let started = Instant::now();
-            scope.spawn(|| calls(client, 1));
-            events.next();
-            started.elapsed()
-        })
-    });
-    delays.collect()
 }
 
 /// Uses the link beside the journal, and returns the cookie.
