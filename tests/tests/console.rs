@@ -211,7 +211,7 @@ fn a_denial_has_its_reason_and_is_final() {
     browser.click("button", "Deny permanently");
     browser.wait_for_path(&format!("/console/runs/{id}"));
     browser.wait_for_text("DID NOT RUN");
-    // Nobody waits for the record of a refusal, so it may come after the answer.
+    // The record of a refusal may come after the answer, because no caller waits for it.
     eventually("the refusal is listed", || {
         browser.goto("/console/refused");
         browser.text("main").contains("keys never leave the vault").then_some(())

@@ -220,7 +220,7 @@ fn charts_are_readable_without_a_script_or_colours() {
     }
     let Some(mut browser) = sign_in(&executor) else { return };
     browser.goto("/console/usage");
-    // Everything is folded out, so that the check of accessibility covers it.
+    // All parts are unfolded, so that the check of accessibility covers them.
     browser.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })");
     for scheme in [Scheme::Light, Scheme::Dark] {
         for width in [1600, 360] {

@@ -177,7 +177,7 @@ fn a_caller_without_the_role_waits_for_an_approver() {
     assert!(text.contains(intent) && text.contains("g2a/directive"), "{text}");
 }
 
-/// Where several people approve, the caller that asks is not one of them, whatever its roles are.
+/// The caller that asks is not one of several approvers, whatever its roles are.
 #[test]
 fn nobody_is_asked_to_approve_for_their_own_agent() {
     let list = List::new();

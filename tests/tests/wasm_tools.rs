@@ -226,13 +226,13 @@ fn figure_name(kind: &str, is_valid: bool) -> String {
     format!("{kind}, {}", if is_valid { "valid" } else { "invalid" })
 }
 
-/// What became of all cases.
+/// The results of all cases.
 #[derive(Default)]
 struct Findings {
     figures: BTreeMap<String, u64>,
     exceptions: BTreeMap<String, (Exception, String)>,
-    /// What must not happen to any case.
-    wrong: Vec<String>,
+    /// Differences that no case may have.
+    differences: Vec<String>,
 }
 
 impl Findings {
@@ -258,7 +258,7 @@ impl Findings {
         }
         let is_defect = DEFECTS.iter().any(|part| sentence.contains(part));
         let Some(kind) = list.kind_of(sentence).filter(|_| !is_defect) else {
-            return self.wrong.push(format!("a sentence of no kind, {place}: {sentence}"));
+            return self.differences.push(format!("a sentence of no kind, {place}: {sentence}"));
         };
         if case.is_valid && kind == "invalid" {
             return except(Exception::Refuses, sentence);
@@ -267,7 +267,7 @@ impl Findings {
             return except(Exception::Accepts, sentence);
         }
         if kind == "pool" && numbers_in(sentence) < 2 {
-            self.wrong.push(format!("a refusal without both numbers, {place}: {sentence}"));
+            self.differences.push(format!("a refusal without both numbers, {place}: {sentence}"));
         }
         self.count(&figure_name(kind, case.is_valid));
     }
@@ -276,12 +276,12 @@ impl Findings {
     fn compare(mut self, list: &List) {
         for (place, (exception, sentence)) in &self.exceptions {
             if list.exceptions.get(place) != Some(exception) {
-                self.wrong.push(format!("not listed as {exception:?}, {place}: {sentence}"));
+                self.differences.push(format!("not listed as {exception:?}, {place}: {sentence}"));
             }
         }
         for (place, exception) in &list.exceptions {
             if !self.exceptions.contains_key(place) {
-                self.wrong
+                self.differences
                     .push(format!("listed as {exception:?}, and as it should be or not there: {place}"));
             }
         }
@@ -289,10 +289,15 @@ impl Findings {
         for name in names {
             let [listed, found] = [&list.figures, &self.figures].map(|all| all.get(name).unwrap_or(&0));
             if listed != found {
-                self.wrong.push(format!("{found} instead of {listed}: {name}"));
+                self.differences.push(format!("{found} instead of {listed}: {name}"));
             }
         }
-        assert!(self.wrong.is_empty(), "{} differences:\n{}", self.wrong.len(), self.wrong.join("\n"));
+        assert!(
+            self.differences.is_empty(),
+            "{} differences:\n{}",
+            self.differences.len(),
+            self.differences.join("\n")
+        );
     }
 }
 
@@ -329,7 +334,7 @@ fn try_batch(batch: &[Case], list: &List, findings: &mut Findings) {
     for (name, case) in named.iter().filter(|(name, _)| refusals[name.as_str()].is_none()) {
         let answer = client.rpc("a2g/execute", &execute(name, json!({})));
         if answer.get("result").is_none() {
-            findings.wrong.push(format!("no result, {}: {answer}", case.place));
+            findings.differences.push(format!("no result, {}: {answer}", case.place));
         }
     }
     assert!(!executor.stderr().contains("panicked"), "{}", executor.stderr());

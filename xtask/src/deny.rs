@@ -26,7 +26,7 @@ advisories are skipped, and the last line says so.";
 /// The manifests of the workspaces, with the options that each needs.
 const WORKSPACES: [(&str, &[&str]); 4] = [
     ("Cargo.toml", &[]),
-    // What is distributed of the tools is compiled for WebAssembly.
+    // The distributed modules of the tools are compiled for WebAssembly.
     ("tools/Cargo.toml", &["--target", setup::WASIP1]),
     ("fuzz/Cargo.toml", &[]),
     ("tests/clients/rmcp/Cargo.toml", &[]),

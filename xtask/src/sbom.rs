@@ -45,15 +45,15 @@ struct Graph {
     root: Option<PackageId>,
 }
 
-/// What the document says about a package besides its name, version and dependencies.
+/// The licence and checksum of each package.
 #[derive(Debug, Default)]
-struct Facts {
+struct PackageFacts {
     licences: BTreeMap<PackageId, String>,
     /// The SHA-256 of the archive in the registry. The crates of this repository have none.
     checksums: BTreeMap<PackageId, String>,
 }
 
-/// What the executor is built for, and with.
+/// The target and the version of the compiler.
 struct Compiler {
     target: String,
     version: String,
@@ -73,7 +73,7 @@ fn document(workspace: &Workspace) -> Result<String> {
     let compiler = Compiler::find(workspace)?;
     let graph =
         Graph::parse(&tree(workspace, &compiler.target, &["--edges", "normal", "--prefix", "depth"])?)?;
-    let facts = Facts::find(workspace, &compiler.target)?;
+    let facts = PackageFacts::find(workspace, &compiler.target)?;
     let mut bom = bom(&graph, &facts, &compiler)?;
     let serial = Uuid::new_v5(&Uuid::NAMESPACE_OID, bom.to_string().as_bytes());
     if let Some(place) = bom.get_mut("serialNumber") {
@@ -146,7 +146,7 @@ fn parse_line(line: &str) -> Option<(usize, PackageId, &str)> {
     Some((depth, PackageId { name, version }, words.next().unwrap_or_default()))
 }
 
-impl Facts {
+impl PackageFacts {
     fn find(workspace: &Workspace, target: &str) -> Result<Self> {
         let options = ["metadata", "--locked", "--format-version", "1", "--filter-platform", target];
         let text = run::output(&mut workspace.cargo(&options)).context("`cargo metadata --locked` fails")?;
@@ -187,7 +187,7 @@ impl PackageId {
 }
 
 /// The document without its serial number.
-fn bom(graph: &Graph, facts: &Facts, compiler: &Compiler) -> Result<Value> {
+fn bom(graph: &Graph, facts: &PackageFacts, compiler: &Compiler) -> Result<Value> {
     let root = graph.root.as_ref().context("cargo listed no package")?;
     let linked = graph.linked();
     let others = graph.dependencies.keys().filter(|id| *id != root);
@@ -217,7 +217,7 @@ fn bom(graph: &Graph, facts: &Facts, compiler: &Compiler) -> Result<Value> {
     }))
 }
 
-fn component(id: &PackageId, kind: &str, is_linked: bool, facts: &Facts) -> Map<String, Value> {
+fn component(id: &PackageId, kind: &str, is_linked: bool, facts: &PackageFacts) -> Map<String, Value> {
     let mut members = Map::new();
     let mut insert = |name: &str, value: Value| drop(members.insert(name.to_owned(), value));
     insert("type", json!(kind));

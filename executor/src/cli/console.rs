@@ -136,7 +136,7 @@ impl Console {
     }
 }
 
-/// How the runs of this server are contained, for the overview: what `doctor` says, and what the configuration changes.
+/// The containment of this server's runs, for the overview: the result of `doctor`, as changed by the configuration.
 pub(super) fn containment(
     config: &Config,
     inspected: &InspectedContainment,

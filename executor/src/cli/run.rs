@@ -133,7 +133,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
     })
 }
 
-/// What differs between the calls of a command line.
+/// The parts of a call that differ between the commands.
 pub(super) struct CallParts<'a> {
     pub(super) agent: &'a str,
     pub(super) tool: ToolName,

@@ -43,7 +43,7 @@ pub(super) fn file(setup: &Setup) -> Option<&Path> {
     setup.config.as_deref().or_else(|| default.is_file().then_some(default))
 }
 
-/// How runs are contained on this machine.
+/// The containment of runs on this machine.
 pub(super) struct InspectedContainment {
     /// The user that tools run as.
     pub(super) run_as: RunAs,

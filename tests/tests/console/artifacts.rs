@@ -24,7 +24,7 @@ fn artifacts_are_shown_as_images_or_text_and_never_run() {
     let policies = policy_folder(&[policy_for_all(&[("hostile_artifact", json!({}))])]);
     let catalogue = Catalogue::empty().add(guest);
     let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
-    // What the tool says about each is wrong.
+    // The name and the type that the tool gives to each are wrong.
     let artifacts = [
         ("pixel.html", "text/html", PNG.to_vec()),
         ("page.png", "image/png", PAGE.to_vec()),

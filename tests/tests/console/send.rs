@@ -34,7 +34,7 @@ fn a_person_sends_an_intent_from_the_page_of_its_tool() {
     let listed = executor.home().list_journal(&[]);
     assert_eq!(listed[0]["agent_did"], "did:a2g:agent:1.0:console", "{listed:?}");
     assert_eq!(listed[0]["intent_id"], ran, "{listed:?}");
-    // What the governor leaves to a person waits like any other intent.
+    // An intent that the governor leaves to a person waits like any other.
     browser.goto("/console/tools/write_file");
     browser.fill("textbox", "path (required)", "/workspace/key");
     browser.fill("textbox", "content (required)", ESCALATES);
@@ -72,7 +72,7 @@ fn a_form_that_is_not_valid_sends_nothing() {
             status == 200 && is_expected && page.contains("The intent was not sent, or did not run"),
             "{expected}: {page}"
         );
-        // What was typed is on the page again.
+        // The page still has the text that was typed.
         assert!(page.contains("lines</textarea>"), "{page}");
         executor.assert_workspace_is_empty(expected);
     }

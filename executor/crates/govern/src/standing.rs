@@ -104,7 +104,7 @@ pub struct StandingPolicies {
     table: RwLock<PolicyTable>,
 }
 
-/// Who set or revoked a policy, and when.
+/// The author of a policy or a revocation, and the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyOrigin {
     /// The name of the caller, or the governor to which the executor is connected.
@@ -120,7 +120,7 @@ pub struct ListedPolicy {
     pub agent: Option<AgentDid>,
     /// The policy; `None` if the agent's capabilities are revoked.
     pub policy: Option<Policy>,
-    /// Who set or revoked it, and when.
+    /// Its author, and the time.
     pub origin: PolicyOrigin,
 }
 

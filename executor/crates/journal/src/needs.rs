@@ -1,4 +1,4 @@
-//! What the runs of each agent with each tool needed of the limits that a standing policy or a `tool.toml` can set.
+//! The amounts that the runs of each agent with each tool needed of the limits in a standing policy or a `tool.toml`.
 //!
 //! Under limits of these amounts, the same runs would still have been allowed. A set is `None` if the receipts do not list
 //! everything.

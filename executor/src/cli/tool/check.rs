@@ -53,7 +53,7 @@ fn print_facts(bytes: usize, contract: Contract, facts: &ModuleFacts, limit: &st
     imports.for_each(|import| print(format_args!("          {import}")));
 }
 
-/// What is not an error, but probably not meant.
+/// Remarks about a module that is valid, but probably not as its author meant it.
 fn remarks(checked: &CheckedTool, config: &Config) -> Vec<String> {
     let CheckedTool { tool, manifest, described, .. } = checked;
     let mut remarks = start_memory_remark(checked, config).into_iter().collect::<Vec<_>>();

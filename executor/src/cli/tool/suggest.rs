@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The factor between the longest measured run and the suggested timeout: other machines are slower or busy.
 const TIMEOUT_FACTOR: u32 = 10;
 
-/// What the runs of all examples used.
+/// The maximum use of limits over the runs of all examples.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     peak_memory_mb: u64,

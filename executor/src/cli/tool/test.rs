@@ -63,8 +63,9 @@ pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
             .collect();
         let governor = LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&tools_runtime.clock));
         let executor = start_executor(&config, &tools_runtime, Granter::new(authority), governor).await?;
-        let mut bench = Bench { config: &config, tools_runtime: &tools_runtime, executor, limits, workspace };
-        bench.run(folder, &manifest, writes_suggestion).await
+        let mut runner =
+            ExampleRunner { config: &config, tools_runtime: &tools_runtime, executor, limits, workspace };
+        runner.run(folder, &manifest, writes_suggestion).await
     });
     runtime.shutdown_background();
     code
@@ -81,8 +82,8 @@ fn limits() -> Manifest {
     }
 }
 
-/// What the examples run in.
-struct Bench<'a> {
+/// The executor of the examples, and their folder.
+struct ExampleRunner<'a> {
     config: &'a Config,
     tools_runtime: &'a ToolRuntime,
     executor: Arc<Executor>,
@@ -92,35 +93,35 @@ struct Bench<'a> {
 }
 
 /// The end of one example.
-struct Tried {
+struct ExampleEnd {
     receipt: Option<Arc<Receipt>>,
     /// The differences from what was expected; `None` if there are none.
     failure: Option<String>,
 }
 
-impl Bench<'_> {
+impl ExampleRunner<'_> {
     async fn run(
         &mut self,
         folder: &Path,
         manifest: &ToolManifest,
         writes_suggestion: bool,
     ) -> anyhow::Result<ExitCode> {
-        let tried = self.try_all(manifest).await?;
-        show(&manifest.examples, &tried);
-        let failed = tried.iter().filter(|tried| tried.failure.is_some()).count();
+        let ends = self.run_all(manifest).await?;
+        show(&manifest.examples, &ends);
+        let failed = ends.iter().filter(|end| end.failure.is_some()).count();
         if failed > 0 {
-            note(format_args!("{failed} of {} examples failed", tried.len()));
+            note(format_args!("{failed} of {} examples failed", ends.len()));
             return Ok(ExitCode::FAILURE);
         }
         let declared = &manifest.capabilities;
-        let measured = Measured::of(tried.iter().filter_map(|tried| Some(&tried.receipt.as_ref()?.outcome)));
+        let measured = Measured::of(ends.iter().filter_map(|end| Some(&end.receipt.as_ref()?.outcome)));
         let smallest = self.find_smallest(folder, manifest, &measured).await?;
         let changes = suggest::changes(declared, &smallest);
         if changes.is_empty() {
-            print(format_args!("{} examples passed; no smaller capabilities would do", tried.len()));
+            print(format_args!("{} examples passed; no smaller capabilities would do", ends.len()));
             return Ok(ExitCode::SUCCESS);
         }
-        print(format_args!("{} examples passed; these capabilities would do for them:", tried.len()));
+        print(format_args!("{} examples passed; these capabilities would do for them:", ends.len()));
         changes.iter().for_each(|(key, value)| print(format_args!("  {key} = {value}")));
         if writes_suggestion {
             suggest::write(&folder.join("tool.toml"), &changes, &smallest)?;
@@ -132,15 +133,15 @@ impl Bench<'_> {
     }
 
     /// Runs all examples.
-    async fn try_all(&mut self, manifest: &ToolManifest) -> anyhow::Result<Vec<Tried>> {
-        let mut tried = Vec::with_capacity(manifest.examples.len());
+    async fn run_all(&mut self, manifest: &ToolManifest) -> anyhow::Result<Vec<ExampleEnd>> {
+        let mut ends = Vec::with_capacity(manifest.examples.len());
         for example in &manifest.examples {
-            tried.push(self.try_one(&manifest.name, example).await?);
+            ends.push(self.run_one(&manifest.name, example).await?);
         }
-        Ok(tried)
+        Ok(ends)
     }
 
-    async fn try_one(&mut self, name: &ToolName, example: &Example) -> anyhow::Result<Tried> {
+    async fn run_one(&mut self, name: &ToolName, example: &Example) -> anyhow::Result<ExampleEnd> {
         lay_out(&self.workspace, example)?;
         let limits = self.limits.pop().context("the examples were run too often")?;
         let call = local_call(CallParts {
@@ -148,21 +149,17 @@ impl Bench<'_> {
             tool: name.clone(),
             arguments: example.arguments.clone(),
         })?;
-        let (receipt, refusal) = match self.executor.execute_for_operator(call, limits).await {
+        let (receipt, found) = match self.executor.execute_for_operator(call, limits).await {
             Ok(receipt) | Err(Fault::Failed(receipt) | Fault::LimitReached(receipt, _)) => {
-                (Some(receipt), None)
+                let found = Found::of_outcome(&receipt.outcome);
+                (Some(receipt), found)
             }
-            Err(refusal) => (None, Some(refusal)),
+            Err(refusal) => (None, Found::of_refusal(&refusal)),
         };
-        let found = match (&receipt, &refusal) {
-            (Some(receipt), _) => Found::of_outcome(&receipt.outcome),
-            (None, Some(refusal)) => Found::of_refusal(refusal),
-            (None, None) => bail!("the call has no end"),
-        };
-        Ok(Tried { receipt, failure: found.difference(&example.expected) })
+        Ok(ExampleEnd { receipt, failure: found.difference(&example.expected) })
     }
 
-    /// The smallest capabilities under which the examples pass, as far as it is tried.
+    /// The smallest capabilities under which the examples pass, among those that are tried.
     async fn find_smallest(
         &mut self,
         folder: &Path,
@@ -201,8 +198,8 @@ impl Bench<'_> {
             return Ok(false);
         }
         self.executor.replace_catalog(runtime.load(self.config, 1).await?);
-        let tried = self.try_all(manifest).await?;
-        Ok(tried.iter().all(|tried| tried.failure.is_none()))
+        let ends = self.run_all(manifest).await?;
+        Ok(ends.iter().all(|end| end.failure.is_none()))
     }
 }
 
@@ -252,7 +249,7 @@ impl Found {
         Self::Error { code: code.to_owned(), message: fault::to_error(refusal).1 }
     }
 
-    /// How this differs from what an example expects.
+    /// The difference from the end that an example expects, as a sentence.
     fn difference(&self, expected: &Expected) -> Option<String> {
         let wanted = match expected {
             Expected::Result(result) => result.to_string(),
@@ -270,7 +267,7 @@ impl Found {
 }
 
 /// Prints the table, and below it what failed.
-fn show(examples: &[Example], tried: &[Tried]) {
+fn show(examples: &[Example], ends: &[ExampleEnd]) {
     let name = |index: usize, example: &Example| {
         let name = example.name.clone().unwrap_or_else(|| format!("example {}", index + 1));
         let is_long = name.chars().count() > MAX_NAME_CHARS;
@@ -278,20 +275,20 @@ fn show(examples: &[Example], tried: &[Tried]) {
         if is_long { cut } else { name }
     };
     let mut listing = Listing::new(&["example", "end", "time", "slack", "memory", "slack"]);
-    for (index, (example, tried)) in examples.iter().zip(tried).enumerate() {
-        let end = status_cell(if tried.failure.is_none() { "ok" } else { "FAILED" }, tried.failure.is_none());
-        let cells = match &tried.receipt {
+    for (index, (example, end)) in examples.iter().zip(ends).enumerate() {
+        let status = status_cell(if end.failure.is_none() { "ok" } else { "FAILED" }, end.failure.is_none());
+        let cells = match &end.receipt {
             Some(receipt) => measurements(&receipt.outcome),
             None => ["refused before it ran".to_owned(), String::new(), String::new(), String::new()],
         };
         let [time, time_slack, memory, memory_slack] = cells.map(text);
-        listing.row([text(name(index, example)), end, time, time_slack, memory, memory_slack]);
+        listing.row([text(name(index, example)), status, time, time_slack, memory, memory_slack]);
     }
     listing.show(std::io::stdout());
-    for (index, (example, tried)) in examples.iter().zip(tried).enumerate() {
-        let Some(failure) = &tried.failure else { continue };
+    for (index, (example, end)) in examples.iter().zip(ends).enumerate() {
+        let Some(failure) = &end.failure else { continue };
         print(format_args!("{}: {failure}", name(index, example)));
-        let logs = tried.receipt.iter().flat_map(|receipt| &receipt.outcome.output.logs);
+        let logs = end.receipt.iter().flat_map(|receipt| &receipt.outcome.output.logs);
         logs.for_each(|line| print(format_args!("     log {}", one_line(&line.message))));
     }
 }

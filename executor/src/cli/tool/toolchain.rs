@@ -39,7 +39,7 @@ const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js";
 /// The folder of intermediate files, below the tool's.
 const BUILD_FOLDER: &str = "build";
 
-/// What made a module.
+/// The program that made a module, and the time it took.
 pub(super) struct Made {
     /// The program and its version.
     pub(super) program: String,

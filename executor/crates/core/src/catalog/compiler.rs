@@ -71,7 +71,7 @@ pub struct Compiled {
     /// The name, version, description and argument schema that a typed tool reports; `None` for a command, and
     /// for a typed tool that has not been queried yet.
     pub described: Option<[String; 4]>,
-    /// What the bytes of the module show.
+    /// The imports and the start memory of the module.
     pub facts: ModuleFacts,
 }
 

@@ -1,4 +1,4 @@
-//! What the bytes of a module show before it runs: its imports, and the memory that it starts with.
+//! The imports of a module, and the memory that it starts with, as its bytes show them.
 //!
 //! The compiler process collects the facts, because it is the only process that reads a module.
 

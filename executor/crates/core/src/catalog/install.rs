@@ -41,7 +41,7 @@ pub struct BareModule {
     pub contract: Contract,
     /// Its size, in bytes.
     pub bytes: usize,
-    /// What its bytes show.
+    /// Its imports and its start memory.
     pub facts: ModuleFacts,
     /// The name, version, description and argument schema that it reports, if it is typed.
     pub described: Option<[String; 4]>,

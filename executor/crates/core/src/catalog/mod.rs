@@ -162,7 +162,7 @@ pub struct Tool {
     /// The compiled component form of a core module, or the reason why there is none: see
     /// [`Compiled::componentised`].
     pub componentised: Option<Result<File, String>>,
-    /// What the bytes of the module show.
+    /// The imports and the start memory of the module.
     pub facts: ModuleFacts,
 }
 

@@ -37,13 +37,13 @@ pub struct WebhookNotification {
     pub owner: AgentDid,
     /// The URL to post to.
     pub url: String,
-    /// How the receiver recognises the sender.
+    /// The proof by which the receiver recognises the sender.
     pub authentication: WebhookAuthentication,
     /// The JSON body.
     pub body: String,
 }
 
-/// How the receiver of a notification recognises its sender.
+/// The proof by which the receiver of a notification recognises its sender.
 #[derive(Debug, Clone)]
 pub enum WebhookAuthentication {
     /// By these HTTP headers: names and values.

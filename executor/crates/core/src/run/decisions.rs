@@ -603,7 +603,7 @@ impl Executor {
         let claimed = self.claim_approved(escalated, approval).await?;
         // The grant of this claim is the one that the run gets: policies may have changed since the preview.
         let grant = GrantSummary::new(claimed.permit.grant());
-        // Somebody who approved may have been removed from the list of callers.
+        // An approver may have been removed from the list of callers.
         let is_as_shown = grants.iter().all(|shown| grant.is_within(shown));
         if !is_as_shown || !self.escalations.is_current(taken) {
             drop(claimed);

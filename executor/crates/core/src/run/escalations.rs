@@ -527,7 +527,7 @@ mod tests {
         assert!(!escalations.is_current(first) && escalations.is_current(second));
         escalations.release(second);
         let (_, third) = escalations.take_undecided(intent).unwrap();
-        // Somebody who approved may have been removed from the list of callers.
+        // An approver may have been removed from the list of callers.
         escalations.forget_all_partial_approvals();
         assert!(!escalations.is_current(third));
         escalations.remove_taken(third);

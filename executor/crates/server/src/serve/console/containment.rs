@@ -3,10 +3,10 @@
 use super::page::scrolling_table;
 use maud::{Markup, html};
 
-/// How the runs of this server are contained. The program determines it once, at its start.
+/// The containment of this server's runs. The program determines it once, at its start.
 #[derive(Debug, Clone, Default)]
 pub struct Containment {
-    /// Where tools run, as a sentence.
+    /// The place in which tools run, as a sentence.
     pub isolation: String,
     /// The controls around each process of a run; empty if no tool runs in a process.
     pub controls: Vec<ContainmentControl>,
@@ -21,7 +21,7 @@ pub struct ContainmentControl {
     pub purpose: &'static str,
     /// `true` if `executor.containment = "required"` requires it.
     pub is_required: bool,
-    /// How this machine provides it, or what is missing.
+    /// The means by which this machine provides it, or the missing one.
     pub state: Result<String, String>,
 }
 

@@ -45,7 +45,7 @@ pub(super) async fn show(
     }
 }
 
-/// What the viewer of the page may do.
+/// The rights of the viewer on the page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DecisionRights {
     Approve,

@@ -12,7 +12,7 @@ const MAX_LINES: usize = 50;
 /// Maximum number of runs. When a further run begins to say something, the oldest one is forgotten.
 const MAX_RUNS: usize = 64;
 
-/// What a run has said so far.
+/// The output of a run so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RunLog {
     /// The position of this run in the order in which runs began to say something.
@@ -72,7 +72,7 @@ impl LiveLogs {
         change(log);
     }
 
-    /// What a run has said so far; `None` if it has said nothing, or has ended.
+    /// The output of a run so far; `None` if there is none, or the run has ended.
     pub(super) fn find(&self, run: IntentId) -> Option<RunLog> {
         self.0.lock().by_run.get(&run).cloned()
     }

@@ -67,7 +67,7 @@ pub struct ConsolePort {
     pub request_timeout: Duration,
     /// The limits of arguments that a form has as JSON.
     pub bounds: JsonBounds,
-    /// How runs are contained.
+    /// The containment of runs.
     pub containment: Containment,
     /// The journal's file, for the commands that verify receipts.
     pub journal: PathBuf,

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 /// The least suggested timeout, in seconds. A shorter one would end runs on a machine that is busy.
 const MIN_SECONDS: u64 = 2;
-/// How the limits are computed.
+/// The rules by which the limits are computed.
 pub(super) const METHOD: &str = "Memory and the number of calls are the greatest use × 1.25, in whole MB and whole calls; \
      time is the longest run × 2, in whole seconds, at least 2; none is more than what was granted. The network is off if no \
      run made a request; otherwise its hosts are those that were contacted, if the receipts name all of them. Tools that the \

@@ -109,7 +109,7 @@ async fn wait(time: Option<Duration>) {
     }
 }
 
-/// What one message says.
+/// The content of one message.
 #[derive(Debug)]
 enum Announcement<'a> {
     /// An intent waits.
@@ -240,7 +240,7 @@ mod tests {
         let later = now + Duration::from_secs(6);
         let (announcements, retry_after) = announcer.announce(&all, &held(&all), later);
         assert_eq!((counts(&announcements), retry_after), (vec![700], None));
-        // Nothing is kept of intents that are gone.
+        // Intents that are gone leave no entry.
         assert_eq!(counts(&announcer.announce(&[], &HashSet::new(), later).0), [0; 0]);
         assert!(announcer.announced.is_empty());
     }

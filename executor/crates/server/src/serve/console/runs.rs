@@ -97,7 +97,7 @@ async fn show_refusal(console: &ConsoleState, signed_in: &SignedIn, intent: Inte
     signed_in.viewer().page("Refused call", &body)
 }
 
-/// What the command that verifies a receipt names.
+/// The arguments of the command that verifies a receipt.
 #[derive(Clone, Copy)]
 pub(super) struct ProofPlace<'a> {
     pub(super) intent: IntentId,
@@ -105,7 +105,7 @@ pub(super) struct ProofPlace<'a> {
     pub(super) journal: Option<&'a str>,
 }
 
-/// What is known of a run before its receipt.
+/// The parts of a run that exist before its receipt.
 #[derive(Clone, Copy)]
 pub(super) struct RunSoFar<'a> {
     pub(super) calls: &'a [NestedCall],

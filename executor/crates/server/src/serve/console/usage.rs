@@ -1,4 +1,4 @@
-//! What agents and tools used of their limits: charts over time, figures, and narrower limits as text to copy.
+//! Usage of agents and tools: charts over time, figures, and narrower limits as text to copy.
 
 use super::ConsoleState;
 use super::chart::charts;
@@ -160,7 +160,7 @@ fn figures_part(figures: &UsageFigures) -> Markup {
     }
 }
 
-/// What the narrower limits are computed from.
+/// The input of the narrower limits.
 struct NarrowerLimits<'a> {
     executor: &'a Executor,
     /// `true` if the figures cover the runs of every agent.
