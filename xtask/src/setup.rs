@@ -1,4 +1,4 @@
-//! `setup`: installs what building the guests needs beyond a Rust toolchain.
+//! `setup`: installs the programs that the guests, the tests and the checks need beyond a Rust toolchain.
 //!
 //! A finished setup is recognised in well under a second and without the network, even after a failed
 //! installation: failures are remembered below `target/` until `--retry`. The toolchain that builds the executor

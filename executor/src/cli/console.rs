@@ -1,4 +1,4 @@
-//! `console`: the link to the console of a running executor.
+//! The console of a server, and the command `console`, which prints the link to it.
 //!
 //! A server without a list of callers writes a link with a key to a file beside its journal, which only its own user can
 //! read. The first browser that opens the link uses up its key, and the server then writes the next link.

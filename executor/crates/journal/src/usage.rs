@@ -1,4 +1,4 @@
-//! What the recorded runs used of their limits, by agent and by tool.
+//! Usage of limits by the recorded runs, by agent and by tool.
 //!
 //! The figures are computed from the receipts, newest first, in a fixed time and in constant memory: one receipt is
 //! parsed at a time, and only counts, maxima and a histogram of fixed size are kept for each agent and tool.

@@ -469,7 +469,7 @@ impl Executor {
             blocked_by: BlockedBy::CallerUnauthorized,
             message,
         };
-        match self.approval_bar(call, escalated.risk_score(), right) {
+        match self.approval_bar(call.intent, right) {
             Some(ApprovalBar::OwnAgent) => {
                 return Err(refuse(format!(
                     "`{by}` may act for `{}`, so another person, listed in `server.callers`, has to approve \

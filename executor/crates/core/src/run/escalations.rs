@@ -307,6 +307,15 @@ impl Escalations {
         Some((held.escalated.clone(), approval))
     }
 
+    /// Reads an intent in any phase, and its approvals so far, under the lock; `None` if it is not held.
+    pub(super) fn inspect<T>(
+        &self,
+        intent: IntentId,
+        read: impl FnOnce(&Escalated, &[PartialApproval]) -> T,
+    ) -> Option<T> {
+        self.lock().get(&intent).map(|held| read(&held.escalated, &held.partial))
+    }
+
     /// The approvals so far of an intent that needs more of them.
     pub(super) fn partial_approvals(&self, intent: IntentId) -> Vec<PartialApproval> {
         self.lock().get(&intent).map_or_else(Vec::new, |held| held.partial.clone())

@@ -269,24 +269,23 @@ impl Executor {
         Some(self.preview(&self.escalations.find_undecided(intent)?, manifest))
     }
 
-    /// The reason why an approval by the holder of `right` would not count for a waiting intent; `None` if it would. Where
-    /// `[[approvals]]` applies, nobody approves for their own agent, and nobody approves twice. A denial always counts.
+    /// The reason why an approval by the holder of `right` would not count for an intent that waits; `None` if it would, or
+    /// if the intent is not held. Where `[[approvals]]` applies, nobody approves for their own agent, and nobody approves
+    /// twice. A denial always counts.
     #[must_use]
-    pub fn approval_bar(
-        &self,
-        call: &Call,
-        risk: Option<f64>,
-        right: &DecisionRight<'_>,
-    ) -> Option<ApprovalBar> {
-        approval_rules::required_approvals(&self.settings.approval_rules, &call.tool, risk)?;
-        let earlier = self.escalations.partial_approvals(call.intent);
-        if right.acts_for(&call.agent) {
-            Some(ApprovalBar::OwnAgent)
-        } else if earlier.iter().any(|earlier| earlier.by == right.by()) {
-            Some(ApprovalBar::AlreadyApproved)
-        } else {
-            None
-        }
+    pub fn approval_bar(&self, intent: IntentId, right: &DecisionRight<'_>) -> Option<ApprovalBar> {
+        let rules = &self.settings.approval_rules;
+        self.escalations.inspect(intent, |escalated, earlier| {
+            let call = escalated.call();
+            approval_rules::required_approvals(rules, &call.tool, escalated.risk_score())?;
+            if right.acts_for(&call.agent) {
+                Some(ApprovalBar::OwnAgent)
+            } else if earlier.iter().any(|earlier| earlier.by == right.by()) {
+                Some(ApprovalBar::AlreadyApproved)
+            } else {
+                None
+            }
+        })?
     }
 
     pub(super) fn preview(&self, escalated: &Escalated, manifest: Option<&Manifest>) -> DecisionPreview {

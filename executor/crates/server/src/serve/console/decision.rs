@@ -96,10 +96,9 @@ fn decision_page(
 ) -> Response {
     let DecisionPreview { call, verdict, expires_at, tool, approved_by, required_approvals, .. } = original;
     let right = viewer.caller.decision_right();
-    let risk = verdict.risk.as_ref().map(|risk| risk.score);
     let rights = match &right {
         None => DecisionRights::ReadOnly,
-        Some(right) => match console.executor.approval_bar(call, risk, right) {
+        Some(right) => match console.executor.approval_bar(call.intent, right) {
             None => DecisionRights::Approve,
             Some(bar) => DecisionRights::DenyOnly(bar),
         },

@@ -1,4 +1,4 @@
-//! The console: pages for people, on the executor's own port.
+//! The console: pages for people, on the executor's port or a port of their own.
 //!
 //! ```text
 //! browser ─ cookie ─▶ BrowserSessions ─ identifies the caller again ─▶ page or action ─▶ Executor
@@ -40,17 +40,17 @@ pub use notify::{Notifier, NotifyWebhook};
 use super::auth::CallerDirectory;
 use super::protocol::{AuthPolicy, ProtocolRouter};
 use a2g_core::run::Executor;
-use a2g_govern::Caller;
 use a2g_wire::strict_json::JsonBounds;
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{Redirect, Response};
 use axum::routing::{get, post};
 use live::LiveChanges;
 use places::{Place, Places};
-use session::BrowserSessions;
+use session::{BrowserSessions, SignedIn};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,19 +90,25 @@ const MAX_READINGS_PER_CALLER: usize = 8;
 /// The same for all callers: half of the queue of the journal's readers, which other doors use as well.
 const MAX_READINGS: usize = 64;
 
-impl ConsoleState {
-    /// Takes a place to read the journal.
-    ///
-    /// # Errors
-    /// The page that says that the caller reads too much at once.
-    fn begin_reading(&self, caller: &Caller) -> Result<Place, Box<Response>> {
-        self.readings.take(caller.name()).ok_or_else(|| {
+/// A signed-in caller with a place to read the journal.
+struct ReadingViewer {
+    signed_in: SignedIn,
+    _place: Place,
+}
+
+impl FromRequestParts<Arc<ConsoleState>> for ReadingViewer {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, console: &Arc<ConsoleState>) -> Result<Self, Response> {
+        let signed_in = <SignedIn as FromRequestParts<_>>::from_request_parts(parts, console).await?;
+        let place = console.readings.take(signed_in.caller.name()).ok_or_else(|| {
             let text = format!(
                 "At most {MAX_READINGS_PER_CALLER} pages of one caller, and {MAX_READINGS} of all, read the journal at once: \
                  wait a moment, and load the page again."
             );
-            Box::new(page::problem(StatusCode::SERVICE_UNAVAILABLE, "Too many pages are being loaded", &text))
-        })
+            page::problem(StatusCode::SERVICE_UNAVAILABLE, "Too many pages are being loaded", &text)
+        })?;
+        Ok(Self { signed_in, _place: place })
     }
 }
 

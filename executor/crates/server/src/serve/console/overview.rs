@@ -1,4 +1,4 @@
-//! The overview: what runs, what waits, what is stopped, and the switch.
+//! The overview: figures, active runs, containment, the inbox, the stops in force, and the switch.
 
 use super::ConsoleState;
 use super::containment;

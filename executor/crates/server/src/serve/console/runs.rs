@@ -1,12 +1,12 @@
-//! The page of one run: what was granted and used, what it did, and its place in the chain.
+//! The page of one run: its limits and their use, its effects, and its place in the chain; and that of a refused call.
 
-use super::ConsoleState;
 use super::live_log::RunLog;
 use super::page::{
     Viewer, at, block, fault_page, intent_link, limits_table, line, milliseconds, not_found, problem,
     scrolling_table, set_by, status,
 };
 use super::session::{PostedForm, SignedIn};
+use super::{ConsoleState, ReadingViewer};
 use a2g_core::run::IntentState;
 use a2g_govern::Caller;
 use a2g_journal::{RecordedReceipt, RefusalSearch, RunRecord};
@@ -40,13 +40,9 @@ fn may_stop(caller: &Caller, agent: &str) -> bool {
 /// `GET /console/runs/{intent}`.
 pub(super) async fn show(
     State(console): State<Arc<ConsoleState>>,
-    signed_in: SignedIn,
+    ReadingViewer { signed_in, _place }: ReadingViewer,
     Path(intent): Path<String>,
 ) -> Response {
-    let _place = match console.begin_reading(&signed_in.caller) {
-        Ok(place) => place,
-        Err(page) => return *page,
-    };
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
     let state = match console.executor.status(intent).await {
         Ok(state) => state,
@@ -395,14 +391,10 @@ pub(super) struct ArtifactQuery {
 /// `GET /console/runs/{intent}/artifacts/{index}`: a download, or an image for the page.
 pub(super) async fn artifact(
     State(console): State<Arc<ConsoleState>>,
-    signed_in: SignedIn,
+    ReadingViewer { signed_in, _place }: ReadingViewer,
     Path((intent, index)): Path<(String, usize)>,
     Query(query): Query<ArtifactQuery>,
 ) -> Response {
-    let _place = match console.begin_reading(&signed_in.caller) {
-        Ok(place) => place,
-        Err(page) => return *page,
-    };
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("artifact") };
     let record = match console.executor.run_record(intent).await {
         Ok(record) => record.filter(|record| may_read(&signed_in.caller, &record.agent)),

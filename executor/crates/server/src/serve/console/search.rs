@@ -1,9 +1,8 @@
 //! The searches of runs and of refused calls, page by page.
 
-use super::ConsoleState;
 use super::page::{at, fault_page, intent_link, line, milliseconds, problem, scrolling_table, status};
 use super::runs::may_read;
-use super::session::SignedIn;
+use super::{ConsoleState, ReadingViewer};
 use a2g_journal::history::Filter;
 use a2g_journal::{NumberedRefusal, Page, RefusalSearch, RunSearch, RunSummary};
 use a2g_types::fault::BlockedBy;
@@ -143,13 +142,9 @@ fn next_link<T>(query: &SearchQuery, path: &str, page: &Page<T>) -> Markup {
 /// `GET /console/runs`.
 pub(super) async fn list_runs(
     State(console): State<Arc<ConsoleState>>,
-    signed_in: SignedIn,
+    ReadingViewer { signed_in, _place }: ReadingViewer,
     Query(query): Query<SearchQuery>,
 ) -> Response {
-    let _place = match console.begin_reading(&signed_in.caller) {
-        Ok(place) => place,
-        Err(page) => return *page,
-    };
     let filter = match query.to_filter() {
         Ok(filter) => filter,
         Err(error) => return refuse_search(&error),
@@ -215,13 +210,9 @@ fn table(runs: &[RunSummary]) -> Markup {
 /// `GET /console/refused`.
 pub(super) async fn list_refusals(
     State(console): State<Arc<ConsoleState>>,
-    signed_in: SignedIn,
+    ReadingViewer { signed_in, _place }: ReadingViewer,
     Query(query): Query<SearchQuery>,
 ) -> Response {
-    let _place = match console.begin_reading(&signed_in.caller) {
-        Ok(place) => place,
-        Err(page) => return *page,
-    };
     let (filter, blocked_by) = match (query.to_filter(), query.to_blocked_by()) {
         (Ok(filter), Ok(blocked_by)) => (filter, blocked_by),
         (Err(error), _) | (_, Err(error)) => return refuse_search(&error),

@@ -1,4 +1,4 @@
-//! The catalogue.
+//! The catalogue, and the page of each tool.
 
 use super::ConsoleState;
 use super::form::FormFields;

@@ -1,11 +1,10 @@
 //! Usage of agents and tools: charts over time, figures, and narrower limits as text to copy.
 
-use super::ConsoleState;
 use super::chart::charts;
 use super::narrower;
 use super::page::{at, fault_page, line, milliseconds, scrolling_table};
 use super::runs::may_read;
-use super::session::SignedIn;
+use super::{ConsoleState, ReadingViewer};
 use a2g_core::run::Executor;
 use a2g_journal::{GroupUsage, LimitSlack, PairNeeds, RunNeeds, SeriesSpan, UsageFigures, UsageSummary};
 use a2g_types::clock::format_seconds;
@@ -32,13 +31,9 @@ pub(super) struct UsageQuery {
 /// `GET /console/usage`.
 pub(super) async fn show(
     State(console): State<Arc<ConsoleState>>,
-    signed_in: SignedIn,
+    ReadingViewer { signed_in, _place }: ReadingViewer,
     Query(query): Query<UsageQuery>,
 ) -> Response {
-    let _place = match console.begin_reading(&signed_in.caller) {
-        Ok(place) => place,
-        Err(page) => return *page,
-    };
     let hours = query.hours.unwrap_or(24).clamp(1, MAX_HOURS);
     let now = console.executor.clock().now();
     let since = now - Duration::from_secs(u64::from(hours) * 3600);

@@ -226,12 +226,8 @@ impl McpDoor {
 
     /// The question about a waiting call that this client can show.
     pub(super) fn question(&self, context: &RequestContext, intent: IntentId) -> Option<Question> {
-        let waiting = self.executor.undecided_call(intent);
-        let may_approve =
-            waiting.zip(context.caller.decision_right()).is_some_and(|((call, verdict), right)| {
-                let risk = verdict.risk.as_ref().map(|risk| risk.score);
-                self.executor.approval_bar(&call, risk, &right).is_none()
-            });
+        let right = context.caller.decision_right();
+        let may_approve = right.is_some_and(|right| self.executor.approval_bar(intent, &right).is_none());
         question_for(may_approve, context.capabilities, self.console_url.decision_page(intent))
     }
 
