@@ -164,7 +164,7 @@ fn narrower_limits_are_for_those_who_see_the_runs() {
     result(&ask(&governor, "g2a/revoke", &json!({ "agent_did": AGENT })));
     let page = Client::with_token(&executor, &operator).get("/console/usage").1;
     assert!(!has(&page, &format!("policy-{AGENT}")) && page.contains("refused every tool"), "{page}");
-    // Only an operator sees the figures of the whole executor.
+    // The figures of the whole executor are an operator's alone.
     for (token, is_shown) in [(&operator, true), (&agent, false)] {
         let page = Client::with_token(&executor, token).get("/console").1;
         for part in ["runs per second", "Containment:", "receipts to verify at the start"] {

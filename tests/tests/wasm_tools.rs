@@ -47,7 +47,7 @@ impl Case {
                     return true;
                 }
                 Ok(_) => {}
-                // This version of the parser does not know all that wasm-tools does.
+                // The parser's version here does not know all that wasm-tools does.
                 Err(_) => return true,
             }
         }
@@ -149,7 +149,7 @@ fn add_cases(path: &str, text: &str, directive: WastDirective<'_>, into: &mut Ve
     };
     match module.encode() {
         Ok(wasm) => into.push(Case { place, is_valid, wasm }),
-        // Its text is what must be refused, and the executor reads only binaries.
+        // The text format must be refused here, and the executor reads only binaries.
         Err(error) => assert!(!is_valid, "{place}: {error}"),
     }
 }

@@ -1,6 +1,6 @@
 //! The programs that make a module: where they are found, what they are told, and what they say when they fail.
 //!
-//! They run with the rights of the user, outside of any sandbox: a tool's author builds their own source.
+//! The programs run with the rights of the user, outside of any sandbox: a tool's author builds their own source.
 
 use super::super::output::note;
 use super::language::Language;

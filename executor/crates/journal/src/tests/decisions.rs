@@ -103,7 +103,7 @@ async fn a_partial_approval_is_recorded_and_decides_nothing() {
     assert!(matches!(&*held, [HeldIntent { approval: None, .. }]), "{held:?}");
     resolve(&journal, &call, Resolution::PartlyApproved).await;
     resolve(&journal, &call, Resolution::Approved).await;
-    // It may already start.
+    // The intent may already start.
     let late = resolve_by_anna(&call, Resolution::PartlyApproved);
     assert_eq!(journal.resolve(vec![late]).await.unwrap(), 0);
     let record = journal.run_record(call.intent).await.unwrap().unwrap();

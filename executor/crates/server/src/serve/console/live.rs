@@ -119,7 +119,7 @@ impl EventStream {
                 visible.into_iter().map(|waiting| waiting.intent).collect::<Vec<_>>()
             };
             if let Some(name) = self.first.pop() {
-                // Only with its own event: otherwise an intent that begins to wait between the two has no event.
+                // The list is read at the event `inbox` itself: an intent that began to wait before it would have none.
                 if name == "inbox" {
                     self.seen = see_waiting();
                 }

@@ -116,7 +116,7 @@ pub(super) fn policy_text(policy: &Policy) -> String {
     let text = serde_json::to_string_pretty(&value).unwrap_or_default();
     let mut ascii = String::with_capacity(text.len());
     for c in text.chars() {
-        // Only strings have other characters, and JSON can escape all of these there.
+        // Other characters stand only in strings, where JSON can escape each of them.
         if c == '\n' || (' '..='~').contains(&c) {
             ascii.push(c);
         } else {

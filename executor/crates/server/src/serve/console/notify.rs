@@ -114,7 +114,7 @@ async fn wait(time: Option<Duration>) {
 enum Announcement<'a> {
     /// An intent waits.
     Intent(&'a WaitingSummary),
-    /// This many waiting intents have no message of their own.
+    /// The number of waiting intents that have no message of their own.
     Others(usize),
 }
 
@@ -223,7 +223,7 @@ mod tests {
         // The first intent is in a decision, and is then released.
         assert_eq!(counts(&announcer.announce(&all[1..], &held(&all), now).0), [0]);
         assert_eq!(counts(&announcer.announce(&all, &held(&all), now).0), [0; 0]);
-        // It expired and was sent again.
+        // The first intent expired and was sent again.
         assert_eq!(counts(&announcer.announce(&all[1..], &held(&all[1..]), now).0), [0; 0]);
         assert_eq!(counts(&announcer.announce(&all, &held(&all), now).0), [0]);
         assert_eq!(announcer.announced.len(), 2);

@@ -120,7 +120,7 @@ impl McpDoor {
             Some(Resolution::Cancelled | Resolution::Revoked | Resolution::Expired) => {
                 Ok(TaskStatus::Cancelled)
             }
-            // It is about to run, or it has just ended its wait.
+            // The intent is about to run, or has just ended its wait.
             Some(Resolution::PartlyApproved | Resolution::Approved) => Ok(TaskStatus::Running),
             None => Err(unknown_task()),
         }
