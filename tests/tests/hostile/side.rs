@@ -33,8 +33,9 @@ fn longest_health() -> Duration {
 }
 
 /// Time limit for resources of a case to be released after it.
+// It is generous, because the kernel decides when the control group of a killed process can be removed.
 fn longest_leftover() -> Duration {
-    Duration::from_secs(if is_quiet() { 1 } else { 10 })
+    Duration::from_secs(if is_quiet() { 1 } else { 30 })
 }
 
 /// Number of control groups without a process that the server keeps.
@@ -261,7 +262,7 @@ pub(super) struct IdleResources {
     /// The running threads of all these processes, with the kernel's counters of each.
     computing: Vec<String>,
     /// The control groups of the server for runs: one for each waiting process, and some for reuse.
-    cgroups: BTreeSet<String>,
+    cgroups: BTreeMap<String, BTreeMap<PathBuf, String>>,
     temporary: BTreeSet<PathBuf>,
 }
 
@@ -310,14 +311,11 @@ impl IdleResources {
             left.push("fewer processes than before".to_owned());
         }
         left.extend(now.computing.iter().map(|thread| format!("a thread that computes: {thread}")));
-        // A killed executor that had the same process id may have left some.
-        let made = if self.children == 0 {
-            now.cgroups.difference(&self.cgroups).count()
-        } else {
-            now.cgroups.len()
-        };
-        if made > self.waiting + KEPT_CGROUPS {
-            left.push(format!("the control groups {:?} for {} processes", now.cgroups, self.waiting));
+        // An inline server makes none, but a killed executor that had its process id may have left some.
+        let earlier = if self.children == 0 { self.cgroups.len() } else { 0 };
+        let cgroups = now.cgroups.len().saturating_sub(earlier);
+        if cgroups > self.waiting + KEPT_CGROUPS {
+            left.push(format!("{cgroups} control groups for {} processes: {:#?}", self.waiting, now.cgroups));
         }
         // No temporary file may be left, not even one of the start.
         left.extend(now.temporary.iter().map(|path| format!("{path:?}")));
@@ -379,17 +377,22 @@ fn computing_threads(pid: u32) -> Vec<String> {
     running.map(describe).collect()
 }
 
-/// The control groups that a server made for runs, by their names, in any hierarchy.
-fn cgroups(server: u32) -> BTreeSet<String> {
-    let own = format!("a2g-executor-{server}");
-    let mut left = vec![PathBuf::from("/sys/fs/cgroup")];
-    let mut found = BTreeSet::new();
-    while let Some(folder) = left.pop() {
-        let below = names(&folder).into_iter().filter(|path| path.is_dir() && !path.is_symlink());
-        if folder.ends_with(&own) {
-            found.extend(below.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())));
-        } else {
-            left.extend(below);
+/// The control groups that a server made for runs: by its name, the folders of each in all hierarchies with the
+/// processes in them.
+// Other folders do not count: a killed executor with the same process id may have left some elsewhere.
+fn cgroups(server: u32) -> BTreeMap<String, BTreeMap<PathBuf, String>> {
+    let memberships = fs::read_to_string(format!("/proc/{server}/cgroup")).unwrap_or_default();
+    let mut found = BTreeMap::<_, BTreeMap<_, _>>::new();
+    for line in memberships.lines() {
+        let [_, hierarchy, path] = line.splitn(3, ':').collect::<Vec<_>>()[..] else { continue };
+        let group = Path::new("/sys/fs/cgroup").join(hierarchy).join(path.trim_start_matches('/'));
+        // In version 2 the server is in a group beside those of its runs.
+        let parents = [Some(&*group), group.parent()].into_iter().flatten();
+        let runs = parents.flat_map(|parent| names(&parent.join(format!("a2g-executor-{server}"))));
+        for folder in runs.filter(|path| path.is_dir()) {
+            let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+            let processes = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+            found.entry(name).or_default().insert(folder, processes.replace('\n', " "));
         }
     }
     found
