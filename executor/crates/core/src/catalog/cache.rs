@@ -49,7 +49,7 @@ impl Cache {
 
     pub(super) fn key(&self, digest: Digest, contract: Contract) -> CacheKey {
         // The number is the version of the file format.
-        CacheKey(format!("{digest}-{}-{}.compiled-4", contract.as_str(), self.compatibility))
+        CacheKey(format!("{digest}-{}-{}.compiled-5", contract.as_str(), self.compatibility))
     }
 
     pub(super) fn read(&self, key: &CacheKey) -> Result<Option<Compiled>, CatalogError> {

@@ -1,4 +1,4 @@
-//! The imports of a module, and the memory that it starts with, as its bytes show them.
+//! The imports and exports of a module, and the memory that it starts with, as its bytes show them.
 //!
 //! The compiler process collects the facts, because it is the only process that reads a module.
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use wasmparser::{Parser, Payload};
 
-/// The maximum number of imports in [`ModuleFacts`], and the maximum length of each in characters: the names are the
-/// module's own text.
-const MAX_IMPORTS: usize = 500;
-const MAX_IMPORT_CHARS: usize = 200;
+/// The maximum number of imports and of exports in [`ModuleFacts`], and the maximum length of each in characters: the
+/// names are the module's own text.
+const MAX_NAMES: usize = 500;
+const MAX_NAME_CHARS: usize = 200;
 /// The host memory of one table element, as the sandbox counts it.
 const TABLE_ELEMENT_BYTES: u64 = size_of::<usize>() as u64;
 /// The logarithm of the size of a page of memory, if the module sets none.
@@ -24,6 +24,8 @@ pub struct ModuleFacts {
     pub start_memory_bytes: u64,
     /// The interfaces of a component, or the modules of a core module, that it imports, sorted.
     pub imports: Vec<String>,
+    /// The interfaces that a component exports, sorted.
+    pub exports: Vec<String>,
     /// `true` for a component, `false` for a core module.
     pub is_component: bool,
 }
@@ -36,7 +38,7 @@ impl ModuleFacts {
     pub fn read(wasm: &[u8]) -> Self {
         let is_component = Parser::is_component(wasm);
         let mut facts = Self { is_component, ..Self::default() };
-        let (mut imports, mut depth) = (BTreeSet::new(), 0_u32);
+        let (mut imports, mut exports, mut depth) = (BTreeSet::new(), BTreeSet::new(), 0_u32);
         for payload in Parser::new(0).parse_all(wasm).map_while(Result::ok) {
             match payload {
                 Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
@@ -61,11 +63,17 @@ impl ModuleFacts {
                     let names = section.into_iter().map_while(Result::ok).map(|import| import.name.name);
                     imports.extend(names.filter(|name| name.contains(':')).map(str::to_owned));
                 }
+                Payload::ComponentExportSection(section) if depth == 0 => {
+                    let names = section.into_iter().map_while(Result::ok).map(|export| export.name.name);
+                    exports.extend(names.map(str::to_owned));
+                }
                 _ => {}
             }
         }
-        let short = |name: String| name.chars().take(MAX_IMPORT_CHARS).collect();
-        facts.imports = imports.into_iter().take(MAX_IMPORTS).map(short).collect();
+        let short = |name: String| name.chars().take(MAX_NAME_CHARS).collect::<String>();
+        let bounded = |names: BTreeSet<String>| names.into_iter().take(MAX_NAMES).map(short).collect();
+        facts.imports = bounded(imports);
+        facts.exports = bounded(exports);
         facts
     }
 

@@ -2,6 +2,7 @@
 
 use super::code::read_regular_file;
 use super::manifest::{FILE, ToolManifest};
+use super::package::{Package, read_readme};
 use super::{
     Cache, CatalogError, CompileJob, Compiled, MAX_MODULE_BYTES, ModuleFacts, Tool, ToolBuilder, assemble,
     load_or_build,
@@ -17,6 +18,8 @@ pub struct CheckedTool {
     pub tool: Tool,
     /// Its manifest: that of the folder, or the one made for a bare module.
     pub manifest: ToolManifest,
+    /// Its package.
+    pub package: Package,
     /// The size of the module, in bytes.
     pub module_bytes: usize,
     /// The name, version, description and argument schema that a typed module reports.
@@ -90,8 +93,8 @@ pub fn install(
     cache: &Cache,
     build: &dyn ToolBuilder,
 ) -> Result<Tool, CatalogError> {
-    let (CheckedTool { tool, manifest, .. }, wasm) = prepare(source, cache, build)?;
-    write(&manifest, &wasm, catalog)?;
+    let (CheckedTool { tool, manifest, package, .. }, wasm) = prepare(source, cache, build)?;
+    write(&manifest.name, &package, &wasm, catalog)?;
     Ok(tool)
 }
 
@@ -132,8 +135,10 @@ fn prepare(
     check_start_memory(&manifest, &facts)?;
     let manifest = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
     let module_bytes = wasm.len();
+    let readme = if source.is_dir() { read_readme(source)? } else { None };
+    let package = Package::new(&manifest, &wasm, &facts, readme)?;
     let tool = assemble(manifest.clone(), digest, wasm.clone(), cache, Some(build))?.ok_or_else(not_built)?;
-    Ok((CheckedTool { tool, manifest, module_bytes, described }, wasm))
+    Ok((CheckedTool { tool, manifest, package, module_bytes, described }, wasm))
 }
 
 /// Refuses a module that starts with more memory than its author declares, because no run of it can start.
@@ -147,17 +152,13 @@ fn check_start_memory(manifest: &ToolManifest, facts: &ModuleFacts) -> Result<()
 }
 
 /// Writes the tool's folder under a temporary name and renames it.
-fn write(manifest: &ToolManifest, wasm: &[u8], catalog: &Path) -> Result<(), CatalogError> {
+fn write(name: &ToolName, package: &Package, wasm: &[u8], catalog: &Path) -> Result<(), CatalogError> {
     let io = |error| CatalogError::io(catalog, error);
-    let text = manifest.to_toml().map_err(|reason| CatalogError::Manifest {
-        path: catalog.join(manifest.name.as_str()).join(FILE),
-        reason,
-    })?;
     std::fs::create_dir_all(catalog).map_err(io)?;
     let draft = tempfile::Builder::new().prefix(".adding-").tempdir_in(catalog).map_err(io)?;
-    std::fs::write(draft.path().join(FILE), text).map_err(io)?;
+    package.write(draft.path())?;
     std::fs::write(draft.path().join("tool.wasm"), wasm).map_err(io)?;
-    let target = catalog.join(manifest.name.as_str());
+    let target = catalog.join(name.as_str());
     if target.exists() {
         let backup = tempfile::Builder::new().prefix(".replaced-").tempdir_in(catalog).map_err(io)?;
         std::fs::rename(&target, backup.path().join("tool")).map_err(io)?;

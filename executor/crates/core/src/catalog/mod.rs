@@ -19,6 +19,7 @@ mod example;
 mod facts;
 mod install;
 mod manifest;
+mod package;
 mod schema;
 
 pub use cache::Cache;
@@ -31,6 +32,9 @@ pub use example::{Example, Expected};
 pub use facts::ModuleFacts;
 pub use install::{BareModule, CheckedTool, check, check_bare, install};
 pub use manifest::{ManifestError, ToolManifest};
+pub use package::{
+    CONFIG_TYPE, MANIFEST_TYPE, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES, MODULE_TYPE, Package, PackageError,
+};
 pub use schema::{QuickCheck, Schema, SchemaError, UnboundedSchemaError, Violation};
 
 use a2g_types::ident::{IdentError, ToolName};
@@ -86,6 +90,9 @@ pub enum CatalogError {
         /// The digest in `tool.toml`.
         pinned: String,
     },
+    /// The package beside the tool is not a package, or not that of the tool.
+    #[error(transparent)]
+    Package(#[from] PackageError),
     /// The module starts with more memory than its author declares.
     #[error(
         "the module needs {needed_mb} MB of memory to start, but `tool.toml` declares `max_memory_mb = {declared_mb}`: \
@@ -133,6 +140,7 @@ impl CatalogError {
             Self::CacheNotPrivate { .. } => "the executor's compile cache is not private".to_owned(),
             Self::Digest { .. }
             | Self::Name(_)
+            | Self::Package(_)
             | Self::StartMemory { .. }
             | Self::Module(_)
             | Self::Schema(_)
