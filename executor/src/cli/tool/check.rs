@@ -26,7 +26,7 @@ pub(super) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
         return Ok(());
     }
     let checked = check_tool(path, &runtime.cache, &runtime)?;
-    let CheckedTool { tool, manifest, package: _, module_bytes, described: _ } = &checked;
+    let CheckedTool { tool, manifest, package: _, signatures: _, module_bytes, described: _ } = &checked;
     print_title(manifest.name.as_str(), &manifest.version, &manifest.description);
     let limit = match tool.descriptor.capabilities.memory {
         Some(memory) => format!("`max_memory_mb` is {}", memory.mb()),

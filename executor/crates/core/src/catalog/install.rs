@@ -1,7 +1,7 @@
 //! Checks a tool in the form in which its author has it, and installs it into a catalogue.
 
 use super::code::read_regular_file;
-use super::manifest::{FILE, ToolManifest};
+use super::manifest::{self, FILE, ToolManifest};
 use super::package::{Package, read_readme};
 use super::{
     Cache, CatalogError, CompileJob, Compiled, MAX_MODULE_BYTES, ModuleFacts, Tool, ToolBuilder, assemble,
@@ -11,6 +11,11 @@ use a2g_types::ident::ToolName;
 use a2g_types::tool::{Contract, Digest};
 use std::path::Path;
 
+/// The file of a package's signatures in a tool's folder.
+const SIGNATURES_FILE: &str = "signatures.json";
+/// The maximum size of that file, in bytes.
+pub const MAX_SIGNATURES_BYTES: u64 = 64 << 10;
+
 /// A tool that could be installed.
 #[derive(Debug)]
 pub struct CheckedTool {
@@ -18,8 +23,10 @@ pub struct CheckedTool {
     pub tool: Tool,
     /// Its manifest: that of the folder, or the one made for a bare module.
     pub manifest: ToolManifest,
-    /// Its package.
+    /// Its package: that of the folder if it fits the folder's files, or a new one.
     pub package: Package,
+    /// The signatures of the package, unverified.
+    pub signatures: Option<Vec<u8>>,
     /// The size of the module, in bytes.
     pub module_bytes: usize,
     /// The name, version, description and argument schema that a typed module reports.
@@ -93,8 +100,8 @@ pub fn install(
     cache: &Cache,
     build: &dyn ToolBuilder,
 ) -> Result<Tool, CatalogError> {
-    let (CheckedTool { tool, manifest, package, .. }, wasm) = prepare(source, cache, build)?;
-    write(&manifest.name, &package, &wasm, catalog)?;
+    let (CheckedTool { tool, manifest, package, signatures, .. }, wasm) = prepare(source, cache, build)?;
+    write(&manifest.name, &package, signatures.as_deref(), &wasm, catalog)?;
     Ok(tool)
 }
 
@@ -135,10 +142,37 @@ fn prepare(
     check_start_memory(&manifest, &facts)?;
     let manifest = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
     let module_bytes = wasm.len();
-    let readme = if source.is_dir() { read_readme(source)? } else { None };
-    let package = Package::new(&manifest, &wasm, &facts, readme)?;
+    let (kept, signatures) = if source.is_dir() {
+        (read_fitting(source, digest)?, read_signatures(source)?)
+    } else {
+        (None, None)
+    };
+    let package = match kept {
+        Some(package) => package,
+        None => {
+            let readme = if source.is_dir() { read_readme(source)? } else { None };
+            Package::new(&manifest, &wasm, &facts, readme)?
+        }
+    };
     let tool = assemble(manifest.clone(), digest, wasm.clone(), cache, Some(build))?.ok_or_else(not_built)?;
-    Ok((CheckedTool { tool, manifest, package, module_bytes, described }, wasm))
+    Ok((CheckedTool { tool, manifest, package, signatures, module_bytes, described }, wasm))
+}
+
+/// The package of a folder, if it fits the folder's files; otherwise they were changed, and the tool is packaged again.
+// A package that another version of this program made keeps its bytes, and so its digest and its signatures.
+fn read_fitting(source: &Path, module: Digest) -> Result<Option<Package>, CatalogError> {
+    let Some(package) = Package::read(source)? else { return Ok(None) };
+    let text = read_regular_file(&source.join(FILE), manifest::MAX_BYTES)?;
+    Ok(package.check_files(&text, module).is_ok().then_some(package))
+}
+
+/// Reads the signatures of a folder's package; `None` if there are none.
+pub(super) fn read_signatures(folder: &Path) -> Result<Option<Vec<u8>>, CatalogError> {
+    let path = folder.join(SIGNATURES_FILE);
+    if path.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    read_regular_file(&path, MAX_SIGNATURES_BYTES).map(Some)
 }
 
 /// Refuses a module that starts with more memory than its author declares, because no run of it can start.
@@ -152,12 +186,21 @@ fn check_start_memory(manifest: &ToolManifest, facts: &ModuleFacts) -> Result<()
 }
 
 /// Writes the tool's folder under a temporary name and renames it.
-fn write(name: &ToolName, package: &Package, wasm: &[u8], catalog: &Path) -> Result<(), CatalogError> {
+fn write(
+    name: &ToolName,
+    package: &Package,
+    signatures: Option<&[u8]>,
+    wasm: &[u8],
+    catalog: &Path,
+) -> Result<(), CatalogError> {
     let io = |error| CatalogError::io(catalog, error);
     std::fs::create_dir_all(catalog).map_err(io)?;
     let draft = tempfile::Builder::new().prefix(".adding-").tempdir_in(catalog).map_err(io)?;
     package.write(draft.path())?;
     std::fs::write(draft.path().join("tool.wasm"), wasm).map_err(io)?;
+    if let Some(signatures) = signatures {
+        std::fs::write(draft.path().join(SIGNATURES_FILE), signatures).map_err(io)?;
+    }
     let target = catalog.join(name.as_str());
     if target.exists() {
         let backup = tempfile::Builder::new().prefix(".replaced-").tempdir_in(catalog).map_err(io)?;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The file name in a tool's folder.
 pub(super) const FILE: &str = "tool.toml";
 /// The maximum size of `tool.toml`, in bytes.
-const MAX_BYTES: u64 = 1 << 20;
+pub(super) const MAX_BYTES: u64 = 1 << 20;
 /// The maximum lengths of version, title and description, in bytes. They appear in every list of tools.
 const MAX_VERSION_BYTES: usize = 128;
 const MAX_TITLE_BYTES: usize = 256;

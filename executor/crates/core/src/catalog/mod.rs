@@ -30,7 +30,7 @@ pub use compiler::{
 pub use componentize::{componentize, is_typed_core_module};
 pub use example::{Example, Expected};
 pub use facts::ModuleFacts;
-pub use install::{BareModule, CheckedTool, check, check_bare, install};
+pub use install::{BareModule, CheckedTool, MAX_SIGNATURES_BYTES, check, check_bare, install};
 pub use manifest::{ManifestError, ToolManifest};
 pub use package::{
     CONFIG_TYPE, MANIFEST_TYPE, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES, MODULE_TYPE, Package, PackageError,

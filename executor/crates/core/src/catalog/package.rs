@@ -378,6 +378,8 @@ mod tests {
     const TOOL: &str =
         "name = \"greet\"\nversion = \"1.0.0\"\ndescription = \"Greets.\"\ncontract = \"typed\"\n";
 
+    type Change<'a> = &'a dyn Fn(&mut Value);
+
     fn package(folder: &Path, wasm: &[u8]) -> Package {
         std::fs::write(folder.join(FILE), TOOL).unwrap();
         let manifest = ToolManifest::read(&folder.join(FILE)).unwrap();
@@ -408,14 +410,14 @@ mod tests {
     fn other_manifests_are_refused_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let package = package(folder.path(), b"wasm");
-        let changed = |change: &dyn Fn(&mut Value)| {
+        let changed = |change: Change<'_>| {
             let mut manifest: Value = serde_json::from_slice(package.manifest()).unwrap();
             change(&mut manifest);
             let manifest = serde_json::to_vec(&manifest).unwrap();
             Package::parse(manifest, package.config().to_vec()).unwrap_err().to_string()
         };
         let layer = |manifest: &Value| manifest["layers"][0].clone();
-        let cases: [(&dyn Fn(&mut Value), &str); 7] = [
+        let cases: [(Change<'_>, &str); 7] = [
             (&|manifest| manifest["mediaType"] = json!("x"), "has the type `x`"),
             (&|manifest| manifest["layers"] = json!([]), "0 layers"),
             (&|manifest| manifest["layers"] = json!(vec![layer(manifest); 5_000]), "5000 layers"),
