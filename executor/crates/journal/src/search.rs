@@ -8,7 +8,7 @@ use super::readers::IfFull;
 use super::scan::{MAX_SCAN_TIME, Scan, ScanBudget, ScannedChain};
 use super::store::{Reader, from_sqlite_int};
 use super::{BrokenError, Journal, JournalBackend, JournalError, from_micros, to_micros};
-use a2g_types::call::ParentRun;
+use a2g_types::call::{Door, ParentRun};
 use a2g_types::failure_message::describe;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -24,6 +24,8 @@ use time::OffsetDateTime;
 pub struct RunSearch {
     /// Selects runs. With `since`, the search ends where the records are more than 10 minutes older.
     pub filter: Filter,
+    /// Selects runs of calls through this door, and the calls that they made. Receipts of earlier versions have no door.
+    pub door: Option<Door>,
     /// Selects runs with this text in the intent, the agent, the tool, a contacted host, a granted or denied path, or
     /// the error message. ASCII letters match in either case. `None` does not restrict the selection.
     pub text: Option<String>,
@@ -42,6 +44,8 @@ pub struct RunSummary {
     pub agent: String,
     /// The tool.
     pub tool: String,
+    /// The door; `None` in receipts of earlier versions.
+    pub door: Option<Door>,
     /// The status, such as `SUCCESS`.
     pub status: String,
     /// The end of the run.
@@ -229,8 +233,17 @@ impl<'a> FoundRun<'a> {
     }
 
     fn summarize(&self, receipt: Receipt, delivered: bool) -> RunSummary {
-        let Receipt { approved_by, parent, calls, outcome, agent: _, intent: _, tool: _, durability: _ } =
-            receipt;
+        let Receipt {
+            door,
+            approved_by,
+            parent,
+            calls,
+            outcome,
+            agent: _,
+            intent: _,
+            tool: _,
+            durability: _,
+        } = receipt;
         RunSummary {
             record: from_sqlite_int(self.record),
             number: self.number,
@@ -238,6 +251,7 @@ impl<'a> FoundRun<'a> {
             // The agent is that of the row, not of the receipt, because the filter was asked about that one.
             agent: self.agent.to_owned(),
             tool: self.tool.to_owned(),
+            door,
             status: self.status.to_owned(),
             ended: self.ended,
             wall: outcome.metrics.wall,
@@ -260,7 +274,8 @@ impl Reader {
     ) -> Result<Page<RunSummary>, HistoryError> {
         // One snapshot for all chunks, so that pruning in between leaves no gap.
         let _snapshot = self.connection().unchecked_transaction()?;
-        let RunSearch { filter: Filter { agent, tool, status, since, until, undelivered }, text } = search;
+        let RunSearch { filter: Filter { agent, tool, status, since, until, undelivered }, door, text } =
+            search;
         let text = TextMatcher::new(text.as_deref());
         let columns = run_columns();
         let mut statement = self.connection().prepare_cached(&format!(
@@ -295,6 +310,7 @@ impl Reader {
                 let run = FoundRun::read(row)?;
                 if may_see(run.agent)
                     && let Some(receipt) = self.match_run(&run, text.as_ref())?
+                    && door.is_none_or(|door| receipt.door == Some(door))
                 {
                     let is_undelivered = row.get::<_, bool>(8)?;
                     runs.push(run.summarize(receipt, !is_undelivered));

@@ -6,7 +6,7 @@
 //! A type that derives `Serialize` is exchanged between the processes of this program (`isolate`), and nowhere else:
 //! the journal stores the types of `stored`, and each protocol has its own message types.
 
-use crate::call::ParentRun;
+use crate::call::{Door, ParentRun};
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::json::JsonText;
@@ -610,6 +610,8 @@ pub struct Receipt {
     pub intent: IntentId,
     /// The tool that ran.
     pub tool: ToolName,
+    /// The door of the call, or of the run that made it; `None` in receipts of earlier versions.
+    pub door: Option<Door>,
     /// The caller that approved the intent, if the intent was escalated.
     pub approved_by: Option<String>,
     /// The durability level at which this receipt was written.

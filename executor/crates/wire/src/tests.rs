@@ -25,6 +25,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
         agent: AgentDid::parse(AGENT).unwrap(),
         intent: IntentId::parse(INTENT).unwrap(),
         tool: ToolName::parse("write_file").unwrap(),
+        door: None,
         approved_by: None,
         durability: Durability::PowerLoss,
         parent: None,

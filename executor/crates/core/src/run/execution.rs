@@ -90,10 +90,20 @@ impl Executor {
         let arguments = Value::Object(call.arguments.clone()).to_string();
         let run_request = loaded.isolate.request(&call.tool, permit, arguments);
         let receipt = |calls, outcome| {
-            let Call { agent, intent, tool, parent, .. } = call;
+            let Call { agent, intent, tool, door, parent, .. } = call;
             let (approved_by, durability) = (approved_by.clone(), self.journal.durability());
             let (agent, intent, tool, parent) = (agent.clone(), *intent, tool.clone(), parent.clone());
-            Receipt { agent, intent, tool, approved_by, durability, parent, calls, outcome }
+            Receipt {
+                agent,
+                intent,
+                tool,
+                door: Some(*door),
+                approved_by,
+                durability,
+                parent,
+                calls,
+                outcome,
+            }
         };
         let fallback = receipt(None, loaded.isolate.lost_outcome(&run_request));
         let persistence = sink.persistence();

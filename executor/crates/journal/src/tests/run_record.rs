@@ -79,7 +79,8 @@ async fn the_page_of_a_run_has_all_of_its_records() {
     let hash_of = |number| records.iter().find(|record| record.number == number).unwrap().hash;
     assert_eq!(found.hash, hash_of(found.record));
     assert_eq!(found.previous_hash, Some(hash_of(found.record - 1)));
-    let sought = RunSearch { filter: Filter { agent: Some(call.agent), ..Filter::default() }, text: None };
+    let sought =
+        RunSearch { filter: Filter { agent: Some(call.agent), ..Filter::default() }, ..RunSearch::default() };
     let summary = &journal.search_runs(sought, |_| true, None, 1).await.unwrap().items[0];
     assert_eq!((summary.calls, summary.approved_by.as_deref()), (3, Some("anna")));
     assert!(!summary.is_nested());

@@ -26,7 +26,7 @@ fn success() -> End {
 }
 
 fn by(filter: Filter) -> RunSearch {
-    RunSearch { filter, text: None }
+    RunSearch { filter, ..RunSearch::default() }
 }
 
 fn refused_by(filter: Filter) -> RefusalSearch {
@@ -257,6 +257,12 @@ async fn a_text_is_sought_in_every_field() {
         ..by(Filter { agent: Some(call.agent), ..Filter::default() })
     };
     assert_eq!(found(&journal, &sought).await, [call.intent]);
+    let through_mcp = Call { door: Door::Mcp, ..another() };
+    run(&journal, &through_mcp).await;
+    let sought = |door| RunSearch { door: Some(door), ..RunSearch::default() };
+    assert_eq!(found(&journal, &sought(Door::Mcp)).await, [through_mcp.intent]);
+    assert_eq!(found(&journal, &sought(Door::A2a)).await, []);
+    assert!(!found(&journal, &sought(Door::A2g)).await.contains(&through_mcp.intent));
 }
 
 /// A journal that only a reader has open, with a record for each kind, time and agent.

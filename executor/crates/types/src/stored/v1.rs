@@ -69,6 +69,7 @@ macro_rules! list {
 
 optional_twin!(optional_calls, outcome::CallUsage, "CallUsage");
 optional_twin!(optional_decision, verdict::Decision, "Decision");
+optional_twin!(optional_door, call::Door, "Door");
 optional_twin!(optional_layer, limit::Layer, "Layer");
 optional_twin!(pub optional_manifest, verdict::Manifest, "Manifest");
 optional_twin!(optional_network, outcome::NetworkUsage, "NetworkUsage");
@@ -92,6 +93,8 @@ pub struct Receipt {
     agent: AgentDid,
     intent: IntentId,
     tool: ToolName,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_door")]
+    door: Option<call::Door>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     approved_by: Option<String>,
     #[serde(default, skip_serializing_if = "durability::Durability::is_default", with = "Durability")]

@@ -392,7 +392,8 @@ fn manifest_message(manifest: &Manifest) -> message::ManifestMessage<'_> {
 
 /// The report of a receipt, for use inside another message.
 pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
-    let Receipt { agent, intent, tool: _, approved_by: _, durability, parent, calls, outcome } = receipt;
+    let Receipt { agent, intent, tool: _, door: _, approved_by: _, durability, parent, calls, outcome } =
+        receipt;
     let Outcome { end, output, metrics, usage } = outcome;
     let RunOutput { logs, progress: _, artifacts, truncated } = output;
     let (result, tool_error) = split_end(end);

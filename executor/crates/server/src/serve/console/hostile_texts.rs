@@ -229,6 +229,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         agent: call.agent.clone(),
         intent: call.intent,
         tool: call.tool.clone(),
+        door: Some(call.door),
         approved_by: Some(String::new()),
         durability: Durability::ProcessCrash,
         parent: None,

@@ -15,6 +15,7 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Maximum number of active runs that are listed.
@@ -138,6 +139,10 @@ fn verified(check: &ChainCheck) -> Markup {
 
 fn switch(console: &ConsoleState, viewer: Viewer<'_>) -> Markup {
     let stops = console.executor.stops();
+    let active = console.executor.active_runs();
+    // Active runs may have thousands of agents.
+    let visible = active.iter().map(|run| &run.agent).filter(|agent| viewer.caller.may_read(agent));
+    let agents = visible.collect::<BTreeSet<_>>().into_iter().take(MAX_LISTED);
     html! {
         @if stops.is_empty() { p { "Nothing is stopped." } }
         @for stop in &stops { (stop_row(stop, viewer)) }
@@ -155,6 +160,7 @@ fn switch(console: &ConsoleState, viewer: Viewer<'_>) -> Markup {
                 input #name name="name" list="names";
             }
             datalist #names {
+                @for agent in agents { option value=(agent.as_str()) {} }
                 @for tool in console.executor.tools().iter() { option value=(tool.name) {} }
             }
             p { label for="stop-reason" { "Reason, which every refused agent is told" } }

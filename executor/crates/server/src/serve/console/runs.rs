@@ -135,6 +135,7 @@ pub(super) fn run_body(
                 dt { "Status" } dd { (status(name)) }
                 dt { "Agent" } dd { (line(agent)) }
                 @if let Some(record) = record { dt { "Tool" } dd { a href={ "/console/tools/" (line(&record.tool)) } { (line(&record.tool)) } } }
+                @if let Some(door) = receipt.and_then(|receipt| receipt.receipt.door) { dt { "Door" } dd { (door) } }
                 @if let Some(parent) = receipt.and_then(|receipt| receipt.receipt.parent.as_ref()) { dt { "Called by" } dd { (parent_line(parent)) } }
             }
             @if matches!(state, Some(IntentState::Escalated)) {
@@ -223,6 +224,9 @@ fn limits(receipt: &Receipt) -> Markup {
                 (row("Output", mb(metrics.output_bytes), mb(usage.output.value.bytes()), "MB", by(usage.output.layer)))
             }
         }))
+        @if metrics.cpu_percent() > usage.cpu.value.get().into() {
+            p { "The share of CPU is above the limit because the run was short: the limit allows a few milliseconds of CPU at once." }
+        }
         dl.facts {
             dt { "Files" }
             dd {

@@ -5,6 +5,7 @@ use super::runs::may_read;
 use super::{ConsoleState, ReadingViewer};
 use a2g_journal::history::Filter;
 use a2g_journal::{NumberedRefusal, Page, RefusalSearch, RunSearch, RunSummary};
+use a2g_types::call::Door;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::Status;
@@ -27,6 +28,7 @@ const PAGE_ROWS: usize = 50;
 pub(super) struct SearchQuery {
     agent: String,
     tool: String,
+    door: String,
     status: String,
     blocked_by: String,
     since: String,
@@ -38,10 +40,11 @@ pub(super) struct SearchQuery {
 
 impl SearchQuery {
     /// The fields that a form has, with their names.
-    fn fields(&self) -> [(&'static str, &str); 8] {
+    fn fields(&self) -> [(&'static str, &str); 9] {
         [
             ("agent", &self.agent),
             ("tool", &self.tool),
+            ("door", &self.door),
             ("status", &self.status),
             ("blocked_by", &self.blocked_by),
             ("since", &self.since),
@@ -85,6 +88,13 @@ impl SearchQuery {
         }
     }
 
+    fn to_door(&self) -> Result<Option<Door>, String> {
+        match Door::VARIANTS.iter().find(|door| door.to_string() == self.door) {
+            None if !self.door.is_empty() => Err("there is no such door in the list".to_owned()),
+            known => Ok(known.copied()),
+        }
+    }
+
     fn to_text(&self) -> Option<String> {
         Some(self.text.clone()).filter(|text| !text.is_empty())
     }
@@ -112,17 +122,20 @@ fn search_input(name: &str, label: &str, kind: &str, value: &str) -> Markup {
 }
 
 /// A selection of a search form.
-fn search_select<'a>(
+fn search_select(
     name: &str,
     label: &str,
-    options: impl Iterator<Item = &'a str>,
+    options: impl Iterator<Item = impl AsRef<str>>,
     selected: &str,
 ) -> Markup {
     html! {
         p { label for=(name) { (label) }
             select id=(name) name=(name) {
                 option value="" { "any" }
-                @for option in options { option value=(option) selected[option == selected] { (option) } }
+                @for option in options {
+                    @let option = option.as_ref();
+                    option value=(option) selected[option == selected] { (option) }
+                }
             }
         }
     }
@@ -145,11 +158,11 @@ pub(super) async fn list_runs(
     ReadingViewer { signed_in, _place }: ReadingViewer,
     Query(query): Query<SearchQuery>,
 ) -> Response {
-    let filter = match query.to_filter() {
-        Ok(filter) => filter,
-        Err(error) => return refuse_search(&error),
+    let (filter, door) = match (query.to_filter(), query.to_door()) {
+        (Ok(filter), Ok(door)) => (filter, door),
+        (Err(error), _) | (_, Err(error)) => return refuse_search(&error),
     };
-    let search = RunSearch { filter, text: query.to_text() };
+    let search = RunSearch { filter, door, text: query.to_text() };
     let caller = Arc::clone(&signed_in.caller);
     let is_visible = move |agent: &str| may_read(&caller, agent);
     match console.executor.search_runs(search, is_visible, query.before, PAGE_ROWS).await {
@@ -171,8 +184,9 @@ pub(super) fn list_body(query: &SearchQuery, page: &Page<RunSummary>) -> Markup 
         form.search method="get" action=(PATH) role="search" {
             (search_input("agent", "Agent", "text", &query.agent))
             (search_input("tool", "Tool", "text", &query.tool))
+            (search_select("door", "Door", Door::VARIANTS.iter().map(Door::to_string), &query.door))
             (search_select("status", "Status", Status::VARIANTS.iter().map(|status| status.as_str()), &query.status))
-            (search_input("text", "Text (intent, agent, host, denied path, error)", "text", &query.text))
+            (search_input("text", "Text (intent, agent, host, granted or denied path, error)", "text", &query.text))
             (search_input("since", "Since (UTC)", "datetime-local", &query.since))
             (search_input("until", "Until (UTC)", "datetime-local", &query.until))
             p { label { input type="checkbox" name="undelivered" value="yes" checked[!query.undelivered.is_empty()]; " report not delivered" } }
@@ -189,7 +203,7 @@ fn table(runs: &[RunSummary]) -> Markup {
     scrolling_table(
         "Runs",
         &html! {
-            thead { tr { th { "Ended" } th { "Run" } th { "Agent" } th { "Tool" } th { "Status" } th { "Time" } th { "Report" } } }
+            thead { tr { th { "Ended" } th { "Run" } th { "Agent" } th { "Tool" } th { "Door" } th { "Status" } th { "Time" } th { "Report" } } }
             tbody {
                 @for run in runs {
                     tr {
@@ -197,6 +211,7 @@ fn table(runs: &[RunSummary]) -> Markup {
                         td { (intent_link(run.intent)) @if run.is_nested() { " (nested)" } @if run.calls > 0 { " (" (run.calls) " calls)" } }
                         td { (line(&run.agent)) }
                         td { (line(&run.tool)) }
+                        td { @if let Some(door) = run.door { (door) } }
                         td { (status(&run.status)) @if let Some(by) = &run.approved_by { " approved by " (line(by)) } }
                         td.number { (milliseconds(run.wall)) }
                         td { @if run.delivered { "delivered" } @else { "not delivered yet" } }
