@@ -148,6 +148,9 @@ fn shown(page: &str) -> Fields {
     };
     let mut fields = ["memory", "cpu", "timeout"].map(number).to_vec();
     fields.push(("basis".to_owned(), field(page, "basis")));
+    // As if the page had been shown for longer than an approval needs.
+    let shown_at = field(page, "shown_at").parse::<u64>().expect("a time") - 1_500;
+    fields.push(("shown_at".to_owned(), shown_at.to_string()));
     for scope in page.split("name=\"scope\" value=\"").skip(1) {
         fields.push(("scope".to_owned(), scope.split('"').next().unwrap().to_owned()));
     }
@@ -173,6 +176,10 @@ fn a_person_narrows_approves_and_proves_a_call() {
     let shown = browser.evaluate("document.querySelector('input[name=basis]').value");
     let shown = shown.as_str().expect("a hash").to_owned();
     browser.wait_for_text(&shown);
+    // The second click of a double click approves nothing.
+    browser.click("button", "Approve what is shown");
+    browser.wait_for_text("Nothing is decided yet");
+    std::thread::sleep(Duration::from_millis(1_500));
     browser.click("button", "Approve what is shown");
     browser.wait_for_path(&format!("/console/runs/{id}"));
     browser.wait_for_text("SUCCESS");
@@ -333,6 +340,8 @@ fn searches_select_what_their_forms_say() {
     for (query, expected) in [
         ("", [true, true, false]),
         ("?tool=write_file", [true, false, false]),
+        ("?door=a2g", [true, true, false]),
+        ("?door=mcp", [false, false, false]),
         ("?status=FAILURE", [false, true, false]),
         ("?text=ABSENT", [false, true, false]),
         ("?agent=did:a:nobody", [false, false, false]),
@@ -359,7 +368,7 @@ fn searches_select_what_their_forms_say() {
     // The page of a refused call has its reason.
     let (status, page) = client.get(&format!("/console/runs/{refused}"));
     assert!(status == 200 && page.contains("Refused call") && page.contains("verdict_denied"), "{page}");
-    for query in ["?status=DONE", "?since=yesterday", "?agent=x", "?tool=no/name", "?before=x"] {
+    for query in ["?status=DONE", "?door=x", "?since=yesterday", "?agent=x", "?tool=no/name", "?before=x"] {
         assert_eq!(client.get(&format!("/console/runs{query}")).0, 400, "{query}");
     }
     assert_eq!(client.get("/console/refused?blocked_by=nothing").0, 400);
@@ -396,6 +405,14 @@ fn what_was_shown_is_what_is_approved() {
         assert!(answer.contains("wider than the current grant"), "{name}: {answer}");
     }
     // Other than what was shown: the page is shown again.
+    let just_now = field(&page, "shown_at").parse::<u64>().expect("a time") + 60_000;
+    let (status, answer) = approve(&|fields| {
+        fields.retain(|(name, _)| name != "shown_at");
+        fields.push(("shown_at".to_owned(), just_now.to_string()));
+    });
+    assert!(status == 200 && answer.contains("within a second of the page"), "{answer}");
+    let (status, answer) = approve(&|fields| fields.retain(|(name, _)| name != "shown_at"));
+    assert!(status == 200 && answer.contains("within a second of the page"), "{answer}");
     for (name, value) in [("memory", "8"), ("timeout", "1"), ("basis", ""), ("basis", "00")] {
         let (status, answer) = approve(&set(name, value));
         assert!(status == 200 && answer.contains("Nothing is decided yet"), "{name}: {answer}");
@@ -404,6 +421,10 @@ fn what_was_shown_is_what_is_approved() {
         let (status, answer) = approve(&set(name, value));
         assert!(status == 200 && answer.contains("Nothing was decided"), "{name}: {answer}");
     }
+    assert!(!page.contains("will probably fail"), "{page}");
+    let (status, answer) =
+        approve(&|fields| fields.retain(|(name, value)| name != "scope" || value == "/tmp/**"));
+    assert!(status == 200 && answer.contains("will probably fail"), "{answer}");
     assert_eq!(executor.file("file"), None);
     // A standing policy that is narrower arrives between the page and the decision.
     let rule = json!({ "write_file": { "allowed": true, "constraints": {} } });

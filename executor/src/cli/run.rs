@@ -252,7 +252,7 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
             let times = if *count == 1 { "once".to_owned() } else { format!("{count} times") };
             note(format_args!("denied {} ({}, {times})", one_line(what), reason.as_str()));
         }
-        if let Some(hint) = hint(usage, arguments, ceilings) {
+        if let Some(hint) = hint(end, usage, arguments, ceilings) {
             note(format_args!("hint: {hint}"));
         }
         let mut listing = Listing::new(&["status", "time", "cpu", "memory"]);
@@ -279,9 +279,10 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
 }
 
 /// Advice for a tool that was denied a path outside the scope of the command line.
-fn hint(usage: &Usage, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
+fn hint(end: &End, usage: &Usage, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
     let is_outside_scope = usage.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
-    if !is_outside_scope || arguments.policy.is_some() {
+    // An interpreter that traps has looked for its own files, which are in no scope.
+    if !is_outside_scope || arguments.policy.is_some() || matches!(end, End::Trapped(_)) {
         return None;
     }
     if usage.filesystem_emptied_by == Some(Layer::Tool) {

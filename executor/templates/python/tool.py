@@ -23,8 +23,15 @@ class WitWorld(wit_world.WitWorld):
         return Descriptor("template_tool", "0.1.0", "Counts the words of a text.", json.dumps(SCHEMA))
 
     def invoke(self, arguments):
-        words = count_words(json.loads(arguments)["text"])
-        host.log(Level.INFO, f"counted {words} words")
-        if words == 0:
-            raise Err(ToolError("no_words", "`text` has no words", None))
-        return json.dumps({"words": words})
+        try:
+            return json.dumps(run(json.loads(arguments)))
+        except OSError as error:
+            raise Err(ToolError("io", str(error), None))
+
+
+def run(arguments):
+    words = count_words(arguments["text"])
+    host.log(Level.INFO, f"counted {words} words")
+    if words == 0:
+        raise Err(ToolError("no_words", "`text` has no words", None))
+    return {"words": words}

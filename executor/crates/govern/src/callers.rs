@@ -386,6 +386,12 @@ impl DecisionRight<'_> {
         self.by
     }
 
+    /// `true` if the governor decides, not a caller.
+    #[must_use]
+    pub fn is_of_governor(&self) -> bool {
+        self.caller.is_none()
+    }
+
     /// `true` if the deciding caller may also act for `agent`.
     #[must_use]
     pub fn acts_for(&self, agent: &AgentDid) -> bool {

@@ -41,9 +41,35 @@ fn push_visible(shown: &mut String, c: char) {
 }
 
 /// Characters that show nothing although they control no display: joiners, fillers, blank letters and signs, variation
-/// selectors, musical format characters and tags.
+/// selectors, tags, and the format characters of shorthand, hieroglyphs and music.
 fn is_blank(c: char) -> bool {
     matches!(c,
         '\u{34f}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2800}'
-        | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+        | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{fffc}'
+        | '\u{13430}'..='\u{1345f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_that_nobody_sees_are_escaped() {
+        for c in [
+            '\u{ad}',
+            '\u{202e}',
+            '\u{2800}',
+            '\u{fff0}',
+            '\u{fff8}',
+            '\u{fffc}',
+            '\u{13430}',
+            '\u{1bca0}',
+            '\u{e0041}',
+        ] {
+            let shown = escape_invisible_lines(&format!("re{c}port"));
+            assert_eq!(shown, format!("re{}port", c.escape_default()));
+        }
+        assert_eq!(escape_invisible_lines("é א 日本\n\t"), "é א 日本\n\t");
+        assert_eq!(escape_invisible("abc", 2), "ab…");
+    }
 }

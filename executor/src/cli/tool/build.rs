@@ -2,20 +2,14 @@
 
 use super::super::output::note;
 use super::language::Language;
-use super::{check, toolchain};
+use super::{check, find_manifest, toolchain};
 use a2g_core::catalog::ToolManifest;
 use a2g_server::config::Config;
 use anyhow::bail;
 use std::path::Path;
 
 pub(super) fn build(folder: &Path, config: &Config) -> anyhow::Result<()> {
-    let path = folder.join("tool.toml");
-    if !path.is_file() {
-        bail!(
-            "`{}` is missing: `a2g-executor tool new NAME --language rust` makes a folder with one",
-            path.display()
-        );
-    }
+    let path = find_manifest(folder)?;
     // Read first, so that a mistake in it is known before the toolchain works for a minute.
     let manifest = ToolManifest::read(&path)?;
     if manifest.sha256.is_some() {

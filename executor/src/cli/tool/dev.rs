@@ -2,9 +2,11 @@
 //!
 //! Each round runs `tool build` and `tool test` as programs of their own, so a round that fails ends nothing else.
 
-use super::super::output::note;
+use super::super::output::{note, one_line};
+use super::find_manifest;
 use anyhow::{Context as _, bail};
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -23,13 +25,19 @@ type Snapshot = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
 /// commands.
 pub(super) fn dev(folder: &Path, options: &[std::ffi::OsString]) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("this program cannot find its own file")?;
-    let mut built = None;
+    find_manifest(folder)?;
+    let outputs = own_outputs();
+    let mut built: Option<Snapshot> = None;
     loop {
         // Taken before the build, so that a change during the build starts another one.
-        let now = snapshot(folder)?;
-        if built.as_ref() == Some(&now) {
-            std::thread::sleep(POLL_INTERVAL);
-            continue;
+        let now = snapshot(folder, &outputs)?;
+        match &built {
+            Some(built) if *built == now => {
+                std::thread::sleep(POLL_INTERVAL);
+                continue;
+            }
+            Some(built) => note(format_args!("\n{}", describe_change(built, &now))),
+            None => {}
         }
         let succeeds = |command: &str| -> anyhow::Result<bool> {
             let mut command_line = Command::new(&program);
@@ -45,7 +53,25 @@ pub(super) fn dev(folder: &Path, options: &[std::ffi::OsString]) -> anyhow::Resu
     }
 }
 
-fn snapshot(folder: &Path) -> anyhow::Result<Snapshot> {
+/// The device and the number of the files that this program's output goes to. Each build would change them.
+fn own_outputs() -> Vec<(u64, u64)> {
+    let identity =
+        |stat: rustix::io::Result<rustix::fs::Stat>| stat.ok().map(|stat| (stat.st_dev, stat.st_ino));
+    let outputs = [rustix::fs::fstat(std::io::stdout()), rustix::fs::fstat(std::io::stderr())];
+    outputs.into_iter().filter_map(identity).collect()
+}
+
+/// The first file that differs between two snapshots, in a sentence.
+fn describe_change(before: &Snapshot, now: &Snapshot) -> String {
+    let changed = now.iter().find(|(path, facts)| before.get(*path) != Some(facts)).map(|(path, _)| path);
+    let gone = || before.keys().find(|path| !now.contains_key(*path));
+    match changed {
+        Some(path) => format!("`{}` has changed", one_line(path.display())),
+        None => gone().map_or_else(String::new, |path| format!("`{}` is gone", one_line(path.display()))),
+    }
+}
+
+fn snapshot(folder: &Path, left_out: &[(u64, u64)]) -> anyhow::Result<Snapshot> {
     let (mut found, mut folders) = (Snapshot::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {
         let entries = std::fs::read_dir(&next);
@@ -68,7 +94,7 @@ fn snapshot(folder: &Path) -> anyhow::Result<Snapshot> {
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_dir() {
                 folders.push(path);
-            } else if metadata.is_file() {
+            } else if metadata.is_file() && !left_out.contains(&(metadata.dev(), metadata.ino())) {
                 found.insert(path, (metadata.modified().ok(), metadata.len()));
             }
             if found.len() > MAX_FILES {
@@ -95,16 +121,21 @@ mod tests {
             std::fs::write(path, text).unwrap();
         };
         put("tool.py", "1");
-        let first = snapshot(folder.path()).unwrap();
+        let first = snapshot(folder.path(), &[]).unwrap();
         assert_eq!(first.len(), 1);
         for unwatched in ["tool.wasm", "build/x", "target/x", ".venv/x", "node_modules/x", "Cargo.lock"] {
             put(unwatched, "1");
         }
-        assert_eq!(snapshot(folder.path()).unwrap(), first);
+        assert_eq!(snapshot(folder.path(), &[]).unwrap(), first);
         put("tool.py", "12");
-        assert_ne!(snapshot(folder.path()).unwrap(), first);
+        assert_ne!(snapshot(folder.path(), &[]).unwrap(), first);
+        let log = folder.path().join("dev.log");
+        put("dev.log", "1");
+        let log = log.metadata().unwrap();
+        assert_eq!(snapshot(folder.path(), &[(log.dev(), log.ino())]).unwrap().len(), 1);
+        std::fs::remove_file(folder.path().join("dev.log")).unwrap();
         put("package/more.py", "1");
-        assert_eq!(snapshot(folder.path()).unwrap().len(), 2);
-        assert!(snapshot(&folder.path().join("missing")).is_err());
+        assert_eq!(snapshot(folder.path(), &[]).unwrap().len(), 2);
+        assert!(snapshot(&folder.path().join("missing"), &[]).is_err());
     }
 }

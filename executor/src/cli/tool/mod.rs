@@ -24,7 +24,7 @@ use a2g_types::ident::{ToolName, did_you_mean};
 use a2g_types::tool::{DeclaredCapabilities, Descriptor};
 use anyhow::bail;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
@@ -105,6 +105,20 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             dev::dev(&folder, &option.collect::<Vec<_>>())?;
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+/// The path of the `tool.toml` in a tool's folder.
+fn find_manifest(folder: &Path) -> anyhow::Result<PathBuf> {
+    let path = folder.join("tool.toml");
+    match path.symlink_metadata() {
+        Ok(_) if path.is_file() => Ok(path),
+        Ok(_) => bail!("`{}` is not a file", path.display()),
+        Err(_) if folder.is_file() => bail!("`{}` is a file: name the folder of a tool", folder.display()),
+        Err(_) => bail!(
+            "`{}` is missing: `a2g-executor tool new NAME --language LANGUAGE` makes a folder with one",
+            path.display()
+        ),
     }
 }
 

@@ -9,6 +9,7 @@ use super::super::output::{note, one_line, print};
 use super::super::run::{CallParts, local_call, start_executor};
 use super::super::setup::{CgroupGuard, ToolRuntime, check_containment, take_authority};
 use super::suggest::{self, Measured};
+use super::{find_manifest, toolchain};
 use a2g_capability::{Area, Mount, Mounts, Tree};
 use a2g_core::catalog::{Example, Expected, ToolManifest, install};
 use a2g_core::run::Executor;
@@ -35,7 +36,7 @@ const MAX_NAME_CHARS: usize = 20;
 const MAX_ROUNDS: usize = 6;
 
 pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -> anyhow::Result<ExitCode> {
-    let path = folder.join("tool.toml");
+    let path = find_manifest(folder)?;
     let manifest = ToolManifest::read(&path)?;
     if manifest.examples.is_empty() {
         bail!("`{}` has no `[[example]]`: add one with `arguments`, and `result` or `error`", path.display());
@@ -43,7 +44,12 @@ pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
     if !folder.join(&manifest.module).is_file() {
         bail!("`{}` has no `{}` yet: `tool build` makes it", folder.display(), manifest.module.display());
     }
+    if let Some(remark) = toolchain::stale_module_remark(folder, &manifest) {
+        note(format_args!("note: {remark}"));
+    }
     let scratch = tempfile::tempdir().context("a temporary folder cannot be made")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let _handler = runtime.spawn(remove_on_interrupt(scratch.path().to_owned()));
     let workspace = scratch.path().join("workspace");
     std::fs::create_dir(&workspace)?;
     config.catalog = scratch.path().join("tools");
@@ -55,7 +61,6 @@ pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
     let cgroup_guard = CgroupGuard::create(&config);
     let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
     install(folder, &config.catalog, &tools_runtime.cache, &tools_runtime)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let code = runtime.block_on(async {
         let authority = take_authority()?;
         let limits = (0..MAX_ROUNDS * manifest.examples.len())
@@ -69,6 +74,16 @@ pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
     });
     runtime.shutdown_background();
     code
+}
+
+/// Removes the temporary folder when Ctrl-C ends the program, which would leave it otherwise.
+async fn remove_on_interrupt(scratch: PathBuf) {
+    if tokio::signal::ctrl_c().await.is_ok() {
+        // A run that still writes may put a file back; what is left is in the folder for temporary files.
+        let _may_be_in_use = std::fs::remove_dir_all(&scratch);
+        note("interrupted");
+        std::process::exit(130);
+    }
 }
 
 /// The operator's part of a grant: the workspace. Everything else is up to the tool's declarations.
@@ -125,7 +140,10 @@ impl ExampleRunner<'_> {
         changes.iter().for_each(|(key, value)| print(format_args!("  {key} = {value}")));
         if writes_suggestion {
             suggest::write(&folder.join("tool.toml"), &changes, &smallest)?;
-            print(format_args!("written to `{}`", folder.join("tool.toml").display()));
+            print(format_args!(
+                "written to `{}`; larger arguments may need more",
+                folder.join("tool.toml").display()
+            ));
         } else {
             note("larger arguments may need more; `--suggest` writes these to `tool.toml`");
         }
@@ -258,11 +276,34 @@ impl Found {
         match (self, expected) {
             (Self::Result(found), Expected::Result(wanted)) if found == wanted => None,
             (Self::Error { code, .. }, Expected::Error(wanted)) if code == wanted => None,
+            (Self::Result(found), Expected::Result(value)) if is_same_but_for_number_types(found, value) => {
+                Some(format!(
+                    "expected {wanted}\n     got {found}\n     `1` and `1.0` are different numbers in JSON"
+                ))
+            }
             (Self::Result(found), _) => Some(format!("expected {wanted}\n     got {found}")),
             (Self::Error { code, message }, _) => {
                 Some(format!("expected {wanted}\n     got the error `{}`: {message}", one_line(code)))
             }
         }
+    }
+}
+
+/// `true` if two values are equal as soon as each integer counts as a number with a fraction.
+fn is_same_but_for_number_types(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len()
+                && one.iter().zip(other).all(|(one, other)| is_same_but_for_number_types(one, other))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            let is_same = |name: &String, value: &Value| {
+                other.get(name).is_some_and(|other| is_same_but_for_number_types(value, other))
+            };
+            one.len() == other.len() && one.iter().all(|(name, value)| is_same(name, value))
+        }
+        (one, other) => one == other,
     }
 }
 

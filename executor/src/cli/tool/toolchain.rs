@@ -2,9 +2,10 @@
 //!
 //! The programs run with the rights of the user, outside of any sandbox: a tool's author builds their own source.
 
-use super::super::output::note;
+use super::super::output::{note, one_line};
 use super::language::Language;
 use super::new::WIT;
+use a2g_core::catalog::ToolManifest;
 use a2g_types::clock::{Clock as _, SystemClock};
 use anyhow::{Context as _, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,6 +37,8 @@ const C_STACK: &str = "-Wl,-z,stack-size=1048576";
 /// The script that makes a component of JavaScript.
 const COMPONENTIZE: &str = include_str!("../../../templates/componentize.mjs");
 const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js";
+/// The extensions of sources. Tests and other files of a tool may be newer than its module.
+const SOURCES: [&str; 7] = ["rs", "c", "h", "go", "js", "py", "wit"];
 /// The folder of intermediate files, below the tool's.
 const BUILD_FOLDER: &str = "build";
 
@@ -66,6 +69,20 @@ pub(super) fn make(folder: &Path, language: Language, module: &Path) -> anyhow::
         .and_then(|_bytes| std::fs::rename(&draft, module))
         .with_context(|| format!("`{}` cannot be copied to `{}`", made.display(), module.display()))?;
     Ok(Made { program, seconds })
+}
+
+/// The remark about a module that is older than a source of its tool.
+pub(super) fn stale_module_remark(folder: &Path, manifest: &ToolManifest) -> Option<String> {
+    let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let module = modified(&folder.join(&manifest.module))?;
+    let entries =
+        [folder.to_owned(), folder.join("src")].into_iter().filter_map(|folder| folder.read_dir().ok());
+    let mut sources = entries.flatten().filter_map(|entry| Some(entry.ok()?.path())).filter(|path| {
+        path.extension().is_some_and(|extension| SOURCES.iter().any(|source| extension == *source))
+    });
+    let newer = sources.find(|path| modified(path).is_some_and(|time| time > module))?;
+    let newer = one_line(newer.strip_prefix(folder).unwrap_or(&newer).display());
+    Some(format!("`{newer}` is newer than `{}`: `tool build` makes it again", manifest.module.display()))
 }
 
 fn make_rust(folder: &Path) -> anyhow::Result<(String, PathBuf)> {
@@ -248,10 +265,17 @@ fn make_python(folder: &Path, work: &Path) -> anyhow::Result<(String, PathBuf)> 
     build.arg("--quiet").arg("--wit-path").arg(contract_folder(folder, work)?);
     build.args(["--world", "tool", "componentize", "tool", "--python-path"]).arg(&sources);
     build.arg("--output").arg(&module).current_dir(folder);
-    // Modules of the environment would come before the tool's own.
-    build.env_remove("VIRTUAL_ENV").env_remove("PYTHONPATH");
+    // componentize-py also takes the packages of the environment, and without one those of the machine's Python.
+    build.env("VIRTUAL_ENV", empty_environment(work)?).env_remove("PYTHONPATH");
     run("componentize-py", &version, &mut build, MAX_BUILD)?;
     Ok((version, module))
+}
+
+/// A virtual environment without packages.
+fn empty_environment(work: &Path) -> anyhow::Result<PathBuf> {
+    let environment = work.join("no-packages");
+    std::fs::create_dir_all(environment.join("lib/python3/site-packages"))?;
+    Ok(environment)
 }
 
 /// Copies the modules of a tool, and no tests, caches or environments.
@@ -342,6 +366,8 @@ fn run(name: &str, version: &str, command: &mut Command, limit: Duration) -> any
 fn capture(name: &str, command: &mut Command, limit: Duration) -> anyhow::Result<String> {
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.stdin(Stdio::null()).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+    // A backtrace would take the place of the last lines, which have the error.
+    command.env("RUST_BACKTRACE", "0");
     let mut child =
         command.spawn().with_context(|| format!("`{}` cannot be started", program_name(command)))?;
     let status = wait(&mut child, limit)?;

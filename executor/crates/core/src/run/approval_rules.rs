@@ -41,6 +41,8 @@ pub enum ApprovalBar {
     OwnAgent,
     /// The person has approved the intent before.
     AlreadyApproved,
+    /// The governor approves, and a rule requires people.
+    Governor,
 }
 
 /// An approval of an intent that needs more of them.

@@ -470,6 +470,12 @@ impl Executor {
             message,
         };
         match self.approval_bar(call.intent, right) {
+            Some(ApprovalBar::Governor) => {
+                return Err(refuse(format!(
+                    "the governor's approval does not count here: {required} people, listed in `server.callers`, have to \
+                     approve (`[[approvals]]`)"
+                )));
+            }
             Some(ApprovalBar::OwnAgent) => {
                 return Err(refuse(format!(
                     "`{by}` may act for `{}`, so another person, listed in `server.callers`, has to approve \

@@ -270,7 +270,7 @@ impl Executor {
     }
 
     /// The reason why an approval by the holder of `right` would not count for an intent that waits; `None` if it would, or
-    /// if the intent is not held. Where `[[approvals]]` applies, nobody approves for their own agent, and nobody approves
+    /// if the intent is not held. Where `[[approvals]]` applies, only people approve, nobody for their own agent, and nobody
     /// twice. A denial always counts.
     #[must_use]
     pub fn approval_bar(&self, intent: IntentId, right: &DecisionRight<'_>) -> Option<ApprovalBar> {
@@ -278,7 +278,9 @@ impl Executor {
         self.escalations.inspect(intent, |escalated, earlier| {
             let call = escalated.call();
             approval_rules::required_approvals(rules, &call.tool, escalated.risk_score())?;
-            if right.acts_for(&call.agent) {
+            if right.is_of_governor() {
+                Some(ApprovalBar::Governor)
+            } else if right.acts_for(&call.agent) {
                 Some(ApprovalBar::OwnAgent)
             } else if earlier.iter().any(|earlier| earlier.by == right.by()) {
                 Some(ApprovalBar::AlreadyApproved)

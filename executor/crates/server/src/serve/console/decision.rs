@@ -28,7 +28,11 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
 use std::sync::Arc;
+use std::time::Duration;
+use time::OffsetDateTime;
 
+/// Minimum time between the page and its approval, in which the button takes no clicks (`console.css`).
+const MIN_SHOWN: Duration = Duration::from_secs(1);
 /// Maximum length of an argument's JSON that is indented, in bytes.
 const MAX_INDENTED_BYTES: usize = 4 << 10;
 
@@ -132,7 +136,13 @@ fn decision_page(
         (arguments(&call.arguments))
         h2 { "Limits of the run" }
         @match (&original.grant, &proposed.grant) {
-            (Ok(granted), Ok(proposal)) => { (decision_form(viewer, call.intent, granted, proposal, proposed.basis, rights)) }
+            (Ok(granted), Ok(proposal)) => {
+                @for (name, path) in uncovered_arguments(&call.arguments, granted, proposal) {
+                    p.notice role="status" {
+                        "The argument " code { (line(name)) } " names " code { (line(path)) } ", which only a pattern that you removed covered: the run will probably fail."
+                    }
+                }
+                (decision_form(viewer, call.intent, granted, proposal, proposed.basis, rights, now)) }
             (Err(fault), _) | (_, Err(fault)) => {
                 p.error { "An approval would be refused: " (fault_text(fault)) }
             }
@@ -170,6 +180,22 @@ pub(super) fn arguments(arguments: &serde_json::Map<String, serde_json::Value>) 
     }
 }
 
+/// The arguments that name a path below a folder of `granted`, but below none of `proposed`, with their paths.
+fn uncovered_arguments<'a>(
+    arguments: &'a serde_json::Map<String, serde_json::Value>,
+    granted: &GrantSummary,
+    proposed: &GrantSummary,
+) -> Vec<(&'a str, &'a str)> {
+    // The part of a pattern before its first wildcard tells folders apart, and needs no path to be resolved.
+    fn is_below(path: &str, areas: &[Bound<String>]) -> bool {
+        let folder = |pattern: &str| pattern.split(['*', '?', '[', '{']).next().map(str::to_owned);
+        areas.iter().filter_map(|area| folder(&area.value)).any(|folder| path.starts_with(&folder))
+    }
+    let texts = arguments.iter().filter_map(|(name, value)| Some((&**name, value.as_str()?)));
+    let is_uncovered = |path: &str| is_below(path, &granted.areas) && !is_below(path, &proposed.areas);
+    texts.filter(|(_, path)| is_uncovered(path)).collect()
+}
+
 /// The layer that set a proposed limit; `you` if the deciding person narrowed it.
 fn set_by_or_you<T: PartialEq>(granted: &Bound<T>, proposed: &T) -> &'static str {
     if granted.value == *proposed { set_by(granted.layer) } else { "you" }
@@ -205,6 +231,7 @@ fn decision_form(
     proposed: &GrantSummary,
     basis: DecisionBasis,
     rights: DecisionRights,
+    now: OffsetDateTime,
 ) -> Markup {
     let rows = [
         LimitRow {
@@ -237,6 +264,7 @@ fn decision_form(
         form method="post" action={ "/console/decide/" (intent.to_string()) } {
             (viewer.token_field())
             input type="hidden" name="basis" value=(basis.to_string());
+            input type="hidden" name="shown_at" value=(milliseconds_since_1970(now));
             (limits_table("Limits", &html! {
                 thead { tr { th { "Limit" } th { "The run gets" } th { "At most" } th { "Set by" } } }
                 tbody {
@@ -266,6 +294,7 @@ fn decision_form(
                     @match rights {
                         DecisionRights::DenyOnly(ApprovalBar::OwnAgent) => "Another person has to approve this call: you may act for its agent. You can still deny it.",
                         DecisionRights::DenyOnly(ApprovalBar::AlreadyApproved) => "Another person has to approve this call: you have already approved it. You can still deny it.",
+                        DecisionRights::DenyOnly(ApprovalBar::Governor) => "People listed in `server.callers` have to approve this call. You can still deny it.",
                         DecisionRights::Approve | DecisionRights::ReadOnly => "You can see this, but not decide on it. Deciding takes the role approver or governor, and a token whose scope does not name tools.",
                     }
                 }
@@ -360,9 +389,14 @@ pub(super) async fn decide(
             };
             let basis = proposed.basis;
             let is_as_shown = form.get("basis").map(DecisionBasis::parse) == Some(Ok(basis));
-            if !(matches!(action, PostedDecision::Approve) && is_as_shown) {
-                let notice = "Nothing is decided yet. These are the limits of the run now: look again, and approve them if \
-                              you agree.";
+            let is_too_early = !has_been_shown(&form, console.executor.clock().now());
+            if !(matches!(action, PostedDecision::Approve) && is_as_shown) || is_too_early {
+                let notice = if is_as_shown && is_too_early && matches!(action, PostedDecision::Approve) {
+                    "Nothing is decided yet: the approval came within a second of the page. Look again, and approve what is \
+                     shown if you agree."
+                } else {
+                    "Nothing is decided yet. These are the limits of the run now: look again, and approve them if you agree."
+                };
                 let proposal = Proposal { proposed, ..proposal };
                 return decision_page(&console, signed_in.viewer(), &proposal, Some(notice));
             }
@@ -411,6 +445,19 @@ fn undecided_page(
 ) -> Response {
     let notice = format!("Nothing was decided: {error}.");
     decision_page(console, signed_in.viewer(), proposal, Some(&notice))
+}
+
+/// `true` if the page of a form has been shown for [`MIN_SHOWN`].
+// Another page may open this one below a person's second click. Only the person's browser sends the form, so the time in
+// it needs no signature.
+fn has_been_shown(form: &FormFields, now: OffsetDateTime) -> bool {
+    let shown_at = form.get("shown_at").and_then(|text| text.parse::<i128>().ok());
+    let min = i128::try_from(MIN_SHOWN.as_millis()).unwrap_or(i128::MAX);
+    shown_at.is_some_and(|shown_at| milliseconds_since_1970(now) - shown_at >= min)
+}
+
+fn milliseconds_since_1970(time: OffsetDateTime) -> i128 {
+    time.unix_timestamp_nanos() / 1_000_000
 }
 
 /// The denial in a form.
