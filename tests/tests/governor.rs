@@ -1,5 +1,6 @@
 //! The executor behind a governor: the one to pair with, and ones that answer nonsense.
 
+use crate::callers::List;
 use crate::harness::*;
 use crate::lifecycle::call_in_background;
 use crate::methods::{self, ESCALATES, write};
@@ -166,6 +167,29 @@ fn an_executor_starts_before_its_governor() {
         governor.restart();
         executor.line_with("registered with the governor");
     }
+}
+
+#[test]
+fn where_people_have_to_approve_the_governor_does_not_count() {
+    let list = List::new();
+    let anna = list.add("anna", &["--role", "approver"]);
+    let carl = list.add("carl", &["--role", "agent", "--agent", AGENT]);
+    let governor = Governor::start(&[methods::policy()]);
+    let options = list.options().set("approvals", json!([{ "required": 1 }]));
+    let executor = Executor::start(options.governor(&governor.web_socket_url()));
+    executor.line_with("registered with the governor");
+    let call = intent("write_file", write("file", ESCALATES));
+    let ask = |token: &str, method: &str, params: &Value| {
+        HttpClient::ask_as(executor.address(), token, method, params).unwrap()
+    };
+    assert_eq!(result(&ask(&carl, "a2g/intent", &call))["verdict"], "ESCALATE");
+    let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
+    // The bundled governor obeys everybody, so this may be the agent itself.
+    result(&governor.rpc("g2a/directive", &directive));
+    executor.line_with("the governor's approval does not count here");
+    assert_eq!(executor.file("file"), None);
+    assert_eq!(result(&ask(&anna, "g2a/directive", &directive))["accepted"], true);
+    eventually("the intent has run", || executor.file("file"));
 }
 
 #[test]
