@@ -20,6 +20,7 @@ mod facts;
 mod install;
 mod manifest;
 mod package;
+mod reference;
 mod schema;
 
 pub use cache::Cache;
@@ -34,6 +35,9 @@ pub use install::{BareModule, CheckedTool, MAX_SIGNATURES_BYTES, check, check_ba
 pub use manifest::{ManifestError, ToolManifest};
 pub use package::{
     CONFIG_TYPE, MANIFEST_TYPE, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES, MODULE_TYPE, Package, PackageError,
+};
+pub use reference::{
+    PinnedReference, Reference, ReferenceError, RemoteTool, Repository, Version, is_local_host, is_tag,
 };
 pub use schema::{QuickCheck, Schema, SchemaError, UnboundedSchemaError, Violation};
 

@@ -257,7 +257,13 @@ impl Package {
     }
 
     /// Writes the files of the package except its module.
-    pub(super) fn write(&self, folder: &Path) -> Result<(), CatalogError> {
+    ///
+    /// # Ambient Authority
+    /// Writes files of the folder.
+    ///
+    /// # Errors
+    /// [`CatalogError::Io`] if a file cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<(), CatalogError> {
         let Self { manifest, config, module: _, module_bytes: _, files: Files { manifest: text, readme } } =
             self;
         let files: [(&str, Option<&[u8]>); 4] = [
