@@ -234,6 +234,9 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     print(format_args!("journal     {journal}, survives: {durability}"));
     print(format_args!("tools       {}", config.catalog.display()));
     print(format_args!("cache       {}", config.cache.display()));
+    for tool in &config.remote_tools {
+        print(format_args!("remote      {}", tool.reference));
+    }
     let isolation = match config.isolation {
         Isolation::Process => format!("a process for each run, {} forked ahead of time", config.waiting),
         Isolation::Inline => "inline: tools run on threads of the server".to_owned(),

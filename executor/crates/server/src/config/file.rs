@@ -312,6 +312,15 @@ pub(super) struct Catalog {
     pub(super) cache: Option<PathBuf>,
     pub(super) compile_seconds: u64,
     pub(super) compile_memory_mb: u64,
+    pub(super) remote: Vec<RemoteTool>,
+}
+
+/// One `[[catalog.remote]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RemoteTool {
+    pub(super) tool: String,
+    pub(super) name: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -421,7 +430,13 @@ impl Default for Trust {
 
 impl Default for Catalog {
     fn default() -> Self {
-        Self { tools: "tools".into(), cache: None, compile_seconds: 20, compile_memory_mb: 1024 }
+        Self {
+            tools: "tools".into(),
+            cache: None,
+            compile_seconds: 20,
+            compile_memory_mb: 1024,
+            remote: Vec::new(),
+        }
     }
 }
 

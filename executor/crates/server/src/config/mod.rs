@@ -12,7 +12,7 @@ pub use doors::Doors;
 
 use crate::serve::{ConnectionLimits, ListenAddress, TlsSettings};
 use a2g_capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
-use a2g_core::catalog::CompileLimits;
+use a2g_core::catalog::{CompileLimits, PinnedReference, RemoteTool};
 use a2g_core::run::{ApprovalRule, Capacity};
 use a2g_govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
 use a2g_isolate::{Isolation, User};
@@ -119,6 +119,8 @@ pub struct Config {
     pub trust: TrustSettings,
     /// The folder of tools.
     pub catalog: PathBuf,
+    /// The tools that `tool sync` brings from registries.
+    pub remote_tools: Vec<RemoteTool>,
     /// The private folder of compiled tools.
     pub cache: PathBuf,
     /// Heap memory above which new calls are refused.
@@ -541,6 +543,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         )?),
         trust,
         catalog: resolve(catalog.tools),
+        remote_tools: parse_remote_tools(catalog.remote)?,
         cache,
         compile_limits: CompileLimits {
             cpu_seconds: check_max("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
@@ -623,6 +626,42 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     };
     config.check_private_paths()?;
     Ok(config)
+}
+
+/// The tools of `[[catalog.remote]]`. No two may have the same address or the same name.
+fn parse_remote_tools(tables: Vec<file::RemoteTool>) -> Result<Vec<RemoteTool>, InvalidValueError> {
+    let mut tools = Vec::<RemoteTool>::new();
+    // The key `name` is optional, so its occurrences are counted apart from the tables.
+    let mut names = 0;
+    for (nth, file::RemoteTool { tool, name }) in tables.into_iter().enumerate() {
+        let at = |key: &'static str, nth: usize, reason: &dyn std::fmt::Display| {
+            invalid(key)(reason).at_occurrence(nth)
+        };
+        let reference =
+            PinnedReference::parse(&tool).map_err(|error| at("catalog.remote.tool", nth, &error))?;
+        let name = match name {
+            None => None,
+            Some(name) => {
+                let name =
+                    ToolName::parse(&name).map_err(|error| at("catalog.remote.name", names, &error))?;
+                if tools.iter().any(|other| other.name.as_ref() == Some(&name)) {
+                    let reason = format!("is `{name}` in two tables: a catalogue has one tool of a name");
+                    return Err(at("catalog.remote.name", names, &reason));
+                }
+                names += 1;
+                Some(name)
+            }
+        };
+        if tools.iter().any(|other| other.reference.digest == reference.digest) {
+            return Err(at(
+                "catalog.remote.tool",
+                nth,
+                &"is the same package as in another table: remove one of them",
+            ));
+        }
+        tools.push(RemoteTool { reference, name });
+    }
+    Ok(tools)
 }
 
 /// Checks that there is a list of callers if there is a `client_ca`, and that TLS is used only on a TCP port.
