@@ -210,6 +210,14 @@ pub(super) struct Setup {
     pub(super) tools: Option<PathBuf>,
 }
 
+/// The options of the commands that use a registry.
+#[derive(Debug, Clone, Args)]
+pub(super) struct RegistryOptions {
+    /// Certificates in PEM that the registry may use, in addition to the machine's; default: `network.ca_file`
+    #[arg(long, value_name = "FILE")]
+    pub(super) ca_file: Option<PathBuf>,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without `--governor` and without `governor.url` in the configuration, the built-in
@@ -396,12 +404,64 @@ pub(super) enum Tool {
     ///
     /// The module is compiled under limits and its SHA-256 is pinned. A running server loads it at SIGHUP or at its
     /// next start.
-    #[command(after_help = "Example:\n  a2g-executor tool add target/wasm32-wasip1/release/add.wasm")]
+    ///
+    /// A tool of an OCI registry is checked against its digest. A tag is resolved to a digest, which is printed. An
+    /// interrupted download goes on where it ended when the command is run again.
+    #[command(after_help = "\
+Logins are those of Docker: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`.
+
+Examples:
+  a2g-executor tool add target/wasm32-wasip1/release/add.wasm
+  a2g-executor tool add oci://registry.example.com/tools/greet:1.0.0")]
     Add {
         #[command(flatten)]
         setup: Setup,
-        /// A folder with `tool.toml` and its module, or a bare typed module
+        #[command(flatten)]
+        registry: RegistryOptions,
+        /// A folder with `tool.toml` and its module, a bare typed module, or the address of a tool in a registry:
+        /// `oci://HOST[:PORT]/NAME` with `:TAG` or `@sha256:DIGEST`
+        #[arg(value_name = "PATH|ADDRESS")]
         path: PathBuf,
+    },
+    /// Push a tool to an OCI registry, with its signatures
+    ///
+    /// The tool is checked as `tool add` checks it. The printed address has the digest, which never changes.
+    #[command(after_help = "\
+Logins are those of Docker: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`.
+
+Examples:
+  a2g-executor tool push oci://registry.example.com/tools/greet path/to/greet
+  a2g-executor tool push oci://registry.example.com/tools/greet:latest --installed greet")]
+    Push {
+        #[command(flatten)]
+        setup: Setup,
+        #[command(flatten)]
+        registry: RegistryOptions,
+        /// `oci://HOST[:PORT]/NAME[:TAG]`; default of the tag: the tool's version
+        address: String,
+        /// A folder with `tool.toml` and its module
+        #[arg(default_value = ".")]
+        folder: PathBuf,
+        /// A tool of the catalogue, instead of a folder
+        #[arg(long, value_name = "NAME", conflicts_with = "folder")]
+        installed: Option<String>,
+    },
+    /// Bring the tools of `[[catalog.remote]]` that the catalogue does not have
+    ///
+    /// Nothing is written before all names are known, and two tools of one name are refused. Afterwards the tools need
+    /// no network. A running server loads them at SIGHUP or at its next start.
+    #[command(after_help = "\
+In the configuration:
+  [[catalog.remote]]
+  tool = \"oci://registry.example.com/tools/greet@sha256:DIGEST\"
+
+Example:
+  a2g-executor tool sync --config executor.toml")]
+    Sync {
+        #[command(flatten)]
+        setup: Setup,
+        #[command(flatten)]
+        registry: RegistryOptions,
     },
     /// Make a folder with the sources of a new tool that works: `tool.toml` with examples, a test, a README
     ///

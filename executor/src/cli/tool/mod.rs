@@ -1,10 +1,11 @@
-//! `tool`: the catalogue (`list`, `inspect`, `add`), and the work of a tool's author, one file for each command.
+//! `tool`: the catalogue (`list`, `inspect`, `add`), registries (`push`, `sync`), and the work of a tool's author, one file for each command.
 
 mod build;
 mod check;
 mod dev;
 mod language;
 mod new;
+mod registry;
 mod suggest;
 mod test;
 mod toolchain;
@@ -17,12 +18,13 @@ use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::setup::{ToolRuntime, check_containment, config};
 use a2g_core::catalog::{
-    Catalog, CatalogEntry, CatalogError, CheckedTool, ToolManifest, check as check_tool, install,
+    Catalog, CatalogEntry, CatalogError, CheckedTool, Reference, ToolManifest, check as check_tool, install,
 };
 use a2g_server::config::Config;
 use a2g_types::ident::{ToolName, did_you_mean};
 use a2g_types::tool::{DeclaredCapabilities, Descriptor};
 use anyhow::bail;
+use registry::PulledTool;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -60,15 +62,26 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Tool::Add { setup, path } => {
+        Tool::Add { setup, registry, path } => {
             let config = config(&setup)?;
             let tools_runtime = set_up(&config)?;
-            let checked = check_tool(&path, &tools_runtime.cache, &tools_runtime)?;
+            let address = path.to_str().filter(|text| Reference::is_address(text));
+            let pulled = address
+                .map(|address| registry::pull(address, &config, &registry, tools_runtime.cache.folder()))
+                .transpose()?;
+            let path = pulled.as_ref().map_or(&*path, PulledTool::folder);
+            let checked = check_tool(path, &tools_runtime.cache, &tools_runtime)?;
+            if let Some(pulled) = &pulled {
+                pulled.check(&checked)?;
+            }
             let replaced = replaced_tool(&config.catalog, &checked);
-            let tool = install(&path, &config.catalog, &tools_runtime.cache, &tools_runtime)?;
+            let tool = install(path, &config.catalog, &tools_runtime.cache, &tools_runtime)?;
             let Descriptor { name, version, digest, .. } = &tool.descriptor;
             let version = one_line(version);
             print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
+            if let Some(pulled) = &pulled {
+                print(format_args!("from {}", pulled.reference));
+            }
             if let Some(replaced) = replaced {
                 note(format_args!("note: it replaces {replaced}"));
             }
@@ -84,6 +97,14 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
                     manifest.display()
                 ));
             }
+            Ok(ExitCode::SUCCESS)
+        }
+        Tool::Push { setup, registry, address, folder, installed } => {
+            registry::push(&setup, &registry, &address, &folder, installed.as_deref())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Tool::Sync { setup, registry } => {
+            registry::sync(&setup, &registry)?;
             Ok(ExitCode::SUCCESS)
         }
         Tool::New { name, language, sdk } => {

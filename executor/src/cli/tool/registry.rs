@@ -1,0 +1,366 @@
+//! `tool push`, `tool add oci://…` and `tool sync`: tools in OCI registries.
+//!
+//! ```text
+//! oci://…:TAG ──▶ manifest ─ digest ─▶ config ─ digest ─▶ tool.toml ─ name ─▶ signatures, module ─ digest ─▶ `install`
+//!                  oci://…@sha256:… is compared with it      in a private folder of the cache
+//! ```
+//! A server never uses this module: it reads the catalogue's folder. Each part is checked against its digest and its
+//! size, and the folder is installed by the code that installs every folder.
+
+mod client;
+mod download;
+mod error;
+mod login;
+mod progress;
+mod signatures;
+
+use super::super::UsageError;
+use super::super::arguments::{RegistryOptions, Setup};
+use super::super::output::{note, one_line, print};
+use super::super::setup::{ToolRuntime, config};
+use super::set_up;
+use a2g_core::catalog::{
+    CheckedTool, MANIFEST_TYPE, MAX_MANIFEST_BYTES, Package, PinnedReference, Reference, RemoteTool,
+    ToolManifest, Version, check as check_tool, is_tag,
+};
+use a2g_server::config::Config;
+use a2g_types::ident::ToolName;
+use a2g_types::tool::Digest;
+use anyhow::{Context as _, bail};
+use client::{Outgoing, Purpose, RegistryClient};
+use download::{check_digest, download, read_blob};
+use error::RegistryError;
+use http::{Method, StatusCode};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// The names of a pulled tool's files.
+const TOOL_FILE: &str = "tool.toml";
+const MODULE_FILE: &str = "tool.wasm";
+/// The header in which a registry repeats the digest of a manifest.
+const DIGEST_HEADER: &str = "docker-content-digest";
+/// The type of a tool's manifest, and that of an index, which a registry sends in its place and the error then names.
+const ACCEPTED_MANIFESTS: &str =
+    "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json;q=0.1";
+
+/// A tool of a registry, before its module is downloaded.
+struct RemotePackage {
+    reference: PinnedReference,
+    package: Package,
+    manifest: ToolManifest,
+    /// The private folder with its `tool.toml`.
+    folder: TempDir,
+}
+
+/// A tool of a registry, in a folder that [`a2g_core::catalog::install`] accepts.
+pub(super) struct PulledTool {
+    /// The address with the digest.
+    pub(super) reference: PinnedReference,
+    folder: TempDir,
+}
+
+impl PulledTool {
+    /// The folder of the tool, until this value is dropped.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Checks that the tool that would be installed is the package of the address.
+    pub(super) fn check(&self, checked: &CheckedTool) -> anyhow::Result<()> {
+        check_digest("the package", checked.package.digest(), self.reference.digest)?;
+        Ok(())
+    }
+}
+
+/// Pulls a tool, and prints the address with its digest.
+///
+/// # Ambient Authority
+/// Reads the login and certificates of the user, opens connections, and writes to `cache`.
+pub(super) fn pull(
+    address: &str,
+    config: &Config,
+    options: &RegistryOptions,
+    cache: &Path,
+) -> anyhow::Result<PulledTool> {
+    let reference = Reference::parse(address).map_err(|error| UsageError(error.to_string()))?;
+    let Reference { repository, version } = reference;
+    let Some(version) = version else {
+        let error = a2g_core::catalog::ReferenceError::NoVersion(repository.to_string());
+        bail!(UsageError(error.to_string()));
+    };
+    runtime()?.block_on(async {
+        let ca_file = options.ca_file.as_deref().or(config.ca_file.as_deref());
+        let mut client = RegistryClient::new(repository, Purpose::Pull, ca_file).await?;
+        let found = describe(&mut client, &version, cache).await?;
+        note(format_args!("{}", found.reference));
+        fetch(&mut client, found, cache).await
+    })
+}
+
+/// Pushes a tool.
+///
+/// # Ambient Authority
+/// Reads the tool, the login and certificates of the user, and opens connections.
+pub(super) fn push(
+    setup: &Setup,
+    options: &RegistryOptions,
+    address: &str,
+    folder: &Path,
+    installed: Option<&str>,
+) -> anyhow::Result<()> {
+    let Reference { repository, version } =
+        Reference::parse(address).map_err(|error| UsageError(error.to_string()))?;
+    if let Some(Version::Digest(_)) = version {
+        bail!(UsageError("a tool is pushed to a tag: the digest is what it has afterwards".to_owned()));
+    }
+    let config = config(setup)?;
+    let folder: PathBuf = match installed {
+        Some(name) => config.catalog.join(ToolName::parse(name)?.as_str()),
+        None => folder.to_owned(),
+    };
+    let tools = set_up(&config)?;
+    let checked = check_tool(&folder, &tools.cache, &tools)?;
+    let CheckedTool { manifest, package, signatures, .. } = &checked;
+    let tag = match version {
+        Some(Version::Tag(tag)) => tag,
+        Some(Version::Digest(_)) | None if is_tag(&manifest.version) => manifest.version.clone(),
+        Some(Version::Digest(_)) | None => bail!(UsageError(format!(
+            "the tool's version `{}` is not a valid tag: name one, as in `{repository}:TAG`",
+            one_line(&manifest.version)
+        ))),
+    };
+    if let Some(file) = signatures {
+        signatures::check_are_for(package.digest(), file)?;
+    }
+    let wasm = read_module(&folder, package)?;
+    let count = runtime()?.block_on(async {
+        let ca_file = options.ca_file.as_deref().or(config.ca_file.as_deref());
+        let mut client = RegistryClient::new(repository.clone(), Purpose::Push, ca_file).await?;
+        signatures::push_blob(&mut client, package.config(), "the config of the tool").await?;
+        signatures::push_blob(&mut client, &wasm, "the module").await?;
+        let path = format!("manifests/{tag}");
+        let what = "the manifest of the tool";
+        let answer =
+            signatures::put_manifest(&mut client, &path, MANIFEST_TYPE, package.manifest(), what).await?;
+        check_repeated_digest(&answer, package.digest())?;
+        match signatures {
+            Some(file) => signatures::push(&mut client, package.manifest(), file).await,
+            None => Ok(0),
+        }
+    })?;
+    let reference = PinnedReference { repository, digest: package.digest() };
+    print(format_args!("pushed {} {} as {reference}", manifest.name, one_line(&manifest.version)));
+    if count > 0 {
+        print(format_args!("with {count} signature{}", if count == 1 { "" } else { "s" }));
+    }
+    Ok(())
+}
+
+/// Brings the tools of `[[catalog.remote]]` that the catalogue does not have.
+///
+/// # Ambient Authority
+/// Reads the login and certificates of the user, opens connections, and writes the catalogue and the cache.
+pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<()> {
+    let config = config(setup)?;
+    if config.remote_tools.is_empty() {
+        note("there is nothing to do: the configuration has no `[[catalog.remote]]`");
+        return Ok(());
+    }
+    let tools = set_up(&config)?;
+    let present = present_packages(&config.catalog);
+    let ca_file = options.ca_file.as_deref().or(config.ca_file.as_deref());
+    let mut names = BTreeMap::new();
+    let mut missing = Vec::new();
+    for RemoteTool { reference, name } in &config.remote_tools {
+        match present.get(&reference.digest.0) {
+            Some(found) => {
+                claim_name(&mut names, found, name.as_ref(), reference)?;
+                print(format_args!("{found}: present"));
+            }
+            None => missing.push((reference, name.as_ref())),
+        }
+    }
+    let runtime = runtime()?;
+    // The names of all tools are known before the first module is downloaded, or anything is written.
+    let described = runtime.block_on(async {
+        let mut described = Vec::new();
+        for (reference, name) in missing {
+            let mut client =
+                RegistryClient::new(reference.repository.clone(), Purpose::Pull, ca_file).await?;
+            let version = Version::Digest(reference.digest);
+            let found = describe(&mut client, &version, tools.cache.folder()).await;
+            let found = found.with_context(|| format!("{reference} cannot be read"))?;
+            claim_name(&mut names, &found.manifest.name, name, reference)?;
+            described.push((client, found));
+        }
+        Ok::<_, anyhow::Error>(described)
+    })?;
+    for (mut client, found) in described {
+        let reference = found.reference.clone();
+        let pulled = runtime.block_on(fetch(&mut client, found, tools.cache.folder()));
+        let pulled = pulled.with_context(|| format!("{reference} cannot be fetched"))?;
+        install_pulled(&pulled, &config, &tools)?;
+    }
+    Ok(())
+}
+
+fn install_pulled(pulled: &PulledTool, config: &Config, tools: &ToolRuntime) -> anyhow::Result<()> {
+    let reference = &pulled.reference;
+    let checked = check_tool(pulled.folder(), &tools.cache, tools);
+    let checked = checked.with_context(|| format!("{reference} cannot be added"))?;
+    pulled.check(&checked)?;
+    let replaced = super::replaced_tool(&config.catalog, &checked);
+    let tool = a2g_core::catalog::install(pulled.folder(), &config.catalog, &tools.cache, tools)?;
+    let (name, version) = (&tool.descriptor.name, one_line(&tool.descriptor.version));
+    print(format_args!("{name}: added {version} from {reference}"));
+    if let Some(replaced) = replaced {
+        note(format_args!("note: it replaces {replaced}"));
+    }
+    Ok(())
+}
+
+/// Refuses a tool with another name than the configuration says, and a second one of the same name.
+fn claim_name(
+    names: &mut BTreeMap<ToolName, PinnedReference>,
+    found: &ToolName,
+    expected: Option<&ToolName>,
+    reference: &PinnedReference,
+) -> anyhow::Result<()> {
+    if let Some(expected) = expected.filter(|expected| *expected != found) {
+        bail!(
+            "{reference} is the tool `{found}`, but `catalog.remote.name` says `{expected}`: nothing was changed"
+        );
+    }
+    if let Some(other) = names.insert(found.clone(), reference.clone()) {
+        bail!(
+            "{other} and {reference} are both called `{found}`, and a catalogue has one tool of a name: remove one of them \
+             from `[[catalog.remote]]`; nothing was changed"
+        );
+    }
+    Ok(())
+}
+
+/// The tools of a catalogue whose module is that of their package, by the digest of the package. A tool that cannot be
+/// read is not one of them, and so is brought again.
+fn present_packages(catalog: &Path) -> BTreeMap<[u8; 32], ToolName> {
+    let folders = std::fs::read_dir(catalog).into_iter().flatten().flatten();
+    let package = |folder: std::fs::DirEntry| {
+        let name = ToolName::parse(folder.file_name().to_str()?)
+            .ok()
+            .filter(|name| !name.as_str().starts_with('.'))?;
+        let package = Package::read(&folder.path()).ok()??;
+        let manifest = ToolManifest::read(&folder.path().join(TOOL_FILE)).ok()?;
+        read_module(&folder.path(), &package).ok()?;
+        (manifest.name == name).then_some((package.digest().0, name))
+    };
+    folders.filter_map(package).collect()
+}
+
+/// Reads the module of a tool's folder, or a bare module, and checks that it is that of the package.
+fn read_module(source: &Path, package: &Package) -> anyhow::Result<Vec<u8>> {
+    let path = if source.is_dir() {
+        source.join(ToolManifest::read(&source.join(TOOL_FILE))?.module)
+    } else {
+        source.to_owned()
+    };
+    let wasm = std::fs::read(&path).with_context(|| format!("`{}` cannot be read", path.display()))?;
+    check_digest("the module", Digest::compute(&wasm), package.module().0)?;
+    Ok(wasm)
+}
+
+fn runtime() -> anyhow::Result<Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Reads and checks what describes a tool: its manifest, its config, and the `tool.toml` in that.
+async fn describe(
+    client: &mut RegistryClient,
+    version: &Version,
+    cache: &Path,
+) -> anyhow::Result<RemotePackage> {
+    let (path, what) = match version {
+        Version::Tag(tag) => (format!("manifests/{tag}"), format!("`{}:{tag}`", client.repository().name())),
+        Version::Digest(digest) => (
+            format!("manifests/sha256:{digest}"),
+            format!("`{}@sha256:{digest}`", client.repository().name()),
+        ),
+    };
+    let outgoing =
+        Outgoing { accept: Some(ACCEPTED_MANIFESTS), ..Outgoing::new(Method::GET, client.url(&path), what) };
+    let answer = client.expect(&outgoing, &[StatusCode::OK]).await?;
+    let repeated = repeated_digest(&answer);
+    let manifest = answer.read(MAX_MANIFEST_BYTES).await?;
+    if manifest.trim_ascii_start().starts_with(b"<") {
+        bail!(RegistryError::WebPage { url: outgoing.url.to_string() });
+    }
+    let digest = Digest::compute(&manifest);
+    match version {
+        Version::Digest(expected) => check_digest("the manifest", digest, *expected)?,
+        Version::Tag(_) => {
+            if let Some(expected) = repeated {
+                check_digest("the manifest", digest, expected)?;
+            }
+        }
+    }
+    let (config_digest, config_bytes) = Package::config_of(&manifest)?;
+    let config = read_blob(client, config_digest, config_bytes, "the config of the tool").await?;
+    let package = Package::parse(manifest, config)?;
+    let folder = tempfile::Builder::new().prefix(".pulled-").tempdir_in(cache)?;
+    let path = folder.path().join(TOOL_FILE);
+    std::fs::write(&path, package.tool_toml())?;
+    let manifest =
+        ToolManifest::read(&path).map_err(|error| anyhow::anyhow!("the tool cannot be used: {error}"))?;
+    check_contradictions(&manifest, &package)?;
+    let reference = PinnedReference { repository: client.repository().clone(), digest };
+    Ok(RemotePackage { reference, package, manifest, folder })
+}
+
+/// Refuses a `tool.toml` that names another module than the package's.
+fn check_contradictions(manifest: &ToolManifest, package: &Package) -> anyhow::Result<()> {
+    if manifest.module != Path::new(MODULE_FILE) {
+        bail!(
+            "the tool's `tool.toml` names the module `{}`, but that of a package is `{MODULE_FILE}`: it was not pushed by \
+             `a2g-executor tool push`",
+            one_line(manifest.module.display())
+        );
+    }
+    let (module, _bytes) = package.module();
+    match &manifest.sha256 {
+        Some(pinned) if *pinned == module.to_string() => Ok(()),
+        Some(pinned) => bail!(
+            "the tool's `tool.toml` is for a module with the SHA-256 {pinned}, but the package has one with {module}"
+        ),
+        None => bail!(
+            "the tool's `tool.toml` does not pin its module: it was not pushed by `a2g-executor tool push`"
+        ),
+    }
+}
+
+/// Downloads the module and the signatures of a described tool.
+async fn fetch(
+    client: &mut RegistryClient,
+    found: RemotePackage,
+    cache: &Path,
+) -> anyhow::Result<PulledTool> {
+    let RemotePackage { reference, package, manifest: _, folder } = found;
+    if let Some(file) = signatures::read(client, reference.digest).await? {
+        std::fs::write(folder.path().join("signatures.json"), file)?;
+    }
+    let (module, bytes) = package.module();
+    package.write(folder.path())?;
+    download(client, module, bytes, cache, &folder.path().join(MODULE_FILE)).await?;
+    Ok(PulledTool { reference, folder })
+}
+
+/// The digest of a manifest that the registry repeats in a header.
+fn repeated_digest(answer: &client::Answer) -> Option<Digest> {
+    let text = answer.headers.get(DIGEST_HEADER)?.to_str().ok()?;
+    Digest::parse(text.strip_prefix("sha256:")?).ok()
+}
+
+/// Refuses a registry that stored another manifest than was pushed.
+fn check_repeated_digest(answer: &client::Answer, expected: Digest) -> Result<(), RegistryError> {
+    repeated_digest(answer).map_or(Ok(()), |found| check_digest("the pushed manifest", found, expected))
+}
