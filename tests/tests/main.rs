@@ -57,6 +57,7 @@ mod nexus;
 mod observability;
 mod promises;
 mod proofs;
+mod registry;
 mod replays;
 mod sovereign;
 mod tools;

@@ -33,14 +33,15 @@ needs root or a sudo without a password, installs about 1 GB with apt-get,
 removes nothing, and builds the standard library once.
 
 For some tests, apt-get also installs strace, libfaketime and Chromium (124 MB),
-and downloads, but does not install, the sources of Debian's Python and
-SpiderMonkey (190 MB): they contain the tests of Python's library, and test262.
+and downloads, but does not install, Debian's docker-registry (5 MB), a registry
+for tools, and the sources of Debian's Python and SpiderMonkey (190 MB): they
+contain the tests of Python's library, and test262.
 cargo downloads, but does not build, the crate wasm-tools: it contains tests of
 components and modules.
 
 The following are installed below target/ with pip and npm: the A2A and MCP
-libraries for Python and JavaScript, the conformance suite of MCP, the libraries
-that drive and check Chromium, componentize-py and componentize-js, which build
+libraries for Python and JavaScript, the conformance suite of MCP, a client of
+OCI registries (oras), the libraries that drive and check Chromium, componentize-py and componentize-js, which build
 components from Python and JavaScript, and for the templates of tools in C and
 Go, Zig (411 MB) and Go (253 MB). Tests that need something that is missing are
 skipped and say so.
@@ -61,6 +62,10 @@ pub(crate) const WASIP2: &str = "wasm32-wasip2";
 /// The libraries from PyPI that the tests use as clients. Both fit in one environment.
 const A2A_PYTHON_CLIENT: &str = "a2a-sdk==0.3.26";
 const MCP_PYTHON_CLIENT: &str = "mcp==2.3.0";
+/// The client of OCI registries from PyPI. It fits in the same environment.
+const ORAS: &str = "oras==0.2.43";
+/// Debian's registry, whose program needs nothing but libc.
+const REGISTRY: &str = "docker-registry";
 /// The libraries from npm that the tests use as clients, and the conformance suite of MCP.
 const A2A_JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
 const MCP_JAVASCRIPT_CLIENT: &str = "@modelcontextprotocol/client@2.4.0";
@@ -126,6 +131,7 @@ pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<()> {
     prepare_programs(workspace)?;
     prepare_clients(workspace)?;
     prepare_browser(workspace)?;
+    prepare_registry(workspace)?;
     collections::prepare(workspace)?;
     prepare_deny(workspace)?;
     let source = if guests.is_debian { "the distribution's packages" } else { "the Rust toolchain" };
@@ -209,6 +215,29 @@ fn prepare_browser_client(workspace: &Workspace) -> Result<()> {
     install(workspace, BROWSER_CLIENT, steps).map(drop)
 }
 
+/// Unpacks Debian's registry below `target/`. It is not installed: the package starts a server that all can reach.
+pub(crate) fn prepare_registry(workspace: &Workspace) -> Result<()> {
+    let folder = clients_folder(workspace).join(REGISTRY);
+    if folder.join("usr/bin").join(REGISTRY).exists() {
+        return Ok(());
+    }
+    let unpack = || {
+        ensure!(debian::applies(), "unpack the registry `distribution` into {}", folder.display());
+        let download = folder.join("download");
+        fs::create_dir_all(&download)?;
+        let mut fetch = Command::new("apt-get");
+        fetch.args(["download", REGISTRY]).current_dir(&download);
+        run::log(workspace, &format!("download {REGISTRY} with apt-get"), &mut fetch, INSTALL_TIMEOUT)?;
+        let mut packages = fs::read_dir(&download)?;
+        let package = packages.next().context("apt-get has downloaded no package")??.path();
+        let mut extract = Command::new("dpkg-deb");
+        extract.arg("--extract").args([&package, &folder]);
+        run::log(workspace, &format!("unpack {REGISTRY}"), &mut extract, INSTALL_TIMEOUT)?;
+        Ok(fs::remove_dir_all(&download)?)
+    };
+    try_once(workspace, REGISTRY, unpack).map(drop)
+}
+
 /// Installs strace, which injects faults into system calls, and faketime, which sets the clock of a server.
 pub(crate) fn prepare_programs(workspace: &Workspace) -> Result<()> {
     for name in ["strace", "faketime"].into_iter().filter(|name| !Path::new("/usr/bin").join(name).exists()) {
@@ -249,6 +278,7 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     let clients = [
         (A2A_PYTHON_CLIENT, python(&folder, A2A_PYTHON_CLIENT)),
         (MCP_PYTHON_CLIENT, python(&folder, MCP_PYTHON_CLIENT)),
+        (ORAS, python(&folder, ORAS)),
         (ZIG, python(&folder, ZIG)),
         (GO, python(&folder, GO)),
         (A2A_JAVASCRIPT_CLIENT, vec![npm(&folder, &[A2A_JAVASCRIPT_CLIENT], "node")]),

@@ -31,8 +31,8 @@ test` for the main workspace and, natively, for the tools. Arguments go to the
 
 Tests with `wasip2` in their name need the target wasm32-wasip2; without it they
 are skipped, and the summary names them. A test that needs strace, libfaketime,
-Chromium, a client from PyPI or npm, or a collection of tests from Debian or
-from a crate is skipped if that is missing, and says so.";
+Chromium, Debian's registry, a client from PyPI or npm, or a collection of tests
+from Debian or from a crate is skipped if that is missing, and says so.";
 
 pub(crate) const TORTURE_HELP: &str = "\
 Kill the executor again and again, break its disk, and compare its records.
@@ -82,6 +82,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     setup::prepare_programs(workspace)?;
     setup::prepare_clients(workspace)?;
     setup::prepare_browser(workspace)?;
+    setup::prepare_registry(workspace)?;
     collections::prepare(workspace)?;
     let guests = tools::build_with_executor(workspace)?;
     tools::build_conformance_guests(workspace, &guests)?;
