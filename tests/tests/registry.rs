@@ -199,7 +199,7 @@ fn a_tool_is_pushed_and_added_by_tag_and_by_digest() {
     let said = user.succeed(&["add", &format!("{address}:1.0.0")]);
     assert_eq!(pinned(&said), by_digest, "{said}");
     assert_eq!(format!("{address}@sha256:{}", hex(&user.installed("greet", "manifest.json"))), by_digest);
-    let (is_ok, said) = said_by(user.command(&["run", "greet", "{}"]));
+    let (is_ok, said) = said_by(user.command(&["run", "greet"]));
     assert!(is_ok, "{said}");
     let other = Place::new();
     other.succeed(&["add", &by_digest]);
@@ -246,7 +246,7 @@ fn sync_brings_what_is_missing_once_and_then_needs_no_registry() {
     let said = user.succeed(&["sync"]);
     assert!(said.contains("greet: present") && said.contains("other: present"), "{said}");
     assert_eq!(std::fs::metadata(user.path("tools/greet/tool.wasm")).unwrap().modified().unwrap(), before);
-    let (is_ok, said) = said_by(user.command(&["run", "greet", "{}"]));
+    let (is_ok, said) = said_by(user.command(&["run", "greet"]));
     assert!(is_ok, "{said}");
     // A tool that is no longer that of its package is brought again, and here cannot be.
     std::fs::write(user.path("tools/other/tool.wasm"), b"changed").unwrap();
