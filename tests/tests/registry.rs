@@ -158,8 +158,8 @@ fn hex(bytes: &[u8]) -> String {
 
 /// The address with a digest that a command printed.
 fn pinned(said: &str) -> String {
-    let words = said.split_whitespace();
-    words.filter(|word| word.starts_with("oci://") && word.contains("@sha256:")).last().unwrap().to_owned()
+    let mut words = said.split_whitespace();
+    words.rfind(|word| word.starts_with("oci://") && word.contains("@sha256:")).unwrap().to_owned()
 }
 
 fn greet() -> Tool {
@@ -178,10 +178,10 @@ fn large(bytes: usize) -> Tool {
     wasm.push(0);
     let mut length = section.len();
     while length >= 0x80 {
-        wasm.push((length & 0x7f) as u8 | 0x80);
+        wasm.push(length.to_le_bytes()[0] | 0x80);
         length >>= 7;
     }
-    wasm.push(length as u8);
+    wasm.push(length.to_le_bytes()[0]);
     wasm.extend(section);
     Tool::command_bytes("large", wasm)
 }

@@ -470,21 +470,29 @@ impl RegistryClient {
             Err(error @ RegistryError::WebPage { .. }) if status != StatusCode::NOT_FOUND => return error,
             Err(error) => error.to_string(),
         };
-        let name = self.repository.name().to_owned();
         let file = match &self.logins {
             Some(path) => format!("`{}`", path.display()),
             None => "Docker's configuration".to_owned(),
         };
         match (status, &self.login) {
-            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => {
-                RegistryError::LoginMissing { host, name, file, message }
-            }
-            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(Login { user, .. })) => {
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, login) => {
+                let (host, name) = (host.into(), self.repository.name().into());
+                let (file, message) = (file.into(), message.into());
                 let may = match self.purpose {
                     Purpose::Pull => "read",
                     Purpose::Push => "write",
                 };
-                RegistryError::LoginRefused { host, name, user: excerpt(user), file, may, message }
+                match login {
+                    None => RegistryError::LoginMissing { host, name, file, message },
+                    Some(Login { user, .. }) => RegistryError::LoginRefused {
+                        host,
+                        name,
+                        user: excerpt(user).into(),
+                        file,
+                        may,
+                        message,
+                    },
+                }
             }
             (StatusCode::NOT_FOUND, _) => RegistryError::NotFound { host, what, message },
             (status, _) => RegistryError::Refused { host, what, status, message },

@@ -80,13 +80,13 @@ pub(super) enum RegistryError {
     )]
     LoginMissing {
         /// The host, with its port.
-        host: String,
+        host: Box<str>,
         /// The repository.
-        name: String,
+        name: Box<str>,
         /// The Docker configuration.
-        file: String,
+        file: Box<str>,
         /// The answer of the registry.
-        message: String,
+        message: Box<str>,
     },
     /// The registry does not accept the login.
     #[error(
@@ -95,17 +95,17 @@ pub(super) enum RegistryError {
     )]
     LoginRefused {
         /// The host, with its port.
-        host: String,
+        host: Box<str>,
         /// The repository.
-        name: String,
+        name: Box<str>,
         /// The user.
-        user: String,
+        user: Box<str>,
         /// The Docker configuration.
-        file: String,
+        file: Box<str>,
         /// `read` or `write there`.
         may: &'static str,
         /// The answer of the registry.
-        message: String,
+        message: Box<str>,
     },
     /// The login cannot be read.
     #[error(transparent)]
