@@ -243,6 +243,7 @@ impl<'a> FoundRun<'a> {
             intent: _,
             tool: _,
             durability: _,
+            signature: _,
         } = receipt;
         RunSummary {
             record: from_sqlite_int(self.record),

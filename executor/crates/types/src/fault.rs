@@ -43,6 +43,8 @@ pub enum BlockedBy {
     GovernorUnavailable,
     /// An operator has stopped the agent, the tool or everything.
     Stopped,
+    /// The tool has no valid signature of a signer that the operator trusts.
+    ToolUntrusted,
 }
 
 impl BlockedBy {
@@ -69,7 +71,8 @@ impl BlockedBy {
             | Self::ConditionUnknown
             | Self::ScopeUnenforceable
             | Self::StandingPolicy
-            | Self::Stopped => RefusalClass::Denied,
+            | Self::Stopped
+            | Self::ToolUntrusted => RefusalClass::Denied,
         }
     }
 }

@@ -24,6 +24,9 @@ pub enum IdentError {
     /// The text is not the identifier of a proof.
     #[error("`{0}` is not the identifier of a proof: 1 to 128 visible ASCII characters")]
     ProofId(String),
+    /// The text is not the name of a signer of tools.
+    #[error("`{0}` is not the name of a signer: 1 to 64 of letters, digits, `.`, `_`, `@` and `-`")]
+    SignerName(String),
 }
 
 /// Cuts caller-supplied text to 64 characters and escapes it, so that it is safe in an error or a log line.
@@ -227,6 +230,38 @@ impl fmt::Display for Issuer {
     }
 }
 
+/// The name of a signer of tools, as the operator chose it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SignerName(Box<str>);
+
+impl SignerName {
+    /// Parses the name of a signer.
+    ///
+    /// # Errors
+    /// [`IdentError::SignerName`] unless the name is 1 to 64 letters, digits, `.`, `_`, `@` and `-`.
+    pub fn parse(text: &str) -> Result<Self, IdentError> {
+        let alphabet = |b: u8| b.is_ascii_alphanumeric() || b"._@-".contains(&b);
+        if (1..=64).contains(&text.len()) && text.bytes().all(alphabet) {
+            Ok(Self(text.into()))
+        } else {
+            Err(IdentError::SignerName(excerpt(text)))
+        }
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SignerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// The single-use identity of one proof: the issuer (`iss`) and the issuer's identifier for the proof (`jti`, 1 to 128
 /// visible ASCII characters).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -291,7 +326,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(AgentDid, IntentId, Issuer, ToolName);
+as_text!(AgentDid, IntentId, Issuer, SignerName, ToolName);
 
 #[cfg(test)]
 mod tests {

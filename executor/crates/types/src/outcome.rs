@@ -12,6 +12,7 @@ use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::json::JsonText;
 use crate::limit::{Access, Bound, BudgetUsage, Budgets, Limit, NetworkBudgets};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use crate::tool::ToolSignature;
 use crate::verdict::Decision;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -620,6 +621,8 @@ pub struct Receipt {
     pub parent: Option<ParentRun>,
     /// The calls that the run made; `None` for a run that could make no calls.
     pub calls: Option<CallUsage>,
+    /// The signature under which the tool was in the catalogue; `None` if the operator demanded none.
+    pub signature: Option<ToolSignature>,
     /// The outcome of the run.
     pub outcome: Outcome,
 }

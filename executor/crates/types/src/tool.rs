@@ -1,11 +1,12 @@
 //! The description of a tool, known before the tool runs.
 
-use crate::ident::{IdentError, ToolName};
+use crate::ident::{IdentError, SignerName, ToolName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
+use time::OffsetDateTime;
 
 /// The interface between the executor and a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
@@ -87,6 +88,19 @@ pub struct Descriptor {
     pub is_idempotent: bool,
     /// The capabilities that the tool declares.
     pub capabilities: DeclaredCapabilities,
+    /// The signature under which the tool is in the catalogue; `None` if the operator demands none.
+    pub signature: Option<ToolSignature>,
+}
+
+/// A verified signature of a tool's package. It describes the check, and is no evidence of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolSignature {
+    /// The signer, by the operator's name.
+    pub signer: SignerName,
+    /// The digest of the signed package.
+    pub package: Digest,
+    /// The time at which the signature expires, if its signer set one.
+    pub expires_at: Option<OffsetDateTime>,
 }
 
 /// The `[capabilities]` of a `tool.toml`.

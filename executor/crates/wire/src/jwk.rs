@@ -129,3 +129,10 @@ fn members<'a>(key: &'a PublicJwk, x: &'a str, d: Option<&'a str>) -> JwkMembers
 pub fn thumbprint_input(x: &[u8; 32]) -> String {
     format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{}"}}"#, URL_SAFE_NO_PAD.encode(x))
 }
+
+/// The input of the thumbprint (RFC 7638) of a key on P-256.
+#[must_use]
+pub fn thumbprint_input_p256(x: &[u8; 32], y: &[u8; 32]) -> String {
+    let [x, y] = [x, y].map(|coordinate| URL_SAFE_NO_PAD.encode(coordinate));
+    format!(r#"{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}"#)
+}

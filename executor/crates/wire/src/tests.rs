@@ -30,6 +30,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
         durability: Durability::PowerLoss,
         parent: None,
         calls: None,
+        signature: None,
         outcome: Outcome {
             end,
             output: RunOutput::default(),
@@ -118,6 +119,7 @@ pub(crate) fn descriptor(name: &str, arguments_schema: Value) -> Descriptor {
         result_schema: None,
         is_idempotent: false,
         capabilities: DeclaredCapabilities::default(),
+        signature: None,
     }
 }
 

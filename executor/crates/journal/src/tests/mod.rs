@@ -89,6 +89,7 @@ fn receipt(call: &Call, end: End) -> Receipt {
         durability: Durability::PowerLoss,
         parent: None,
         calls: None,
+        signature: None,
         outcome,
     }
 }

@@ -5,11 +5,11 @@
 
 #![allow(missing_docs, reason = "a twin has the members of a documented type")]
 
-use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::ident::{AgentDid, IntentId, SignerName, ToolName};
 use crate::json::JsonText;
 use crate::memory::Charge;
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use crate::{call, durability, limit, outcome, verdict};
+use crate::{call, durability, limit, outcome, tool, verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::net::SocketAddr;
@@ -77,6 +77,7 @@ optional_twin!(optional_parent, call::ParentRun, "ParentRun");
 optional_twin!(optional_progress, outcome::Progress, "Progress");
 optional_twin!(optional_rate, limit::Bound<u32>, "Bound");
 optional_twin!(optional_risk, verdict::Risk, "Risk");
+optional_twin!(optional_signature, tool::ToolSignature, "ToolSignature");
 optional_twin!(optional_spent, limit::BudgetUsage, "Spent");
 list!(areas, outcome::GrantedArea, "GrantedArea");
 list!(artifacts, outcome::Artifact, "Artifact");
@@ -103,8 +104,35 @@ pub struct Receipt {
     parent: Option<call::ParentRun>,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_calls")]
     calls: Option<outcome::CallUsage>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_signature")]
+    signature: Option<tool::ToolSignature>,
     #[serde(with = "Outcome")]
     outcome: outcome::Outcome,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "tool::ToolSignature")]
+struct ToolSignature {
+    signer: SignerName,
+    #[serde(with = "as_hexadecimal")]
+    package: tool::Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "time::serde::rfc3339::option")]
+    expires_at: Option<OffsetDateTime>,
+}
+
+/// Stores a digest as 64 hexadecimal digits.
+mod as_hexadecimal {
+    use crate::tool::Digest;
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(digest: &Digest, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(digest)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Digest, D::Error> {
+        Digest::parse(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
 }
 
 #[derive(Serialize, Deserialize)]

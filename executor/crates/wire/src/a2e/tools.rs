@@ -43,6 +43,7 @@ fn tool_definition(tool: &Descriptor) -> ToolDefinition<'_> {
         result_schema: _,
         is_idempotent,
         capabilities,
+        signature: _,
     } = tool;
     let is_read_only = capabilities.filesystem != DeclaredFilesystem::ReadWrite && !capabilities.network;
     ToolDefinition {

@@ -18,7 +18,7 @@ use a2g_types::outcome::{
 };
 use a2g_types::quantity::Timeout;
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
-use a2g_types::tool::{CallTargets, DeclaredCapabilities, Descriptor};
+use a2g_types::tool::{CallTargets, DeclaredCapabilities, Descriptor, ToolSignature};
 use a2g_types::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -392,8 +392,18 @@ fn manifest_message(manifest: &Manifest) -> message::ManifestMessage<'_> {
 
 /// The report of a receipt, for use inside another message.
 pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
-    let Receipt { agent, intent, tool: _, door: _, approved_by: _, durability, parent, calls, outcome } =
-        receipt;
+    let Receipt {
+        agent,
+        intent,
+        tool: _,
+        door: _,
+        approved_by: _,
+        durability,
+        parent,
+        calls,
+        signature,
+        outcome,
+    } = receipt;
     let Outcome { end, output, metrics, usage } = outcome;
     let RunOutput { logs, progress: _, artifacts, truncated } = output;
     let (result, tool_error) = split_end(end);
@@ -412,6 +422,16 @@ pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
         durability: (!durability.is_default()).then_some(WireName(*durability)),
         parent: parent.as_ref().map(parent_message),
         calls: calls.as_ref().map(calls_message),
+        tool_signature: signature.as_ref().map(signature_message),
+    }
+}
+
+fn signature_message(signature: &ToolSignature) -> message::ToolSignatureMessage<'_> {
+    let ToolSignature { signer, package, expires_at } = signature;
+    message::ToolSignatureMessage {
+        signer: signer.as_str(),
+        package: format!("sha256:{package}"),
+        expires_at: expires_at.and_then(format_time),
     }
 }
 
@@ -558,6 +578,7 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         result_schema,
         is_idempotent,
         capabilities,
+        signature,
     } = tool;
     let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
     message::ToolMessage {
@@ -580,5 +601,6 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
             max_calls: calls.max_calls,
             max_parallel_calls: calls.max_parallel,
         },
+        signature: signature.as_ref().map(signature_message),
     }
 }

@@ -141,6 +141,24 @@ pub(super) struct ReportMessage<'a> {
     /// The calls that the run made; absent when it could make none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) calls: Option<CallsMessage<'a>>,
+    /// The signature of the tool that ran; absent when the executor demands none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tool_signature: Option<ToolSignatureMessage<'a>>,
+}
+
+/// A signature of a tool's package that the executor has verified.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ToolSignature")]
+pub(super) struct ToolSignatureMessage<'a> {
+    /// The signer, by the name in the executor's configuration.
+    pub(super) signer: &'a str,
+    /// The digest of the package's manifest.
+    #[schemars(regex(pattern = "^sha256:[0-9a-f]{64}$"))]
+    pub(super) package: String,
+    /// The time at which the signature expires; absent when it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub(super) expires_at: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -517,6 +535,9 @@ pub(super) struct ToolMessage<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) idempotent: bool,
     pub(super) capabilities: DeclaredMessage,
+    /// The signature under which the tool is in the catalogue; absent when the executor demands none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) signature: Option<ToolSignatureMessage<'a>>,
 }
 
 /// The capabilities that a tool declares; an absent limit is set by the other layers.

@@ -322,6 +322,7 @@ fn tool(name: &str, filesystem: DeclaredFilesystem, network: bool, schema: Value
         result_schema: None,
         is_idempotent: false,
         capabilities: DeclaredCapabilities { filesystem, network, ..DeclaredCapabilities::default() },
+        signature: None,
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) fn tool(name: &str, description: &str, arguments: Value, result: Opti
         result_schema: result,
         is_idempotent: false,
         capabilities: DeclaredCapabilities::default(),
+        signature: None,
     }
 }
 

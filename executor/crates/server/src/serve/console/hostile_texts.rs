@@ -234,6 +234,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         durability: Durability::ProcessCrash,
         parent: None,
         calls: Some(CallUsage { max_calls: bound(2), max_parallel: bound(1), count: 1, calls: vec![nested] }),
+        signature: None,
         outcome: Outcome { end: end(number), output, metrics, usage },
     };
     replace_texts(&mut receipt, &mut |_| hostile.text());

@@ -4,9 +4,10 @@ use super::*;
 use crate::a2g::schema::names;
 use crate::a2g::{decode, encode, openrpc};
 use a2g_types::fault::BlockedBy;
+use a2g_types::ident::SignerName;
 use a2g_types::limit::{Limit, NetworkBudgets};
 use a2g_types::outcome::{Contact, DenialReason, HostRule, NetworkUsage, Status};
-use a2g_types::tool::{DeclaredCapabilities, Descriptor};
+use a2g_types::tool::{DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use serde_json::value::RawValue;
 
 fn value(raw: &RawValue) -> Value {
@@ -240,6 +241,28 @@ fn stops_are_read_as_they_are_written() {
     }
 }
 
+fn signature() -> ToolSignature {
+    ToolSignature {
+        signer: SignerName::parse("release@example").unwrap(),
+        package: Digest([0xcd; 32]),
+        expires_at: Some(time::macros::datetime!(2027-01-02 03:04:05 UTC)),
+    }
+}
+
+#[test]
+fn a_signature_is_in_the_list_of_tools_and_in_a_report() {
+    let expected = json!({
+        "signer": "release@example",
+        "package": format!("sha256:{}", "cd".repeat(32)),
+        "expires_at": "2027-01-02T03:04:05Z",
+    });
+    let tool = Descriptor { signature: Some(signature()), ..descriptor("write_file", json!({})) };
+    assert_eq!(value(&encode::tool(&tool))["signature"], expected);
+    let signed = Receipt { signature: Some(signature()), ..receipt(End::ResultNotJson) };
+    assert_eq!(value(&encode::report(&signed))["tool_signature"], expected);
+    assert_eq!(value(&encode::report(&receipt(End::ResultNotJson))).get("tool_signature"), None);
+}
+
 #[test]
 fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     let document = openrpc::document("1.2.3");
@@ -256,6 +279,7 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
 
     let tool = Descriptor {
         capabilities: DeclaredCapabilities { memory: MemoryLimit::from_mb(16).ok(), ..Default::default() },
+        signature: Some(signature()),
         ..descriptor("write_file", json!({ "type": "object" }))
     };
     let verdict = decode::verdict(&document_verdict().to_string()).unwrap();
@@ -266,6 +290,7 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     check("Verdict", &encode::verdict(&verdict));
     check("IntentAnswer", &encode::intent_answer(&verdict, Some(&talkative_receipt())));
     check("Report", &encode::report(&failed));
+    check("Report", &encode::report(&Receipt { signature: Some(signature()), ..failed.clone() }));
     check("Report", &encode::report(&talkative_receipt()));
     check("Capabilities", &encode::json_value(&value(&encode::policy(&policy))["capabilities"]));
     check("Tools", &encode::tools([&tool]));
