@@ -120,6 +120,10 @@ impl TrustedKey {
         thumbprint(&self.key)
     }
 
+    pub(super) fn point(&self) -> VerifyingKey {
+        self.key
+    }
+
     /// Verifies a signature by the strict rules (RFC 8032, no points of small order), under which all verifiers
     /// agree.
     pub(super) fn verify(&self, message: &[u8], signature: &[u8]) -> bool {

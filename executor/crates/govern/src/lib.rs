@@ -19,6 +19,9 @@ mod rule;
 mod secrets;
 mod signature;
 mod standing;
+mod tool_key;
+mod tool_signature;
+mod tool_trust;
 #[cfg(test)]
 mod vectors;
 mod webhook_key;
@@ -40,6 +43,11 @@ pub use report_log::ReportLog;
 pub use secrets::{AgentSecret, SecretsError};
 pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
 pub use standing::{ListedPolicy, PolicyOrigin, PolicyRef, StandingPolicies, StandingPolicyError};
+pub use tool_key::{ToolKey, ToolSigningKey};
+pub use tool_signature::{MAX_SIGNATURES, PackageToSign, SignError, sign_package};
+pub use tool_trust::{
+    MAX_SIGNERS, OfferedTool, SignatureError, SignerSettings, ToolPattern, ToolTrust, TrustedTool,
+};
 pub use webhook_key::WebhookKey;
 
 use a2g_types::call::Call;
