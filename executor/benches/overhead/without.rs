@@ -9,7 +9,7 @@ use a2g_core::deliver::deliver_reports;
 use a2g_core::run::{Executor, ExecutorSettings, LoadedCatalog};
 use a2g_executor::cli::service;
 use a2g_govern::local::{LocalGovernor, PolicySet};
-use a2g_govern::{AcceptUnsigned, Callers, Governor, Granter, ReportLog, Trust};
+use a2g_govern::{AcceptUnsigned, Callers, Governor, Granter, ReportLog, ToolTrust, Trust};
 use a2g_isolate::{Cgroups, Isolate, Isolation, Module, PreforkConfig, RunAs};
 use a2g_journal::Journal;
 use a2g_sandbox::{Code, Sandbox};
@@ -52,7 +52,7 @@ async fn serve(folder: &Path) {
     );
     let cache = Cache::open(&config.cache, sandbox.compatibility()).unwrap();
     // The executor with a journal was started before, and has compiled them.
-    let catalog = Catalog::open(&folder.join("catalogue"), &cache).unwrap();
+    let catalog = Catalog::open(&folder.join("catalogue"), &cache, &ToolTrust::anyone()).unwrap();
     assert!(catalog.preparing_tools().is_empty());
     let tools = catalog.ready_tools().map(|(name, tool)| {
         let componentised = tool.componentised.as_ref().and_then(|made| made.as_ref().ok());

@@ -3,10 +3,12 @@
 use super::code::read_regular_file;
 use super::manifest::{self, FILE, ToolManifest};
 use super::package::{Package, read_readme};
+use super::trust::{check_rollback, check_trust};
 use super::{
     Cache, CatalogError, CompileJob, Compiled, MAX_MODULE_BYTES, ModuleFacts, Tool, ToolBuilder, assemble,
     load_or_build,
 };
+use a2g_govern::ToolTrust;
 use a2g_types::ident::ToolName;
 use a2g_types::tool::{Contract, Digest};
 use std::path::Path;
@@ -33,15 +35,20 @@ pub struct CheckedTool {
     pub described: Option<[String; 4]>,
 }
 
-/// Checks a tool as [`install`] does, and installs nothing.
+/// Checks a tool as [`install`] does, and installs nothing. Nothing is compiled if `trust` refuses the tool.
 ///
 /// # Ambient Authority
 /// Reads `source`, reads and writes the cache, and runs `build`.
 ///
 /// # Errors
 /// [`CatalogError`] with the problem of the tool.
-pub fn check(source: &Path, cache: &Cache, build: &dyn ToolBuilder) -> Result<CheckedTool, CatalogError> {
-    prepare(source, cache, build).map(|(checked, _wasm)| checked)
+pub fn check(
+    source: &Path,
+    cache: &Cache,
+    build: &dyn ToolBuilder,
+    trust: &ToolTrust,
+) -> Result<CheckedTool, CatalogError> {
+    prepare(source, cache, build, trust).map(|(checked, _wasm)| checked)
 }
 
 /// A module without a `tool.toml`.
@@ -68,9 +75,12 @@ pub fn check_bare(module: &Path, cache: &Cache, build: &dyn ToolBuilder) -> Resu
     let wasm = read_regular_file(module, MAX_MODULE_BYTES)?;
     let (digest, bytes) = (Digest::compute(&wasm), wasm.len());
     let name = module.file_name().unwrap_or_default().to_string_lossy();
+    // The operator named the module, and it is not installed.
+    let trusted = ToolTrust::anyone().check(None)?;
     let build_as = |contract, wasm| {
         let job = CompileJob { wasm, contract };
-        let compiled = load_or_build(&name, digest, &job, cache, Some(build))?.ok_or_else(not_built)?;
+        let compiled =
+            load_or_build(&name, digest, &job, cache, Some(build), &trusted)?.ok_or_else(not_built)?;
         let Compiled { facts, described, .. } = compiled;
         Ok(BareModule { contract, bytes, facts, described })
     };
@@ -87,7 +97,8 @@ fn not_built() -> CatalogError {
 /// its own name, version and description. The installed `tool.toml` pins the module's digest.
 ///
 /// The catalogue is unchanged when the module does not compile or violates its contract. An existing tool
-/// with the same name is replaced completely.
+/// with the same name is replaced completely. If `trust` demands signatures, they are checked before anything is compiled,
+/// and no older version replaces the installed one.
 ///
 /// # Ambient Authority
 /// Reads `source`, writes `catalog/<name>`.
@@ -99,23 +110,31 @@ pub fn install(
     catalog: &Path,
     cache: &Cache,
     build: &dyn ToolBuilder,
+    trust: &ToolTrust,
 ) -> Result<Tool, CatalogError> {
-    let (CheckedTool { tool, manifest, package, signatures, .. }, wasm) = prepare(source, cache, build)?;
-    write(&manifest.name, &package, signatures.as_deref(), &wasm, catalog)?;
+    check_rollback(source, catalog, trust)?;
+    let (CheckedTool { tool, manifest, package, signatures, .. }, wasm) =
+        prepare(source, cache, build, trust)?;
+    write(manifest.name.as_str(), &package, signatures.as_deref(), &wasm, catalog)?;
     Ok(tool)
 }
 
-fn prepare(
+/// Checks a tool, and returns it with its module.
+pub(super) fn prepare(
     source: &Path,
     cache: &Cache,
     build: &dyn ToolBuilder,
+    trust: &ToolTrust,
 ) -> Result<(CheckedTool, Vec<u8>), CatalogError> {
-    let (manifest, wasm) = if source.is_dir() {
-        let manifest = ToolManifest::read(&source.join(FILE))?;
+    let (manifest, wasm, trusted) = if source.is_dir() {
+        let (manifest, text) = ToolManifest::read_with_text(&source.join(FILE))?;
         let wasm = read_regular_file(&source.join(&manifest.module), MAX_MODULE_BYTES)?;
-        (Some(manifest), wasm)
+        let trusted = check_trust(trust, &manifest, &text, Digest::compute(&wasm), source)?;
+        (Some(manifest), wasm, trusted)
     } else {
-        (None, read_regular_file(source, MAX_MODULE_BYTES)?)
+        // A bare module has no package.
+        let trusted = trust.check(None)?;
+        (None, read_regular_file(source, MAX_MODULE_BYTES)?, trusted)
     };
     let digest = Digest::compute(&wasm);
     let pinned = manifest.as_ref().and_then(|manifest| manifest.sha256.as_ref());
@@ -129,7 +148,7 @@ fn prepare(
     let contract = manifest.as_ref().map_or(Contract::Typed, |manifest| manifest.contract);
     let job = CompileJob { wasm: wasm.clone(), contract };
     let Compiled { described, facts, .. } =
-        load_or_build(&name, digest, &job, cache, Some(build))?.ok_or_else(not_built)?;
+        load_or_build(&name, digest, &job, cache, Some(build), &trusted)?.ok_or_else(not_built)?;
     let manifest = match (manifest, &described) {
         (Some(manifest), _) => manifest,
         (None, Some(described)) => ToolManifest::from_description(ToolName::parse(&described[0])?, described),
@@ -142,19 +161,17 @@ fn prepare(
     check_start_memory(&manifest, &facts)?;
     let manifest = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
     let module_bytes = wasm.len();
-    let (kept, signatures) = if source.is_dir() {
-        (read_fitting(source, digest)?, read_signatures(source)?)
-    } else {
-        (None, None)
-    };
-    let package = match kept {
-        Some(package) => package,
+    let kept = if source.is_dir() { read_fitting(source, digest)? } else { None };
+    let (package, signatures) = match kept {
+        Some(package) => (package, read_signatures(source)?),
+        // The signatures of another package would only be refused later.
         None => {
             let readme = if source.is_dir() { read_readme(source)? } else { None };
-            Package::new(&manifest, &wasm, &facts, readme)?
+            (Package::new(&manifest, &wasm, &facts, readme)?, None)
         }
     };
-    let tool = assemble(manifest.clone(), digest, wasm.clone(), cache, Some(build))?.ok_or_else(not_built)?;
+    let tool = assemble(manifest.clone(), digest, wasm.clone(), cache, Some(build), trusted)?;
+    let tool = tool.ok_or_else(not_built)?;
     Ok((CheckedTool { tool, manifest, package, signatures, module_bytes, described }, wasm))
 }
 
@@ -163,7 +180,9 @@ fn prepare(
 fn read_fitting(source: &Path, module: Digest) -> Result<Option<Package>, CatalogError> {
     let Some(package) = Package::read(source)? else { return Ok(None) };
     let text = read_regular_file(&source.join(FILE), manifest::MAX_BYTES)?;
-    Ok(package.check_files(&text, module).is_ok().then_some(package))
+    let readme = read_readme(source)?;
+    let fits = package.check_files(&text, module).and_then(|()| package.check_readme(readme.as_deref()));
+    Ok(fits.is_ok().then_some(package))
 }
 
 /// Reads the signatures of a folder's package; `None` if there are none.
@@ -185,9 +204,9 @@ fn check_start_memory(manifest: &ToolManifest, facts: &ModuleFacts) -> Result<()
     }
 }
 
-/// Writes the tool's folder under a temporary name and renames it.
-fn write(
-    name: &ToolName,
+/// Writes the folder `name` of a tool under a temporary name and renames it.
+pub(super) fn write(
+    name: &str,
     package: &Package,
     signatures: Option<&[u8]>,
     wasm: &[u8],
@@ -201,7 +220,7 @@ fn write(
     if let Some(signatures) = signatures {
         std::fs::write(draft.path().join(SIGNATURES_FILE), signatures).map_err(io)?;
     }
-    let target = catalog.join(name.as_str());
+    let target = catalog.join(name);
     if target.exists() {
         let backup = tempfile::Builder::new().prefix(".replaced-").tempdir_in(catalog).map_err(io)?;
         std::fs::rename(&target, backup.path().join("tool")).map_err(io)?;

@@ -131,14 +131,20 @@ impl ToolManifest {
     /// # Errors
     /// [`CatalogError::Manifest`] with the line and the key.
     pub fn read(path: &Path) -> Result<Self, CatalogError> {
+        Self::read_with_text(path).map(|(manifest, _text)| manifest)
+    }
+
+    /// As [`Self::read`], with the text of the file, which a signature covers.
+    pub(super) fn read_with_text(path: &Path) -> Result<(Self, String), CatalogError> {
         let invalid = |reason| CatalogError::Manifest { path: path.to_owned(), reason };
         let text = String::from_utf8(read_regular_file(path, MAX_BYTES)?);
         let text =
             text.map_err(|error| invalid(format!("it is not UTF-8: {}", error.utf8_error()).into()))?;
-        Self::parse(&text).map_err(invalid)
+        let manifest = Self::parse(&text).map_err(invalid)?;
+        Ok((manifest, text))
     }
 
-    fn parse(text: &str) -> Result<Self, ManifestError> {
+    pub(super) fn parse(text: &str) -> Result<Self, ManifestError> {
         let file: ManifestFile = toml::from_str(text).map_err(|error| {
             let line = error
                 .span()

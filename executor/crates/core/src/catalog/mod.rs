@@ -7,6 +7,8 @@
 //!                                                              ▼
 //!                                            Descriptor + compiled code + schema validator
 //! ```
+//! Where the operator demands signatures (`[catalog.trust]`), they are checked before the cache is read.
+//!
 //! A tool whose file is unreadable, whose digest is wrong or whose module does not compile stays in the
 //! catalogue, so that a caller gets the reason instead of an unknown tool. Opening a catalogue neither
 //! compiles nor runs a module, so that a server can listen before its tools are compiled.
@@ -22,6 +24,8 @@ mod manifest;
 mod package;
 mod reference;
 mod schema;
+mod signed;
+mod trust;
 
 pub use cache::Cache;
 pub use code::create_sealed;
@@ -40,7 +44,10 @@ pub use reference::{
     PinnedReference, Reference, ReferenceError, RemoteTool, Repository, Version, is_local_host, is_tag,
 };
 pub use schema::{QuickCheck, Schema, SchemaError, UnboundedSchemaError, Violation};
+pub use signed::{SignedFolder, package_folder, sign};
+pub use trust::check_rollback;
 
+use a2g_govern::{SignatureError, ToolTrust, TrustedTool};
 use a2g_types::ident::{IdentError, ToolName};
 use a2g_types::tool::{Descriptor, Digest};
 use parking_lot::Mutex;
@@ -97,6 +104,36 @@ pub enum CatalogError {
     /// The package beside the tool is not a package, or not that of the tool.
     #[error(transparent)]
     Package(#[from] PackageError),
+    /// The tool has no signature that the operator demands.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    /// The tool cannot be signed.
+    #[error(transparent)]
+    Sign(#[from] a2g_govern::SignError),
+    /// A validly signed, but older version would replace the installed one.
+    #[error(
+        "version `{offered}` of `{name}` is older than the installed version `{installed}`, and an old signature is as valid \
+         as a new one: to go back to it, remove `{name}` from the catalogue first"
+    )]
+    Rollback {
+        /// The tool.
+        name: ToolName,
+        /// The version to be installed.
+        offered: String,
+        /// The version that is installed.
+        installed: String,
+    },
+    /// The signed package in a tool's folder is not that of the folder's files.
+    #[error(
+        "`{folder}` was signed with another {file} than the folder of the tool has now: sign the tool again with \
+         `a2g-executor tool sign`, or remove `{folder}`"
+    )]
+    SignedOutdated {
+        /// The folder with the signed package.
+        folder: PathBuf,
+        /// The file that was changed.
+        file: &'static str,
+    },
     /// The module starts with more memory than its author declares.
     #[error(
         "the module needs {needed_mb} MB of memory to start, but `tool.toml` declares `max_memory_mb = {declared_mb}`: \
@@ -142,14 +179,42 @@ impl CatalogError {
             }
             Self::Manifest { .. } => "its `tool.toml` is not valid".to_owned(),
             Self::CacheNotPrivate { .. } => "the executor's compile cache is not private".to_owned(),
+            Self::SignedOutdated { .. } => "its signed package is not that of its files".to_owned(),
             Self::Digest { .. }
             | Self::Name(_)
             | Self::Package(_)
+            | Self::Signature(_)
+            | Self::Sign(_)
+            | Self::Rollback { .. }
             | Self::StartMemory { .. }
             | Self::Module(_)
             | Self::Schema(_)
             | Self::ResultSchema(_)
             | Self::SchemaTooComplex(_) => self.to_string(),
+        }
+    }
+
+    /// Returns `true` for an installed tool that is refused because of what `[catalog.trust]` demands.
+    #[must_use]
+    pub fn is_untrusted(&self) -> bool {
+        match self {
+            // Opening an installed tool compares its package only if a signature is demanded.
+            Self::Signature(_) | Self::Package(_) => true,
+            Self::Io { .. }
+            | Self::NotAFile(_)
+            | Self::TooLarge { .. }
+            | Self::Manifest { .. }
+            | Self::Name(_)
+            | Self::Digest { .. }
+            | Self::Sign(_)
+            | Self::Rollback { .. }
+            | Self::SignedOutdated { .. }
+            | Self::StartMemory { .. }
+            | Self::Module(_)
+            | Self::Schema(_)
+            | Self::ResultSchema(_)
+            | Self::SchemaTooComplex(_)
+            | Self::CacheNotPrivate { .. } => false,
         }
     }
 
@@ -176,6 +241,8 @@ pub struct Tool {
     pub componentised: Option<Result<File, String>>,
     /// The imports and the start memory of the module.
     pub facts: ModuleFacts,
+    /// The evidence that the tool may be loaded.
+    pub trusted: TrustedTool,
 }
 
 /// An entry of the catalogue.
@@ -238,14 +305,15 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Reads a folder of tools. A tool whose code is not in the cache is [`CatalogEntry::Preparing`].
+    /// Reads a folder of tools. A tool whose code is not in the cache is [`CatalogEntry::Preparing`]; one that `trust`
+    /// refuses is [`CatalogEntry::Broken`], and neither compiled nor read from the cache.
     ///
     /// # Ambient Authority
     /// Reads the folder and the cache.
     ///
     /// # Errors
     /// [`CatalogError`] when the folder itself cannot be read. A broken tool is a [`CatalogEntry::Broken`].
-    pub fn open(folder: &Path, cache: &Cache) -> Result<Self, CatalogError> {
+    pub fn open(folder: &Path, cache: &Cache, trust: &ToolTrust) -> Result<Self, CatalogError> {
         let mut catalog = Self::default();
         for entry in std::fs::read_dir(folder).map_err(|error| CatalogError::io(folder, error))? {
             let path = entry.map_err(|error| CatalogError::io(folder, error))?.path();
@@ -255,7 +323,7 @@ impl Catalog {
                 continue;
             }
             match ToolName::parse(&name) {
-                Ok(name) => catalog.insert(name.clone(), open_tool(&path, &name, cache, None).into()),
+                Ok(name) => catalog.insert(name.clone(), open_tool(&path, &name, cache, None, trust).into()),
                 Err(error) => {
                     let excerpt = a2g_types::ident::excerpt(&name);
                     tracing::warn!(folder = excerpt, %error, "skipped a folder of the catalogue whose name is not a tool name");
@@ -303,8 +371,8 @@ impl Catalog {
     }
 
     /// Builds all tools that are [`CatalogEntry::Preparing`] in parallel, one on each core.
-    pub fn prepare(&mut self, folder: &Path, cache: &Cache, build: &dyn ToolBuilder) {
-        prepare(self.preparing_tools(), folder, cache, build, |entries| {
+    pub fn prepare(&mut self, folder: &Path, cache: &Cache, build: &dyn ToolBuilder, trust: &ToolTrust) {
+        prepare(self.preparing_tools(), folder, cache, build, trust, |entries| {
             entries.into_iter().for_each(|(name, entry)| self.insert(name, entry));
         });
     }
@@ -320,6 +388,7 @@ pub fn prepare<T>(
     folder: &Path,
     cache: &Cache,
     build: &dyn ToolBuilder,
+    trust: &ToolTrust,
     consume: impl FnOnce(mpsc::Receiver<(ToolName, CatalogEntry)>) -> T,
 ) -> T {
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(names.len());
@@ -333,7 +402,8 @@ pub fn prepare<T>(
                 loop {
                     let next = names.lock().next();
                     let Some(name) = next else { return };
-                    let entry = open_tool(&folder.join(name.as_str()), &name, cache, Some(build)).into();
+                    let entry =
+                        open_tool(&folder.join(name.as_str()), &name, cache, Some(build), trust).into();
                     let _no_receiver = result_tx.send((name, entry));
                 }
             });
@@ -349,8 +419,9 @@ fn open_tool(
     name: &ToolName,
     cache: &Cache,
     build: Option<&dyn ToolBuilder>,
+    trust: &ToolTrust,
 ) -> Result<Option<Tool>, CatalogError> {
-    let manifest = ToolManifest::read(&folder.join(manifest::FILE))?;
+    let (manifest, text) = ToolManifest::read_with_text(&folder.join(manifest::FILE))?;
     if manifest.name != *name {
         return Err(CatalogError::Manifest {
             path: folder.join(manifest::FILE),
@@ -359,6 +430,7 @@ fn open_tool(
     }
     let wasm = code::read_regular_file(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
     let digest = Digest::compute(&wasm);
+    let trusted = trust::check_trust(trust, &manifest, &text, digest, folder)?;
     match &manifest.sha256 {
         Some(pinned) if *pinned == digest.to_string() => {}
         Some(pinned) => {
@@ -372,7 +444,7 @@ fn open_tool(
             });
         }
     }
-    assemble(manifest, digest, wasm, cache, build)
+    assemble(manifest, digest, wasm, cache, build, trusted)
 }
 
 /// Assembles a tool from a module with a valid digest.
@@ -382,9 +454,10 @@ fn assemble(
     wasm: Vec<u8>,
     cache: &Cache,
     build: Option<&dyn ToolBuilder>,
+    trusted: TrustedTool,
 ) -> Result<Option<Tool>, CatalogError> {
     let job = CompileJob { wasm, contract: manifest.contract };
-    let Some(compiled) = load_or_build(manifest.name.as_str(), digest, &job, cache, build)? else {
+    let Some(compiled) = load_or_build(manifest.name.as_str(), digest, &job, cache, build, &trusted)? else {
         return Ok(None);
     };
     let Compiled { module, component, componentised, described, facts } = compiled;
@@ -402,17 +475,21 @@ fn assemble(
         result_schema: manifest.result,
         is_idempotent: manifest.idempotent,
         capabilities: manifest.capabilities,
+        signature: trusted.signature().cloned(),
     };
-    Ok(Some(Tool { descriptor, schema, result_schema, compiled: module, component, componentised, facts }))
+    let compiled = module;
+    Ok(Some(Tool { descriptor, schema, result_schema, compiled, component, componentised, facts, trusted }))
 }
 
 /// The code of a module, from the cache or the builder; `None` when it is not cached and `build` is `None`.
+// The evidence is a parameter, so that no code can forget the check.
 fn load_or_build(
     name: &str,
     digest: Digest,
     job: &CompileJob,
     cache: &Cache,
     build: Option<&dyn ToolBuilder>,
+    _trusted: &TrustedTool,
 ) -> Result<Option<Compiled>, CatalogError> {
     let key = cache.key(digest, job.contract);
     match (cache.read(&key)?, build) {

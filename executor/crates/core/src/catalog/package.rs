@@ -88,6 +88,16 @@ pub enum PackageError {
     /// The file in the folder is not the one in the package.
     #[error("`{0}` was changed after the tool was packaged")]
     FileChanged(&'static str),
+    /// A tag that names a version leads to another version.
+    #[error(
+        "the tag `{tag}` leads to version `{version}` of the tool: the tag was moved, for example back to an older version"
+    )]
+    MovedTag {
+        /// The tag.
+        tag: String,
+        /// The version of the package.
+        version: String,
+    },
     /// The artifact is a module without the files of a tool.
     #[error("the artifact is a module without a `tool.toml`: it was not pushed by `a2g-executor tool push`")]
     NotATool,
@@ -256,6 +266,34 @@ impl Package {
         Ok(())
     }
 
+    /// Checks that an installed tool has the README of this package.
+    ///
+    /// # Errors
+    /// [`PackageError::FileChanged`].
+    pub(super) fn check_readme(&self, readme: Option<&str>) -> Result<(), PackageError> {
+        if readme == self.files.readme.as_deref() {
+            Ok(())
+        } else {
+            Err(PackageError::FileChanged(README_FILE))
+        }
+    }
+
+    /// Checks that a package that was pulled by a tag has the version that the tag names. A tag that is no semantic
+    /// version, such as `latest`, names none.
+    ///
+    /// # Errors
+    /// [`PackageError::MovedTag`], and [`CatalogError::Manifest`] if the `tool.toml` of the package is not valid.
+    pub fn check_tag(&self, tag: &str) -> Result<(), CatalogError> {
+        let ToolManifest { version, .. } = ToolManifest::parse(&self.files.manifest)
+            .map_err(|reason| CatalogError::Manifest { path: FILE.into(), reason })?;
+        let Ok(named) = semver::Version::parse(tag.strip_prefix('v').unwrap_or(tag)) else { return Ok(()) };
+        if semver::Version::parse(&version).is_ok_and(|version| version == named) {
+            return Ok(());
+        }
+        let (tag, version) = (a2g_types::ident::excerpt(tag), a2g_types::ident::excerpt(&version));
+        Err(PackageError::MovedTag { tag, version }.into())
+    }
+
     /// Writes the files of the package except its module.
     ///
     /// # Ambient Authority
@@ -410,6 +448,19 @@ mod tests {
         assert_eq!(std::fs::read_to_string(folder.path().join(README_FILE)).unwrap(), "# Greets");
         let config: Value = serde_json::from_slice(package.config()).unwrap();
         assert_eq!((&config["os"], &config["component"]["imports"]), (&json!("wasip2"), &json!(["a:b/c"])));
+    }
+
+    #[test]
+    fn a_tag_that_names_another_version_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let package = package(folder.path(), b"wasm");
+        for tag in ["1.0.0", "v1.0.0", "latest", "1", "stable-2"] {
+            assert!(package.check_tag(tag).is_ok(), "{tag}");
+        }
+        for tag in ["2.0.0", "v0.9.0", "1.0.0-rc.1"] {
+            let error = package.check_tag(tag).unwrap_err().to_string();
+            assert!(error.contains("the tag was moved") && error.contains("`1.0.0`"), "{tag}: {error}");
+        }
     }
 
     #[test]

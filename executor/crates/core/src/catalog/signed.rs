@@ -1,0 +1,107 @@
+//! Signed packages beside the sources of a tool: `signed/` in the author's folder.
+//!
+//! The author's `tool.toml` pins no digest, so no package fits it. `tool sign` writes a complete, pinned package with its
+//! signatures to `signed/`, and `tool add` and `tool push` take it from there, as long as it was made of the files that
+//! the folder has now.
+
+use super::code::read_regular_file;
+use super::install::{prepare, write};
+use super::manifest::{FILE, ToolManifest};
+use super::package::{Package, read_readme};
+use super::{Cache, CatalogError, CheckedTool, MAX_MODULE_BYTES, ToolBuilder};
+use a2g_govern::{PackageToSign, ToolSigningKey, ToolTrust, sign_package};
+use a2g_types::ident::ToolName;
+use a2g_types::tool::Digest;
+use std::path::{Path, PathBuf};
+use time::OffsetDateTime;
+
+/// The folder of the signed package in a tool's folder.
+const FOLDER: &str = "signed";
+
+/// A package that was signed.
+#[derive(Debug)]
+pub struct SignedFolder {
+    /// The folder with the package and its signatures.
+    pub folder: PathBuf,
+    /// The name of the tool.
+    pub name: ToolName,
+    /// The version of the tool.
+    pub version: String,
+    /// The digest of the package.
+    pub package: Digest,
+}
+
+/// The folder from which a tool is added or pushed: `signed/` in the tool's folder, or the folder itself if it has none.
+/// A path that is no folder is returned as it is.
+///
+/// # Ambient Authority
+/// Reads files of the folder.
+///
+/// # Errors
+/// [`CatalogError::SignedOutdated`] if `signed/` was not made of the files that the folder has now.
+pub fn package_folder(source: &Path) -> Result<PathBuf, CatalogError> {
+    let folder = source.join(FOLDER);
+    if folder.symlink_metadata().is_err() {
+        return Ok(source.to_owned());
+    }
+    match changed_file(source, &folder)? {
+        None => Ok(folder),
+        Some(file) => Err(CatalogError::SignedOutdated { folder, file }),
+    }
+}
+
+/// The file of a tool's folder that differs from its signed package; `None` if all are the same.
+fn changed_file(source: &Path, signed: &Path) -> Result<Option<&'static str>, CatalogError> {
+    let Some(package) = Package::read(signed)? else { return Ok(Some("manifest.json")) };
+    let manifest = ToolManifest::read(&source.join(FILE))?;
+    let wasm = read_regular_file(&source.join(&manifest.module), MAX_MODULE_BYTES)?;
+    let digest = Digest::compute(&wasm);
+    if package.module().0 != digest {
+        return Ok(Some("module"));
+    }
+    // Compared as values, because another version of this program may write the same values in another form.
+    let pinned = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
+    let packaged = ToolManifest::parse(package.tool_toml())
+        .map_err(|reason| CatalogError::Manifest { path: signed.join(FILE), reason })?;
+    if packaged != pinned {
+        return Ok(Some(FILE));
+    }
+    if package.check_readme(read_readme(source)?.as_deref()).is_err() {
+        return Ok(Some("README.md"));
+    }
+    Ok(None)
+}
+
+/// Checks the tool in a folder as [`super::install`] does, and writes its package with a signature by `key` to `signed/`.
+/// If a package of the same files is there already, the signature is added to its signatures.
+///
+/// # Ambient Authority
+/// Reads `source`, writes `source/signed`, reads and writes the cache, and runs `build`.
+///
+/// # Errors
+/// [`CatalogError`] with the problem of the tool, and [`CatalogError::Sign`].
+pub fn sign(
+    source: &Path,
+    key: &ToolSigningKey,
+    expires_at: Option<OffsetDateTime>,
+    cache: &Cache,
+    build: &dyn ToolBuilder,
+) -> Result<SignedFolder, CatalogError> {
+    let packaged = match package_folder(source) {
+        Ok(folder) => folder,
+        Err(CatalogError::SignedOutdated { .. } | CatalogError::Package(_)) => source.to_owned(),
+        Err(error) => return Err(error),
+    };
+    let (checked, wasm) = prepare(&packaged, cache, build, &ToolTrust::anyone())?;
+    let CheckedTool { manifest, package, signatures, tool: _, module_bytes: _, described: _ } = checked;
+    let what = PackageToSign {
+        name: &manifest.name,
+        version: &manifest.version,
+        package: package.digest(),
+        expires_at,
+    };
+    let signatures = sign_package(key, what, signatures.as_deref())?;
+    write(FOLDER, &package, Some(&signatures), &wasm, source)?;
+    let (name, version) = (manifest.name, manifest.version);
+    Ok(SignedFolder { folder: source.join(FOLDER), name, version, package: package.digest() })
+}
