@@ -196,9 +196,13 @@ impl Executor {
     /// Checks that a call names a usable tool.
     ///
     /// # Errors
-    /// [`Fault::InvalidParams`] or [`Fault::ToolUnavailable`].
+    /// [`Fault::InvalidParams`], [`Fault::ToolUnavailable`], or [`Fault::Refused`] with `tool_untrusted`, which is recorded.
     pub fn check_tool(&self, call: &Call) -> Result<(), Fault> {
-        self.find_catalog(call).map(drop)
+        self.find_catalog(call).map(drop).map_err(|fault| {
+            let summary = IntentSummary::from_call(call);
+            let span = trace::intent_span(&summary, call.door);
+            span.in_scope(|| self.record_refusal(Some(&summary), fault))
+        })
     }
 
     /// Returns the current catalogue if the call's tool is usable in it. The run keeps this catalogue even after a
@@ -207,13 +211,19 @@ impl Executor {
         let loaded = self.current_catalog();
         let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
         match loaded.catalog.get(&call.tool) {
-            Some(CatalogEntry::Ready(_)) => {
+            Some(CatalogEntry::Ready(tool)) => {
+                tool.trusted
+                    .check_expiry(self.clock.now())
+                    .map_err(|error| untrusted_fault(call, &error.to_string()))?;
                 loaded.isolate.check_usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
             }
             Some(CatalogEntry::Preparing) => {
                 let message =
                     format!("the tool `{}` is being prepared: its module is being compiled", call.tool);
                 return Err(Fault::Busy { message, retry_after_ms: PREPARING_RETRY_MS });
+            }
+            Some(CatalogEntry::Broken(error)) if error.is_untrusted() => {
+                return Err(untrusted_fault(call, &error.public_message()));
             }
             Some(CatalogEntry::Broken(error)) => return Err(unavailable(error.public_message())),
             None => {
@@ -345,6 +355,16 @@ impl Executor {
                 }
             })
         })
+    }
+}
+
+/// The refusal of a call to a tool that `[catalog.trust]` does not accept.
+fn untrusted_fault(call: &Call, reason: &str) -> Fault {
+    Fault::Refused {
+        intent: Some(call.intent),
+        risk_score: None,
+        blocked_by: BlockedBy::ToolUntrusted,
+        message: format!("the tool `{}` cannot be used: {reason}", call.tool),
     }
 }
 

@@ -89,21 +89,13 @@ impl Executor {
         let output = self.output.reserve(permit.grant().output().value.bytes());
         let arguments = Value::Object(call.arguments.clone()).to_string();
         let run_request = loaded.isolate.request(&call.tool, permit, arguments);
+        let signature = loaded.usable_tool(&call.tool).and_then(|tool| tool.descriptor.signature.as_ref());
         let receipt = |calls, outcome| {
             let Call { agent, intent, tool, door, parent, .. } = call;
             let (approved_by, durability) = (approved_by.clone(), self.journal.durability());
             let (agent, intent, tool, parent) = (agent.clone(), *intent, tool.clone(), parent.clone());
-            Receipt {
-                agent,
-                intent,
-                tool,
-                door: Some(*door),
-                approved_by,
-                durability,
-                parent,
-                calls,
-                outcome,
-            }
+            let (door, signature) = (Some(*door), signature.cloned());
+            Receipt { agent, intent, tool, door, approved_by, durability, parent, calls, signature, outcome }
         };
         let fallback = receipt(None, loaded.isolate.lost_outcome(&run_request));
         let persistence = sink.persistence();
