@@ -313,6 +313,7 @@ pub(super) struct Catalog {
     pub(super) compile_seconds: u64,
     pub(super) compile_memory_mb: u64,
     pub(super) remote: Vec<RemoteTool>,
+    pub(super) trust: Option<CatalogTrust>,
 }
 
 /// One `[[catalog.remote]]`.
@@ -321,6 +322,26 @@ pub(super) struct Catalog {
 pub(super) struct RemoteTool {
     pub(super) tool: String,
     pub(super) name: Option<String>,
+}
+
+/// Whose signatures the tools need.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CatalogTrust {
+    pub(super) signer: Vec<Signer>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Signer {
+    pub(super) name: String,
+    pub(super) key_file: PathBuf,
+    #[serde(default = "every_tool")]
+    pub(super) tools: Vec<String>,
+}
+
+fn every_tool() -> Vec<String> {
+    vec!["*".to_owned()]
 }
 
 #[derive(Debug, Deserialize)]
@@ -435,6 +456,7 @@ impl Default for Catalog {
             cache: None,
             compile_seconds: 20,
             compile_memory_mb: 1024,
+            trust: None,
             remote: Vec::new(),
         }
     }

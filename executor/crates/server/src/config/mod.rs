@@ -14,11 +14,14 @@ use crate::serve::{ConnectionLimits, ListenAddress, TlsSettings};
 use a2g_capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use a2g_core::catalog::{CompileLimits, PinnedReference, RemoteTool};
 use a2g_core::run::{ApprovalRule, Capacity};
-use a2g_govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
+use a2g_govern::{
+    GovernorUrl, IssuerSettings, KeyForm, MAX_SIGNERS, SignatureSettings, SignerSettings, ToolPattern,
+    TrustSettings,
+};
 use a2g_isolate::{Isolation, User};
 use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
 use a2g_types::durability::Durability;
-use a2g_types::ident::{AgentDid, Issuer, ToolName, did_you_mean};
+use a2g_types::ident::{AgentDid, Issuer, SignerName, ToolName, did_you_mean};
 use a2g_types::limit::{Access, Budgets, CallCeilings, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use a2g_wire::strict_json::JsonBounds;
@@ -121,6 +124,10 @@ pub struct Config {
     pub catalog: PathBuf,
     /// The tools that `tool sync` brings from registries.
     pub remote_tools: Vec<RemoteTool>,
+    /// The signers of tools (`[catalog.trust]`); `None` if tools need no signature.
+    pub signers: Option<Vec<SignerSettings>>,
+    /// The file that was read; `None` for the defaults.
+    pub file: Option<PathBuf>,
     /// The private folder of compiled tools.
     pub cache: PathBuf,
     /// Heap memory above which new calls are refused.
@@ -175,7 +182,22 @@ impl Config {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
         let base = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Self::parse(&text, path, base)
+        let config = Self::parse(&text, path, base)?;
+        Ok(Self { file: Some(path.to_owned()), ..config })
+    }
+
+    /// The signers of tools as the file has them now.
+    ///
+    /// # Ambient Authority
+    /// Reads the file again.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn reread_signers(&self) -> Result<Option<Vec<SignerSettings>>, ConfigError> {
+        match &self.file {
+            Some(file) => Self::read(file).map(|config| config.signers),
+            None => Ok(self.signers.clone()),
+        }
     }
 
     /// Bytes of memory that one caller may make the server hold: a quarter of the budget, or half where callers are not
@@ -268,7 +290,9 @@ impl Config {
         let own = own.into_iter().filter_map(|(key, path)| Some((key, path?)));
         let issuers = self.issuers.iter().map(|issuer| ("server.issuer.keys", &issuer.keys));
         let notify = self.console.notify.iter().map(|webhook| ("console.notify.key_file", &webhook.key_file));
-        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers).chain(notify))
+        let signers = self.signers.iter().flatten();
+        let signers = signers.map(|signer| ("catalog.trust.signer.key_file", &signer.key_file));
+        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers).chain(notify).chain(signers))
     }
 
     /// Checks that the folders and tools that the file at `path` names exist. This is for `config check`: without it,
@@ -542,6 +566,8 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             86_400,
         )?),
         trust,
+        signers: catalog.trust.map(|trust| parse_signers(trust, resolve)).transpose()?,
+        file: None,
         catalog: resolve(catalog.tools),
         remote_tools: parse_remote_tools(catalog.remote)?,
         cache,
@@ -761,6 +787,39 @@ fn parse_trust(
         keys: keys.map(&resolve),
         max_lifetime: Duration::from_secs(check_max("trust.max_proof_seconds", max_proof_seconds, 604_800)?),
     })
+}
+
+/// The signers of tools. Their names differ, so that a name in a receipt means one key.
+fn parse_signers(
+    trust: file::CatalogTrust,
+    resolve: impl Fn(PathBuf) -> PathBuf,
+) -> Result<Vec<SignerSettings>, InvalidValueError> {
+    let file::CatalogTrust { signer: tables } = trust;
+    if !(1..=MAX_SIGNERS).contains(&tables.len()) {
+        let reason =
+            format_args!("has to have 1 to {MAX_SIGNERS} signers, because every tool needs a signature");
+        return Err(invalid("catalog.trust.signer")(&reason));
+    }
+    let mut signers = Vec::<SignerSettings>::new();
+    for (nth, file::Signer { name, key_file, tools }) in tables.into_iter().enumerate() {
+        let at =
+            |key: &'static str| move |reason: &dyn std::fmt::Display| invalid(key)(reason).at_occurrence(nth);
+        let name = SignerName::parse(&name).map_err(|error| at("catalog.trust.signer.name")(&error))?;
+        if signers.iter().any(|other| other.name == name) {
+            return Err(at("catalog.trust.signer.name")(&format_args!(
+                "`{name}` is the name of two signers"
+            )));
+        }
+        if tools.is_empty() {
+            let reason =
+                "names no tool, so the signer could sign none: remove the signer, or the line for every tool";
+            return Err(at("catalog.trust.signer.tools")(&reason));
+        }
+        let tools = tools.iter().map(|pattern| ToolPattern::parse(pattern)).collect::<Result<_, _>>();
+        let tools = tools.map_err(|error| at("catalog.trust.signer.tools")(&error))?;
+        signers.push(SignerSettings { name, key_file: resolve(key_file), tools });
+    }
+    Ok(signers)
 }
 
 /// The hosts that runs may reach, and their network budgets.
