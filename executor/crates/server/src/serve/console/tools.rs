@@ -5,8 +5,9 @@ use super::form::FormFields;
 use super::page::{Viewer, block, line, not_found, scrolling_table};
 use super::send;
 use super::session::SignedIn;
+use a2g_types::clock::format_seconds;
 use a2g_types::ident::ToolName;
-use a2g_types::tool::{DeclaredCapabilities, Descriptor};
+use a2g_types::tool::{DeclaredCapabilities, Descriptor, ToolSignature};
 use axum::extract::{Path, State};
 use axum::response::Response;
 use maud::{Markup, html};
@@ -82,6 +83,7 @@ fn tool_body(tool: &Descriptor) -> Markup {
         result_schema,
         is_idempotent,
         capabilities,
+        signature,
     } = tool;
     let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
     let schema = |schema| block(&serde_json::to_string_pretty(schema).unwrap_or_default());
@@ -93,6 +95,13 @@ fn tool_body(tool: &Descriptor) -> Markup {
             dt { "Version" } dd { (line(version)) }
             dt { "Contract" } dd { (contract.as_str()) }
             dt { "Module" } dd { code.hash { (digest.to_string()) } }
+            @if let Some(ToolSignature { signer, package, expires_at }) = signature {
+                dt { "Signed by" } dd {
+                    (signer)
+                    @if let Some(at) = expires_at { ", until " (format_seconds(*at)) }
+                }
+                dt { "Package" } dd { code.hash { "sha256:" (package.to_string()) } }
+            }
             dt { "Files" } dd { (filesystem.as_str()) }
             dt { "Network" } dd { @if *network { "yes" } @else { "no" } }
             @if let Some(memory) = memory { dt { "Memory" } dd { "at most " (memory.to_string()) } }
