@@ -403,7 +403,8 @@ pub(super) enum Tool {
     /// Add a tool to the catalogue, or replace the one of the same name
     ///
     /// The module is compiled under limits and its SHA-256 is pinned. A running server loads it at SIGHUP or at its
-    /// next start.
+    /// next start. If `tool sign` made `signed/` in the folder, that package is added. Where the configuration demands
+    /// signatures (`[catalog.trust]`), they are checked before anything is compiled.
     ///
     /// A tool of an OCI registry is checked against its digest. A tag is resolved to a digest, which is printed. An
     /// interrupted download goes on where it ended when the command is run again.
@@ -462,6 +463,29 @@ Example:
         setup: Setup,
         #[command(flatten)]
         registry: RegistryOptions,
+    },
+    /// Sign a tool, for executors that demand signatures (`[catalog.trust]`)
+    ///
+    /// The tool is checked as `tool add` does. Its package, that is the module, `tool.toml` with the pinned digest and the
+    /// README, is written with the signature to `signed/` in its folder, from where `tool add` takes it. With another key,
+    /// a signature is added; with the same key, it is replaced. The signature is one of cosign.
+    #[command(after_help = "\
+Examples:
+  a2g-executor key new release.jwk --issuer https://example.com && a2g-executor tool sign count_words --key release.jwk
+  openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out release.pem && chmod 600 release.pem
+  a2g-executor tool sign count_words --key release.pem --expires-days 90")]
+    Sign {
+        #[command(flatten)]
+        setup: Setup,
+        /// The folder of the tool
+        #[arg(default_value = ".")]
+        folder: PathBuf,
+        /// The private key: a file of `key new`, or PKCS#8 (Ed25519 or P-256) as PEM or DER, readable only by you
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// The number of days for which the signature is valid
+        #[arg(long, value_name = "DAYS")]
+        expires_days: Option<u32>,
     },
     /// Make a folder with the sources of a new tool that works: `tool.toml` with examples, a test, a README
     ///

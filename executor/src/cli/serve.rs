@@ -15,7 +15,7 @@ use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings};
 use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{
     AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, Granter, IntentSignatures, IssuerSettings,
-    KeyPair, Push, RemoteGovernor, ReportLog, TokenIssuers, Trust,
+    KeyPair, Push, RemoteGovernor, ReportLog, SignerSettings, TokenIssuers, ToolTrust, Trust,
 };
 use a2g_isolate::{Isolation, RunAs, User};
 use a2g_journal::{BrokenError, IfMissing, Journal, JournalOptions, OpenError, RecoverySummary};
@@ -23,7 +23,7 @@ use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::MAX_LOOKUPS;
 use a2g_server::config::{AddressLayout, Config};
 use a2g_server::serve::{CallerDirectory, ConsoleUrl, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
-use a2g_types::clock::Clock;
+use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::Issuer;
 use a2g_types::memory;
@@ -174,6 +174,8 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let read = |path| Callers::read(path, issuers.clone());
     let callers = config.callers.as_deref().map(read).transpose()?;
     config.tls.clone().map(Tls::read).transpose()?;
+    ToolTrust::read(config.signers.as_deref(), Arc::new(SystemClock))
+        .context("`catalog.trust.signer.key_file`")?;
     #[cfg(feature = "nexus")]
     let nexus = config.doors.nexus.as_ref();
     #[cfg(feature = "nexus")]
@@ -192,6 +194,10 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     }
     for IssuerSettings { issuer, keys, audience } in &config.issuers {
         print(format_args!("issuer      {issuer}, keys in {}, audience {audience}", keys.display()));
+    }
+    for SignerSettings { name, key_file, tools } in config.signers.iter().flatten() {
+        let tools = tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        print(format_args!("signer      {name}, of {tools}, key in {}", key_file.display()));
     }
     #[cfg(feature = "nexus")]
     if let Some(keys) = &nexus {
@@ -764,7 +770,8 @@ impl ServedCatalogue {
             let forward = |entries: std::sync::mpsc::Receiver<_>| {
                 entries.into_iter().for_each(|entry| drop(entry_tx.send(entry)));
             };
-            prepare(names, &config.catalog, &tools_runtime.cache, &*tools_runtime, forward);
+            let trust = tools_runtime.trust();
+            prepare(names, &config.catalog, &tools_runtime.cache, &*tools_runtime, &trust, forward);
         });
         while let Some((name, entry)) = entry_rx.recv().await {
             catalog.insert(name, entry);
@@ -784,6 +791,7 @@ impl ServedCatalogue {
     /// Replaces the whole catalogue, so that a changed tool is never absent. On an error the old catalogue stays.
     async fn reload(&self) {
         let _guard = self.changes.lock().await;
+        tokio::task::block_in_place(|| self.tools_runtime.reload_trust(&self.config));
         let loaded = match self.config.check_tool_names(Path::new("the configuration")) {
             Ok(()) => self.tools_runtime.load(&self.config, self.config.waiting).await,
             Err(error) => Err(error.into()),
@@ -800,9 +808,9 @@ impl ServedCatalogue {
     }
 }
 
-/// Reloads the callers, the certificates, the trusted keys and the catalogue at SIGHUP. If the catalogue or
-/// the certificates cannot be read, the old ones stay. If the callers cannot be read, none is accepted; if the trusted
-/// keys cannot be read, none is trusted.
+/// Reloads the callers, the certificates, the trusted keys, the signers of tools and the catalogue at SIGHUP. If the
+/// catalogue or the certificates cannot be read, the old ones stay. If the callers cannot be read, none is accepted; if
+/// the trusted keys cannot be read, none is trusted; if the signers cannot be read, no tool is accepted.
 async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, caller_files: CallerFiles) {
     while hangup.recv().await.is_some() {
         // Rights are revoked first, because compiling the catalogue may take long.

@@ -7,6 +7,7 @@ use a2g_core::catalog::{
     Cache, Catalog, CatalogEntry, CatalogError, CompileJob, Compiled, Compiler, ToolBuilder,
 };
 use a2g_core::run::LoadedCatalog;
+use a2g_govern::ToolTrust;
 use a2g_isolate::{
     Cgroups, ChildError, Isolate, Isolation, Module, Owner, PreforkConfig, RunAs, Support, probe, support,
 };
@@ -15,7 +16,9 @@ use a2g_sandbox::{Code, Sandbox};
 use a2g_server::config::{Config, Containment, DEFAULT_FILE};
 use a2g_server::serve::ListenAddress;
 use a2g_types::clock::{Clock, SystemClock};
+use a2g_types::error_chain::ErrorChain;
 use anyhow::{Context as _, bail};
+use parking_lot::RwLock;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -191,6 +194,8 @@ pub(super) struct ToolRuntime {
     meters_fuel: bool,
     /// The user that tools run as.
     run_as: RunAs,
+    /// The signers whose tools are accepted. Replaced as a whole.
+    trust: RwLock<ToolTrust>,
     /// Reports progress to the user or the log.
     report: fn(std::fmt::Arguments<'_>),
 }
@@ -222,7 +227,42 @@ impl ToolRuntime {
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
         let compiler = Compiler::new(this_program, meters_fuel, config.compile_limits);
-        Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, run_as, report })
+        let trust = ToolTrust::read(config.signers.as_deref(), Arc::clone(&clock));
+        let trust = RwLock::new(trust.context("`catalog.trust.signer.key_file`")?);
+        Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, run_as, trust, report })
+    }
+
+    /// The signers whose tools are accepted.
+    pub(super) fn trust(&self) -> ToolTrust {
+        self.trust.read().clone()
+    }
+
+    /// Reads the list of signers and their keys again.
+    pub(super) fn reload_trust(&self, config: &Config) {
+        let signers = config.reread_signers().map_err(anyhow::Error::from);
+        let trust =
+            signers.and_then(|signers| Ok(ToolTrust::read(signers.as_deref(), Arc::clone(&self.clock))?));
+        let demanded = self.trust.read().demands_signatures();
+        *self.trust.write() = match trust {
+            Ok(trust) => {
+                if let Some(signers) = trust.signer_count() {
+                    tracing::info!(signers, "signers of tools reloaded");
+                } else if demanded {
+                    tracing::warn!("tools need no signature any more: `[catalog.trust]` was removed");
+                }
+                trust
+            }
+            // Fails closed: an operator who removed a signer must not have its tools accepted because of an error
+            // elsewhere in the file. An executor that demanded no signatures has nothing to lose by that.
+            Err(error) if demanded => {
+                tracing::error!(error = %ErrorChain(error.as_ref()), "no tool is accepted until the signers can be read again");
+                ToolTrust::nobody(Arc::clone(&self.clock))
+            }
+            Err(error) => {
+                tracing::error!(error = %ErrorChain(error.as_ref()), "the signers of tools cannot be read, and tools still need no signature");
+                return;
+            }
+        };
     }
 
     /// The network access that all runs share; `None` if the configuration allows none.
@@ -240,7 +280,7 @@ impl ToolRuntime {
         if !folder.is_dir() {
             bail!("there is no catalogue at `{}`: {}", folder.display(), tools_advice(folder));
         }
-        let catalog = Catalog::open(folder, &self.cache)?;
+        let catalog = Catalog::open(folder, &self.cache, &self.trust())?;
         if catalog.iter().all(|(_, entry)| matches!(entry, CatalogEntry::Broken(_))) {
             let advice = tools_advice(folder);
             (self.report)(format_args!("no tool in `{}` can be used: {advice}", folder.display()));
@@ -251,7 +291,7 @@ impl ToolRuntime {
     /// Reads the catalogue, compiles all of it, and blocks this thread meanwhile.
     pub(super) fn compile_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
         let mut catalog = self.read_catalog(config)?;
-        catalog.prepare(&config.catalog, &self.cache, self);
+        catalog.prepare(&config.catalog, &self.cache, self, &self.trust());
         Ok(catalog)
     }
 

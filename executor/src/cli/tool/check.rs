@@ -2,7 +2,8 @@
 
 use super::super::output::{note, one_line, print};
 use super::set_up;
-use a2g_core::catalog::{CheckedTool, ModuleFacts, check as check_tool, check_bare};
+use a2g_core::catalog::{CheckedTool, ModuleFacts, check as check_tool, check_bare, package_folder};
+use a2g_govern::ToolTrust;
 use a2g_server::config::Config;
 use a2g_types::quantity::BYTES_PER_MB;
 use a2g_types::tool::Contract;
@@ -25,7 +26,8 @@ pub(super) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
         print_facts(module.bytes, module.contract, &module.facts, &ceiling);
         return Ok(());
     }
-    let checked = check_tool(path, &runtime.cache, &runtime)?;
+    // The person who runs this command named the tool, and nothing is installed.
+    let checked = check_tool(path, &runtime.cache, &runtime, &ToolTrust::anyone())?;
     let CheckedTool { tool, manifest, package: _, signatures: _, module_bytes, described: _ } = &checked;
     print_title(manifest.name.as_str(), &manifest.version, &manifest.description);
     let limit = match tool.descriptor.capabilities.memory {
@@ -35,6 +37,9 @@ pub(super) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
         }
     };
     print_facts(*module_bytes, manifest.contract, &tool.facts, &limit);
+    if let Err(error) = package_folder(path) {
+        note(format_args!("note: {error}"));
+    }
     remarks(&checked, config).into_iter().for_each(|remark| note(format_args!("note: {remark}")));
     Ok(())
 }

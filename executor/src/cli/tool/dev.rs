@@ -16,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// The maximum number of watched files. A look at this many takes some 10 ms.
 const MAX_FILES: usize = 5_000;
 /// Folders that are results, or that the author does not edit.
-const UNWATCHED: [&str; 5] = ["target", "build", "node_modules", "__pycache__", "a2g-guest-sdk"];
+const UNWATCHED: [&str; 6] = ["target", "build", "node_modules", "__pycache__", "a2g-guest-sdk", "signed"];
 
 /// The modification times and sizes of a tool's files.
 type Snapshot = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;

@@ -6,6 +6,7 @@ mod dev;
 mod language;
 mod new;
 mod registry;
+mod sign;
 mod suggest;
 mod test;
 mod toolchain;
@@ -18,11 +19,13 @@ use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::setup::{ToolRuntime, check_containment, config};
 use a2g_core::catalog::{
-    Catalog, CatalogEntry, CatalogError, CheckedTool, Reference, ToolManifest, check as check_tool, install,
+    Catalog, CatalogEntry, CatalogError, CheckedTool, Reference, ToolManifest, check as check_tool,
+    check_rollback, install, package_folder,
 };
 use a2g_server::config::Config;
+use a2g_types::clock::format_seconds;
 use a2g_types::ident::{ToolName, did_you_mean};
-use a2g_types::tool::{DeclaredCapabilities, Descriptor};
+use a2g_types::tool::{DeclaredCapabilities, Descriptor, ToolSignature};
 use anyhow::bail;
 use registry::PulledTool;
 use serde_json::{Value, json};
@@ -39,7 +42,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             if json {
                 list_json(rows)
             } else {
-                list_table(rows)
+                list_table(rows, config.signers.is_some())
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -65,22 +68,31 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         Tool::Add { setup, registry, path } => {
             let config = config(&setup)?;
             let tools_runtime = set_up(&config)?;
+            let trust = tools_runtime.trust();
             let address = path.to_str().filter(|text| Reference::is_address(text));
             let pulled = address
                 .map(|address| registry::pull(address, &config, &registry, tools_runtime.cache.folder()))
                 .transpose()?;
-            let path = pulled.as_ref().map_or(&*path, PulledTool::folder);
-            let checked = check_tool(path, &tools_runtime.cache, &tools_runtime)?;
+            let source = match &pulled {
+                Some(pulled) => pulled.folder().to_owned(),
+                None => package_folder(&path)?,
+            };
+            // Before the check, which compiles the module.
+            check_rollback(&source, &config.catalog, &trust)?;
+            let checked = check_tool(&source, &tools_runtime.cache, &tools_runtime, &trust)?;
             if let Some(pulled) = &pulled {
                 pulled.check(&checked)?;
             }
             let replaced = replaced_tool(&config.catalog, &checked);
-            let tool = install(path, &config.catalog, &tools_runtime.cache, &tools_runtime)?;
-            let Descriptor { name, version, digest, .. } = &tool.descriptor;
+            let tool = install(&source, &config.catalog, &tools_runtime.cache, &tools_runtime, &trust)?;
+            let Descriptor { name, version, digest, signature, .. } = &tool.descriptor;
             let version = one_line(version);
             print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
             if let Some(pulled) = &pulled {
                 print(format_args!("from {}", pulled.reference));
+            }
+            if let Some(ToolSignature { signer, package, expires_at: _ }) = signature {
+                print(format_args!("signed by {signer} (package sha256:{package})"));
             }
             if let Some(replaced) = replaced {
                 note(format_args!("note: it replaces {replaced}"));
@@ -105,6 +117,10 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Sync { setup, registry } => {
             registry::sync(&setup, &registry)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Tool::Sign { setup, folder, key, expires_days } => {
+            sign::sign(&folder, &key, expires_days, &config(&setup)?)?;
             Ok(ExitCode::SUCCESS)
         }
         Tool::New { name, language, sdk } => {
@@ -156,6 +172,9 @@ fn set_up(config: &Config) -> anyhow::Result<ToolRuntime> {
     ToolRuntime::new(config, 1, None, check_containment(config, None)?, |text| note(text))
 }
 
+/// The number of digits of a package's digest in a table. `--json` and `tool inspect` have all.
+const SHORT_DIGEST: usize = 12;
+
 type Row<'a> = (&'a str, Result<&'a Descriptor, &'a CatalogError>);
 
 /// The tools, and the folders that were skipped because of their names.
@@ -168,25 +187,29 @@ fn rows(catalog: &Catalog) -> impl Iterator<Item = Row<'_>> {
     tools.chain(catalog.misnamed_folders().map(|(name, error)| (name, Err(error))))
 }
 
-fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
-    let mut listing = Listing::new(&["tool", "version", "files", "state", "description"]);
+/// Prints the tools. Where signatures are demanded, the table has the signer of each tool, and the beginning of the digest
+/// of its package.
+fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>, is_signed: bool) {
+    let plain = ["tool", "version", "files", "state", "description"];
+    let signed = ["tool", "version", "files", "state", "signer", "package", "description"];
+    let mut listing = Listing::new(if is_signed { &signed } else { &plain });
     for (name, tool) in rows {
-        match tool {
-            Ok(tool) => listing.row([
-                text(name),
-                text(&tool.version),
-                text(tool.capabilities.filesystem.as_str()),
-                status_cell("ready", true),
-                text(&tool.description),
-            ]),
-            Err(error) => listing.row([
-                text(name),
-                text(""),
-                text(""),
-                status_cell("broken", false),
-                text(in_one_line(error)),
-            ]),
+        let (version, files, state, signature, description) = match tool {
+            Ok(tool) => {
+                let files = tool.capabilities.filesystem.as_str();
+                let state = status_cell("ready", true);
+                (&*tool.version, files, state, tool.signature.as_ref(), text(&tool.description))
+            }
+            Err(error) => ("", "", status_cell("broken", false), None, text(in_one_line(error))),
+        };
+        let mut cells = vec![text(name), text(version), text(files), state];
+        if is_signed {
+            let signer = signature.map(|signature| signature.signer.as_str()).unwrap_or_default();
+            let package = signature.map(|signature| signature.package.to_string()).unwrap_or_default();
+            cells.extend([text(signer), text(package.get(..SHORT_DIGEST).unwrap_or_default())]);
         }
+        cells.push(description);
+        listing.row(cells);
     }
     listing.show(std::io::stdout());
 }
@@ -216,6 +239,7 @@ fn inspect(tool: &Descriptor) {
         result_schema,
         is_idempotent,
         capabilities,
+        signature,
     } = tool;
     let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
     let limit_text = |limit: Option<String>| limit.unwrap_or_else(|| "the executor's ceiling".to_owned());
@@ -225,6 +249,11 @@ fn inspect(tool: &Descriptor) {
     }
     print(format_args!("contract   {}", contract.as_str()));
     print(format_args!("sha256     {digest}"));
+    if let Some(ToolSignature { signer, package, expires_at }) = signature {
+        let until = expires_at.map(|at| format!(", until {}", format_seconds(at))).unwrap_or_default();
+        print(format_args!("signed by  {signer}{until}"));
+        print(format_args!("package    sha256:{package}"));
+    }
     print(format_args!("files      {}", filesystem.as_str()));
     print(format_args!("network    {}", if *network { "yes" } else { "no" }));
     print(format_args!("memory     {}", limit_text(memory.map(|limit| limit.to_string()))));

@@ -14,7 +14,7 @@ use a2g_capability::{Area, Mount, Mounts, Tree};
 use a2g_core::catalog::{Example, Expected, ToolManifest, install};
 use a2g_core::run::Executor;
 use a2g_govern::local::{LocalGovernor, PolicySet};
-use a2g_govern::{Granter, OperatorLimits};
+use a2g_govern::{Granter, OperatorLimits, ToolTrust};
 use a2g_server::config::Config;
 use a2g_types::fault::Fault;
 use a2g_types::ident::ToolName;
@@ -57,10 +57,12 @@ pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
         Mounts::new(vec![Mount { guest: Tree::parse_path(WORKSPACE)?, host: workspace.canonicalize()? }])?;
     config.ceilings.areas = Area::parse(&format!("{WORKSPACE}/**"))?;
     config.ceilings.network = false;
+    // The person who runs this command named the tool.
+    config.signers = None;
     let run_as = check_containment(&config, None)?;
     let cgroup_guard = CgroupGuard::create(&config);
     let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
-    install(folder, &config.catalog, &tools_runtime.cache, &tools_runtime)?;
+    install(folder, &config.catalog, &tools_runtime.cache, &tools_runtime, &ToolTrust::anyone())?;
     let code = runtime.block_on(async {
         let authority = take_authority()?;
         let limits = (0..MAX_ROUNDS * manifest.examples.len())
@@ -212,7 +214,8 @@ impl ExampleRunner<'_> {
         std::fs::write(source.path().join("tool.toml"), narrow.to_toml()?)?;
         std::fs::copy(folder.join(&manifest.module), source.path().join(&manifest.module))?;
         let runtime = self.tools_runtime;
-        if install(source.path(), &self.config.catalog, &runtime.cache, runtime).is_err() {
+        let trust = ToolTrust::anyone();
+        if install(source.path(), &self.config.catalog, &runtime.cache, runtime, &trust).is_err() {
             return Ok(false);
         }
         self.executor.replace_catalog(runtime.load(self.config, 1).await?);
