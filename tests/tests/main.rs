@@ -59,6 +59,7 @@ mod promises;
 mod proofs;
 mod registry;
 mod replays;
+mod signatures;
 mod sovereign;
 mod tools;
 mod transcripts;
