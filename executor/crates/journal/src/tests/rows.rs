@@ -6,11 +6,13 @@
 use super::*;
 use crate::record::{DecisionBody, HeldBody, StopLiftedBody, StopSetBody, digest};
 use a2g_types::call::ParentRun;
+use a2g_types::ident::SignerName;
 use a2g_types::limit::{Access, BudgetUsage, Limit, NetworkBudgets};
 use a2g_types::outcome::{
     Artifact, CallUsage, Contact, Denial, DenialReason, GrantedArea, HostRule, LogLevel, LogLine, NestedCall,
     NestedEnd, NetworkUsage, Progress,
 };
+use a2g_types::tool::{Digest, ToolSignature};
 use a2g_types::verdict::{Risk, RiskLevel};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -248,6 +250,16 @@ fn stored_texts_are_stable() {
     }
     golden.check_receipt("full", &full());
     golden.check_receipt("nested", &receipt_with(nest));
+    for (name, expires_at) in
+        [("signed", None), ("signed/expiry", Some(time::macros::datetime!(2027-01-02 03:04:05 UTC)))]
+    {
+        let signature = ToolSignature {
+            signer: SignerName::parse("release@example").unwrap(),
+            package: Digest::compute(b"package"),
+            expires_at,
+        };
+        golden.check_receipt(name, &receipt_with(|receipt| receipt.signature = Some(signature)));
+    }
     let progress = Some(Progress { percent: None, message: String::new() });
     golden.check_receipt("progress", &receipt_with(|receipt| receipt.outcome.output.progress = progress));
     for decision in Decision::VARIANTS {
