@@ -21,8 +21,9 @@ use super::super::setup::{ToolRuntime, config};
 use super::set_up;
 use a2g_core::catalog::{
     CheckedTool, MANIFEST_TYPE, MAX_MANIFEST_BYTES, Package, PinnedReference, Reference, RemoteTool,
-    ToolManifest, Version, check as check_tool, is_tag,
+    ToolManifest, Version, check as check_tool, check_rollback, is_tag, package_folder,
 };
+use a2g_govern::ToolTrust;
 use a2g_server::config::Config;
 use a2g_types::ident::ToolName;
 use a2g_types::tool::Digest;
@@ -118,10 +119,11 @@ pub(super) fn push(
     let config = config(setup)?;
     let folder: PathBuf = match installed {
         Some(name) => config.catalog.join(ToolName::parse(name)?.as_str()),
-        None => folder.to_owned(),
+        None => package_folder(folder)?,
     };
     let tools = set_up(&config)?;
-    let checked = check_tool(&folder, &tools.cache, &tools)?;
+    // A registry is not this executor: its readers decide whose signatures they need.
+    let checked = check_tool(&folder, &tools.cache, &tools, &ToolTrust::anyone())?;
     let CheckedTool { manifest, package, signatures, .. } = &checked;
     let tag = match version {
         Some(Version::Tag(tag)) => tag,
@@ -208,11 +210,14 @@ pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<(
 
 fn install_pulled(pulled: &PulledTool, config: &Config, tools: &ToolRuntime) -> anyhow::Result<()> {
     let reference = &pulled.reference;
-    let checked = check_tool(pulled.folder(), &tools.cache, tools);
+    let trust = tools.trust();
+    // Before the check, which compiles the module.
+    check_rollback(pulled.folder(), &config.catalog, &trust)?;
+    let checked = check_tool(pulled.folder(), &tools.cache, tools, &trust);
     let checked = checked.with_context(|| format!("{reference} cannot be added"))?;
     pulled.check(&checked)?;
     let replaced = super::replaced_tool(&config.catalog, &checked);
-    let tool = a2g_core::catalog::install(pulled.folder(), &config.catalog, &tools.cache, tools)?;
+    let tool = a2g_core::catalog::install(pulled.folder(), &config.catalog, &tools.cache, tools, &trust)?;
     let (name, version) = (&tool.descriptor.name, one_line(&tool.descriptor.version));
     print(format_args!("{name}: added {version} from {reference}"));
     if let Some(replaced) = replaced {
