@@ -27,7 +27,6 @@ use a2g_types::clock::format_seconds;
 use a2g_types::ident::{ToolName, did_you_mean};
 use a2g_types::tool::{DeclaredCapabilities, Descriptor, ToolSignature};
 use anyhow::bail;
-use registry::PulledTool;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
