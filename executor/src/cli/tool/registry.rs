@@ -25,11 +25,12 @@ use a2g_core::catalog::{
 };
 use a2g_govern::ToolTrust;
 use a2g_server::config::Config;
+use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::ident::ToolName;
 use a2g_types::tool::Digest;
 use anyhow::{Context as _, bail};
 use client::{Outgoing, Purpose, RegistryClient};
-use download::{check_digest, download, read_blob};
+use download::{FOLDER_PREFIX, check_digest, download, read_blob, remove_leftovers};
 use error::RegistryError;
 use http::{Method, StatusCode};
 use std::collections::BTreeMap;
@@ -91,6 +92,7 @@ pub(super) fn pull(
         let error = a2g_core::catalog::ReferenceError::NoVersion(repository.to_string());
         bail!(UsageError(error.to_string()));
     };
+    remove_leftovers(cache, SystemClock.now());
     runtime()?.block_on(async {
         let ca_file = options.ca_file.as_deref().or(config.ca_file.as_deref());
         let mut client = RegistryClient::new(repository, Purpose::Pull, ca_file).await?;
@@ -171,6 +173,7 @@ pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<(
         return Ok(());
     }
     let tools = set_up(&config)?;
+    remove_leftovers(tools.cache.folder(), tools.clock.now());
     let present = present_packages(&config.catalog);
     let ca_file = options.ca_file.as_deref().or(config.ca_file.as_deref());
     let mut names = BTreeMap::new();
@@ -312,7 +315,7 @@ async fn describe(
     let (config_digest, config_bytes) = Package::config_of(&manifest)?;
     let config = read_blob(client, config_digest, config_bytes, "the config of the tool").await?;
     let package = Package::parse(manifest, config)?;
-    let folder = tempfile::Builder::new().prefix(".pulled-").tempdir_in(cache)?;
+    let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(cache)?;
     let path = folder.path().join(TOOL_FILE);
     std::fs::write(&path, package.tool_toml())?;
     let manifest =

@@ -21,11 +21,18 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::Duration;
+use time::OffsetDateTime;
 
 /// The maximum number of times that a module's download is continued in one process.
 const MAX_ATTEMPTS: usize = 5;
 /// The pause before a download is continued.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The beginning of the name of a folder in which a tool is put together.
+pub(super) const FOLDER_PREFIX: &str = ".pulled-";
+/// The end of the name of a module's file that is not whole.
+const PARTIAL_SUFFIX: &str = ".partial";
+/// The time after which what an earlier process has left in the cache is removed.
+const MAX_LEFTOVER_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The size of the parts in which a file is read, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -61,6 +68,27 @@ pub(super) fn check_digest(what: &str, found: Digest, expected: Digest) -> Resul
     Err(RegistryError::Digest { what: what.to_owned(), found, expected })
 }
 
+/// Removes what processes have left in the cache that were killed, or whose download was never continued.
+///
+/// # Ambient Authority
+/// Reads the names in `cache`, and removes files and folders there.
+pub(super) fn remove_leftovers(cache: &Path, now: OffsetDateTime) {
+    for entry in std::fs::read_dir(cache).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let changed = entry.metadata().and_then(|metadata| metadata.modified());
+        let is_old = changed.is_ok_and(|changed| now - OffsetDateTime::from(changed) > MAX_LEFTOVER_AGE);
+        // What cannot be removed is in nobody's way.
+        let _removed = if is_old && name.starts_with(FOLDER_PREFIX) {
+            std::fs::remove_dir_all(entry.path())
+        } else if is_old && name.ends_with(PARTIAL_SUFFIX) {
+            std::fs::remove_file(entry.path())
+        } else {
+            Ok(())
+        };
+    }
+}
+
 /// Downloads a module to `target`, which is on the file system of `cache`. An interrupted download is continued, now
 /// and by the next call.
 ///
@@ -73,7 +101,7 @@ pub(super) async fn download(
     cache: &Path,
     target: &Path,
 ) -> Result<(), RegistryError> {
-    let path = cache.join(format!("{digest}.partial"));
+    let path = cache.join(format!("{digest}{PARTIAL_SUFFIX}"));
     let what = format!("the module (sha256:{digest})");
     let mut partial = Partial::open(&path, bytes, &what)?;
     let mut progress = Progress::start("module", bytes);
@@ -284,5 +312,26 @@ impl<'a> Partial<'a> {
     fn finish(self, target: &Path) -> Result<(), RegistryError> {
         let renamed = self.file.sync_all().and_then(|()| std::fs::rename(self.path, target));
         renamed.map_err(|error| RegistryError::Io { path: target.to_owned(), error })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_old_leftovers_are_removed() {
+        let cache = tempfile::tempdir().unwrap();
+        std::fs::create_dir(cache.path().join(".pulled-x")).unwrap();
+        for name in ["a.partial", "a.compiled-5"] {
+            std::fs::write(cache.path().join(name), "").unwrap();
+        }
+        let changed = std::fs::metadata(cache.path().join("a.partial")).unwrap().modified().unwrap();
+        let count = || std::fs::read_dir(cache.path()).unwrap().count();
+        remove_leftovers(cache.path(), OffsetDateTime::from(changed) + MAX_LEFTOVER_AGE / 2);
+        assert_eq!(count(), 3);
+        remove_leftovers(cache.path(), OffsetDateTime::from(changed) + MAX_LEFTOVER_AGE * 2);
+        assert_eq!(count(), 1);
+        assert!(cache.path().join("a.compiled-5").exists());
     }
 }
