@@ -4,7 +4,7 @@
 
 use super::doors::LOGGED;
 use a2g_capability::Authority;
-use a2g_core::catalog::{Cache, Catalog};
+use a2g_core::catalog::{Cache, Catalog, Definitions};
 use a2g_core::deliver::deliver_reports;
 use a2g_core::run::{Executor, ExecutorSettings, LoadedCatalog};
 use a2g_executor::cli::service;
@@ -52,7 +52,8 @@ async fn serve(folder: &Path) {
     );
     let cache = Cache::open(&config.cache, sandbox.compatibility()).unwrap();
     // The executor with a journal was started before, and has compiled them.
-    let catalog = Catalog::open(&folder.join("catalogue"), &cache, &ToolTrust::anyone()).unwrap();
+    let (trust, definitions) = (ToolTrust::anyone(), Definitions::none());
+    let catalog = Catalog::open(&folder.join("catalogue"), &cache, &trust, &definitions).unwrap();
     assert!(catalog.preparing_tools().is_empty());
     let tools = catalog.ready_tools().map(|(name, tool)| {
         let componentised = tool.componentised.as_ref().and_then(|made| made.as_ref().ok());

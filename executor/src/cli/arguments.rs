@@ -406,6 +406,9 @@ pub(super) enum Tool {
     /// next start. If `tool sign` made `signed/` in the folder, that package is added. Where the configuration demands
     /// signatures (`[catalog.trust]`), they are checked before anything is compiled.
     ///
+    /// An update that changes what agents are told of the tool (title, description, schemas), or that widens its
+    /// capabilities, is not installed: it waits for `tool approve`, and the exit code is 3.
+    ///
     /// A tool of an OCI registry is checked against its digest. A tag is resolved to a digest, which is printed. An
     /// interrupted download goes on where it ended when the command is run again.
     #[command(after_help = "\
@@ -486,6 +489,32 @@ Examples:
         /// The number of days for which the signature is valid
         #[arg(long, value_name = "DAYS")]
         expires_days: Option<u32>,
+    },
+    /// Show the difference between an update and the definition that was accepted, and install it if you approve it
+    ///
+    /// The update is the one that `tool add` left waiting, or the change that was made in the catalogue's own files.
+    /// Without a terminal, the difference is printed with its digest, and `--digest` approves exactly that. Exit code 3
+    /// if the update is not approved.
+    #[command(after_help = "\
+Examples:
+  a2g-executor tool approve write_file
+  a2g-executor tool approve write_file --digest sha256:9f86d081884c7d65…")]
+    Approve {
+        #[command(flatten)]
+        setup: Setup,
+        /// The tool's name
+        name: String,
+        /// The digest of the update that was shown, instead of the question
+        #[arg(long, value_name = "SHA256")]
+        digest: Option<String>,
+    },
+    /// Drop an update that waits for approval; the installed version stays
+    #[command(after_help = "Example:\n  a2g-executor tool reject write_file")]
+    Reject {
+        #[command(flatten)]
+        setup: Setup,
+        /// The tool's name
+        name: String,
     },
     /// Make a folder with the sources of a new tool that works: `tool.toml` with examples, a test, a README
     ///

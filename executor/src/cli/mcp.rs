@@ -109,7 +109,11 @@ fn configure(arguments: &Mcp) -> anyhow::Result<(Config, PolicySet)> {
 
 /// Checks that no folder of the scope contains the journal, the cache, or another folder of the scope.
 fn check_scope(folders: &[PathBuf], config: &Config) -> Result<(), UsageError> {
-    let own = [("the journal", &config.journal), ("the cache of compiled tools", &config.cache)];
+    let own = [
+        ("the journal", &config.journal),
+        ("the cache of compiled tools", &config.cache),
+        ("the accepted definitions of tools", &config.definitions),
+    ];
     for folder in folders {
         let shown = folder.display();
         if let Some((what, path)) = own.iter().find(|(_, path)| resolve(path).starts_with(folder)) {

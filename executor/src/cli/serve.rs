@@ -7,7 +7,7 @@ use super::doors::protocol_routers;
 use super::output::{note, one_line, print};
 use super::setup::{
     ANOTHER_USER_ADVICE, CgroupGuard, InspectedContainment, ToolRuntime, check_containment, config, file,
-    inspect_containment, owners, take_authority, warn_about_root,
+    inspect_containment, owners, recorded_definitions, take_authority, warn_about_root,
 };
 use a2g_core::catalog::prepare;
 use a2g_core::deliver;
@@ -387,7 +387,7 @@ async fn serve(
         );
     }
     let trust = Trust::read(&config.trust, config.did.clone())?;
-    let tools_runtime = Arc::new(tools_runtime);
+    let tools_runtime = Arc::new(tools_runtime.with_definitions(recorded_definitions(config)));
     config.check_tool_names(Path::new("the configuration"))?;
     let loaded = tools_runtime.start(config, tools_runtime.read_catalog(config)?, config.waiting).await?;
     let egress = tools_runtime.egress(config)?;
@@ -771,7 +771,8 @@ impl ServedCatalogue {
                 entries.into_iter().for_each(|entry| drop(entry_tx.send(entry)));
             };
             let trust = tools_runtime.trust();
-            prepare(names, &config.catalog, &tools_runtime.cache, &*tools_runtime, &trust, forward);
+            let ToolRuntime { cache, definitions, .. } = &*tools_runtime;
+            prepare(names, &config.catalog, cache, &*tools_runtime, &trust, definitions, forward);
         });
         while let Some((name, entry)) = entry_rx.recv().await {
             catalog.insert(name, entry);

@@ -4,7 +4,8 @@ use super::UsageError;
 use super::arguments::Setup;
 use a2g_capability::Authority;
 use a2g_core::catalog::{
-    Cache, Catalog, CatalogEntry, CatalogError, CompileJob, Compiled, Compiler, ToolBuilder,
+    Access, Cache, Catalog, CatalogEntry, CatalogError, CompileJob, Compiled, Compiler, Definitions,
+    ToolBuilder,
 };
 use a2g_core::run::LoadedCatalog;
 use a2g_govern::ToolTrust;
@@ -183,12 +184,20 @@ impl Drop for CgroupGuard {
     }
 }
 
+/// The accepted definitions, for a command that remembers those of tools that it sees for the first time.
+pub(super) fn recorded_definitions(config: &Config) -> Definitions {
+    Definitions::new(&config.definitions, &config.catalog, Access::Record)
+}
+
 /// The sandbox, the compiler and the cache of compiled tools.
 pub(super) struct ToolRuntime {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) sandbox: Arc<Sandbox>,
     pub(super) cache: Cache,
     pub(super) compiler: Compiler,
+    /// The accepted definitions. A command compares with them; only those that tell agents of tools or change the
+    /// catalogue also remember some.
+    pub(super) definitions: Definitions,
     /// The control groups of runs in processes, if a hierarchy is delegated.
     cgroups: Option<Arc<Cgroups>>,
     meters_fuel: bool,
@@ -229,7 +238,8 @@ impl ToolRuntime {
         let compiler = Compiler::new(this_program, meters_fuel, config.compile_limits);
         let trust = ToolTrust::read(config.signers.as_deref(), Arc::clone(&clock));
         let trust = RwLock::new(trust.context("`catalog.trust.signer.key_file`")?);
-        Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, run_as, trust, report })
+        let definitions = Definitions::new(&config.definitions, &config.catalog, Access::Compare);
+        Ok(Self { clock, sandbox, cache, compiler, definitions, cgroups, meters_fuel, run_as, trust, report })
     }
 
     /// The signers whose tools are accepted.
@@ -265,6 +275,11 @@ impl ToolRuntime {
         };
     }
 
+    /// The same runtime, with these definitions.
+    pub(super) fn with_definitions(self, definitions: Definitions) -> Self {
+        Self { definitions, ..self }
+    }
+
     /// The network access that all runs share; `None` if the configuration allows none.
     pub(super) fn egress(&self, config: &Config) -> anyhow::Result<Option<Arc<Egress>>> {
         if !config.ceilings.network {
@@ -280,7 +295,7 @@ impl ToolRuntime {
         if !folder.is_dir() {
             bail!("there is no catalogue at `{}`: {}", folder.display(), tools_advice(folder));
         }
-        let catalog = Catalog::open(folder, &self.cache, &self.trust())?;
+        let catalog = Catalog::open(folder, &self.cache, &self.trust(), &self.definitions)?;
         if catalog.iter().all(|(_, entry)| matches!(entry, CatalogEntry::Broken(_))) {
             let advice = tools_advice(folder);
             (self.report)(format_args!("no tool in `{}` can be used: {advice}", folder.display()));
@@ -291,7 +306,7 @@ impl ToolRuntime {
     /// Reads the catalogue, compiles all of it, and blocks this thread meanwhile.
     pub(super) fn compile_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
         let mut catalog = self.read_catalog(config)?;
-        catalog.prepare(&config.catalog, &self.cache, self, &self.trust());
+        catalog.prepare(&config.catalog, &self.cache, self, &self.trust(), &self.definitions);
         Ok(catalog)
     }
 

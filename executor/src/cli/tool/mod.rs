@@ -1,8 +1,11 @@
-//! `tool`: the catalogue (`list`, `inspect`, `add`), registries (`push`, `sync`), and the work of a tool's author, one file for each command.
+//! `tool`: the catalogue (`list`, `inspect`, `add`, `approve`, `reject`), registries (`push`, `sync`), and the work of a
+//! tool's author, one file for each command.
 
+mod approve;
 mod build;
 mod check;
 mod dev;
+mod difference;
 mod language;
 mod new;
 mod registry;
@@ -17,10 +20,10 @@ use super::arguments::Tool;
 use super::layout::{Listing, status_cell, text};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
-use super::setup::{ToolRuntime, check_containment, config};
+use super::setup::{ToolRuntime, check_containment, config, recorded_definitions};
 use a2g_core::catalog::{
-    Catalog, CatalogEntry, CatalogError, CheckedTool, Reference, ToolManifest, check as check_tool,
-    check_rollback, install, package_folder,
+    Catalog, CatalogEntry, CatalogError, CheckedTool, Installation, Reference, ToolManifest,
+    check as check_tool, check_rollback, install, package_folder,
 };
 use a2g_server::config::Config;
 use a2g_types::clock::format_seconds;
@@ -43,6 +46,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             } else {
                 list_table(rows, config.signers.is_some())
             }
+            approve::note_waiting(&config);
             Ok(ExitCode::SUCCESS)
         }
         Tool::Inspect { setup, name, json } => {
@@ -83,7 +87,19 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
                 pulled.check(&checked)?;
             }
             let replaced = replaced_tool(&config.catalog, &checked);
-            let tool = install(&source, &config.catalog, &tools_runtime.cache, &tools_runtime, &trust)?;
+            let definitions = recorded_definitions(&config);
+            let installation = install(
+                &source,
+                &config.catalog,
+                &tools_runtime.cache,
+                &tools_runtime,
+                &trust,
+                &definitions,
+            )?;
+            let tool = match installation {
+                Installation::Installed(tool) => tool,
+                Installation::Waits(update) => return Ok(approve::print_waiting(&update)),
+            };
             let Descriptor { name, version, digest, signature, .. } = &tool.descriptor;
             let version = one_line(version);
             print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
@@ -114,14 +130,13 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             registry::push(&setup, &registry, &address, &folder, installed.as_deref())?;
             Ok(ExitCode::SUCCESS)
         }
-        Tool::Sync { setup, registry } => {
-            registry::sync(&setup, &registry)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Tool::Sync { setup, registry } => registry::sync(&setup, &registry),
         Tool::Sign { setup, folder, key, expires_days } => {
             sign::sign(&folder, &key, expires_days, &config(&setup)?)?;
             Ok(ExitCode::SUCCESS)
         }
+        Tool::Approve { setup, name, digest } => approve::approve(&config(&setup)?, &name, digest.as_deref()),
+        Tool::Reject { setup, name } => approve::reject(&config(&setup)?, &name),
         Tool::New { name, language, sdk } => {
             new::new(&name, language, sdk.as_deref())?;
             Ok(ExitCode::SUCCESS)

@@ -17,11 +17,11 @@ mod signatures;
 use super::super::UsageError;
 use super::super::arguments::{RegistryOptions, Setup};
 use super::super::output::{note, one_line, print};
-use super::super::setup::{ToolRuntime, config};
-use super::set_up;
+use super::super::setup::{ToolRuntime, config, recorded_definitions};
+use super::{approve, set_up};
 use a2g_core::catalog::{
-    CheckedTool, MANIFEST_TYPE, MAX_MANIFEST_BYTES, Package, PinnedReference, Reference, RemoteTool,
-    ToolManifest, Version, check as check_tool, check_rollback, is_tag, package_folder,
+    CheckedTool, Installation, MANIFEST_TYPE, MAX_MANIFEST_BYTES, Package, PinnedReference, Reference,
+    RemoteTool, ToolManifest, Version, check as check_tool, check_rollback, install, is_tag, package_folder,
 };
 use a2g_govern::ToolTrust;
 use a2g_server::config::Config;
@@ -35,6 +35,7 @@ use error::RegistryError;
 use http::{Method, StatusCode};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -166,11 +167,11 @@ pub(super) fn push(
 ///
 /// # Ambient Authority
 /// Reads the login and certificates of the user, opens connections, and writes the catalogue and the cache.
-pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<()> {
+pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<ExitCode> {
     let config = config(setup)?;
     if config.remote_tools.is_empty() {
         note("there is nothing to do: the configuration has no `[[catalog.remote]]`");
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     let tools = set_up(&config)?;
     remove_leftovers(tools.cache.folder(), tools.clock.now());
@@ -202,16 +203,19 @@ pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<(
         }
         Ok::<_, anyhow::Error>(described)
     })?;
+    let mut is_complete = true;
     for (mut client, found) in described {
         let reference = found.reference.clone();
         let pulled = runtime.block_on(fetch(&mut client, found, tools.cache.folder()));
         let pulled = pulled.with_context(|| format!("{reference} cannot be fetched"))?;
-        install_pulled(&pulled, &config, &tools)?;
+        is_complete &= install_pulled(&pulled, &config, &tools)?;
     }
-    Ok(())
+    // As `tool add` ends when an update waits.
+    Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 
-fn install_pulled(pulled: &PulledTool, config: &Config, tools: &ToolRuntime) -> anyhow::Result<()> {
+/// Installs a tool of a registry; `false` if its update waits for approval.
+fn install_pulled(pulled: &PulledTool, config: &Config, tools: &ToolRuntime) -> anyhow::Result<bool> {
     let reference = &pulled.reference;
     let trust = tools.trust();
     // Before the check, which compiles the module.
@@ -220,13 +224,21 @@ fn install_pulled(pulled: &PulledTool, config: &Config, tools: &ToolRuntime) -> 
     let checked = checked.with_context(|| format!("{reference} cannot be added"))?;
     pulled.check(&checked)?;
     let replaced = super::replaced_tool(&config.catalog, &checked);
-    let tool = a2g_core::catalog::install(pulled.folder(), &config.catalog, &tools.cache, tools, &trust)?;
+    let definitions = recorded_definitions(config);
+    let installation = install(pulled.folder(), &config.catalog, &tools.cache, tools, &trust, &definitions)?;
+    let tool = match installation {
+        Installation::Installed(tool) => tool,
+        Installation::Waits(update) => {
+            approve::print_waiting(&update);
+            return Ok(false);
+        }
+    };
     let (name, version) = (&tool.descriptor.name, one_line(&tool.descriptor.version));
     print(format_args!("{name}: added {version} from {reference}"));
     if let Some(replaced) = replaced {
         note(format_args!("note: it replaces {replaced}"));
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Refuses a tool with another name than the configuration says, and a second one of the same name.

@@ -11,7 +11,7 @@ use super::super::setup::{CgroupGuard, ToolRuntime, check_containment, take_auth
 use super::suggest::{self, Measured};
 use super::{find_manifest, toolchain};
 use a2g_capability::{Area, Mount, Mounts, Tree};
-use a2g_core::catalog::{Example, Expected, ToolManifest, install};
+use a2g_core::catalog::{Definitions, Example, Expected, ToolManifest, install};
 use a2g_core::run::Executor;
 use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{Granter, OperatorLimits, ToolTrust};
@@ -62,7 +62,10 @@ pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
     let run_as = check_containment(&config, None)?;
     let cgroup_guard = CgroupGuard::create(&config);
     let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
-    install(folder, &config.catalog, &tools_runtime.cache, &tools_runtime, &ToolTrust::anyone())?;
+    // The examples run in a temporary catalogue, under capabilities that become narrower and wider again.
+    let tools_runtime = tools_runtime.with_definitions(Definitions::none());
+    let (trust, definitions) = (ToolTrust::anyone(), &tools_runtime.definitions);
+    install(folder, &config.catalog, &tools_runtime.cache, &tools_runtime, &trust, definitions)?;
     let code = runtime.block_on(async {
         let authority = take_authority()?;
         let limits = (0..MAX_ROUNDS * manifest.examples.len())
@@ -215,7 +218,15 @@ impl ExampleRunner<'_> {
         std::fs::copy(folder.join(&manifest.module), source.path().join(&manifest.module))?;
         let runtime = self.tools_runtime;
         let trust = ToolTrust::anyone();
-        if install(source.path(), &self.config.catalog, &runtime.cache, runtime, &trust).is_err() {
+        let installed = install(
+            source.path(),
+            &self.config.catalog,
+            &runtime.cache,
+            runtime,
+            &trust,
+            &runtime.definitions,
+        );
+        if installed.is_err() {
             return Ok(false);
         }
         self.executor.replace_catalog(runtime.load(self.config, 1).await?);

@@ -1,12 +1,13 @@
 //! Checks a tool in the form in which its author has it, and installs it into a catalogue.
 
 use super::code::read_regular_file;
+use super::definition::{Place, WAITING_FOLDER};
 use super::manifest::{self, FILE, ToolManifest};
 use super::package::{Package, read_readme};
 use super::trust::{check_rollback, check_trust};
 use super::{
-    Cache, CatalogError, CompileJob, Compiled, MAX_MODULE_BYTES, ModuleFacts, Tool, ToolBuilder, assemble,
-    load_or_build,
+    Cache, CatalogError, CompileJob, Compiled, Definitions, Installation, MAX_MODULE_BYTES, ModuleFacts,
+    Tool, ToolBuilder, Update, assemble, load_or_build, open_tool,
 };
 use a2g_govern::ToolTrust;
 use a2g_types::ident::ToolName;
@@ -97,11 +98,12 @@ fn not_built() -> CatalogError {
 /// its own name, version and description. The installed `tool.toml` pins the module's digest.
 ///
 /// The catalogue is unchanged when the module does not compile or violates its contract. An existing tool
-/// with the same name is replaced completely. If `trust` demands signatures, they are checked before anything is compiled,
+/// with the same name is replaced completely, unless the new definition needs approval: then the update waits beside the
+/// tools, and replaces one that waited there. If `trust` demands signatures, they are checked before anything is compiled,
 /// and no older version replaces the installed one.
 ///
 /// # Ambient Authority
-/// Reads `source`, writes `catalog/<name>`.
+/// Reads `source`, writes `catalog/<name>` or `catalog/.waiting/<name>`, and the file of `definitions`.
 ///
 /// # Errors
 /// [`CatalogError`] with the problem of the tool.
@@ -111,12 +113,45 @@ pub fn install(
     cache: &Cache,
     build: &dyn ToolBuilder,
     trust: &ToolTrust,
-) -> Result<Tool, CatalogError> {
+    definitions: &Definitions,
+) -> Result<Installation, CatalogError> {
     check_rollback(source, catalog, trust)?;
-    let (CheckedTool { tool, manifest, package, signatures, .. }, wasm) =
-        prepare(source, cache, build, trust)?;
-    write(manifest.name.as_str(), &package, signatures.as_deref(), &wasm, catalog)?;
-    Ok(tool)
+    let (checked, wasm) = prepare(source, cache, build, trust)?;
+    let name = &checked.manifest.name;
+    remember_installed(name, catalog, cache, build, trust, definitions)?;
+    let signatures = checked.signatures.as_deref();
+    let mut locked = definitions.lock()?;
+    let accepted = locked.accepted(name)?;
+    if let Some(changes) = locked.find_waiting_changes(&checked.tool.descriptor)? {
+        write(name.as_str(), &checked.package, signatures, &wasm, &catalog.join(WAITING_FOLDER))?;
+        let place = Place::Waiting;
+        return Ok(Installation::Waits(Box::new(Update { checked, wasm, accepted, changes, place })));
+    }
+    locked.accept(&checked.tool.descriptor)?;
+    // In this order, a crash in between leaves a tool that a server accepts at its next start.
+    write(name.as_str(), &checked.package, signatures, &wasm, catalog)?;
+    locked.write()?;
+    Ok(Installation::Installed(Box::new(checked.tool)))
+}
+
+/// Accepts the installed tool of this name if none was accepted, as a server would: it is what an update is compared
+/// with. A tool that is broken tells nobody anything, so an update may replace it.
+fn remember_installed(
+    name: &ToolName,
+    catalog: &Path,
+    cache: &Cache,
+    build: &dyn ToolBuilder,
+    trust: &ToolTrust,
+    definitions: &Definitions,
+) -> Result<(), CatalogError> {
+    let folder = catalog.join(name.as_str());
+    if definitions.accepted(name)?.is_some() || folder.join(FILE).symlink_metadata().is_err() {
+        return Ok(());
+    }
+    if let Ok(Some(installed)) = open_tool(&folder, name, cache, Some(build), trust) {
+        definitions.admit(&[&installed.descriptor])?;
+    }
+    Ok(())
 }
 
 /// Checks a tool, and returns it with its module.

@@ -77,14 +77,32 @@ struct ManifestFile {
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum ManifestContract {
+pub(super) enum ManifestContract {
     Command,
     Typed,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+impl From<Contract> for ManifestContract {
+    fn from(contract: Contract) -> Self {
+        match contract {
+            Contract::Command => Self::Command,
+            Contract::Typed => Self::Typed,
+        }
+    }
+}
+
+impl From<ManifestContract> for Contract {
+    fn from(contract: ManifestContract) -> Self {
+        match contract {
+            ManifestContract::Command => Self::Command,
+            ManifestContract::Typed => Self::Typed,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct CapabilitiesTable {
+pub(super) struct CapabilitiesTable {
     filesystem: ManifestFilesystem,
     network: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,10 +186,7 @@ impl ToolManifest {
             result,
             examples,
         } = file;
-        let contract = match contract {
-            ManifestContract::Command => Contract::Command,
-            ManifestContract::Typed => Contract::Typed,
-        };
+        let contract = contract.into();
         match (contract, &arguments) {
             (Contract::Command, None) => {
                 return Err("a command needs `[arguments]`, the JSON Schema of its arguments".into());
@@ -265,33 +280,16 @@ impl ToolManifest {
             idempotent,
             examples,
         } = self;
-        let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
         let file = ManifestFile {
             name: name.as_str().to_owned(),
             title: title.clone(),
             version: version.clone(),
             description: description.clone(),
-            contract: match contract {
-                Contract::Command => ManifestContract::Command,
-                Contract::Typed => ManifestContract::Typed,
-            },
+            contract: (*contract).into(),
             module: module.display().to_string(),
             sha256: sha256.clone(),
             idempotent: *idempotent,
-            capabilities: CapabilitiesTable {
-                filesystem: match filesystem {
-                    DeclaredFilesystem::None => ManifestFilesystem::None,
-                    DeclaredFilesystem::Read => ManifestFilesystem::Read,
-                    DeclaredFilesystem::ReadWrite => ManifestFilesystem::ReadWrite,
-                },
-                network: *network,
-                max_memory_mb: memory.map(MemoryLimit::mb),
-                max_cpu_percent: cpu.map(|cpu| u64::from(cpu.get())),
-                timeout_seconds: timeout.map(Timeout::seconds),
-                calls: calls.targets.to_names(),
-                max_calls: calls.max_calls.map(u64::from),
-                max_parallel_calls: calls.max_parallel.map(u64::from),
-            },
+            capabilities: capabilities.into(),
             arguments: arguments.clone(),
             result: result.clone(),
             examples: examples.iter().map(Example::to_table).collect::<Result<_, _>>()?,
@@ -312,8 +310,33 @@ fn check_length(key: &str, text: &str, max: usize) -> Result<(), ManifestError> 
     Ok(())
 }
 
+impl From<&DeclaredCapabilities> for CapabilitiesTable {
+    fn from(capabilities: &DeclaredCapabilities) -> Self {
+        let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
+        let DeclaredCalls { targets, max_calls, max_parallel } = calls;
+        Self {
+            filesystem: match filesystem {
+                DeclaredFilesystem::None => ManifestFilesystem::None,
+                DeclaredFilesystem::Read => ManifestFilesystem::Read,
+                DeclaredFilesystem::ReadWrite => ManifestFilesystem::ReadWrite,
+            },
+            network: *network,
+            max_memory_mb: memory.map(MemoryLimit::mb),
+            max_cpu_percent: cpu.map(|cpu| u64::from(cpu.get())),
+            timeout_seconds: timeout.map(Timeout::seconds),
+            calls: targets.to_names(),
+            max_calls: max_calls.map(u64::from),
+            max_parallel_calls: max_parallel.map(u64::from),
+        }
+    }
+}
+
 impl CapabilitiesTable {
-    fn check(self) -> Result<DeclaredCapabilities, ManifestError> {
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// [`ManifestError`] with the key that is out of range.
+    pub(super) fn check(self) -> Result<DeclaredCapabilities, ManifestError> {
         let Self {
             filesystem,
             network,

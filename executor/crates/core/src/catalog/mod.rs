@@ -17,6 +17,7 @@ mod cache;
 mod code;
 mod compiler;
 mod componentize;
+mod definition;
 mod example;
 mod facts;
 mod install;
@@ -33,6 +34,10 @@ pub use compiler::{
     CompileJob, CompileLimits, Compiled, Compiler, MAX_CODE_BYTES, MAX_MODULE_BYTES, write_code,
 };
 pub use componentize::{componentize, is_typed_core_module};
+pub use definition::{
+    Access, Change, ChangeKind, Definition, Definitions, Installation, Part, Update, compare, find_update,
+    reject, waiting_updates,
+};
 pub use example::{Example, Expected};
 pub use facts::ModuleFacts;
 pub use install::{BareModule, CheckedTool, MAX_SIGNATURES_BYTES, check, check_bare, install};
@@ -157,6 +162,34 @@ pub enum CatalogError {
     /// The cost of a validation with the argument schema has no acceptable bound.
     #[error("the argument schema is too complex: {0}")]
     SchemaTooComplex(UnboundedSchemaError),
+    /// The definition of the tool changed since it was accepted.
+    #[error(
+        "its definition changed since it was accepted ({}): `a2g-executor tool approve {tool}` shows the difference, and \
+         accepts it",
+        part_names(parts)
+    )]
+    DefinitionChanged {
+        /// The tool.
+        tool: ToolName,
+        /// The parts that changed and need approval.
+        parts: Vec<Part>,
+    },
+    /// The file of accepted definitions cannot be used.
+    #[error(
+        "the accepted definitions of tools in `{path}` (`catalog.definitions`) cannot be used: {reason}; repair the file \
+         or restore it from a backup, and remove it only if every tool of the catalogue may be accepted as it is now"
+    )]
+    Definitions {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        reason: String,
+    },
+    /// The update was replaced between the display of its changes and its approval.
+    #[error(
+        "the update of `{0}` that was shown is not the one that waits now: run `a2g-executor tool approve {0}` again"
+    )]
+    UpdateReplaced(ToolName),
     /// Other users may write to the cache, which contains machine code.
     #[error("the compile cache `{path}` is not private: {reason}")]
     CacheNotPrivate {
@@ -178,10 +211,18 @@ impl CatalogError {
                 format!("one of its files has {bytes} bytes, but at most {max_bytes} are accepted")
             }
             Self::Manifest { .. } => "its `tool.toml` is not valid".to_owned(),
+            Self::DefinitionChanged { tool: _, parts } => format!(
+                "its definition changed since an operator accepted it ({}), and the change is not approved",
+                part_names(parts)
+            ),
+            Self::Definitions { .. } => {
+                "the executor's list of accepted definitions cannot be used".to_owned()
+            }
             Self::CacheNotPrivate { .. } => "the executor's compile cache is not private".to_owned(),
             Self::SignedOutdated { .. } => "its signed package is not that of its files".to_owned(),
             Self::Digest { .. }
             | Self::Name(_)
+            | Self::UpdateReplaced(_)
             | Self::Package(_)
             | Self::Signature(_)
             | Self::Sign(_)
@@ -209,6 +250,9 @@ impl CatalogError {
             | Self::Sign(_)
             | Self::Rollback { .. }
             | Self::SignedOutdated { .. }
+            | Self::DefinitionChanged { .. }
+            | Self::Definitions { .. }
+            | Self::UpdateReplaced(_)
             | Self::StartMemory { .. }
             | Self::Module(_)
             | Self::Schema(_)
@@ -221,6 +265,11 @@ impl CatalogError {
     pub(crate) fn io(path: &Path, error: std::io::Error) -> Self {
         Self::Io { path: path.to_owned(), error }
     }
+}
+
+/// The keys of parts, with commas.
+fn part_names(parts: &[Part]) -> String {
+    parts.iter().map(|part| part.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// A usable tool.
@@ -306,15 +355,23 @@ pub struct Catalog {
 
 impl Catalog {
     /// Reads a folder of tools. A tool whose code is not in the cache is [`CatalogEntry::Preparing`]; one that `trust`
-    /// refuses is [`CatalogEntry::Broken`], and neither compiled nor read from the cache.
+    /// refuses is [`CatalogEntry::Broken`], and neither compiled nor read from the cache,
+    /// and one whose definition is not the accepted one is, too.
     ///
     /// # Ambient Authority
-    /// Reads the folder and the cache.
+    /// Reads the folder and the cache, and reads and writes the file of `definitions`.
     ///
     /// # Errors
-    /// [`CatalogError`] when the folder itself cannot be read. A broken tool is a [`CatalogEntry::Broken`].
-    pub fn open(folder: &Path, cache: &Cache, trust: &ToolTrust) -> Result<Self, CatalogError> {
+    /// [`CatalogError`] when the folder itself or the file of definitions cannot be read. A broken tool is a
+    /// [`CatalogEntry::Broken`].
+    pub fn open(
+        folder: &Path,
+        cache: &Cache,
+        trust: &ToolTrust,
+        definitions: &Definitions,
+    ) -> Result<Self, CatalogError> {
         let mut catalog = Self::default();
+        let mut opened = Vec::new();
         for entry in std::fs::read_dir(folder).map_err(|error| CatalogError::io(folder, error))? {
             let path = entry.map_err(|error| CatalogError::io(folder, error))?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -323,13 +380,27 @@ impl Catalog {
                 continue;
             }
             match ToolName::parse(&name) {
-                Ok(name) => catalog.insert(name.clone(), open_tool(&path, &name, cache, None, trust).into()),
+                Ok(name) => {
+                    let tool = open_tool(&path, &name, cache, None, trust);
+                    opened.push((name, tool));
+                }
                 Err(error) => {
                     let excerpt = a2g_types::ident::excerpt(&name);
                     tracing::warn!(folder = excerpt, %error, "skipped a folder of the catalogue whose name is not a tool name");
                     catalog.misnamed.insert(excerpt, Arc::new(error.into()));
                 }
             }
+        }
+        let descriptors =
+            opened.iter().filter_map(|(_, tool)| Some(&tool.as_ref().ok()?.as_ref()?.descriptor));
+        let mut admitted = definitions.admit(&descriptors.collect::<Vec<_>>())?.into_iter();
+        for (name, tool) in opened {
+            let tool = match tool {
+                // Fails closed if there were fewer results than tools.
+                Ok(Some(tool)) => admitted.next().unwrap_or_else(|| Err(not_compared())).map(|()| Some(tool)),
+                other => other,
+            };
+            catalog.insert(name, tool.into());
         }
         Ok(catalog)
     }
@@ -371,24 +442,36 @@ impl Catalog {
     }
 
     /// Builds all tools that are [`CatalogEntry::Preparing`] in parallel, one on each core.
-    pub fn prepare(&mut self, folder: &Path, cache: &Cache, build: &dyn ToolBuilder, trust: &ToolTrust) {
-        prepare(self.preparing_tools(), folder, cache, build, trust, |entries| {
+    pub fn prepare(
+        &mut self,
+        folder: &Path,
+        cache: &Cache,
+        build: &dyn ToolBuilder,
+        trust: &ToolTrust,
+        definitions: &Definitions,
+    ) {
+        prepare(self.preparing_tools(), folder, cache, build, trust, definitions, |entries| {
             entries.into_iter().for_each(|(name, entry)| self.insert(name, entry));
         });
     }
 }
 
-/// Builds tools in parallel, one on each core. `consume` receives each result while the other builds
-/// continue.
+fn not_compared() -> CatalogError {
+    CatalogError::Module("its definition was not compared with the accepted one".to_owned())
+}
+
+/// Builds tools in parallel, one on each core, and compares their definitions with the accepted ones. `consume`
+/// receives each result while the other builds continue.
 ///
 /// # Ambient Authority
-/// Reads the folder, reads and writes the cache, and runs `build`.
+/// Reads the folder, reads and writes the cache and the file of `definitions`, and runs `build`.
 pub fn prepare<T>(
     names: Vec<ToolName>,
     folder: &Path,
     cache: &Cache,
     build: &dyn ToolBuilder,
     trust: &ToolTrust,
+    definitions: &Definitions,
     consume: impl FnOnce(mpsc::Receiver<(ToolName, CatalogEntry)>) -> T,
 ) -> T {
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(names.len());
@@ -402,8 +485,8 @@ pub fn prepare<T>(
                 loop {
                     let next = names.lock().next();
                     let Some(name) = next else { return };
-                    let entry =
-                        open_tool(&folder.join(name.as_str()), &name, cache, Some(build), trust).into();
+                    let tool = open_tool(&folder.join(name.as_str()), &name, cache, Some(build), trust);
+                    let entry = tool.and_then(|tool| admit(tool, definitions)).into();
                     let _no_receiver = result_tx.send((name, entry));
                 }
             });
@@ -411,6 +494,13 @@ pub fn prepare<T>(
         drop(result_tx);
         consume(results)
     })
+}
+
+/// The tool, if its definition is the accepted one.
+fn admit(tool: Option<Tool>, definitions: &Definitions) -> Result<Option<Tool>, CatalogError> {
+    let Some(tool) = tool else { return Ok(None) };
+    definitions.admit(&[&tool.descriptor])?.into_iter().next().unwrap_or_else(|| Err(not_compared()))?;
+    Ok(Some(tool))
 }
 
 /// Opens the tool in a folder; `None` when its code is not cached and `build` is `None`.

@@ -310,6 +310,7 @@ pub(super) enum KeyForm {
 pub(super) struct Catalog {
     pub(super) tools: PathBuf,
     pub(super) cache: Option<PathBuf>,
+    pub(super) definitions: Option<PathBuf>,
     pub(super) compile_seconds: u64,
     pub(super) compile_memory_mb: u64,
     pub(super) remote: Vec<RemoteTool>,
@@ -454,6 +455,7 @@ impl Default for Catalog {
         Self {
             tools: "tools".into(),
             cache: None,
+            definitions: None,
             compile_seconds: 20,
             compile_memory_mb: 1024,
             trust: None,

@@ -130,6 +130,8 @@ pub struct Config {
     pub file: Option<PathBuf>,
     /// The private folder of compiled tools.
     pub cache: PathBuf,
+    /// The file of the definitions that were accepted.
+    pub definitions: PathBuf,
     /// Heap memory above which new calls are refused.
     pub memory: MemoryLimit,
     /// Limits on the compilation of one module.
@@ -270,6 +272,7 @@ impl Config {
         };
         let own = [
             ("catalog.cache", Some(&self.cache)),
+            ("catalog.definitions", Some(&self.definitions)),
             ("journal.path", Some(&self.journal)),
             ("journal.key", self.journal_key.as_ref()),
             ("governor.reports", self.reports.as_ref()),
@@ -292,7 +295,20 @@ impl Config {
         let notify = self.console.notify.iter().map(|webhook| ("console.notify.key_file", &webhook.key_file));
         let signers = self.signers.iter().flatten();
         let signers = signers.map(|signer| ("catalog.trust.signer.key_file", &signer.key_file));
-        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers).chain(notify).chain(signers))
+        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers).chain(notify).chain(signers))?;
+        self.check_definitions()
+    }
+
+    /// Checks that the accepted definitions are not among the files that tools are delivered as.
+    fn check_definitions(&self) -> Result<(), InvalidValueError> {
+        if resolve_existing(&self.definitions).starts_with(resolve_existing(&self.catalog)) {
+            return Err(invalid("catalog.definitions")(&format_args!(
+                "is `{}`, inside the catalogue `{}`, where an update of a tool could replace it: name a file elsewhere",
+                self.definitions.display(),
+                self.catalog.display()
+            )));
+        }
+        Ok(())
     }
 
     /// Checks that the folders and tools that the file at `path` names exist. This is for `config check`: without it,
@@ -450,6 +466,8 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
                 invalid("journal.path")(&"has to be set: neither `XDG_STATE_HOME` nor `HOME` names a folder")
             })?,
     };
+    let definitions =
+        catalog.definitions.map_or_else(|| journal_path.with_file_name("definitions.json"), resolve);
     let reports = governor.reports.map(resolve);
     let ca_file = network.ca_file.clone().map(resolve);
     let journal_key = journal.key.map(resolve);
@@ -571,6 +589,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         catalog: resolve(catalog.tools),
         remote_tools: parse_remote_tools(catalog.remote)?,
         cache,
+        definitions,
         compile_limits: CompileLimits {
             cpu_seconds: check_max("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
             memory: parse_limit(
@@ -867,20 +886,22 @@ fn parse_egress(network: &file::Network) -> Result<EgressSettings, InvalidValueE
     })
 }
 
+/// A path with the links of its nearest existing ancestor resolved, because the path itself may not exist yet.
+fn resolve_existing(path: &Path) -> PathBuf {
+    let nearest = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));
+    nearest.map_or_else(
+        || path.to_owned(),
+        |(known, real)| path.strip_prefix(known).map_or_else(|_| real.clone(), |rest| real.join(rest)),
+    )
+}
+
 /// Checks that no path of `own` is in a folder that guests can reach, and that no such folder is inside another.
 fn check_apart<'a>(
     areas: &[Area],
     mounts: &Mounts,
     own: impl Iterator<Item = (&'static str, &'a PathBuf)>,
 ) -> Result<(), InvalidValueError> {
-    let resolve = |path: &Path| {
-        // The path itself may not exist yet, so its nearest existing ancestor is resolved.
-        let nearest = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));
-        nearest.map_or_else(
-            || path.to_owned(),
-            |(known, real)| path.strip_prefix(known).map_or_else(|_| real.clone(), |rest| real.join(rest)),
-        )
-    };
+    let resolve = resolve_existing;
     let own = own.map(|(key, path)| (key, resolve(path))).collect::<Vec<_>>();
     // The host folders that guests may access: the folder of each area, and of each mount that an area covers.
     let mounted =

@@ -283,3 +283,15 @@ fn tools_of_registries_are_pinned_and_different() {
     refused(named("a") + &named("b"), "line 6: `catalog.remote.name` is `greet` in two tables");
     refused(table("a", "name = \"../x\"\n"), "`catalog.remote.name`");
 }
+
+#[test]
+fn accepted_definitions_are_beside_the_journal_and_outside_of_the_catalogue() {
+    let head = "[journal]\npath = \"state/journal.db\"\n[catalog]\ncache = \"/srv/cache\"\n";
+    let definitions = |more: &str| parse(&format!("{head}{more}")).map(|config| config.definitions);
+    assert!(definitions("").unwrap().ends_with("state/definitions.json"));
+    assert!(definitions("definitions = \"pins.json\"\n").unwrap().ends_with("pins.json"));
+    for inside in ["definitions = \"tools/pins.json\"\n", "definitions = \"tools\"\n", "tools = \".\"\n"] {
+        let error = definitions(inside).unwrap_err().to_string();
+        assert!(error.contains("`catalog.definitions`") && error.contains("inside the catalogue"), "{error}");
+    }
+}

@@ -1,0 +1,252 @@
+//! The difference between two definitions of a tool, and which of its changes wait for an operator.
+//!
+//! Every other text waits, and so does every schema, because models read their descriptions. A capability waits if it
+//! became wider; an undeclared limit is the widest, because then the executor's ceiling is in force.
+
+use super::Definition;
+use a2g_types::tool::{CallTargets, DeclaredCalls, DeclaredCapabilities, DeclaredFilesystem};
+use serde_json::Value;
+use strum::{IntoStaticStr, VariantArray};
+
+/// The maximum length of a version that may replace another one without approval, in characters.
+const MAX_PLAIN_VERSION_CHARS: usize = 32;
+
+/// A part of a definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+pub enum Part {
+    /// The name for people.
+    #[strum(serialize = "title")]
+    Title,
+    /// The version.
+    #[strum(serialize = "version")]
+    Version,
+    /// The description.
+    #[strum(serialize = "description")]
+    Description,
+    /// The contract.
+    #[strum(serialize = "contract")]
+    Contract,
+    /// The schema of the arguments.
+    #[strum(serialize = "arguments")]
+    Arguments,
+    /// The schema of the result.
+    #[strum(serialize = "result")]
+    Result,
+    /// The promise about repeats.
+    #[strum(serialize = "idempotent")]
+    Idempotent,
+    /// The use of files.
+    #[strum(serialize = "capabilities.filesystem")]
+    Filesystem,
+    /// The use of the network.
+    #[strum(serialize = "capabilities.network")]
+    Network,
+    /// The limit of memory.
+    #[strum(serialize = "capabilities.max_memory_mb")]
+    Memory,
+    /// The limit of CPU.
+    #[strum(serialize = "capabilities.max_cpu_percent")]
+    Cpu,
+    /// The limit of time.
+    #[strum(serialize = "capabilities.timeout_seconds")]
+    Timeout,
+    /// The tools that it calls.
+    #[strum(serialize = "capabilities.calls")]
+    Calls,
+    /// The number of calls.
+    #[strum(serialize = "capabilities.max_calls")]
+    MaxCalls,
+    /// The number of simultaneous calls.
+    #[strum(serialize = "capabilities.max_parallel_calls")]
+    MaxParallelCalls,
+}
+
+impl Part {
+    /// The key of the part in `tool.toml`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// The kind of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// Agents and people are told something else.
+    Told,
+    /// The tool may do more.
+    Wider,
+    /// The tool may do less.
+    Narrower,
+    /// Another version, which looks like one.
+    Version,
+}
+
+impl ChangeKind {
+    /// Returns `true` if an operator has to approve such a change.
+    #[must_use]
+    pub fn needs_approval(self) -> bool {
+        match self {
+            Self::Told | Self::Wider => true,
+            Self::Narrower | Self::Version => false,
+        }
+    }
+}
+
+/// A changed part of a definition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The part.
+    pub part: Part,
+    /// The kind of the change.
+    pub kind: ChangeKind,
+    /// The accepted text, as the author wrote it: it may contain any character. A schema is JSON in lines.
+    pub accepted: String,
+    /// The text that replaces it.
+    pub offered: String,
+}
+
+/// The changes from the `accepted` definition to the `offered` one, in the order of [`Part`]. Schemas are compared as
+/// JSON values, so the order of keys is no change.
+#[must_use]
+pub fn compare(accepted: &Definition, offered: &Definition) -> Vec<Change> {
+    let Definition {
+        title,
+        version,
+        description,
+        contract,
+        arguments_schema,
+        result_schema,
+        is_idempotent,
+        capabilities,
+    } = offered;
+    let told =
+        |part, old: String, new: String| Change { part, kind: ChangeKind::Told, accepted: old, offered: new };
+    let title_text = |title: &Option<String>| title.clone().unwrap_or_default();
+    let schema_text = |schema: &Option<Value>| schema.as_ref().map(lines).unwrap_or_default();
+    let mut changes = Vec::new();
+    if accepted.title != *title {
+        changes.push(told(Part::Title, title_text(&accepted.title), title_text(title)));
+    }
+    if accepted.version != *version {
+        // A text in place of a version would be one that models read and nobody approved.
+        let kind = if is_plain_version(version) { ChangeKind::Version } else { ChangeKind::Told };
+        changes.push(Change { kind, ..told(Part::Version, accepted.version.clone(), version.clone()) });
+    }
+    if accepted.description != *description {
+        changes.push(told(Part::Description, accepted.description.clone(), description.clone()));
+    }
+    if accepted.contract != *contract {
+        let [old, new] = [accepted.contract, *contract].map(|contract| contract.as_str().to_owned());
+        changes.push(told(Part::Contract, old, new));
+    }
+    if accepted.arguments_schema != *arguments_schema {
+        changes.push(told(Part::Arguments, lines(&accepted.arguments_schema), lines(arguments_schema)));
+    }
+    if accepted.result_schema != *result_schema {
+        changes.push(told(Part::Result, schema_text(&accepted.result_schema), schema_text(result_schema)));
+    }
+    if accepted.is_idempotent != *is_idempotent {
+        let text = |is: bool| if is { "yes" } else { "not declared" }.to_owned();
+        changes.push(told(Part::Idempotent, text(accepted.is_idempotent), text(*is_idempotent)));
+    }
+    compare_capabilities(&accepted.capabilities, capabilities, &mut changes);
+    changes
+}
+
+fn compare_capabilities(
+    accepted: &DeclaredCapabilities,
+    offered: &DeclaredCapabilities,
+    changes: &mut Vec<Change>,
+) {
+    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = offered;
+    let DeclaredCalls { targets, max_calls, max_parallel } = calls;
+    let old_calls = &accepted.calls;
+    // The numbers limit nothing where there is no tool to call.
+    let is_wider_count = |accepted, offered| !targets.is_empty() && is_wider(accepted, offered);
+    let mut note = |part, is_wider: bool, accepted: String, offered: String| {
+        let kind = if is_wider { ChangeKind::Wider } else { ChangeKind::Narrower };
+        changes.push(Change { part, kind, accepted, offered });
+    };
+    let yes_no = |is: bool| if is { "yes" } else { "no" }.to_owned();
+    if accepted.filesystem != *filesystem {
+        let is_wider = rank(*filesystem) > rank(accepted.filesystem);
+        let [old, new] = [accepted.filesystem, *filesystem].map(|files| files.as_str().to_owned());
+        note(Part::Filesystem, is_wider, old, new);
+    }
+    if accepted.network != *network {
+        note(Part::Network, *network, yes_no(accepted.network), yes_no(*network));
+    }
+    if accepted.memory != *memory {
+        let is_wider = is_wider(accepted.memory, *memory);
+        note(Part::Memory, is_wider, limit_text(accepted.memory), limit_text(*memory));
+    }
+    if accepted.cpu != *cpu {
+        note(Part::Cpu, is_wider(accepted.cpu, *cpu), limit_text(accepted.cpu), limit_text(*cpu));
+    }
+    if accepted.timeout != *timeout {
+        let is_wider = is_wider(accepted.timeout, *timeout);
+        note(Part::Timeout, is_wider, limit_text(accepted.timeout), limit_text(*timeout));
+    }
+    if old_calls.targets != *targets {
+        let [old, new] = [&old_calls.targets, targets].map(|targets| targets.to_names().join("\n"));
+        note(Part::Calls, !includes_all(&old_calls.targets, targets), old, new);
+    }
+    if old_calls.max_calls != *max_calls {
+        let is_wider = is_wider_count(old_calls.max_calls, *max_calls);
+        note(Part::MaxCalls, is_wider, limit_text(old_calls.max_calls), limit_text(*max_calls));
+    }
+    if old_calls.max_parallel != *max_parallel {
+        let is_wider = is_wider_count(old_calls.max_parallel, *max_parallel);
+        note(Part::MaxParallelCalls, is_wider, limit_text(old_calls.max_parallel), limit_text(*max_parallel));
+    }
+}
+
+fn rank(filesystem: DeclaredFilesystem) -> u8 {
+    match filesystem {
+        DeclaredFilesystem::None => 0,
+        DeclaredFilesystem::Read => 1,
+        DeclaredFilesystem::ReadWrite => 2,
+    }
+}
+
+fn is_wider<T: Ord>(accepted: Option<T>, offered: Option<T>) -> bool {
+    match (accepted, offered) {
+        (None, _) => false,
+        (Some(_), None) => true,
+        (Some(accepted), Some(offered)) => offered > accepted,
+    }
+}
+
+fn includes_all(accepted: &CallTargets, offered: &CallTargets) -> bool {
+    match (accepted, offered) {
+        (CallTargets::All, _) => true,
+        (CallTargets::Named(_), CallTargets::All) => false,
+        (CallTargets::Named(accepted), CallTargets::Named(offered)) => offered.is_subset(accepted),
+    }
+}
+
+fn limit_text<T: ToString>(limit: Option<T>) -> String {
+    limit.map_or_else(|| "undeclared: the executor's ceiling".to_owned(), |limit| limit.to_string())
+}
+
+/// A schema as JSON in lines, with sorted keys, so that only changed lines differ.
+fn lines(schema: &Value) -> String {
+    let mut schema = schema.clone();
+    schema.sort_all_objects();
+    serde_json::to_string_pretty(&schema).unwrap_or_default()
+}
+
+/// Returns `true` for numbers with dots, and a short suffix after `-` or `+`.
+fn is_plain_version(version: &str) -> bool {
+    let (numbers, suffix) =
+        version.find(['-', '+']).map_or((version, ""), |at| version.split_at_checked(at).unwrap_or_default());
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-+".contains(&byte);
+    version.len() <= MAX_PLAIN_VERSION_CHARS
+        && numbers.split('.').all(is_number)
+        && suffix.bytes().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+use super::*;
+use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
+use a2g_types::tool::Contract;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn definition() -> Definition {
+    Definition {
+        title: None,
+        version: "1.0.0".to_owned(),
+        description: "Reads notes.".to_owned(),
+        contract: Contract::Command,
+        arguments_schema: json!({ "type": "object", "properties": { "a": {}, "b": {} } }),
+        result_schema: None,
+        is_idempotent: false,
+        capabilities: DeclaredCapabilities::default(),
+    }
+}
+
+/// The parts that change, and whether each needs approval.
+fn check(change: impl FnOnce(&mut Definition), expected: &[(Part, bool)]) {
+    let mut offered = definition();
+    change(&mut offered);
+    let found = compare(&definition(), &offered);
+    let found = found.iter().map(|change| (change.part, change.kind.needs_approval())).collect::<Vec<_>>();
+    assert_eq!(found, expected, "{offered:?}");
+}
+
+#[test]
+fn every_other_text_needs_approval() {
+    check(|_| {}, &[]);
+    check(|new| new.title = Some("Notes".to_owned()), &[(Part::Title, true)]);
+    check(|new| new.description.push(' '), &[(Part::Description, true)]);
+    check(|new| new.contract = Contract::Typed, &[(Part::Contract, true)]);
+    check(|new| new.arguments_schema["title"] = json!("x"), &[(Part::Arguments, true)]);
+    check(|new| new.result_schema = Some(json!({})), &[(Part::Result, true)]);
+    check(|new| new.is_idempotent = true, &[(Part::Idempotent, true)]);
+    let reordered = json!({ "properties": { "b": {}, "a": {} }, "type": "object" });
+    check(|new| new.arguments_schema = reordered, &[]);
+    // The same number for a validator, but another text for a model.
+    check(
+        |new| new.arguments_schema["minimum"] = json!(9_007_199_254_740_993_u64),
+        &[(Part::Arguments, true)],
+    );
+}
+
+#[test]
+fn a_version_is_free_as_long_as_it_looks_like_one() {
+    for version in ["2", "1.0.1", "1.0.0-rc.1+build.5", "2026.11.26", "0.0.0-alpha"] {
+        check(|new| new.version = version.to_owned(), &[(Part::Version, false)]);
+    }
+    let long = format!("1.0.0-{}", "x".repeat(64));
+    for version in ["", "one", "1.0.0 ignore", "1..0", "1.0.0\u{202e}", "1.0.0-ü", &long] {
+        check(|new| new.version = version.to_owned(), &[(Part::Version, true)]);
+    }
+}
+
+/// One use that a run could make of its tool's capabilities, and of which a verdict or a ceiling decides the rest.
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    filesystem: u8,
+    network: bool,
+    memory: u64,
+    cpu: u64,
+    timeout: u64,
+    /// A target by its number, the number of calls, and that of simultaneous ones.
+    calls: Option<(usize, u32, u32)>,
+}
+
+/// The largest number that a limit of the model has. Only an undeclared limit allows one more.
+const LARGEST: u64 = 2;
+const TARGETS: [&str; 2] = ["first", "second"];
+
+fn uses() -> Vec<Use> {
+    let mut uses = Vec::new();
+    let limits = || 1..=LARGEST + 1;
+    let counts = || 1..=u32::try_from(LARGEST).unwrap() + 1;
+    // The third target stands for all tools that no definition names.
+    let calls =
+        (0..3).flat_map(|target| counts().flat_map(move |n| counts().map(move |p| Some((target, n, p)))));
+    let calls = std::iter::once(None).chain(calls).collect::<Vec<_>>();
+    // Each dimension alone, because the dimensions limit independently of each other.
+    let least = Use { filesystem: 0, network: false, memory: 1, cpu: 1, timeout: 1, calls: None };
+    uses.extend((0..3).map(|filesystem| Use { filesystem, ..least }));
+    uses.push(Use { network: true, ..least });
+    uses.extend(limits().map(|memory| Use { memory, ..least }));
+    uses.extend(limits().map(|cpu| Use { cpu, ..least }));
+    uses.extend(limits().map(|timeout| Use { timeout, ..least }));
+    uses.extend(calls.into_iter().map(|calls| Use { calls, ..least }));
+    uses
+}
+
+fn allows(capabilities: &DeclaredCapabilities, use_: Use) -> bool {
+    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
+    let files = match filesystem {
+        DeclaredFilesystem::None => 0,
+        DeclaredFilesystem::Read => 1,
+        DeclaredFilesystem::ReadWrite => 2,
+    };
+    let within = |limit: Option<u64>, used: u64| limit.is_none_or(|limit| used <= limit);
+    use_.filesystem <= files
+        && (*network || !use_.network)
+        && within(memory.map(MemoryLimit::mb), use_.memory)
+        && within(cpu.map(|cpu| u64::from(cpu.get())), use_.cpu)
+        && within(timeout.map(Timeout::seconds), use_.timeout)
+        && use_.calls.is_none_or(|(target, number, parallel)| {
+            let is_target = match &calls.targets {
+                CallTargets::All => true,
+                CallTargets::Named(named) => TARGETS
+                    .get(target)
+                    .is_some_and(|target| named.iter().any(|name| name.as_str() == *target)),
+            };
+            is_target
+                && within(calls.max_calls.map(u64::from), u64::from(number))
+                && within(calls.max_parallel.map(u64::from), u64::from(parallel))
+        })
+}
+
+fn any_capabilities() -> impl Strategy<Value = DeclaredCapabilities> {
+    let limit = || proptest::option::of(1..=LARGEST);
+    let files = prop_oneof![
+        Just(DeclaredFilesystem::None),
+        Just(DeclaredFilesystem::Read),
+        Just(DeclaredFilesystem::ReadWrite)
+    ];
+    let targets = prop_oneof![
+        Just(CallTargets::All),
+        proptest::sample::subsequence(TARGETS.to_vec(), 0..=TARGETS.len())
+            .prop_map(|names| CallTargets::parse(&names).unwrap())
+    ];
+    let count = || limit().prop_map(|limit| limit.map(|limit| u32::try_from(limit).unwrap()));
+    (files, any::<bool>(), limit(), limit(), limit(), targets, count(), count()).prop_map(
+        |(filesystem, network, memory, cpu, timeout, targets, max_calls, max_parallel)| {
+            DeclaredCapabilities {
+                filesystem,
+                network,
+                memory: memory.map(|mb| MemoryLimit::from_mb(mb).unwrap()),
+                cpu: cpu.map(|percent| CpuPercent::new(percent).unwrap()),
+                timeout: timeout.map(|seconds| Timeout::from_seconds(seconds).unwrap()),
+                calls: DeclaredCalls { targets, max_calls, max_parallel },
+            }
+        },
+    )
+}
+
+/// Capabilities that differ in a few parts only, so that many pairs are comparable.
+fn any_pair() -> impl Strategy<Value = [DeclaredCapabilities; 2]> {
+    (any_capabilities(), any_capabilities(), any::<[bool; 6]>()).prop_map(|(old, other, keep)| {
+        let [filesystem, network, memory, cpu, timeout, calls] = keep;
+        let new = DeclaredCapabilities {
+            filesystem: if filesystem { old.filesystem } else { other.filesystem },
+            network: if network { old.network } else { other.network },
+            memory: if memory { old.memory } else { other.memory },
+            cpu: if cpu { old.cpu } else { other.cpu },
+            timeout: if timeout { old.timeout } else { other.timeout },
+            calls: if calls { old.calls.clone() } else { other.calls },
+        };
+        [old, new]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// A change of capabilities needs approval if and only if it allows a use that was not allowed before.
+    #[test]
+    fn capabilities_need_approval_exactly_if_they_allow_more([old, new] in any_pair()) {
+        let with = |capabilities: &DeclaredCapabilities| Definition { capabilities: capabilities.clone(), ..definition() };
+        let changes = compare(&with(&old), &with(&new));
+        let waits = changes.iter().any(|change| change.kind.needs_approval());
+        let allows_more = uses().into_iter().any(|use_| allows(&new, use_) && !allows(&old, use_));
+        prop_assert_eq!(waits, allows_more, "{:?} to {:?}: {:?}", old, new, changes);
+        prop_assert_eq!(changes.is_empty(), old == new);
+    }
+}

@@ -1,0 +1,282 @@
+//! The file of accepted definitions: private to its owner, replaced atomically, and changed under a lock, so that two
+//! processes lose nothing.
+//!
+//! A file that is damaged, or that others may write to, is an error and never an empty list: with an empty one, every
+//! tool would be accepted as it is now.
+
+use super::stored::DefinitionsFile;
+use super::{Change, Definition, Part, compare};
+use crate::catalog::CatalogError;
+use crate::catalog::code::read_regular_file;
+use a2g_types::ident::ToolName;
+use a2g_types::tool::Descriptor;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{DirBuilder, File};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+/// The maximum size of the file, in bytes. A usual definition has 1 to 4 kB.
+const MAX_BYTES: u64 = 32 << 20;
+
+/// What a process may do with the accepted definitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Definitions that are seen for the first time, or that became narrower, are remembered: for processes that tell
+    /// agents of the tools, and for those that change the catalogue.
+    Record,
+    /// Definitions are only compared.
+    Compare,
+}
+
+/// The accepted definitions of one catalogue.
+#[derive(Debug, Clone)]
+pub struct Definitions(Option<Store>);
+
+#[derive(Debug, Clone)]
+struct Store {
+    path: PathBuf,
+    /// The catalogue's absolute path, with its links as the operator wrote them: if a link then leads to another
+    /// folder, its tools have to be those that were accepted.
+    catalogue: String,
+    access: Access,
+}
+
+/// The accepted definitions, locked for this process.
+pub(in crate::catalog) struct LockedDefinitions<'a>(Option<Locked<'a>>);
+
+struct Locked<'a> {
+    store: &'a Store,
+    file: DefinitionsFile,
+    _lock: File,
+}
+
+/// The result of a comparison with the accepted definition.
+enum Judgement {
+    /// The definition is the accepted one.
+    Accepted,
+    /// There is no accepted definition.
+    First,
+    /// The definition is narrower, or has another version.
+    Narrower,
+    /// An operator has to approve these changes.
+    Waits(Vec<Change>),
+}
+
+fn judge(accepted: Option<&Definition>, offered: &Definition) -> Judgement {
+    let Some(accepted) = accepted else { return Judgement::First };
+    let changes = compare(accepted, offered);
+    if changes.iter().any(|change| change.kind.needs_approval()) {
+        Judgement::Waits(changes)
+    } else if changes.is_empty() {
+        Judgement::Accepted
+    } else {
+        Judgement::Narrower
+    }
+}
+
+impl Definitions {
+    /// The definitions of `catalogue` in the file at `path`, which need not exist yet.
+    #[must_use]
+    pub fn new(path: &Path, catalogue: &Path, access: Access) -> Self {
+        let catalogue = std::path::absolute(catalogue).unwrap_or_else(|_| catalogue.to_owned());
+        let catalogue = catalogue.components().collect::<PathBuf>().to_string_lossy().into_owned();
+        Self(Some(Store { path: path.to_owned(), catalogue, access }))
+    }
+
+    /// No definitions: every tool is accepted and none is remembered. For a temporary catalogue, of which no agent is
+    /// told.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    /// The accepted definition of a tool; `None` if none was accepted.
+    ///
+    /// # Ambient Authority
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`CatalogError::Definitions`] if the file cannot be used.
+    pub fn accepted(&self, tool: &ToolName) -> Result<Option<Definition>, CatalogError> {
+        let Some(store) = &self.0 else { return Ok(None) };
+        store.get(&store.read()?, tool)
+    }
+
+    /// Compares tools with their accepted definitions, and remembers those that are first seen or narrower. Returns
+    /// the error of each tool that has to wait, in the order of `tools`.
+    ///
+    /// # Ambient Authority
+    /// Reads the file, and writes it if there is something to remember.
+    ///
+    /// # Errors
+    /// [`CatalogError::Definitions`] if the file cannot be used.
+    pub(in crate::catalog) fn admit(
+        &self,
+        tools: &[&Descriptor],
+    ) -> Result<Vec<Result<(), CatalogError>>, CatalogError> {
+        let Some(store) = &self.0 else { return Ok(tools.iter().map(|_| Ok(())).collect()) };
+        let mut results = Vec::with_capacity(tools.len());
+        let mut has_new = false;
+        let file = store.read()?;
+        for tool in tools {
+            let accepted = store.get(&file, &tool.name)?;
+            results.push(match judge(accepted.as_ref(), &Definition::of(tool)) {
+                Judgement::Accepted => Ok(()),
+                Judgement::First | Judgement::Narrower => {
+                    has_new = true;
+                    Ok(())
+                }
+                Judgement::Waits(changes) => Err(changed(&tool.name, &changes)),
+            });
+        }
+        if !has_new || store.access == Access::Compare {
+            return Ok(results);
+        }
+        // Compared again under the lock, because another process may have written the file meanwhile.
+        let mut locked = self.lock()?;
+        let judged = tools.iter().map(|tool| locked.accept_unless_waiting(tool)).collect::<Result<_, _>>()?;
+        locked.write()?;
+        Ok(judged)
+    }
+
+    /// Locks the definitions. Waits while another process changes them.
+    ///
+    /// # Ambient Authority
+    /// Creates and locks the file's folder, and reads the file.
+    ///
+    /// # Errors
+    /// [`CatalogError::Definitions`] if the file cannot be used.
+    pub(in crate::catalog) fn lock(&self) -> Result<LockedDefinitions<'_>, CatalogError> {
+        let Some(store) = &self.0 else { return Ok(LockedDefinitions(None)) };
+        let folder = store.folder();
+        let unusable = |error: std::io::Error| store.unusable(format!("`{}`: {error}", folder.display()));
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(unusable)?;
+        // The folder is locked, because the file itself is replaced by every change.
+        let lock = File::open(&folder).map_err(unusable)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|error| unusable(error.into()))?;
+        Ok(LockedDefinitions(Some(Locked { store, file: store.read()?, _lock: lock })))
+    }
+}
+
+impl LockedDefinitions<'_> {
+    pub(in crate::catalog) fn accepted(&self, tool: &ToolName) -> Result<Option<Definition>, CatalogError> {
+        let Some(Locked { store, file, _lock }) = &self.0 else { return Ok(None) };
+        store.get(file, tool)
+    }
+
+    /// The changes of a tool that has to wait for approval; `None` if it has not to wait.
+    pub(in crate::catalog) fn find_waiting_changes(
+        &self,
+        tool: &Descriptor,
+    ) -> Result<Option<Vec<Change>>, CatalogError> {
+        let accepted = self.accepted(&tool.name)?;
+        Ok(match judge(accepted.as_ref(), &Definition::of(tool)) {
+            Judgement::Accepted | Judgement::First | Judgement::Narrower => None,
+            Judgement::Waits(changes) => Some(changes),
+        })
+    }
+
+    /// Makes the definition of a tool the accepted one, without a comparison. Only [`Self::write`] writes it.
+    ///
+    /// # Errors
+    /// [`CatalogError::Module`] if the definition cannot be stored.
+    pub(in crate::catalog) fn accept(&mut self, tool: &Descriptor) -> Result<(), CatalogError> {
+        let Some(Locked { store, file, _lock }) = &mut self.0 else { return Ok(()) };
+        file.insert(&store.catalogue, tool.name.as_str(), &Definition::of(tool))
+            .map_err(|reason| CatalogError::Module(format!("its definition cannot be remembered: {reason}")))
+    }
+
+    fn accept_unless_waiting(&mut self, tool: &Descriptor) -> Result<Result<(), CatalogError>, CatalogError> {
+        let accepted = self.accepted(&tool.name)?;
+        match judge(accepted.as_ref(), &Definition::of(tool)) {
+            Judgement::Accepted => {}
+            Judgement::First => {
+                tracing::info!(tool = %tool.name, "accepted the definition of this tool, which is seen for the first time");
+                return Ok(self.accept(tool));
+            }
+            Judgement::Narrower => {
+                tracing::info!(tool = %tool.name, "accepted the narrower definition of this tool");
+                return Ok(self.accept(tool));
+            }
+            Judgement::Waits(changes) => return Ok(Err(changed(&tool.name, &changes))),
+        }
+        Ok(Ok(()))
+    }
+
+    /// Writes the file: a reader gets the old content or the new one.
+    pub(in crate::catalog) fn write(&self) -> Result<(), CatalogError> {
+        let Some(Locked { store, file, _lock }) = &self.0 else { return Ok(()) };
+        let text = file.to_json();
+        if text.len() as u64 > MAX_BYTES {
+            return Err(store.unusable(format!(
+                "it would have {} bytes, but at most {MAX_BYTES} are accepted: remove the catalogues from it that no \
+                 longer exist",
+                text.len()
+            )));
+        }
+        let folder = store.folder();
+        let unusable = |error: std::io::Error| store.unusable(format!("it cannot be written: {error}"));
+        // The mode of a temporary file is 0600.
+        let mut draft = tempfile::NamedTempFile::new_in(&folder).map_err(unusable)?;
+        draft.write_all(&text).and_then(|()| draft.as_file().sync_all()).map_err(unusable)?;
+        draft.persist(store.real_path()).map_err(|error| unusable(error.error))?;
+        File::open(&folder).and_then(|folder| folder.sync_all()).map_err(unusable)
+    }
+}
+
+impl Store {
+    fn unusable(&self, reason: String) -> CatalogError {
+        CatalogError::Definitions { path: self.path.clone(), reason }
+    }
+
+    /// The path of the file itself, if the operator's path is a link to it.
+    fn real_path(&self) -> PathBuf {
+        self.path.canonicalize().unwrap_or_else(|_| self.path.clone())
+    }
+
+    fn folder(&self) -> PathBuf {
+        let path = self.real_path();
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        folder.unwrap_or(Path::new(".")).to_owned()
+    }
+
+    fn get(&self, file: &DefinitionsFile, tool: &ToolName) -> Result<Option<Definition>, CatalogError> {
+        file.get(&self.catalogue, tool.as_str()).map_err(|reason| self.unusable(reason))
+    }
+
+    fn read(&self) -> Result<DefinitionsFile, CatalogError> {
+        match self.path.metadata() {
+            Ok(metadata) => self.check_private(metadata.uid(), metadata.mode())?,
+            // A link to nothing is not a missing file.
+            Err(error) if error.kind() == ErrorKind::NotFound && !self.path.is_symlink() => {
+                return Ok(DefinitionsFile::default());
+            }
+            Err(error) => return Err(self.unusable(format!("it cannot be read: {error}"))),
+        }
+        let text =
+            read_regular_file(&self.path, MAX_BYTES).map_err(|error| self.unusable(error.to_string()))?;
+        DefinitionsFile::parse(&text).map_err(|reason| self.unusable(reason))
+    }
+
+    fn check_private(&self, owner: u32, mode: u32) -> Result<(), CatalogError> {
+        if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+            return Err(self.unusable("it belongs to another user, who can change it".to_owned()));
+        }
+        if mode & 0o022 != 0 {
+            return Err(self.unusable("other users may write to it: run `chmod go-w` on it".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+fn changed(tool: &ToolName, changes: &[Change]) -> CatalogError {
+    let changes = changes.iter().filter(|change| change.kind.needs_approval());
+    CatalogError::DefinitionChanged {
+        tool: tool.clone(),
+        parts: changes.map(|change| change.part).collect::<Vec<Part>>(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! The file of accepted definitions: JSON with a format number, and the tools of each catalogue by name.
+
+use super::Definition;
+use crate::catalog::manifest::{CapabilitiesTable, ManifestContract};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The number of this format.
+const FORMAT: u32 = 1;
+
+/// The content of the file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DefinitionsFile {
+    format: u32,
+    /// The accepted definitions by the path of the catalogue, and then by the name of the tool.
+    catalogues: BTreeMap<String, BTreeMap<String, StoredDefinition>>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredDefinition {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+    version: String,
+    description: String,
+    contract: ManifestContract,
+    arguments: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    result: Option<Value>,
+    idempotent: bool,
+    capabilities: CapabilitiesTable,
+}
+
+impl Default for DefinitionsFile {
+    fn default() -> Self {
+        Self { format: FORMAT, catalogues: BTreeMap::new() }
+    }
+}
+
+impl DefinitionsFile {
+    /// Parses the file.
+    ///
+    /// # Errors
+    /// The reason, as the end of a sentence, if it is not such a file, or one of another format.
+    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Header {
+            format: u32,
+        }
+        let damaged = |error: serde_json::Error| format!("it is damaged ({error})");
+        let Header { format } = serde_json::from_slice(text).map_err(damaged)?;
+        if format != FORMAT {
+            return Err(format!("it has format {format}, and this program reads format {FORMAT}"));
+        }
+        serde_json::from_slice(text).map_err(damaged)
+    }
+
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+
+    /// The accepted definition of a tool; `None` if none was accepted.
+    ///
+    /// # Errors
+    /// The reason, as the end of a sentence, if a stored value is out of range.
+    pub(super) fn get(&self, catalogue: &str, tool: &str) -> Result<Option<Definition>, String> {
+        let stored = self.catalogues.get(catalogue).and_then(|tools| tools.get(tool));
+        let Some(StoredDefinition {
+            title,
+            version,
+            description,
+            contract,
+            arguments,
+            result,
+            idempotent,
+            capabilities,
+        }) = stored
+        else {
+            return Ok(None);
+        };
+        let capabilities = capabilities.clone().check();
+        Ok(Some(Definition {
+            title: title.clone(),
+            version: version.clone(),
+            description: description.clone(),
+            contract: (*contract).into(),
+            arguments_schema: arguments.clone(),
+            result_schema: result.clone(),
+            is_idempotent: *idempotent,
+            capabilities: capabilities.map_err(|error| format!("it is damaged (`{tool}`: {error})"))?,
+        }))
+    }
+
+    /// Stores the accepted definition of a tool.
+    ///
+    /// # Errors
+    /// The reason, as the end of a sentence, if it would not be read back as it is: one tool must not damage the file
+    /// for all others.
+    pub(super) fn insert(
+        &mut self,
+        catalogue: &str,
+        tool: &str,
+        definition: &Definition,
+    ) -> Result<(), String> {
+        let stored = StoredDefinition::from(definition);
+        let tools = BTreeMap::from([(tool.to_owned(), stored.clone())]);
+        let alone = Self { format: FORMAT, catalogues: BTreeMap::from([(catalogue.to_owned(), tools)]) };
+        if Self::parse(&alone.to_json())?.get(catalogue, tool)?.as_ref() != Some(definition) {
+            return Err("its schemas are not the same after they were stored".to_owned());
+        }
+        self.catalogues.entry(catalogue.to_owned()).or_default().insert(tool.to_owned(), stored);
+        Ok(())
+    }
+}
+
+impl From<&Definition> for StoredDefinition {
+    fn from(definition: &Definition) -> Self {
+        let Definition {
+            title,
+            version,
+            description,
+            contract,
+            arguments_schema,
+            result_schema,
+            is_idempotent,
+            capabilities,
+        } = definition;
+        Self {
+            title: title.clone(),
+            version: version.clone(),
+            description: description.clone(),
+            contract: (*contract).into(),
+            arguments: arguments_schema.clone(),
+            result: result_schema.clone(),
+            idempotent: *is_idempotent,
+            capabilities: capabilities.into(),
+        }
+    }
+}

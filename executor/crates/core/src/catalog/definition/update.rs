@@ -1,0 +1,167 @@
+//! Updates that wait for an operator: in the catalogue's folder `.waiting`, which no server reads, or in the tool's own
+//! folder, if somebody changed the files there.
+
+use super::{Change, Definition, Definitions, compare};
+use crate::catalog::manifest::FILE;
+use crate::catalog::package::Package;
+use crate::catalog::{Cache, CatalogError, CheckedTool, Tool, ToolBuilder, install, open_tool};
+use a2g_govern::ToolTrust;
+use a2g_types::ident::ToolName;
+use a2g_types::tool::Digest;
+use std::path::Path;
+
+/// The folder of waiting updates in a catalogue. [`Catalog::open`](crate::catalog::Catalog::open) ignores names with a
+/// leading dot.
+pub(in crate::catalog) const WAITING_FOLDER: &str = ".waiting";
+
+/// The result of adding a tool.
+#[derive(Debug)]
+pub enum Installation {
+    /// The tool is in the catalogue.
+    Installed(Box<Tool>),
+    /// The update waits for approval; the installed version is unchanged.
+    Waits(Box<Update>),
+}
+
+/// An update of a tool, with its files in memory: what was compared is what is installed.
+#[derive(Debug)]
+pub struct Update {
+    pub(in crate::catalog) checked: CheckedTool,
+    pub(in crate::catalog) wasm: Vec<u8>,
+    pub(in crate::catalog) accepted: Option<Definition>,
+    pub(in crate::catalog) changes: Vec<Change>,
+    pub(in crate::catalog) place: Place,
+}
+
+/// The place where an update is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::catalog) enum Place {
+    /// In [`WAITING_FOLDER`].
+    Waiting,
+    /// In the tool's folder of the catalogue.
+    Catalogue,
+}
+
+impl Update {
+    /// The tool.
+    #[must_use]
+    pub fn tool(&self) -> &CheckedTool {
+        &self.checked
+    }
+
+    /// The changes from the accepted definition, of which some may need no approval.
+    #[must_use]
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// The digest of the tool's package, which covers its whole definition, its README and its module.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.checked.package.digest()
+    }
+
+    /// Installs the update, and makes its definition the accepted one.
+    ///
+    /// # Ambient Authority
+    /// Writes `catalog/<name>` and the file of definitions, and removes the waiting update.
+    ///
+    /// # Errors
+    /// [`CatalogError::UpdateReplaced`] if the accepted definition or the waiting update was replaced meanwhile.
+    pub fn approve(self, catalog: &Path, definitions: &Definitions) -> Result<(), CatalogError> {
+        let Self { checked, wasm, accepted, changes: _, place } = self;
+        let name = &checked.manifest.name;
+        let mut locked = definitions.lock()?;
+        if locked.accepted(name)? != accepted {
+            return Err(CatalogError::UpdateReplaced(name.clone()));
+        }
+        locked.accept(&checked.tool.descriptor)?;
+        let waiting = catalog.join(WAITING_FOLDER).join(name.as_str());
+        if place == Place::Waiting {
+            let found = Package::read(&waiting)?.map(|package| package.digest());
+            if found != Some(checked.package.digest()) {
+                return Err(CatalogError::UpdateReplaced(name.clone()));
+            }
+            install::write(name.as_str(), &checked.package, checked.signatures.as_deref(), &wasm, catalog)?;
+        }
+        locked.write()?;
+        if place == Place::Waiting {
+            remove(catalog, name)?;
+        }
+        Ok(())
+    }
+}
+
+/// The update of a tool that waits for approval; `None` if there is none. An update of `tool add` precedes a change in
+/// the tool's own folder, which it would replace.
+///
+/// # Ambient Authority
+/// Reads the catalogue and the file of definitions, reads and writes the cache, and runs `build`.
+///
+/// # Errors
+/// [`CatalogError`] with the problem of the tool.
+pub fn find_update(
+    name: &ToolName,
+    catalog: &Path,
+    cache: &Cache,
+    build: &dyn ToolBuilder,
+    trust: &ToolTrust,
+    definitions: &Definitions,
+) -> Result<Option<Update>, CatalogError> {
+    let waiting = catalog.join(WAITING_FOLDER).join(name.as_str());
+    let (folder, place) = match has_tool(&waiting) {
+        true => (waiting, Place::Waiting),
+        false => (catalog.join(name.as_str()), Place::Catalogue),
+    };
+    if !has_tool(&folder) {
+        return Ok(None);
+    }
+    // Checks name, digest and signature, as a server does.
+    open_tool(&folder, name, cache, Some(build), trust)?;
+    let (checked, wasm) = install::prepare(&folder, cache, build, trust)?;
+    let accepted = definitions.accepted(name)?;
+    let offered = Definition::of(&checked.tool.descriptor);
+    let changes = accepted.as_ref().map(|accepted| compare(accepted, &offered)).unwrap_or_default();
+    let needs_approval = changes.iter().any(|change| change.kind.needs_approval());
+    let is_update = checked.manifest.name == *name && (place == Place::Waiting || needs_approval);
+    Ok(is_update.then_some(Update { checked, wasm, accepted, changes, place }))
+}
+
+/// The names of the tools of which an update of `tool add` waits for approval, sorted.
+///
+/// # Ambient Authority
+/// Reads the catalogue's folder.
+#[must_use]
+pub fn waiting_updates(catalog: &Path) -> Vec<ToolName> {
+    let entries = std::fs::read_dir(catalog.join(WAITING_FOLDER)).into_iter().flatten().flatten();
+    let tools = entries.filter(|entry| has_tool(&entry.path()));
+    let mut names =
+        tools.filter_map(|entry| ToolName::parse(entry.file_name().to_str()?).ok()).collect::<Vec<_>>();
+    names.sort();
+    names
+}
+
+/// Removes the waiting update of a tool. Returns `false` if there is none.
+///
+/// # Ambient Authority
+/// Removes the update's folder.
+///
+/// # Errors
+/// [`CatalogError`] if the folder cannot be removed, or the file of definitions cannot be locked.
+pub fn reject(name: &ToolName, catalog: &Path, definitions: &Definitions) -> Result<bool, CatalogError> {
+    let _lock = definitions.lock()?;
+    remove(catalog, name)
+}
+
+fn remove(catalog: &Path, name: &ToolName) -> Result<bool, CatalogError> {
+    let folder = catalog.join(WAITING_FOLDER).join(name.as_str());
+    match std::fs::remove_dir_all(&folder) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(CatalogError::io(&folder, error)),
+    }
+}
+
+fn has_tool(folder: &Path) -> bool {
+    folder.join(FILE).symlink_metadata().is_ok()
+}

@@ -1,0 +1,123 @@
+//! `tool approve` and `tool reject`, and what `tool add` says of an update that waits.
+//!
+//! What is approved is what was shown. On a terminal, the update stays in memory between the two. In a script, the
+//! approval names the digest that was printed with the difference.
+
+use super::super::layout::wrap;
+use super::super::output::{note, one_line, print};
+use super::super::setup::recorded_definitions;
+use super::difference::{self, Extent};
+use super::set_up;
+use a2g_core::catalog::{Change, Part, Update, find_update, reject as reject_update, waiting_updates};
+use a2g_server::config::Config;
+use a2g_types::ident::{ToolName, did_you_mean};
+use a2g_types::tool::{Descriptor, Digest};
+use anyhow::{Context as _, bail};
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+/// The exit code if an update waits, or was not approved.
+const NOT_APPROVED: u8 = 3;
+/// The width of this command's sentences. A command to copy and a digest stay on their lines.
+const MAX_COLUMNS: usize = 80;
+
+/// Says that an update waits, and what it changes.
+pub(super) fn print_waiting(update: &Update) -> ExitCode {
+    let name = &update.tool().manifest.name;
+    print_difference(update, Extent::Summary);
+    let parts = part_names(update.changes());
+    let text = format!("{name} was not updated, because the update changes {parts}. It waits:");
+    note(wrap("", &text, MAX_COLUMNS));
+    note(format_args!("  a2g-executor tool approve {name}\n  a2g-executor tool reject {name}"));
+    ExitCode::from(NOT_APPROVED)
+}
+
+/// Shows the update of a tool, and installs it if a person at the terminal or `digest` approves it.
+pub(super) fn approve(config: &Config, name: &str, digest: Option<&str>) -> anyhow::Result<ExitCode> {
+    let name = ToolName::parse(name)?;
+    let runtime = set_up(config)?;
+    let definitions = recorded_definitions(config);
+    let update =
+        find_update(&name, &config.catalog, &runtime.cache, &runtime, &runtime.trust(), &definitions)?;
+    let Some(update) = update else {
+        bail!("no update of `{name}` waits for approval{}", nearest(config, &name));
+    };
+    let found = update.digest();
+    if let Some(shown) = digest {
+        let shown = Digest::parse(shown.strip_prefix("sha256:").unwrap_or(shown));
+        let shown = shown.map_err(|reason| super::super::UsageError(format!("`--digest` {reason}")))?;
+        if shown != found {
+            print_difference(&update, Extent::Full);
+            note(format_args!(
+                "refused: the update of {name} that waits is another one than\n  sha256:{shown}\nto approve the one above:\n  \
+                 a2g-executor tool approve {name} --digest sha256:{found}"
+            ));
+            return Ok(ExitCode::from(NOT_APPROVED));
+        }
+    } else {
+        print_difference(&update, Extent::Full);
+        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+            note(format_args!(
+                "to approve exactly this:\n  a2g-executor tool approve {name} --digest sha256:{found}"
+            ));
+            return Ok(ExitCode::from(NOT_APPROVED));
+        }
+        if !confirm(&name, &update)? {
+            note(format_args!("{name} is not approved; `a2g-executor tool reject {name}` drops the update"));
+            return Ok(ExitCode::from(NOT_APPROVED));
+        }
+    }
+    let version = one_line(&update.tool().tool.descriptor.version);
+    update.approve(&config.catalog, &definitions)?;
+    print(format_args!("approved {name} {version} (sha256:{found})"));
+    note("note: a running server loads it at SIGHUP, or at its next start");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Drops the waiting update of a tool.
+pub(super) fn reject(config: &Config, name: &str) -> anyhow::Result<ExitCode> {
+    let name = ToolName::parse(name)?;
+    if !reject_update(&name, &config.catalog, &recorded_definitions(config))? {
+        bail!("no update of `{name}` waits for approval{}", nearest(config, &name));
+    }
+    print(format_args!("rejected the update of {name}; the installed version is unchanged"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Names the updates that wait, below a list of tools.
+pub(super) fn note_waiting(config: &Config) {
+    for name in waiting_updates(&config.catalog) {
+        note(format_args!("note: an update of {name} waits for `a2g-executor tool approve {name}`"));
+    }
+}
+
+/// The clause about a waiting update whose name is similar.
+fn nearest(config: &Config, name: &ToolName) -> String {
+    let waiting = waiting_updates(&config.catalog);
+    did_you_mean(name.as_str(), waiting.iter().map(ToolName::as_str))
+}
+
+fn print_difference(update: &Update, extent: Extent) {
+    let Descriptor { name, version, digest, .. } = &update.tool().tool.descriptor;
+    print(format_args!("{name} {}, the accepted definition (-) and the new one (+):\n", one_line(version)));
+    difference::lines(update.changes(), extent).into_iter().for_each(print);
+    if update.changes().is_empty() {
+        print("no change of what was accepted");
+    }
+    print(format_args!("\nmodule   sha256:{digest}\npackage  sha256:{}", update.digest()));
+}
+
+/// Asks a person at the terminal.
+fn confirm(name: &ToolName, update: &Update) -> anyhow::Result<bool> {
+    let parts = part_names(update.changes());
+    let _ignored = write!(std::io::stderr(), "Approve {name} with the other {parts}? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).context("the answer cannot be read")?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// The parts that need approval.
+fn part_names(changes: &[Change]) -> String {
+    let changes = changes.iter().filter(|change| change.kind.needs_approval());
+    changes.map(|change| Part::as_str(change.part)).collect::<Vec<_>>().join(", ")
+}
