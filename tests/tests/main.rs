@@ -33,6 +33,7 @@ mod connections;
 mod console;
 mod console_usage;
 mod containment;
+mod definitions;
 mod documents;
 mod doors;
 mod durability;
