@@ -83,7 +83,7 @@ impl AuthorFolder {
         let mut command = Command::new(program());
         command.args(line.split(' ').filter(|word| !word.is_empty())).current_dir(self.folder.path());
         command.env("PATH", &self.path).env("XDG_CACHE_HOME", cache()).env("COLUMNS", "80");
-        command.env("XDG_STATE_HOME", self.path("state"));
+        command.env("XDG_STATE_HOME", state());
         command
     }
 

@@ -93,6 +93,19 @@ pub fn cache() -> PathBuf {
     .clone()
 }
 
+/// One folder for the state of commands without a configuration, which may not be in a folder that guests may use, such as
+/// `/tmp`. It is empty when the tests start.
+pub fn state() -> PathBuf {
+    static EMPTY: OnceLock<PathBuf> = OnceLock::new();
+    EMPTY
+        .get_or_init(|| {
+            let state = target().join("test-state");
+            let _was_absent = std::fs::remove_dir_all(&state);
+            state
+        })
+        .clone()
+}
+
 /// A folder beside the repository, when it is there. When it is not, a line on standard error names
 /// the test that is skipped.
 fn shared_folder(name: &str) -> Option<PathBuf> {
@@ -141,6 +154,9 @@ pub fn run_to_end(command: Command, input: &[u8]) -> Output {
 pub fn run_to_end_within(mut command: Command, input: &[u8], limit: Duration) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env_remove("RUST_LOG");
+    if !command.get_envs().any(|(name, _)| name == "XDG_STATE_HOME") {
+        command.env("XDG_STATE_HOME", state());
+    }
     let mut child = command.spawn().expect("it starts");
     let id = rustix::process::Pid::from_child(&child);
     let (ended, on_end) = std::sync::mpsc::channel::<()>();
