@@ -398,7 +398,11 @@ fn signatures_are_pushed_and_pulled_as_referrers() {
 fn oras_reads_what_was_pushed() {
     let Some(registry) = Registry::start() else { return };
     let Some(python) = client_folder("oras", "python/bin/python") else { return };
-    let Some(_library) = client_folder("oras", "oras--0.2.43-installed") else { return };
+    let mut import = Command::new(&python);
+    import.args(["-c", "import oras"]);
+    if !run_to_end(import, b"").status.success() {
+        return print_skipped("the client oras is not installed");
+    }
     let author = Place::new();
     let folder = author.write("greet", &greet());
     author.succeed(&["push", &format!("oci://{}/tools/greet", registry.address), &folder]);
