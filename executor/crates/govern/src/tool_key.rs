@@ -144,7 +144,7 @@ pub struct ToolSigningKey {
 
 enum Private {
     /// A file of `key new`.
-    Jwk(KeyPair),
+    Jwk(Box<KeyPair>),
     Ed25519(Ed25519KeyPair),
     P256(EcdsaKeyPair),
 }
@@ -168,7 +168,7 @@ impl ToolSigningKey {
         if text.trim_ascii_start().starts_with(b"{") {
             let pair = KeyPair::read(path)?;
             let public = ToolKey(Form::Ed25519(pair.public().point()));
-            return Ok(Self { private: Private::Jwk(pair), public });
+            return Ok(Self { private: Private::Jwk(Box::new(pair)), public });
         }
         if !text.trim_ascii_start().starts_with(PEM_PREFIX) {
             return Self::from_pkcs8(&text, path);

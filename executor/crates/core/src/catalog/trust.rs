@@ -29,13 +29,14 @@ pub(super) fn check_trust(
         return Ok(trust.check(None)?);
     }
     let package = Package::read(folder)?.ok_or(SignatureError::NotPackaged)?;
-    let signatures = read_signatures(folder).map_err(|error| match error {
-        CatalogError::TooLarge { path: _, bytes, max_bytes } => SignatureError::Malformed(format!(
-            "the file has {bytes} bytes, but at most {max_bytes} are accepted"
-        ))
-        .into(),
-        other => other,
-    })?;
+    let signatures = match read_signatures(folder) {
+        Ok(signatures) => signatures,
+        Err(CatalogError::TooLarge { path: _, bytes, max_bytes }) => {
+            let reason = format!("the file has {bytes} bytes, but at most {max_bytes} are accepted");
+            return Err(SignatureError::Malformed(reason).into());
+        }
+        Err(error) => return Err(error),
+    };
     package.check_files(text.as_bytes(), module)?;
     package.check_readme(read_readme(folder)?.as_deref())?;
     let offered = OfferedTool {
