@@ -150,11 +150,13 @@ fn over(key: &ToolSigningKey, payload: &Value) -> Vec<u8> {
     json!({ "signatures": [entry] }).to_string().into_bytes()
 }
 
+type Change<'a> = &'a dyn Fn(&mut Value);
+
 #[test]
 fn a_payload_is_what_cosign_writes_and_nothing_else() {
     let fixture = Fixture::new();
     let (trust, key) = (fixture.trust(), fixture.private(ED25519_PRIVATE));
-    let payload = |change: &dyn Fn(&mut Value)| {
+    let payload = |change: Change<'_>| {
         let mut payload = json!({
             "critical": {
                 "identity": { "docker-reference": "registry.example.com/tools/read_file" },
@@ -168,7 +170,7 @@ fn a_payload_is_what_cosign_writes_and_nothing_else() {
     };
     assert!(payload(&|_| {}).is_ok());
     assert!(payload(&|payload| payload["optional"] = json!({ "build": "42", "more": [1] })).is_ok());
-    let cases: [(&dyn Fn(&mut Value), &str); 8] = [
+    let cases: [(Change<'_>, &str); 8] = [
         (&|payload| payload["critical"]["type"] = json!("atomic container signature"), "its type is"),
         (&|payload| payload["critical"]["more"] = json!(1), "more"),
         (
@@ -192,7 +194,7 @@ fn a_signature_that_no_key_verifies_is_refused_by_what_it_claims() {
     let fixture = Fixture::new();
     let trust = fixture.trust();
     let good = signed(&fixture.private(ED25519_PRIVATE), "read_file", None, None);
-    let changed = |change: &dyn Fn(&mut Value)| {
+    let changed = |change: Change<'_>| {
         let mut file: Value = serde_json::from_slice(&good).unwrap();
         change(&mut file["signatures"][0]);
         check(&trust, "read_file", file.to_string().as_bytes()).unwrap_err()
