@@ -1,6 +1,7 @@
 //! The console in a real browser, and what its pages refuse to clients that are none.
 
 mod artifacts;
+mod grants;
 mod load;
 mod notify;
 mod port;

@@ -135,6 +135,11 @@ impl CallGrant {
         }
     }
 
+    /// The tools that each layer allows. The run may call those that all of these layers allow.
+    pub fn targets(&self) -> impl Iterator<Item = Bound<&CallTargets>> {
+        self.targets.iter().map(|(layer, targets)| Bound { value: targets, layer: *layer })
+    }
+
     /// Maximum number of calls, with the layer that set it.
     #[must_use]
     pub fn max_calls(&self) -> Bound<u32> {

@@ -302,7 +302,7 @@ impl<'a> Batch<'a> {
     /// Applies a decision to a waiting intent. An approved intent can only be cancelled, revoked or expire. Returns
     /// `true` if the decision applied.
     pub(super) fn resolve(&mut self, resolved: &ResolvedIntent) -> Result<bool, WriteError> {
-        let ResolvedIntent { intent, resolution, by, risk_score, manifest, reason, basis } = resolved;
+        let ResolvedIntent { intent, resolution, by, risk_score, manifest, reason, basis, grants } = resolved;
         let held = match (recorded_state(self.connection(), *intent)?, resolution) {
             (RecordedState::Waiting(held), _) => held,
             (
@@ -324,14 +324,15 @@ impl<'a> Batch<'a> {
                 return Ok(false);
             }
         };
-        if reason.is_some() || basis.is_some() || *resolution == Resolution::PartlyApproved {
+        let is_newer_body = reason.is_some() || basis.is_some() || !grants.is_empty();
+        if is_newer_body || *resolution == Resolution::PartlyApproved {
             stops::raise_format(self.connection())?;
         }
         let (by, manifest, reason) = (by.clone(), manifest.clone(), reason.clone());
         // The decision repeats the body of the wait, because pruning removes the record of the wait before the denial.
         let basis = basis.map(record::Digest32);
-        let body =
-            record::DecisionBody { by, held: held.body, risk_score: *risk_score, manifest, reason, basis };
+        let (held_body, risk_score, grants) = (held.body, *risk_score, grants.clone());
+        let body = record::DecisionBody { by, held: held_body, risk_score, manifest, reason, basis, grants };
         let new = NewRecord {
             intent: Some(*intent),
             agent: Some(&held.agent),

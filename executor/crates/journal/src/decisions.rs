@@ -11,6 +11,7 @@ use super::writer::JournalEntry;
 use super::{Journal, JournalError, to_micros};
 use a2g_types::call::Call;
 use a2g_types::fault::BlockedBy;
+use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::verdict::Manifest;
 use time::OffsetDateTime;
@@ -62,6 +63,8 @@ pub struct ResolvedIntent {
     pub reason: Option<String>,
     /// The hash of what the person was shown, if a page showed it.
     pub basis: Option<Hash>,
+    /// In an approval, the grants that its approvers were shown.
+    pub grants: Vec<GrantSummary>,
 }
 
 /// An intent that a person denied.
@@ -97,6 +100,11 @@ pub struct Approval {
     pub by: String,
     /// The manifest that replaces the verdict's.
     pub manifest: Option<Manifest>,
+    /// The hash of what the last approver was shown, if a page showed it.
+    pub basis: Option<Hash>,
+    /// The grants that the approvers were shown: the run gets no more than any of them. Empty for an approval that was
+    /// given without seeing one.
+    pub grants: Vec<GrantSummary>,
 }
 
 impl Journal {

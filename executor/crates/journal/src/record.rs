@@ -3,6 +3,7 @@
 //! A record is never changed. Its hash covers all of its columns and the hash of the record before it.
 
 use super::chain::{Hash, from_hex, to_hex};
+use a2g_types::grant::GrantSummary;
 use a2g_types::stored::v1;
 use a2g_types::verdict::Manifest;
 use rusqlite::Row;
@@ -316,6 +317,9 @@ pub(super) struct DecisionBody {
     /// The hash of what the person was shown, if a page showed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) basis: Option<Digest32>,
+    /// In an approval, the grants that its approvers were shown: the run gets no more than any of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "v1::grants")]
+    pub(super) grants: Vec<GrantSummary>,
 }
 
 /// The body of [`RecordKind::Stopped`].

@@ -108,7 +108,7 @@ fn has_table(connection: &Connection) -> rusqlite::Result<bool> {
 }
 
 /// Raises the format of a journal, in the transaction of the first record that an earlier version cannot read: a stop, a
-/// denial with a reason, a partial approval, or a decision from a page. The journal then has the table of stops.
+/// denial with a reason, a partial approval, a decision from a page, or an approval with the grants that were shown. The journal then has the table of stops.
 pub(super) fn raise_format(connection: &Connection) -> rusqlite::Result<()> {
     if read_format(connection)? == FORMAT {
         connection.execute_batch(&format!("{TABLE} PRAGMA user_version = {STOP_FORMAT};"))?;

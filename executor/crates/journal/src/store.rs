@@ -199,7 +199,17 @@ impl Store {
         let rows = waiting.query_map([], |row| {
             let approval = match recorded_state(&self.connection, IntentId::from_bytes(row.get(1)?))? {
                 RecordedState::Approved(_, decided) => {
-                    Some(super::Approval { by: decided.by, manifest: decided.manifest })
+                    let super::record::DecisionBody {
+                        by,
+                        held: _,
+                        risk_score: _,
+                        manifest,
+                        reason: _,
+                        basis,
+                        grants,
+                    } = decided;
+                    let basis = basis.map(|super::record::Digest32(hash)| hash);
+                    Some(super::Approval { by, manifest, basis, grants })
                 }
                 RecordedState::Unknown
                 | RecordedState::Withdrawn(_)

@@ -461,6 +461,7 @@ mod tests {
             manifest: None,
             reason: None,
             basis: None,
+            grants: Vec::new(),
         }]
     }
 

@@ -8,6 +8,7 @@ pub mod durability;
 pub mod error_chain;
 pub mod failure_message;
 pub mod fault;
+pub mod grant;
 pub mod ident;
 pub mod json;
 mod json_schema;

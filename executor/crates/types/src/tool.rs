@@ -183,6 +183,29 @@ impl CallTargets {
         }
     }
 
+    /// The tools of both sides.
+    #[must_use]
+    pub fn intersection(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Named(mut named), Self::Named(others)) => {
+                named.retain(|name| others.contains(name));
+                Self::Named(named)
+            }
+            (Self::All, other) => other,
+            (named, Self::All) => named,
+        }
+    }
+
+    /// `true` if `other` has each of these tools.
+    #[must_use]
+    pub fn is_within(&self, other: &Self) -> bool {
+        match (self, other) {
+            (_, Self::All) => true,
+            (Self::All, Self::Named(_)) => false,
+            (Self::Named(named), Self::Named(others)) => named.is_subset(others),
+        }
+    }
+
     /// `true` if `tool` is one of them.
     #[must_use]
     pub fn includes(&self, tool: &ToolName) -> bool {

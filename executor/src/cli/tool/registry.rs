@@ -98,6 +98,9 @@ pub(super) fn pull(
         let ca_file = options.ca_file.as_deref().or(config.ca_file.as_deref());
         let mut client = RegistryClient::new(repository, Purpose::Pull, ca_file).await?;
         let found = describe(&mut client, &version, cache).await?;
+        if let Version::Tag(tag) = &version {
+            found.package.check_tag(tag)?;
+        }
         note(format_args!("{}", found.reference));
         fetch(&mut client, found, cache).await
     })

@@ -3,7 +3,8 @@
 //! While an intent needs more approvals, those that it has are kept in memory only: after a restart, everybody has to
 //! approve again. Nobody's approval counts twice, and nobody who may act for the intent's agent can approve.
 
-use super::preview::{DecisionBasis, GrantSummary};
+use super::preview::DecisionBasis;
+use a2g_types::grant::GrantSummary;
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::Manifest;
 

@@ -6,7 +6,7 @@
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
 use super::escalations::{Escalations, Removal, WaitNumber, WakeCondition};
 use super::events::RunEventSink;
-use super::preview::{DecisionBasis, GrantSummary, changed_fault};
+use super::preview::{DecisionBasis, changed_fault, summarize};
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RETRY_AFTER_MS, all_agents};
 use a2g_govern::{DecisionRight, Escalated, denial_by};
@@ -31,6 +31,9 @@ const EXPIRED_UNDECIDED: EndOfWait<'static> =
     EndOfWait::without_author(Resolution::Expired, "nobody decided before its verdict expired");
 /// The recorded reason why an approved intent did not run.
 const TOO_LATE: &str = "its verdict expired before it could start";
+/// The recorded reason why an approval no longer counts.
+const WIDER_THAN_SHOWN: &str =
+    "its run would get more than its approvers were shown, so it waits for a person again";
 /// The recorded reason why a cancelled intent did not run.
 const CANCELLED: &str = "it was cancelled while it waited for a directive";
 /// The recorded reason why a revoked intent did not run.
@@ -69,6 +72,7 @@ fn new_resolution(escalated: &Escalated, resolution: Resolution, author_or_reaso
         manifest: None,
         reason: None,
         basis: None,
+        grants: Vec::new(),
     }
 }
 
@@ -126,17 +130,33 @@ pub enum DirectiveOutcome {
 /// The result of adding one approval to the earlier ones.
 enum CombinedApproval {
     /// The intent may run.
-    Enough(BoundApproval),
+    Enough(Approval),
     /// The intent needs more approvals than this one and the earlier ones.
     NeedsMore(PartialApproval),
 }
 
-/// An approval that names everybody, with the grants that they were shown. The run gets no more than any of them.
-struct BoundApproval {
-    approval: Approval,
-    grants: Vec<GrantSummary>,
-    /// The hash of what the last person was shown, if a page showed it.
-    basis: Option<DecisionBasis>,
+/// The reason why an approved intent is not claimed.
+enum NotClaimed {
+    /// The run would get more than an approver was shown.
+    WiderThanShown,
+    /// Any other reason.
+    Refused(Fault),
+}
+
+impl From<Fault> for NotClaimed {
+    fn from(fault: Fault) -> Self {
+        Self::Refused(fault)
+    }
+}
+
+impl NotClaimed {
+    /// The fault for the person whose approval starts the run.
+    fn into_fault(self) -> Fault {
+        match self {
+            Self::WiderThanShown => changed_fault(),
+            Self::Refused(fault) => fault,
+        }
+    }
 }
 
 /// The fault for a call with a denied intent.
@@ -386,7 +406,9 @@ impl Executor {
         let executor = Arc::clone(self);
         let task = async move {
             match combined {
-                CombinedApproval::Enough(bound) => executor.approve(escalated, taken, bound, answer_tx).await,
+                CombinedApproval::Enough(approval) => {
+                    executor.approve(escalated, taken, approval, answer_tx).await;
+                }
                 CombinedApproval::NeedsMore(approval) => {
                     let _no_waiter = answer_tx.send(executor.add_approval(&escalated, taken, approval).await);
                 }
@@ -446,22 +468,19 @@ impl Executor {
         let (call, by) = (escalated.call(), right.by());
         let rules = &self.settings.approval_rules;
         let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
-        let approval = || Approval { by: by.to_owned(), manifest: directive.manifest.clone() };
+        let basis = shown.map(DecisionBasis::hash);
+        let approval =
+            |grants| Approval { by: by.to_owned(), manifest: directive.manifest.clone(), basis, grants };
         if required.is_none() && shown.is_none() {
             // Without a page, a person approves whatever the verdict and the other layers grant.
-            return Ok(CombinedApproval::Enough(BoundApproval {
-                approval: approval(),
-                grants: Vec::new(),
-                basis: None,
-            }));
+            return Ok(CombinedApproval::Enough(approval(Vec::new())));
         }
         let preview = self.preview(escalated, directive.manifest.as_ref());
         if shown.is_some_and(|shown| shown != preview.basis) {
             return Err(changed_fault());
         }
         let Some(required) = required else {
-            let bound = BoundApproval { approval: approval(), grants: vec![preview.grant?], basis: shown };
-            return Ok(CombinedApproval::Enough(bound));
+            return Ok(CombinedApproval::Enough(approval(vec![preview.grant?])));
         };
         let refuse = |message| Fault::Refused {
             intent: Some(call.intent),
@@ -524,11 +543,8 @@ impl Executor {
         let manifests = all.iter().filter_map(|approval| approval.manifest.as_ref());
         let manifest = approval_rules::narrow(&escalated.verdict().manifest, manifests);
         let names = all.iter().map(|approval| &*approval.by).collect::<Vec<_>>().join(", ");
-        Ok(CombinedApproval::Enough(BoundApproval {
-            approval: Approval { by: names, manifest: Some(manifest) },
-            grants: all.into_iter().map(|approval| approval.grant).collect(),
-            basis: shown,
-        }))
+        let grants = all.into_iter().map(|approval| approval.grant).collect();
+        Ok(CombinedApproval::Enough(Approval { by: names, manifest: Some(manifest), basis, grants }))
     }
 
     /// Forgets the approvals of all intents that need more of them. Called when the list of callers changes, because
@@ -581,10 +597,10 @@ impl Executor {
         self: Arc<Self>,
         escalated: Escalated,
         taken: WaitNumber,
-        BoundApproval { approval, grants, basis }: BoundApproval,
+        approval: Approval,
         answer_tx: oneshot::Sender<Result<DirectiveOutcome, Fault>>,
     ) {
-        let claimed = match self.record_approval(&escalated, taken, &approval, &grants, basis).await {
+        let claimed = match self.record_approval(&escalated, taken, &approval).await {
             Ok(claimed) => claimed,
             Err(fault) => {
                 self.escalations.release(taken);
@@ -603,22 +619,17 @@ impl Executor {
         escalated: &Escalated,
         taken: WaitNumber,
         approval: &Approval,
-        grants: &[GrantSummary],
-        basis: Option<DecisionBasis>,
     ) -> Result<Box<ClaimedRun>, Fault> {
-        let claimed = self.claim_approved(escalated, approval).await?;
-        // The grant of this claim is the one that the run gets: policies may have changed since the preview.
-        let grant = GrantSummary::new(claimed.permit.grant());
+        let claimed = self.claim_approved(escalated, approval).await.map_err(NotClaimed::into_fault)?;
         // An approver may have been removed from the list of callers.
-        let is_as_shown = grants.iter().all(|shown| grant.is_within(shown));
-        if !is_as_shown || !self.escalations.is_current(taken) {
+        if !self.escalations.is_current(taken) {
             drop(claimed);
             self.release(escalated.call().intent).await?;
             return Err(changed_fault());
         }
         let approved = new_resolution(escalated, Resolution::Approved, &approval.by);
-        let basis = basis.map(DecisionBasis::hash);
-        let approved = ResolvedIntent { manifest: approval.manifest.clone(), basis, ..approved };
+        let Approval { by: _, manifest, basis, grants } = approval.clone();
+        let approved = ResolvedIntent { manifest, basis, grants, ..approved };
         let fault = match self.journal.resolve(vec![approved]).await {
             Ok(0) => {
                 self.escalations.remove_taken(taken);
@@ -631,27 +642,36 @@ impl Executor {
         Err(fault)
     }
 
-    /// Runs the checks of an approved intent, and claims it.
+    /// Runs the checks of an approved intent, and claims it. The grant of the claim is the one that the run gets. It is
+    /// compared with what was shown at each attempt, because standing policies, the catalogue and, with a restart, the
+    /// configuration change in between.
     async fn claim_approved(
         self: &Arc<Self>,
         escalated: &Escalated,
         approval: &Approval,
-    ) -> Result<Box<ClaimedRun>, Fault> {
-        let Approval { by, manifest } = approval;
+    ) -> Result<Box<ClaimedRun>, NotClaimed> {
+        let Approval { by, manifest, basis, grants } = approval;
         let intent = escalated.call().intent;
         let directive = Directive { intent, approved: true, manifest: manifest.clone(), reason: None };
         let admitted = escalated.clone().resolve(&directive, by, self.clock.now())?;
         // The catalogue may have been replaced since the intent began to wait.
         let loaded = self.find_catalog(admitted.call())?;
         Self::check_arguments(&loaded, admitted.call()).await?;
-        match self.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone()))).await? {
-            ClaimOutcome::Claimed(claimed) => {
-                Ok(Box::new(ClaimedRun { approved_by: Some(by.clone()), ..*claimed }))
-            }
+        let claimed = match self.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone()))).await? {
+            ClaimOutcome::Claimed(claimed) => claimed,
             ClaimOutcome::Known(..) => {
-                Err(self.busy_fault("another call with this intent is about to start it"))
+                return Err(self.busy_fault("another call with this intent is about to start it").into());
             }
+        };
+        let grant = summarize(claimed.permit.grant());
+        // An earlier version recorded that a page was shown, but not its grant.
+        let is_comparable = basis.is_none() || !grants.is_empty();
+        if !is_comparable || !grants.iter().all(|shown| grant.is_within(shown)) {
+            drop(claimed);
+            self.release(intent).await?;
+            return Err(NotClaimed::WiderThanShown);
         }
+        Ok(Box::new(ClaimedRun { approved_by: Some(by.clone()), ..*claimed }))
     }
 
     /// Runs the intents that were approved in an earlier process and did not start there.
@@ -690,7 +710,8 @@ impl Executor {
                         Err(fault) => fault,
                     }
                 }
-                Err(fault) => fault,
+                Err(NotClaimed::WiderThanShown) => return self.ask_again(&escalated).await,
+                Err(NotClaimed::Refused(fault)) => fault,
             };
             if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
                 return self.end_approved(&escalated, fault, Resolution::Cancelled, STOPPED).await;
@@ -713,6 +734,42 @@ impl Executor {
             (escalated, approval) = taken;
             delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
+    }
+
+    /// Lets an intent whose approval no longer counts wait for a person again. If that cannot be recorded, the intent is
+    /// refused: it waits again if it is sent again.
+    async fn ask_again(&self, escalated: &Escalated) {
+        let call = escalated.call();
+        let withdrawn = new_resolution(escalated, Resolution::Cancelled, WIDER_THAN_SHOWN);
+        let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()));
+        let recorded =
+            self.journal.resolve(vec![withdrawn]).await.map_err(|error| self.journal_fault(&error));
+        let text = match recorded.and(text) {
+            Ok(text) => text,
+            Err(fault) => {
+                // A stop that has removed the intent has also recorded its end.
+                if self.escalations.remove(call.intent) {
+                    self.record_refusal(Some(&IntentSummary::from_call(call)), fault);
+                }
+                return;
+            }
+        };
+        let hold = || self.journal.hold(call, text, escalated.expires_at());
+        let Some((wait, held)) = self.escalations.wait_again(call.intent, hold) else { return };
+        let fault = match held.await {
+            Ok(HoldResult::Waiting) => {
+                tracing::warn!(
+                    "waits for a person again: its run would get more than its approvers were shown"
+                );
+                return;
+            }
+            Ok(_started_or_denied) => {
+                self.busy_fault("the intent was decided in the meantime: send it again")
+            }
+            Err(error) => self.journal_fault(&error),
+        };
+        self.escalations.remove_taken(wait);
+        self.record_refusal(Some(&IntentSummary::from_call(call)), fault);
     }
 
     /// Ends the wait of an approved intent that can no longer run.

@@ -4,6 +4,7 @@
 //! hold ─▶ waits ─ take_undecided ─▶ taken ─ mark_claimed ─▶ claimed ─ remove ─▶ its run has finished, or cannot happen
 //!           │ ▲                      ▲ │                       │
 //!           │ └────── release ───────┼─┘                       │ it could not begin
+//!           │ └────── wait_again ────┤                         │
 //!           │                  take_approved                   ▼
 //!           │                        └───────────── approved, waits to run
 //!           └─ remove_undecided, remove_waiting, remove_all, remove_expired: denied, cancelled, revoked, stopped, expired
@@ -63,7 +64,7 @@ struct WaitingIntent {
     partial: Vec<PartialApproval>,
 }
 
-/// The wait of an intent that was taken for a decision.
+/// The wait of an intent: the one that it was taken from for a decision, or a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WaitNumber {
     intent: IntentId,
@@ -218,7 +219,7 @@ impl Escalations {
                 retry_after_ms: 60_000,
             });
         }
-        let wait = self.wait_count.fetch_add(1, Ordering::Relaxed) + 1;
+        let wait = self.next_wait();
         waiting.entry(intent).or_insert_with(|| WaitingIntent::new(escalated, wait, None));
         if !removed.is_empty() {
             self.notify();
@@ -392,6 +393,27 @@ impl Escalations {
             self.change(intent, |held| (held.phase, held.approval) = (WaitPhase::Waiting, Some(approval)));
     }
 
+    /// Lets an approved intent that was [taken](Self::take_approved) wait for a person again, as a new wait, and calls
+    /// `on_waiting` under the lock. Returns `None` if it was stopped or revoked.
+    pub(super) fn wait_again<T>(
+        &self,
+        intent: IntentId,
+        on_waiting: impl FnOnce() -> T,
+    ) -> Option<(WaitNumber, T)> {
+        let mut waiting = self.lock();
+        let held = waiting.get_mut(&intent)?;
+        *held = WaitingIntent::new(held.escalated.clone(), self.next_wait(), None);
+        let forgotten = self.forget_count.load(Ordering::Relaxed);
+        let number = WaitNumber { intent, wait: held.wait, forgotten };
+        self.notify();
+        Some((number, on_waiting()))
+    }
+
+    /// The number of the next wait.
+    fn next_wait(&self) -> u64 {
+        self.wait_count.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// Changes an intent. Returns `false` if it is not here.
     fn change(&self, intent: IntentId, change: impl FnOnce(&mut WaitingIntent)) -> bool {
         let is_there = self.lock().get_mut(&intent).map(change).is_some();
@@ -519,7 +541,21 @@ mod tests {
     }
 
     fn approval() -> Approval {
-        Approval { by: "anna".to_owned(), manifest: None }
+        Approval { by: "anna".to_owned(), manifest: None, basis: None, grants: Vec::new() }
+    }
+
+    #[test]
+    fn an_approved_intent_that_waits_again_has_no_approval_and_a_new_number() {
+        let (escalations, intent) = escalations_with_one();
+        let (_, first) = escalations.take_undecided(intent).unwrap();
+        escalations.wait_to_run(intent, approval());
+        assert!(escalations.take_approved(intent).is_some());
+        assert!(escalations.wait_again(intent, || ()).is_some());
+        assert!(escalations.approved_intents().is_empty());
+        let (_, second) = escalations.take_undecided(intent).unwrap();
+        assert!(!escalations.is_current(first) && escalations.is_current(second));
+        escalations.remove(intent);
+        assert!(escalations.wait_again(intent, || panic!("it was stopped")).is_none());
     }
 
     // A decision in progress may end after its intent was removed and sent again.

@@ -29,7 +29,7 @@ mod trace;
 pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
-pub use preview::{DecisionBasis, DecisionPreview, GrantSummary, WaitingSummary};
+pub use preview::{DecisionBasis, DecisionPreview, WaitingSummary};
 pub use query::IntentSignal;
 pub use slots::Capacity;
 pub use subscribers::{RunIdentity, RunNotification};

@@ -10,142 +10,50 @@ use a2g_capability::Grant;
 use a2g_govern::{DecisionRight, Escalated};
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
+use a2g_types::grant::{CallSummary, GrantSummary};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::limit::{Access, Bound};
+use a2g_types::limit::Bound;
 use a2g_types::outcome::HostRule;
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::{Descriptor, Digest};
 use a2g_types::verdict::{Directive, Manifest, RiskLevel, Verdict};
 use time::OffsetDateTime;
 
-/// The description of a grant, for people. It carries no authority.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GrantSummary {
-    /// Maximum memory, with the layer that set it.
-    pub memory: Bound<MemoryLimit>,
-    /// Maximum share of CPU, with the layer that set it.
-    pub cpu: Bound<CpuPercent>,
-    /// Maximum duration, with the layer that set it.
-    pub timeout: Bound<Timeout>,
-    /// Maximum output, with the layer that set it.
-    pub output: Bound<OutputLimit>,
-    /// `true` if the run may use the network, with the layer that decided.
-    pub network: Bound<bool>,
-    /// The hosts that the run may reach.
-    pub allowed_hosts: Vec<HostRule>,
-    /// The hosts that the run may not reach, even if another pattern allows them.
-    pub blocked_hosts: Vec<HostRule>,
-    /// The granted patterns of files, each with the layer that set it.
-    pub areas: Vec<Bound<String>>,
-    /// The patterns that are excluded from the granted ones.
-    pub blocked_paths: Vec<Bound<String>>,
-    /// The access to files, with the layer that set it.
-    pub access: Bound<Access>,
-    /// Maximum number of calls to other tools; `None` if the run may make none.
-    pub max_calls: Option<Bound<u32>>,
-}
-
-impl GrantSummary {
-    pub(super) fn new(grant: &Grant) -> Self {
-        let host_rule = |(pattern, set_by): (&a2g_capability::HostPattern, _)| HostRule {
-            pattern: pattern.to_string(),
-            set_by,
-        };
-        let areas = grant.roots().iter().flat_map(|root| root.areas());
-        let blocked = grant.roots().iter().flat_map(|root| root.blocked_globs());
-        Self {
-            memory: grant.memory(),
-            cpu: grant.cpu(),
-            timeout: grant.timeout(),
-            output: grant.output(),
-            network: grant.network(),
-            allowed_hosts: grant.reach().allowed_patterns().map(host_rule).collect(),
-            blocked_hosts: grant.reach().blocked_patterns().map(host_rule).collect(),
-            areas: areas.map(|area| Bound { value: area.value.to_string(), layer: area.layer }).collect(),
-            blocked_paths: blocked
-                .map(|glob| Bound { value: glob.value.text().to_owned(), layer: glob.layer })
+/// Describes a grant.
+pub(super) fn summarize(grant: &Grant) -> GrantSummary {
+    let host_rule = |(pattern, set_by): (&a2g_capability::HostPattern, _)| HostRule {
+        pattern: pattern.to_string(),
+        set_by,
+    };
+    let areas = grant.roots().iter().flat_map(|root| root.areas());
+    let blocked = grant.roots().iter().flat_map(|root| root.blocked_globs());
+    let calls = grant.calls();
+    GrantSummary {
+        memory: grant.memory(),
+        cpu: grant.cpu(),
+        timeout: grant.timeout(),
+        output: grant.output(),
+        network: grant.network(),
+        allowed_hosts: grant.reach().allowed_patterns().map(host_rule).collect(),
+        blocked_hosts: grant.reach().blocked_patterns().map(host_rule).collect(),
+        requests_per_minute: grant.reach().requests_per_minute(),
+        areas: areas.map(|area| Bound { value: area.value.to_string(), layer: area.layer }).collect(),
+        blocked_paths: blocked
+            .map(|glob| Bound { value: glob.value.text().to_owned(), layer: glob.layer })
+            .collect(),
+        access: grant.access(),
+        calls: calls.allows_any().then(|| CallSummary {
+            targets: calls
+                .targets()
+                .map(|targets| Bound { value: targets.value.clone(), layer: targets.layer })
                 .collect(),
-            access: grant.access(),
-            max_calls: grant.calls().allows_any().then(|| grant.calls().max_calls()),
-        }
-    }
-
-    /// The manifest with these limits and the scope of `verdict`. Hosts, output and other limits are not part of a
-    /// manifest.
-    #[must_use]
-    pub fn to_manifest(&self, verdict: &Manifest) -> Manifest {
-        Manifest {
-            max_memory: Some(self.memory.value),
-            max_cpu: Some(self.cpu.value),
-            timeout: Some(self.timeout.value),
-            network_allowed: Some(self.network.value),
-            // Not the granted patterns: an area that is the intersection of several has a text that is no pattern.
-            filesystem_scope: verdict.filesystem_scope.clone(),
-        }
-    }
-
-    /// `true` if `manifest` names every limit, and none of them is wider than here. Its scope is that of `verdict`, or
-    /// only has patterns that are granted here.
-    #[must_use]
-    pub fn includes(&self, manifest: &Manifest, verdict: &Manifest) -> bool {
-        let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
-        max_memory.is_some_and(|memory| memory <= self.memory.value)
-            && max_cpu.is_some_and(|cpu| cpu <= self.cpu.value)
-            && timeout.is_some_and(|timeout| timeout <= self.timeout.value)
-            && network_allowed.is_some_and(|network| network <= self.network.value)
-            && (*filesystem_scope == verdict.filesystem_scope
-                || filesystem_scope
-                    .iter()
-                    .all(|pattern| self.areas.iter().any(|area| area.value == *pattern)))
-    }
-
-    /// A manifest with the limits of this grant where `manifest` has none.
-    pub(super) fn complete(&self, manifest: &Manifest) -> Manifest {
-        Manifest {
-            max_memory: manifest.max_memory.or(Some(self.memory.value)),
-            max_cpu: manifest.max_cpu.or(Some(self.cpu.value)),
-            timeout: manifest.timeout.or(Some(self.timeout.value)),
-            network_allowed: Some(manifest.network_allowed.unwrap_or(false)),
-            filesystem_scope: manifest.filesystem_scope.clone(),
-        }
-    }
-
-    /// `true` if this grants nothing that `shown` does not. Patterns are compared as texts.
-    pub(super) fn is_within(&self, shown: &Self) -> bool {
-        fn has<T: PartialEq>(all: &[Bound<T>], one: &Bound<T>) -> bool {
-            all.iter().any(|other| other.value == one.value)
-        }
-        fn has_host(all: &[HostRule], one: &HostRule) -> bool {
-            all.iter().any(|other| other.pattern == one.pattern)
-        }
-        let Self {
-            memory,
-            cpu,
-            timeout,
-            output,
-            network,
-            allowed_hosts,
-            blocked_hosts,
-            areas,
-            blocked_paths,
-            access,
-            max_calls,
-        } = self;
-        memory.value <= shown.memory.value
-            && cpu.value <= shown.cpu.value
-            && timeout.value <= shown.timeout.value
-            && output.value <= shown.output.value
-            && network.value <= shown.network.value
-            && access.value <= shown.access.value
-            && allowed_hosts.iter().all(|rule| has_host(&shown.allowed_hosts, rule))
-            && shown.blocked_hosts.iter().all(|rule| has_host(blocked_hosts, rule))
-            && areas.iter().all(|area| has(&shown.areas, area))
-            && shown.blocked_paths.iter().all(|path| has(blocked_paths, path))
-            && max_calls.is_none_or(|calls| shown.max_calls.is_some_and(|shown| calls.value <= shown.value))
+            max_calls: calls.max_calls(),
+            max_parallel: calls.max_parallel(),
+            max_depth: calls.max_depth(),
+        }),
     }
 }
 
-/// The SHA-256 of what a decision depends on: the call, the module, the verdict, the approvals so far and the grant.
+/// The SHA-256 of what a decision depends on: the call, the tool, the verdict, the approvals so far and the grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecisionBasis(Digest);
 
@@ -165,7 +73,7 @@ impl DecisionBasis {
 
     fn compute(
         escalated: &Escalated,
-        module: Option<Digest>,
+        descriptor: Option<&Descriptor>,
         approved_by: &[String],
         grant: &Result<GrantSummary, Fault>,
     ) -> Self {
@@ -186,8 +94,12 @@ impl DecisionBasis {
             parent,
         } = call;
         let arguments = serde_json::Value::Object(arguments.clone());
+        // The schemas and the contract are not shown, and the declared capabilities have their effect in the grant.
+        let shown_tool = descriptor.map(|Descriptor { digest, version, title, description, .. }| {
+            (digest, version, title, description)
+        });
         let shown = format!(
-            "{intent} {door:?} {agent:?} {tool:?} {arguments} {parent:?} {module:?} {verdict:?} {approved_by:?} {grant:?}"
+            "{intent} {door:?} {agent:?} {tool:?} {arguments} {parent:?} {shown_tool:?} {verdict:?} {approved_by:?} {grant:?}"
         );
         Self(Digest::compute(shown.as_bytes()))
     }
@@ -216,7 +128,7 @@ pub struct DecisionPreview {
     pub required_approvals: u32,
     /// The grant of an approved run, or the reason why it would be refused.
     pub grant: Result<GrantSummary, Fault>,
-    /// The hash of the call, the module, the verdict, the approvals so far and the grant.
+    /// The hash of the call, the tool, the verdict, the approvals so far and the grant.
     pub basis: DecisionBasis,
 }
 
@@ -325,10 +237,9 @@ impl Executor {
                 "the tool is not in the catalogue, or cannot be used now: see `a2g-executor tool list`",
             )),
         };
-        let grant = granted.map(|(_admitted, grant)| GrantSummary::new(&grant));
-        let module = tool.as_ref().map(|tool| tool.digest);
+        let grant = granted.map(|(_admitted, grant)| summarize(&grant));
         DecisionPreview {
-            basis: DecisionBasis::compute(escalated, module, &approved_by, &grant),
+            basis: DecisionBasis::compute(escalated, tool.as_ref(), &approved_by, &grant),
             approved_by,
             required_approvals: required.unwrap_or(1),
             call: call.clone(),
@@ -352,54 +263,92 @@ pub(super) fn changed_fault() -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use a2g_types::limit::Layer;
+    use a2g_types::limit::{Access, Layer};
+    use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+    use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities};
+    use serde_json::{Value, json};
 
     fn bound<T>(value: T) -> Bound<T> {
         Bound { value, layer: Layer::Verdict }
     }
 
-    fn summary() -> GrantSummary {
-        let rule = |pattern: &str| HostRule { pattern: pattern.to_owned(), set_by: Layer::Verdict };
+    fn escalated() -> Escalated {
+        let intent = "550e8400-e29b-41d4-a716-446655440000";
+        let text = json!({
+            "call": {
+                "door": "A2g", "agent": "did:a:b", "intent": intent, "tool": "t", "arguments": {}, "context": null,
+                "at_most": null, "priority": "Normal"
+            },
+            "verdict": {
+                "decision": "Escalate", "intent": intent, "risk": null,
+                "manifest": {
+                    "max_memory": null, "max_cpu": null, "timeout": null, "network_allowed": null, "filesystem_scope": []
+                },
+                "conditions": [], "expires_at": "2026-11-23T12:01:00Z", "reason": null
+            },
+            "proven": null
+        });
+        Escalated::from_journal(&text.to_string()).unwrap()
+    }
+
+    fn descriptor() -> Descriptor {
+        Descriptor {
+            name: ToolName::parse("t").unwrap(),
+            title: None,
+            version: "1.0.0".to_owned(),
+            description: "It reads.".to_owned(),
+            contract: Contract::Typed,
+            digest: Digest([1; 32]),
+            arguments_schema: Value::Null,
+            result_schema: None,
+            is_idempotent: false,
+            capabilities: DeclaredCapabilities::default(),
+        }
+    }
+
+    fn grant() -> GrantSummary {
         GrantSummary {
             memory: bound(MemoryLimit::from_mb(2).unwrap()),
             cpu: bound(CpuPercent::new(50).unwrap()),
             timeout: bound(Timeout::from_seconds(2).unwrap()),
             output: bound(OutputLimit::from_bytes(2048).unwrap()),
             network: bound(false),
-            allowed_hosts: vec![rule("a.example")],
-            blocked_hosts: vec![rule("b.example")],
-            areas: vec![bound("/a/**".to_owned())],
-            blocked_paths: vec![bound("/a/x".to_owned())],
+            allowed_hosts: Vec::new(),
+            blocked_hosts: Vec::new(),
+            requests_per_minute: None,
+            areas: Vec::new(),
+            blocked_paths: Vec::new(),
             access: bound(Access::ReadOnly),
-            max_calls: Some(bound(2)),
+            calls: Some(CallSummary {
+                targets: vec![bound(CallTargets::none())],
+                max_calls: bound(2),
+                max_parallel: bound(2),
+                max_depth: 1,
+            }),
         }
     }
 
     #[test]
-    fn a_grant_that_is_wider_in_any_limit_is_not_within_what_was_shown() {
-        let shown = summary();
-        assert!(shown.is_within(&shown));
-        let changes: [fn(&mut GrantSummary); 11] = [
-            |wider| wider.memory.value = MemoryLimit::from_mb(3).unwrap(),
-            |wider| wider.cpu.value = CpuPercent::new(51).unwrap(),
-            |wider| wider.timeout.value = Timeout::from_seconds(3).unwrap(),
-            |wider| wider.output.value = OutputLimit::from_bytes(4096).unwrap(),
-            |wider| wider.network.value = true,
-            |wider| wider.allowed_hosts[0].pattern = "*".to_owned(),
-            |wider| wider.blocked_hosts.clear(),
-            |wider| wider.areas[0].value = "/**".to_owned(),
-            |wider| wider.blocked_paths.clear(),
-            |wider| wider.access.value = Access::ReadWrite,
-            |wider| wider.max_calls = Some(bound(3)),
+    fn a_basis_covers_what_the_page_shows_of_the_tool_and_of_its_calls() {
+        let basis = |change: fn(&mut Descriptor, &mut CallSummary)| {
+            let (mut descriptor, mut grant) = (descriptor(), grant());
+            change(&mut descriptor, grant.calls.as_mut().unwrap());
+            DecisionBasis::compute(&escalated(), Some(&descriptor), &[], &Ok(grant))
+        };
+        let unchanged = basis(|_, _| {});
+        assert_eq!(unchanged, basis(|_, _| {}));
+        let changes: [fn(&mut Descriptor, &mut CallSummary); 8] = [
+            |tool, _| tool.digest = Digest([2; 32]),
+            |tool, _| tool.version = "1.0.1".to_owned(),
+            |tool, _| tool.title = Some("Reader".to_owned()),
+            |tool, _| tool.description = "It only reads.".to_owned(),
+            |_, calls| calls.targets[0].value = CallTargets::All,
+            |_, calls| calls.max_calls.value = 3,
+            |_, calls| calls.max_parallel.value = 3,
+            |_, calls| calls.max_parallel.layer = Layer::Executor,
         ];
         for (index, change) in changes.into_iter().enumerate() {
-            let mut wider = summary();
-            change(&mut wider);
-            assert!(!wider.is_within(&shown), "{index}");
-            assert!(index == 5 || index == 7 || shown.is_within(&wider), "{index}");
+            assert_ne!(basis(change), unchanged, "{index}");
         }
-        let none =
-            GrantSummary { max_calls: None, allowed_hosts: Vec::new(), areas: Vec::new(), ..summary() };
-        assert!(none.is_within(&shown) && !shown.is_within(&none));
     }
 }

@@ -20,6 +20,7 @@ fn resolve_by_anna(call: &Call, resolution: Resolution) -> ResolvedIntent {
         manifest: None,
         reason: None,
         basis: None,
+        grants: Vec::new(),
     }
 }
 

@@ -6,13 +6,14 @@
 use super::*;
 use crate::record::{DecisionBody, HeldBody, StopLiftedBody, StopSetBody, digest};
 use a2g_types::call::ParentRun;
+use a2g_types::grant::{CallSummary, GrantSummary};
 use a2g_types::ident::SignerName;
 use a2g_types::limit::{Access, BudgetUsage, Limit, NetworkBudgets};
 use a2g_types::outcome::{
     Artifact, CallUsage, Contact, Denial, DenialReason, GrantedArea, HostRule, LogLevel, LogLine, NestedCall,
     NestedEnd, NetworkUsage, Progress,
 };
-use a2g_types::tool::{Digest, ToolSignature};
+use a2g_types::tool::{CallTargets, Digest, ToolSignature};
 use a2g_types::verdict::{Risk, RiskLevel};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -274,6 +275,47 @@ fn stored_texts_are_stable() {
     assert_eq!(golden.0, BTreeMap::new(), "lines of rows.txt that nothing was compared with");
 }
 
+fn full_grant() -> GrantSummary {
+    let rule = |pattern: &str| HostRule { pattern: pattern.into(), set_by: Layer::Verdict };
+    let tools = CallTargets::parse(&["read_file", "hash_file"]).unwrap();
+    GrantSummary {
+        network: Bound { value: true, layer: Layer::Operator },
+        allowed_hosts: vec![rule("*.example.com")],
+        blocked_hosts: vec![rule("b.example.com")],
+        requests_per_minute: Some(Bound { value: 60, layer: Layer::Condition }),
+        areas: vec![Bound { value: "/data/**".into(), layer: Layer::StandingPolicy }],
+        blocked_paths: vec![Bound { value: "/data/x".into(), layer: Layer::Tool }],
+        access: Bound { value: Access::ReadWrite, layer: Layer::Verdict },
+        calls: Some(CallSummary {
+            targets: vec![
+                Bound { value: tools, layer: Layer::Condition },
+                Bound { value: CallTargets::All, layer: Layer::Tool },
+            ],
+            max_calls: Bound { value: 5, layer: Layer::StandingPolicy },
+            max_parallel: Bound { value: 2, layer: Layer::Executor },
+            max_depth: 4,
+        }),
+        ..plain_grant()
+    }
+}
+
+fn plain_grant() -> GrantSummary {
+    GrantSummary {
+        memory: Bound { value: MemoryLimit::from_mb(50).unwrap(), layer: Layer::Verdict },
+        cpu: Bound { value: CpuPercent::new(100).unwrap(), layer: Layer::Caller },
+        timeout: Bound { value: Timeout::from_seconds(30).unwrap(), layer: Layer::Tool },
+        output: Bound { value: OutputLimit::from_bytes(2048).unwrap(), layer: Layer::Executor },
+        network: Bound { value: false, layer: Layer::Executor },
+        allowed_hosts: Vec::new(),
+        blocked_hosts: Vec::new(),
+        requests_per_minute: None,
+        areas: Vec::new(),
+        blocked_paths: Vec::new(),
+        access: Bound { value: Access::ReadOnly, layer: Layer::Verdict },
+        calls: None,
+    }
+}
+
 fn check_decided(golden: &mut Golden) {
     let held = HeldBody { content: digest(b"a"), text_hash: digest(b"b"), until: 7 };
     let plain = DecisionBody {
@@ -283,15 +325,18 @@ fn check_decided(golden: &mut Golden) {
         manifest: None,
         reason: None,
         basis: None,
+        grants: Vec::new(),
     };
     let full = DecisionBody { risk_score: Some(0.75), manifest: Some(manifest()), ..plain.clone() };
     let reason = DecisionBody { reason: Some("why".into()), ..full.clone() };
     let basis = DecisionBody { basis: Some(digest(b"c")), ..plain.clone() };
+    let grants = DecisionBody { grants: vec![full_grant(), plain_grant()], ..plain.clone() };
     for (name, decided) in [
         ("decided/plain", plain),
         ("decided/full", full),
         ("decided/reason", reason),
         ("decided/basis", basis),
+        ("decided/grants", grants),
     ] {
         let write = |decided: &DecisionBody| serde_json::to_string(decided).unwrap();
         golden.check(name, &decided, write, |text| serde_json::from_str(text).unwrap());

@@ -32,6 +32,7 @@ async fn the_page_of_a_run_has_all_of_its_records() {
         manifest,
         reason: None,
         basis: None,
+        grants: Vec::new(),
     };
     journal.resolve(vec![approve(Some(manifest.clone()))]).await.unwrap();
     let page = journal.run_record(call.intent).await.unwrap().unwrap();
@@ -112,6 +113,7 @@ async fn the_manifest_is_that_of_the_last_wait() {
         manifest: Some(Manifest::default()),
         reason: None,
         basis: None,
+        grants: Vec::new(),
     };
     journal.resolve(vec![approved]).await.unwrap();
     resolve(&journal, &call, Resolution::Cancelled).await;

@@ -9,9 +9,10 @@ use crate::ident::{AgentDid, IntentId, SignerName, ToolName};
 use crate::json::JsonText;
 use crate::memory::Charge;
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use crate::{call, durability, limit, outcome, tool, verdict};
+use crate::{call, durability, grant, limit, outcome, tool, verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -44,8 +45,9 @@ macro_rules! optional_twin {
 
 /// A module for `#[serde(with)]` that stores a list of values of a type that has a twin.
 macro_rules! list {
-    ($module:ident, $type:ty, $twin:literal) => {
-        mod $module {
+    ($vis:vis $module:ident, $type:ty, $twin:literal) => {
+        #[allow(unreachable_pub, reason = "the visibility of the module decides")]
+        $vis mod $module {
             use super::*;
             use serde::{Deserializer, Serializer};
 
@@ -55,11 +57,11 @@ macro_rules! list {
             #[derive(Deserialize)]
             struct Read(#[serde(with = $twin)] $type);
 
-            pub(super) fn serialize<S: Serializer>(values: &[$type], to: S) -> Result<S::Ok, S::Error> {
+            pub fn serialize<S: Serializer>(values: &[$type], to: S) -> Result<S::Ok, S::Error> {
                 to.collect_seq(values.iter().map(Written))
             }
 
-            pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<$type>, D::Error> {
+            pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<$type>, D::Error> {
                 let values = Vec::deserialize(from)?;
                 Ok(values.into_iter().map(|Read(value)| value).collect())
             }
@@ -67,6 +69,7 @@ macro_rules! list {
     };
 }
 
+optional_twin!(optional_call_limits, grant::CallSummary, "CallLimits");
 optional_twin!(optional_calls, outcome::CallUsage, "CallUsage");
 optional_twin!(optional_decision, verdict::Decision, "Decision");
 optional_twin!(optional_door, call::Door, "Door");
@@ -81,8 +84,10 @@ optional_twin!(optional_signature, tool::ToolSignature, "ToolSignature");
 optional_twin!(optional_spent, limit::BudgetUsage, "Spent");
 list!(areas, outcome::GrantedArea, "GrantedArea");
 list!(artifacts, outcome::Artifact, "Artifact");
+list!(call_targets, limit::Bound<tool::CallTargets>, "BoundTargets");
 list!(contacts, outcome::Contact, "Contact");
 list!(denials, outcome::Denial, "Denial");
+list!(pub grants, grant::GrantSummary, "Grant");
 list!(host_rules, outcome::HostRule, "HostRule");
 list!(log_lines, outcome::LogLine, "LogLine");
 list!(nested_calls, outcome::NestedCall, "NestedCall");
@@ -410,6 +415,64 @@ struct BoundAccess {
 enum Access {
     ReadOnly,
     ReadWrite,
+}
+
+// What a later version adds may be a limit: a record with it is refused rather than read without it.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "grant::GrantSummary", deny_unknown_fields)]
+struct Grant {
+    #[serde(with = "Bound")]
+    memory: limit::Bound<MemoryLimit>,
+    #[serde(with = "Bound")]
+    cpu: limit::Bound<CpuPercent>,
+    #[serde(with = "Bound")]
+    timeout: limit::Bound<Timeout>,
+    #[serde(with = "Bound")]
+    output: limit::Bound<OutputLimit>,
+    #[serde(with = "Bound")]
+    network: limit::Bound<bool>,
+    #[serde(with = "host_rules")]
+    allowed_hosts: Vec<outcome::HostRule>,
+    #[serde(with = "host_rules")]
+    blocked_hosts: Vec<outcome::HostRule>,
+    #[serde(with = "optional_rate")]
+    requests_per_minute: Option<limit::Bound<u32>>,
+    #[serde(with = "patterns")]
+    areas: Vec<limit::Bound<String>>,
+    #[serde(with = "patterns")]
+    blocked_paths: Vec<limit::Bound<String>>,
+    #[serde(with = "BoundAccess")]
+    access: limit::Bound<limit::Access>,
+    #[serde(with = "optional_call_limits")]
+    calls: Option<grant::CallSummary>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "grant::CallSummary", deny_unknown_fields)]
+struct CallLimits {
+    #[serde(with = "call_targets")]
+    targets: Vec<limit::Bound<tool::CallTargets>>,
+    #[serde(with = "Bound")]
+    max_calls: limit::Bound<u32>,
+    #[serde(with = "Bound")]
+    max_parallel: limit::Bound<u32>,
+    max_depth: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::Bound<tool::CallTargets>")]
+struct BoundTargets {
+    #[serde(with = "CallTargets")]
+    value: tool::CallTargets,
+    #[serde(with = "Layer")]
+    layer: limit::Layer,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "tool::CallTargets")]
+enum CallTargets {
+    All,
+    Named(BTreeSet<ToolName>),
 }
 
 #[derive(Serialize, Deserialize)]

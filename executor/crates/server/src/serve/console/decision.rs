@@ -6,7 +6,8 @@
 //!                                   └───────────────────────────────────┤
 //!                                                                       └ the same basis: apply_shown_directive
 //! ```
-//! An approval names each limit of a manifest exactly as it was shown, so no later change can raise one of them.
+//! The record of an approval has the grant that was shown. At each attempt to start the run, also after a restart, its grant
+//! is compared with that one; if any part of it is wider, the intent waits for a person again.
 
 use super::ConsoleState;
 use super::form::FormFields;
@@ -17,12 +18,14 @@ use super::page::{
 };
 use super::runs::may_read;
 use super::session::{PostedForm, SignedIn};
-use a2g_core::run::{ApprovalBar, DecisionBasis, DecisionPreview, DirectiveOutcome, GrantSummary};
+use a2g_core::run::{ApprovalBar, DecisionBasis, DecisionPreview, DirectiveOutcome};
 use a2g_types::fault::Fault;
+use a2g_types::grant::{CallSummary, GrantSummary};
 use a2g_types::ident::IntentId;
-use a2g_types::limit::Bound;
+use a2g_types::limit::{Bound, Layer};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
 use a2g_types::stop::OperatorReason;
+use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Directive, Manifest};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
@@ -125,7 +128,7 @@ fn decision_page(
             dt { "Risk" } dd { (risk_part(verdict.risk.as_ref().map(|risk| (risk.level, risk.score)))) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (whole(threat)) } } }
             dt { "Expires" } dd { (at(*expires_at)) " (" (countdown(*expires_at, now)) ")" }
             @if let Some(tool) = tool { dt { "Module" } dd { code.hash { (tool.digest.to_string()) } } }
-            dt { "What you see" } dd { code.hash { (proposed.basis.to_string()) } " (the hash of the call, the module, the verdict and the limits; the record of your approval has it)" }
+            dt { "What you see" } dd { code.hash { (proposed.basis.to_string()) } " (the hash of the call, the tool, the verdict and the limits; the record of your approval has it)" }
             @if *required_approvals > 1 {
                 dt { "Approvals" }
                 dd { (approved_by.len()) " of " (required_approvals) @for name in approved_by { " · " (line(name)) } }
@@ -280,9 +283,7 @@ fn decision_form(
             // What cannot be narrowed here is shown as the proposed grant has it, because the basis covers that grant.
             @if proposed.network.value { (hosts(proposed)) }
             (files_part(granted, proposed, may_approve))
-            @if let Some(calls) = &proposed.max_calls {
-                p { "The run may make " (calls.value) " calls to other tools (set by " (set_by(calls.layer)) "). The governor decides on each of them." }
-            }
+            @if let Some(calls) = &proposed.calls { (calls_part(calls)) }
             @if may_approve {
                 p.actions {
                     button.primary type="submit" name="action" value="approve" { "Approve what is shown" }
@@ -329,6 +330,34 @@ fn hosts(proposed: &GrantSummary) -> Markup {
             @if proposed.allowed_hosts.is_empty() { "none" }
             @for rule in &proposed.allowed_hosts { code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
             @for rule in &proposed.blocked_hosts { "except " code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
+            @if let Some(rate) = &proposed.requests_per_minute { "at most " (rate.value) " requests a minute (set by " (set_by(rate.layer)) ")" }
+        }
+    }
+}
+
+/// The calls to other tools, with the tools that each layer allows.
+fn calls_part(CallSummary { targets, max_calls, max_parallel, max_depth }: &CallSummary) -> Markup {
+    html! {
+        fieldset {
+            legend { "Calls to other tools" }
+            p {
+                "The run may make " (max_calls.value) " calls (set by " (set_by(max_calls.layer)) "), at most "
+                (max_parallel.value) " at the same time (set by " (set_by(max_parallel.layer)) "), below at most "
+                (max_depth) " runs (set by " (set_by(Layer::Executor)) "). The governor decides on each of them."
+            }
+            @if targets.len() > 1 { p { "It may call the tools that all of these allow:" } }
+            @for Bound { value, layer } in targets {
+                p {
+                    @match value {
+                        CallTargets::All => { "every tool" }
+                        CallTargets::Named(names) if names.is_empty() => { "no tool" }
+                        CallTargets::Named(names) => {
+                            @for (index, name) in names.iter().enumerate() { @if index > 0 { ", " } code { (name) } }
+                        }
+                    }
+                    ", set by " (set_by(*layer))
+                }
+            }
         }
     }
 }

@@ -1,0 +1,244 @@
+//! The description of a grant, for the people who approve a run with it, and for the record of their approval. It carries
+//! no authority.
+
+use crate::limit::{Access, Bound};
+use crate::outcome::HostRule;
+use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use crate::tool::CallTargets;
+use crate::verdict::Manifest;
+
+/// What a run may do and use. The budgets that only the operator sets (`Budgets`, `NetworkBudgets`) are not part of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantSummary {
+    /// Maximum memory, with the layer that set it.
+    pub memory: Bound<MemoryLimit>,
+    /// Maximum share of CPU, with the layer that set it.
+    pub cpu: Bound<CpuPercent>,
+    /// Maximum duration, with the layer that set it.
+    pub timeout: Bound<Timeout>,
+    /// Maximum output, with the layer that set it.
+    pub output: Bound<OutputLimit>,
+    /// `true` if the run may use the network, with the layer that decided.
+    pub network: Bound<bool>,
+    /// The hosts that the run may reach.
+    pub allowed_hosts: Vec<HostRule>,
+    /// The hosts that the run may not reach, even if another pattern allows them.
+    pub blocked_hosts: Vec<HostRule>,
+    /// Maximum number of requests per minute; `None` without a maximum.
+    pub requests_per_minute: Option<Bound<u32>>,
+    /// The granted patterns of files, each with the layer that set it.
+    pub areas: Vec<Bound<String>>,
+    /// The patterns that are excluded from the granted ones.
+    pub blocked_paths: Vec<Bound<String>>,
+    /// The access to files, with the layer that set it.
+    pub access: Bound<Access>,
+    /// The calls to other tools; `None` if the run may make none.
+    pub calls: Option<CallSummary>,
+}
+
+/// The calls to other tools that a run may make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallSummary {
+    /// The tools that each layer allows. The run may call those that all of these layers allow.
+    pub targets: Vec<Bound<CallTargets>>,
+    /// Maximum number of calls, with the layer that set it.
+    pub max_calls: Bound<u32>,
+    /// Maximum number of simultaneous calls, with the layer that set it.
+    pub max_parallel: Bound<u32>,
+    /// Maximum number of runs above a call.
+    pub max_depth: u32,
+}
+
+impl CallSummary {
+    fn callable_tools(&self) -> CallTargets {
+        let targets = self.targets.iter().map(|targets| targets.value.clone());
+        // Without a layer that allows any, every call is refused.
+        targets.reduce(CallTargets::intersection).unwrap_or_default()
+    }
+
+    fn is_within(&self, shown: &Self) -> bool {
+        let Self { targets: _, max_calls, max_parallel, max_depth } = self;
+        max_calls.value <= shown.max_calls.value
+            && max_parallel.value <= shown.max_parallel.value
+            && *max_depth <= shown.max_depth
+            && self.callable_tools().is_within(&shown.callable_tools())
+    }
+}
+
+impl GrantSummary {
+    /// The manifest with these limits and the scope of `verdict`. Hosts, output, calls and other limits are not part of a
+    /// manifest.
+    #[must_use]
+    pub fn to_manifest(&self, verdict: &Manifest) -> Manifest {
+        Manifest {
+            max_memory: Some(self.memory.value),
+            max_cpu: Some(self.cpu.value),
+            timeout: Some(self.timeout.value),
+            network_allowed: Some(self.network.value),
+            // Not the granted patterns: an area that is the intersection of several has a text that is no pattern.
+            filesystem_scope: verdict.filesystem_scope.clone(),
+        }
+    }
+
+    /// `true` if `manifest` names every limit, and none of them is wider than here. Its scope is that of `verdict`, or
+    /// only has patterns that are granted here.
+    #[must_use]
+    pub fn includes(&self, manifest: &Manifest, verdict: &Manifest) -> bool {
+        let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+        max_memory.is_some_and(|memory| memory <= self.memory.value)
+            && max_cpu.is_some_and(|cpu| cpu <= self.cpu.value)
+            && timeout.is_some_and(|timeout| timeout <= self.timeout.value)
+            && network_allowed.is_some_and(|network| network <= self.network.value)
+            && (*filesystem_scope == verdict.filesystem_scope
+                || filesystem_scope
+                    .iter()
+                    .all(|pattern| self.areas.iter().any(|area| area.value == *pattern)))
+    }
+
+    /// A manifest with the limits of this grant where `manifest` has none.
+    #[must_use]
+    pub fn complete(&self, manifest: &Manifest) -> Manifest {
+        Manifest {
+            max_memory: manifest.max_memory.or(Some(self.memory.value)),
+            max_cpu: manifest.max_cpu.or(Some(self.cpu.value)),
+            timeout: manifest.timeout.or(Some(self.timeout.value)),
+            network_allowed: Some(manifest.network_allowed.unwrap_or(false)),
+            filesystem_scope: manifest.filesystem_scope.clone(),
+        }
+    }
+
+    /// `true` if this grants nothing that `shown` does not. Patterns are compared as texts.
+    #[must_use]
+    pub fn is_within(&self, shown: &Self) -> bool {
+        fn has<T: PartialEq>(all: &[Bound<T>], one: &Bound<T>) -> bool {
+            all.iter().any(|other| other.value == one.value)
+        }
+        fn has_host(all: &[HostRule], one: &HostRule) -> bool {
+            all.iter().any(|other| other.pattern == one.pattern)
+        }
+        let Self {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            allowed_hosts,
+            blocked_hosts,
+            requests_per_minute,
+            areas,
+            blocked_paths,
+            access,
+            calls,
+        } = self;
+        let is_rate_within =
+            |shown: Bound<u32>| requests_per_minute.is_some_and(|rate| rate.value <= shown.value);
+        memory.value <= shown.memory.value
+            && cpu.value <= shown.cpu.value
+            && timeout.value <= shown.timeout.value
+            && output.value <= shown.output.value
+            && network.value <= shown.network.value
+            && access.value <= shown.access.value
+            && allowed_hosts.iter().all(|rule| has_host(&shown.allowed_hosts, rule))
+            && shown.blocked_hosts.iter().all(|rule| has_host(blocked_hosts, rule))
+            && shown.requests_per_minute.is_none_or(is_rate_within)
+            && areas.iter().all(|area| has(&shown.areas, area))
+            && shown.blocked_paths.iter().all(|path| has(blocked_paths, path))
+            && calls
+                .as_ref()
+                .is_none_or(|calls| shown.calls.as_ref().is_some_and(|shown| calls.is_within(shown)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Layer;
+
+    fn bound<T>(value: T) -> Bound<T> {
+        Bound { value, layer: Layer::Verdict }
+    }
+
+    fn targets(names: &[&str]) -> Bound<CallTargets> {
+        bound(CallTargets::parse(names).unwrap())
+    }
+
+    fn calls(shown: &mut GrantSummary) -> &mut CallSummary {
+        shown.calls.as_mut().unwrap()
+    }
+
+    fn summary() -> GrantSummary {
+        let rule = |pattern: &str| HostRule { pattern: pattern.to_owned(), set_by: Layer::Verdict };
+        GrantSummary {
+            memory: bound(MemoryLimit::from_mb(2).unwrap()),
+            cpu: bound(CpuPercent::new(50).unwrap()),
+            timeout: bound(Timeout::from_seconds(2).unwrap()),
+            output: bound(OutputLimit::from_bytes(2048).unwrap()),
+            network: bound(false),
+            allowed_hosts: vec![rule("a.example")],
+            blocked_hosts: vec![rule("b.example")],
+            requests_per_minute: Some(bound(10)),
+            areas: vec![bound("/a/**".to_owned())],
+            blocked_paths: vec![bound("/a/x".to_owned())],
+            access: bound(Access::ReadOnly),
+            calls: Some(CallSummary {
+                targets: vec![targets(&["read_file"]), targets(&["*"])],
+                max_calls: bound(2),
+                max_parallel: bound(2),
+                max_depth: 1,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_grant_that_is_wider_in_any_limit_is_not_within_what_was_shown() {
+        let shown = summary();
+        assert!(shown.is_within(&shown));
+        // The last ones are different rather than wider.
+        let changes: [(bool, fn(&mut GrantSummary)); 17] = [
+            (true, |wider| wider.memory.value = MemoryLimit::from_mb(3).unwrap()),
+            (true, |wider| wider.cpu.value = CpuPercent::new(51).unwrap()),
+            (true, |wider| wider.timeout.value = Timeout::from_seconds(3).unwrap()),
+            (true, |wider| wider.output.value = OutputLimit::from_bytes(4096).unwrap()),
+            (true, |wider| wider.network.value = true),
+            (true, |wider| wider.blocked_hosts.clear()),
+            (true, |wider| wider.requests_per_minute = Some(bound(11))),
+            (true, |wider| wider.requests_per_minute = None),
+            (true, |wider| wider.blocked_paths.clear()),
+            (true, |wider| wider.access.value = Access::ReadWrite),
+            (true, |wider| calls(wider).max_calls = bound(3)),
+            (true, |wider| calls(wider).max_parallel = bound(3)),
+            (true, |wider| calls(wider).max_depth = 2),
+            (true, |wider| calls(wider).targets = vec![targets(&["*"])]),
+            (false, |other| calls(other).targets = vec![targets(&["write_file"])]),
+            (false, |other| other.allowed_hosts[0].pattern = "*".to_owned()),
+            (false, |other| other.areas[0].value = "/**".to_owned()),
+        ];
+        for (index, (is_wider, change)) in changes.into_iter().enumerate() {
+            let mut changed = summary();
+            change(&mut changed);
+            assert!(!changed.is_within(&shown), "{index}");
+            assert_eq!(shown.is_within(&changed), is_wider, "{index}");
+        }
+        let none = GrantSummary { calls: None, allowed_hosts: Vec::new(), areas: Vec::new(), ..summary() };
+        assert!(none.is_within(&shown) && !shown.is_within(&none));
+    }
+
+    // Each layer has a list, and the run may call the tools that are in all of them.
+    #[test]
+    fn the_tools_that_a_run_may_call_are_compared_and_not_the_lists() {
+        let grant = |lists: &[&[&str]]| {
+            let mut grant = summary();
+            calls(&mut grant).targets = lists.iter().map(|names| targets(names)).collect();
+            grant
+        };
+        let is_within = |now: &[&[&str]], shown: &[&[&str]]| grant(now).is_within(&grant(shown));
+        assert!(is_within(&[&["a", "b"], &["b", "c"]], &[&["b"]]));
+        assert!(is_within(&[&["b"]], &[&["a", "b"], &["b", "c"]]));
+        assert!(!is_within(&[&["a", "b"]], &[&["a", "b"], &["b", "c"]]));
+        assert!(!is_within(&[&["*"]], &[&["*"], &["b"]]));
+        assert!(is_within(&[&["*"], &["b"]], &[&["*"]]));
+        assert!(is_within(&[&["*"]], &[&["*"], &["*"]]));
+        // A list without layers allows nothing.
+        assert!(is_within(&[], &[&["b"]]) && !is_within(&[&["b"]], &[]));
+    }
+}

@@ -1,0 +1,244 @@
+//! The grant that an approval was given for: what the page shows of it, and that no later start gets more.
+
+use super::{Client, field};
+use crate::callers::List;
+use crate::durability::decisions::records;
+use crate::harness::*;
+use serde_json::{Value, json};
+
+/// What writes by the tool `write_file` into `safe`, the part of the workspace that the standing policy grants.
+const SAFE: &str = "/workspace/safe/**";
+
+/// An executor with one slot, three approvers and a governor that leaves every call but the gate's to a person.
+struct Place {
+    executor: Option<Executor>,
+    catalogue: Catalogue,
+    tokens: Vec<(&'static str, String)>,
+    _governor: FakeGovernor,
+    _list: List,
+}
+
+impl Place {
+    fn new(required: u64) -> Self {
+        let governor = FakeGovernor::deciding(|call| {
+            let mut verdict = verdict(call["intent_id"].as_str().expect("an id"), &manifest());
+            if call["tool"] != "gate" {
+                verdict["verdict"] = "ESCALATE".into();
+            }
+            Reply::Result(verdict)
+        });
+        let catalogue = Catalogue::empty().copy("write_file").copy("read_file");
+        let catalogue = catalogue.add(Tool::command("gate", GATE)).add(fan_out()).add(say());
+        let list = List::new();
+        let mut tokens = vec![("planner", list.add("planner", &["--role", "agent", "--agent", AGENT]))];
+        for (name, role) in [("anna", "approver"), ("bert", "approver"), ("governor", "governor")] {
+            tokens.push((name, list.add(name, &["--role", role])));
+        }
+        let options = list.options().catalogue(&catalogue).governor(&governor.url());
+        let mut options = options.set("executor.concurrent", 1).set("executor.drain_seconds", 1);
+        if required > 1 {
+            options = options.set("approvals", json!([{ "required": required }]));
+        }
+        let executor = Executor::start(options);
+        std::fs::create_dir(executor.workspace().join("safe")).unwrap();
+        Self { executor: Some(executor), catalogue, tokens, _governor: governor, _list: list }
+    }
+
+    fn executor(&self) -> &Executor {
+        self.executor.as_ref().unwrap()
+    }
+
+    fn token(&self, name: &str) -> &str {
+        &self.tokens.iter().find(|(caller, _)| *caller == name).unwrap().1
+    }
+
+    fn ask(&self, name: &str, method: &str, params: &Value) -> Value {
+        HttpClient::ask_as(self.executor().address(), self.token(name), method, params).expect("an answer")
+    }
+
+    /// Sets the standing policy of the agent to these constraints of every tool.
+    fn set_policy(&self, constraints: &Value) {
+        let rule = json!({ "allowed": true, "constraints": constraints });
+        let any = json!({ "allowed": true });
+        let tools = json!({ "write_file": rule, "fan_out": rule, "say": any, "read_file": any, "gate": any });
+        let policy = json!({ "agent_did": AGENT, "version": "1", "capabilities": { "tools": tools } });
+        result(&self.ask("governor", "g2a/policy", &policy));
+    }
+
+    /// Has a gate take the one slot.
+    fn take_the_slot(&self, runs: usize) {
+        let (address, token) = (self.executor().address(), self.token("planner").to_owned());
+        let gate = intent("gate", json!({}));
+        // The gate is killed with the executor, so it has no answer.
+        std::thread::spawn(move || HttpClient::ask_as(address, &token, "a2g/intent", &gate));
+        self.executor().wait_at_the_gate(runs);
+    }
+
+    /// Sends a call that waits for a person. Returns its intent.
+    fn waits(&self, call: &Value) -> String {
+        assert_eq!(result(&self.ask("planner", "a2g/intent", call))["verdict"], "ESCALATE");
+        call["intent_id"].as_str().unwrap().to_owned()
+    }
+
+    fn page(&self, name: &str, intent: &str) -> (Client, String) {
+        let client = Client::with_token(self.executor(), self.token(name));
+        let page = client.get(&path(intent)).1;
+        (client, page)
+    }
+
+    /// Approves what a page shows. Returns the answer.
+    fn approve(&self, name: &str, intent: &str) -> (u16, String) {
+        let (client, page) = self.page(name, intent);
+        post(&client, intent, &page)
+    }
+
+    fn crash(&mut self) {
+        let home = self.executor.take().unwrap().kill();
+        self.executor = Some(Executor::start_in(home));
+    }
+
+    fn report(&self, intent: &str) -> Value {
+        eventually("it has a report", || {
+            let status = self.ask("planner", "a2g/status", &json!({ "intent_id": intent }));
+            status["result"].get("report").cloned()
+        })
+    }
+}
+
+fn fan_out() -> Tool {
+    Tool::typed_bytes("fan_out", guest("fan_out")).calls(&["*"])
+}
+
+/// A command that answers `{}`.
+fn say() -> Tool {
+    Tool::command("say", &saying(1, "{}", 0))
+}
+
+fn path(intent: &str) -> String {
+    format!("/console/decide/{intent}")
+}
+
+/// Approves what this page shows.
+fn post(client: &Client, intent: &str, page: &str) -> (u16, String) {
+    let fields = super::shown(page);
+    let mut form = vec![("form_token", client.token.as_str()), ("action", "approve")];
+    form.extend(fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    client.post(&path(intent), &form, "")
+}
+
+fn write_safe(name: &str) -> Value {
+    intent("write_file", json!({ "path": format!("/workspace/safe/{name}"), "content": "x" }))
+}
+
+/// The scopes of a page's form.
+fn scopes(page: &str) -> Vec<String> {
+    let fields = super::shown(page).into_iter();
+    fields.filter(|(name, _)| name == "scope").map(|(_, value)| value).collect()
+}
+
+/// The standing policy that the pages showed is gone with the process.
+#[test]
+fn a_start_after_a_restart_gets_no_more_than_was_shown() {
+    for approvers in [&["anna"][..], &["anna", "bert"]] {
+        let mut place = Place::new(approvers.len() as u64);
+        let approve_all = |place: &Place, intent: &str| {
+            let [others @ .., last] = approvers else { panic!("an approver") };
+            for name in others {
+                assert!(place.approve(name, intent).1.contains("Your approval counts"), "{name}");
+            }
+            assert_eq!(place.approve(last, intent).0, 303, "{last}");
+        };
+        place.set_policy(&json!({ "paths": [SAFE] }));
+        place.take_the_slot(1);
+        let narrow = place.waits(&write_safe("narrow"));
+        assert_eq!(scopes(&place.page("anna", &narrow).1), [SAFE]);
+        approve_all(&place, &narrow);
+        place.crash();
+        // It waits for a person again, who sees what it would get now.
+        let page = eventually("it waits again", || {
+            Some(place.page("anna", &narrow).1).filter(|page| page.contains("name=\"basis\""))
+        });
+        assert_eq!(scopes(&page), ["/workspace/**"]);
+        assert_eq!(place.executor().file("safe/narrow"), None);
+        let mut ends = records(place.executor().home());
+        ends.retain(|record| record["intent_id"] == narrow.as_str());
+        let [.., withdrawn, held] = &ends[..] else { panic!("{ends:?}") };
+        assert_eq!((&withdrawn["kind"], &held["kind"]), (&json!("cancelled"), &json!("held")), "{ends:?}");
+        assert!(
+            withdrawn["by"].as_str().unwrap().contains("more than its approvers were shown"),
+            "{withdrawn}"
+        );
+        // What is not wider than shown starts after a restart without another decision.
+        place.take_the_slot(2);
+        let same = place.waits(&write_safe("same"));
+        approve_all(&place, &same);
+        approve_all(&place, &narrow);
+        place.crash();
+        for (name, intent) in [("same", &same), ("narrow", &narrow)] {
+            assert_eq!(place.report(intent)["status"], "SUCCESS", "{name}");
+            assert_eq!(place.executor().file(&format!("safe/{name}")).as_deref(), Some("x"), "{name}");
+        }
+        let verified = place.executor().home().run(&["journal", "verify"]);
+        assert!(verified.status.success(), "{verified:?}");
+    }
+}
+
+#[test]
+fn the_tools_that_a_run_may_call_are_part_of_what_is_approved() {
+    let place = Place::new(1);
+    let fan = |name: &str| {
+        let write = json!({ "path": format!("/workspace/{name}"), "content": "x" });
+        intent("fan_out", json!({ "calls": [{ "tool": "write_file", "arguments": write }] }))
+    };
+    let calls = |targets: &[&str]| place.set_policy(&json!({ "calls": targets, "max_calls": 5 }));
+    calls(&["read_file"]);
+    let call = fan("written");
+    let id = place.waits(&call);
+    let (client, page) = place.page("anna", &id);
+    let part =
+        page.split_once("Calls to other tools").expect("the calls").1.split("</fieldset>").next().unwrap();
+    for text in [
+        "make 5 calls (set by the agent's standing policy)",
+        "at most 8 at the same time (set by the executor's ceilings)",
+        "<code>read_file</code>, set by the agent's standing policy",
+        "every tool, set by the tool's declaration",
+    ] {
+        assert!(part.contains(text), "{text}: {part}");
+    }
+    calls(&["*"]);
+    let (status, answer) = post(&client, &id, &page);
+    assert!(status == 200 && answer.contains("Nothing is decided yet"), "{answer}");
+    calls(&["read_file"]);
+    assert_eq!(post(&client, &id, &page).0, 303);
+    let report = place.report(&id);
+    assert_eq!(report["result"]["outcomes"][0]["error"]["code"], "not_allowed", "{report}");
+
+    // The tools become more between two approvals.
+    let place = Place::new(2);
+    let calls = |targets: &[&str]| place.set_policy(&json!({ "calls": targets }));
+    calls(&["read_file"]);
+    let id = place.waits(&fan("written"));
+    assert!(place.approve("anna", &id).1.contains("Your approval counts"));
+    calls(&["*"]);
+    let (status, answer) = place.approve("bert", &id);
+    assert!(status == 200 && answer.contains("everybody has to approve again"), "{answer}");
+    assert_eq!(place.executor().file("written"), None);
+}
+
+#[test]
+fn a_page_with_another_description_of_the_tool_approves_nothing() {
+    let mut place = Place::new(1);
+    let id = place.waits(&intent("say", json!({})));
+    let (client, page) = place.page("anna", &id);
+    let folder = place.catalogue.folder().join("say");
+    for (key, text) in [("version", "1.0.1"), ("description", "It only reads.")] {
+        say().declare(key, json!(text)).write(&folder, true);
+        place.executor.as_mut().unwrap().process().hang_up();
+        let other = eventually("the tool is read again", || {
+            Some(place.page("anna", &id).1).filter(|other| other.contains(text))
+        });
+        assert_ne!(field(&other, "basis"), field(&page, "basis"), "{key}");
+        let (status, answer) = post(&client, &id, &page);
+        assert!(status == 200 && answer.contains("Nothing is decided yet"), "{key}: {answer}");
+    }
+}
