@@ -299,6 +299,7 @@ mod tests {
             description: "It reads.".to_owned(),
             contract: Contract::Typed,
             digest: Digest([1; 32]),
+            signature: None,
             arguments_schema: Value::Null,
             result_schema: None,
             is_idempotent: false,
