@@ -13,6 +13,7 @@ use super::files::{self, FileError, parent_folder};
 use super::jwt::{Jwt, JwtSubject, ReachableTools, TokenError, TokenIssuers};
 use a2g_types::ident::{AgentDid, IdentError, Issuer, ToolName};
 use a2g_types::tool::Digest;
+use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustix::fs::{FlockOperation, flock};
@@ -20,8 +21,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
@@ -333,13 +336,37 @@ impl CallerList {
 
 /// An authenticated or anonymous caller. Only [`Callers::identify`], [`Caller::anonymous`] and
 /// [`Caller::any_agent`] construct one.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Caller {
     name: Box<str>,
     roles: BTreeSet<Role>,
     agents: AllowedAgents,
     /// The tools that the scope of its token reaches.
     tools: ReachableTools,
+    origin: CallerOrigin,
+}
+
+/// Compares names and rights, not where they come from: a reload that changes nothing about a caller leaves it equal.
+impl PartialEq for Caller {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { name, roles, agents, tools, origin: _ } = self;
+        (name, roles, agents, tools) == (&other.name, &other.roles, &other.agents, &other.tools)
+    }
+}
+
+impl Eq for Caller {}
+
+/// The origin of a caller's rights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum CallerOrigin {
+    /// There is no list: the rights hold while the process runs.
+    Process,
+    /// An entry of a list.
+    Entry {
+        identity: CallerIdentity,
+        /// The number of the list.
+        list: u64,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -357,6 +384,35 @@ pub struct DecisionRight<'a> {
     by: &'a str,
     /// The deciding caller; `None` for the governor.
     caller: Option<&'a Caller>,
+}
+
+/// The author of a decision. It carries no right: [`Callers::may_decide`] says whether the author still has one.
+#[derive(Debug, Clone)]
+pub struct DecisionAuthor {
+    name: Box<str>,
+    /// `None` for the governor.
+    origin: Option<CallerOrigin>,
+}
+
+impl DecisionAuthor {
+    /// The name, for records.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `true` if both have the same name or the same credential. A reload may have given the credential another name.
+    #[must_use]
+    pub fn is_same_person(&self, other: &Self) -> bool {
+        self.name == other.name || self.identity().is_some_and(|identity| other.identity() == Some(identity))
+    }
+
+    fn identity(&self) -> Option<&CallerIdentity> {
+        match &self.origin {
+            Some(CallerOrigin::Entry { identity, list: _ }) => Some(identity),
+            Some(CallerOrigin::Process) | None => None,
+        }
+    }
 }
 
 /// The right to stop agents, tools or everything, and to resume them. Only [`Caller::switch_right`] constructs one.
@@ -392,6 +448,12 @@ impl DecisionRight<'_> {
         self.caller.is_none()
     }
 
+    /// The author of the decision, for the check that the right still exists when the decision is recorded.
+    #[must_use]
+    pub fn author(&self) -> DecisionAuthor {
+        DecisionAuthor { name: self.by.into(), origin: self.caller.map(|caller| caller.origin.clone()) }
+    }
+
     /// `true` if the deciding caller may also act for `agent`.
     #[must_use]
     pub fn acts_for(&self, agent: &AgentDid) -> bool {
@@ -406,20 +468,14 @@ impl Caller {
     pub fn anonymous(permission: Option<AcceptUnsigned>) -> Self {
         let extra: &[Role] = if permission.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
         let roles = [Role::Agent, Role::Operator].iter().chain(extra).copied().collect();
-        let tools = ReachableTools::Every;
-        Self { name: "anybody".into(), roles, agents: AllowedAgents::Every, tools }
+        Self { name: "anybody".into(), roles, ..Self::any_agent() }
     }
 
     /// The person whose program is at the other end of standard input: every agent, the operator, and an approver.
     #[must_use]
     pub fn local_person() -> Self {
         let roles = BTreeSet::from([Role::Agent, Role::Operator, Role::Approver]);
-        Self {
-            name: "the person at the host".into(),
-            roles,
-            agents: AllowedAgents::Every,
-            tools: ReachableTools::Every,
-        }
+        Self { name: "the person at the host".into(), roles, ..Self::any_agent() }
     }
 
     /// The person who started a server without a list of callers, in a browser: the roles of [`Self::local_person`].
@@ -470,8 +526,13 @@ impl Caller {
     /// The caller of a door that is open to everybody: an agent of any name, without further roles.
     #[must_use]
     pub fn any_agent() -> Self {
-        let (roles, tools) = (BTreeSet::from([Role::Agent]), ReachableTools::Every);
-        Self { name: "anybody".into(), roles, agents: AllowedAgents::Every, tools }
+        Self {
+            name: "anybody".into(),
+            roles: BTreeSet::from([Role::Agent]),
+            agents: AllowedAgents::Every,
+            tools: ReachableTools::Every,
+            origin: CallerOrigin::Process,
+        }
     }
 
     /// The same caller with only these tools.
@@ -479,9 +540,9 @@ impl Caller {
         match tools {
             ReachableTools::Every => Arc::clone(self),
             ReachableTools::These(_) => {
-                let Self { name, roles, agents, tools: _ } = &**self;
+                let Self { name, roles, agents, tools: _, origin } = &**self;
                 let (name, roles, agents) = (name.clone(), roles.clone(), agents.clone());
-                Arc::new(Self { name, roles, agents, tools })
+                Arc::new(Self { name, roles, agents, tools, origin: origin.clone() })
             }
         }
     }
@@ -613,6 +674,8 @@ enum CallerSource {
 
 #[derive(Debug, Default)]
 struct CallerTable {
+    /// The number of the list in this process.
+    number: u64,
     callers: Vec<CallerRecord>,
     index: HashMap<CallerIdentity, usize>,
     issuers: TokenIssuers,
@@ -622,6 +685,41 @@ struct CallerTable {
 struct CallerRecord {
     caller: Arc<Caller>,
     expires_at: Option<OffsetDateTime>,
+}
+
+/// The present list of callers, shared by all doors, the executor and the reload.
+#[derive(Debug, Clone)]
+pub struct CurrentCallers(Arc<ArcSwap<Callers>>);
+
+impl CurrentCallers {
+    /// Begins with this list.
+    #[must_use]
+    pub fn new(callers: Callers) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(callers)))
+    }
+
+    /// The present list.
+    #[must_use]
+    pub fn load(&self) -> impl Deref<Target = Arc<Callers>> {
+        self.0.load()
+    }
+
+    /// Replaces the list, with effect from the next look-up on.
+    pub fn replace(&self, callers: Callers) {
+        self.0.store(Arc::new(callers));
+    }
+}
+
+/// The result of looking up the author of a decision.
+enum FoundAuthor<'a> {
+    /// The governor, whose connection authenticates it.
+    Governor,
+    /// A person, without a list of callers.
+    Unlisted,
+    /// An entry that may decide.
+    Entry(&'a Caller),
+    /// The entry may no longer decide, has another name, has expired, or is not in the list.
+    Gone,
 }
 
 impl Callers {
@@ -650,7 +748,9 @@ impl Callers {
     }
 
     fn from_entries(entries: &[CallerEntry], issuers: TokenIssuers) -> Result<Self, CallersError> {
-        let mut table = CallerTable { issuers, ..CallerTable::default() };
+        static LIST_COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = LIST_COUNT.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut table = CallerTable { number, issuers, ..CallerTable::default() };
         let mut names = BTreeSet::new();
         for entry in entries {
             let invalid = |reason| CallersError::Caller { name: entry.name.clone(), reason };
@@ -674,7 +774,7 @@ impl Callers {
     /// Name and issuer of each caller whose tokens are never valid, because their issuer is not configured.
     #[must_use]
     pub fn with_unknown_issuer(&self) -> Vec<(&str, &Issuer)> {
-        let CallerSource::Listed(CallerTable { callers, index, issuers }) = &self.0 else {
+        let CallerSource::Listed(CallerTable { number: _, callers, index, issuers }) = &self.0 else {
             return Vec::new();
         };
         let missing = index.iter().filter_map(|(identity, position)| match identity {
@@ -723,6 +823,60 @@ impl Callers {
     }
 }
 
+impl Callers {
+    /// `true` if the author of a decision may still decide: its credential is listed under the same name, with the role
+    /// `approver` or `governor`, and its entry has not expired. The expiry of a JSON Web Token ends no decision that was
+    /// sent in time; but a decision counts only under the list, and so the keys of issuers, that verified its token.
+    #[must_use]
+    pub fn may_decide(&self, author: &DecisionAuthor, now: OffsetDateTime) -> bool {
+        match self.find_author(author, now) {
+            FoundAuthor::Governor | FoundAuthor::Unlisted | FoundAuthor::Entry(_) => true,
+            FoundAuthor::Gone => false,
+        }
+    }
+
+    /// `true` if the author of a decision may still decide, and does not act for `agent`.
+    #[must_use]
+    pub fn may_decide_for_others(
+        &self,
+        author: &DecisionAuthor,
+        agent: &AgentDid,
+        now: OffsetDateTime,
+    ) -> bool {
+        match self.find_author(author, now) {
+            FoundAuthor::Governor => true,
+            FoundAuthor::Entry(caller) => !caller.may_act_as(agent),
+            // Without a list, everybody acts for every agent.
+            FoundAuthor::Unlisted | FoundAuthor::Gone => false,
+        }
+    }
+
+    fn find_author(&self, author: &DecisionAuthor, now: OffsetDateTime) -> FoundAuthor<'_> {
+        let (identity, list) = match &author.origin {
+            None => return FoundAuthor::Governor,
+            Some(CallerOrigin::Process) => return FoundAuthor::Unlisted,
+            Some(CallerOrigin::Entry { identity, list }) => (identity, *list),
+        };
+        let CallerSource::Listed(table) = &self.0 else { return FoundAuthor::Gone };
+        let is_verified = match identity {
+            CallerIdentity::Jwt(_) => list == table.number,
+            CallerIdentity::Token(_) | CallerIdentity::Certificate(_) => true,
+        };
+        let record = table.index.get(identity).and_then(|position| table.callers.get(*position));
+        match record {
+            Some(CallerRecord { caller, expires_at })
+                if is_verified
+                    && caller.name == author.name
+                    && caller.decision_right().is_some()
+                    && expires_at.is_none_or(|until| until > now) =>
+            {
+                FoundAuthor::Entry(caller)
+            }
+            Some(_) | None => FoundAuthor::Gone,
+        }
+    }
+}
+
 impl CallerTable {
     /// The index of the only caller that a certificate names.
     fn find_by_certificate(&self, names: &[Box<str>]) -> Option<usize> {
@@ -754,12 +908,18 @@ impl CallerTable {
             return Err(CallerEntryError::NoRole);
         }
         let agents = parse_agents(roles, agents)?;
-        if self.index.insert(entry.identity()?, self.callers.len()).is_some() {
+        let identity = entry.identity()?;
+        if self.index.insert(identity.clone(), self.callers.len()).is_some() {
             return Err(CallerEntryError::SameCredential);
         }
-        let tools = ReachableTools::Every;
-        let caller = Arc::new(Caller { name: name.as_str().into(), roles: roles.clone(), agents, tools });
-        self.callers.push(CallerRecord { caller, expires_at: *expires_at });
+        let caller = Caller {
+            name: name.as_str().into(),
+            roles: roles.clone(),
+            agents,
+            tools: ReachableTools::Every,
+            origin: CallerOrigin::Entry { identity, list: self.number },
+        };
+        self.callers.push(CallerRecord { caller: Arc::new(caller), expires_at: *expires_at });
         Ok(())
     }
 }

@@ -108,6 +108,82 @@ fn nobody_is_known_from_its_end_on() {
     assert!(named(&until(now() + time::Duration::SECOND), &shown(Some(&token), &[])).is_some());
 }
 
+/// The author of a decision of whoever shows this.
+fn author(callers: &Callers, shown: &Credential) -> DecisionAuthor {
+    callers.identify(shown, now()).unwrap().decision_right().unwrap().author()
+}
+
+#[test]
+fn who_decides_is_still_listed_when_the_decision_is_recorded() {
+    let agent = AgentDid::parse(AGENT).unwrap();
+    let (anna, token) = entry("anna", Role::Approver);
+    let (bert, other) = entry("bert", Role::Approver);
+    let callers = of(&[anna.clone(), bert.clone()]).unwrap();
+    let [by_anna, by_bert] = [&token, &other].map(|token| author(&callers, &shown(Some(token), &[])));
+    let change = |change: &dyn Fn(&mut CallerEntry)| {
+        let mut changed = anna.clone();
+        change(&mut changed);
+        of(&[changed, bert.clone()]).unwrap()
+    };
+    let later = now() + time::Duration::SECOND;
+    let until_later = change(&|entry| entry.expires_at = Some(later));
+    let both = change(&|entry| {
+        entry.roles.insert(Role::Agent);
+        entry.agents.insert(AGENT.to_owned());
+    });
+    let renamed = change(&|entry| entry.name = "anne".to_owned());
+    for (list, at, may_decide, may_for_others) in [
+        (&callers, now(), true, true),
+        (&change(&|entry| _ = entry.roles.insert(Role::Operator)), now(), true, true),
+        (&until_later, now(), true, true),
+        (&until_later, later, false, false),
+        (&both, now(), true, false),
+        (&change(&|entry| entry.roles = BTreeSet::from([Role::Operator])), now(), false, false),
+        (&renamed, now(), false, false),
+        (&change(&|entry| entry.token_sha256 = Some(Token::new().unwrap().sha256())), now(), false, false),
+        (&of(&[bert.clone()]).unwrap(), now(), false, false),
+        (&Callers::empty(), now(), false, false),
+    ] {
+        let found = (list.may_decide(&by_anna, at), list.may_decide_for_others(&by_anna, &agent, at));
+        assert_eq!(found, (may_decide, may_for_others), "{list:?} {at}");
+    }
+    assert!(renamed.may_decide(&by_bert, now()));
+    let by_anne = author(&renamed, &shown(Some(&token), &[]));
+    assert!(by_anne.is_same_person(&by_anna) && by_anna.is_same_person(&by_anne));
+    assert!(!by_anne.is_same_person(&by_bert) && by_anna.is_same_person(&by_anna));
+}
+
+/// The key that signed the token may be gone from the next list.
+#[test]
+fn a_decision_with_a_jwt_counts_only_under_the_list_that_verified_it() {
+    let jwt = |entry: &mut CallerEntry| {
+        (entry.roles, entry.jwt) = (BTreeSet::from([Role::Approver]), Some(about("anna")));
+    };
+    let entries = [operator("anna", jwt)];
+    let [callers, reloaded] = [(); 2].map(|()| of(&entries).unwrap());
+    let CallerSource::Listed(table) = &callers.0 else { panic!("a list") };
+    let identity = CallerIdentity::Jwt(about("anna"));
+    let by_anna = table.callers[table.index[&identity]].caller.decision_right().unwrap().author();
+    assert!(callers.may_decide(&by_anna, now()) && !reloaded.may_decide(&by_anna, now()));
+}
+
+/// They are not in the list, so that no change of it takes their right away.
+#[test]
+fn the_governor_and_a_person_without_a_list_decide_whatever_the_list_is() {
+    let agent = AgentDid::parse(AGENT).unwrap();
+    let governor = DecisionRight::of_governor().author();
+    let persons = [Caller::console_person(), Caller::local_person()];
+    let persons = persons.map(|person| person.decision_right().unwrap().author());
+    for callers in [Callers::empty(), Callers::anonymous(None)] {
+        assert!(callers.may_decide_for_others(&governor, &agent, now()));
+        for person in &persons {
+            assert!(callers.may_decide(person, now()));
+            assert!(!callers.may_decide_for_others(person, &agent, now()), "they act for every agent");
+            assert!(!person.is_same_person(&governor) && person.is_same_person(person));
+        }
+    }
+}
+
 #[test]
 fn without_a_list_there_is_one_caller_who_is_no_governor() {
     let callers = Callers::anonymous(None);
