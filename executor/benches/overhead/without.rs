@@ -9,7 +9,7 @@ use a2g_core::deliver::deliver_reports;
 use a2g_core::run::{Executor, ExecutorSettings, LoadedCatalog};
 use a2g_executor::cli::service;
 use a2g_govern::local::{LocalGovernor, PolicySet};
-use a2g_govern::{AcceptUnsigned, Callers, Governor, Granter, ReportLog, ToolTrust, Trust};
+use a2g_govern::{AcceptUnsigned, Callers, CurrentCallers, Governor, Granter, ReportLog, ToolTrust, Trust};
 use a2g_isolate::{Cgroups, Isolate, Isolation, Module, PreforkConfig, RunAs};
 use a2g_journal::Journal;
 use a2g_sandbox::{Code, Sandbox};
@@ -106,7 +106,7 @@ async fn serve(folder: &Path) {
         protocols: Vec::new(),
         allowed_hosts: config.allowed_hosts,
         allowed_origins: config.allowed_origins,
-        callers: CallerDirectory::new(Callers::anonymous(accept_unsigned)),
+        callers: CallerDirectory::new(CurrentCallers::new(Callers::anonymous(accept_unsigned))),
         clock,
         tls: None,
         connections: config.connections,

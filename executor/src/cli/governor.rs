@@ -3,7 +3,7 @@
 use super::UsageError;
 use super::arguments::Governor;
 use super::serve::{end_sessions, local_governor, open_report_log, stop_signal};
-use a2g_govern::{Callers, KeyPair};
+use a2g_govern::{Callers, CurrentCallers, KeyPair};
 use a2g_runtime::spawn::SessionTasks;
 use a2g_server::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
 use a2g_server::serve::{CallerDirectory, ConnectionLimits, HttpServer, HttpSettings, Rpc};
@@ -42,7 +42,7 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
         protocols: Vec::new(),
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
-        callers: CallerDirectory::new(Callers::anonymous(None)),
+        callers: CallerDirectory::new(CurrentCallers::new(Callers::anonymous(None))),
         clock: Arc::new(SystemClock),
         tls: None,
         connections: ConnectionLimits::default(),

@@ -14,8 +14,8 @@ use a2g_core::deliver;
 use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings};
 use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{
-    AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, Granter, IntentSignatures, IssuerSettings,
-    KeyPair, Push, RemoteGovernor, ReportLog, SignerSettings, TokenIssuers, ToolTrust, Trust,
+    AcceptUnsigned, Caller, Callers, CurrentCallers, Governor, GovernorUrl, Granter, IntentSignatures,
+    IssuerSettings, KeyPair, Push, RemoteGovernor, ReportLog, SignerSettings, TokenIssuers, ToolTrust, Trust,
 };
 use a2g_isolate::{Isolation, RunAs, User};
 use a2g_journal::{BrokenError, IfMissing, Journal, JournalOptions, OpenError, RecoverySummary};
@@ -410,7 +410,7 @@ async fn serve(
     sessions.spawn(trim_memory());
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
-    let caller_files = CallerFiles::read(config, accept_unsigned)?;
+    let caller_files = CallerFiles::read(config, accept_unsigned, executor.callers().clone())?;
     // Bound before the registration and the deliveries start: an executor that cannot be reached must not register.
     let http_server = match &transport {
         Transport::Listen => {
@@ -628,18 +628,26 @@ pub(super) const UNKNOWN_ISSUER_WARNING: &str =
 /// The list of callers and the TLS files, which SIGHUP reloads.
 struct CallerFiles {
     callers: CallerDirectory,
+    /// The list of `callers`.
+    current: CurrentCallers,
     tls: Option<Arc<Tls>>,
 }
 
 impl CallerFiles {
-    fn read(config: &Config, accept_unsigned: Option<AcceptUnsigned>) -> anyhow::Result<Self> {
+    /// Reads the files, and replaces the list `current`, which is that of the executor.
+    fn read(
+        config: &Config,
+        accept_unsigned: Option<AcceptUnsigned>,
+        current: CurrentCallers,
+    ) -> anyhow::Result<Self> {
         let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
         let read = |path| Callers::read(path, issuers.clone());
         let callers = config.callers.as_deref().map(read).transpose()?;
         for (caller, issuer) in callers.iter().flat_map(Callers::with_unknown_issuer) {
             tracing::warn!(caller, %issuer, "{UNKNOWN_ISSUER_WARNING}");
         }
-        let callers = CallerDirectory::new(callers.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
+        current.replace(callers.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
+        let callers = CallerDirectory::new(current.clone());
         let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
         if tls.is_none() && !config.is_local() {
             tracing::warn!(
@@ -647,13 +655,12 @@ impl CallerFiles {
                 "tokens are sent over the network unencrypted: see `server.tls`"
             );
         }
-        Ok(Self { callers, tls })
+        Ok(Self { callers, current, tls })
     }
 
-    /// Reloads callers, issuers and certificates. If the list of callers cannot be read, all callers are refused.
-    /// If the keys of the issuers cannot be read, all JSON Web Tokens are rejected. If the certificates cannot be read,
-    /// the old ones stay.
-    fn reload(&self, config: &Config) {
+    /// Reloads callers and issuers. If the list of callers cannot be read, all callers are refused. If the keys of the
+    /// issuers cannot be read, all JSON Web Tokens are rejected.
+    fn reload_callers(&self, config: &Config, executor: &Executor) {
         let issuers = TokenIssuers::read(&config.issuers).unwrap_or_else(|error| {
             // Fails closed: an operator who removed a key must not have its tokens accepted because another file is
             // broken.
@@ -661,20 +668,30 @@ impl CallerFiles {
             TokenIssuers::default()
         });
         let keys = issuers.key_count();
+        // Approvals are forgotten when the new list is in force, and before anything else is read. Those that are recorded
+        // in between are checked by the new list.
+        let replace = |callers| {
+            self.current.replace(callers);
+            executor.forget_partial_approvals();
+        };
         match config.callers.as_deref().map(|path| Callers::read(path, issuers)) {
             None => {}
             Some(Ok(callers)) => {
                 let count = callers.count();
-                self.callers.replace(callers);
+                replace(callers);
                 tracing::info!(callers = count, keys, "callers reloaded");
             }
             // Fails closed: an operator who removed a caller must not have it accepted because of an error elsewhere in
             // the list.
             Some(Err(error)) => {
-                self.callers.replace(Callers::empty());
+                replace(Callers::empty());
                 tracing::error!(%error, "all callers are refused until the list can be read again");
             }
         }
+    }
+
+    /// Reloads the certificates. If they cannot be read, the old ones stay.
+    fn reload_certificates(&self) {
         match self.tls.as_deref().map(Tls::reload) {
             None => {}
             Some(Ok(())) => tracing::info!("certificates reloaded"),
@@ -815,8 +832,8 @@ impl ServedCatalogue {
 async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, caller_files: CallerFiles) {
     while hangup.recv().await.is_some() {
         // Rights are revoked first, because compiling the catalogue may take long.
-        caller_files.reload(&catalogue.config);
-        catalogue.executor.forget_partial_approvals();
+        caller_files.reload_callers(&catalogue.config, &catalogue.executor);
+        caller_files.reload_certificates();
         reload_trust(&catalogue.executor, &catalogue.config);
         catalogue.reload().await;
     }

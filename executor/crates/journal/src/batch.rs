@@ -43,6 +43,8 @@ pub(super) enum StartReply {
     Known,
     /// Another intent has started with this proof.
     Replayed,
+    /// The intent waits or has waited with other content.
+    Conflict,
 }
 
 /// A receipt to write.
@@ -72,6 +74,8 @@ pub(super) struct HoldRecord {
 pub enum HoldResult {
     /// The intent waits; it may already have waited before.
     Waiting,
+    /// The intent is known with other content, and this content does not wait.
+    Conflict,
     /// The intent has started.
     Started,
     /// A person denied the intent.
@@ -168,8 +172,16 @@ impl<'a> Batch<'a> {
         // Read inside the transaction: another run may have ended since the caller's own look-up.
         let held = match recorded_state(self.connection(), *intent)? {
             RecordedState::Claimed(_) | RecordedState::Denied(_) => return Ok(StartReply::Known),
-            RecordedState::Unknown | RecordedState::Withdrawn(_) => None,
-            RecordedState::Waiting(held) | RecordedState::Approved(held, _) => Some(held.number),
+            RecordedState::Unknown => None,
+            RecordedState::Withdrawn(known) if known == *content => None,
+            RecordedState::Waiting(held) | RecordedState::Approved(held, _)
+                if held.body.content.0 == *content =>
+            {
+                Some(held.number)
+            }
+            RecordedState::Withdrawn(_) | RecordedState::Waiting(_) | RecordedState::Approved(..) => {
+                return Ok(StartReply::Conflict);
+            }
         };
         // The unique index would also refuse a used proof, but its error would break the journal instead of refusing
         // one call.
@@ -271,14 +283,29 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Stores an escalated intent, unless it has started or was denied. A later verdict does not replace the first one.
+    /// Stores an escalated intent, unless it has started, was denied, or is known with other content. A later verdict does
+    /// not replace the first one.
     pub(super) fn hold(&mut self, hold: &HoldRecord) -> Result<HoldResult, WriteError> {
         let HoldRecord { summary: IntentSummary { intent, agent, tool }, content, text, until } = hold;
+        // The caller looked the intent up before it asked the governor. Since then, the same id may have waited with other
+        // content, which a person has seen.
         match recorded_state(self.connection(), *intent)? {
-            RecordedState::Unknown | RecordedState::Withdrawn(_) => {}
-            RecordedState::Waiting(_) | RecordedState::Approved(..) => return Ok(HoldResult::Waiting),
-            RecordedState::Claimed(_) => return Ok(HoldResult::Started),
-            RecordedState::Denied(denied) => return Ok(HoldResult::Denied(denied.body.into())),
+            RecordedState::Unknown => {}
+            RecordedState::Withdrawn(known) if known == *content => {}
+            RecordedState::Waiting(held) | RecordedState::Approved(held, _)
+                if held.body.content.0 == *content =>
+            {
+                return Ok(HoldResult::Waiting);
+            }
+            RecordedState::Claimed(claimed) if claimed.content == *content => return Ok(HoldResult::Started),
+            RecordedState::Denied(denied) if denied.body.held.content.0 == *content => {
+                return Ok(HoldResult::Denied(denied.body.into()));
+            }
+            RecordedState::Withdrawn(_)
+            | RecordedState::Waiting(_)
+            | RecordedState::Approved(..)
+            | RecordedState::Claimed(_)
+            | RecordedState::Denied(_) => return Ok(HoldResult::Conflict),
         }
         let body = record::HeldBody {
             content: Digest32(*content),
@@ -299,10 +326,11 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Applies a decision to a waiting intent. An approved intent can only be cancelled, revoked or expire. Returns
-    /// `true` if the decision applied.
+    /// Applies a decision to a waiting intent, if the intent still has the content that was decided on. An approved
+    /// intent can only be cancelled, revoked or expire. Returns `true` if the decision applied.
     pub(super) fn resolve(&mut self, resolved: &ResolvedIntent) -> Result<bool, WriteError> {
-        let ResolvedIntent { intent, resolution, by, risk_score, manifest, reason, basis, grants } = resolved;
+        let ResolvedIntent { intent, content, resolution, by, risk_score, manifest, reason, basis, grants } =
+            resolved;
         let held = match (recorded_state(self.connection(), *intent)?, resolution) {
             (RecordedState::Waiting(held), _) => held,
             (
@@ -324,6 +352,9 @@ impl<'a> Batch<'a> {
                 return Ok(false);
             }
         };
+        if content.is_some_and(|decided_on| decided_on != held.body.content.0) {
+            return Ok(false);
+        }
         let is_newer_body = reason.is_some() || basis.is_some() || !grants.is_empty();
         if is_newer_body || *resolution == Resolution::PartlyApproved {
             stops::raise_format(self.connection())?;

@@ -246,8 +246,10 @@ impl Journal {
             return Ok(StartResult::New);
         }
         close_intent(&self.open, call.intent, Stage::Released);
-        if reply? == StartReply::Replayed {
-            return Ok(StartResult::Replayed);
+        match reply? {
+            StartReply::Replayed => return Ok(StartResult::Replayed),
+            StartReply::Conflict => return Ok(StartResult::Known(KnownIntent::Conflict)),
+            StartReply::Known | StartReply::New(_) => {}
         }
         let missing = || JournalError::Broken("an intent that has started is not in the journal".into());
         Ok(StartResult::Known(self.find(call, Some(keep_until)).await?.ok_or_else(missing)?))
@@ -407,7 +409,8 @@ pub(super) fn close_intent(open_intents: &OpenIntents, intent: IntentId, stage: 
 
 /// The hash of a call's agent, tool, arguments and parent. Members are hashed in the order of their names, so that
 /// their order in the message is irrelevant.
-pub(super) fn content_hash(call: &Call) -> [u8; 32] {
+#[must_use]
+pub fn content_hash(call: &Call) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in [call.agent.as_str(), call.tool.as_str()] {
         // The length separates the agent from the tool.

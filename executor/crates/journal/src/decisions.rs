@@ -51,6 +51,9 @@ impl Resolution {
 pub struct ResolvedIntent {
     /// The intent.
     pub intent: IntentId,
+    /// The [hash](super::content_hash) of the content that a person decided on: the decision applies to no other. `None`
+    /// for the end of a wait without a person, whatever the content is.
+    pub content: Option<Hash>,
     /// The decision.
     pub resolution: Resolution,
     /// The caller that decided, or the reason why a decision is no longer possible.

@@ -46,7 +46,9 @@ mod wall_histogram;
 mod writer;
 
 pub use batch::HoldResult;
-pub use claims::{ClaimResult, IntentSummary, KnownIntent, Stage, StageSource, StartRequest, StartResult};
+pub use claims::{
+    ClaimResult, IntentSummary, KnownIntent, Stage, StageSource, StartRequest, StartResult, content_hash,
+};
 pub use copy::{CopyError, JournalCopy, RestoredJournal, back_up, init, restore};
 pub use decisions::{Approval, HeldIntent, IntentDenial, Resolution, ResolvedIntent};
 pub use error::{BrokenError, OpenError, ReplacedError};

@@ -455,6 +455,7 @@ mod tests {
     fn resolve_as(resolution: Resolution) -> Vec<ResolvedIntent> {
         vec![ResolvedIntent {
             intent: IntentId::random(),
+            content: None,
             resolution,
             by: "x".to_owned(),
             risk_score: None,

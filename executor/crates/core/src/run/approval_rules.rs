@@ -4,6 +4,7 @@
 //! approve again. Nobody's approval counts twice, and nobody who may act for the intent's agent can approve.
 
 use super::preview::DecisionBasis;
+use a2g_govern::DecisionAuthor;
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::Manifest;
@@ -49,8 +50,8 @@ pub enum ApprovalBar {
 /// An approval of an intent that needs more of them.
 #[derive(Debug, Clone)]
 pub(super) struct PartialApproval {
-    /// The name of the caller.
-    pub(super) by: String,
+    /// The person. The approval counts only while they may still decide.
+    pub(super) author: DecisionAuthor,
     /// The limits that the person chose; `None` for those of the verdict.
     pub(super) manifest: Option<Manifest>,
     /// The grant that the person approved. The run never gets more.

@@ -6,14 +6,17 @@
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
 use super::escalations::{Escalations, Removal, WaitNumber, WakeCondition};
 use super::events::RunEventSink;
+use super::faults::intent_conflict_fault;
 use super::preview::{DecisionBasis, changed_fault, summarize};
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RETRY_AFTER_MS, all_agents};
-use a2g_govern::{DecisionRight, Escalated, denial_by};
+use a2g_govern::{DecisionAuthor, DecisionRight, Escalated, denial_by};
 use a2g_journal::{
     Approval, HoldResult, IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent,
+    content_hash,
 };
 use a2g_runtime::spawn;
+use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -61,11 +64,18 @@ pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Esc
     escalations
 }
 
+/// A person's decision on an intent. It applies to no other content.
+fn new_decision(escalated: &Escalated, resolution: Resolution, by: &str) -> ResolvedIntent {
+    let content = Some(content_hash(escalated.call()));
+    ResolvedIntent { content, ..new_resolution(escalated, resolution, by) }
+}
+
 /// The end of a wait. It names its author, or the reason if nobody decided.
 fn new_resolution(escalated: &Escalated, resolution: Resolution, author_or_reason: &str) -> ResolvedIntent {
     let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
     ResolvedIntent {
         intent,
+        content: None,
         resolution,
         by: author_or_reason.to_owned(),
         risk_score,
@@ -130,7 +140,7 @@ pub enum DirectiveOutcome {
 /// The result of adding one approval to the earlier ones.
 enum CombinedApproval {
     /// The intent may run.
-    Enough(Approval),
+    Enough(BoundApproval),
     /// The intent needs more approvals than this one and the earlier ones.
     NeedsMore(PartialApproval),
 }
@@ -159,6 +169,15 @@ impl NotClaimed {
     }
 }
 
+/// An approval that names everybody.
+struct BoundApproval {
+    approval: Approval,
+    /// Everybody, with the person who approved last at the end.
+    authors: Vec<DecisionAuthor>,
+    /// `true` if none of them may act for the intent's agent.
+    needs_others: bool,
+}
+
 /// The fault for a call with a denied intent.
 pub(super) fn denial_fault(
     intent: IntentId,
@@ -178,7 +197,7 @@ impl Executor {
         let (call, until) = (escalated.call().clone(), escalated.expires_at());
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
-        let (is_new, pending) = self.escalations.hold(escalated, now, |expired| {
+        let (new_wait, pending) = self.escalations.hold(escalated, now, |expired| {
             self.record_expired(expired, now);
             self.journal.hold(&call, text, until)
         })?;
@@ -188,16 +207,19 @@ impl Executor {
             return Err(stopped);
         }
         let result = pending.await;
-        if is_new && !matches!(result, Ok(HoldResult::Waiting)) {
-            self.escalations.remove_waiting(call.intent, &all_agents, drop);
+        if let Some(wait) = new_wait
+            && !matches!(result, Ok(HoldResult::Waiting))
+        {
+            self.escalations.remove_unrecorded(wait);
         }
         match result {
             Ok(HoldResult::Waiting) => {
-                if is_new {
+                if new_wait.is_some() {
                     tracing::info!("waits for a directive");
                 }
                 Ok(())
             }
+            Ok(HoldResult::Conflict) => Err(intent_conflict_fault(call.intent)),
             Ok(HoldResult::Started) => {
                 Err(self.busy_fault("the intent has started in the meantime: send it again"))
             }
@@ -387,14 +409,13 @@ impl Executor {
         right: DecisionRight<'_>,
         shown: Option<DecisionBasis>,
     ) -> Result<DirectiveOutcome, Fault> {
-        let by = right.by();
         let Directive { intent, approved, manifest: _, reason: _ } = directive;
         if !approved {
-            return self.deny(directive, by).await.map(|()| DirectiveOutcome::Applied);
+            return self.deny(directive, &right.author()).await.map(|()| DirectiveOutcome::Applied);
         }
         let (escalated, taken) = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
-        let combined = match self.combine_approvals(&escalated, directive, &right, shown) {
+        let combined = match self.combine_approvals(&escalated, taken, directive, &right, shown) {
             Ok(combined) => combined,
             Err(fault) => {
                 self.escalations.release(taken);
@@ -406,9 +427,7 @@ impl Executor {
         let executor = Arc::clone(self);
         let task = async move {
             match combined {
-                CombinedApproval::Enough(approval) => {
-                    executor.approve(escalated, taken, approval, answer_tx).await;
-                }
+                CombinedApproval::Enough(bound) => executor.approve(escalated, taken, bound, answer_tx).await,
                 CombinedApproval::NeedsMore(approval) => {
                     let _no_waiter = answer_tx.send(executor.add_approval(&escalated, taken, approval).await);
                 }
@@ -428,16 +447,32 @@ impl Executor {
         approval: PartialApproval,
     ) -> Result<DirectiveOutcome, Fault> {
         let intent = escalated.call().intent;
+        let by = approval.author.name().to_owned();
         let recorded = ResolvedIntent {
             manifest: approval.manifest.clone(),
             basis: approval.basis.map(DecisionBasis::hash),
-            ..new_resolution(escalated, Resolution::PartlyApproved, &approval.by)
+            ..new_decision(escalated, Resolution::PartlyApproved, &by)
         };
-        let by = approval.by.clone();
-        match self.journal.resolve(vec![recorded]).await {
+        let recording = self.escalations.record_current(taken, || {
+            let agent = &escalated.call().agent;
+            self.check_authors(intent, std::slice::from_ref(&approval.author), Some(agent))?;
+            Ok(self.journal.resolve(vec![recorded]))
+        });
+        let recording = match recording {
+            Some(Ok(recording)) => recording,
+            Some(Err(fault)) => {
+                self.escalations.release(taken);
+                return Err(fault);
+            }
             // The intent was denied, cancelled, revoked or stopped in the meantime.
+            None => {
+                self.escalations.release(taken);
+                return Err(changed_fault());
+            }
+        };
+        match recording.await {
             Ok(0) => {
-                self.escalations.remove_taken(taken);
+                self.escalations.remove_unrecorded(taken);
                 return Err(not_waiting_fault());
             }
             Ok(_one) => {}
@@ -457,10 +492,12 @@ impl Executor {
     /// of them allow.
     ///
     /// # Errors
-    /// If the person may act for the intent's agent, has approved before, or was shown something else.
+    /// If the person may no longer decide, may act for the intent's agent, has approved before, or was shown something
+    /// else.
     fn combine_approvals(
         &self,
         escalated: &Escalated,
+        taken: WaitNumber,
         directive: &Directive,
         right: &DecisionRight<'_>,
         shown: Option<DecisionBasis>,
@@ -468,19 +505,25 @@ impl Executor {
         let (call, by) = (escalated.call(), right.by());
         let rules = &self.settings.approval_rules;
         let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
+        let author = right.author();
+        // The list of callers may have been replaced since the caller was authenticated.
+        self.check_authors(call.intent, std::slice::from_ref(&author), None)?;
         let basis = shown.map(DecisionBasis::hash);
         let approval =
             |grants| Approval { by: by.to_owned(), manifest: directive.manifest.clone(), basis, grants };
+        let alone = |approval, author| {
+            CombinedApproval::Enough(BoundApproval { approval, authors: vec![author], needs_others: false })
+        };
         if required.is_none() && shown.is_none() {
             // Without a page, a person approves whatever the verdict and the other layers grant.
-            return Ok(CombinedApproval::Enough(approval(Vec::new())));
+            return Ok(alone(approval(Vec::new()), author));
         }
-        let preview = self.preview(escalated, directive.manifest.as_ref());
+        let preview = self.preview(escalated, taken, directive.manifest.as_ref());
         if shown.is_some_and(|shown| shown != preview.basis) {
             return Err(changed_fault());
         }
         let Some(required) = required else {
-            return Ok(CombinedApproval::Enough(approval(vec![preview.grant?])));
+            return Ok(alone(approval(vec![preview.grant?]), author));
         };
         let refuse = |message| Fault::Refused {
             intent: Some(call.intent),
@@ -510,9 +553,10 @@ impl Executor {
             }
             None => {}
         }
-        let earlier = self.escalations.partial_approvals(call.intent);
+        let counts = |earlier: &PartialApproval| self.counts(earlier, &call.agent);
+        let earlier = self.escalations.retain_partial_approvals(call.intent, counts);
         // Without a rule, a manifest replaces the verdict's. Here it would replace what the others have approved.
-        let unchanged = self.preview(escalated, None).grant?;
+        let unchanged = self.preview(escalated, taken, None).grant?;
         let is_narrower = |manifest: &Manifest| {
             unchanged.includes(&unchanged.complete(manifest), &escalated.verdict().manifest)
         };
@@ -524,7 +568,7 @@ impl Executor {
             ));
         }
         let own = PartialApproval {
-            by: by.to_owned(),
+            author,
             manifest: directive.manifest.clone(),
             grant: preview.grant?,
             basis: shown,
@@ -533,7 +577,7 @@ impl Executor {
             self.escalations.forget_partial_approvals(call.intent);
             return Err(refuse(format!(
                 "the run would get more now than `{}` approved: everybody has to approve again (`[[approvals]]`)",
-                other.by
+                other.author.name()
             )));
         }
         if (earlier.len() as u64) + 1 < u64::from(required) {
@@ -542,9 +586,38 @@ impl Executor {
         let all = earlier.into_iter().chain([own]).collect::<Vec<_>>();
         let manifests = all.iter().filter_map(|approval| approval.manifest.as_ref());
         let manifest = approval_rules::narrow(&escalated.verdict().manifest, manifests);
-        let names = all.iter().map(|approval| &*approval.by).collect::<Vec<_>>().join(", ");
-        let grants = all.into_iter().map(|approval| approval.grant).collect();
-        Ok(CombinedApproval::Enough(Approval { by: names, manifest: Some(manifest), basis, grants }))
+        let names = all.iter().map(|approval| approval.author.name()).collect::<Vec<_>>().join(", ");
+        let (authors, grants) = all.into_iter().map(|approval| (approval.author, approval.grant)).unzip();
+        Ok(CombinedApproval::Enough(BoundApproval {
+            approval: Approval { by: names, manifest: Some(manifest), basis, grants },
+            authors,
+            needs_others: true,
+        }))
+    }
+
+    /// Checks that everybody who decides on an intent may still decide, by the present list of callers: it may have been
+    /// replaced, or an entry may have expired, since they were authenticated. Nobody may act for the agent `others_than`.
+    fn check_authors(
+        &self,
+        intent: IntentId,
+        authors: &[DecisionAuthor],
+        others_than: Option<&AgentDid>,
+    ) -> Result<(), Fault> {
+        let (callers, now) = (self.callers.load(), self.clock.now());
+        let may_decide = |author: &DecisionAuthor| match others_than {
+            Some(agent) => callers.may_decide_for_others(author, agent, now),
+            None => callers.may_decide(author, now),
+        };
+        let Some(author) = authors.iter().find(|author| !may_decide(author)) else { return Ok(()) };
+        Err(Fault::Refused {
+            intent: Some(intent),
+            risk_score: None,
+            blocked_by: BlockedBy::CallerUnauthorized,
+            message: format!(
+                "`{}` may no longer decide on this intent: the entry in `server.callers` was removed or changed, or has expired",
+                author.name()
+            ),
+        })
     }
 
     /// Forgets the approvals of all intents that need more of them. Called when the list of callers changes, because
@@ -555,11 +628,12 @@ impl Executor {
 
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
     /// gets the same fault.
-    async fn deny(&self, directive: &Directive, by: &str) -> Result<(), Fault> {
+    async fn deny(&self, directive: &Directive, author: &DecisionAuthor) -> Result<(), Fault> {
+        let by = author.name();
         let deny = |removed: Vec<Escalated>| {
             let denials = removed.iter().map(|escalated| ResolvedIntent {
                 reason: directive.reason.as_ref().map(ToString::to_string),
-                ..new_resolution(escalated, Resolution::Denied, by)
+                ..new_decision(escalated, Resolution::Denied, by)
             });
             let recording = self.journal.resolve(denials.collect());
             (removed, recording)
@@ -567,6 +641,8 @@ impl Executor {
         let mut changes = self.escalations.changes();
         let (removed, recording) = loop {
             changes.mark_unchanged();
+            // Checked each time: the other decision, for which it waits, may take long.
+            self.check_authors(directive.intent, std::slice::from_ref(author), None)?;
             match self.escalations.remove_undecided(directive.intent, deny) {
                 Removal::Removed(denied) => break denied,
                 // The other decision may let the intent wait again, and the denial must not be lost then.
@@ -597,10 +673,10 @@ impl Executor {
         self: Arc<Self>,
         escalated: Escalated,
         taken: WaitNumber,
-        approval: Approval,
+        bound: BoundApproval,
         answer_tx: oneshot::Sender<Result<DirectiveOutcome, Fault>>,
     ) {
-        let claimed = match self.record_approval(&escalated, taken, &approval).await {
+        let claimed = match self.record_approval(&escalated, taken, &bound).await {
             Ok(claimed) => claimed,
             Err(fault) => {
                 self.escalations.release(taken);
@@ -610,7 +686,7 @@ impl Executor {
             }
         };
         let _no_waiter = answer_tx.send(Ok(DirectiveOutcome::Applied));
-        self.run_approved(escalated, approval, Some(claimed)).await;
+        self.run_approved(escalated, bound.approval, Some(claimed)).await;
     }
 
     /// Claims an intent, and records its approval. Releases the claim if the record fails.
@@ -618,26 +694,31 @@ impl Executor {
         self: &Arc<Self>,
         escalated: &Escalated,
         taken: WaitNumber,
-        approval: &Approval,
+        BoundApproval { approval, authors, needs_others }: &BoundApproval,
     ) -> Result<Box<ClaimedRun>, Fault> {
         let claimed = self.claim_approved(escalated, approval).await.map_err(NotClaimed::into_fault)?;
-        // An approver may have been removed from the list of callers.
-        if !self.escalations.is_current(taken) {
-            drop(claimed);
-            self.release(escalated.call().intent).await?;
-            return Err(changed_fault());
-        }
-        let approved = new_resolution(escalated, Resolution::Approved, &approval.by);
+        let approved = new_decision(escalated, Resolution::Approved, &approval.by);
         let Approval { by: _, manifest, basis, grants } = approval.clone();
         let approved = ResolvedIntent { manifest, basis, grants, ..approved };
-        let fault = match self.journal.resolve(vec![approved]).await {
-            Ok(0) => {
-                self.escalations.remove_taken(taken);
-                not_waiting_fault()
-            }
-            Ok(_one) => return Ok(claimed),
-            Err(error) => self.journal_fault(&error),
+        let record = || {
+            let Call { intent, agent, .. } = escalated.call();
+            self.check_authors(*intent, authors, needs_others.then_some(agent))?;
+            Ok(self.journal.resolve(vec![approved]))
         };
+        let recording = self.escalations.record_current(taken, record);
+        let fault = match recording {
+            None => changed_fault(),
+            Some(Err(fault)) => fault,
+            Some(Ok(recording)) => match recording.await {
+                Ok(0) => {
+                    self.escalations.remove_unrecorded(taken);
+                    not_waiting_fault()
+                }
+                Ok(_one) => return Ok(claimed),
+                Err(error) => self.journal_fault(&error),
+            },
+        };
+        drop(claimed);
         self.release(escalated.call().intent).await?;
         Err(fault)
     }
@@ -768,7 +849,7 @@ impl Executor {
             }
             Err(error) => self.journal_fault(&error),
         };
-        self.escalations.remove_taken(wait);
+        self.escalations.remove_unrecorded(wait);
         self.record_refusal(Some(&IntentSummary::from_call(call)), fault);
     }
 

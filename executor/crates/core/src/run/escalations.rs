@@ -30,6 +30,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use time::OffsetDateTime;
 use tokio::sync::watch;
+use uuid::Uuid;
 
 /// The maximum number of waiting intents.
 const MAX_WAITING: usize = 1000;
@@ -40,8 +41,8 @@ const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
 #[derive(Debug)]
 pub(super) struct Escalations {
     waiting: Mutex<HashMap<IntentId, WaitingIntent>>,
-    /// The number of waits so far.
-    wait_count: AtomicU64,
+    /// The number of the latest wait.
+    last_wait: AtomicU64,
     /// The number of times that all partial approvals were forgotten.
     forget_count: AtomicU64,
     /// Notified whenever an intent stops waiting, or waits again: every task that waits for an intent follows it.
@@ -55,6 +56,7 @@ pub(super) struct Escalations {
 struct WaitingIntent {
     escalated: Escalated,
     /// The number of this wait. An intent may wait again later under the same id.
+    // Random at the start of the process, so that it does not repeat the numbers of an earlier one.
     wait: u64,
     // Stored here as well as in the journal: following the journal would need a wake-up after every commit.
     phase: WaitPhase,
@@ -64,13 +66,26 @@ struct WaitingIntent {
     partial: Vec<PartialApproval>,
 }
 
-/// The wait of an intent: the one that it was taken from for a decision, or a new one.
+/// The wait of an intent that was taken for a decision or is shown for one, or a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WaitNumber {
     intent: IntentId,
     wait: u64,
     /// The number of times that all partial approvals had been forgotten.
     forgotten: u64,
+}
+
+impl WaitNumber {
+    /// The number of the wait. An intent that waits again has another one, also in another process.
+    pub(super) fn number(self) -> u64 {
+        self.wait
+    }
+
+    /// A number for tests.
+    #[cfg(test)]
+    pub(super) fn of(intent: IntentId, wait: u64) -> Self {
+        Self { intent, wait, forgotten: 0 }
+    }
 }
 
 /// The phase of an intent's wait.
@@ -141,14 +156,16 @@ impl Escalations {
     /// Restores the intents of an earlier process. Returns those with an expired verdict separately, and nested calls,
     /// whose parents have ended with that process.
     pub(super) fn new(held: Vec<HeldIntent>, now: OffsetDateTime) -> (Self, Vec<Escalated>) {
+        let (_, first_wait) = Uuid::new_v4().as_u64_pair();
         let held = held.into_iter().filter_map(|HeldIntent { text, approval }| {
             Escalated::from_journal(&text)
                 .inspect_err(
                     |error| tracing::error!(%error, "an escalated intent of the journal cannot be parsed"),
                 )
                 .ok()
-                // Number 0 is that of no later wait.
-                .map(|escalated| (escalated.call().intent, WaitingIntent::new(escalated, 0, approval)))
+                .map(|escalated| {
+                    (escalated.call().intent, WaitingIntent::new(escalated, first_wait, approval))
+                })
         });
         let mut held = held.collect::<HashMap<_, _>>();
         let expired = held
@@ -158,7 +175,7 @@ impl Escalations {
         (
             Self {
                 waiting: Mutex::new(held),
-                wait_count: AtomicU64::new(0),
+                last_wait: AtomicU64::new(first_wait),
                 forget_count: AtomicU64::new(0),
                 changes: watch::Sender::new(()),
                 list_changes: watch::Sender::new(()),
@@ -198,15 +215,22 @@ impl Escalations {
     }
 
     /// Holds an intent. A later verdict does not replace the first one. Removes expired intents and passes them to
-    /// `on_removed` under the lock. Returns `true` if the intent is new, and the result of `on_removed`.
+    /// `on_removed` under the lock. Returns the wait if the intent is new, and the result of `on_removed`.
+    ///
+    /// # Errors
+    /// If the intent is already held with different content, or too many are held.
     pub(super) fn hold<T>(
         &self,
         escalated: Escalated,
         now: OffsetDateTime,
         on_removed: impl FnOnce(Vec<Escalated>) -> T,
-    ) -> Result<(bool, T), Fault> {
+    ) -> Result<(Option<WaitNumber>, T), Fault> {
         let mut waiting = self.lock();
         let intent = escalated.call().intent;
+        // The caller looked before it asked the governor. Since then, another content may have begun to wait.
+        if waiting.get(&intent).is_some_and(|held| !is_same_call(held.call(), escalated.call())) {
+            return Err(intent_conflict_fault(intent));
+        }
         let removed = extract_expired(&mut waiting, now);
         let is_new = !waiting.contains_key(&intent);
         let visible = || waiting.values().filter(|held| held.phase != WaitPhase::Claimed);
@@ -220,13 +244,14 @@ impl Escalations {
             });
         }
         let wait = self.next_wait();
+        let forgotten = self.forget_count.load(Ordering::Relaxed);
         waiting.entry(intent).or_insert_with(|| WaitingIntent::new(escalated, wait, None));
         if !removed.is_empty() {
             self.notify();
         } else if is_new {
             self.list_changes.send_replace(());
         }
-        Ok((is_new, on_removed(removed)))
+        Ok((is_new.then_some(WaitNumber { intent, wait, forgotten }), on_removed(removed)))
     }
 
     /// Removes the undecided intents that have expired, and passes them to `on_removed`.
@@ -273,9 +298,12 @@ impl Escalations {
         })
     }
 
-    /// The intent, if it is undecided.
-    pub(super) fn find_undecided(&self, intent: IntentId) -> Option<Escalated> {
-        self.lock().get(&intent).filter(|held| held.is_undecided()).map(|held| held.escalated.clone())
+    /// The intent and its wait, if it is undecided.
+    pub(super) fn find_undecided(&self, intent: IntentId) -> Option<(Escalated, WaitNumber)> {
+        let waiting = self.lock();
+        let held = waiting.get(&intent).filter(|held| held.is_undecided())?;
+        let forgotten = self.forget_count.load(Ordering::Relaxed);
+        Some((held.escalated.clone(), WaitNumber { intent, wait: held.wait, forgotten }))
     }
 
     /// Maps the intents that a person can decide on now.
@@ -317,9 +345,16 @@ impl Escalations {
         self.lock().get(&intent).map(|held| read(&held.escalated, &held.partial))
     }
 
-    /// The approvals so far of an intent that needs more of them.
-    pub(super) fn partial_approvals(&self, intent: IntentId) -> Vec<PartialApproval> {
-        self.lock().get(&intent).map_or_else(Vec::new, |held| held.partial.clone())
+    /// Forgets those approvals of an intent that do not count, and returns the others.
+    pub(super) fn retain_partial_approvals(
+        &self,
+        intent: IntentId,
+        counts: impl FnMut(&PartialApproval) -> bool,
+    ) -> Vec<PartialApproval> {
+        self.lock().get_mut(&intent).map_or_else(Vec::new, |held| {
+            held.partial.retain(counts);
+            held.partial.clone()
+        })
     }
 
     /// Adds an approval of an intent that needs more of them, and lets the intent wait again. Returns `false` if it no
@@ -336,11 +371,12 @@ impl Escalations {
         is_added
     }
 
-    /// `true` if no approvals were forgotten since the intent was taken, and it is still the same wait.
-    pub(super) fn is_current(&self, taken: WaitNumber) -> bool {
+    /// Calls `record` under the lock if it is still the same wait, and no approvals were forgotten since the intent was
+    /// taken. The decision that `record` sends to the journal is therefore about this wait.
+    pub(super) fn record_current<T>(&self, taken: WaitNumber, record: impl FnOnce() -> T) -> Option<T> {
         let waiting = self.lock();
         let is_same = waiting.get(&taken.intent).is_some_and(|held| held.wait == taken.wait);
-        is_same && self.forget_count.load(Ordering::Relaxed) == taken.forgotten
+        (is_same && self.forget_count.load(Ordering::Relaxed) == taken.forgotten).then(record)
     }
 
     /// Forgets the approvals so far of an intent.
@@ -363,11 +399,11 @@ impl Escalations {
         self.change_taken(taken, |held| held.phase = WaitPhase::Waiting);
     }
 
-    /// Removes an intent that was taken for a decision, because the journal says that it does not wait.
-    pub(super) fn remove_taken(&self, taken: WaitNumber) {
+    /// Ends a wait that the journal does not have. A decision in progress cannot be recorded then.
+    pub(super) fn remove_unrecorded(&self, wait: WaitNumber) {
         let mut waiting = self.lock();
-        if waiting.get(&taken.intent).is_some_and(|held| held.wait == taken.wait) {
-            waiting.remove(&taken.intent);
+        if waiting.get(&wait.intent).is_some_and(|held| held.wait == wait.wait) {
+            waiting.remove(&wait.intent);
         }
         drop(waiting);
         self.notify();
@@ -411,7 +447,7 @@ impl Escalations {
 
     /// The number of the next wait.
     fn next_wait(&self) -> u64 {
-        self.wait_count.fetch_add(1, Ordering::Relaxed) + 1
+        self.last_wait.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
     /// Changes an intent. Returns `false` if it is not here.
@@ -536,7 +572,7 @@ mod tests {
         let escalations = Escalations::new(Vec::new(), NOW).0;
         let escalated = escalated_intent();
         let intent = escalated.call().intent;
-        assert!(escalations.hold(escalated, NOW, drop).unwrap().0);
+        assert!(escalations.hold(escalated, NOW, drop).unwrap().0.is_some());
         (escalations, intent)
     }
 
@@ -553,7 +589,8 @@ mod tests {
         assert!(escalations.wait_again(intent, || ()).is_some());
         assert!(escalations.approved_intents().is_empty());
         let (_, second) = escalations.take_undecided(intent).unwrap();
-        assert!(!escalations.is_current(first) && escalations.is_current(second));
+        let is_current = |number| escalations.record_current(number, || ()).is_some();
+        assert!(!is_current(first) && is_current(second));
         escalations.remove(intent);
         assert!(escalations.wait_again(intent, || panic!("it was stopped")).is_none());
     }
@@ -564,19 +601,53 @@ mod tests {
         let (escalations, intent) = escalations_with_one();
         let (escalated, first) = escalations.take_undecided(intent).unwrap();
         escalations.remove(intent);
-        assert!(escalations.hold(escalated, NOW, drop).unwrap().0);
-        escalations.remove_taken(first);
+        assert!(escalations.hold(escalated, NOW, drop).unwrap().0.is_some());
+        escalations.remove_unrecorded(first);
         let (_, second) = escalations.take_undecided(intent).unwrap();
         escalations.release(first);
         assert!(escalations.take_undecided(intent).is_none(), "it is still taken");
-        assert!(!escalations.is_current(first) && escalations.is_current(second));
+        let is_current = |taken| escalations.record_current(taken, || ()).is_some();
+        assert!(!is_current(first) && is_current(second));
         escalations.release(second);
         let (_, third) = escalations.take_undecided(intent).unwrap();
         // An approver may have been removed from the list of callers.
         escalations.forget_all_partial_approvals();
-        assert!(!escalations.is_current(third));
-        escalations.remove_taken(third);
+        assert!(!is_current(third));
+        escalations.remove_unrecorded(third);
         assert_eq!(escalations.wake_condition(intent), None);
+    }
+
+    // A governor may take long to answer about the other content.
+    #[test]
+    fn an_id_that_waits_is_held_with_no_other_content() {
+        let (escalations, intent) = escalations_with_one();
+        let text = escalations.find_undecided(intent).unwrap().0.to_journal().unwrap();
+        let other = text.replace(r#""arguments":{}"#, r#""arguments":{"other":1}"#);
+        let hold = |text: &str| escalations.hold(Escalated::from_journal(text).unwrap(), NOW, drop);
+        assert!(hold(&text).unwrap().0.is_none(), "a repeat");
+        assert!(matches!(hold(&other), Err(Fault::InvalidRequest(_))));
+        escalations.take_undecided(intent).unwrap();
+        assert!(matches!(hold(&other), Err(Fault::InvalidRequest(_))));
+        escalations.mark_claimed(intent);
+        assert!(matches!(hold(&other), Err(Fault::InvalidRequest(_))));
+    }
+
+    #[test]
+    fn no_number_of_a_wait_is_used_again() {
+        let restored = |text: &str| {
+            let held = vec![HeldIntent { text: text.to_owned(), approval: None }];
+            Escalations::new(held, NOW).0
+        };
+        let text = escalated_intent().to_journal().unwrap();
+        let escalated = Escalated::from_journal(&text).unwrap();
+        let intent = escalated.call().intent;
+        let number = |escalations: &Escalations| escalations.find_undecided(intent).unwrap().1.number();
+        let escalations = restored(&text);
+        let first = number(&escalations);
+        assert_ne!(first, number(&restored(&text)), "another process");
+        escalations.remove(intent);
+        assert!(escalations.hold(escalated, NOW, drop).unwrap().0.is_some());
+        assert_ne!(first, number(&escalations), "it was sent again");
     }
 
     // Between the release of its claim and its next wait, an approved intent is known only here.

@@ -37,8 +37,8 @@ pub use subscribers::{RunIdentity, RunNotification};
 use crate::catalog::{Catalog, CatalogEntry, Tool};
 use a2g_capability::{Ceilings, Mounts, Permit};
 use a2g_govern::{
-    AcceptUnsigned, Admitted, Governor, Granted, Granter, IntentSignatures, ListedPolicy, PolicyOrigin,
-    StandingPolicies, Trust,
+    AcceptUnsigned, Admitted, Callers, CurrentCallers, Governor, Granted, Granter, IntentSignatures,
+    ListedPolicy, PolicyOrigin, StandingPolicies, Trust,
 };
 use a2g_isolate::Isolate;
 use a2g_journal::{Journal, KnownIntent};
@@ -124,6 +124,8 @@ pub struct Executor {
     governor: Governor,
     /// The keys whose proofs are accepted. Replaced as a whole.
     trust: ArcSwap<Trust>,
+    /// The callers of all doors. Who decides has to be in the list when the decision is recorded.
+    callers: CurrentCallers,
     /// The network access of runs; `None` if no run may use the network.
     egress: Option<Arc<Egress>>,
     standing: StandingPolicies,
@@ -202,6 +204,7 @@ impl Executor {
             catalog_changes: watch::Sender::new(()),
             governor,
             trust: ArcSwap::from_pointee(trust),
+            callers: CurrentCallers::new(Callers::empty()),
             egress,
             standing: StandingPolicies::default(),
             journal,
@@ -214,6 +217,13 @@ impl Executor {
             sessions: SessionTasks::default(),
             clock,
         }
+    }
+
+    /// The present list of callers, which the doors of this executor share. It is empty until it is replaced: until then
+    /// no listed caller decides.
+    #[must_use]
+    pub fn callers(&self) -> &CurrentCallers {
+        &self.callers
     }
 
     /// The descriptors of all usable tools, sorted by name.

@@ -4,7 +4,8 @@
 //! [`DecisionBasis`] is the hash of what the decision depends on. A decision that names a basis applies only if a new
 //! preview has the same one.
 
-use super::approval_rules::{self, ApprovalBar};
+use super::approval_rules::{self, ApprovalBar, PartialApproval};
+use super::escalations::WaitNumber;
 use super::{AgentFilter, Executor};
 use a2g_capability::Grant;
 use a2g_govern::{DecisionRight, Escalated};
@@ -53,7 +54,8 @@ pub(super) fn summarize(grant: &Grant) -> GrantSummary {
     }
 }
 
-/// The SHA-256 of what a decision depends on: the call, the tool, the verdict, the approvals so far and the grant.
+/// The SHA-256 of what a decision depends on: the call, its wait, the tool, the verdict, the approvals so far and the
+/// grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecisionBasis(Digest);
 
@@ -73,6 +75,7 @@ impl DecisionBasis {
 
     fn compute(
         escalated: &Escalated,
+        wait: WaitNumber,
         descriptor: Option<&Descriptor>,
         approved_by: &[String],
         grant: &Result<GrantSummary, Fault>,
@@ -98,8 +101,10 @@ impl DecisionBasis {
         let shown_tool = descriptor.map(|Descriptor { digest, version, title, description, .. }| {
             (digest, version, title, description)
         });
+        // The same intent, sent again after a person withdrew it, waits anew.
+        let wait = wait.number();
         let shown = format!(
-            "{intent} {door:?} {agent:?} {tool:?} {arguments} {parent:?} {shown_tool:?} {verdict:?} {approved_by:?} {grant:?}"
+            "{intent} {wait} {door:?} {agent:?} {tool:?} {arguments} {parent:?} {shown_tool:?} {verdict:?} {approved_by:?} {grant:?}"
         );
         Self(Digest::compute(shown.as_bytes()))
     }
@@ -128,7 +133,7 @@ pub struct DecisionPreview {
     pub required_approvals: u32,
     /// The grant of an approved run, or the reason why it would be refused.
     pub grant: Result<GrantSummary, Fault>,
-    /// The hash of the call, the tool, the verdict, the approvals so far and the grant.
+    /// The hash of the call, its wait, the tool, the verdict, the approvals so far and the grant.
     pub basis: DecisionBasis,
 }
 
@@ -178,7 +183,8 @@ impl Executor {
     /// intent does not wait.
     #[must_use]
     pub fn preview_decision(&self, intent: IntentId, manifest: Option<&Manifest>) -> Option<DecisionPreview> {
-        Some(self.preview(&self.escalations.find_undecided(intent)?, manifest))
+        let (escalated, wait) = self.escalations.find_undecided(intent)?;
+        Some(self.preview(&escalated, wait, manifest))
     }
 
     /// The reason why an approval by the holder of `right` would not count for an intent that waits; `None` if it would, or
@@ -186,15 +192,16 @@ impl Executor {
     /// twice. A denial always counts.
     #[must_use]
     pub fn approval_bar(&self, intent: IntentId, right: &DecisionRight<'_>) -> Option<ApprovalBar> {
-        let rules = &self.settings.approval_rules;
+        let (rules, author) = (&self.settings.approval_rules, right.author());
         self.escalations.inspect(intent, |escalated, earlier| {
             let call = escalated.call();
             approval_rules::required_approvals(rules, &call.tool, escalated.risk_score())?;
+            let mut earlier = earlier.iter().filter(|earlier| self.counts(earlier, &call.agent));
             if right.is_of_governor() {
                 Some(ApprovalBar::Governor)
             } else if right.acts_for(&call.agent) {
                 Some(ApprovalBar::OwnAgent)
-            } else if earlier.iter().any(|earlier| earlier.by == right.by()) {
+            } else if earlier.any(|earlier| earlier.author.is_same_person(&author)) {
                 Some(ApprovalBar::AlreadyApproved)
             } else {
                 None
@@ -202,12 +209,23 @@ impl Executor {
         })?
     }
 
-    pub(super) fn preview(&self, escalated: &Escalated, manifest: Option<&Manifest>) -> DecisionPreview {
+    /// `true` if the author of an earlier approval is still listed, may still decide, and does not act for `agent`.
+    pub(super) fn counts(&self, earlier: &PartialApproval, agent: &AgentDid) -> bool {
+        self.callers.load().may_decide_for_others(&earlier.author, agent, self.clock.now())
+    }
+
+    pub(super) fn preview(
+        &self,
+        escalated: &Escalated,
+        wait: WaitNumber,
+        manifest: Option<&Manifest>,
+    ) -> DecisionPreview {
         let (call, verdict) = (escalated.call(), escalated.verdict());
         let rules = &self.settings.approval_rules;
         let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
         // Every approval so far limits the run. Without a rule, the manifest of a directive replaces the verdict's.
-        let approvals = self.escalations.partial_approvals(call.intent);
+        let counts = |earlier: &PartialApproval| self.counts(earlier, &call.agent);
+        let approvals = self.escalations.retain_partial_approvals(call.intent, counts);
         let earlier = approvals.iter().filter_map(|approval| approval.manifest.as_ref());
         let narrowed = match (required, manifest) {
             (None, Some(manifest)) => manifest.clone(),
@@ -216,7 +234,8 @@ impl Executor {
         };
         let directive =
             Directive { intent: call.intent, approved: true, manifest: Some(narrowed), reason: None };
-        let approved_by = approvals.into_iter().map(|approval| approval.by).collect::<Vec<_>>();
+        let approved_by =
+            approvals.into_iter().map(|approval| approval.author.name().to_owned()).collect::<Vec<_>>();
         let usable = self
             .find_catalog(call)
             .map(|loaded| loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.clone()));
@@ -239,7 +258,7 @@ impl Executor {
         };
         let grant = granted.map(|(_admitted, grant)| summarize(&grant));
         DecisionPreview {
-            basis: DecisionBasis::compute(escalated, tool.as_ref(), &approved_by, &grant),
+            basis: DecisionBasis::compute(escalated, wait, tool.as_ref(), &approved_by, &grant),
             approved_by,
             required_approvals: required.unwrap_or(1),
             call: call.clone(),
@@ -334,9 +353,13 @@ mod tests {
         let basis = |change: fn(&mut Descriptor, &mut CallSummary)| {
             let (mut descriptor, mut grant) = (descriptor(), grant());
             change(&mut descriptor, grant.calls.as_mut().unwrap());
-            DecisionBasis::compute(&escalated(), Some(&descriptor), &[], &Ok(grant))
+            let wait = WaitNumber::of(escalated().call().intent, 1);
+            DecisionBasis::compute(&escalated(), wait, Some(&descriptor), &[], &Ok(grant))
         };
         let unchanged = basis(|_, _| {});
+        let next_wait = WaitNumber::of(escalated().call().intent, 2);
+        let next = DecisionBasis::compute(&escalated(), next_wait, Some(&descriptor()), &[], &Ok(grant()));
+        assert_ne!(unchanged, next);
         assert_eq!(unchanged, basis(|_, _| {}));
         let changes: [fn(&mut Descriptor, &mut CallSummary); 8] = [
             |tool, _| tool.digest = Digest([2; 32]),

@@ -14,6 +14,7 @@ pub(super) async fn hold(journal: &Journal, call: &Call) {
 fn resolve_by_anna(call: &Call, resolution: Resolution) -> ResolvedIntent {
     ResolvedIntent {
         intent: call.intent,
+        content: Some(claims::content_hash(call)),
         resolution,
         by: "anna".to_owned(),
         risk_score: Some(0.5),
@@ -65,6 +66,39 @@ async fn held_intents_survive_restarts_until_they_start_or_are_resolved() {
     assert_eq!(texts(&journal), [shown_text(&stays)]);
     assert!(texts(&journal).is_empty(), "they are given once");
     assert!(holds(&path));
+}
+
+/// A governor that takes long to answer holds a call back while its id waits, and is withdrawn, with other content.
+#[tokio::test]
+async fn an_id_that_waits_or_has_waited_is_that_of_no_other_content() {
+    let (_folder, path, journal) = new_journal();
+    let [waits, approved, withdrawn, denied, started] = [(); 5].map(|()| another());
+    for call in [&waits, &approved, &withdrawn, &denied] {
+        hold(&journal, call).await;
+    }
+    resolve(&journal, &approved, Resolution::Approved).await;
+    resolve(&journal, &withdrawn, Resolution::Cancelled).await;
+    resolve(&journal, &denied, Resolution::Denied).await;
+    assert!(matches!(start(&journal, &started, None).await, StartResult::New));
+    for shown in [&waits, &approved, &withdrawn, &denied, &started] {
+        let other = Call { intent: shown.intent, ..call(r#"{"other":1}"#) };
+        let held = journal.hold(&other, shown_text(&other), LATER).await.unwrap();
+        assert_eq!(held, HoldResult::Conflict);
+        for how in [Resolution::Approved, Resolution::PartlyApproved, Resolution::Denied] {
+            assert_eq!(journal.resolve(vec![resolve_by_anna(&other, how)]).await.unwrap(), 0, "{how:?}");
+        }
+    }
+    for shown in [&waits, &approved, &withdrawn] {
+        let other = Call { intent: shown.intent, ..call(r#"{"other":1}"#) };
+        let result = start(&journal, &other, None).await;
+        assert!(matches!(result, StartResult::Known(KnownIntent::Conflict)), "{result:?}");
+    }
+    // The content that waited first still does, or may again.
+    hold(&journal, &waits).await;
+    hold(&journal, &withdrawn).await;
+    assert!(matches!(start(&journal, &approved, None).await, StartResult::New));
+    drop(journal);
+    assert!(holds(&path), "{}", verify_journal(&path, None));
 }
 
 /// An earlier version cannot read a denial with a reason, so it has to refuse the file.

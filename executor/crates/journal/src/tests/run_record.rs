@@ -26,6 +26,7 @@ async fn the_page_of_a_run_has_all_of_its_records() {
     hold(&journal, &call).await;
     let approve = |manifest| ResolvedIntent {
         intent: call.intent,
+        content: None,
         resolution: Resolution::Approved,
         by: "anna".to_owned(),
         risk_score: None,
@@ -107,6 +108,7 @@ async fn the_manifest_is_that_of_the_last_wait() {
     hold(&journal, &call).await;
     let approved = ResolvedIntent {
         intent: call.intent,
+        content: None,
         resolution: Resolution::Approved,
         by: "anna".to_owned(),
         risk_score: None,

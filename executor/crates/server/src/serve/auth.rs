@@ -1,11 +1,10 @@
 //! Authentication: the list of callers, and the credentials of a request.
 
 use super::connections::PeerCertNames;
-use a2g_govern::{AuthError, Caller, Callers, Credential};
+use a2g_govern::{AuthError, Caller, Credential, CurrentCallers};
 use a2g_metrics::CallerMetrics;
 use a2g_runtime::timer_now;
 use a2g_types::log_limiter::LogLimiter;
-use arc_swap::ArcSwap;
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -23,26 +22,18 @@ const BEARER: &[u8] = b"bearer ";
 /// The list of callers, shared by all doors and by the reload.
 #[derive(Debug, Clone)]
 pub struct CallerDirectory {
-    callers: Arc<ArcSwap<Callers>>,
+    callers: CurrentCallers,
     metrics: CallerMetrics,
     /// Limits the log, which an unauthenticated client could otherwise fill.
     log_limiter: Arc<LogLimiter>,
 }
 
 impl CallerDirectory {
-    /// Makes a directory with this list.
+    /// Makes a directory with this list. The doors of an executor need the [list](a2g_core::run::Executor::callers) by
+    /// which it checks decisions.
     #[must_use]
-    pub fn new(callers: Callers) -> Self {
-        Self {
-            callers: Arc::new(ArcSwap::from_pointee(callers)),
-            metrics: CallerMetrics::default(),
-            log_limiter: Arc::default(),
-        }
-    }
-
-    /// Replaces the list, with effect from the next message on.
-    pub fn replace(&self, callers: Callers) {
-        self.callers.store(Arc::new(callers));
+    pub fn new(callers: CurrentCallers) -> Self {
+        Self { callers, metrics: CallerMetrics::default(), log_limiter: Arc::default() }
     }
 
     /// Authenticates a credential. The reason for a failure is logged, and never sent to the client. The result is not
