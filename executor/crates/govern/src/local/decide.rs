@@ -9,7 +9,7 @@
 //! A manifest grants the minimum for the arguments: the patterns of the rule that contain a path of the
 //! arguments, and no others.
 
-use super::policy_set::LoadedPolicy;
+use super::policy_set::{LoadedPolicy, PolicyOrigin};
 use super::{domains, risk};
 use crate::arguments::Arguments;
 use crate::rule::{Breach, Rule};
@@ -87,15 +87,20 @@ fn permit<'a>(
     call: &Call,
     arguments: &Arguments<'_>,
 ) -> Result<PermittedCall<'a>, PolicyDenialError> {
-    let LoadedPolicy { policy, rules, hosts, is_of_mcp_command, .. } = entry;
+    let LoadedPolicy { policy, rules, hosts, origin, .. } = entry;
     let tool = &call.tool;
     let denial_error = |reason: String| PolicyDenialError(format!("{} {reason}", policy_label(policy)));
     let Some((tool_rule, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
-        return Err(denial_error(format!(
-            "does not list the tool `{tool}`; add it under `capabilities.tools`"
-        )));
+        let remedy = match origin {
+            PolicyOrigin::File | PolicyOrigin::McpCommand => "add it under `capabilities.tools`",
+            PolicyOrigin::Program => {
+                "that policy is part of the program: write one of your own, and name its folder in `governor.policies` \
+                 (policies/README.md)"
+            }
+        };
+        return Err(denial_error(format!("does not list the tool `{tool}`; {remedy}")));
     };
-    if !tool_rule.allowed && *is_of_mcp_command {
+    if !tool_rule.allowed && *origin == PolicyOrigin::McpCommand {
         return Err(PolicyDenialError(format!(
             "`{tool}` needs a network, and `a2g-executor mcp` grants none without `--config`; do without it, or \
              configure a network and a policy for it (`network.allowed_domains`, `governor.policies`)"
@@ -110,7 +115,7 @@ fn permit<'a>(
         denial_error(format!("refuses these arguments of `{tool}`: {breach}"))
     };
     rule.check_paths(arguments).map_err(|breach| {
-        let reason = if *is_of_mcp_command { mcp_path_reason(&breach) } else { None };
+        let reason = if *origin == PolicyOrigin::McpCommand { mcp_path_reason(&breach) } else { None };
         reason.unwrap_or_else(|| breach_error(&breach))
     })?;
     rule.check_texts(arguments).map_err(|breach| breach_error(&breach))?;

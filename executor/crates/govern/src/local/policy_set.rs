@@ -73,14 +73,24 @@ pub enum PolicyFileError {
     },
 }
 
+/// The origin of a policy, which decides what a denial tells people to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PolicyOrigin {
+    /// A file, or a message.
+    File,
+    /// The program itself.
+    Program,
+    /// The command line of `a2g-executor mcp`.
+    McpCommand,
+}
+
 /// A policy with its parsed rules.
 #[derive(Debug, Clone)]
 pub(super) struct LoadedPolicy {
     pub(super) policy: Policy,
     pub(super) rules: BTreeMap<ToolName, Rule>,
     pub(super) hosts: HostClaims,
-    /// `true` if `a2g-executor mcp` made the policy from its command line: there is no file that could be changed.
-    pub(super) is_of_mcp_command: bool,
+    pub(super) origin: PolicyOrigin,
     source: PathBuf,
 }
 
@@ -147,6 +157,7 @@ impl PolicySet {
     pub fn builtin() -> Result<Self, PolicyFileError> {
         let mut set = Self::default();
         set.add_text("policies/default.json".into(), BUILTIN)?;
+        set.by_agent.values_mut().for_each(|entry| entry.origin = PolicyOrigin::Program);
         Ok(set)
     }
 
@@ -157,7 +168,7 @@ impl PolicySet {
     pub fn of_mcp_command(policy: Policy) -> Result<Self, PolicyFileError> {
         let mut set = Self::default();
         set.add("the command line".into(), policy)?;
-        set.by_agent.values_mut().for_each(|entry| entry.is_of_mcp_command = true);
+        set.by_agent.values_mut().for_each(|entry| entry.origin = PolicyOrigin::McpCommand);
         Ok(set)
     }
 
@@ -182,7 +193,7 @@ impl PolicySet {
         }
         let hosts = host_claims(&policy.network)
             .map_err(|error| PolicyFileError::Hosts { path: source.clone(), error })?;
-        let entry = LoadedPolicy { policy, rules, hosts, is_of_mcp_command: false, source };
+        let entry = LoadedPolicy { policy, rules, hosts, origin: PolicyOrigin::File, source };
         self.by_agent.insert(entry.policy.agent.clone(), entry);
         Ok(())
     }

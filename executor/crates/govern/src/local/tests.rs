@@ -714,6 +714,9 @@ fn the_default_policy_lets_the_six_tools_for_files_work_and_nothing_else() {
     {
         assert_eq!(governor.decide(&call(name, &arguments)).decision, Decision::Denied, "{name}");
     }
+    // The policy has no file that a person could change.
+    let unlisted = governor.decide(&call("my_tool", &json!({}))).reason.unwrap();
+    assert!(unlisted.contains("part of the program") && unlisted.contains("`governor.policies`"), "{unlisted}");
 }
 
 #[test]
