@@ -679,6 +679,49 @@ fn an_approval_covers_no_more_than_was_shown() {
 }
 
 #[test]
+fn a_page_approves_nothing_that_was_withdrawn_and_sent_again() {
+    let list = List::new();
+    let anna = list.add("anna", &["--role", "approver", "--role", "operator"]);
+    let governor = list.add("governor", &["--role", "governor"]);
+    let planner = list.add("planner", &["--role", "agent", "--agent", AGENT]);
+    let executor = Executor::start(list.options());
+    let address = executor.address();
+    let ask = |token: &str, method: &str, params: &Value| {
+        result(&HttpClient::ask_as(address, token, method, params).unwrap()).clone()
+    };
+    let client = Client::with_token(&executor, &anna);
+    for (round, method) in ["g2a/revoke", "a2g/cancel", "a2g/stop"].into_iter().enumerate() {
+        let file = format!("file-{round}");
+        let call = intent("write_file", write(&file, ESCALATES));
+        let path = format!("/console/decide/{}", call["intent_id"].as_str().unwrap());
+        let id = json!({ "intent_id": call["intent_id"] });
+        let approve = |page: &str| {
+            let fields = shown(page);
+            let mut form = vec![("form_token", client.token.as_str()), ("action", "approve")];
+            form.extend(fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+            client.post(&path, &form, "")
+        };
+        ask(&planner, "a2g/intent", &call);
+        let old = client.get(&path).1;
+        match method {
+            "g2a/revoke" => ask(&governor, method, &id),
+            "a2g/cancel" => ask(&planner, method, &id),
+            _ => {
+                let target = json!({ "tool": "write_file" });
+                ask(&anna, method, &json!({ "target": target, "reason": "not now" }));
+                ask(&anna, "a2g/resume", &json!({ "target": target }))
+            }
+        };
+        assert_eq!(ask(&planner, "a2g/intent", &call)["verdict"], "ESCALATE");
+        let (status, page) = approve(&old);
+        assert!(status == 200 && page.contains("Nothing is decided yet"), "{method}: {status} {page}");
+        assert_eq!(executor.file(&file), None, "{method}");
+        assert_eq!(approve(&page).0, 303, "{method}");
+        eventually("it ran", || executor.file(&file));
+    }
+}
+
+#[test]
 fn another_site_gets_nothing() {
     let executor = Executor::start(Options::new());
     let id = escalate(&executor, write("attacked", ESCALATES));

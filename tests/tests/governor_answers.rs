@@ -174,6 +174,50 @@ impl Rendezvous {
     }
 }
 
+/// The second content of an id passes the first look-up while the governor thinks about it, and is held only after people
+/// have seen the first.
+#[test]
+fn an_id_never_waits_with_other_content_than_people_saw() {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let governor = FakeGovernor::deciding(move |params| {
+        if params["arguments"]["content"] == "evil" {
+            released.lock().unwrap().recv_timeout(TIMEOUT).unwrap();
+        }
+        let mut verdict = approval(params);
+        verdict["verdict"] = json!("ESCALATE");
+        Reply::Result(verdict)
+    });
+    let executor = Executor::start(Options::new().governor(&governor.url()));
+    let mut client = executor.client();
+    for is_withdrawn in [true, false] {
+        let good = intent("write_file", write("file", "good"));
+        let mut evil = good.clone();
+        evil["arguments"] = write("file", "evil");
+        let id = json!({ "intent_id": good["intent_id"] });
+        let answer = std::thread::scope(|scope| {
+            let sending = scope.spawn(|| executor.client().rpc("a2g/intent", &evil));
+            eventually("the governor thinks", || (count_requests(&governor, &evil) == 1).then_some(()));
+            assert_eq!(result(&client.rpc("a2g/intent", &good))["verdict"], "ESCALATE");
+            if is_withdrawn {
+                assert_eq!(result(&client.rpc("a2g/cancel", &id))["cancelled"], true);
+            }
+            release.send(()).unwrap();
+            sending.join().unwrap()
+        });
+        error(&answer, -32600);
+        let directive = json!({ "intent_id": good["intent_id"], "decision": "APPROVED" });
+        let decided = client.rpc("g2a/directive", &directive);
+        if is_withdrawn {
+            error(&decided, -32602);
+            assert_eq!(executor.file("file"), None);
+        } else {
+            assert_eq!(result(&decided), &json!({ "accepted": true }));
+            assert_eq!(eventually("it ran", || executor.file("file")), "good");
+        }
+    }
+}
+
 #[test]
 fn a_denial_or_garbage_over_web_socket_affects_no_other_intent() {
     const INTENTS: usize = 100;
