@@ -716,7 +716,10 @@ fn the_default_policy_lets_the_six_tools_for_files_work_and_nothing_else() {
     }
     // The policy has no file that a person could change.
     let unlisted = governor.decide(&call("my_tool", &json!({}))).reason.unwrap();
-    assert!(unlisted.contains("part of the program") && unlisted.contains("`governor.policies`"), "{unlisted}");
+    assert!(
+        unlisted.contains("part of the program") && unlisted.contains("`governor.policies`"),
+        "{unlisted}"
+    );
 }
 
 #[test]
