@@ -13,7 +13,7 @@ mod source;
 use source::{AuthorityItems, Name, NamePath, SourceFile, authority_items, files, names, root};
 use std::collections::{BTreeMap, BTreeSet};
 
-const VOCABULARY: [&str; 21] = [
+const VOCABULARY: [&str; 22] = [
     "json_schema",
     "ident",
     "quantity",
@@ -33,6 +33,7 @@ const VOCABULARY: [&str; 21] = [
     "durability",
     "failure_message",
     "fault",
+    "grant",
     "stop",
     "visible_text",
 ];

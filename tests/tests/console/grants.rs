@@ -165,7 +165,7 @@ fn a_start_after_a_restart_gets_no_more_than_was_shown() {
         let [.., withdrawn, held] = &ends[..] else { panic!("{ends:?}") };
         assert_eq!((&withdrawn["kind"], &held["kind"]), (&json!("cancelled"), &json!("held")), "{ends:?}");
         assert!(
-            withdrawn["by"].as_str().unwrap().contains("more than its approvers were shown"),
+            withdrawn["says"]["by"].as_str().unwrap().contains("more than its approvers were shown"),
             "{withdrawn}"
         );
         // What is not wider than shown starts after a restart without another decision.

@@ -87,7 +87,7 @@ list!(artifacts, outcome::Artifact, "Artifact");
 list!(call_targets, limit::Bound<tool::CallTargets>, "BoundTargets");
 list!(contacts, outcome::Contact, "Contact");
 list!(denials, outcome::Denial, "Denial");
-list!(pub grants, grant::GrantSummary, "Grant");
+list!(pub grants, grant::GrantSummary, "ShownGrant");
 list!(host_rules, outcome::HostRule, "HostRule");
 list!(log_lines, outcome::LogLine, "LogLine");
 list!(nested_calls, outcome::NestedCall, "NestedCall");
@@ -420,7 +420,7 @@ enum Access {
 // What a later version adds may be a limit: a record with it is refused rather than read without it.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "grant::GrantSummary", deny_unknown_fields)]
-struct Grant {
+struct ShownGrant {
     #[serde(with = "Bound")]
     memory: limit::Bound<MemoryLimit>,
     #[serde(with = "Bound")]

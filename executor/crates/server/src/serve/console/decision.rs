@@ -342,8 +342,8 @@ fn calls_part(CallSummary { targets, max_calls, max_parallel, max_depth }: &Call
             legend { "Calls to other tools" }
             p {
                 "The run may make " (max_calls.value) " calls (set by " (set_by(max_calls.layer)) "), at most "
-                (max_parallel.value) " at the same time (set by " (set_by(max_parallel.layer)) "), below at most "
-                (max_depth) " runs (set by " (set_by(Layer::Executor)) "). The governor decides on each of them."
+                (max_parallel.value) " at the same time (set by " (set_by(max_parallel.layer)) "), nested at most "
+                (max_depth) " deep (set by " (set_by(Layer::Executor)) "). The governor decides on each of them."
             }
             @if targets.len() > 1 { p { "It may call the tools that all of these allow:" } }
             @for Bound { value, layer } in targets {
