@@ -141,7 +141,7 @@ fn who_decides_is_still_listed_when_the_decision_is_recorded() {
         (&change(&|entry| entry.roles = BTreeSet::from([Role::Operator])), now(), false, false),
         (&renamed, now(), false, false),
         (&change(&|entry| entry.token_sha256 = Some(Token::new().unwrap().sha256())), now(), false, false),
-        (&of(&[bert.clone()]).unwrap(), now(), false, false),
+        (&of(std::slice::from_ref(&bert)).unwrap(), now(), false, false),
         (&Callers::empty(), now(), false, false),
     ] {
         let found = (list.may_decide(&by_anna, at), list.may_decide_for_others(&by_anna, &agent, at));
