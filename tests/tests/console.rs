@@ -170,6 +170,8 @@ fn a_person_narrows_approves_and_proves_a_call() {
     browser.wait_for_path(&format!("/console/decide/{id}"));
     browser.wait_for_text("PRIVATE KEY");
     browser.fill("spinbutton", "Memory", "16");
+    // For a second, the button takes no clicks.
+    std::thread::sleep(Duration::from_millis(1_500));
     browser.click("button", "Approve what is shown");
     // What the person changed is shown before it counts.
     browser.wait_for_text("Nothing is decided yet");
@@ -179,8 +181,9 @@ fn a_person_narrows_approves_and_proves_a_call() {
     browser.wait_for_text(&shown);
     // The second click of a double click approves nothing.
     browser.click("button", "Approve what is shown");
-    browser.wait_for_text("Nothing is decided yet");
     std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(executor.file("approved"), None);
+    browser.wait_for_text("Nothing is decided yet");
     browser.click("button", "Approve what is shown");
     browser.wait_for_path(&format!("/console/runs/{id}"));
     browser.wait_for_text("SUCCESS");

@@ -105,6 +105,16 @@ impl Place {
     }
 }
 
+/// Approves the definition that the tool in the catalogue has now, if it has to be approved.
+fn approve_definition(executor: &Executor, tool: &str) {
+    let shown = executor.home().run(&["tool", "approve", tool]);
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    let Some((_, digest)) = shown.split_once("package  sha256:") else { return };
+    let digest = digest.get(..64).expect("a digest");
+    let approved = executor.home().run(&["tool", "approve", tool, "--digest", digest]);
+    assert!(approved.status.success(), "{approved:?}");
+}
+
 fn fan_out() -> Tool {
     Tool::typed_bytes("fan_out", guest("fan_out")).calls(&["*"])
 }
@@ -233,6 +243,7 @@ fn a_page_with_another_description_of_the_tool_approves_nothing() {
     let folder = place.catalogue.folder().join("say");
     for (key, text) in [("version", "1.0.1"), ("description", "It only reads.")] {
         say().declare(key, json!(text)).write(&folder, true);
+        approve_definition(place.executor(), "say");
         place.executor.as_mut().unwrap().process().hang_up();
         let other = eventually("the tool is read again", || {
             Some(place.page("anna", &id).1).filter(|other| other.contains(text))
