@@ -80,6 +80,11 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
                 Some(pulled) => pulled.folder().to_owned(),
                 None => package_folder(&path)?,
             };
+            if let Ok(manifest) = ToolManifest::read(&path.join("tool.toml"))
+                && let Some(remark) = toolchain::stale_module_remark(&path, &manifest)
+            {
+                note(format_args!("note: {remark}"));
+            }
             // Before the check, which compiles the module.
             check_rollback(&source, &config.catalog, &trust)?;
             let checked = check_tool(&source, &tools_runtime.cache, &tools_runtime, &trust)?;

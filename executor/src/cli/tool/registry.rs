@@ -160,8 +160,10 @@ pub(super) fn push(
     })?;
     let reference = PinnedReference { repository, digest: package.digest() };
     print(format_args!("pushed {} {} as {reference}", manifest.name, one_line(&manifest.version)));
-    if count > 0 {
-        print(format_args!("with {count} signature{}", if count == 1 { "" } else { "s" }));
+    match count {
+        0 => note("without a signature: an executor with `[catalog.trust]` refuses it (`tool sign`)"),
+        1 => print("with 1 signature"),
+        count => print(format_args!("with {count} signatures")),
     }
     Ok(())
 }

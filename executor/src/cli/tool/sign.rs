@@ -2,8 +2,8 @@
 
 use super::super::UsageError;
 use super::super::output::{note, one_line, print};
-use super::set_up;
-use a2g_core::catalog::{SignedFolder, sign as sign_tool};
+use super::{set_up, toolchain};
+use a2g_core::catalog::{SignedFolder, ToolManifest, sign as sign_tool};
 use a2g_govern::ToolSigningKey;
 use a2g_server::config::Config;
 use a2g_types::clock::{Clock as _, SystemClock, format_seconds};
@@ -39,6 +39,10 @@ pub(super) fn sign(
             now.checked_add(Duration::days(i64::from(days))).context("the time of expiry is too late")
         })
         .transpose()?;
+    let manifest = ToolManifest::read(&folder.join("tool.toml"))?;
+    if let Some(remark) = toolchain::stale_module_remark(folder, &manifest) {
+        note(format_args!("note: {remark}, and sign it again"));
+    }
     let runtime = set_up(config)?;
     let signed = sign_tool(folder, &key, expires_at, &runtime.cache, &runtime)?;
     let SignedFolder { folder: written, name, version, package } = &signed;

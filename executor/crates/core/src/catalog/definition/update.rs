@@ -4,6 +4,7 @@
 use super::{Change, Definition, Definitions, compare};
 use crate::catalog::manifest::FILE;
 use crate::catalog::package::Package;
+use crate::catalog::trust::check_rollback;
 use crate::catalog::{Cache, CatalogError, CheckedTool, Tool, ToolBuilder, install, open_tool};
 use a2g_govern::ToolTrust;
 use a2g_types::ident::ToolName;
@@ -115,6 +116,10 @@ pub fn find_update(
     };
     if !has_tool(&folder) {
         return Ok(None);
+    }
+    if place == Place::Waiting {
+        // The files may have been exchanged since `tool add` checked the version.
+        check_rollback(&folder, catalog, trust)?;
     }
     // Checks name, digest and signature, as a server does.
     open_tool(&folder, name, cache, Some(build), trust)?;
