@@ -844,10 +844,9 @@ impl Callers {
         now: OffsetDateTime,
     ) -> bool {
         match self.find_author(author, now) {
-            FoundAuthor::Governor => true,
             FoundAuthor::Entry(caller) => !caller.may_act_as(agent),
-            // Without a list, everybody acts for every agent.
-            FoundAuthor::Unlisted | FoundAuthor::Gone => false,
+            // Only people count, and without a list everybody acts for every agent.
+            FoundAuthor::Governor | FoundAuthor::Unlisted | FoundAuthor::Gone => false,
         }
     }
 

@@ -210,7 +210,7 @@ impl Executor {
         if let Some(wait) = new_wait
             && !matches!(result, Ok(HoldResult::Waiting))
         {
-            self.escalations.remove_unrecorded(wait);
+            self.escalations.remove_taken(wait);
         }
         match result {
             Ok(HoldResult::Waiting) => {
@@ -472,7 +472,7 @@ impl Executor {
         };
         match recording.await {
             Ok(0) => {
-                self.escalations.remove_unrecorded(taken);
+                self.escalations.remove_taken(taken);
                 return Err(not_waiting_fault());
             }
             Ok(_one) => {}
@@ -641,9 +641,9 @@ impl Executor {
         let mut changes = self.escalations.changes();
         let (removed, recording) = loop {
             changes.mark_unchanged();
-            // Checked each time: the other decision, for which it waits, may take long.
-            self.check_authors(directive.intent, std::slice::from_ref(author), None)?;
-            match self.escalations.remove_undecided(directive.intent, deny) {
+            // The list is read under the lock: the other decision, for which a denial waits, may take long.
+            let may_deny = || self.check_authors(directive.intent, std::slice::from_ref(author), None);
+            match self.escalations.remove_undecided(directive.intent, may_deny, deny)? {
                 Removal::Removed(denied) => break denied,
                 // The other decision may let the intent wait again, and the denial must not be lost then.
                 Removal::InDecision => drop(changes.changed().await),
@@ -686,7 +686,7 @@ impl Executor {
             }
         };
         let _no_waiter = answer_tx.send(Ok(DirectiveOutcome::Applied));
-        self.run_approved(escalated, bound.approval, Some(claimed)).await;
+        self.run_approved(escalated, taken, bound.approval, Some(claimed)).await;
     }
 
     /// Claims an intent, and records its approval. Releases the claim if the record fails.
@@ -711,7 +711,7 @@ impl Executor {
             Some(Err(fault)) => fault,
             Some(Ok(recording)) => match recording.await {
                 Ok(0) => {
-                    self.escalations.remove_unrecorded(taken);
+                    self.escalations.remove_taken(taken);
                     not_waiting_fault()
                 }
                 Ok(_one) => return Ok(claimed),
@@ -758,10 +758,10 @@ impl Executor {
     /// Runs the intents that were approved in an earlier process and did not start there.
     pub fn resume_approved(self: &Arc<Self>) {
         for intent in self.escalations.approved_intents() {
-            let Some((escalated, approval)) = self.escalations.take_approved(intent) else { continue };
+            let Some((escalated, taken, approval)) = self.escalations.take_approved(intent) else { continue };
             let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
             let executor = Arc::clone(self);
-            let run = async move { executor.run_approved(escalated, approval, None).await };
+            let run = async move { executor.run_approved(escalated, taken, approval, None).await };
             spawn::spawn_run_task(run.instrument(span));
         }
     }
@@ -770,6 +770,7 @@ impl Executor {
     async fn run_approved(
         self: Arc<Self>,
         mut escalated: Escalated,
+        mut taken: WaitNumber,
         mut approval: Approval,
         claimed: Option<Box<ClaimedRun>>,
     ) {
@@ -781,28 +782,35 @@ impl Executor {
             };
             let fault = match attempt {
                 Ok(claimed) => {
-                    self.escalations.mark_claimed(intent);
+                    if !self.escalations.mark_claimed(taken) {
+                        drop(claimed);
+                        // Whoever removed the intent has recorded its end.
+                        if let Err(fault) = self.release(intent).await {
+                            tracing::warn!(?fault, "the claim of a withdrawn intent cannot be released");
+                        }
+                        return;
+                    }
                     let stopwatch = Stopwatch::start(self.clock.monotonic());
                     match Arc::clone(&self).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
                         Ok(_) | Err(Fault::ReceiptPending { .. }) => {
-                            self.escalations.remove(intent);
+                            self.escalations.remove_taken(taken);
                             return;
                         }
                         Err(fault) => fault,
                     }
                 }
-                Err(NotClaimed::WiderThanShown) => return self.ask_again(&escalated).await,
+                Err(NotClaimed::WiderThanShown) => return self.ask_again(&escalated, taken).await,
                 Err(NotClaimed::Refused(fault)) => fault,
             };
             if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
-                return self.end_approved(&escalated, fault, Resolution::Cancelled, STOPPED).await;
+                return self.end_approved(&escalated, taken, fault, Resolution::Cancelled, STOPPED).await;
             }
             if !escalated.is_pending(self.clock.now()) {
-                return self.end_approved(&escalated, fault, Resolution::Expired, TOO_LATE).await;
+                return self.end_approved(&escalated, taken, fault, Resolution::Expired, TOO_LATE).await;
             }
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
             tracing::warn!(?fault, detail, pause_ms = delay.as_millis(), "an approved intent cannot run yet");
-            self.escalations.wait_to_run(intent, approval);
+            self.escalations.wait_to_run(taken, approval);
             // The delay ends at the expiry, so that the intent expires on time.
             let remaining = Duration::try_from(escalated.expires_at() - self.clock.now()).unwrap_or_default();
             tokio::select! {
@@ -811,58 +819,64 @@ impl Executor {
                 () = self.wait_until_closed() => return,
             }
             // The intent may have been cancelled or revoked.
-            let Some(taken) = self.escalations.take_approved(intent) else { return };
-            (escalated, approval) = taken;
+            let Some(again) = self.escalations.take_approved(intent) else { return };
+            (escalated, taken, approval) = again;
             delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
     }
 
     /// Lets an intent whose approval no longer counts wait for a person again. If that cannot be recorded, the intent is
     /// refused: it waits again if it is sent again.
-    async fn ask_again(&self, escalated: &Escalated) {
+    async fn ask_again(&self, escalated: &Escalated, taken: WaitNumber) {
         let call = escalated.call();
-        let withdrawn = new_resolution(escalated, Resolution::Cancelled, WIDER_THAN_SHOWN);
-        let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()));
-        let recorded =
-            self.journal.resolve(vec![withdrawn]).await.map_err(|error| self.journal_fault(&error));
-        let text = match recorded.and(text) {
+        let text = match escalated.to_journal() {
             Ok(text) => text,
-            Err(fault) => {
-                // A stop that has removed the intent has also recorded its end.
-                if self.escalations.remove(call.intent) {
-                    self.record_refusal(Some(&IntentSummary::from_call(call)), fault);
-                }
-                return;
+            Err(error) => {
+                let fault = Fault::Internal(error.to_string());
+                return self
+                    .end_approved(escalated, taken, fault, Resolution::Cancelled, WIDER_THAN_SHOWN)
+                    .await;
             }
         };
-        let hold = || self.journal.hold(call, text, escalated.expires_at());
-        let Some((wait, held)) = self.escalations.wait_again(call.intent, hold) else { return };
-        let fault = match held.await {
+        let withdrawn = new_resolution(escalated, Resolution::Cancelled, WIDER_THAN_SHOWN);
+        let record = || {
+            let withdrawal = self.journal.resolve(vec![withdrawn]);
+            (withdrawal, self.journal.hold(call, text, escalated.expires_at()))
+        };
+        let Some((wait, (withdrawal, held))) = self.escalations.wait_again(taken, record) else { return };
+        let held = match withdrawal.await {
+            Ok(_count) => held.await,
+            Err(error) => Err(error),
+        };
+        let fault = match held {
             Ok(HoldResult::Waiting) => {
                 tracing::warn!(
                     "waits for a person again: its run would get more than its approvers were shown"
                 );
                 return;
             }
-            Ok(_started_or_denied) => {
+            Ok(HoldResult::Started | HoldResult::Denied(_)) => {
                 self.busy_fault("the intent was decided in the meantime: send it again")
             }
+            Ok(HoldResult::Conflict) => intent_conflict_fault(call.intent),
             Err(error) => self.journal_fault(&error),
         };
-        self.escalations.remove_unrecorded(wait);
-        self.record_refusal(Some(&IntentSummary::from_call(call)), fault);
+        if self.escalations.remove_taken(wait) {
+            self.record_refusal(Some(&IntentSummary::from_call(call)), fault);
+        }
     }
 
     /// Ends the wait of an approved intent that can no longer run.
     async fn end_approved(
         &self,
         escalated: &Escalated,
+        taken: WaitNumber,
         fault: Fault,
         resolution: Resolution,
         author_or_reason: &str,
     ) {
         // A stop that has removed the intent has also recorded its end.
-        if !self.escalations.remove(escalated.call().intent) {
+        if !self.escalations.remove_taken(taken) {
             return;
         }
         self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);

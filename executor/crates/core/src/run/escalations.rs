@@ -1,7 +1,7 @@
 //! Intents that wait for a person. The journal also stores them.
 //!
 //! ```text
-//! hold ─▶ waits ─ take_undecided ─▶ taken ─ mark_claimed ─▶ claimed ─ remove ─▶ its run has finished, or cannot happen
+//! hold ─▶ waits ─ take_undecided ─▶ taken ─ mark_claimed ─▶ claimed ─ remove_taken ─▶ its run has finished, or cannot happen
 //!           │ ▲                      ▲ │                       │
 //!           │ └────── release ───────┼─┘                       │ it could not begin
 //!           │ └────── wait_again ────┤                         │
@@ -204,9 +204,13 @@ impl Escalations {
         self.lock().values().filter(|held| held.is_visible(now) && held.approval.is_none()).count()
     }
 
-    /// All intents, in any phase of their wait.
+    /// The intents that wait for a decision, or on which one is in progress. An approved intent may wait for another one
+    /// later.
     pub(super) fn held_intents(&self) -> HashSet<IntentId> {
-        self.lock().keys().copied().collect()
+        let waiting = self.lock();
+        let held =
+            waiting.iter().filter(|(_, held)| held.approval.is_none() && held.phase != WaitPhase::Claimed);
+        held.map(|(intent, _)| *intent).collect()
     }
 
     /// The approved intents that wait to run.
@@ -328,12 +332,13 @@ impl Escalations {
     }
 
     /// Takes an approved intent for a run. Returns `None` if it was cancelled, revoked or stopped.
-    pub(super) fn take_approved(&self, intent: IntentId) -> Option<(Escalated, Approval)> {
+    pub(super) fn take_approved(&self, intent: IntentId) -> Option<(Escalated, WaitNumber, Approval)> {
         let mut waiting = self.lock();
         let held = waiting.get_mut(&intent).filter(|held| held.phase == WaitPhase::Waiting)?;
         let approval = held.approval.clone()?;
         held.phase = WaitPhase::Taken;
-        Some((held.escalated.clone(), approval))
+        let forgotten = self.forget_count.load(Ordering::Relaxed);
+        Some((held.escalated.clone(), WaitNumber { intent, wait: held.wait, forgotten }, approval))
     }
 
     /// Reads an intent in any phase, and its approvals so far, under the lock; `None` if it is not held.
@@ -361,7 +366,7 @@ impl Escalations {
     /// longer waits, or if all approvals were forgotten since it was taken.
     pub(super) fn release_with_approval(&self, taken: WaitNumber, approval: PartialApproval) -> bool {
         let mut is_added = false;
-        self.change_taken(taken, |held| {
+        let _is_same_wait = self.change_taken(taken, |held| {
             held.phase = WaitPhase::Waiting;
             is_added = self.forget_count.load(Ordering::Relaxed) == taken.forgotten;
             if is_added {
@@ -396,48 +401,56 @@ impl Escalations {
 
     /// Lets an intent wait again, because the decision cannot be applied.
     pub(super) fn release(&self, taken: WaitNumber) {
-        self.change_taken(taken, |held| held.phase = WaitPhase::Waiting);
+        let _is_same_wait = self.change_taken(taken, |held| held.phase = WaitPhase::Waiting);
     }
 
-    /// Ends a wait that the journal does not have. A decision in progress cannot be recorded then.
-    pub(super) fn remove_unrecorded(&self, wait: WaitNumber) {
+    /// Ends a wait: the run has finished or can no longer begin, or the journal does not have the wait. Returns `false` if
+    /// the intent is not here, or waits anew.
+    pub(super) fn remove_taken(&self, wait: WaitNumber) -> bool {
         let mut waiting = self.lock();
-        if waiting.get(&wait.intent).is_some_and(|held| held.wait == wait.wait) {
+        let is_same = waiting.get(&wait.intent).is_some_and(|held| held.wait == wait.wait);
+        if is_same {
             waiting.remove(&wait.intent);
         }
         drop(waiting);
         self.notify();
+        is_same
     }
 
-    /// Changes an intent that was taken, unless it waits anew since then.
-    fn change_taken(&self, taken: WaitNumber, change: impl FnOnce(&mut WaitingIntent)) {
+    /// Changes an intent that was taken. Returns `false` if it is not here, or waits anew.
+    fn change_taken(&self, taken: WaitNumber, change: impl FnOnce(&mut WaitingIntent)) -> bool {
         let mut waiting = self.lock();
-        waiting.get_mut(&taken.intent).filter(|held| held.wait == taken.wait).map(change);
+        let same = waiting.get_mut(&taken.intent).filter(|held| held.wait == taken.wait);
+        let is_same = same.map(change).is_some();
         drop(waiting);
         self.notify();
+        is_same
     }
 
-    /// Marks an approved intent as claimed.
-    pub(super) fn mark_claimed(&self, intent: IntentId) {
-        let _is_there = self.change(intent, |held| held.phase = WaitPhase::Claimed);
+    /// Marks an approved intent as claimed. Returns `false` if it was cancelled, revoked or stopped since it was taken.
+    #[must_use]
+    pub(super) fn mark_claimed(&self, taken: WaitNumber) -> bool {
+        self.change_taken(taken, |held| held.phase = WaitPhase::Claimed)
     }
 
     /// Lets an approved intent that cannot run now wait again. The intent can be cancelled or revoked until it is
-    /// [taken](Self::take_approved) again. An intent that was revoked in the meantime does not wait again.
-    pub(super) fn wait_to_run(&self, intent: IntentId, approval: Approval) {
-        let _is_there =
-            self.change(intent, |held| (held.phase, held.approval) = (WaitPhase::Waiting, Some(approval)));
+    /// [claimed](Self::mark_claimed). An intent that was revoked in the meantime does not wait again.
+    pub(super) fn wait_to_run(&self, taken: WaitNumber, approval: Approval) {
+        let wait =
+            |held: &mut WaitingIntent| (held.phase, held.approval) = (WaitPhase::Waiting, Some(approval));
+        let _is_same_wait = self.change_taken(taken, wait);
     }
 
     /// Lets an approved intent that was [taken](Self::take_approved) wait for a person again, as a new wait, and calls
-    /// `on_waiting` under the lock. Returns `None` if it was stopped or revoked.
+    /// `on_waiting` under the lock. Returns `None` if it was cancelled, revoked or stopped.
     pub(super) fn wait_again<T>(
         &self,
-        intent: IntentId,
+        taken: WaitNumber,
         on_waiting: impl FnOnce() -> T,
     ) -> Option<(WaitNumber, T)> {
+        let intent = taken.intent;
         let mut waiting = self.lock();
-        let held = waiting.get_mut(&intent)?;
+        let held = waiting.get_mut(&intent).filter(|held| held.wait == taken.wait)?;
         *held = WaitingIntent::new(held.escalated.clone(), self.next_wait(), None);
         let forgotten = self.forget_count.load(Ordering::Relaxed);
         let number = WaitNumber { intent, wait: held.wait, forgotten };
@@ -457,14 +470,8 @@ impl Escalations {
         is_there
     }
 
-    /// Removes an intent whose run has finished or can no longer begin. Returns `false` if it is not here.
-    pub(super) fn remove(&self, intent: IntentId) -> bool {
-        let is_removed = self.lock().remove(&intent).is_some();
-        self.notify();
-        is_removed
-    }
-
-    /// Removes an intent of the selected agents if no decision on it is in progress, and passes it to `on_removed`.
+    /// Removes an intent of the selected agents unless it is claimed, and passes it to `on_removed`. A decision on it that
+    /// is in progress cannot be recorded then, and an approved one does not run.
     pub(super) fn remove_waiting<T>(
         &self,
         intent: IntentId,
@@ -473,32 +480,39 @@ impl Escalations {
     ) -> Option<T> {
         self.remove_if(
             intent,
-            |held| held.phase == WaitPhase::Waiting && filter(&held.call().agent),
+            |held| held.phase != WaitPhase::Claimed && filter(&held.call().agent),
             on_removed,
         )
     }
 
-    /// Removes an undecided intent, and passes it to `on_removed`.
+    /// Removes an undecided intent if `may_remove` allows it under the lock, and passes it to `on_removed`.
+    ///
+    /// # Errors
+    /// That of `may_remove`; the intent then continues to wait.
     pub(super) fn remove_undecided<T>(
         &self,
         intent: IntentId,
+        may_remove: impl FnOnce() -> Result<(), Fault>,
         on_removed: impl FnOnce(Vec<Escalated>) -> T,
-    ) -> Removal<T> {
+    ) -> Result<Removal<T>, Fault> {
         let mut waiting = self.lock();
         let Some(held) = waiting.get(&intent).filter(|held| held.approval.is_none()) else {
-            return Removal::Absent;
+            return Ok(Removal::Absent);
         };
-        match held.phase {
+        Ok(match held.phase {
             WaitPhase::Taken => Removal::InDecision,
             WaitPhase::Claimed => Removal::Absent,
-            WaitPhase::Waiting => match waiting.remove(&intent) {
-                Some(removed) => {
-                    self.notify();
-                    Removal::Removed(on_removed(vec![removed.escalated]))
+            WaitPhase::Waiting => {
+                may_remove()?;
+                match waiting.remove(&intent) {
+                    Some(removed) => {
+                        self.notify();
+                        Removal::Removed(on_removed(vec![removed.escalated]))
+                    }
+                    None => Removal::Absent,
                 }
-                None => Removal::Absent,
-            },
-        }
+            }
+        })
     }
 
     fn remove_if<T>(
@@ -584,15 +598,46 @@ mod tests {
     fn an_approved_intent_that_waits_again_has_no_approval_and_a_new_number() {
         let (escalations, intent) = escalations_with_one();
         let (_, first) = escalations.take_undecided(intent).unwrap();
-        escalations.wait_to_run(intent, approval());
-        assert!(escalations.take_approved(intent).is_some());
-        assert!(escalations.wait_again(intent, || ()).is_some());
+        escalations.wait_to_run(first, approval());
+        let (_, taken, _) = escalations.take_approved(intent).unwrap();
+        assert_eq!(taken, first);
+        assert!(!escalations.held_intents().contains(&intent), "it is announced again if it waits again");
+        assert!(escalations.wait_again(first, || ()).is_some());
         assert!(escalations.approved_intents().is_empty());
         let (_, second) = escalations.take_undecided(intent).unwrap();
         let is_current = |number| escalations.record_current(number, || ()).is_some();
         assert!(!is_current(first) && is_current(second));
-        escalations.remove(intent);
-        assert!(escalations.wait_again(intent, || panic!("it was stopped")).is_none());
+        assert!(escalations.wait_again(first, || panic!("another wait")).is_none());
+        assert!(escalations.remove_taken(second));
+        assert!(escalations.wait_again(second, || panic!("it was stopped")).is_none());
+    }
+
+    // A revocation may come while an approved intent is taken for another attempt to run.
+    #[test]
+    fn an_approved_intent_that_was_revoked_and_sent_again_is_neither_claimed_nor_approved() {
+        let (escalations, intent) = escalations_with_one();
+        let (escalated, taken) = escalations.take_undecided(intent).unwrap();
+        assert_eq!(
+            escalations.remove_waiting(intent, &super::super::all_agents, |removed| removed.len()),
+            Some(1)
+        );
+        assert!(!escalations.mark_claimed(taken));
+        assert!(escalations.hold(escalated, NOW, drop).unwrap().0.is_some());
+        assert!(!escalations.mark_claimed(taken) && !escalations.remove_taken(taken));
+        escalations.wait_to_run(taken, approval());
+        assert!(escalations.approved_intents().is_empty());
+        assert!(escalations.take_undecided(intent).is_some());
+    }
+
+    // The list of callers may be replaced between the check of a denial and the denial.
+    #[test]
+    fn a_denial_is_checked_when_it_is_made() {
+        let (escalations, intent) = escalations_with_one();
+        let refuse = || Err(intent_conflict_fault(intent));
+        let denied = |_| panic!("it was refused");
+        assert!(escalations.remove_undecided(intent, refuse, denied).is_err());
+        let removal = escalations.remove_undecided(intent, || Ok(()), |removed| removed.len()).unwrap();
+        assert!(matches!(removal, Removal::Removed(1)));
     }
 
     // A decision in progress may end after its intent was removed and sent again.
@@ -600,9 +645,9 @@ mod tests {
     fn a_decision_ends_only_the_wait_that_it_was_taken_from() {
         let (escalations, intent) = escalations_with_one();
         let (escalated, first) = escalations.take_undecided(intent).unwrap();
-        escalations.remove(intent);
+        assert!(escalations.remove_taken(first));
         assert!(escalations.hold(escalated, NOW, drop).unwrap().0.is_some());
-        escalations.remove_unrecorded(first);
+        escalations.remove_taken(first);
         let (_, second) = escalations.take_undecided(intent).unwrap();
         escalations.release(first);
         assert!(escalations.take_undecided(intent).is_none(), "it is still taken");
@@ -613,7 +658,7 @@ mod tests {
         // An approver may have been removed from the list of callers.
         escalations.forget_all_partial_approvals();
         assert!(!is_current(third));
-        escalations.remove_unrecorded(third);
+        escalations.remove_taken(third);
         assert_eq!(escalations.wake_condition(intent), None);
     }
 
@@ -626,9 +671,9 @@ mod tests {
         let hold = |text: &str| escalations.hold(Escalated::from_journal(text).unwrap(), NOW, drop);
         assert!(hold(&text).unwrap().0.is_none(), "a repeat");
         assert!(matches!(hold(&other), Err(Fault::InvalidRequest(_))));
-        escalations.take_undecided(intent).unwrap();
+        let (_, taken) = escalations.take_undecided(intent).unwrap();
         assert!(matches!(hold(&other), Err(Fault::InvalidRequest(_))));
-        escalations.mark_claimed(intent);
+        assert!(escalations.mark_claimed(taken));
         assert!(matches!(hold(&other), Err(Fault::InvalidRequest(_))));
     }
 
@@ -645,7 +690,7 @@ mod tests {
         let escalations = restored(&text);
         let first = number(&escalations);
         assert_ne!(first, number(&restored(&text)), "another process");
-        escalations.remove(intent);
+        assert!(escalations.remove_taken(escalations.find_undecided(intent).unwrap().1));
         assert!(escalations.hold(escalated, NOW, drop).unwrap().0.is_some());
         assert_ne!(first, number(&escalations), "it was sent again");
     }
@@ -656,18 +701,18 @@ mod tests {
         let (escalations, intent) = escalations_with_one();
         assert_eq!(escalations.wake_condition(intent), Some(WakeCondition::Until(EXPIRED)));
         let changes = escalations.changes();
-        assert!(escalations.take_undecided(intent).is_some());
+        let (_, taken) = escalations.take_undecided(intent).unwrap();
         assert_eq!(escalations.wake_condition(intent), Some(WakeCondition::AnotherTask));
-        escalations.mark_claimed(intent);
+        assert!(escalations.mark_claimed(taken));
         assert!(changes.has_changed().unwrap(), "tasks that wait for the intent look it up again");
         assert_eq!(escalations.agent_of(intent, NOW), None, "only the journal answers for a claimed intent");
         assert!(escalations.agent_of_unclaimed(intent, NOW).is_some());
         assert_eq!(escalations.wake_condition(intent), Some(WakeCondition::AnotherTask));
         assert_eq!(escalations.undecided_count(NOW), 0);
-        escalations.wait_to_run(intent, approval());
+        escalations.wait_to_run(taken, approval());
         assert!(escalations.agent_of(intent, NOW).is_some());
         assert!(escalations.take_approved(intent).is_some() && escalations.take_approved(intent).is_none());
-        escalations.remove(intent);
+        assert!(escalations.remove_taken(taken));
         assert_eq!(
             (escalations.agent_of_unclaimed(intent, NOW), escalations.wake_condition(intent)),
             (None, None)
@@ -677,16 +722,16 @@ mod tests {
     #[test]
     fn a_claimed_intent_is_neither_removed_nor_expired() {
         let (escalations, intent) = escalations_with_one();
-        assert!(escalations.take_undecided(intent).is_some());
-        escalations.mark_claimed(intent);
+        let (_, taken) = escalations.take_undecided(intent).unwrap();
+        assert!(escalations.mark_claimed(taken));
         assert_eq!(escalations.remove_all(&super::super::all_calls, |removed| removed.len()), (0, 0));
         assert!(escalations.remove_waiting(intent, &super::super::all_agents, drop).is_none());
         escalations.remove_expired(EXPIRED, |_| panic!("a claimed intent does not expire here"));
         assert!(escalations.wake_condition(intent).is_some());
         // An intent that was revoked during another attempt does not wait again.
-        escalations.wait_to_run(intent, approval());
+        escalations.wait_to_run(taken, approval());
         assert_eq!(escalations.remove_all(&super::super::all_calls, |removed| removed.len()), (1, 1));
-        escalations.wait_to_run(intent, approval());
+        escalations.wait_to_run(taken, approval());
         assert_eq!(escalations.wake_condition(intent), None);
     }
 

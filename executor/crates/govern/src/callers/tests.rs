@@ -175,7 +175,7 @@ fn the_governor_and_a_person_without_a_list_decide_whatever_the_list_is() {
     let persons = [Caller::console_person(), Caller::local_person()];
     let persons = persons.map(|person| person.decision_right().unwrap().author());
     for callers in [Callers::empty(), Callers::anonymous(None)] {
-        assert!(callers.may_decide_for_others(&governor, &agent, now()));
+        assert!(!callers.may_decide_for_others(&governor, &agent, now()), "only people count");
         for person in &persons {
             assert!(callers.may_decide(person, now()));
             assert!(!callers.may_decide_for_others(person, &agent, now()), "they act for every agent");

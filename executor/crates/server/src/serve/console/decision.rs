@@ -482,7 +482,7 @@ fn undecided_page(
 fn has_been_shown(form: &FormFields, now: OffsetDateTime) -> bool {
     let shown_at = form.get("shown_at").and_then(|text| text.parse::<i128>().ok());
     let min = i128::try_from(MIN_SHOWN.as_millis()).unwrap_or(i128::MAX);
-    shown_at.is_some_and(|shown_at| milliseconds_since_1970(now) - shown_at >= min)
+    shown_at.is_some_and(|shown_at| milliseconds_since_1970(now).saturating_sub(shown_at) >= min)
 }
 
 fn milliseconds_since_1970(time: OffsetDateTime) -> i128 {
