@@ -884,6 +884,19 @@ fn tls_is_checked_and_never_left() {
     let (is_ok, said) = with_ca(&format!("@sha256:{}", package.digest()));
     assert!(!is_ok && said.contains("plain HTTP is only for registries"), "{said}");
     assert!(plain.heads().is_empty(), "{:?}", plain.heads());
+    // Also if the registry itself has no TLS.
+    let by_tls = format!(
+        "Location: https://localhost:{}/v2/greet/manifests/sha256:{}",
+        fake.listener.address.port(),
+        package.digest()
+    );
+    let first = Fake::with_package(package.clone(), move |request, _| {
+        let is_manifest = request.contains("/manifests/sha256:");
+        is_manifest.then(|| reply("307 Temporary Redirect", &[&by_tls], b""))
+    });
+    let (is_ok, said) = place.tool(&["add", &first.pinned(&package), "--ca-file", ca_file.to_str().unwrap()]);
+    assert!(!is_ok && said.contains("plain HTTP is only for registries"), "{said}");
+    assert!(plain.heads().is_empty(), "{:?}", plain.heads());
     place.configure("[network]\nca_file = \"ca.pem\"\n");
     place.succeed(&["add", &address(":1")]);
 }
@@ -916,11 +929,17 @@ fn signatures_of_older_cosign_are_read_and_broken_ones_left_out() {
     unsigned["annotations"] = json!({});
     let mut large = layer(&payload);
     large["size"] = json!(1 << 30);
+    // Anybody who may write to the registry could add such ones.
+    let mut undecodable = layer(&payload);
+    undecodable["annotations"] = json!({ "dev.cosignproject.cosign/signature": "!" });
+    let mut short = layer(&payload);
+    short["size"] = json!(5);
+    let absent = layer(b"it is nowhere");
     let manifest = json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "config": { "mediaType": "application/vnd.oci.image.config.v1+json", "digest": "x", "size": 1 },
-        "layers": [unsigned, large, layer(&payload)],
+        "layers": [unsigned, large, undecodable, short, absent, layer(&payload)],
     });
     let (tag, blob) =
         (format!("/manifests/sha256-{}.sig", package.digest()), format!("/blobs/sha256:{}", hex(&payload)));
@@ -932,7 +951,7 @@ fn signatures_of_older_cosign_are_read_and_broken_ones_left_out() {
     });
     let place = Place::new();
     let said = place.succeed(&["add", &fake.pinned(&package)]);
-    assert_eq!(said.matches("a signature of the tool is left out").count(), 2, "{said}");
+    assert_eq!(said.matches("a signature of the tool is left out").count(), 5, "{said}");
     let read: Value = serde_json::from_slice(&place.installed("greet", "signatures.json")).unwrap();
     assert_eq!(read, file);
 }

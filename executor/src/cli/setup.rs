@@ -5,7 +5,7 @@ use super::arguments::Setup;
 use a2g_capability::Authority;
 use a2g_core::catalog::{
     Access, Cache, Catalog, CatalogEntry, CatalogError, CompileJob, Compiled, Compiler, Definitions,
-    ToolBuilder,
+    Installer, ToolBuilder,
 };
 use a2g_core::run::LoadedCatalog;
 use a2g_govern::ToolTrust;
@@ -240,6 +240,16 @@ impl ToolRuntime {
         let trust = RwLock::new(trust.context("`catalog.trust.signer.key_file`")?);
         let definitions = Definitions::new(&config.definitions, &config.catalog, Access::Compare);
         Ok(Self { clock, sandbox, cache, compiler, definitions, cgroups, meters_fuel, run_as, trust, report })
+    }
+
+    /// Installs tools into `catalog`.
+    pub(super) fn installer<'a>(
+        &'a self,
+        catalog: &'a Path,
+        trust: &'a ToolTrust,
+        definitions: &'a Definitions,
+    ) -> Installer<'a> {
+        Installer { catalog, cache: &self.cache, build: self, trust, definitions }
     }
 
     /// The signers whose tools are accepted.

@@ -103,18 +103,6 @@ impl AgentDid {
         let id_ok = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:%-".contains(&b));
         if method_ok && id_ok { Ok(Self(text.into())) } else { Err(refuse()) }
     }
-
-    /// The DID as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for AgentDid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// The UUID of one intent. Written in lower case, as RFC 9562 requires; read in either case.
@@ -185,18 +173,6 @@ impl ToolName {
             Err(IdentError::ToolName(excerpt(text)))
         }
     }
-
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for ToolName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// The signer of a proof (`iss`): 1 to 256 visible ASCII characters, such as a DID or a URL.
@@ -215,18 +191,6 @@ impl Issuer {
         } else {
             Err(IdentError::Issuer(excerpt(text)))
         }
-    }
-
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Issuer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -247,18 +211,6 @@ impl SignerName {
         } else {
             Err(IdentError::SignerName(excerpt(text)))
         }
-    }
-
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for SignerName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -306,6 +258,27 @@ impl ProofId {
 fn is_visible_ascii(text: &str, max_len: usize) -> bool {
     (1..=max_len).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
+
+/// The text of an identifier that is stored as text.
+macro_rules! shown_as_stored {
+    ($($kind:ident),*) => {$(
+        impl $kind {
+            /// The identifier as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )*};
+}
+
+shown_as_stored!(AgentDid, Issuer, SignerName, ToolName);
 
 /// Serializes an identifier as text. Deserialization parses and checks the text.
 macro_rules! as_text {

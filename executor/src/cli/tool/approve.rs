@@ -8,7 +8,7 @@ use super::super::output::{note, one_line, print};
 use super::super::setup::recorded_definitions;
 use super::difference::{self, Extent};
 use super::set_up;
-use a2g_core::catalog::{Change, Part, Update, find_update, reject as reject_update, waiting_updates};
+use a2g_core::catalog::{Change, Part, Update, reject as reject_update, waiting_updates};
 use a2g_server::config::Config;
 use a2g_types::ident::{ToolName, did_you_mean};
 use a2g_types::tool::{Descriptor, Digest};
@@ -37,8 +37,8 @@ pub(super) fn approve(config: &Config, name: &str, digest: Option<&str>) -> anyh
     let name = ToolName::parse(name)?;
     let runtime = set_up(config)?;
     let definitions = recorded_definitions(config);
-    let update =
-        find_update(&name, &config.catalog, &runtime.cache, &runtime, &runtime.trust(), &definitions)?;
+    let trust = runtime.trust();
+    let update = runtime.installer(&config.catalog, &trust, &definitions).find_update(&name)?;
     let Some(update) = update else {
         bail!("no update of `{name}` waits for approval{}", nearest(config, &name));
     };
@@ -110,7 +110,8 @@ fn print_difference(update: &Update, extent: Extent) {
 /// Asks a person at the terminal.
 fn confirm(name: &ToolName, update: &Update) -> anyhow::Result<bool> {
     let parts = part_names(update.changes());
-    let _ignored = write!(std::io::stderr(), "Approve {name} with the other {parts}? [y/N] ");
+    let what = if parts.is_empty() { String::new() } else { format!(" with the other {parts}") };
+    let _ignored = write!(std::io::stderr(), "Approve {name}{what}? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context("the answer cannot be read")?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

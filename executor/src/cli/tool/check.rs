@@ -28,7 +28,7 @@ pub(super) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
     }
     // The person who runs this command named the tool, and nothing is installed.
     let checked = check_tool(path, &runtime.cache, &runtime, &ToolTrust::anyone())?;
-    let CheckedTool { tool, manifest, package: _, signatures: _, module_bytes, described: _ } = &checked;
+    let CheckedTool { tool, manifest, package: _, signatures: _, wasm, described: _ } = &checked;
     print_title(manifest.name.as_str(), &manifest.version, &manifest.description);
     let limit = match tool.descriptor.capabilities.memory {
         Some(memory) => format!("`max_memory_mb` is {}", memory.mb()),
@@ -36,7 +36,7 @@ pub(super) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
             format!("`tool.toml` declares no limit, and the configuration allows {}", config.ceilings.memory)
         }
     };
-    print_facts(*module_bytes, manifest.contract, &tool.facts, &limit);
+    print_facts(wasm.len(), manifest.contract, &tool.facts, &limit);
     if let Err(error) = package_folder(path) {
         note(format_args!("note: {error}"));
     }

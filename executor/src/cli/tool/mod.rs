@@ -22,8 +22,7 @@ use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::setup::{ToolRuntime, check_containment, config, recorded_definitions};
 use a2g_core::catalog::{
-    Catalog, CatalogEntry, CatalogError, CheckedTool, Installation, Reference, ToolManifest,
-    check as check_tool, check_rollback, install, package_folder,
+    Catalog, CatalogEntry, CatalogError, CheckedTool, Installation, Reference, ToolManifest, package_folder,
 };
 use a2g_server::config::Config;
 use a2g_types::clock::format_seconds;
@@ -85,27 +84,18 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             {
                 note(format_args!("note: {remark}"));
             }
-            // Before the check, which compiles the module.
-            check_rollback(&source, &config.catalog, &trust)?;
-            let checked = check_tool(&source, &tools_runtime.cache, &tools_runtime, &trust)?;
+            let definitions = recorded_definitions(&config);
+            let installer = tools_runtime.installer(&config.catalog, &trust, &definitions);
+            let checked = installer.check(&source)?;
             if let Some(pulled) = &pulled {
                 pulled.check(&checked)?;
             }
             let replaced = replaced_tool(&config.catalog, &checked);
-            let definitions = recorded_definitions(&config);
-            let installation = install(
-                &source,
-                &config.catalog,
-                &tools_runtime.cache,
-                &tools_runtime,
-                &trust,
-                &definitions,
-            )?;
-            let tool = match installation {
-                Installation::Installed(tool) => tool,
+            let checked = match installer.install(checked)? {
+                Installation::Installed(checked) => checked,
                 Installation::Waits(update) => return Ok(approve::print_waiting(&update)),
             };
-            let Descriptor { name, version, digest, signature, .. } = &tool.descriptor;
+            let Descriptor { name, version, digest, signature, .. } = &checked.tool.descriptor;
             let version = one_line(version);
             print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
             if let Some(pulled) = &pulled {

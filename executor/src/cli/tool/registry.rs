@@ -21,7 +21,7 @@ use super::super::setup::{ToolRuntime, config, recorded_definitions};
 use super::{approve, set_up};
 use a2g_core::catalog::{
     CheckedTool, Installation, MANIFEST_TYPE, MAX_MANIFEST_BYTES, Package, PinnedReference, Reference,
-    RemoteTool, ToolManifest, Version, check as check_tool, check_rollback, install, is_tag, package_folder,
+    RemoteTool, ToolManifest, Version, check as check_tool, find_installed_package, is_tag, package_folder,
 };
 use a2g_govern::ToolTrust;
 use a2g_server::config::Config;
@@ -130,7 +130,7 @@ pub(super) fn push(
     let tools = set_up(&config)?;
     // A registry is not this executor: its readers decide whose signatures they need.
     let checked = check_tool(&folder, &tools.cache, &tools, &ToolTrust::anyone())?;
-    let CheckedTool { manifest, package, signatures, .. } = &checked;
+    let CheckedTool { manifest, package, signatures, wasm, .. } = &checked;
     let tag = match version {
         Some(Version::Tag(tag)) => tag,
         Some(Version::Digest(_)) | None if is_tag(&manifest.version) => manifest.version.clone(),
@@ -139,24 +139,32 @@ pub(super) fn push(
             one_line(&manifest.version)
         ))),
     };
+    package.check_tag(&tag).map_err(|_another_version| {
+        UsageError(format!(
+            "the tag `{tag}` names another version than the tool's, `{}`: nobody could add the tool by it",
+            one_line(&manifest.version)
+        ))
+    })?;
     if let Some(file) = signatures {
         signatures::check_are_for(package.digest(), file)?;
     }
-    let wasm = read_module(&folder, package)?;
     let count = runtime()?.block_on(async {
         let ca_file = options.ca_file.as_deref().or(config.ca_file.as_deref());
         let mut client = RegistryClient::new(repository.clone(), Purpose::Push, ca_file).await?;
         signatures::push_blob(&mut client, package.config(), "the config of the tool").await?;
-        signatures::push_blob(&mut client, &wasm, "the module").await?;
-        let path = format!("manifests/{tag}");
-        let what = "the manifest of the tool";
-        let answer =
-            signatures::put_manifest(&mut client, &path, MANIFEST_TYPE, package.manifest(), what).await?;
-        check_repeated_digest(&answer, package.digest())?;
-        match signatures {
-            Some(file) => signatures::push(&mut client, package.manifest(), file).await,
-            None => Ok(0),
+        signatures::push_blob(&mut client, wasm, "the module").await?;
+        // The tag is the last step: whoever resolves it finds the signatures.
+        let mut count = 0;
+        for version in [format!("sha256:{}", package.digest()), tag] {
+            let (path, what) = (format!("manifests/{version}"), "the manifest of the tool");
+            let answer =
+                signatures::put_manifest(&mut client, &path, MANIFEST_TYPE, package.manifest(), what).await?;
+            check_repeated_digest(&answer, package.digest())?;
+            if let (0, Some(file)) = (count, signatures) {
+                count = signatures::push(&mut client, package.manifest(), file).await?;
+            }
         }
+        Ok::<_, anyhow::Error>(count)
     })?;
     let reference = PinnedReference { repository, digest: package.digest() };
     print(format_args!("pushed {} {} as {reference}", manifest.name, one_line(&manifest.version)));
@@ -180,7 +188,7 @@ pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<E
     }
     let tools = set_up(&config)?;
     remove_leftovers(tools.cache.folder(), tools.clock.now());
-    let present = present_packages(&config.catalog);
+    let present = present_packages(&config.catalog, &tools.trust());
     let ca_file = options.ca_file.as_deref().or(config.ca_file.as_deref());
     let mut names = BTreeMap::new();
     let mut missing = Vec::new();
@@ -222,22 +230,20 @@ pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<E
 /// Installs a tool of a registry; `false` if its update waits for approval.
 fn install_pulled(pulled: &PulledTool, config: &Config, tools: &ToolRuntime) -> anyhow::Result<bool> {
     let reference = &pulled.reference;
-    let trust = tools.trust();
-    // Before the check, which compiles the module.
-    check_rollback(pulled.folder(), &config.catalog, &trust)?;
-    let checked = check_tool(pulled.folder(), &tools.cache, tools, &trust);
+    let (trust, definitions) = (tools.trust(), recorded_definitions(config));
+    let installer = tools.installer(&config.catalog, &trust, &definitions);
+    let checked = installer.check(pulled.folder());
     let checked = checked.with_context(|| format!("{reference} cannot be added"))?;
     pulled.check(&checked)?;
     let replaced = super::replaced_tool(&config.catalog, &checked);
-    let definitions = recorded_definitions(config);
-    let installation = install(pulled.folder(), &config.catalog, &tools.cache, tools, &trust, &definitions)?;
-    let tool = match installation {
-        Installation::Installed(tool) => tool,
+    let checked = match installer.install(checked)? {
+        Installation::Installed(checked) => checked,
         Installation::Waits(update) => {
             approve::print_waiting(&update);
             return Ok(false);
         }
     };
+    let tool = &checked.tool;
     let (name, version) = (&tool.descriptor.name, one_line(&tool.descriptor.version));
     print(format_args!("{name}: added {version} from {reference}"));
     if let Some(replaced) = replaced {
@@ -267,32 +273,15 @@ fn claim_name(
     Ok(())
 }
 
-/// The tools of a catalogue whose module is that of their package, by the digest of the package. A tool that cannot be
-/// read is not one of them, and so is brought again.
-fn present_packages(catalog: &Path) -> BTreeMap<[u8; 32], ToolName> {
+/// The tools of a catalogue that have exactly the files of their package and the demanded signatures, by the digest of the
+/// package. Any other tool is brought again, with its present signatures.
+fn present_packages(catalog: &Path, trust: &ToolTrust) -> BTreeMap<[u8; 32], ToolName> {
     let folders = std::fs::read_dir(catalog).into_iter().flatten().flatten();
-    let package = |folder: std::fs::DirEntry| {
-        let name = ToolName::parse(folder.file_name().to_str()?)
-            .ok()
-            .filter(|name| !name.as_str().starts_with('.'))?;
-        let package = Package::read(&folder.path()).ok()??;
-        let manifest = ToolManifest::read(&folder.path().join(TOOL_FILE)).ok()?;
-        read_module(&folder.path(), &package).ok()?;
-        (manifest.name == name).then_some((package.digest().0, name))
-    };
-    folders.filter_map(package).collect()
-}
-
-/// Reads the module of a tool's folder, or a bare module, and checks that it is that of the package.
-fn read_module(source: &Path, package: &Package) -> anyhow::Result<Vec<u8>> {
-    let path = if source.is_dir() {
-        source.join(ToolManifest::read(&source.join(TOOL_FILE))?.module)
-    } else {
-        source.to_owned()
-    };
-    let wasm = std::fs::read(&path).with_context(|| format!("`{}` cannot be read", path.display()))?;
-    check_digest("the module", Digest::compute(&wasm), package.module().0)?;
-    Ok(wasm)
+    let installed = folders.filter_map(|folder| {
+        let (name, package) = find_installed_package(&folder.path(), trust)?;
+        (folder.file_name().to_str() == Some(name.as_str())).then_some((package.digest().0, name))
+    });
+    installed.collect()
 }
 
 fn runtime() -> anyhow::Result<Runtime> {

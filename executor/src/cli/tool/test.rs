@@ -11,7 +11,7 @@ use super::super::setup::{CgroupGuard, ToolRuntime, check_containment, take_auth
 use super::suggest::{self, Measured};
 use super::{find_manifest, toolchain};
 use a2g_capability::{Area, Mount, Mounts, Tree};
-use a2g_core::catalog::{Definitions, Example, Expected, ToolManifest, install};
+use a2g_core::catalog::{Definitions, Example, Expected, ToolManifest};
 use a2g_core::run::Executor;
 use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{Granter, OperatorLimits, ToolTrust};
@@ -48,8 +48,6 @@ pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
         note(format_args!("note: {remark}"));
     }
     let scratch = tempfile::tempdir().context("a temporary folder cannot be made")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let _handler = runtime.spawn(remove_on_interrupt(scratch.path().to_owned()));
     let workspace = scratch.path().join("workspace");
     std::fs::create_dir(&workspace)?;
     config.catalog = scratch.path().join("tools");
@@ -60,12 +58,13 @@ pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
     // The person who runs this command named the tool.
     config.signers = None;
     let run_as = check_containment(&config, None)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let _handler = runtime.spawn(remove_on_interrupt(scratch.path().to_owned()));
     let cgroup_guard = CgroupGuard::create(&config);
     let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
     // The examples run in a temporary catalogue, under capabilities that become narrower and wider again.
     let tools_runtime = tools_runtime.with_definitions(Definitions::none());
-    let (trust, definitions) = (ToolTrust::anyone(), &tools_runtime.definitions);
-    install(folder, &config.catalog, &tools_runtime.cache, &tools_runtime, &trust, definitions)?;
+    install(folder, &config, &tools_runtime)?;
     let code = runtime.block_on(async {
         let authority = take_authority()?;
         let limits = (0..MAX_ROUNDS * manifest.examples.len())
@@ -89,6 +88,14 @@ async fn remove_on_interrupt(scratch: PathBuf) {
         note("interrupted");
         std::process::exit(130);
     }
+}
+
+/// Installs the tool into the temporary catalogue.
+fn install(folder: &Path, config: &Config, tools_runtime: &ToolRuntime) -> anyhow::Result<()> {
+    let trust = ToolTrust::anyone();
+    let installer = tools_runtime.installer(&config.catalog, &trust, &tools_runtime.definitions);
+    installer.install(installer.check(folder)?)?;
+    Ok(())
 }
 
 /// The operator's part of a grant: the workspace. Everything else is up to the tool's declarations.
@@ -217,16 +224,7 @@ impl ExampleRunner<'_> {
         std::fs::write(source.path().join("tool.toml"), narrow.to_toml()?)?;
         std::fs::copy(folder.join(&manifest.module), source.path().join(&manifest.module))?;
         let runtime = self.tools_runtime;
-        let trust = ToolTrust::anyone();
-        let installed = install(
-            source.path(),
-            &self.config.catalog,
-            &runtime.cache,
-            runtime,
-            &trust,
-            &runtime.definitions,
-        );
-        if installed.is_err() {
+        if install(source.path(), self.config, runtime).is_err() {
             return Ok(false);
         }
         self.executor.replace_catalog(runtime.load(self.config, 1).await?);

@@ -2,9 +2,9 @@
 
 use super::code::read_regular_file;
 use super::definition::{Place, WAITING_FOLDER};
-use super::manifest::{self, FILE, ToolManifest};
-use super::package::{Package, read_readme};
-use super::trust::{check_rollback, check_trust};
+use super::manifest::{FILE, ToolManifest};
+use super::package::Package;
+use super::trust::{PackageFiles, check_rollback, check_trust};
 use super::{
     Cache, CatalogError, CompileJob, Compiled, Definitions, Installation, MAX_MODULE_BYTES, ModuleFacts,
     Tool, ToolBuilder, Update, assemble, load_or_build, open_tool,
@@ -30,13 +30,14 @@ pub struct CheckedTool {
     pub package: Package,
     /// The signatures of the package, unverified.
     pub signatures: Option<Vec<u8>>,
-    /// The size of the module, in bytes.
-    pub module_bytes: usize,
+    /// The module.
+    pub wasm: Vec<u8>,
     /// The name, version, description and argument schema that a typed module reports.
     pub described: Option<[String; 4]>,
 }
 
-/// Checks a tool as [`install`] does, and installs nothing. Nothing is compiled if `trust` refuses the tool.
+/// Checks a tool, and installs nothing. `source` is a folder with a `tool.toml`, or a bare typed module, which reports its
+/// own name, version and description. Nothing is compiled if `trust` refuses the tool.
 ///
 /// # Ambient Authority
 /// Reads `source`, reads and writes the cache, and runs `build`.
@@ -49,7 +50,64 @@ pub fn check(
     build: &dyn ToolBuilder,
     trust: &ToolTrust,
 ) -> Result<CheckedTool, CatalogError> {
-    prepare(source, cache, build, trust).map(|(checked, _wasm)| checked)
+    check_if(source, cache, build, trust, |_manifest| Ok(()))
+}
+
+/// As [`check`]; nothing is compiled if `may_replace` refuses the manifest of a folder.
+fn check_if(
+    source: &Path,
+    cache: &Cache,
+    build: &dyn ToolBuilder,
+    trust: &ToolTrust,
+    may_replace: impl FnOnce(&ToolManifest) -> Result<(), CatalogError>,
+) -> Result<CheckedTool, CatalogError> {
+    let (manifest, wasm, files, fits, trusted) = if source.is_dir() {
+        let (manifest, text) = ToolManifest::read_with_text(&source.join(FILE))?;
+        let wasm = read_regular_file(&source.join(&manifest.module), MAX_MODULE_BYTES)?;
+        let (module, files) = (Digest::compute(&wasm), PackageFiles::read(source)?);
+        let trusted = check_trust(trust, &manifest, &text, module, &files)?;
+        may_replace(&manifest)?;
+        let fits = files.check(&text, module).is_ok();
+        (Some(manifest), wasm, files, fits, trusted)
+    } else {
+        // A bare module has no package.
+        let trusted = trust.check(None)?;
+        (None, read_regular_file(source, MAX_MODULE_BYTES)?, PackageFiles::default(), false, trusted)
+    };
+    let digest = Digest::compute(&wasm);
+    let pinned = manifest.as_ref().and_then(|manifest| manifest.sha256.as_ref());
+    if let Some(pinned) = pinned.filter(|pinned| **pinned != digest.to_string()) {
+        return Err(CatalogError::Digest { found: digest.to_string(), pinned: pinned.clone() });
+    }
+    let name = match &manifest {
+        Some(manifest) => manifest.name.to_string(),
+        None => source.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    };
+    let contract = manifest.as_ref().map_or(Contract::Typed, |manifest| manifest.contract);
+    let job = CompileJob { wasm: wasm.clone(), contract };
+    let Compiled { described, facts, .. } =
+        load_or_build(&name, digest, &job, cache, Some(build), &trusted)?.ok_or_else(not_built)?;
+    let manifest = match (manifest, &described) {
+        (Some(manifest), _) => manifest,
+        (None, Some(described)) => ToolManifest::from_description(ToolName::parse(&described[0])?, described),
+        (None, None) => {
+            return Err(CatalogError::Module(format!(
+                "a bare module must be a typed tool: to add a command, put it in a folder with a `{FILE}` and add the folder"
+            )));
+        }
+    };
+    check_start_memory(&manifest, &facts)?;
+    let manifest = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
+    let PackageFiles { package, readme, signatures } = files;
+    let (package, signatures) = match package.filter(|_package| fits) {
+        // A package that another version of this program made keeps its bytes, and so its digest and its signatures.
+        Some(package) => (package, signatures),
+        // The signatures of another package would only be refused later.
+        None => (Package::new(&manifest, &wasm, &facts, readme)?, None),
+    };
+    let tool = assemble(manifest.clone(), digest, wasm.clone(), cache, Some(build), trusted)?;
+    let tool = tool.ok_or_else(not_built)?;
+    Ok(CheckedTool { tool, manifest, package, signatures, wasm, described })
 }
 
 /// A module without a `tool.toml`.
@@ -94,130 +152,75 @@ fn not_built() -> CatalogError {
     CatalogError::Module("the tool was not built".to_owned())
 }
 
-/// Adds a tool to a catalogue. `source` is a folder with a `tool.toml`, or a bare typed module, which reports
-/// its own name, version and description. The installed `tool.toml` pins the module's digest.
-///
-/// The catalogue is unchanged when the module does not compile or violates its contract. An existing tool
-/// with the same name is replaced completely, unless the new definition needs approval: then the update waits beside the
-/// tools, and replaces one that waited there. If `trust` demands signatures, they are checked before anything is compiled,
-/// and no older version replaces the installed one.
-///
-/// # Ambient Authority
-/// Reads `source`, writes `catalog/<name>` or `catalog/.waiting/<name>`, and the file of `definitions`.
-///
-/// # Errors
-/// [`CatalogError`] with the problem of the tool.
-pub fn install(
-    source: &Path,
-    catalog: &Path,
-    cache: &Cache,
-    build: &dyn ToolBuilder,
-    trust: &ToolTrust,
-    definitions: &Definitions,
-) -> Result<Installation, CatalogError> {
-    check_rollback(source, catalog, trust)?;
-    let (checked, wasm) = prepare(source, cache, build, trust)?;
-    let name = &checked.manifest.name;
-    remember_installed(name, catalog, cache, build, trust, definitions)?;
-    let signatures = checked.signatures.as_deref();
-    let mut locked = definitions.lock()?;
-    let accepted = locked.accepted(name)?;
-    if let Some(changes) = locked.find_waiting_changes(&checked.tool.descriptor)? {
-        write(name.as_str(), &checked.package, signatures, &wasm, &catalog.join(WAITING_FOLDER))?;
-        let place = Place::Waiting;
-        return Ok(Installation::Waits(Box::new(Update { checked, wasm, accepted, changes, place })));
-    }
-    locked.accept(&checked.tool.descriptor)?;
-    // In this order, a crash in between leaves a tool that a server accepts at its next start.
-    write(name.as_str(), &checked.package, signatures, &wasm, catalog)?;
-    locked.write()?;
-    Ok(Installation::Installed(Box::new(checked.tool)))
+/// Installs tools into one catalogue.
+#[derive(Clone, Copy)]
+pub struct Installer<'a> {
+    /// The folder of tools.
+    pub catalog: &'a Path,
+    /// The cache of compiled modules.
+    pub cache: &'a Cache,
+    /// The builder of code.
+    pub build: &'a dyn ToolBuilder,
+    /// Whose signatures tools need.
+    pub trust: &'a ToolTrust,
+    /// The accepted definitions.
+    pub definitions: &'a Definitions,
 }
 
-/// Accepts the installed tool of this name if none was accepted, as a server would: it is what an update is compared
-/// with. A tool that is broken tells nobody anything, so an update may replace it.
-fn remember_installed(
-    name: &ToolName,
-    catalog: &Path,
-    cache: &Cache,
-    build: &dyn ToolBuilder,
-    trust: &ToolTrust,
-    definitions: &Definitions,
-) -> Result<(), CatalogError> {
-    let folder = catalog.join(name.as_str());
-    if definitions.accepted(name)?.is_some() || folder.join(FILE).symlink_metadata().is_err() {
-        return Ok(());
+impl Installer<'_> {
+    /// Checks a tool as [`check`] does. If signatures are demanded, no older version than the installed one is accepted.
+    ///
+    /// # Ambient Authority
+    /// Reads `source` and the catalogue, reads and writes the cache, and runs the builder.
+    ///
+    /// # Errors
+    /// [`CatalogError`] with the problem of the tool.
+    pub fn check(&self, source: &Path) -> Result<CheckedTool, CatalogError> {
+        let may_replace = |manifest: &ToolManifest| check_rollback(manifest, self.catalog, self.trust);
+        check_if(source, self.cache, self.build, self.trust, may_replace)
     }
-    if let Ok(Some(installed)) = open_tool(&folder, name, cache, Some(build), trust) {
-        definitions.admit(&[&installed.descriptor])?;
-    }
-    Ok(())
-}
 
-/// Checks a tool, and returns it with its module.
-pub(super) fn prepare(
-    source: &Path,
-    cache: &Cache,
-    build: &dyn ToolBuilder,
-    trust: &ToolTrust,
-) -> Result<(CheckedTool, Vec<u8>), CatalogError> {
-    let (manifest, wasm, trusted) = if source.is_dir() {
-        let (manifest, text) = ToolManifest::read_with_text(&source.join(FILE))?;
-        let wasm = read_regular_file(&source.join(&manifest.module), MAX_MODULE_BYTES)?;
-        let trusted = check_trust(trust, &manifest, &text, Digest::compute(&wasm), source)?;
-        (Some(manifest), wasm, trusted)
-    } else {
-        // A bare module has no package.
-        let trusted = trust.check(None)?;
-        (None, read_regular_file(source, MAX_MODULE_BYTES)?, trusted)
-    };
-    let digest = Digest::compute(&wasm);
-    let pinned = manifest.as_ref().and_then(|manifest| manifest.sha256.as_ref());
-    if let Some(pinned) = pinned.filter(|pinned| **pinned != digest.to_string()) {
-        return Err(CatalogError::Digest { found: digest.to_string(), pinned: pinned.clone() });
-    }
-    let name = match &manifest {
-        Some(manifest) => manifest.name.to_string(),
-        None => source.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-    };
-    let contract = manifest.as_ref().map_or(Contract::Typed, |manifest| manifest.contract);
-    let job = CompileJob { wasm: wasm.clone(), contract };
-    let Compiled { described, facts, .. } =
-        load_or_build(&name, digest, &job, cache, Some(build), &trusted)?.ok_or_else(not_built)?;
-    let manifest = match (manifest, &described) {
-        (Some(manifest), _) => manifest,
-        (None, Some(described)) => ToolManifest::from_description(ToolName::parse(&described[0])?, described),
-        (None, None) => {
-            return Err(CatalogError::Module(format!(
-                "a bare module must be a typed tool: to add a command, put it in a folder with a `{FILE}` and add the folder"
-            )));
+    /// Adds a checked tool to the catalogue. The installed `tool.toml` pins the module's digest.
+    ///
+    /// An existing tool with the same name is replaced completely, unless the new definition needs approval: then the
+    /// update waits beside the tools, and replaces one that waited there.
+    ///
+    /// # Ambient Authority
+    /// Writes `<name>` or `.waiting/<name>` in the catalogue, and the file of definitions.
+    ///
+    /// # Errors
+    /// [`CatalogError`] if a file cannot be read or written, or a newer version was installed since the check.
+    pub fn install(&self, checked: CheckedTool) -> Result<Installation, CatalogError> {
+        let name = &checked.manifest.name;
+        self.remember_installed(name)?;
+        let mut locked = self.definitions.lock()?;
+        // Another process may have installed a newer version since the check.
+        check_rollback(&checked.manifest, self.catalog, self.trust)?;
+        let accepted = locked.accepted(name)?;
+        if let Some(changes) = locked.find_waiting_changes(&checked.tool.descriptor)? {
+            write(name.as_str(), &checked, &self.catalog.join(WAITING_FOLDER))?;
+            let place = Place::Waiting;
+            return Ok(Installation::Waits(Box::new(Update { checked, accepted, changes, place })));
         }
-    };
-    check_start_memory(&manifest, &facts)?;
-    let manifest = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
-    let module_bytes = wasm.len();
-    let kept = if source.is_dir() { read_fitting(source, digest)? } else { None };
-    let (package, signatures) = match kept {
-        Some(package) => (package, read_signatures(source)?),
-        // The signatures of another package would only be refused later.
-        None => {
-            let readme = if source.is_dir() { read_readme(source)? } else { None };
-            (Package::new(&manifest, &wasm, &facts, readme)?, None)
-        }
-    };
-    let tool = assemble(manifest.clone(), digest, wasm.clone(), cache, Some(build), trusted)?;
-    let tool = tool.ok_or_else(not_built)?;
-    Ok((CheckedTool { tool, manifest, package, signatures, module_bytes, described }, wasm))
-}
+        locked.accept(&checked.tool.descriptor)?;
+        // In this order, a crash in between leaves a tool that a server accepts at its next start.
+        write(name.as_str(), &checked, self.catalog)?;
+        locked.write()?;
+        Ok(Installation::Installed(Box::new(checked)))
+    }
 
-/// The package of a folder, if it fits the folder's files; otherwise they were changed, and the tool is packaged again.
-// A package that another version of this program made keeps its bytes, and so its digest and its signatures.
-fn read_fitting(source: &Path, module: Digest) -> Result<Option<Package>, CatalogError> {
-    let Some(package) = Package::read(source)? else { return Ok(None) };
-    let text = read_regular_file(&source.join(FILE), manifest::MAX_BYTES)?;
-    let readme = read_readme(source)?;
-    let fits = package.check_files(&text, module).and_then(|()| package.check_readme(readme.as_deref()));
-    Ok(fits.is_ok().then_some(package))
+    /// Accepts the installed tool of this name if none was accepted, as a server would: an update is compared with it. A
+    /// broken tool tells nobody anything, so an update may replace it.
+    fn remember_installed(&self, name: &ToolName) -> Result<(), CatalogError> {
+        let folder = self.catalog.join(name.as_str());
+        if self.definitions.accepted(name)?.is_some() || folder.join(FILE).symlink_metadata().is_err() {
+            return Ok(());
+        }
+        if let Ok(Some(installed)) = open_tool(&folder, name, self.cache, Some(self.build), self.trust) {
+            self.definitions.admit(&[&installed.descriptor])?;
+        }
+        Ok(())
+    }
 }
 
 /// Reads the signatures of a folder's package; `None` if there are none.
@@ -240,13 +243,8 @@ fn check_start_memory(manifest: &ToolManifest, facts: &ModuleFacts) -> Result<()
 }
 
 /// Writes the folder `name` of a tool under a temporary name and renames it.
-pub(super) fn write(
-    name: &str,
-    package: &Package,
-    signatures: Option<&[u8]>,
-    wasm: &[u8],
-    catalog: &Path,
-) -> Result<(), CatalogError> {
+pub(super) fn write(name: &str, checked: &CheckedTool, catalog: &Path) -> Result<(), CatalogError> {
+    let CheckedTool { package, signatures, wasm, tool: _, manifest: _, described: _ } = checked;
     let io = |error| CatalogError::io(catalog, error);
     std::fs::create_dir_all(catalog).map_err(io)?;
     let draft = tempfile::Builder::new().prefix(".adding-").tempdir_in(catalog).map_err(io)?;
@@ -260,7 +258,9 @@ pub(super) fn write(
         let backup = tempfile::Builder::new().prefix(".replaced-").tempdir_in(catalog).map_err(io)?;
         std::fs::rename(&target, backup.path().join("tool")).map_err(io)?;
     }
-    std::fs::rename(draft.keep(), &target).map_err(io)?;
+    std::fs::rename(draft.path(), &target).map_err(io)?;
+    // The folder has another name now, so nothing is left to remove.
+    let _moved = draft.keep();
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o755)).map_err(io)
 }

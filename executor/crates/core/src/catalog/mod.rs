@@ -35,12 +35,12 @@ pub use compiler::{
 };
 pub use componentize::{componentize, is_typed_core_module};
 pub use definition::{
-    Access, Change, ChangeKind, Definition, Definitions, Installation, Part, Update, compare, find_update,
-    reject, waiting_updates,
+    Access, Change, ChangeKind, Definition, Definitions, Installation, Part, Update, compare, reject,
+    waiting_updates,
 };
 pub use example::{Example, Expected};
 pub use facts::ModuleFacts;
-pub use install::{BareModule, CheckedTool, MAX_SIGNATURES_BYTES, check, check_bare, install};
+pub use install::{BareModule, CheckedTool, Installer, MAX_SIGNATURES_BYTES, check, check_bare};
 pub use manifest::{ManifestError, ToolManifest};
 pub use package::{
     CONFIG_TYPE, MANIFEST_TYPE, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES, MODULE_TYPE, Package, PackageError,
@@ -50,7 +50,7 @@ pub use reference::{
 };
 pub use schema::{QuickCheck, Schema, SchemaError, UnboundedSchemaError, Violation};
 pub use signed::{SignedFolder, package_folder, sign};
-pub use trust::check_rollback;
+pub use trust::find_installed_package;
 
 use a2g_govern::{SignatureError, ToolTrust, TrustedTool};
 use a2g_types::ident::{IdentError, ToolName};
@@ -60,6 +60,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
+use trust::{PackageFiles, check_trust};
 
 /// The reason why a tool is unusable, or a catalogue cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -520,7 +521,9 @@ fn open_tool(
     }
     let wasm = code::read_regular_file(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
     let digest = Digest::compute(&wasm);
-    let trusted = trust::check_trust(trust, &manifest, &text, digest, folder)?;
+    let files =
+        if trust.demands_signatures() { PackageFiles::read(folder)? } else { PackageFiles::default() };
+    let trusted = check_trust(trust, &manifest, &text, digest, &files)?;
     match &manifest.sha256 {
         Some(pinned) if *pinned == digest.to_string() => {}
         Some(pinned) => {

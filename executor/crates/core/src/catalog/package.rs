@@ -86,7 +86,7 @@ pub enum PackageError {
         expected: String,
     },
     /// The file in the folder is not the one in the package.
-    #[error("`{0}` was changed after the tool was packaged")]
+    #[error("`{0}` was changed after the tool was packaged: restore the file, or add the tool again")]
     FileChanged(&'static str),
     /// A tag that names a version leads to another version.
     #[error(
@@ -195,6 +195,7 @@ impl Package {
             move |error: serde_json::Error| PackageError::Malformed { part, reason: error.to_string() }
         };
         let config = serde_json::to_vec(&config).map_err(malformed("config"))?;
+        check_size("config", config.len() as u64, MAX_CONFIG_BYTES)?;
         let annotation =
             |name: &str, text: &str| (format!("org.opencontainers.image.{name}"), text.to_owned());
         let module_bytes = wasm.len() as u64;
@@ -287,7 +288,7 @@ impl Package {
         let ToolManifest { version, .. } = ToolManifest::parse(&self.files.manifest)
             .map_err(|reason| CatalogError::Manifest { path: FILE.into(), reason })?;
         let Ok(named) = semver::Version::parse(tag.strip_prefix('v').unwrap_or(tag)) else { return Ok(()) };
-        if semver::Version::parse(&version).is_ok_and(|version| version == named) {
+        if semver::Version::parse(&version).is_ok_and(|version| version.cmp_precedence(&named).is_eq()) {
             return Ok(());
         }
         let (tag, version) = (a2g_types::ident::excerpt(tag), a2g_types::ident::excerpt(&version));

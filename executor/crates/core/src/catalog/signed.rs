@@ -5,10 +5,10 @@
 //! the folder has now.
 
 use super::code::read_regular_file;
-use super::install::{prepare, write};
+use super::install::{check, write};
 use super::manifest::{FILE, ToolManifest};
 use super::package::{Package, read_readme};
-use super::{Cache, CatalogError, CheckedTool, MAX_MODULE_BYTES, ToolBuilder};
+use super::{Cache, CatalogError, MAX_MODULE_BYTES, ToolBuilder};
 use a2g_govern::{PackageToSign, ToolSigningKey, ToolTrust, sign_package};
 use a2g_types::ident::ToolName;
 use a2g_types::tool::Digest;
@@ -72,7 +72,7 @@ fn changed_file(source: &Path, signed: &Path) -> Result<Option<&'static str>, Ca
     Ok(None)
 }
 
-/// Checks the tool in a folder as [`super::install`] does, and writes its package with a signature by `key` to `signed/`.
+/// Checks the tool in a folder as [`super::check`] does, and writes its package with a signature by `key` to `signed/`.
 /// If a package of the same files is there already, the signature is added to its signatures.
 ///
 /// # Ambient Authority
@@ -92,16 +92,11 @@ pub fn sign(
         Err(CatalogError::SignedOutdated { .. } | CatalogError::Package(_)) => source.to_owned(),
         Err(error) => return Err(error),
     };
-    let (checked, wasm) = prepare(&packaged, cache, build, &ToolTrust::anyone())?;
-    let CheckedTool { manifest, package, signatures, tool: _, module_bytes: _, described: _ } = checked;
-    let what = PackageToSign {
-        name: &manifest.name,
-        version: &manifest.version,
-        package: package.digest(),
-        expires_at,
-    };
-    let signatures = sign_package(key, what, signatures.as_deref())?;
-    write(FOLDER, &package, Some(&signatures), &wasm, source)?;
-    let (name, version) = (manifest.name, manifest.version);
-    Ok(SignedFolder { folder: source.join(FOLDER), name, version, package: package.digest() })
+    let mut checked = check(&packaged, cache, build, &ToolTrust::anyone())?;
+    let (manifest, package) = (&checked.manifest, checked.package.digest());
+    let what = PackageToSign { name: &manifest.name, version: &manifest.version, package, expires_at };
+    checked.signatures = Some(sign_package(key, what, checked.signatures.as_deref())?);
+    write(FOLDER, &checked, source)?;
+    let ToolManifest { name, version, .. } = checked.manifest;
+    Ok(SignedFolder { folder: source.join(FOLDER), name, version, package })
 }

@@ -12,6 +12,7 @@ use a2g_core::catalog::{Repository, is_local_host};
 use a2g_sandbox::egress::client_config;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::excerpt;
+use a2g_types::visible_text::escape_invisible;
 use anyhow::Context as _;
 use bytes::Bytes;
 use http::header::{
@@ -186,6 +187,18 @@ enum Challenge {
     Bearer { realm: String, service: Option<String> },
 }
 
+/// The maximum length of an address in a message, in characters.
+const MAX_SHOWN_CHARS: usize = 200;
+
+/// An address for a message: without its query, which may be a credential, and without a login.
+pub(super) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    // These fail only for an address that can have no login.
+    let _no_login = (url.set_username(""), url.set_password(None));
+    escape_invisible(url.as_str(), MAX_SHOWN_CHARS)
+}
+
 impl RegistryClient {
     /// Sets up a client, and finds out whether a registry on this machine speaks TLS.
     ///
@@ -314,16 +327,12 @@ impl RegistryClient {
             let next = answer.location()?;
             if ![Method::GET, Method::HEAD].contains(&outgoing.method) {
                 let reason = "only reads are redirected: push to that address, if you trust it";
-                return Err(RegistryError::Redirect {
-                    from: answer.url.to_string(),
-                    to: next.to_string(),
-                    reason,
-                });
+                return Err(RegistryError::Redirect { from: shown(&answer.url), to: shown(&next), reason });
             }
             self.check_target(&answer.url, &next)?;
             url = next;
         }
-        let (from, to) = (outgoing.url.to_string(), url.to_string());
+        let (from, to) = (shown(&outgoing.url), shown(&url));
         Err(RegistryError::Redirect { from, to, reason: "there are too many redirects" })
     }
 
@@ -332,16 +341,14 @@ impl RegistryClient {
         let is_local = to.host_str().is_some_and(is_local_host);
         let reason = match to.scheme() {
             "https" => None,
-            "http" if self.base.scheme() == "http" && is_local => None,
+            "http" if from.scheme() == "http" && is_local => None,
             "http" => Some("plain HTTP is only for registries on this machine"),
             _ => Some("it is not an address of HTTP"),
         };
         let has_login = !to.username().is_empty() || to.password().is_some();
         match reason.or(has_login.then_some("it contains a login")) {
             None => Ok(()),
-            Some(reason) => {
-                Err(RegistryError::Redirect { from: from.to_string(), to: excerpt(to.as_str()), reason })
-            }
+            Some(reason) => Err(RegistryError::Redirect { from: shown(from), to: shown(to), reason }),
         }
     }
 
@@ -373,7 +380,7 @@ impl RegistryClient {
         }
         sent.store(0, Ordering::Relaxed);
         let counted = CountedBody { rest: body.clone(), sent: Arc::clone(sent) };
-        let invalid = |reason: String| RegistryError::Invalid { url: url.to_string(), reason };
+        let invalid = |reason: String| RegistryError::Invalid { url: shown(url), reason };
         let request = request.body(counted).map_err(|error| invalid(error.to_string()))?;
         let host = host_of(url);
         let answered = while_it_moves(sent, &host, what, IDLE_TIMEOUT, self.http.request(request));
@@ -429,7 +436,7 @@ impl RegistryClient {
         basic: Option<HeaderValue>,
     ) -> Result<HeaderValue, RegistryError> {
         let invalid =
-            |reason: &str| RegistryError::Invalid { url: registry.to_string(), reason: reason.to_owned() };
+            |reason: &str| RegistryError::Invalid { url: shown(registry), reason: reason.to_owned() };
         let mut url = Url::parse(realm).map_err(|_| invalid("it names no address of its token server"))?;
         self.check_target(registry, &url)?;
         let actions = match self.purpose {
@@ -447,7 +454,7 @@ impl RegistryClient {
         if answer.status != StatusCode::OK {
             return Err(self.refusal(answer).await);
         }
-        let answered = answer.url.to_string();
+        let answered = shown(&answer.url);
         let body = answer.read(MAX_MESSAGE_BYTES).await?;
         let invalid =
             |reason: &str| RegistryError::Invalid { url: answered.clone(), reason: reason.to_owned() };
@@ -504,7 +511,7 @@ impl Answer {
     /// The address that the answer names.
     pub(super) fn location(&self) -> Result<Url, RegistryError> {
         let invalid =
-            |reason: &str| RegistryError::Invalid { url: self.url.to_string(), reason: reason.to_owned() };
+            |reason: &str| RegistryError::Invalid { url: shown(&self.url), reason: reason.to_owned() };
         let location = self.headers.get(LOCATION).ok_or_else(|| invalid("it names no location"))?;
         let location = location.to_str().ok().and_then(|text| self.url.join(text).ok());
         location.ok_or_else(|| invalid("its location is not an address"))
@@ -525,7 +532,7 @@ impl Answer {
     /// Reads the whole body, which may have at most `max_bytes`.
     pub(super) async fn read(self, max_bytes: u64) -> Result<Vec<u8>, RegistryError> {
         if self.is_web_page() {
-            return Err(RegistryError::WebPage { url: self.url.to_string() });
+            return Err(RegistryError::WebPage { url: shown(&self.url) });
         }
         let (host, what) = (host_of(&self.url), self.what.clone());
         let too_large = || RegistryError::TooLarge { host: host.clone(), what: what.clone(), max_bytes };

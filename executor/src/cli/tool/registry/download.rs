@@ -7,7 +7,7 @@
 //! ```
 //! A partial file is locked while a process writes it, is readable by this user alone, and is never a tool.
 
-use super::client::{Answer, Outgoing, RegistryClient};
+use super::client::{Answer, Outgoing, RegistryClient, shown};
 use super::error::RegistryError;
 use super::progress::Progress;
 use a2g_types::tool::Digest;
@@ -20,7 +20,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 
 /// The maximum number of times that a module's download is continued in one process.
@@ -77,7 +77,9 @@ pub(super) fn remove_leftovers(cache: &Path, now: OffsetDateTime) {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         let changed = entry.metadata().and_then(|metadata| metadata.modified());
-        let is_old = changed.is_ok_and(|changed| now - OffsetDateTime::from(changed) > MAX_LEFTOVER_AGE);
+        // A file may have any time, also one that no date can have.
+        let age = changed.ok().and_then(|changed| SystemTime::from(now).duration_since(changed).ok());
+        let is_old = age.is_some_and(|age| age > MAX_LEFTOVER_AGE);
         // What cannot be removed is in nobody's way.
         let _removed = if is_old && name.starts_with(FOLDER_PREFIX) {
             std::fs::remove_dir_all(entry.path())
@@ -168,7 +170,7 @@ async fn fetch_rest(
         (StatusCode::OK, _) => partial.restart()?,
         (status, _) => {
             let reason = format!("a whole module was asked for, and the status is {status}");
-            return Err(RegistryError::Invalid { url: answer.url.to_string(), reason });
+            return Err(RegistryError::Invalid { url: shown(&answer.url), reason });
         }
     }
     let expected = bytes - partial.done;
@@ -177,7 +179,7 @@ async fn fetch_rest(
         return Err(error);
     }
     if answer.is_web_page() {
-        return Err(RegistryError::WebPage { url: answer.url.to_string() });
+        return Err(RegistryError::WebPage { url: shown(&answer.url) });
     }
     let host = client.host();
     let too_large =
@@ -220,7 +222,7 @@ fn check_length(client: &RegistryClient, answer: &Answer, expected: u64) -> Resu
     match answer.announced_bytes() {
         Some(found) if found != expected => {
             if answer.is_web_page() {
-                return Err(RegistryError::WebPage { url: answer.url.to_string() });
+                return Err(RegistryError::WebPage { url: shown(&answer.url) });
             }
             Err(RegistryError::Length { host: client.host(), what: answer.what.clone(), found, expected })
         }
@@ -236,7 +238,7 @@ fn check_range(answer: &Answer, first: u64, bytes: u64) -> Result<(), RegistryEr
         return Ok(());
     }
     let reason = format!("its `Content-Range` is not `{expected}{bytes}`");
-    Err(RegistryError::Invalid { url: answer.url.to_string(), reason })
+    Err(RegistryError::Invalid { url: shown(&answer.url), reason })
 }
 
 /// The file of a module that is not whole.

@@ -16,7 +16,7 @@ pub(super) enum RegistryError {
         reason: String,
     },
     /// The other side sends nothing.
-    #[error("{host} has sent nothing for {seconds} s while it had to send {what}: try again later")]
+    #[error("{host} has sent nothing for {seconds} s ({what}): try again later")]
     Silent {
         /// The host, with its port.
         host: String,
@@ -36,7 +36,7 @@ pub(super) enum RegistryError {
         seconds: u64,
     },
     /// The connection ended in the middle.
-    #[error("the connection to {host} ended while it sent {what}: {reason}")]
+    #[error("the connection to {host} ended during the transfer of {what}: {reason}")]
     Interrupted {
         /// The host, with its port.
         host: String,

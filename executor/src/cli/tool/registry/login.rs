@@ -220,7 +220,13 @@ async fn ask_helper(name: &str, path: &Path, host: &str) -> Result<Option<Login>
         if text.contains("credentials not found") {
             return Ok(None);
         }
-        return Err(failed(format!("it ended with {status}: {}", excerpt(text.trim()))));
+        let text = match text.trim() {
+            login if login.starts_with('{') => {
+                "its output is not shown, because it may be a login".to_owned()
+            }
+            text => excerpt(text),
+        };
+        return Err(failed(format!("it ended with {status}: {text}")));
     }
     let answer =
         serde_json::from_slice(&said).map_err(|_| failed("its answer is not a login in JSON".to_owned()))?;

@@ -9,6 +9,7 @@ use super::client::{Answer, Outgoing, RegistryClient};
 use super::download::{check_digest, read_blob};
 use super::error::RegistryError;
 use a2g_core::catalog::{MANIFEST_TYPE, MAX_MANIFEST_BYTES, MAX_SIGNATURES_BYTES};
+use a2g_govern::MAX_SIGNATURES;
 use a2g_types::tool::Digest;
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
@@ -30,10 +31,10 @@ const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
 const EMPTY_CONFIG: &[u8] = b"{}";
 /// The header with which a registry says that it lists the referrer.
 const SUBJECT_HEADER: &str = "oci-subject";
-/// The maximum number of signatures of one package that are read.
-const MAX_SIGNATURES: usize = 16;
 /// The maximum size of a payload, in bytes.
 const MAX_PAYLOAD_BYTES: u64 = 16 << 10;
+/// The maximum length of a signature in Base64: one of RSA with 4096 bits has 684 characters.
+const MAX_SIGNATURE_CHARS: usize = 1024;
 
 /// The file `signatures.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -254,6 +255,8 @@ pub(super) async fn read(
             file.signatures.push(signature);
         }
     }
+    // Long signatures of others do not take the place of the usual, short ones.
+    file.signatures.sort_by_key(|signature| signature.payload.len() + signature.signature.len());
     if file.signatures.len() > MAX_SIGNATURES {
         note(format_args!(
             "note: the tool has more than {MAX_SIGNATURES} signatures: the others are left out"
@@ -268,7 +271,7 @@ pub(super) async fn read(
         if bytes.len() as u64 <= MAX_SIGNATURES_BYTES {
             return Ok(Some(bytes));
         }
-        note("note: the signatures of the tool are too long: the last one is left out");
+        note("note: the signatures of the tool are too long: the longest one is left out");
         file.signatures.pop();
     }
 }
@@ -303,26 +306,85 @@ async fn read_referrer(
     client: &mut RegistryClient,
     package: Digest,
     descriptor: &Descriptor,
-) -> Result<Result<Signature, &'static str>, RegistryError> {
-    let Some(digest) = descriptor.parse_digest() else { return Ok(Err("its digest is not a SHA-256")) };
+) -> Result<Result<Signature, String>, RegistryError> {
+    leave_out_unreadable(try_read_referrer(client, package, descriptor).await)
+}
+
+async fn try_read_referrer(
+    client: &mut RegistryClient,
+    package: Digest,
+    descriptor: &Descriptor,
+) -> Result<Signature, Unread> {
+    let Some(digest) = descriptor.parse_digest() else {
+        return Err(Unread::Reason("its digest is not a SHA-256"));
+    };
     if descriptor.size > MAX_MANIFEST_BYTES {
-        return Ok(Err("its manifest is too large"));
+        return Err(Unread::Reason("its manifest is too large"));
     }
     let url = client.url(&format!("manifests/sha256:{digest}"));
     let outgoing = Outgoing { accept: Some(MANIFEST_TYPE), ..Outgoing::new(Method::GET, url, "a signature") };
     let bytes = client.expect(&outgoing, &[StatusCode::OK]).await?.read(MAX_MANIFEST_BYTES).await?;
     check_digest("a signature", Digest::compute(&bytes), digest)?;
     let Ok(SignatureManifest { artifact_type, layers, subject, .. }) = serde_json::from_slice(&bytes) else {
-        return Ok(Err("its manifest cannot be read"));
+        return Err(Unread::Reason("its manifest cannot be read"));
     };
     if artifact_type.as_deref() != Some(ARTIFACT_TYPE) {
-        return Ok(Err("its manifest has another type"));
+        return Err(Unread::Reason("its manifest has another type"));
     }
     if subject.as_ref().and_then(Descriptor::parse_digest) != Some(package) {
-        return Ok(Err("its manifest is about another artifact"));
+        return Err(Unread::Reason("its manifest is about another artifact"));
     }
-    let [layer] = &layers[..] else { return Ok(Err("its manifest has not exactly one layer")) };
-    read_layer(client, layer).await
+    let [layer] = &layers[..] else {
+        return Err(Unread::Reason("its manifest has not exactly one layer"));
+    };
+    try_read_layer(client, layer).await
+}
+
+/// The reason why a signature was not read.
+enum Unread {
+    /// It does not have the expected form.
+    Reason(&'static str),
+    /// The registry does not answer, or with something else.
+    Registry(RegistryError),
+}
+
+impl From<RegistryError> for Unread {
+    fn from(error: RegistryError) -> Self {
+        Self::Registry(error)
+    }
+}
+
+fn leave_out_unreadable(read: Result<Signature, Unread>) -> Result<Result<Signature, String>, RegistryError> {
+    match read {
+        Ok(signature) => Ok(Ok(signature)),
+        Err(Unread::Reason(reason)) => Ok(Err(reason.to_owned())),
+        Err(Unread::Registry(error)) => reason_to_leave_out(error).map(Err),
+    }
+}
+
+/// An error of one signature's content is a reason to leave it out: anybody who may write to the registry could otherwise
+/// make a tool impossible to add. Any other error ends the command.
+fn reason_to_leave_out(error: RegistryError) -> Result<String, RegistryError> {
+    match error {
+        RegistryError::NotFound { .. }
+        | RegistryError::Length { .. }
+        | RegistryError::TooLarge { .. }
+        | RegistryError::Digest { .. }
+        | RegistryError::WebPage { .. } => Ok(error.to_string()),
+        RegistryError::Unreachable { .. }
+        | RegistryError::Silent { .. }
+        | RegistryError::TooSlow { .. }
+        | RegistryError::Interrupted { .. }
+        | RegistryError::Partial { .. }
+        | RegistryError::Locked { .. }
+        | RegistryError::LoginMissing { .. }
+        | RegistryError::LoginRefused { .. }
+        | RegistryError::Login(_)
+        | RegistryError::Refused { .. }
+        | RegistryError::Invalid { .. }
+        | RegistryError::Redirect { .. }
+        | RegistryError::Io { .. } => Err(error),
+    }
 }
 
 /// The layers of the manifest in which older versions of cosign store all signatures of a package.
@@ -340,24 +402,33 @@ async fn older_layers(
     Ok(layers.into_iter().take(MAX_SIGNATURES + 1).collect())
 }
 
+/// Reads the signature of a layer; the inner error is a reason to leave it out.
 async fn read_layer(
     client: &mut RegistryClient,
     layer: &Descriptor,
-) -> Result<Result<Signature, &'static str>, RegistryError> {
+) -> Result<Result<Signature, String>, RegistryError> {
+    leave_out_unreadable(try_read_layer(client, layer).await)
+}
+
+async fn try_read_layer(client: &mut RegistryClient, layer: &Descriptor) -> Result<Signature, Unread> {
     if layer.media_type != PAYLOAD_TYPE {
-        return Ok(Err("its payload has another type"));
+        return Err(Unread::Reason("its payload has another type"));
     }
     if layer.size > MAX_PAYLOAD_BYTES {
-        return Ok(Err("its payload is too large"));
+        return Err(Unread::Reason("its payload is too large"));
     }
     let Some(digest) = layer.parse_digest() else {
-        return Ok(Err("the digest of its payload is not a SHA-256"));
+        return Err(Unread::Reason("the digest of its payload is not a SHA-256"));
     };
     let Some(signature) = layer.annotations.get(SIGNATURE_ANNOTATION) else {
-        return Ok(Err("its manifest has no signature"));
+        return Err(Unread::Reason("its manifest has no signature"));
     };
+    // One that cannot be decoded would make all others unreadable.
+    if signature.len() > MAX_SIGNATURE_CHARS || BASE64_STANDARD.decode(signature).is_err() {
+        return Err(Unread::Reason("its signature is not Base64 of a usual length"));
+    }
     let payload = read_blob(client, digest, layer.size, "a signature").await?;
-    Ok(Ok(Signature { payload: BASE64_STANDARD.encode(payload), signature: signature.clone() }))
+    Ok(Signature { payload: BASE64_STANDARD.encode(payload), signature: signature.clone() })
 }
 
 /// Refuses signatures that are for another package than the one that is pushed.

@@ -17,7 +17,7 @@ mod update;
 
 pub use compare::{Change, ChangeKind, Part, compare};
 pub use store::{Access, Definitions};
-pub use update::{Installation, Update, find_update, reject, waiting_updates};
+pub use update::{Installation, Update, reject, waiting_updates};
 pub(super) use update::{Place, WAITING_FOLDER};
 
 use a2g_types::tool::{Contract, DeclaredCapabilities, Descriptor};

@@ -75,12 +75,23 @@ fn judge(accepted: Option<&Definition>, offered: &Definition) -> Judgement {
     }
 }
 
+/// The path that stands for a catalogue, however it was written. A link to a folder stands for itself, so that a link that
+/// leads to another folder keeps its definitions.
+fn identify(catalogue: &Path) -> PathBuf {
+    let absolute = std::path::absolute(catalogue).unwrap_or_else(|_| catalogue.to_owned());
+    let parent = absolute.parent().and_then(|parent| parent.canonicalize().ok());
+    match (parent, absolute.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        // The path ends in `..`, or its parent does not exist yet.
+        (Some(_) | None, _) => absolute.canonicalize().unwrap_or_else(|_| absolute.components().collect()),
+    }
+}
+
 impl Definitions {
     /// The definitions of `catalogue` in the file at `path`, which need not exist yet.
     #[must_use]
     pub fn new(path: &Path, catalogue: &Path, access: Access) -> Self {
-        let catalogue = std::path::absolute(catalogue).unwrap_or_else(|_| catalogue.to_owned());
-        let catalogue = catalogue.components().collect::<PathBuf>().to_string_lossy().into_owned();
+        let catalogue = identify(catalogue).to_string_lossy().into_owned();
         Self(Some(Store { path: path.to_owned(), catalogue, access }))
     }
 

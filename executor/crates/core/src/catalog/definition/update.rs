@@ -4,9 +4,7 @@
 use super::{Change, Definition, Definitions, compare};
 use crate::catalog::manifest::FILE;
 use crate::catalog::package::Package;
-use crate::catalog::trust::check_rollback;
-use crate::catalog::{Cache, CatalogError, CheckedTool, Tool, ToolBuilder, install, open_tool};
-use a2g_govern::ToolTrust;
+use crate::catalog::{CatalogError, CheckedTool, Installer, install, open_tool};
 use a2g_types::ident::ToolName;
 use a2g_types::tool::Digest;
 use std::path::Path;
@@ -19,7 +17,7 @@ pub(in crate::catalog) const WAITING_FOLDER: &str = ".waiting";
 #[derive(Debug)]
 pub enum Installation {
     /// The tool is in the catalogue.
-    Installed(Box<Tool>),
+    Installed(Box<CheckedTool>),
     /// The update waits for approval; the installed version is unchanged.
     Waits(Box<Update>),
 }
@@ -28,7 +26,6 @@ pub enum Installation {
 #[derive(Debug)]
 pub struct Update {
     pub(in crate::catalog) checked: CheckedTool,
-    pub(in crate::catalog) wasm: Vec<u8>,
     pub(in crate::catalog) accepted: Option<Definition>,
     pub(in crate::catalog) changes: Vec<Change>,
     pub(in crate::catalog) place: Place,
@@ -70,7 +67,7 @@ impl Update {
     /// # Errors
     /// [`CatalogError::UpdateReplaced`] if the accepted definition or the waiting update was replaced meanwhile.
     pub fn approve(self, catalog: &Path, definitions: &Definitions) -> Result<(), CatalogError> {
-        let Self { checked, wasm, accepted, changes: _, place } = self;
+        let Self { checked, accepted, changes: _, place } = self;
         let name = &checked.manifest.name;
         let mut locked = definitions.lock()?;
         if locked.accepted(name)? != accepted {
@@ -83,7 +80,7 @@ impl Update {
             if found != Some(checked.package.digest()) {
                 return Err(CatalogError::UpdateReplaced(name.clone()));
             }
-            install::write(name.as_str(), &checked.package, checked.signatures.as_deref(), &wasm, catalog)?;
+            install::write(name.as_str(), &checked, catalog)?;
         }
         locked.write()?;
         if place == Place::Waiting {
@@ -93,43 +90,35 @@ impl Update {
     }
 }
 
-/// The update of a tool that waits for approval; `None` if there is none. An update of `tool add` precedes a change in
-/// the tool's own folder, which it would replace.
-///
-/// # Ambient Authority
-/// Reads the catalogue and the file of definitions, reads and writes the cache, and runs `build`.
-///
-/// # Errors
-/// [`CatalogError`] with the problem of the tool.
-pub fn find_update(
-    name: &ToolName,
-    catalog: &Path,
-    cache: &Cache,
-    build: &dyn ToolBuilder,
-    trust: &ToolTrust,
-    definitions: &Definitions,
-) -> Result<Option<Update>, CatalogError> {
-    let waiting = catalog.join(WAITING_FOLDER).join(name.as_str());
-    let (folder, place) = match has_tool(&waiting) {
-        true => (waiting, Place::Waiting),
-        false => (catalog.join(name.as_str()), Place::Catalogue),
-    };
-    if !has_tool(&folder) {
-        return Ok(None);
+impl Installer<'_> {
+    /// The update of a tool that waits for approval; `None` if there is none. An update of `tool add` precedes a change in
+    /// the tool's own folder, which it would replace.
+    ///
+    /// # Ambient Authority
+    /// Reads the catalogue and the file of definitions, reads and writes the cache, and runs the builder.
+    ///
+    /// # Errors
+    /// [`CatalogError`] with the problem of the tool.
+    pub fn find_update(&self, name: &ToolName) -> Result<Option<Update>, CatalogError> {
+        let waiting = self.catalog.join(WAITING_FOLDER).join(name.as_str());
+        let (folder, place) = match has_tool(&waiting) {
+            true => (waiting, Place::Waiting),
+            false => (self.catalog.join(name.as_str()), Place::Catalogue),
+        };
+        if !has_tool(&folder) {
+            return Ok(None);
+        }
+        // Checks name, digest and signature, as a server does.
+        open_tool(&folder, name, self.cache, Some(self.build), self.trust)?;
+        // The version is compared again, because the files may have been exchanged since `tool add` compared it.
+        let checked = self.check(&folder)?;
+        let accepted = self.definitions.accepted(name)?;
+        let offered = Definition::of(&checked.tool.descriptor);
+        let changes = accepted.as_ref().map(|accepted| compare(accepted, &offered)).unwrap_or_default();
+        let needs_approval = changes.iter().any(|change| change.kind.needs_approval());
+        let is_update = checked.manifest.name == *name && (place == Place::Waiting || needs_approval);
+        Ok(is_update.then_some(Update { checked, accepted, changes, place }))
     }
-    if place == Place::Waiting {
-        // The files may have been exchanged since `tool add` checked the version.
-        check_rollback(&folder, catalog, trust)?;
-    }
-    // Checks name, digest and signature, as a server does.
-    open_tool(&folder, name, cache, Some(build), trust)?;
-    let (checked, wasm) = install::prepare(&folder, cache, build, trust)?;
-    let accepted = definitions.accepted(name)?;
-    let offered = Definition::of(&checked.tool.descriptor);
-    let changes = accepted.as_ref().map(|accepted| compare(accepted, &offered)).unwrap_or_default();
-    let needs_approval = changes.iter().any(|change| change.kind.needs_approval());
-    let is_update = checked.manifest.name == *name && (place == Place::Waiting || needs_approval);
-    Ok(is_update.then_some(Update { checked, wasm, accepted, changes, place }))
 }
 
 /// The names of the tools of which an update of `tool add` waits for approval, sorted.

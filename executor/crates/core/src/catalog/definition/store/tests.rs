@@ -42,6 +42,21 @@ fn a_definition_is_remembered_as_it_is_for_its_catalogue_alone() {
 }
 
 #[test]
+fn another_spelling_of_the_path_is_the_same_catalogue() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("sub")).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("sub"), folder.path().join("link")).unwrap();
+    let definitions = |catalogue: &str| {
+        Definitions::new(&folder.path().join("pins.json"), &folder.path().join(catalogue), Access::Record)
+    };
+    assert!(is_admitted(&definitions("sub/tools"), &tool("a", "One.")));
+    for other in ["sub/../sub/tools", "./sub/./tools", "link/tools", "sub/tools/"] {
+        assert!(!is_admitted(&definitions(other), &tool("a", "Two.")), "{other}");
+    }
+    assert!(is_admitted(&definitions("tools"), &tool("a", "Two.")), "another catalogue");
+}
+
+#[test]
 fn a_command_that_only_compares_remembers_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("definitions.json");
