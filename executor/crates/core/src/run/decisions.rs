@@ -4,7 +4,7 @@
 //! unless its verdict expires or an operator stops it first; a denied intent never runs.
 
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
-use super::escalations::{Escalations, Removal, WaitNumber, WakeCondition};
+use super::escalations::{Escalations, Outdated, Removal, WaitNumber, WakeCondition};
 use super::events::RunEventSink;
 use super::faults::intent_conflict_fault;
 use super::preview::{DecisionBasis, changed_fault, summarize};
@@ -165,6 +165,25 @@ impl NotClaimed {
         match self {
             Self::WiderThanShown => changed_fault(),
             Self::Refused(fault) => fault,
+        }
+    }
+}
+
+/// `true` for a run that somebody has stopped, and that is not to begin later.
+fn is_withdrawal(reason: AbortReason) -> bool {
+    match reason {
+        AbortReason::Cancelled | AbortReason::Revoked | AbortReason::ParentEnded | AbortReason::Stopped => {
+            true
+        }
+        AbortReason::Shutdown | AbortReason::Lost => false,
+    }
+}
+
+impl From<Outdated> for Fault {
+    fn from(outdated: Outdated) -> Self {
+        match outdated {
+            Outdated::WaitEnded => not_waiting_fault(),
+            Outdated::ApprovalsForgotten => changed_fault(),
         }
     }
 }
@@ -459,15 +478,10 @@ impl Executor {
             Ok(self.journal.resolve(vec![recorded]))
         });
         let recording = match recording {
-            Some(Ok(recording)) => recording,
-            Some(Err(fault)) => {
+            Ok(recording) => recording,
+            Err(fault) => {
                 self.escalations.release(taken);
                 return Err(fault);
-            }
-            // The intent was denied, cancelled, revoked or stopped in the meantime.
-            None => {
-                self.escalations.release(taken);
-                return Err(changed_fault());
             }
         };
         match recording.await {
@@ -481,9 +495,7 @@ impl Executor {
                 return Err(self.journal_fault(&error));
             }
         }
-        if !self.escalations.release_with_approval(taken, approval) {
-            return Err(changed_fault());
-        }
+        self.escalations.release_with_approval(taken, approval)?;
         tracing::info!(%intent, caller = by, "approved, and needs another person's approval");
         Ok(DirectiveOutcome::NeedsMoreApprovals)
     }
@@ -705,11 +717,9 @@ impl Executor {
             self.check_authors(*intent, authors, needs_others.then_some(agent))?;
             Ok(self.journal.resolve(vec![approved]))
         };
-        let recording = self.escalations.record_current(taken, record);
-        let fault = match recording {
-            None => changed_fault(),
-            Some(Err(fault)) => fault,
-            Some(Ok(recording)) => match recording.await {
+        let fault = match self.escalations.record_approval(taken, record) {
+            Err(fault) => fault,
+            Ok(recording) => match recording.await {
                 Ok(0) => {
                     self.escalations.remove_taken(taken);
                     not_waiting_fault()
@@ -718,6 +728,10 @@ impl Executor {
                 Err(error) => self.journal_fault(&error),
             },
         };
+        // Whoever has stopped the run, which does not begin, was told so.
+        if claimed.running.deregister().is_some_and(is_withdrawal) {
+            self.escalations.remove_taken(taken);
+        }
         drop(claimed);
         self.release(escalated.call().intent).await?;
         Err(fault)
@@ -790,13 +804,20 @@ impl Executor {
                         }
                         return;
                     }
+                    let abort = Arc::clone(claimed.running.abort());
                     let stopwatch = Stopwatch::start(self.clock.monotonic());
                     match Arc::clone(&self).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
                         Ok(_) | Err(Fault::ReceiptPending { .. }) => {
                             self.escalations.remove_taken(taken);
                             return;
                         }
-                        Err(fault) => fault,
+                        Err(fault) => match abort.reason().filter(|reason| is_withdrawal(*reason)) {
+                            Some(reason) => {
+                                let (ended, reason) = (Resolution::Cancelled, reason.message());
+                                return self.end_approved(&escalated, taken, fault, ended, reason).await;
+                            }
+                            None => fault,
+                        },
                     }
                 }
                 Err(NotClaimed::WiderThanShown) => return self.ask_again(&escalated, taken).await,

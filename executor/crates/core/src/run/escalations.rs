@@ -1,7 +1,7 @@
 //! Intents that wait for a person. The journal also stores them.
 //!
 //! ```text
-//! hold ─▶ waits ─ take_undecided ─▶ taken ─ mark_claimed ─▶ claimed ─ remove_taken ─▶ its run has finished, or cannot happen
+//! hold ─▶ waits ─ take_undecided ─▶ taken ─ record_approval, mark_claimed ─▶ claimed ─ remove_taken ─▶ its run has finished
 //!           │ ▲                      ▲ │                       │
 //!           │ └────── release ───────┼─┘                       │ it could not begin
 //!           │ └────── wait_again ────┤                         │
@@ -95,6 +95,8 @@ enum WaitPhase {
     Waiting,
     /// A decision or an attempt to run is in progress, and excludes any other.
     Taken,
+    /// The intent is claimed, and its approval is being recorded. Whoever cancels the intent now stops its run.
+    Approving,
     /// The intent is approved and claimed. If its run cannot begin, it waits to run again.
     Claimed,
 }
@@ -106,6 +108,15 @@ pub(super) enum WakeCondition {
     Until(OffsetDateTime),
     /// Another task, which decides on the intent or runs it, announces a change.
     AnotherTask,
+}
+
+/// The reason why a decision on an intent that was taken can no longer be recorded.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Outdated {
+    /// The intent was denied, cancelled, revoked or stopped, or waits anew.
+    WaitEnded,
+    /// All approvals so far were forgotten, with the list of callers.
+    ApprovalsForgotten,
 }
 
 /// The result of removing an undecided intent.
@@ -139,6 +150,14 @@ impl WaitingIntent {
     /// `true` if the intent is reported as waiting without a look-up in the journal.
     fn is_visible(&self, now: OffsetDateTime) -> bool {
         self.phase != WaitPhase::Claimed && self.is_pending(now)
+    }
+
+    /// `true` if the intent ends with its wait. A claimed intent ends with its run.
+    fn is_removable(&self) -> bool {
+        match self.phase {
+            WaitPhase::Waiting | WaitPhase::Taken => true,
+            WaitPhase::Approving | WaitPhase::Claimed => false,
+        }
     }
 
     /// `true` if the intent is undecided and can no longer be approved. Any other expired intent is removed by the task
@@ -362,26 +381,63 @@ impl Escalations {
         })
     }
 
-    /// Adds an approval of an intent that needs more of them, and lets the intent wait again. Returns `false` if it no
-    /// longer waits, or if all approvals were forgotten since it was taken.
-    pub(super) fn release_with_approval(&self, taken: WaitNumber, approval: PartialApproval) -> bool {
-        let mut is_added = false;
+    /// Adds an approval of an intent that needs more of them, and lets the intent wait again.
+    pub(super) fn release_with_approval(
+        &self,
+        taken: WaitNumber,
+        approval: PartialApproval,
+    ) -> Result<(), Outdated> {
+        let mut added = Err(Outdated::WaitEnded);
         let _is_same_wait = self.change_taken(taken, |held| {
             held.phase = WaitPhase::Waiting;
-            is_added = self.forget_count.load(Ordering::Relaxed) == taken.forgotten;
-            if is_added {
+            added = self.check_not_forgotten(taken);
+            if added.is_ok() {
                 held.partial.push(approval);
             }
         });
-        is_added
+        added
     }
 
     /// Calls `record` under the lock if it is still the same wait, and no approvals were forgotten since the intent was
     /// taken. The decision that `record` sends to the journal is therefore about this wait.
-    pub(super) fn record_current<T>(&self, taken: WaitNumber, record: impl FnOnce() -> T) -> Option<T> {
-        let waiting = self.lock();
-        let is_same = waiting.get(&taken.intent).is_some_and(|held| held.wait == taken.wait);
-        (is_same && self.forget_count.load(Ordering::Relaxed) == taken.forgotten).then(record)
+    pub(super) fn record_current<T>(
+        &self,
+        taken: WaitNumber,
+        record: impl FnOnce() -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.record_as(taken, WaitPhase::Taken, record)
+    }
+
+    /// Calls `record` like [`Self::record_current`] for the approval of a claimed intent, whose run can be stopped from now
+    /// on, but not its wait.
+    pub(super) fn record_approval<T>(
+        &self,
+        taken: WaitNumber,
+        record: impl FnOnce() -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.record_as(taken, WaitPhase::Approving, record)
+    }
+
+    fn record_as<T>(
+        &self,
+        taken: WaitNumber,
+        phase: WaitPhase,
+        record: impl FnOnce() -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let mut waiting = self.lock();
+        let same = waiting.get_mut(&taken.intent).filter(|held| held.wait == taken.wait);
+        let held = same.ok_or(Outdated::WaitEnded)?;
+        self.check_not_forgotten(taken)?;
+        let recorded = record()?;
+        held.phase = phase;
+        Ok(recorded)
+    }
+
+    fn check_not_forgotten(&self, taken: WaitNumber) -> Result<(), Outdated> {
+        match self.forget_count.load(Ordering::Relaxed) == taken.forgotten {
+            true => Ok(()),
+            false => Err(Outdated::ApprovalsForgotten),
+        }
     }
 
     /// Forgets the approvals so far of an intent.
@@ -471,18 +527,14 @@ impl Escalations {
     }
 
     /// Removes an intent of the selected agents unless it is claimed, and passes it to `on_removed`. A decision on it that
-    /// is in progress cannot be recorded then, and an approved one does not run.
+    /// is in progress cannot be recorded then, and an approved one that waits to run does not run.
     pub(super) fn remove_waiting<T>(
         &self,
         intent: IntentId,
         filter: AgentFilter<'_>,
         on_removed: impl FnOnce(Vec<Escalated>) -> T,
     ) -> Option<T> {
-        self.remove_if(
-            intent,
-            |held| held.phase != WaitPhase::Claimed && filter(&held.call().agent),
-            on_removed,
-        )
+        self.remove_if(intent, |held| held.is_removable() && filter(&held.call().agent), on_removed)
     }
 
     /// Removes an undecided intent if `may_remove` allows it under the lock, and passes it to `on_removed`.
@@ -500,7 +552,7 @@ impl Escalations {
             return Ok(Removal::Absent);
         };
         Ok(match held.phase {
-            WaitPhase::Taken => Removal::InDecision,
+            WaitPhase::Taken | WaitPhase::Approving => Removal::InDecision,
             WaitPhase::Claimed => Removal::Absent,
             WaitPhase::Waiting => {
                 may_remove()?;
@@ -536,9 +588,8 @@ impl Escalations {
         on_removed: impl FnOnce(Vec<Escalated>) -> T,
     ) -> (usize, T) {
         let mut waiting = self.lock();
-        let is_selected = |held: &WaitingIntent| {
-            held.phase != WaitPhase::Claimed && filter(&held.call().agent, &held.call().tool)
-        };
+        let is_selected =
+            |held: &WaitingIntent| held.is_removable() && filter(&held.call().agent, &held.call().tool);
         let removed = waiting.extract_if(|_, held| is_selected(held)).map(|(_, held)| held.escalated);
         let removed = removed.collect::<Vec<_>>();
         self.notify();
@@ -605,7 +656,7 @@ mod tests {
         assert!(escalations.wait_again(first, || ()).is_some());
         assert!(escalations.approved_intents().is_empty());
         let (_, second) = escalations.take_undecided(intent).unwrap();
-        let is_current = |number| escalations.record_current(number, || ()).is_some();
+        let is_current = |number| escalations.record_current(number, || Ok(())).is_ok();
         assert!(!is_current(first) && is_current(second));
         assert!(escalations.wait_again(first, || panic!("another wait")).is_none());
         assert!(escalations.remove_taken(second));
@@ -627,6 +678,22 @@ mod tests {
         escalations.wait_to_run(taken, approval());
         assert!(escalations.approved_intents().is_empty());
         assert!(escalations.take_undecided(intent).is_some());
+    }
+
+    #[test]
+    fn an_approval_that_is_being_recorded_is_not_withdrawn() {
+        let (escalations, intent) = escalations_with_one();
+        let all = &super::super::all_agents;
+        let (_, taken) = escalations.take_undecided(intent).unwrap();
+        assert!(escalations.record_approval(taken, || Ok(())).is_ok());
+        assert!(escalations.remove_waiting(intent, all, |_| panic!("its run is stopped")).is_none());
+        let (count, ()) = escalations.remove_all(&|_, _| true, |removed| assert!(removed.is_empty()));
+        assert_eq!(count, 0);
+        let denied = |_| panic!("the other decision may fail");
+        let removal = escalations.remove_undecided(intent, || Ok(()), denied).unwrap();
+        assert!(matches!(removal, Removal::InDecision));
+        escalations.release(taken);
+        assert!(escalations.remove_waiting(intent, all, drop).is_some());
     }
 
     // The list of callers may be replaced between the check of a denial and the denial.
@@ -651,13 +718,14 @@ mod tests {
         let (_, second) = escalations.take_undecided(intent).unwrap();
         escalations.release(first);
         assert!(escalations.take_undecided(intent).is_none(), "it is still taken");
-        let is_current = |taken| escalations.record_current(taken, || ()).is_some();
-        assert!(!is_current(first) && is_current(second));
+        let record = |taken| escalations.record_current(taken, || Ok(()));
+        assert!(matches!(record(first), Err(Fault::InvalidParams { .. })));
+        assert!(record(second).is_ok());
         escalations.release(second);
         let (_, third) = escalations.take_undecided(intent).unwrap();
         // An approver may have been removed from the list of callers.
         escalations.forget_all_partial_approvals();
-        assert!(!is_current(third));
+        assert!(matches!(record(third), Err(Fault::InvalidRequest(_))));
         escalations.remove_taken(third);
         assert_eq!(escalations.wake_condition(intent), None);
     }
