@@ -12,11 +12,12 @@ use a2g_types::call::{Door, ParentRun};
 use a2g_types::failure_message::describe;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::outcome::{Receipt, Status};
+use a2g_types::outcome::{DenialReason, Receipt, Status};
 use a2g_types::stored;
 use rusqlite::{Row, params};
 use std::borrow::Cow;
 use std::time::Duration;
+use strum::VariantArray as _;
 use time::OffsetDateTime;
 
 /// A selection of runs.
@@ -26,8 +27,8 @@ pub struct RunSearch {
     pub filter: Filter,
     /// Selects runs of calls through this door, and the calls that they made. Receipts of earlier versions have no door.
     pub door: Option<Door>,
-    /// Selects runs with this text in the intent, the agent, the tool, a contacted host, a granted or denied path, or
-    /// the error message. ASCII letters match in either case. `None` does not restrict the selection.
+    /// Selects runs with this text in the intent, the agent, the tool, a contacted host, a granted or denied path, the
+    /// reason of a denial, or the error message. ASCII letters match in either case. `None` does not restrict the selection.
     pub text: Option<String>,
 }
 
@@ -404,7 +405,8 @@ impl Reader {
 /// A text that is sought, without regard to the case of ASCII letters.
 struct TextMatcher {
     lower_case: String,
-    /// `true` if JSON contains the text without escapes.
+    /// `true` if the text, wherever it is in a receipt, is also in its stored form: JSON contains it without escapes, and
+    /// it is in no reason of a denial, which is stored under another name.
     is_verbatim: bool,
 }
 
@@ -412,8 +414,10 @@ impl TextMatcher {
     /// `None` for an empty text, which is in every run.
     fn new(text: Option<&str>) -> Option<Self> {
         let text = text.filter(|text| !text.is_empty())?;
-        let is_verbatim = !text.chars().any(|c| c < ' ' || c == '"' || c == '\\');
-        Some(Self { lower_case: text.to_ascii_lowercase(), is_verbatim })
+        let lower_case = text.to_ascii_lowercase();
+        let has_escapes = text.chars().any(|c| c < ' ' || c == '"' || c == '\\');
+        let is_of_reason = DenialReason::VARIANTS.iter().any(|reason| reason.as_str().contains(&lower_case));
+        Some(Self { lower_case, is_verbatim: !has_escapes && !is_of_reason })
     }
 
     fn is_in(&self, field: &str) -> bool {
@@ -440,7 +444,10 @@ impl TextMatcher {
             || self.is_in(run.agent)
             || self.is_in(run.tool)
             || areas.any(|area| self.is_in(&area.path) || self.is_in(&area.pattern))
-            || usage.denied.iter().any(|denial| self.is_in(&denial.what))
+            || usage
+                .denied
+                .iter()
+                .any(|denial| self.is_in(&denial.what) || self.is_in(denial.reason.as_str()))
             || contacts.any(|contact| self.is_in(&contact.authority))
             || describe(&receipt.outcome).is_some_and(|message| self.is_in(&message))
     }

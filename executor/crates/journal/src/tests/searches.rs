@@ -237,6 +237,7 @@ async fn a_text_is_sought_in_every_field() {
         ("opened/folder", vec![&long, &call]),
         ("GRANTED \"quoted\"", vec![&long, &call]),
         ("shadow\\u{1B}", vec![&long, &call]),
+        ("OUTSIDE_SCOPE", vec![&long, &call]),
         // Not a text that the digits of a random intent may have.
         ("range_42", vec![&failed]),
         ("GRöße FEHLT", vec![&failed]),

@@ -186,7 +186,7 @@ pub(super) fn list_body(query: &SearchQuery, page: &Page<RunSummary>) -> Markup 
             (search_input("tool", "Tool", "text", &query.tool))
             (search_select("door", "Door", Door::VARIANTS.iter().map(Door::to_string), &query.door))
             (search_select("status", "Status", Status::VARIANTS.iter().map(|status| status.as_str()), &query.status))
-            (search_input("text", "Text (intent, agent, host, granted or denied path, error)", "text", &query.text))
+            (search_input("text", "Text (intent, agent, host, granted or denied path, reason, error)", "text", &query.text))
             (search_input("since", "Since (UTC)", "datetime-local", &query.since))
             (search_input("until", "Until (UTC)", "datetime-local", &query.until))
             p { label { input type="checkbox" name="undelivered" value="yes" checked[!query.undelivered.is_empty()]; " report not delivered" } }
