@@ -637,12 +637,12 @@ pub(super) struct Governor {
 pub(super) enum Key {
     /// Create a key pair in a new file that only you can read
     #[command(
-        after_help = "Example:\n  a2g-executor key new governor.jwk --issuer did:a2g:governor:1.0:main"
+        after_help = "Examples:\n  a2g-executor key new governor.jwk --issuer did:a2g:governor:1.0:main    # signs verdicts\n  a2g-executor key new release.jwk --issuer https://example.com           # signs tools: tool sign"
     )]
     New {
         /// The file to create; an existing one is never overwritten
         file: PathBuf,
-        /// The issuer (`iss`) of the proofs that the key signs, such as the DID or URL of a governor
+        /// The name of who signs with the key, such as the DID or URL of a governor, or of who releases tools
         #[arg(long, value_name = "NAME")]
         issuer: String,
     },

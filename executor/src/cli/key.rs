@@ -1,4 +1,4 @@
-//! `key new`, `key show`, `key trust`, `key list`: keys that sign verdicts, and trusted keys.
+//! `key new`, `key show`, `key trust`, `key list`: keys that sign verdicts or tools, and trusted keys of governors.
 //!
 //! No command prints any part of a private key.
 
@@ -20,8 +20,8 @@ pub(super) fn main(command: Key) -> anyhow::Result<ExitCode> {
             let pair = KeyPair::create(&file, parse_issuer(&issuer)?)?;
             describe(pair.public());
             print(format_args!(
-                "\nThe private key is in `{0}`, which only you can read: keep it secret.\nTo print the public key, for executors \
-                 that trust it: a2g-executor key show --json {0}",
+                "\nThe private key is in `{0}`, which only you can read: keep it secret.\nThe public key, for those who are to \
+                 trust it: a2g-executor key show --json {0}",
                 one_line(file.display())
             ));
         }
