@@ -71,10 +71,24 @@ pub(super) fn copy(from: &File, offset: u64, length: u64, to: &mut impl Write) -
 
 /// Reads a regular file of at most `max_bytes`.
 pub(super) fn read_regular_file(path: &Path, max_bytes: u64) -> std::result::Result<Vec<u8>, CatalogError> {
-    let io = |error| CatalogError::io(path, error);
+    read_file(path, max_bytes, OFlags::empty())
+}
+
+/// Reads a file that is copied as it is. A link is refused: the author of the folder could name any file of the reader.
+pub(super) fn read_own_file(path: &Path, max_bytes: u64) -> std::result::Result<Vec<u8>, CatalogError> {
+    read_file(path, max_bytes, OFlags::NOFOLLOW)
+}
+
+fn read_file(path: &Path, max_bytes: u64, flags: OFlags) -> std::result::Result<Vec<u8>, CatalogError> {
+    let io = |error: std::io::Error| match error.raw_os_error() {
+        Some(code) if code == rustix::io::Errno::LOOP.raw_os_error() => {
+            CatalogError::NotAFile(path.to_owned())
+        }
+        Some(_) | None => CatalogError::io(path, error),
+    };
     // Without NONBLOCK, opening a FIFO would wait for a writer.
-    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = OpenOptions::new().read(true).custom_flags(nonblocking).open(path).map_err(io)?;
+    let flags = i32::try_from((flags | OFlags::NONBLOCK).bits()).unwrap_or_default();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
     if !metadata.is_file() {
         return Err(CatalogError::NotAFile(path.to_owned()));

@@ -1,9 +1,10 @@
 //! Checks a tool in the form in which its author has it, and installs it into a catalogue.
 
-use super::code::read_regular_file;
+use super::code::{read_own_file, read_regular_file};
 use super::definition::{Place, WAITING_FOLDER};
 use super::manifest::{FILE, ToolManifest};
 use super::package::Package;
+use super::tools_folder::ToolsFolder;
 use super::trust::{PackageFiles, check_rollback, check_trust};
 use super::{
     Cache, CatalogError, CompileJob, Compiled, Definitions, Installation, MAX_MODULE_BYTES, ModuleFacts,
@@ -196,16 +197,18 @@ impl Installer<'_> {
         let mut locked = self.definitions.lock()?;
         // Another process may have installed a newer version since the check.
         check_rollback(&checked.manifest, self.catalog, self.trust)?;
-        let accepted = locked.accepted(name)?;
+        let (accepted, folder) = (locked.accepted(name)?, ToolsFolder::create(self.catalog)?);
         if let Some(changes) = locked.find_waiting_changes(&checked.tool.descriptor)? {
-            write(name.as_str(), &checked, &self.catalog.join(WAITING_FOLDER))?;
+            write(name.as_str(), &checked, &folder.open_or_create(WAITING_FOLDER)?)?;
             let place = Place::Waiting;
             return Ok(Installation::Waits(Box::new(Update { checked, accepted, changes, place })));
         }
         locked.accept(&checked.tool.descriptor)?;
-        // In this order, a crash in between leaves a tool that a server accepts at its next start.
-        write(name.as_str(), &checked, self.catalog)?;
-        locked.write()?;
+        // The disk may be full, so the definitions are written before the tool is replaced. In this order, a crash in
+        // between leaves a tool that a server accepts at its next start.
+        let definitions = locked.write()?;
+        write(name.as_str(), &checked, &folder)?;
+        definitions.commit()?;
         Ok(Installation::Installed(Box::new(checked)))
     }
 
@@ -229,7 +232,7 @@ pub(super) fn read_signatures(folder: &Path) -> Result<Option<Vec<u8>>, CatalogE
     if path.symlink_metadata().is_err() {
         return Ok(None);
     }
-    read_regular_file(&path, MAX_SIGNATURES_BYTES).map(Some)
+    read_own_file(&path, MAX_SIGNATURES_BYTES).map(Some)
 }
 
 /// Refuses a module that starts with more memory than its author declares, because no run of it can start.
@@ -242,25 +245,11 @@ fn check_start_memory(manifest: &ToolManifest, facts: &ModuleFacts) -> Result<()
     }
 }
 
-/// Writes the folder `name` of a tool under a temporary name and renames it.
-pub(super) fn write(name: &str, checked: &CheckedTool, catalog: &Path) -> Result<(), CatalogError> {
+/// Writes a checked tool as the folder `name`.
+pub(super) fn write(name: &str, checked: &CheckedTool, folder: &ToolsFolder) -> Result<(), CatalogError> {
     let CheckedTool { package, signatures, wasm, tool: _, manifest: _, described: _ } = checked;
-    let io = |error| CatalogError::io(catalog, error);
-    std::fs::create_dir_all(catalog).map_err(io)?;
-    let draft = tempfile::Builder::new().prefix(".adding-").tempdir_in(catalog).map_err(io)?;
-    package.write(draft.path())?;
-    std::fs::write(draft.path().join("tool.wasm"), wasm).map_err(io)?;
-    if let Some(signatures) = signatures {
-        std::fs::write(draft.path().join(SIGNATURES_FILE), signatures).map_err(io)?;
-    }
-    let target = catalog.join(name);
-    if target.exists() {
-        let backup = tempfile::Builder::new().prefix(".replaced-").tempdir_in(catalog).map_err(io)?;
-        std::fs::rename(&target, backup.path().join("tool")).map_err(io)?;
-    }
-    std::fs::rename(draft.path(), &target).map_err(io)?;
-    // The folder has another name now, so nothing is left to remove.
-    let _moved = draft.keep();
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o755)).map_err(io)
+    let mut files = package.files().collect::<Vec<_>>();
+    files.push(("tool.wasm", wasm));
+    files.extend(signatures.as_deref().map(|signatures| (SIGNATURES_FILE, signatures)));
+    folder.replace(name, &files)
 }

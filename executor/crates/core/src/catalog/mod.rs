@@ -26,6 +26,7 @@ mod package;
 mod reference;
 mod schema;
 mod signed;
+mod tools_folder;
 mod trust;
 
 pub use cache::Cache;
@@ -175,6 +176,16 @@ pub enum CatalogError {
         /// The parts that changed and need approval.
         parts: Vec<Part>,
     },
+    /// The file of accepted definitions cannot be written.
+    #[error(
+        "the accepted definitions of tools cannot be written to `{path}` (`catalog.definitions`): {reason}"
+    )]
+    DefinitionsNotWritten {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        reason: String,
+    },
     /// The file of accepted definitions cannot be used.
     #[error(
         "the accepted definitions of tools in `{path}` (`catalog.definitions`) cannot be used: {reason}; repair the file \
@@ -216,7 +227,7 @@ impl CatalogError {
                 "its definition changed since an operator accepted it ({}), and the change is not approved",
                 part_names(parts)
             ),
-            Self::Definitions { .. } => {
+            Self::Definitions { .. } | Self::DefinitionsNotWritten { .. } => {
                 "the executor's list of accepted definitions cannot be used".to_owned()
             }
             Self::CacheNotPrivate { .. } => "the executor's compile cache is not private".to_owned(),
@@ -236,23 +247,23 @@ impl CatalogError {
         }
     }
 
-    /// Returns `true` for an installed tool that is refused because of what `[catalog.trust]` demands.
+    /// Returns `true` for an installed tool that is not the one that an operator accepted: its signature, its definition or
+    /// its module is another.
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
         match self {
             // Opening an installed tool compares its package only if a signature is demanded.
             Self::Signature(_) | Self::Package(_) => true,
+            Self::Digest { .. } | Self::DefinitionChanged { .. } => true,
+            Self::Definitions { .. } | Self::DefinitionsNotWritten { .. } => true,
             Self::Io { .. }
             | Self::NotAFile(_)
             | Self::TooLarge { .. }
             | Self::Manifest { .. }
             | Self::Name(_)
-            | Self::Digest { .. }
             | Self::Sign(_)
             | Self::Rollback { .. }
             | Self::SignedOutdated { .. }
-            | Self::DefinitionChanged { .. }
-            | Self::Definitions { .. }
             | Self::UpdateReplaced(_)
             | Self::StartMemory { .. }
             | Self::Module(_)

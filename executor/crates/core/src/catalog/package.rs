@@ -9,7 +9,7 @@
 //! tool are a member of the config, which they ignore. The same tool always has the same bytes: nothing in them
 //! depends on time or machine.
 
-use super::code::read_regular_file;
+use super::code::read_own_file;
 use super::manifest::{FILE, ToolManifest};
 use super::{CatalogError, ModuleFacts};
 use a2g_types::tool::Digest;
@@ -248,8 +248,8 @@ impl Package {
         if path.symlink_metadata().is_err() {
             return Ok(None);
         }
-        let manifest = read_regular_file(&path, MAX_MANIFEST_BYTES)?;
-        let config = read_regular_file(&folder.join(CONFIG_FILE), MAX_CONFIG_BYTES)?;
+        let manifest = read_own_file(&path, MAX_MANIFEST_BYTES)?;
+        let config = read_own_file(&folder.join(CONFIG_FILE), MAX_CONFIG_BYTES)?;
         Ok(Some(Self::parse(manifest, config)?))
     }
 
@@ -303,20 +303,21 @@ impl Package {
     /// # Errors
     /// [`CatalogError::Io`] if a file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), CatalogError> {
-        let Self { manifest, config, module: _, module_bytes: _, files: Files { manifest: text, readme } } =
-            self;
-        let files: [(&str, Option<&[u8]>); 4] = [
-            (MANIFEST_FILE, Some(manifest)),
-            (CONFIG_FILE, Some(config)),
-            (FILE, Some(text.as_bytes())),
-            (README_FILE, readme.as_deref().map(str::as_bytes)),
-        ];
-        for (name, bytes) in files {
-            let Some(bytes) = bytes else { continue };
+        for (name, bytes) in self.files() {
             let path = folder.join(name);
             std::fs::write(&path, bytes).map_err(|error| CatalogError::io(&path, error))?;
         }
         Ok(())
+    }
+
+    /// The names and contents of the files, without the module and the signatures.
+    pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        let Self { manifest, config, module: _, module_bytes: _, files: Files { manifest: text, readme } } =
+            self;
+        let readme = readme.as_deref().map(|readme| (README_FILE, readme.as_bytes()));
+        [(MANIFEST_FILE, &**manifest), (CONFIG_FILE, &**config), (FILE, text.as_bytes())]
+            .into_iter()
+            .chain(readme)
     }
 
     /// The digest of the package: the SHA-256 of its manifest.
@@ -406,7 +407,7 @@ pub(super) fn read_readme(folder: &Path) -> Result<Option<String>, CatalogError>
     if path.symlink_metadata().is_err() {
         return Ok(None);
     }
-    let text = String::from_utf8(read_regular_file(&path, MAX_README_BYTES)?);
+    let text = String::from_utf8(read_own_file(&path, MAX_README_BYTES)?);
     text.map(Some).map_err(|_| {
         CatalogError::Package(PackageError::Malformed {
             part: README_FILE,

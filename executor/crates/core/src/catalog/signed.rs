@@ -8,6 +8,7 @@ use super::code::read_regular_file;
 use super::install::{check, write};
 use super::manifest::{FILE, ToolManifest};
 use super::package::{Package, read_readme};
+use super::tools_folder::ToolsFolder;
 use super::{Cache, CatalogError, MAX_MODULE_BYTES, ToolBuilder};
 use a2g_govern::{PackageToSign, ToolSigningKey, ToolTrust, sign_package};
 use a2g_types::ident::ToolName;
@@ -96,7 +97,7 @@ pub fn sign(
     let (manifest, package) = (&checked.manifest, checked.package.digest());
     let what = PackageToSign { name: &manifest.name, version: &manifest.version, package, expires_at };
     checked.signatures = Some(sign_package(key, what, checked.signatures.as_deref())?);
-    write(FOLDER, &checked, source)?;
+    write(FOLDER, &checked, &ToolsFolder::create(source)?)?;
     let ToolManifest { name, version, .. } = checked.manifest;
     Ok(SignedFolder { folder: source.join(FOLDER), name, version, package })
 }

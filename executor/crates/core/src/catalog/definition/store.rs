@@ -11,10 +11,11 @@ use crate::catalog::code::read_regular_file;
 use a2g_types::ident::ToolName;
 use a2g_types::tool::Descriptor;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, Metadata};
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 /// The maximum size of the file, in bytes. A usual definition has 1 to 4 kB.
 const MAX_BYTES: u64 = 32 << 20;
@@ -147,7 +148,7 @@ impl Definitions {
         // Compared again under the lock, because another process may have written the file meanwhile.
         let mut locked = self.lock()?;
         let judged = tools.iter().map(|tool| locked.accept_unless_waiting(tool)).collect::<Result<_, _>>()?;
-        locked.write()?;
+        locked.write()?.commit()?;
         Ok(judged)
     }
 
@@ -194,7 +195,7 @@ impl LockedDefinitions<'_> {
     /// [`CatalogError::Module`] if the definition cannot be stored.
     pub(in crate::catalog) fn accept(&mut self, tool: &Descriptor) -> Result<(), CatalogError> {
         let Some(Locked { store, file, _lock }) = &mut self.0 else { return Ok(()) };
-        file.insert(&store.catalogue, tool.name.as_str(), &Definition::of(tool))
+        file.insert(&store.catalogue, tool.name.as_str(), &Definition::of(tool), MAX_BYTES)
             .map_err(|reason| CatalogError::Module(format!("its definition cannot be remembered: {reason}")))
     }
 
@@ -215,28 +216,38 @@ impl LockedDefinitions<'_> {
         Ok(Ok(()))
     }
 
-    /// Writes the file: a reader gets the old content or the new one.
-    pub(in crate::catalog) fn write(&self) -> Result<(), CatalogError> {
-        let Some(Locked { store, file, _lock }) = &self.0 else { return Ok(()) };
+    /// Writes the new content to the disk, beside the file. Only [`WrittenDefinitions::commit`] replaces the file.
+    pub(in crate::catalog) fn write(&self) -> Result<WrittenDefinitions<'_>, CatalogError> {
+        let Some(Locked { store, file, _lock }) = &self.0 else { return Ok(WrittenDefinitions(None)) };
         let text = file.to_json();
-        if text.len() as u64 > MAX_BYTES {
-            return Err(store.unusable(format!(
-                "it would have {} bytes, but at most {MAX_BYTES} are accepted: remove the catalogues from it that no \
-                 longer exist",
-                text.len()
-            )));
-        }
-        let folder = store.folder();
-        let unusable = |error: std::io::Error| store.unusable(format!("it cannot be written: {error}"));
+        let not_written = |error| store.not_written(error);
         // The mode of a temporary file is 0600.
-        let mut draft = tempfile::NamedTempFile::new_in(&folder).map_err(unusable)?;
-        draft.write_all(&text).and_then(|()| draft.as_file().sync_all()).map_err(unusable)?;
-        draft.persist(store.real_path()).map_err(|error| unusable(error.error))?;
-        File::open(&folder).and_then(|folder| folder.sync_all()).map_err(unusable)
+        let mut draft = NamedTempFile::new_in(store.folder()).map_err(not_written)?;
+        draft.write_all(&text).and_then(|()| draft.as_file().sync_all()).map_err(not_written)?;
+        Ok(WrittenDefinitions(Some((store, draft))))
+    }
+}
+
+/// Definitions that are on the disk and not yet in force.
+#[must_use]
+pub(in crate::catalog) struct WrittenDefinitions<'a>(Option<(&'a Store, NamedTempFile)>);
+
+impl WrittenDefinitions<'_> {
+    /// Replaces the file: a reader gets the old content or the new one.
+    pub(in crate::catalog) fn commit(self) -> Result<(), CatalogError> {
+        let Some((store, draft)) = self.0 else { return Ok(()) };
+        draft.persist(store.real_path()).map_err(|error| store.not_written(error.error))?;
+        File::open(store.folder())
+            .and_then(|folder| folder.sync_all())
+            .map_err(|error| store.not_written(error))
     }
 }
 
 impl Store {
+    fn not_written(&self, error: std::io::Error) -> CatalogError {
+        CatalogError::DefinitionsNotWritten { path: self.path.clone(), reason: error.to_string() }
+    }
+
     fn unusable(&self, reason: String) -> CatalogError {
         CatalogError::Definitions { path: self.path.clone(), reason }
     }
@@ -257,8 +268,12 @@ impl Store {
     }
 
     fn read(&self) -> Result<DefinitionsFile, CatalogError> {
+        // Whoever may write to the folder could remove the file, and every tool would be accepted as it is.
+        if let Ok(folder) = self.folder().metadata() {
+            self.check_private("its folder", &folder)?;
+        }
         match self.path.metadata() {
-            Ok(metadata) => self.check_private(metadata.uid(), metadata.mode())?,
+            Ok(metadata) => self.check_private("it", &metadata)?,
             // A link to nothing is not a missing file.
             Err(error) if error.kind() == ErrorKind::NotFound && !self.path.is_symlink() => {
                 return Ok(DefinitionsFile::default());
@@ -270,12 +285,13 @@ impl Store {
         DefinitionsFile::parse(&text).map_err(|reason| self.unusable(reason))
     }
 
-    fn check_private(&self, owner: u32, mode: u32) -> Result<(), CatalogError> {
+    fn check_private(&self, what: &str, metadata: &Metadata) -> Result<(), CatalogError> {
+        let owner = metadata.uid();
         if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-            return Err(self.unusable("it belongs to another user, who can change it".to_owned()));
+            return Err(self.unusable(format!("{what} belongs to another user, who can change it")));
         }
-        if mode & 0o022 != 0 {
-            return Err(self.unusable("other users may write to it: run `chmod go-w` on it".to_owned()));
+        if metadata.mode() & 0o022 != 0 {
+            return Err(self.unusable(format!("other users may write to {what}: run `chmod go-w` on it")));
         }
         Ok(())
     }

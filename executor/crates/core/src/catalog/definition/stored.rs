@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 /// The number of this format.
 const FORMAT: u32 = 1;
+/// The maximum size of one tool's definition, in bytes. A usual one has 1 to 4 kB.
+const MAX_DEFINITION_BYTES: usize = 256 << 10;
 
 /// The content of the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -16,6 +18,9 @@ pub(super) struct DefinitionsFile {
     format: u32,
     /// The accepted definitions by the path of the catalogue, and then by the name of the tool.
     catalogues: BTreeMap<String, BTreeMap<String, StoredDefinition>>,
+    /// The size of the file with everything that was inserted, in bytes; what was replaced is still counted.
+    #[serde(skip)]
+    bytes: usize,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -35,7 +40,7 @@ struct StoredDefinition {
 
 impl Default for DefinitionsFile {
     fn default() -> Self {
-        Self { format: FORMAT, catalogues: BTreeMap::new() }
+        Self { format: FORMAT, catalogues: BTreeMap::new(), bytes: 0 }
     }
 }
 
@@ -54,11 +59,12 @@ impl DefinitionsFile {
         if format != FORMAT {
             return Err(format!("it has format {format}, and this program reads format {FORMAT}"));
         }
-        serde_json::from_slice(text).map_err(damaged)
+        let file = serde_json::from_slice::<Self>(text).map_err(damaged)?;
+        Ok(Self { bytes: text.len(), ..file })
     }
 
     pub(super) fn to_json(&self) -> Vec<u8> {
-        let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        let mut text = serde_json::to_vec(self).unwrap_or_default();
         text.push(b'\n');
         text
     }
@@ -98,20 +104,36 @@ impl DefinitionsFile {
     /// Stores the accepted definition of a tool.
     ///
     /// # Errors
-    /// The reason, as the end of a sentence, if it would not be read back as it is: one tool must not damage the file
-    /// for all others.
+    /// The reason, as the end of a sentence, if it would not be read back as it is, or is so large that the file could have
+    /// more than `max_bytes`: one tool must not damage the file for all others.
     pub(super) fn insert(
         &mut self,
         catalogue: &str,
         tool: &str,
         definition: &Definition,
+        max_bytes: u64,
     ) -> Result<(), String> {
         let stored = StoredDefinition::from(definition);
         let tools = BTreeMap::from([(tool.to_owned(), stored.clone())]);
-        let alone = Self { format: FORMAT, catalogues: BTreeMap::from([(catalogue.to_owned(), tools)]) };
-        if Self::parse(&alone.to_json())?.get(catalogue, tool)?.as_ref() != Some(definition) {
+        let alone = Self { catalogues: BTreeMap::from([(catalogue.to_owned(), tools)]), ..Self::default() };
+        let text = alone.to_json();
+        if text.len() > MAX_DEFINITION_BYTES {
+            return Err(format!(
+                "its description and schemas have {} bytes as JSON, but at most {MAX_DEFINITION_BYTES} are accepted",
+                text.len()
+            ));
+        }
+        let bytes = self.bytes.saturating_add(text.len());
+        if bytes as u64 > max_bytes {
+            return Err(format!(
+                "the file of accepted definitions (`catalog.definitions`) has no room for it, with {max_bytes} bytes at most: \
+                 remove catalogues and tools from the file that no longer exist"
+            ));
+        }
+        if Self::parse(&text)?.get(catalogue, tool)?.as_ref() != Some(definition) {
             return Err("its schemas are not the same after they were stored".to_owned());
         }
+        self.bytes = bytes;
         self.catalogues.entry(catalogue.to_owned()).or_default().insert(tool.to_owned(), stored);
         Ok(())
     }

@@ -4,6 +4,7 @@
 use super::{Change, Definition, Definitions, compare};
 use crate::catalog::manifest::FILE;
 use crate::catalog::package::Package;
+use crate::catalog::tools_folder::ToolsFolder;
 use crate::catalog::{CatalogError, CheckedTool, Installer, install, open_tool};
 use a2g_types::ident::ToolName;
 use a2g_types::tool::Digest;
@@ -74,19 +75,22 @@ impl Update {
             return Err(CatalogError::UpdateReplaced(name.clone()));
         }
         locked.accept(&checked.tool.descriptor)?;
-        let waiting = catalog.join(WAITING_FOLDER).join(name.as_str());
-        if place == Place::Waiting {
-            let found = Package::read(&waiting)?.map(|package| package.digest());
-            if found != Some(checked.package.digest()) {
-                return Err(CatalogError::UpdateReplaced(name.clone()));
-            }
-            install::write(name.as_str(), &checked, catalog)?;
+        let definitions = locked.write()?;
+        if place == Place::Catalogue {
+            return definitions.commit();
         }
-        locked.write()?;
-        if place == Place::Waiting {
-            remove(catalog, name)?;
-        }
-        Ok(())
+        let folder = ToolsFolder::create(catalog)?;
+        let waiting = folder.open(WAITING_FOLDER)?;
+        let read = |waiting: &ToolsFolder| Package::read(&waiting.entry(name.as_str()));
+        let found = waiting.as_ref().map(read).transpose()?.flatten();
+        let Some(waiting) =
+            waiting.filter(|_| found.is_some_and(|found| found.digest() == checked.package.digest()))
+        else {
+            return Err(CatalogError::UpdateReplaced(name.clone()));
+        };
+        install::write(name.as_str(), &checked, &folder)?;
+        definitions.commit()?;
+        waiting.remove(name.as_str()).map(drop)
     }
 }
 
@@ -144,15 +148,9 @@ pub fn waiting_updates(catalog: &Path) -> Vec<ToolName> {
 /// [`CatalogError`] if the folder cannot be removed, or the file of definitions cannot be locked.
 pub fn reject(name: &ToolName, catalog: &Path, definitions: &Definitions) -> Result<bool, CatalogError> {
     let _lock = definitions.lock()?;
-    remove(catalog, name)
-}
-
-fn remove(catalog: &Path, name: &ToolName) -> Result<bool, CatalogError> {
-    let folder = catalog.join(WAITING_FOLDER).join(name.as_str());
-    match std::fs::remove_dir_all(&folder) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(CatalogError::io(&folder, error)),
+    match ToolsFolder::create(catalog)?.open(WAITING_FOLDER)? {
+        Some(waiting) => waiting.remove(name.as_str()),
+        None => Ok(false),
     }
 }
 
