@@ -342,7 +342,7 @@ fn a_change_in_the_catalogue_is_refused_at_the_next_start() {
     let executor = Executor::start_in(home);
     result(&executor.rpc("a2g/execute", &execute("other", json!({}))));
     let refused = executor.rpc("a2g/execute", &execute("notes", json!({})));
-    let message = error(&refused, -32001)["message"].as_str().unwrap().to_owned();
+    let message = expect_blocked(&refused, "tool_untrusted");
     assert!(message.contains("its definition changed") && message.contains("description"), "{message}");
     assert!(!message.contains("/tmp") && !message.contains("tool approve"), "{message}");
     let listed = executor.rpc("a2g/tools", &json!({}));
@@ -379,7 +379,7 @@ fn a_change_in_the_catalogue_is_refused_after_a_reload() {
     edit(&catalogue.folder().join("notes"), describe("Call this first."));
     reload(&mut executor, 1);
     executor.process().line_with("its definition changed");
-    error(&executor.rpc("a2g/execute", &execute("notes", json!({}))), -32001);
+    expect_blocked(&executor.rpc("a2g/execute", &execute("notes", json!({}))), "tool_untrusted");
     result(&executor.rpc("a2g/execute", &execute("other", json!({}))));
     // The accepted definition again.
     edit(&catalogue.folder().join("notes"), describe("A tool of the tests."));
@@ -417,7 +417,7 @@ fn a_changed_tool_that_is_not_compiled_yet_is_refused() {
     let mut executor = Executor::start_in(home);
     executor.process().line_with("its definition changed");
     executor.process().line_with("all tools are prepared");
-    error(&executor.rpc("a2g/execute", &execute("notes", json!({}))), -32001);
+    expect_blocked(&executor.rpc("a2g/execute", &execute("notes", json!({}))), "tool_untrusted");
 }
 
 #[test]

@@ -307,8 +307,17 @@ impl ToolRuntime {
         }
         let catalog = Catalog::open(folder, &self.cache, &self.trust(), &self.definitions)?;
         if catalog.iter().all(|(_, entry)| matches!(entry, CatalogEntry::Broken(_))) {
-            let advice = tools_advice(folder);
-            (self.report)(format_args!("no tool in `{}` can be used: {advice}", folder.display()));
+            match catalog.iter().next() {
+                Some(_) => (self.report)(format_args!(
+                    "no tool in `{}` can be used: `a2g-executor tool list` shows the reasons",
+                    folder.display()
+                )),
+                None => (self.report)(format_args!(
+                    "there is no tool in `{}`: {}",
+                    folder.display(),
+                    tools_advice(folder)
+                )),
+            }
         }
         Ok(catalog)
     }

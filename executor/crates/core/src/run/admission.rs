@@ -358,7 +358,7 @@ impl Executor {
     }
 }
 
-/// The refusal of a call to a tool that `[catalog.trust]` does not accept.
+/// The refusal of a call to a tool that is not the one that an operator accepted.
 fn untrusted_fault(call: &Call, reason: &str) -> Fault {
     Fault::Refused {
         intent: Some(call.intent),

@@ -6,7 +6,7 @@ use crate::serve::protocol::check_call_agent;
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::Caller;
 use a2g_types::call::{Call, Door, Priority};
-use a2g_types::fault::Fault;
+use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Progress;
 use a2g_types::verdict::Verdict;
@@ -287,7 +287,13 @@ impl McpDoor {
         guard.disarm();
         sent.map_err(|fault| {
             // A caller does not learn the state of a tool that its list does not have.
-            if !is_listed && matches!(fault, Fault::ToolUnavailable { .. } | Fault::Busy { .. }) {
+            let is_state_of_tool = matches!(
+                fault,
+                Fault::ToolUnavailable { .. }
+                    | Fault::Busy { .. }
+                    | Fault::Refused { blocked_by: BlockedBy::ToolUntrusted, .. }
+            );
+            if !is_listed && is_state_of_tool {
                 return Fault::invalid(
                     "/tool",
                     "there is no such tool in the catalogue: ask for the list of tools",
