@@ -464,11 +464,11 @@ fn removed_callers_are_rejected_even_on_an_open_web_socket() {
     });
 }
 
-/// The answer to an approval under a rule that demands two.
+/// The answer to an approval under a rule that requires two.
 const COUNTED: &str = "needs_more_approvals";
 
-/// Starts an executor on which two of anna, bert and carl have to approve. Returns it with the tokens of the three, and
-/// that of an agent.
+/// Starts an executor on which two of anna, bert and carl have to approve. Returns it with their tokens and the token
+/// of an agent.
 fn two_of_three(list: &List) -> (Executor, [String; 3], String) {
     let approvers = ["anna", "bert", "carl"].map(|name| list.add(name, &["--role", "approver"]));
     let planner = agent(list, "planner", AGENT);
@@ -476,7 +476,7 @@ fn two_of_three(list: &List) -> (Executor, [String; 3], String) {
     (executor, approvers, planner)
 }
 
-/// Writes this list, and waits until the executor has read it.
+/// Writes this list, and waits until the executor has reloaded it.
 fn reload(list: &List, executor: &mut Executor, text: &str) {
     std::fs::write(list.path(), text).unwrap();
     let before = executor.process().stderr().matches("callers reloaded").count();

@@ -149,7 +149,7 @@ fn shown(page: &str) -> Fields {
     };
     let mut fields = ["memory", "cpu", "timeout"].map(number).to_vec();
     fields.push(("basis".to_owned(), field(page, "basis")));
-    // As if the page had been shown for longer than an approval needs.
+    // As if the page had been open for longer than an approval needs.
     let shown_at = field(page, "shown_at").parse::<u64>().expect("a time") - 1_500;
     fields.push(("shown_at".to_owned(), shown_at.to_string()));
     for scope in page.split("name=\"scope\" value=\"").skip(1) {
@@ -179,7 +179,7 @@ fn a_person_narrows_approves_and_proves_a_call() {
     let shown = browser.evaluate("document.querySelector('input[name=basis]').value");
     let shown = shown.as_str().expect("a hash").to_owned();
     browser.wait_for_text(&shown);
-    // The second click of a double click approves nothing.
+    // The second click of a double-click approves nothing.
     browser.click("button", "Approve what is shown");
     std::thread::sleep(Duration::from_millis(1_500));
     assert_eq!(executor.file("approved"), None);

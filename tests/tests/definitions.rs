@@ -1,5 +1,5 @@
-//! The definitions of tools are pinned: an update that tells agents something else, or that widens what the tool may do,
-//! waits for `tool approve`; so does a change in the catalogue's own files. What is approved is what was shown.
+//! The definitions of tools are pinned: an update with other texts or wider capabilities waits for `tool approve`, and
+//! so does a change in the catalogue's own files. An approval covers exactly what was shown.
 
 use crate::harness::*;
 use serde_json::{Value, json};
@@ -27,10 +27,10 @@ impl From<Output> for Said {
 }
 
 impl Said {
-    /// Asserts the exit code, and that each of these texts is said.
+    /// Asserts the exit code, and that the output contains each of these texts.
     fn expect(self, code: i32, texts: &[&str]) -> Self {
         assert_eq!(self.code, Some(code), "{}", self.text);
-        // Sentences are wrapped.
+        // The output is wrapped.
         let joined = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
         for text in texts {
             assert!(
@@ -42,7 +42,7 @@ impl Said {
         self
     }
 
-    /// The digest with which the shown update can be approved.
+    /// The digest that approves the shown update.
     fn digest(&self) -> String {
         let at = self.text.rfind("package  sha256:").expect("the digest of the package");
         self.text.get(at + "package  sha256:".len()..).unwrap().chars().take(64).collect()
@@ -61,7 +61,7 @@ impl Operator {
         operator
     }
 
-    /// One that has added this tool.
+    /// A catalogue with this tool.
     fn with(tool: &Tool) -> Self {
         let operator = Self::new();
         operator.add(tool).expect(0, &["added"]);
@@ -87,14 +87,14 @@ impl Operator {
         run_to_end(self.command(arguments), b"").into()
     }
 
-    /// `tool add` of a folder that is made for it.
+    /// Runs `tool add` on a new folder with this tool.
     fn add(&self, tool: &Tool) -> Said {
         let source = tempfile::tempdir().expect("a folder");
         tool.write(source.path(), false);
         self.tool(&["add", source.path().to_str().expect("UTF-8")])
     }
 
-    /// Adds the folder of an author whose `tool.toml` was changed.
+    /// Adds the author's folder with a changed `tool.toml`.
     fn add_changed(&self, tool: &Tool, change: impl FnOnce(&mut Value)) -> Said {
         let source = tempfile::tempdir().expect("a folder");
         tool.write(source.path(), false);
@@ -119,7 +119,7 @@ fn answers(text: &str) -> String {
     saying(1, text, 0)
 }
 
-/// The first version of the tool, in the middle of what a tool can declare.
+/// The first version of the tool. Its capabilities can become both narrower and wider.
 fn notes() -> Tool {
     let text = json!({ "type": "string", "description": "The name of the note." });
     Tool::command("notes", &answers("1"))
@@ -135,7 +135,7 @@ fn notes() -> Tool {
         .declare("result", json!({ "type": "integer" }))
 }
 
-/// A change of `tool.toml`: the pointer of a key, and its new value, or none to remove the key.
+/// A change of `tool.toml`: the pointer of a key, and its new value; `None` removes the key.
 type Edit = (&'static str, Option<Value>);
 
 fn apply((pointer, value): &Edit, manifest: &mut Value) {
@@ -185,7 +185,7 @@ fn other_texts_and_wider_capabilities_wait() {
             (before.clone(), package.clone())
         );
     }
-    // The installed version is served as before, and the list names the update.
+    // The installed version is still served, and the list names the update.
     operator.tool(&["list"]).expect(0, &["ready", "an update of notes waits"]);
     operator.tool(&["inspect", "notes"]).expect(0, &["A tool of the tests.\n"]);
     operator.tool(&["reject", "notes"]).expect(0, &["rejected"]);
@@ -209,7 +209,7 @@ fn narrower_capabilities_and_new_modules_do_not_wait_until_they_widen_again() {
     for change in cases {
         let operator = Operator::with(&notes());
         operator.add_changed(&notes(), |manifest| apply(&change, manifest)).expect(0, &["added"]);
-        // The narrower definition is the accepted one now: the first one is wider than that. A version widens nothing.
+        // The narrower definition is now the accepted one, and the first one is wider. A version widens nothing.
         let again = if change.0 == "/version" { 0 } else { 3 };
         operator.add(&notes()).expect(again, &[]);
     }
@@ -223,7 +223,7 @@ fn narrower_capabilities_and_new_modules_do_not_wait_until_they_widen_again() {
     operator.tool(&["add", source.to_str().unwrap()]).expect(0, &["added", "it replaces"]);
 }
 
-/// The arguments of a typed tool are in its module, so a new module may change them.
+/// The module of a typed tool has the schema of its arguments, so a new module may change the schema.
 #[test]
 fn a_typed_module_with_another_schema_waits() {
     let typed_tool = |schema: Value| Tool::typed_bytes("notes", typed("notes", &schema, ""));
@@ -241,16 +241,16 @@ fn only_what_was_shown_can_be_approved() {
     operator.add_changed(&notes(), describe("Two.")).expect(3, &["  - A tool of the tests.", "  + Two."]);
     let shown = operator.tool(&["approve", "notes"]).expect(3, &["  + Two.", "--digest sha256:"]);
     let approve = |digest: &str| operator.tool(&["approve", "notes", "--digest", digest]);
-    // Another update takes its place.
+    // Another update replaces the waiting one.
     operator.add_changed(&notes(), describe("Three.")).expect(3, &["  + Three."]);
     approve(&shown.digest()).expect(3, &["refused", "  + Three."]);
-    // Another file takes its place.
+    // A file of the update is replaced.
     let shown = operator.tool(&["approve", "notes"]).expect(3, &["  + Three."]);
     edit(&operator.path("tools/.waiting/notes"), describe("Four."));
     approve(&shown.digest()).expect(3, &["refused", "  + Four."]);
     approve("sha256:1234").expect(2, &["--digest"]);
     assert!(operator.installed("tool.toml").contains("A tool of the tests."));
-    // A module is part of what is approved as well.
+    // An approval also covers the module.
     operator.add_changed(&notes(), describe("Five.")).expect(3, &[]);
     let shown = operator.tool(&["approve", "notes"]).expect(3, &["  + Five."]);
     let other = tempfile::tempdir().unwrap();
@@ -265,7 +265,7 @@ fn only_what_was_shown_can_be_approved() {
     operator.add(&notes()).expect(3, &["  - Five."]);
 }
 
-/// A person at the terminal is asked, and "no" is the default.
+/// A person at the terminal is asked; the default answer is "no".
 #[test]
 fn a_person_at_a_terminal_is_asked() {
     let operator = Operator::with(&notes());
@@ -290,7 +290,7 @@ fn a_person_at_a_terminal_is_asked() {
     assert!(operator.installed("tool.toml").contains("Two."));
 }
 
-/// A tool that is taken out of the catalogue, or that was there before its definition was remembered, is known.
+/// A tool that was removed from the catalogue, or that was installed before definitions were remembered, is known.
 #[test]
 fn a_tool_is_known_after_its_removal_and_before_its_first_update() {
     let operator = Operator::with(&notes());
@@ -325,7 +325,7 @@ fn a_hostile_text_is_shown_escaped_within_its_lines() {
         );
     }
     assert!(summary.text.lines().count() < 45, "{}", summary.text);
-    // A person who approves has seen all of it.
+    // The person who approves has seen all of it.
     assert_eq!(full.text.matches('Ω').count(), text.matches('Ω').count());
 }
 
@@ -355,7 +355,7 @@ fn a_change_in_the_catalogue_is_refused_at_the_next_start() {
     let reason = entry["error"].as_str().expect("it is broken");
     assert!(reason.contains("(description, capabilities.network)"), "{reason}");
     assert!(reason.contains("`a2g-executor tool approve notes`"), "{reason}");
-    // An update that was left waiting is another one than the change in the folder.
+    // A waiting update differs from the change in the folder.
     let shown = run(&["tool", "approve", "notes"]);
     let shown = shown.expect(3, &["  + Call this first.", "capabilities.network (wider)", "  + yes"]);
     run(&["tool", "approve", "notes", "--digest", &shown.digest()]).expect(0, &["approved"]);
@@ -370,7 +370,7 @@ fn reload(executor: &mut Executor, nth: usize) {
     eventually("the catalogue is reloaded", || reloaded().then_some(()));
 }
 
-/// SIGHUP reads the folder again: there is no old version any more that could be served.
+/// SIGHUP reads the folder again: the old version no longer exists.
 #[test]
 fn a_change_in_the_catalogue_is_refused_after_a_reload() {
     let catalogue = Catalogue::empty().add(notes()).add(Tool::command("other", &answers("1")));
@@ -381,11 +381,11 @@ fn a_change_in_the_catalogue_is_refused_after_a_reload() {
     executor.process().line_with("its definition changed");
     expect_blocked(&executor.rpc("a2g/execute", &execute("notes", json!({}))), "tool_untrusted");
     result(&executor.rpc("a2g/execute", &execute("other", json!({}))));
-    // The accepted definition again.
+    // Back to the accepted definition.
     edit(&catalogue.folder().join("notes"), describe("A tool of the tests."));
     reload(&mut executor, 2);
     result(&executor.rpc("a2g/execute", &execute("notes", json!({}))));
-    // An update that waits changes nothing for the server.
+    // A waiting update has no effect on the server.
     let source = tempfile::tempdir().unwrap();
     notes().write(source.path(), false);
     edit(source.path(), describe("Two."));
@@ -401,7 +401,7 @@ fn a_change_in_the_catalogue_is_refused_after_a_reload() {
     assert!(listed.to_string().contains("Two."), "{listed}");
 }
 
-/// A tool that is compiled while the server serves is compared as well.
+/// A tool that is compiled while the server runs is compared as well.
 #[test]
 fn a_changed_tool_that_is_not_compiled_yet_is_refused() {
     let cache = tempfile::tempdir().expect("a folder");
@@ -425,7 +425,7 @@ fn two_processes_at_once_lose_nothing() {
     let operator = Operator::new();
     let sources = (0..6).map(|nth| {
         let source = operator.path(&format!("source-{nth}"));
-        // Each tool twice, with another description.
+        // Each tool twice, with different descriptions.
         Tool::command(&format!("t{}", nth / 2), &answers("1")).write(&source, false);
         edit(&source, |manifest| manifest["description"] = json!(format!("Text {}.", nth % 2)));
         source
@@ -465,7 +465,7 @@ fn a_damaged_file_of_definitions_accepts_nothing() {
     let good = std::fs::read(&file).expect("the definitions are beside the journal");
     std::fs::write(&file, &good[..good.len() / 2]).unwrap();
     edit(&catalogue.folder().join("notes"), describe("Call this first."));
-    // The old catalogue stays, in which the definition is the accepted one.
+    // The old catalogue, with the accepted definition, stays.
     executor.process().hang_up();
     executor.process().line_with("the catalogue cannot be reloaded");
     result(&executor.rpc("a2g/execute", &execute("notes", json!({}))));
@@ -485,7 +485,7 @@ fn a_damaged_file_of_definitions_accepts_nothing() {
     Said::from(home.run(&["tool", "list"])).expect(1, &["other users may write to it", "chmod go-w"]);
 }
 
-/// `run` has no agents to tell anything, so it remembers nothing; but it refuses what a server would refuse.
+/// `run` offers tools to no agent, so it remembers nothing; but it refuses what a server would refuse.
 #[test]
 fn a_run_compares_and_remembers_nothing() {
     let operator = Operator::new();

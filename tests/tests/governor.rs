@@ -184,7 +184,7 @@ fn where_people_have_to_approve_the_governor_does_not_count() {
     };
     assert_eq!(result(&ask(&carl, "a2g/intent", &call))["verdict"], "ESCALATE");
     let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
-    // The bundled governor obeys everybody, so this may be the agent itself.
+    // The bundled governor accepts any sender, so this may be the agent itself.
     result(&governor.rpc("g2a/directive", &directive));
     executor.line_with("the governor's approval does not count here");
     assert_eq!(executor.file("file"), None);

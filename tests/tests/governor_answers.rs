@@ -174,8 +174,8 @@ impl Rendezvous {
     }
 }
 
-/// The second content of an id passes the first look-up while the governor thinks about it, and is held only after people
-/// have seen the first.
+/// The second content of an id passes the first look-up while the governor decides, and is held only after people have
+/// seen the first content.
 #[test]
 fn an_id_never_waits_with_other_content_than_people_saw() {
     let (release, released) = std::sync::mpsc::channel::<()>();
@@ -213,7 +213,7 @@ fn an_id_never_waits_with_other_content_than_people_saw() {
             assert_eq!(executor.file("file"), None);
         } else {
             assert_eq!(result(&decided), &json!({ "accepted": true }));
-            // A file that is being written is empty for a moment.
+            // A file that is being written may be empty for a moment.
             let content =
                 eventually("it ran", || executor.file("file").filter(|content| !content.is_empty()));
             assert_eq!(content, "good");

@@ -1,5 +1,5 @@
-//! Tools in OCI registries: against Debian's `docker-registry` where `cargo xtask setup` could unpack it, and against a
-//! registry of the test that does everything wrong.
+//! Tools in OCI registries: against Debian's `docker-registry`, where `cargo xtask setup` could unpack it, and against
+//! a misbehaving registry of the test.
 
 use crate::clients::client_folder;
 use crate::harness::*;
@@ -16,18 +16,18 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A registry's folder, configuration and process, which ends with the value.
+/// A registry's folder, configuration and process, which ends when the value is dropped.
 struct Registry {
     address: SocketAddr,
     process: Child,
     _folder: TempDir,
 }
 
-/// The password file of the user `ann` with the password `secret`, as bcrypt.
+/// The password file for the user `ann` with the password `secret` (bcrypt).
 const HTPASSWD: &str = "ann:$2b$04$HApEU15po9oJmmQ93vS3YuVAb7Wztp1.rWlaccF.IjiLd1QoOKMCe\n";
 
 impl Registry {
-    /// Starts Debian's registry; `None`, and the test is named as skipped, if it is not there.
+    /// Starts Debian's registry. Returns `None` and reports the test as skipped if it is not installed.
     fn start() -> Option<Self> {
         Self::start_with("")
     }
@@ -39,7 +39,7 @@ impl Registry {
     fn start_with(more: &str) -> Option<Self> {
         let program = client_folder("docker-registry", "docker-registry/usr/bin/docker-registry")?;
         let folder = tempfile::tempdir().unwrap();
-        // The port is free until the registry takes it.
+        // The port stays free until the registry takes it.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let path = folder.path().to_str().unwrap();
         let text = format!(
@@ -68,7 +68,7 @@ impl Drop for Registry {
     }
 }
 
-/// A configuration, a catalogue, a cache and a Docker configuration of a test's own.
+/// The configuration, catalogue, cache and Docker configuration of one test.
 struct Place {
     folder: TempDir,
 }
@@ -110,7 +110,7 @@ impl Place {
         command
     }
 
-    /// Runs a command of `tool`, and returns whether it succeeded and what it said.
+    /// Runs a `tool` command. Returns whether it succeeded, and its output.
     fn tool(&self, arguments: &[&str]) -> (bool, String) {
         said_by(self.command(&[&["tool"], arguments].concat()))
     }
@@ -127,7 +127,7 @@ impl Place {
         said
     }
 
-    /// The names in a folder, without those that begin with a dot.
+    /// The names in a folder, except those that begin with a dot.
     fn names(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -156,7 +156,7 @@ fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The address with a digest that a command printed.
+/// The address with digest in a command's output.
 fn pinned(said: &str) -> String {
     let mut words = said.split_whitespace();
     words.rfind(|word| word.starts_with("oci://") && word.contains("@sha256:")).unwrap().to_owned()
@@ -166,7 +166,7 @@ fn greet() -> Tool {
     Tool::command("greet", &saying(1, "1", 0))
 }
 
-/// A tool whose module has this many bytes of noise, which no compression and no copy of it would shorten.
+/// A tool whose module has this many random bytes, which do not compress.
 fn large(bytes: usize) -> Tool {
     let mut wasm = wat::parse_str(saying(1, "1", 0)).unwrap();
     let mut state = 1_u64;
@@ -195,7 +195,7 @@ fn a_tool_is_pushed_and_added_by_tag_and_by_digest() {
     let said = author.succeed(&["push", &address, &folder]);
     let by_digest = pinned(&said);
     assert!(said.contains(&format!("pushed greet 1.0.0 as {address}@sha256:")), "{said}");
-    // The tag is the version, and the address with the digest is printed.
+    // The tag is the version, and the output has the address with the digest.
     let said = user.succeed(&["add", &format!("{address}:1.0.0")]);
     assert_eq!(pinned(&said), by_digest, "{said}");
     assert_eq!(format!("{address}@sha256:{}", hex(&user.installed("greet", "manifest.json"))), by_digest);
@@ -207,7 +207,7 @@ fn a_tool_is_pushed_and_added_by_tag_and_by_digest() {
         assert_eq!(user.installed("greet", file), other.installed("greet", file), "{file}");
     }
     assert!(other.partial_files().is_empty());
-    // What was pulled and installed is the same package when it is pushed again, to any tag.
+    // The pulled and installed tool gives the same package when it is pushed again, to any tag.
     let said = user.succeed(&["push", &format!("{address}:copy"), "--installed", "greet"]);
     assert_eq!(pinned(&said), by_digest);
     other.fail(&["add", &format!("{address}:none")], "has no `tools/greet:none`");
@@ -229,7 +229,7 @@ fn sync_brings_what_is_missing_once_and_then_needs_no_registry() {
     let second = push("other", &Tool::command("other", &saying(1, "2", 0)));
     let same_name = push("again", &Tool::command("greet", &saying(1, "3", 0)));
     let table = |address: &str| format!("[[catalog.remote]]\ntool = \"{address}\"\n");
-    // Two tools of one name: nothing is written, not even the tool that is alone with its name.
+    // Two tools of one name: nothing is written, not even the tool with a unique name.
     user.configure(&[table(&second), table(&first), table(&same_name)].concat());
     let said = user.fail(&["sync"], "are both called `greet`");
     assert!(said.contains(&first) && said.contains(&same_name), "{said}");
@@ -248,12 +248,12 @@ fn sync_brings_what_is_missing_once_and_then_needs_no_registry() {
     assert_eq!(std::fs::metadata(user.path("tools/greet/tool.wasm")).unwrap().modified().unwrap(), before);
     let (is_ok, said) = said_by(user.command(&["run", "greet"]));
     assert!(is_ok, "{said}");
-    // A tool that is no longer that of its package is brought again, and here cannot be.
+    // A tool that no longer matches its package is pulled again, which cannot succeed here.
     std::fs::write(user.path("tools/other/tool.wasm"), b"changed").unwrap();
     user.fail(&["sync"], "cannot be reached");
 }
 
-/// A proxy on loopback that ends each connection after it has passed on this many bytes from the registry.
+/// A proxy on loopback that closes each connection after passing on this many bytes from the registry.
 struct Cutter {
     listener: Listener,
     passed: Arc<AtomicU64>,
@@ -307,7 +307,7 @@ fn an_interrupted_download_is_continued_and_never_a_tool() {
     let (author, user) = (Place::new(), Place::new());
     let folder = author.write("large", &large(SIZE));
     author.succeed(&["push", &format!("oci://{}/large", registry.address), &folder]);
-    // One cut: the command itself continues.
+    // One cut: the command itself resumes.
     let once = Cutter::start(registry.address, SIZE as u64 / 2, 1);
     Place::new().succeed(&["add", &once.address()]);
     assert!(
@@ -318,7 +318,7 @@ fn an_interrupted_download_is_continued_and_never_a_tool() {
         once.requests.lock().unwrap().to_lowercase().contains("\r\nrange: bytes="),
         "no part was asked for"
     );
-    // More cuts than one command accepts: what has arrived is kept, and is no tool.
+    // More cuts than one command accepts: the received bytes are kept, and there is no tool.
     let always = Cutter::start(registry.address, 512 << 10, usize::MAX);
     user.fail(&["add", &always.address()], "bytes, which are kept");
     assert!(user.names("tools").is_empty());
@@ -331,7 +331,7 @@ fn an_interrupted_download_is_continued_and_never_a_tool() {
     assert!(rest.passed.load(Ordering::SeqCst) < SIZE as u64 + 100_000 - kept.len(), "it began again");
     assert_eq!(user.installed("large", "tool.wasm"), std::fs::read(author.path("large/tool.wasm")).unwrap());
     assert!(user.partial_files().is_empty());
-    // A part that is not from this module: the download begins again, and the tool is the right one.
+    // The partial bytes are not from this module: the download restarts, and the tool is the right one.
     let other = Place::new();
     std::fs::create_dir_all(other.path("cache")).unwrap();
     std::fs::set_permissions(other.path("cache"), std::os::unix::fs::PermissionsExt::from_mode(0o700))
@@ -342,7 +342,7 @@ fn an_interrupted_download_is_continued_and_never_a_tool() {
     assert_eq!(other.installed("large", "tool.wasm"), user.installed("large", "tool.wasm"));
 }
 
-/// A signature in the form of `signatures.json`, for a package; nobody verifies it here.
+/// An unverified signature of a package, in the form of `signatures.json`.
 fn signatures(package: &str) -> Vec<u8> {
     let payload = json!({
         "critical": {
@@ -369,12 +369,12 @@ fn signatures_are_pushed_and_pulled_as_referrers() {
     let address = format!("oci://{}/greet", registry.address);
     let said = author.succeed(&["push", &address, "--installed", "greet"]);
     assert!(said.contains("with 1 signature"), "{said}");
-    // Twice is once.
+    // Pushing twice gives the same result.
     author.succeed(&["push", &address, "--installed", "greet"]);
     user.succeed(&["add", &format!("{address}@sha256:{package}")]);
     let read: Value = serde_json::from_slice(&user.installed("greet", "signatures.json")).unwrap();
     assert_eq!(read, serde_json::from_slice::<Value>(&written).unwrap());
-    // This registry has no list of referrers, so there is the tag that replaces it.
+    // This registry has no list of referrers, so there is the fallback tag.
     let mut client = HttpClient::connect(registry.address);
     let accept = ("Accept", "application/vnd.oci.image.index.v1+json");
     let index =
@@ -389,7 +389,7 @@ fn signatures_are_pushed_and_pulled_as_referrers() {
     let layer = &manifest["layers"][0];
     assert_eq!(layer["mediaType"], "application/vnd.dev.cosign.simplesigning.v1+json");
     assert_eq!(layer["annotations"]["dev.cosignproject.cosign/signature"], BASE64_STANDARD.encode("signed"));
-    // Signatures of another package would be pushed in vain.
+    // Signatures of another package are refused.
     std::fs::write(author.path("tools/greet/signatures.json"), signatures(&"0".repeat(64))).unwrap();
     author.fail(&["push", &address, "--installed", "greet"], "has a signature for another package");
 }
@@ -478,7 +478,7 @@ impl Package {
         hex(&self.manifest)
     }
 
-    /// The same package with another `tool.toml`, whose digests fit.
+    /// The same package with another `tool.toml` and matching digests.
     fn with_tool_toml(mut self, change: impl Fn(&str) -> String) -> Self {
         let mut config: Value = serde_json::from_slice(&self.config).unwrap();
         let text = change(config["a2g.tool"]["tool.toml"].as_str().unwrap());
@@ -492,7 +492,7 @@ impl Package {
     }
 }
 
-/// One answer of the registry of the test.
+/// One response of the test's registry.
 #[derive(Clone)]
 struct Reply {
     status: &'static str,
@@ -503,9 +503,9 @@ struct Reply {
 #[derive(Clone)]
 enum Body {
     Bytes(Vec<u8>),
-    /// Blanks until the client goes away.
+    /// Spaces until the client disconnects.
     Endless,
-    /// The announced length, and what is sent instead.
+    /// The announced length, and the content sent instead.
     Announced(u64, Vec<u8>),
 }
 
@@ -518,7 +518,7 @@ fn ok(body: &[u8]) -> Reply {
     reply("200 OK", &[], body)
 }
 
-/// A registry of the test: its answers are the test's, and it remembers the heads of all requests.
+/// A registry with responses chosen by the test. It records the heads of all requests.
 struct Fake {
     listener: Listener,
     heads: Arc<Mutex<Vec<String>>>,
@@ -550,7 +550,7 @@ impl Fake {
         Self { listener, heads, sent }
     }
 
-    /// One that has a package in the repository `greet`, except where `change` answers.
+    /// A registry that has a package in the repository `greet`, except where `change` responds.
     fn with_package(
         package: Package,
         change: impl Fn(&str, &str) -> Option<Reply> + Send + Sync + 'static,
@@ -573,7 +573,7 @@ impl Fake {
     }
 }
 
-/// The answer of an honest registry.
+/// The response of a correct registry.
 fn answer_of(package: &Package, request: &str) -> Reply {
     let Package { manifest, config, module } = package;
     let path = request.split(' ').nth(1).unwrap();
@@ -636,7 +636,7 @@ fn serve(
     }
 }
 
-/// Adds from a registry that is wrong in one way: the command fails with these words, and nothing is left.
+/// Adds from a registry with one fault: the command fails with these words, and leaves nothing behind.
 fn refuse(
     package: &Package,
     by_digest: bool,
@@ -650,7 +650,7 @@ fn refuse(
     assert!(!said.contains("panicked"), "{said}");
     assert!(place.names("tools").is_empty(), "{words}");
     assert!(place.partial_files().is_empty(), "{words}: {:?}", place.partial_files());
-    // The pipe's buffers hold some of an endless body.
+    // The buffers of the pipe hold part of the endless body.
     assert!(fake.sent.load(Ordering::SeqCst) < 32 << 20, "{words}: {}", fake.sent.load(Ordering::SeqCst));
 }
 
@@ -674,7 +674,7 @@ fn what_is_not_the_described_tool_is_refused() {
     let short: Answer = |bytes| ok(&bytes[1..]);
     let page: Answer =
         |_| reply("200 OK", &["Content-Type: text/html; charset=utf-8"], b"<html>Sign in</html>");
-    // The honest registry, so that a refusal below has the reason that it names.
+    // The correct registry first, so that a refusal below has the expected reason.
     let fake = Fake::with_package(package.clone(), |_, _| None);
     Place::new().succeed(&["add", &fake.pinned(&package)]);
 
@@ -701,7 +701,7 @@ fn what_is_not_the_described_tool_is_refused() {
     refuse(&package, true, "the manifest was changed: its SHA-256 is", move |request| {
         is_manifest(request).then(|| ok(&changed))
     });
-    // A tag, and a digest in the header that is another one.
+    // A tag, and another digest in the header.
     let (other, manifest) =
         (format!("Docker-Content-Digest: sha256:{}", "0".repeat(64)), package.manifest.clone());
     refuse(&package, false, "the manifest was changed", move |request| {
@@ -714,7 +714,7 @@ fn what_is_not_the_described_tool_is_refused() {
     ] {
         refuse(&package, false, words, move |request| is_manifest(request).then(|| answer(b"")));
     }
-    // A page without its type.
+    // A web page without a content type.
     refuse(&package, false, "answered with a web page", move |request| {
         is_manifest(request).then(|| ok(b"\n<!doctype html>"))
     });
@@ -778,7 +778,7 @@ fn a_registry_that_refuses_is_quoted_with_the_file_of_the_login() {
     Place::new().fail(&["add", "oci://registry.invalid/greet:1"], "cannot be reached");
 }
 
-/// Basic and Bearer, and a redirect of the module to another host, which gets neither login nor token.
+/// Basic and Bearer, and a redirect of the module to another host, which must get neither login nor token.
 #[test]
 fn a_login_goes_to_the_registry_and_its_token_server_alone() {
     let package = Package::of_greet();
@@ -846,7 +846,7 @@ fn a_redirect_or_token_server_without_tls_is_refused() {
             request.contains("/manifests/").then(|| reply_with.clone())
         });
     }
-    // Tokens that are none, and one that is a bomb.
+    // Invalid tokens, and an oversized one.
     for (token, words) in [
         (ok(b"{\"token\":\"a\\nb\"}"), "characters that HTTP does not accept"),
         (ok(b"{}"), "it has no token"),
@@ -884,7 +884,7 @@ fn tls_is_checked_and_never_left() {
     let (is_ok, said) = with_ca(&format!("@sha256:{}", package.digest()));
     assert!(!is_ok && said.contains("plain HTTP is only for registries"), "{said}");
     assert!(plain.heads().is_empty(), "{:?}", plain.heads());
-    // Also if the registry itself has no TLS.
+    // Even if the registry itself has no TLS.
     let by_tls = format!(
         "Location: https://localhost:{}/v2/greet/manifests/sha256:{}",
         fake.listener.address.port(),
@@ -929,7 +929,7 @@ fn signatures_of_older_cosign_are_read_and_broken_ones_left_out() {
     unsigned["annotations"] = json!({});
     let mut large = layer(&payload);
     large["size"] = json!(1 << 30);
-    // Anybody who may write to the registry could add such ones.
+    // Anybody with write access to the registry could add such signatures.
     let mut undecodable = layer(&payload);
     undecodable["annotations"] = json!({ "dev.cosignproject.cosign/signature": "!" });
     let mut short = layer(&payload);

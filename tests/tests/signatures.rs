@@ -1,5 +1,5 @@
-//! Signatures that the operator demands (`[catalog.trust]`): what is refused, with which sentence, and that nothing of a
-//! refused tool was compiled.
+//! Required signatures (`[catalog.trust]`): what is refused, with which message, and that a refused tool is not
+//! compiled.
 
 use crate::harness::{
     Executor, HttpClient, Options, Tool, cache, children_of, eventually, execute, expect_blocked, in_seconds,
@@ -17,13 +17,13 @@ use tempfile::TempDir;
 
 const TOOL: &str = "greet";
 
-/// A folder with a tool's sources, keys, and the configuration of an executor that demands signatures.
+/// A folder with a tool's sources, keys, and the configuration of an executor that requires signatures.
 struct Place {
     folder: TempDir,
 }
 
 impl Place {
-    /// With the signer `release`, whose key is one of `key new`.
+    /// With the signer `release`, whose key was made by `key new`.
     fn new() -> Self {
         let place = Self { folder: tempfile::tempdir().expect("a temp folder") };
         place.add_key("release");
@@ -40,7 +40,7 @@ impl Place {
         self.path(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// A pair of keys by `key new`: `NAME.jwk`, and `NAME.pub`.
+    /// A key pair made by `key new`: `NAME.jwk` and `NAME.pub`.
     fn add_key(&self, name: &str) {
         let pair = self.text(&format!("{name}.jwk"));
         succeeds(run(["key", "new", &pair, "--issuer", "https://example.com"]));
@@ -48,7 +48,7 @@ impl Place {
         std::fs::write(self.path(&format!("{name}.pub")), public).expect("a file");
     }
 
-    /// A pair of keys on P-256: `NAME.pem` as PKCS#8, and `NAME.pub`.
+    /// A P-256 key pair: `NAME.pem` as PKCS#8, and `NAME.pub`.
     fn add_p256_key(&self, name: &str) {
         let pair = rcgen::KeyPair::generate().expect("a key");
         self.private_file(&format!("{name}.pem"), &pair.serialize_pem());
@@ -60,7 +60,7 @@ impl Place {
         std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o600)).expect("a mode");
     }
 
-    /// Trusts these signers, for tools of this pattern.
+    /// Trusts these signers for tools of this pattern.
     fn configure(&self, signers: &[&str], pattern: &str) {
         let tables = signers.iter().map(|name| {
             format!("[[catalog.trust.signer]]\nname = \"{name}\"\nkey_file = \"{name}.pub\"\ntools = [\"{pattern}\"]\n")
@@ -69,7 +69,7 @@ impl Place {
         let scope = "[ceilings]\nfilesystem_scope = [\"/workspace/**\"]\n";
         let text = format!("[catalog]\ntools = \"tools\"\ncache = \"cache\"\n{tables}{scope}");
         std::fs::write(self.path("executor.toml"), text).expect("a file");
-        // For the author, who signs with a configuration of his own, and a cache of his own.
+        // For the author, who signs with a separate configuration and cache.
         std::fs::write(self.path("author.toml"), scope.to_owned() + "[catalog]\ncache = \"author-cache\"\n")
             .expect("a file");
     }
@@ -87,7 +87,7 @@ impl Place {
         String::from_utf8(succeeds(run(command))).expect("UTF-8")
     }
 
-    /// A `tool` command of the executor that demands signatures.
+    /// A `tool` command of the executor that requires signatures.
     fn tool(&self, arguments: &[&str]) -> (bool, String) {
         let config = self.text("executor.toml");
         let output = run([&["tool"], arguments, &["--config", &config]].concat());
@@ -103,7 +103,7 @@ impl Place {
         std::fs::read_dir(self.path("cache")).is_ok_and(|mut files| files.next().is_some())
     }
 
-    /// Signs a payload with the key of `key new`, without the executor's own code.
+    /// Signs a payload with the key made by `key new`, without the executor's own code.
     fn sign_payload(&self, key: &str, payload: &str) -> String {
         let jwk = std::fs::read(self.path(key)).expect("a key");
         let jwk: Value = serde_json::from_slice(&jwk).expect("JSON");
@@ -112,7 +112,7 @@ impl Place {
         signature_file(payload.as_bytes(), &key.sign(payload.as_bytes()).to_bytes())
     }
 
-    /// The settings of a server in this place.
+    /// The settings of a server in this folder.
     fn options(&self) -> Options {
         let config = std::fs::read_to_string(self.path("executor.toml")).expect("a file");
         let config: Value = toml::from_str(&config).expect("TOML");
@@ -161,7 +161,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The payload of a signature of the package in a folder, with these optional members.
+/// The payload of a signature for the package in a folder, with these optional members.
 fn payload(folder: &Path, optional: &Value) -> String {
     let manifest = std::fs::read(folder.join("manifest.json")).expect("a manifest");
     json!({
@@ -175,7 +175,7 @@ fn payload(folder: &Path, optional: &Value) -> String {
     .to_string()
 }
 
-/// Packages changed files again, so that manifest, config and `tool.toml` agree with each other.
+/// Packages changed files again, with matching manifest, config and `tool.toml`.
 fn repackage(folder: &Path) {
     let mut config = read_json(&folder.join("config.json"));
     let text = std::fs::read_to_string(folder.join("tool.toml")).expect("a file");
@@ -365,7 +365,7 @@ fn an_unsigned_folder_or_module_is_refused_at_once() {
     let (added, said) = place.add("greet/tool.wasm");
     assert!(!added && said.contains("it has no package"), "{said}");
     assert!(!place.is_anything_compiled());
-    // The author's own commands demand nothing.
+    // The author's own commands require no signature.
     let (checked, said) = place.tool(&["check", &place.text(TOOL)]);
     assert!(checked, "{said}");
 }
@@ -476,7 +476,7 @@ fn openssl_verifies_our_signatures_and_makes_signatures_that_we_verify() {
         place.private_file(&format!("{name}.pem"), &pem);
         let _none_yet = std::fs::remove_dir_all(place.path("greet/signed"));
         place.sign(TOOL, &format!("{name}.pem"), &[]);
-        // Ours, by openssl.
+        // Our signature, verified by openssl.
         let signed = read_json(&place.path("greet/signed/signatures.json"))["signatures"][0].clone();
         for part in ["payload", "signature"] {
             std::fs::write(place.path(part), STANDARD.decode(signed[part].as_str().unwrap()).unwrap())
@@ -487,7 +487,7 @@ fn openssl_verifies_our_signatures_and_makes_signatures_that_we_verify() {
             "pkeyutl -verify -pubin -inkey {name}.pub {keyed} -in payload -sigfile signature"
         ));
         assert!(String::from_utf8_lossy(&verified).contains("Verified Successfully"));
-        // Theirs, by us; the key also as DER.
+        // A signature by openssl, verified by us; the key also as DER.
         let text = payload(&place.path("greet/signed"), &json!({ "a2g.tool": TOOL }));
         std::fs::write(place.path("payload"), &text).unwrap();
         openssl(&format!("pkeyutl -sign -inkey {name}.pem {keyed} -in payload -out signature"));
@@ -523,7 +523,7 @@ fn calls_tools_and_receipts_show_the_signer_and_a_refused_call_is_on_record() {
     let place = Place::new();
     place.sign(TOOL, "release.jwk", &["--expires-days", "30"]);
     assert!(place.add(TOOL).0);
-    // A second tool, which somebody put into the catalogue, and whose code is in the cache of the server.
+    // A second tool, put directly into the catalogue, whose code is in the cache of the server.
     Tool::command("planted", &saying(1, "1", 0)).filesystem("none").write(&place.path("tools/planted"), true);
     let mut executor = Executor::start(place.options().set("catalog.cache", json!(cache())));
     executor.process().line_with("planted");
@@ -602,7 +602,7 @@ fn a_reload_removes_the_tools_of_a_removed_signer_and_fails_closed() {
     });
     let listed = client.rpc("a2g/tools", &json!({}));
     assert_eq!(result(&listed)["tools"][0]["signature"]["signer"], "release");
-    // A configuration that cannot be read trusts nobody.
+    // If the configuration cannot be read, nobody is trusted.
     reload(&mut executor, "nonsense", "no tool is accepted until the signers can be read again");
     refused(&mut client, "no signer of this executor's list");
     std::fs::write(&config, &original).unwrap();

@@ -62,9 +62,9 @@ pub(crate) const WASIP2: &str = "wasm32-wasip2";
 /// The libraries from PyPI that the tests use as clients. Both fit in one environment.
 const A2A_PYTHON_CLIENT: &str = "a2a-sdk==0.3.26";
 const MCP_PYTHON_CLIENT: &str = "mcp==2.3.0";
-/// The client of OCI registries from PyPI. It fits in the same environment.
+/// The OCI registry client from PyPI. It can share the environment.
 const ORAS: &str = "oras==0.2.43";
-/// Debian's registry, whose program needs nothing but libc.
+/// Debian's registry, whose program needs only libc.
 const REGISTRY: &str = "docker-registry";
 /// The libraries from npm that the tests use as clients, and the conformance suite of MCP.
 const A2A_JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
@@ -215,7 +215,8 @@ fn prepare_browser_client(workspace: &Workspace) -> Result<()> {
     install(workspace, BROWSER_CLIENT, steps).map(drop)
 }
 
-/// Unpacks Debian's registry below `target/`. It is not installed: the package starts a server that all can reach.
+/// Unpacks Debian's registry below `target/` instead of installing it, because the package starts a server that is open
+/// to the network.
 pub(crate) fn prepare_registry(workspace: &Workspace) -> Result<()> {
     let folder = clients_folder(workspace).join(REGISTRY);
     if folder.join("usr/bin").join(REGISTRY).exists() {

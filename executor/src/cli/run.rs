@@ -281,7 +281,7 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
 /// Advice for a tool that was denied a path outside the scope of the command line.
 fn hint(end: &End, usage: &Usage, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
     let is_outside_scope = usage.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
-    // An interpreter that traps has looked for its own files, which are in no scope.
+    // An interpreter that traps has looked for its own source files, which are in no scope.
     if !is_outside_scope || arguments.policy.is_some() || matches!(end, End::Trapped(_)) {
         return None;
     }

@@ -634,7 +634,7 @@ struct CallerFiles {
 }
 
 impl CallerFiles {
-    /// Reads the files, and replaces the list `current`, which is that of the executor.
+    /// Reads the files, and replaces the executor's list `current`.
     fn read(
         config: &Config,
         accept_unsigned: Option<AcceptUnsigned>,
@@ -668,8 +668,8 @@ impl CallerFiles {
             TokenIssuers::default()
         });
         let keys = issuers.key_count();
-        // Approvals are forgotten when the new list is in force, and before anything else is read. Those that are recorded
-        // in between are checked by the new list.
+        // Approvals are forgotten as soon as the new list is in force, before other files are read. Approvals recorded
+        // in between are checked against the new list.
         let replace = |callers| {
             self.current.replace(callers);
             executor.forget_partial_approvals();
@@ -826,7 +826,7 @@ impl ServedCatalogue {
     }
 }
 
-/// Reloads the callers, the certificates, the trusted keys, the signers of tools and the catalogue at SIGHUP. If the
+/// At SIGHUP, reloads the callers, the certificates, the trusted keys, the signers of tools and the catalogue. If the
 /// catalogue or the certificates cannot be read, the old ones stay. If the callers cannot be read, none is accepted; if
 /// the trusted keys cannot be read, none is trusted; if the signers cannot be read, no tool is accepted.
 async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, caller_files: CallerFiles) {

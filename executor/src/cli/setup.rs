@@ -184,7 +184,7 @@ impl Drop for CgroupGuard {
     }
 }
 
-/// The accepted definitions, for a command that remembers those of tools that it sees for the first time.
+/// The accepted definitions, for a command that also remembers new ones.
 pub(super) fn recorded_definitions(config: &Config) -> Definitions {
     Definitions::new(&config.definitions, &config.catalog, Access::Record)
 }
@@ -195,15 +195,15 @@ pub(super) struct ToolRuntime {
     pub(super) sandbox: Arc<Sandbox>,
     pub(super) cache: Cache,
     pub(super) compiler: Compiler,
-    /// The accepted definitions. A command compares with them; only those that tell agents of tools or change the
-    /// catalogue also remember some.
+    /// The accepted definitions. Every command compares with them; commands that offer tools to agents or change the
+    /// catalogue also remember new ones.
     pub(super) definitions: Definitions,
     /// The control groups of runs in processes, if a hierarchy is delegated.
     cgroups: Option<Arc<Cgroups>>,
     meters_fuel: bool,
     /// The user that tools run as.
     run_as: RunAs,
-    /// The signers whose tools are accepted. Replaced as a whole.
+    /// The signers whose tools are accepted. A reload replaces all of them.
     trust: RwLock<ToolTrust>,
     /// Reports progress to the user or the log.
     report: fn(std::fmt::Arguments<'_>),
@@ -272,8 +272,8 @@ impl ToolRuntime {
                 }
                 trust
             }
-            // Fails closed: an operator who removed a signer must not have its tools accepted because of an error
-            // elsewhere in the file. An executor that demanded no signatures has nothing to lose by that.
+            // Fails closed: an error elsewhere in the file must not keep a removed signer trusted. An executor that
+            // required no signatures loses nothing by it.
             Err(error) if demanded => {
                 tracing::error!(error = %ErrorChain(error.as_ref()), "no tool is accepted until the signers can be read again");
                 ToolTrust::nobody(Arc::clone(&self.clock))

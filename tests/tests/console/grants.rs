@@ -1,4 +1,4 @@
-//! The grant that an approval was given for: what the page shows of it, and that no later start gets more.
+//! The grant of an approval: what the page shows of it, and that no later start gets more.
 
 use super::{Client, field};
 use crate::callers::List;
@@ -6,7 +6,8 @@ use crate::durability::decisions::records;
 use crate::harness::*;
 use serde_json::{Value, json};
 
-/// What writes by the tool `write_file` into `safe`, the part of the workspace that the standing policy grants.
+/// The command that writes with the tool `write_file` to `safe`, the part of the workspace that the standing policy
+/// grants.
 const SAFE: &str = "/workspace/safe/**";
 
 /// An executor with one slot, three approvers and a governor that leaves every call but the gate's to a person.
@@ -56,7 +57,7 @@ impl Place {
         HttpClient::ask_as(self.executor().address(), self.token(name), method, params).expect("an answer")
     }
 
-    /// Sets the standing policy of the agent to these constraints of every tool.
+    /// Sets the agent's standing policy to these constraints for every tool.
     fn set_policy(&self, constraints: &Value) {
         let rule = json!({ "allowed": true, "constraints": constraints });
         let any = json!({ "allowed": true });
@@ -65,7 +66,7 @@ impl Place {
         result(&self.ask("governor", "g2a/policy", &policy));
     }
 
-    /// Has a gate take the one slot.
+    /// Occupies the only slot with a gate.
     fn take_the_slot(&self, runs: usize) {
         let (address, token) = (self.executor().address(), self.token("planner").to_owned());
         let gate = intent("gate", json!({}));
@@ -74,7 +75,7 @@ impl Place {
         self.executor().wait_at_the_gate(runs);
     }
 
-    /// Sends a call that waits for a person. Returns its intent.
+    /// Sends a call that waits for a person. Returns its intent id.
     fn waits(&self, call: &Value) -> String {
         assert_eq!(result(&self.ask("planner", "a2g/intent", call))["verdict"], "ESCALATE");
         call["intent_id"].as_str().unwrap().to_owned()
@@ -86,7 +87,7 @@ impl Place {
         (client, page)
     }
 
-    /// Approves what a page shows. Returns the answer.
+    /// Approves the call as a page shows it. Returns the answer.
     fn approve(&self, name: &str, intent: &str) -> (u16, String) {
         let (client, page) = self.page(name, intent);
         post(&client, intent, &page)
@@ -105,7 +106,7 @@ impl Place {
     }
 }
 
-/// Approves the definition that the tool in the catalogue has now, if it has to be approved.
+/// Approves the current definition of the tool in the catalogue, if it needs approval.
 fn approve_definition(executor: &Executor, tool: &str) {
     let shown = executor.home().run(&["tool", "approve", tool]);
     let shown = String::from_utf8_lossy(&shown.stdout);
@@ -128,7 +129,7 @@ fn path(intent: &str) -> String {
     format!("/console/decide/{intent}")
 }
 
-/// Approves what this page shows.
+/// Approves the call as this page shows it.
 fn post(client: &Client, intent: &str, page: &str) -> (u16, String) {
     let fields = super::shown(page);
     let mut form = vec![("form_token", client.token.as_str()), ("action", "approve")];
@@ -140,13 +141,13 @@ fn write_safe(name: &str) -> Value {
     intent("write_file", json!({ "path": format!("/workspace/safe/{name}"), "content": "x" }))
 }
 
-/// The scopes of a page's form.
+/// The scopes in a page's form.
 fn scopes(page: &str) -> Vec<String> {
     let fields = super::shown(page).into_iter();
     fields.filter(|(name, _)| name == "scope").map(|(_, value)| value).collect()
 }
 
-/// The standing policy that the pages showed is gone with the process.
+/// The standing policy that the pages showed is lost with the process.
 #[test]
 fn a_start_after_a_restart_gets_no_more_than_was_shown() {
     for approvers in [&["anna"][..], &["anna", "bert"]] {
@@ -164,7 +165,7 @@ fn a_start_after_a_restart_gets_no_more_than_was_shown() {
         assert_eq!(scopes(&place.page("anna", &narrow).1), [SAFE]);
         approve_all(&place, &narrow);
         place.crash();
-        // It waits for a person again, who sees what it would get now.
+        // The call waits again for a person, who now sees the current grant.
         let page = eventually("it waits again", || {
             Some(place.page("anna", &narrow).1).filter(|page| page.contains("name=\"basis\""))
         });
@@ -178,7 +179,7 @@ fn a_start_after_a_restart_gets_no_more_than_was_shown() {
             withdrawn["says"]["by"].as_str().unwrap().contains("more than its approvers were shown"),
             "{withdrawn}"
         );
-        // What is not wider than shown starts after a restart without another decision.
+        // A grant that is not wider than shown starts after a restart without another decision.
         place.take_the_slot(2);
         let same = place.waits(&write_safe("same"));
         approve_all(&place, &same);
@@ -223,7 +224,7 @@ fn the_tools_that_a_run_may_call_are_part_of_what_is_approved() {
     let report = place.report(&id);
     assert_eq!(report["result"]["outcomes"][0]["error"]["code"], "not_allowed", "{report}");
 
-    // The tools become more between two approvals.
+    // The callable tools become more between two approvals.
     let place = Place::new(2);
     let calls = |targets: &[&str]| place.set_policy(&json!({ "calls": targets }));
     calls(&["read_file"]);

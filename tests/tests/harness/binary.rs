@@ -93,8 +93,8 @@ pub fn cache() -> PathBuf {
     .clone()
 }
 
-/// One folder for the state of commands without a configuration, which may not be in a folder that guests may use, such as
-/// `/tmp`. It is empty when the tests start.
+/// One folder for the state of commands without a configuration. It must not be in a folder that guests may use, such
+/// as `/tmp`. It is empty when the tests start.
 pub fn state() -> PathBuf {
     static EMPTY: OnceLock<PathBuf> = OnceLock::new();
     EMPTY

@@ -33,7 +33,7 @@ fn longest_health() -> Duration {
 }
 
 /// Time limit for resources of a case to be released after it.
-// It is generous, because the kernel decides when the control group of a killed process can be removed.
+// Generous, because the kernel decides when the control group of a killed process can be removed.
 fn longest_leftover() -> Duration {
     Duration::from_secs(if is_quiet() { 1 } else { 30 })
 }
@@ -311,7 +311,7 @@ impl IdleResources {
             left.push("fewer processes than before".to_owned());
         }
         left.extend(now.computing.iter().map(|thread| format!("a thread that computes: {thread}")));
-        // An inline server makes none, but a killed executor that had its process id may have left some.
+        // An inline server makes none, but a killed executor with the same process id may have left some.
         let earlier = if self.children == 0 { self.cgroups.len() } else { 0 };
         let cgroups = now.cgroups.len().saturating_sub(earlier);
         if cgroups > self.waiting + KEPT_CGROUPS {
@@ -377,9 +377,9 @@ fn computing_threads(pid: u32) -> Vec<String> {
     running.map(describe).collect()
 }
 
-/// The control groups that a server made for runs: by its name, the folders of each in all hierarchies with the
+/// The control groups that a server made for runs: by the server's name, its folders in all hierarchies with the
 /// processes in them.
-// Other folders do not count: a killed executor with the same process id may have left some elsewhere.
+// Other folders do not count: a killed executor with the same process id may have left some.
 fn cgroups(server: u32) -> BTreeMap<String, BTreeMap<PathBuf, String>> {
     let memberships = fs::read_to_string(format!("/proc/{server}/cgroup")).unwrap_or_default();
     let mut found = BTreeMap::<_, BTreeMap<_, _>>::new();

@@ -135,7 +135,7 @@ impl CallGrant {
         }
     }
 
-    /// The tools that each layer allows. The run may call those that all of these layers allow.
+    /// The tools that each layer allows. The run may call the tools that all layers allow.
     pub fn targets(&self) -> impl Iterator<Item = Bound<&CallTargets>> {
         self.targets.iter().map(|(layer, targets)| Bound { value: targets, layer: *layer })
     }

@@ -346,7 +346,7 @@ pub struct Caller {
     origin: CallerOrigin,
 }
 
-/// Compares names and rights, not where they come from: a reload that changes nothing about a caller leaves it equal.
+/// Compares names and rights, but not their origin: a caller that a reload does not change stays equal.
 impl PartialEq for Caller {
     fn eq(&self, other: &Self) -> bool {
         let Self { name, roles, agents, tools, origin: _ } = self;
@@ -442,13 +442,13 @@ impl DecisionRight<'_> {
         self.by
     }
 
-    /// `true` if the governor decides, not a caller.
+    /// `true` if the governor decides rather than a caller.
     #[must_use]
     pub fn is_of_governor(&self) -> bool {
         self.caller.is_none()
     }
 
-    /// The author of the decision, for the check that the right still exists when the decision is recorded.
+    /// The author of the decision, to check when it is recorded that they still have the right.
     #[must_use]
     pub fn author(&self) -> DecisionAuthor {
         DecisionAuthor { name: self.by.into(), origin: self.caller.map(|caller| caller.origin.clone()) }
@@ -687,24 +687,24 @@ struct CallerRecord {
     expires_at: Option<OffsetDateTime>,
 }
 
-/// The present list of callers, shared by all doors, the executor and the reload.
+/// The current list of callers, shared by all doors, the executor and the reload.
 #[derive(Debug, Clone)]
 pub struct CurrentCallers(Arc<ArcSwap<Callers>>);
 
 impl CurrentCallers {
-    /// Begins with this list.
+    /// Starts with this list.
     #[must_use]
     pub fn new(callers: Callers) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(callers)))
     }
 
-    /// The present list.
+    /// The current list.
     #[must_use]
     pub fn load(&self) -> impl Deref<Target = Arc<Callers>> {
         self.0.load()
     }
 
-    /// Replaces the list, with effect from the next look-up on.
+    /// Replaces the list. Later look-ups use the new one.
     pub fn replace(&self, callers: Callers) {
         self.0.store(Arc::new(callers));
     }
@@ -714,11 +714,11 @@ impl CurrentCallers {
 enum FoundAuthor<'a> {
     /// The governor, whose connection authenticates it.
     Governor,
-    /// A person, without a list of callers.
+    /// A person, when there is no list of callers.
     Unlisted,
     /// An entry that may decide.
     Entry(&'a Caller),
-    /// The entry may no longer decide, has another name, has expired, or is not in the list.
+    /// The entry has lost the role, has another name, has expired, or is not in the list.
     Gone,
 }
 
@@ -825,8 +825,8 @@ impl Callers {
 
 impl Callers {
     /// `true` if the author of a decision may still decide: its credential is listed under the same name, with the role
-    /// `approver` or `governor`, and its entry has not expired. The expiry of a JSON Web Token ends no decision that was
-    /// sent in time; but a decision counts only under the list, and so the keys of issuers, that verified its token.
+    /// `approver` or `governor`, and its entry has not expired. A JSON Web Token may expire after the decision was
+    /// sent. It counts only under the list, with its keys of issuers, that verified it.
     #[must_use]
     pub fn may_decide(&self, author: &DecisionAuthor, now: OffsetDateTime) -> bool {
         match self.find_author(author, now) {

@@ -1,8 +1,8 @@
-//! The keys of signers of tools: Ed25519 and ECDSA P-256, as JWK, or in the forms that `openssl` and cosign write.
+//! The keys of signers of tools: Ed25519 and ECDSA P-256, as JWK or in the formats of `openssl` and cosign.
 //!
-//! A public key is a JWK, or a SubjectPublicKeyInfo (RFC 5280) as PEM or DER. A private key is a file of `key new`, or an
-//! unencrypted PKCS#8 (RFC 5958) as PEM or DER. Signatures are those of cosign: Ed25519 over the message itself, ECDSA
-//! over its SHA-256 as ASN.1 DER.
+//! A public key is a JWK, or a SubjectPublicKeyInfo (RFC 5280) as PEM or DER. A private key is a file made by
+//! `key new`, or an unencrypted PKCS#8 key (RFC 5958) as PEM or DER. Signatures have cosign's format: Ed25519 over the
+//! message itself, ECDSA over its SHA-256 as ASN.1 DER.
 
 use super::files::{self, FileError, MAX_KEY_FILE_BYTES};
 use super::keys::{KeyError, KeyPair, fault_message};
@@ -25,10 +25,10 @@ use zeroize::Zeroize as _;
 
 /// The first bytes of every PEM.
 const PEM_PREFIX: &[u8] = b"-----BEGIN";
-/// The DER of an Ed25519 SubjectPublicKeyInfo before the 32 bytes of the key (RFC 8410).
+/// The DER of an Ed25519 SubjectPublicKeyInfo up to the 32 bytes of the key (RFC 8410).
 const SPKI_ED25519: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
-/// The DER of a P-256 SubjectPublicKeyInfo before the uncompressed point (RFC 5480). Its first byte, 4, is part of the
-/// prefix: a compressed point is refused.
+/// The DER of a P-256 SubjectPublicKeyInfo up to the uncompressed point (RFC 5480). The first byte of the point, 4, is
+/// part of the prefix, so a compressed point is refused.
 const SPKI_P256: [u8; 27] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
     0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00, 0x04,
@@ -51,7 +51,7 @@ impl ToolKey {
     /// Reads the file, and looks at its folder.
     ///
     /// # Errors
-    /// [`KeyError`], also when other users can change or replace the file.
+    /// [`KeyError`], also if other users can change or replace the file.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         Self::parse(&files::read_guarded(path, MAX_KEY_FILE_BYTES)?, path)
     }
@@ -93,7 +93,7 @@ impl ToolKey {
         Some(Self(Form::Ed25519(key)))
     }
 
-    /// The thumbprint (RFC 7638), which is independent of the form of the file.
+    /// The thumbprint (RFC 7638), which does not depend on the format of the file.
     #[must_use]
     pub fn id(&self) -> String {
         let input = match &self.0 {
@@ -112,7 +112,7 @@ impl ToolKey {
         }
     }
 
-    /// Returns `true` if this key's owner signed the message.
+    /// Returns `true` if this key verifies the signature of the message.
     pub(super) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         match &self.0 {
             // `verify_strict` rejects points of small order, so all verifiers agree on each signature.
@@ -126,8 +126,8 @@ impl ToolKey {
     }
 }
 
-/// The key in a SubjectPublicKeyInfo: a point of Ed25519, or both coordinates of one on P-256.
-// DER has one encoding of each key, so the bytes before the key are always the same.
+/// The key in a SubjectPublicKeyInfo: a point of Ed25519, or both coordinates of a P-256 point.
+// DER has one encoding of each key, so the prefix is constant.
 fn parse_spki(der: &[u8]) -> Option<([u8; 32], Option<[u8; 32]>)> {
     if let Some(x) = der.strip_prefix(&SPKI_ED25519) {
         return Some((x.try_into().ok()?, None));
@@ -143,7 +143,7 @@ pub struct ToolSigningKey {
 }
 
 enum Private {
-    /// A file of `key new`.
+    /// A file made by `key new`.
     Jwk(Box<KeyPair>),
     Ed25519(Ed25519KeyPair),
     P256(EcdsaKeyPair),
@@ -162,7 +162,7 @@ impl ToolSigningKey {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`KeyError`], also when other users can read the file. No message repeats any of its content.
+    /// [`KeyError`], also if other users can read the file. No message contains any of its content.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let text = files::read_secret(path)?;
         if text.trim_ascii_start().starts_with(b"{") {
@@ -188,7 +188,7 @@ impl ToolSigningKey {
 
     fn from_pkcs8(der: &[u8], path: &Path) -> Result<Self, KeyError> {
         let not_a_point = || KeyError::not_a_key(path, "its public part is not a usable point");
-        // `openssl` writes Ed25519 keys without their public part, which is then computed.
+        // `openssl` writes Ed25519 keys without their public part, so it is computed.
         if let Ok(pair) = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der) {
             let x = pair.public_key().as_ref().try_into().ok();
             let public = x.and_then(|x| ToolKey::ed25519(&x)).ok_or_else(not_a_point)?;

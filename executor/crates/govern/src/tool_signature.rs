@@ -1,11 +1,11 @@
-//! Signatures of tools: cosign's "simple signing" payloads, and the file `signatures.json` that keeps them.
+//! Signatures of tools: cosign's "simple signing" payloads, and the file `signatures.json` that stores them.
 //!
 //! ```text
 //! signatures.json ─▶ { payload: bytes, signature: bytes } ─ a trusted key verifies the bytes ─▶ Payload
 //! ```
-//! A payload names the digest of a package. `optional` may have members of this project, which are signed with the rest:
-//! the name and the version of the tool, the time of expiry, and the id of the key. No member is read before a key has
-//! verified the payload, except the id of the key, which only selects the sentence of a refusal.
+//! A payload names the digest of a package. `optional` may have members of this project, which are also signed: the
+//! name and version of the tool, the time of expiry, and the id of the key. No member is read before a key has verified
+//! the payload, except the id of the key, which only selects the message of a refusal.
 
 use super::keys::KeyError;
 use super::tool_key::{ToolKey, ToolSigningKey};
@@ -20,15 +20,15 @@ use time::format_description::well_known::Rfc3339;
 
 /// The maximum number of signatures of one tool. Each is compared with every key of the operator's list.
 pub const MAX_SIGNATURES: usize = 32;
-/// The bounds of the file, and of a payload.
+/// The maximum sizes of the file and of a payload, in bytes.
 const BOUNDS: JsonBounds = JsonBounds { max_bytes: 64 << 10, max_depth: 16, max_tree_bytes: 4 << 20 };
-/// The only type of payload that is a signature of an image.
+/// The only payload type that stands for the signature of an image.
 const PAYLOAD_TYPE: &str = "cosign container image signature";
-/// The beginning of the members of this project.
+/// The prefix of this project's members.
 const OWN_PREFIX: &str = "a2g.";
 const DIGEST_PREFIX: &str = "sha256:";
 
-/// A signature as the file keeps it.
+/// A signature as stored in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StoredSignature {
@@ -67,12 +67,12 @@ pub(super) fn parse_file(bytes: &[u8]) -> Result<Vec<StoredSignature>, String> {
 #[derive(Debug, Serialize, Deserialize)]
 struct PayloadText {
     critical: Critical,
-    // cosign writes `null` if there is nothing.
+    // cosign writes `null` for an empty `optional`.
     #[serde(default)]
     optional: Option<Map<String, Value>>,
 }
 
-/// The part of which a reader has to know every member.
+/// The part in which a reader has to know every member.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Critical {
@@ -111,8 +111,8 @@ impl Payload {
     /// Reads a payload that a key has verified.
     ///
     /// # Errors
-    /// The problem, as the end of a sentence. A member `a2g.…` that this version does not know is one, because it may
-    /// narrow what is signed.
+    /// The problem, as the end of a sentence. An unknown member `a2g.…` is a problem, because it may restrict the
+    /// signature.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let text = strict_json::check(bytes, &BOUNDS).map_err(|fault| super::keys::fault_message(&fault))?;
         let PayloadText { critical, optional } =
@@ -140,7 +140,7 @@ impl Payload {
                         format!("its `a2g.expires` is `{}`, which is no time in RFC 3339", excerpt(&value))
                     })?);
                 }
-                // Its key is the one that has verified it.
+                // The key that has verified the payload counts, not the claimed one.
                 "key" => {}
                 _unknown => {
                     return Err(format!("its `{}` is not known to this version", excerpt(&name)));
@@ -151,7 +151,7 @@ impl Payload {
     }
 }
 
-/// The id of the key that an unverified payload claims to be signed with. It only selects the sentence of a refusal.
+/// The id of the key that an unverified payload claims. It only selects the message of a refusal.
 pub(super) fn claimed_key(payload: &[u8]) -> Option<String> {
     let text = strict_json::check(payload, &BOUNDS).ok()?;
     let PayloadText { critical: _, optional } = serde_json::from_str(text).ok()?;
@@ -231,7 +231,7 @@ pub enum SignError {
     /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The signatures to which the new one has to be added cannot be read.
+    /// The existing signatures cannot be read.
     #[error("`signatures.json` cannot be read, so no signature can be added: {0}")]
     Existing(String),
     /// The tool has too many signatures.

@@ -4,8 +4,8 @@
 //! ToolTrust ─ check(package, signatures) ─▶ TrustedTool ─▶ the catalogue compiles and loads the module
 //!                     └─ SignatureError: nothing is compiled or loaded
 //! ```
-//! Only [`ToolTrust::check`] makes a [`TrustedTool`], without which the catalogue loads no module. A `TrustedTool` keeps
-//! the time at which its signature expires, and each call compares it.
+//! Only [`ToolTrust::check`] makes a [`TrustedTool`], and the catalogue loads no module without one. A `TrustedTool`
+//! has the expiry of its signature, which each call checks.
 
 use super::keys::KeyError;
 use super::tool_key::ToolKey;
@@ -22,7 +22,7 @@ use time::OffsetDateTime;
 /// The maximum number of signers.
 pub const MAX_SIGNERS: usize = 64;
 
-/// The names of tools that a signer may sign: a name in which `*` stands for any characters.
+/// The names of tools that a signer may sign: a name in which `*` matches any characters.
 #[derive(Debug, Clone)]
 pub struct ToolPattern {
     text: String,
@@ -33,7 +33,7 @@ impl ToolPattern {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// If the pattern has other characters than those of a tool's name and `*`.
+    /// If the pattern has characters other than `*` and those of a tool's name.
     pub fn parse(text: &str) -> Result<Self, String> {
         let alphabet = |b: u8| b.is_ascii_alphanumeric() || b"_-.*".contains(&b);
         let glob = globset::Glob::new(text);
@@ -62,7 +62,7 @@ impl fmt::Display for ToolPattern {
 /// The operator's settings for one signer.
 #[derive(Debug, Clone)]
 pub struct SignerSettings {
-    /// The name, which every list and receipt shows.
+    /// The name, shown in lists and receipts.
     pub name: SignerName,
     /// The file of the public key.
     pub key_file: PathBuf,
@@ -70,7 +70,7 @@ pub struct SignerSettings {
     pub tools: Vec<ToolPattern>,
 }
 
-/// Whose signatures the tools of a catalogue need.
+/// The signers that the operator trusts, if signatures are required.
 #[derive(Debug, Clone)]
 pub struct ToolTrust(Demand);
 
@@ -96,25 +96,26 @@ struct Signer {
     tools: Vec<ToolPattern>,
 }
 
-/// A tool as its folder has it, with what is signed of it.
+/// A tool as read from its folder, with its package and signatures.
 #[derive(Debug, Clone, Copy)]
 pub struct OfferedTool<'a> {
     /// The name in `tool.toml`.
     pub name: &'a ToolName,
     /// The version in `tool.toml`.
     pub version: &'a str,
-    /// The digest of the package, whose files are those of the tool.
+    /// The digest of the package, which has exactly the files of the tool.
     pub package: Digest,
     /// The content of `signatures.json`.
     pub signatures: Option<&'a [u8]>,
 }
 
-/// The evidence that a tool may be compiled and loaded: no signature is demanded, or a trusted signer has signed it.
+/// The evidence that a tool may be compiled and loaded: no signature is required, or a trusted signer has signed the
+/// tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedTool(Option<ToolSignature>);
 
 impl TrustedTool {
-    /// The signature; `None` if none was demanded.
+    /// The signature; `None` if none is required.
     #[must_use]
     pub fn signature(&self) -> Option<&ToolSignature> {
         self.0.as_ref()
@@ -134,7 +135,7 @@ impl TrustedTool {
     }
 }
 
-/// The reason why a tool is refused where signatures are demanded.
+/// The reason why a tool is refused where signatures are required.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     /// The tool has no package, and so no signature.
@@ -161,7 +162,7 @@ pub enum SignatureError {
         /// The id of the key that the signature claims.
         key: Option<String>,
     },
-    /// A signature claims a key of the list, which does not verify it.
+    /// A signature claims a key of the list, but that key does not verify it.
     #[error(
         "the signature by `{signer}` does not verify: the payload or the signature was changed after it was made"
     )]
@@ -169,7 +170,7 @@ pub enum SignatureError {
         /// The signer whose key is claimed.
         signer: SignerName,
     },
-    /// A verified payload is not a signature of a package.
+    /// A verified payload is not a valid signature of a package.
     #[error("the payload that `{signer}` signed is not accepted: {reason}")]
     Payload {
         /// The signer.
@@ -177,29 +178,29 @@ pub enum SignatureError {
         /// The problem.
         reason: String,
     },
-    /// The signature is that of another tool.
+    /// The signature is for another tool.
     #[error("the signature by `{signer}` is for the tool `{signed}`, and was put beside the tool `{found}`")]
     OtherTool {
         /// The signer.
         signer: SignerName,
-        /// The tool that is signed.
+        /// The tool in the signature.
         signed: String,
-        /// The tool that has the signature.
+        /// The tool that was checked.
         found: ToolName,
     },
-    /// The signature is that of another version.
+    /// The signature is for another version.
     #[error(
         "the signature by `{signer}` is for version `{signed}`, and was put beside version `{found}` of the tool"
     )]
     OtherVersion {
         /// The signer.
         signer: SignerName,
-        /// The version that is signed.
+        /// The version in the signature.
         signed: String,
         /// The version of the tool.
         found: String,
     },
-    /// The signature is that of another package.
+    /// The signature is for another package.
     #[error(
         "the signature by `{signer}` is for the package sha256:{signed}, and the tool's package is sha256:{found}: its \
          manifest (`manifest.json`) was changed after it was signed, or the signature belongs to another package"
@@ -207,7 +208,7 @@ pub enum SignatureError {
     OtherPackage {
         /// The signer.
         signer: SignerName,
-        /// The package that is signed.
+        /// The package in the signature.
         signed: Digest,
         /// The tool's package.
         found: Digest,
@@ -236,7 +237,7 @@ pub enum SignatureError {
 }
 
 impl SignatureError {
-    /// How far a signature got, so that the refusal names the one that nearly was accepted.
+    /// How many checks the signature passed: the refusal names the signature that passed most.
     fn progress(&self) -> u8 {
         match self {
             Self::NotPackaged | Self::Unsigned | Self::Malformed(_) => 0,
@@ -251,25 +252,26 @@ impl SignatureError {
 }
 
 impl ToolTrust {
-    /// Demands no signature.
+    /// Requires no signature.
     #[must_use]
     pub fn anyone() -> Self {
         Self(Demand::Nothing)
     }
 
-    /// Demands signatures, and trusts no signer: every tool is refused.
+    /// Requires signatures, and trusts no signer: every tool is refused.
     #[must_use]
     pub fn nobody(clock: Arc<dyn Clock>) -> Self {
         Self(Demand::Signature { signers: Vec::new(), clock })
     }
 
-    /// Reads the keys of the signers; `None` demands no signature.
+    /// Reads the keys of the signers; `None` requires no signature.
     ///
     /// # Ambient Authority
     /// Reads the files of the settings.
     ///
     /// # Errors
-    /// [`KeyError`] for the first file that is no key or that other users may change, and for a key of two signers.
+    /// [`KeyError`] for the first file that is not a key or that other users can change, and for a key that two signers
+    /// share.
     pub fn read(settings: Option<&[SignerSettings]>, clock: Arc<dyn Clock>) -> Result<Self, KeyError> {
         let Some(settings) = settings else { return Ok(Self::anyone()) };
         let mut signers = Vec::<Signer>::new();
@@ -293,7 +295,7 @@ impl ToolTrust {
         }
     }
 
-    /// The number of trusted signers; `None` if no signature is demanded.
+    /// The number of trusted signers; `None` if no signature is required.
     #[must_use]
     pub fn signer_count(&self) -> Option<usize> {
         match &self.0 {
@@ -306,7 +308,7 @@ impl ToolTrust {
     /// the one that expires last counts.
     ///
     /// # Errors
-    /// [`SignatureError`] of the signature that came nearest to being accepted.
+    /// [`SignatureError`] of the signature that passed most checks.
     pub fn check(&self, offered: Option<OfferedTool<'_>>) -> Result<TrustedTool, SignatureError> {
         let (signers, clock) = match &self.0 {
             Demand::Nothing => return Ok(TrustedTool(None)),
@@ -374,7 +376,7 @@ fn check_one(
     trusted.check_expiry(now).map(|()| signature)
 }
 
-/// The signature that expires later. One without expiry never expires.
+/// The signature that expires later; one without expiry is the latest.
 fn later(a: ToolSignature, b: ToolSignature) -> ToolSignature {
     match (a.expires_at, b.expires_at) {
         (Some(first), Some(second)) if second > first => b,

@@ -74,7 +74,7 @@ pub(super) struct HoldRecord {
 pub enum HoldResult {
     /// The intent waits; it may already have waited before.
     Waiting,
-    /// The intent is known with other content, and this content does not wait.
+    /// The intent is known with other content, and the given content does not wait.
     Conflict,
     /// The intent has started.
     Started,
@@ -287,8 +287,8 @@ impl<'a> Batch<'a> {
     /// not replace the first one.
     pub(super) fn hold(&mut self, hold: &HoldRecord) -> Result<HoldResult, WriteError> {
         let HoldRecord { summary: IntentSummary { intent, agent, tool }, content, text, until } = hold;
-        // The caller looked the intent up before it asked the governor. Since then, the same id may have waited with other
-        // content, which a person has seen.
+        // The caller looked the intent up before it asked the governor. Since then, the id may have waited with other
+        // content that a person has seen.
         match recorded_state(self.connection(), *intent)? {
             RecordedState::Unknown => {}
             RecordedState::Withdrawn(known) if known == *content => {}

@@ -51,8 +51,8 @@ impl Resolution {
 pub struct ResolvedIntent {
     /// The intent.
     pub intent: IntentId,
-    /// The [hash](super::content_hash) of the content that a person decided on: the decision applies to no other. `None`
-    /// for the end of a wait without a person, whatever the content is.
+    /// The [hash](super::content_hash) of the content that a person decided on: the decision applies to no other
+    /// content. `None` if the wait ended without a person, whatever the content is.
     pub content: Option<Hash>,
     /// The decision.
     pub resolution: Resolution,
@@ -66,7 +66,7 @@ pub struct ResolvedIntent {
     pub reason: Option<String>,
     /// The hash of what the person was shown, if a page showed it.
     pub basis: Option<Hash>,
-    /// In an approval, the grants that its approvers were shown.
+    /// For an approval: the grants that its approvers were shown.
     pub grants: Vec<GrantSummary>,
 }
 
@@ -103,10 +103,10 @@ pub struct Approval {
     pub by: String,
     /// The manifest that replaces the verdict's.
     pub manifest: Option<Manifest>,
-    /// The hash of what the last approver was shown, if a page showed it.
+    /// The basis of the last approval, if a page showed it.
     pub basis: Option<Hash>,
-    /// The grants that the approvers were shown: the run gets no more than any of them. Empty for an approval that was
-    /// given without seeing one.
+    /// The grants that the approvers were shown: the run gets no more than any of them. Empty for an approval without a
+    /// shown grant.
     pub grants: Vec<GrantSummary>,
 }
 

@@ -317,7 +317,7 @@ pub(super) struct DecisionBody {
     /// The hash of what the person was shown, if a page showed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) basis: Option<Digest32>,
-    /// In an approval, the grants that its approvers were shown: the run gets no more than any of them.
+    /// For an approval: the grants that its approvers were shown. The run gets no more than any of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "v1::grants")]
     pub(super) grants: Vec<GrantSummary>,
 }

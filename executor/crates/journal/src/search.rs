@@ -25,10 +25,12 @@ use time::OffsetDateTime;
 pub struct RunSearch {
     /// Selects runs. With `since`, the search ends where the records are more than 10 minutes older.
     pub filter: Filter,
-    /// Selects runs of calls through this door, and the calls that they made. Receipts of earlier versions have no door.
+    /// Selects runs of calls through this door, and of the calls that they made. Receipts of earlier versions have no
+    /// door.
     pub door: Option<Door>,
     /// Selects runs with this text in the intent, the agent, the tool, a contacted host, a granted or denied path, the
-    /// reason of a denial, or the error message. ASCII letters match in either case. `None` does not restrict the selection.
+    /// reason of a denial, or the error message. ASCII letters match in either case. `None` does not restrict the
+    /// selection.
     pub text: Option<String>,
 }
 
@@ -405,8 +407,8 @@ impl Reader {
 /// A text that is sought, without regard to the case of ASCII letters.
 struct TextMatcher {
     lower_case: String,
-    /// `true` if the text, wherever it is in a receipt, is also in its stored form: JSON contains it without escapes, and
-    /// it is in no reason of a denial, which is stored under another name.
+    /// `true` if a receipt with this text also has it in its stored form. JSON must not escape the text, and the text
+    /// must not occur in a reason of a denial, which is stored under another name.
     is_verbatim: bool,
 }
 

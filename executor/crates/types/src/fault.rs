@@ -43,7 +43,7 @@ pub enum BlockedBy {
     GovernorUnavailable,
     /// An operator has stopped the agent, the tool or everything.
     Stopped,
-    /// The tool has no valid signature of a signer that the operator trusts.
+    /// The tool has no valid signature by a signer that the operator trusts.
     ToolUntrusted,
 }
 

@@ -1,5 +1,5 @@
-//! The description of a grant, for the people who approve a run with it, and for the record of their approval. It carries
-//! no authority.
+//! The description of a grant, for the people who approve a run and for the record of their approval. It carries no
+//! authority.
 
 use crate::limit::{Access, Bound};
 use crate::outcome::HostRule;
@@ -7,7 +7,7 @@ use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use crate::tool::CallTargets;
 use crate::verdict::Manifest;
 
-/// What a run may do and use. The budgets that only the operator sets (`Budgets`, `NetworkBudgets`) are not part of it.
+/// The limits of a run. Budgets that only the operator sets (`Budgets`, `NetworkBudgets`) are not part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantSummary {
     /// Maximum memory, with the layer that set it.
@@ -26,7 +26,7 @@ pub struct GrantSummary {
     pub blocked_hosts: Vec<HostRule>,
     /// Maximum number of requests per minute; `None` without a maximum.
     pub requests_per_minute: Option<Bound<u32>>,
-    /// The granted patterns of files, each with the layer that set it.
+    /// The granted file patterns, each with the layer that set it.
     pub areas: Vec<Bound<String>>,
     /// The patterns that are excluded from the granted ones.
     pub blocked_paths: Vec<Bound<String>>,
@@ -39,7 +39,7 @@ pub struct GrantSummary {
 /// The calls to other tools that a run may make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallSummary {
-    /// The tools that each layer allows. The run may call those that all of these layers allow.
+    /// The tools that each layer allows. The run may call the tools that all layers allow.
     pub targets: Vec<Bound<CallTargets>>,
     /// Maximum number of calls, with the layer that set it.
     pub max_calls: Bound<u32>,
@@ -52,7 +52,7 @@ pub struct CallSummary {
 impl CallSummary {
     fn callable_tools(&self) -> CallTargets {
         let targets = self.targets.iter().map(|targets| targets.value.clone());
-        // Without a layer that allows any, every call is refused.
+        // If no layer allows a tool, every call is refused.
         targets.reduce(CallTargets::intersection).unwrap_or_default()
     }
 
@@ -66,8 +66,8 @@ impl CallSummary {
 }
 
 impl GrantSummary {
-    /// The manifest with these limits and the scope of `verdict`. Hosts, output, calls and other limits are not part of a
-    /// manifest.
+    /// The manifest with these limits and the scope of `verdict`. A manifest has no hosts, output, calls and other
+    /// limits.
     #[must_use]
     pub fn to_manifest(&self, verdict: &Manifest) -> Manifest {
         Manifest {
@@ -75,13 +75,13 @@ impl GrantSummary {
             max_cpu: Some(self.cpu.value),
             timeout: Some(self.timeout.value),
             network_allowed: Some(self.network.value),
-            // Not the granted patterns: an area that is the intersection of several has a text that is no pattern.
+            // Not the granted patterns: the text of an intersection of patterns is not a pattern.
             filesystem_scope: verdict.filesystem_scope.clone(),
         }
     }
 
     /// `true` if `manifest` names every limit, and none of them is wider than here. Its scope is that of `verdict`, or
-    /// only has patterns that are granted here.
+    /// has only patterns that are granted here.
     #[must_use]
     pub fn includes(&self, manifest: &Manifest, verdict: &Manifest) -> bool {
         let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
@@ -95,7 +95,7 @@ impl GrantSummary {
                     .all(|pattern| self.areas.iter().any(|area| area.value == *pattern)))
     }
 
-    /// A manifest with the limits of this grant where `manifest` has none.
+    /// A copy of `manifest`, with the limits of this grant in place of absent ones.
     #[must_use]
     pub fn complete(&self, manifest: &Manifest) -> Manifest {
         Manifest {
@@ -107,7 +107,7 @@ impl GrantSummary {
         }
     }
 
-    /// `true` if this grants nothing that `shown` does not. Patterns are compared as texts.
+    /// `true` if this grants nothing beyond `shown`. Patterns are compared as text.
     #[must_use]
     pub fn is_within(&self, shown: &Self) -> bool {
         fn has<T: PartialEq>(all: &[Bound<T>], one: &Bound<T>) -> bool {
@@ -224,7 +224,7 @@ mod tests {
         assert!(none.is_within(&shown) && !shown.is_within(&none));
     }
 
-    // Each layer has a list, and the run may call the tools that are in all of them.
+    // Each layer has a list, and the run may call the tools that are in all lists.
     #[test]
     fn the_tools_that_a_run_may_call_are_compared_and_not_the_lists() {
         let grant = |lists: &[&[&str]]| {

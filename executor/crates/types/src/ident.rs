@@ -24,7 +24,7 @@ pub enum IdentError {
     /// The text is not the identifier of a proof.
     #[error("`{0}` is not the identifier of a proof: 1 to 128 visible ASCII characters")]
     ProofId(String),
-    /// The text is not the name of a signer of tools.
+    /// The text is not a valid name of a signer of tools.
     #[error("`{0}` is not the name of a signer: 1 to 64 of letters, digits, `.`, `_`, `@` and `-`")]
     SignerName(String),
 }
@@ -203,7 +203,7 @@ impl SignerName {
     /// Parses the name of a signer.
     ///
     /// # Errors
-    /// [`IdentError::SignerName`] unless the name is 1 to 64 letters, digits, `.`, `_`, `@` and `-`.
+    /// [`IdentError::SignerName`] unless the name has 1 to 64 letters, digits, `.`, `_`, `@` and `-`.
     pub fn parse(text: &str) -> Result<Self, IdentError> {
         let alphabet = |b: u8| b.is_ascii_alphanumeric() || b"._@-".contains(&b);
         if (1..=64).contains(&text.len()) && text.bytes().all(alphabet) {

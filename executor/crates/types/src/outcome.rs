@@ -621,7 +621,7 @@ pub struct Receipt {
     pub parent: Option<ParentRun>,
     /// The calls that the run made; `None` for a run that could make no calls.
     pub calls: Option<CallUsage>,
-    /// The signature under which the tool was in the catalogue; `None` if the operator demanded none.
+    /// The signature with which the tool was loaded; `None` if the operator requires none.
     pub signature: Option<ToolSignature>,
     /// The outcome of the run.
     pub outcome: Outcome,

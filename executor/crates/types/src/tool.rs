@@ -88,14 +88,14 @@ pub struct Descriptor {
     pub is_idempotent: bool,
     /// The capabilities that the tool declares.
     pub capabilities: DeclaredCapabilities,
-    /// The signature under which the tool is in the catalogue; `None` if the operator demands none.
+    /// The signature with which the tool was loaded; `None` if the operator requires none.
     pub signature: Option<ToolSignature>,
 }
 
-/// A verified signature of a tool's package. It describes the check, and is no evidence of it.
+/// A verified signature of a tool's package. It describes the check, and is not evidence of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolSignature {
-    /// The signer, by the operator's name.
+    /// The operator's name for the signer.
     pub signer: SignerName,
     /// The digest of the signed package.
     pub package: Digest,
@@ -183,7 +183,7 @@ impl CallTargets {
         }
     }
 
-    /// The tools of both sides.
+    /// The tools that both sides allow.
     #[must_use]
     pub fn intersection(self, other: Self) -> Self {
         match (self, other) {

@@ -1,7 +1,7 @@
-//! `tool approve` and `tool reject`, and what `tool add` says of an update that waits.
+//! `tool approve` and `tool reject`, and the report of `tool add` on a waiting update.
 //!
-//! What is approved is what was shown. On a terminal, the update stays in memory between the two. In a script, the
-//! approval names the digest that was printed with the difference.
+//! An approval covers exactly the update that was shown. On a terminal, the update stays in memory until the answer. In
+//! a script, the approval names the digest that was printed with the difference.
 
 use super::super::layout::wrap;
 use super::super::output::{note, one_line, print};
@@ -16,12 +16,12 @@ use anyhow::{Context as _, bail};
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-/// The exit code if an update waits, or was not approved.
+/// The exit code if an update waits or was not approved.
 const NOT_APPROVED: u8 = 3;
-/// The width of this command's sentences. A command to copy and a digest stay on their lines.
+/// The line width of this command's messages. Commands to copy and digests are not wrapped.
 const MAX_COLUMNS: usize = 80;
 
-/// Says that an update waits, and what it changes.
+/// Reports a waiting update and its changes.
 pub(super) fn print_waiting(update: &Update) -> ExitCode {
     let name = &update.tool().manifest.name;
     print_difference(update, Extent::Summary);
@@ -32,7 +32,7 @@ pub(super) fn print_waiting(update: &Update) -> ExitCode {
     ExitCode::from(NOT_APPROVED)
 }
 
-/// Shows the update of a tool, and installs it if a person at the terminal or `digest` approves it.
+/// Shows the update of a tool, and installs it after the approval of a person at the terminal or by `digest`.
 pub(super) fn approve(config: &Config, name: &str, digest: Option<&str>) -> anyhow::Result<ExitCode> {
     let name = ToolName::parse(name)?;
     let runtime = set_up(config)?;
@@ -84,14 +84,14 @@ pub(super) fn reject(config: &Config, name: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Names the updates that wait, below a list of tools.
+/// Prints the waiting updates, below a list of tools.
 pub(super) fn note_waiting(config: &Config) {
     for name in waiting_updates(&config.catalog) {
         note(format_args!("note: an update of {name} waits for `a2g-executor tool approve {name}`"));
     }
 }
 
-/// The clause about a waiting update whose name is similar.
+/// A suggestion of a waiting update with a similar name, as the end of a sentence.
 fn nearest(config: &Config, name: &ToolName) -> String {
     let waiting = waiting_updates(&config.catalog);
     did_you_mean(name.as_str(), waiting.iter().map(ToolName::as_str))

@@ -53,7 +53,7 @@ pub(super) fn dev(folder: &Path, options: &[std::ffi::OsString]) -> anyhow::Resu
     }
 }
 
-/// The device and the number of the files that this program's output goes to. Each build would change them.
+/// The device and inode of the files that this program's output goes to. Each build would change them.
 fn own_outputs() -> Vec<(u64, u64)> {
     let identity =
         |stat: rustix::io::Result<rustix::fs::Stat>| stat.ok().map(|stat| (stat.st_dev, stat.st_ino));
@@ -61,7 +61,7 @@ fn own_outputs() -> Vec<(u64, u64)> {
     outputs.into_iter().filter_map(identity).collect()
 }
 
-/// The first file that differs between two snapshots, in a sentence.
+/// A sentence about the first file that differs between two snapshots.
 fn describe_change(before: &Snapshot, now: &Snapshot) -> String {
     let changed = now.iter().find(|(path, facts)| before.get(*path) != Some(facts)).map(|(path, _)| path);
     let gone = || before.keys().find(|path| !now.contains_key(*path));

@@ -1,20 +1,21 @@
-//! The difference between the accepted definition of a tool and another one, for a person who decides about it.
+//! The difference between the accepted definition of a tool and another one, for the person who decides on it.
 //!
-//! The texts are the tool's, and may be hostile: every line is escaped, and every line of the output begins with a sign
-//! of this program, so that no text can look like a line of another part.
+//! The texts are the tool's, and may be hostile. Every line is escaped and begins with a prefix of this program, so no
+//! text can imitate a line of another part.
 
 use a2g_core::catalog::{Change, ChangeKind};
 use a2g_types::visible_text::escape_invisible;
 use similar::{ChangeTag, TextDiff};
 use std::time::Duration;
 
-/// The width of a line's text, in characters. With its sign, a line has at most 80 columns.
+/// The width of a line's text, in characters. With its prefix, a line has at most 80 columns.
 const MAX_TEXT_CHARS: usize = 76;
-/// The lines of a part that a summary shows.
+/// The maximum number of lines of a part in a summary.
 const MAX_SUMMARY_LINES: usize = 24;
-/// The unchanged lines that are shown around changed ones.
+/// The number of unchanged lines shown around changed ones.
 const CONTEXT_LINES: usize = 2;
-/// The maximum time for finding the shortest difference of two texts. After it, more lines than necessary are shown.
+/// The maximum time for finding the shortest difference of two texts. After it, the difference may have more lines than
+/// necessary.
 const MAX_DIFF_TIME: Duration = Duration::from_secs(1);
 
 /// The extent of a shown difference.
@@ -26,7 +27,7 @@ pub(super) enum Extent {
     Summary,
 }
 
-/// The changes as lines: the key of each part, and below it what is removed and added.
+/// The changes as lines: the key of each part, followed by its removed and added lines.
 pub(super) fn lines(changes: &[Change], extent: Extent) -> Vec<String> {
     let mut shown = Vec::new();
     for change in changes {
@@ -52,7 +53,7 @@ pub(super) fn lines(changes: &[Change], extent: Extent) -> Vec<String> {
     shown
 }
 
-/// The changed lines of a text, with a few unchanged ones around them.
+/// The changed lines of a text, with a few unchanged lines around them.
 fn diff(accepted: &str, offered: &str) -> Vec<String> {
     let diff = TextDiff::configure().timeout(MAX_DIFF_TIME).diff_lines(accepted, offered);
     let mut shown = Vec::new();
@@ -73,7 +74,7 @@ fn diff(accepted: &str, offered: &str) -> Vec<String> {
     shown
 }
 
-/// Appends a line of a text, in as many lines as it needs, each with its sign.
+/// Appends a line of a text, wrapped, with the prefix on each output line.
 fn push_line(shown: &mut Vec<String>, sign: char, line: &str) {
     let escaped = escape_invisible(line, usize::MAX);
     let characters = escaped.chars().collect::<Vec<_>>();

@@ -1,5 +1,5 @@
-//! `tool`: the catalogue (`list`, `inspect`, `add`, `approve`, `reject`), registries (`push`, `sync`), and the work of a
-//! tool's author, one file for each command.
+//! `tool`: the catalogue (`list`, `inspect`, `add`, `approve`, `reject`), registries (`push`, `sync`), and the commands
+//! of a tool's author, one file each.
 
 mod approve;
 mod build;
@@ -181,7 +181,7 @@ fn set_up(config: &Config) -> anyhow::Result<ToolRuntime> {
     ToolRuntime::new(config, 1, None, check_containment(config, None)?, |text| note(text))
 }
 
-/// The number of digits of a package's digest in a table. `--json` and `tool inspect` have all.
+/// The number of digits of a package's digest in a table. `--json` and `tool inspect` show all.
 const SHORT_DIGEST: usize = 12;
 
 type Row<'a> = (&'a str, Result<&'a Descriptor, &'a CatalogError>);
@@ -196,8 +196,8 @@ fn rows(catalog: &Catalog) -> impl Iterator<Item = Row<'_>> {
     tools.chain(catalog.misnamed_folders().map(|(name, error)| (name, Err(error))))
 }
 
-/// Prints the tools. Where signatures are demanded, the table has the signer of each tool, and the beginning of the digest
-/// of its package.
+/// Prints the tools. Where signatures are required, the table has the signer of each tool, and the first digits of its
+/// package's digest.
 fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>, is_signed: bool) {
     let plain = ["tool", "version", "files", "state", "description"];
     let signed = ["tool", "version", "files", "state", "signer", "package", "description"];

@@ -4,8 +4,8 @@
 //! oci://…:TAG ──▶ manifest ─ digest ─▶ config ─ digest ─▶ tool.toml ─ name ─▶ signatures, module ─ digest ─▶ `install`
 //!                  oci://…@sha256:… is compared with it      in a private folder of the cache
 //! ```
-//! A server never uses this module: it reads the catalogue's folder. Each part is checked against its digest and its
-//! size, and the folder is installed by the code that installs every folder.
+//! A server never uses this module: it reads the catalogue's folder. Each part is checked against its digest and size,
+//! and the folder is installed by the same code as any other folder.
 
 mod client;
 mod download;
@@ -42,9 +42,9 @@ use tokio::runtime::Runtime;
 /// The names of a pulled tool's files.
 const TOOL_FILE: &str = "tool.toml";
 const MODULE_FILE: &str = "tool.wasm";
-/// The header in which a registry repeats the digest of a manifest.
+/// The header with the digest of a manifest.
 const DIGEST_HEADER: &str = "docker-content-digest";
-/// The type of a tool's manifest, and that of an index, which a registry sends in its place and the error then names.
+/// The types of a tool's manifest and of an index. A registry may answer with an index, which the error then names.
 const ACCEPTED_MANIFESTS: &str =
     "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json;q=0.1";
 
@@ -57,7 +57,7 @@ struct RemotePackage {
     folder: TempDir,
 }
 
-/// A tool of a registry, in a folder that [`a2g_core::catalog::install`] accepts.
+/// A pulled tool, in a folder that [`a2g_core::catalog::install`] accepts.
 pub(super) struct PulledTool {
     /// The address with the digest.
     pub(super) reference: PinnedReference,
@@ -70,7 +70,7 @@ impl PulledTool {
         self.folder.path()
     }
 
-    /// Checks that the tool that would be installed is the package of the address.
+    /// Checks that the tool to be installed is the package of the address.
     pub(super) fn check(&self, checked: &CheckedTool) -> anyhow::Result<()> {
         check_digest("the package", checked.package.digest(), self.reference.digest)?;
         Ok(())
@@ -128,7 +128,7 @@ pub(super) fn push(
         None => package_folder(folder)?,
     };
     let tools = set_up(&config)?;
-    // A registry is not this executor: its readers decide whose signatures they need.
+    // The executors that pull the tool decide which signatures they require.
     let checked = check_tool(&folder, &tools.cache, &tools, &ToolTrust::anyone())?;
     let CheckedTool { manifest, package, signatures, wasm, .. } = &checked;
     let tag = match version {
@@ -153,7 +153,7 @@ pub(super) fn push(
         let mut client = RegistryClient::new(repository.clone(), Purpose::Push, ca_file).await?;
         signatures::push_blob(&mut client, package.config(), "the config of the tool").await?;
         signatures::push_blob(&mut client, wasm, "the module").await?;
-        // The tag is the last step: whoever resolves it finds the signatures.
+        // The tag is pushed last, so a tool that it resolves to always has its signatures.
         let mut count = 0;
         for version in [format!("sha256:{}", package.digest()), tag] {
             let (path, what) = (format!("manifests/{version}"), "the manifest of the tool");
@@ -176,7 +176,7 @@ pub(super) fn push(
     Ok(())
 }
 
-/// Brings the tools of `[[catalog.remote]]` that the catalogue does not have.
+/// Installs the tools of `[[catalog.remote]]` that the catalogue lacks.
 ///
 /// # Ambient Authority
 /// Reads the login and certificates of the user, opens connections, and writes the catalogue and the cache.
@@ -202,7 +202,7 @@ pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<E
         }
     }
     let runtime = runtime()?;
-    // The names of all tools are known before the first module is downloaded, or anything is written.
+    // All names are known before the first module is downloaded or anything is written.
     let described = runtime.block_on(async {
         let mut described = Vec::new();
         for (reference, name) in missing {
@@ -223,7 +223,7 @@ pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<E
         let pulled = pulled.with_context(|| format!("{reference} cannot be fetched"))?;
         is_complete &= install_pulled(&pulled, &config, &tools)?;
     }
-    // As `tool add` ends when an update waits.
+    // Same exit code as `tool add` when an update waits.
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 
@@ -252,7 +252,7 @@ fn install_pulled(pulled: &PulledTool, config: &Config, tools: &ToolRuntime) -> 
     Ok(true)
 }
 
-/// Refuses a tool with another name than the configuration says, and a second one of the same name.
+/// Refuses a tool with a name other than the configured one, and a second tool of the same name.
 fn claim_name(
     names: &mut BTreeMap<ToolName, PinnedReference>,
     found: &ToolName,
@@ -273,8 +273,8 @@ fn claim_name(
     Ok(())
 }
 
-/// The tools of a catalogue that have exactly the files of their package and the demanded signatures, by the digest of the
-/// package. Any other tool is brought again, with its present signatures.
+/// The tools of a catalogue that have exactly the files of their package and the required signatures, by the digest of
+/// the package. Any other tool is pulled again, with its current signatures.
 fn present_packages(catalog: &Path, trust: &ToolTrust) -> BTreeMap<[u8; 32], ToolName> {
     let folders = std::fs::read_dir(catalog).into_iter().flatten().flatten();
     let installed = folders.filter_map(|folder| {
@@ -288,7 +288,7 @@ fn runtime() -> anyhow::Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Reads and checks what describes a tool: its manifest, its config, and the `tool.toml` in that.
+/// Reads and checks the description of a tool: its manifest, its config, and the `tool.toml` in the config.
 async fn describe(
     client: &mut RegistryClient,
     version: &Version,
@@ -331,7 +331,7 @@ async fn describe(
     Ok(RemotePackage { reference, package, manifest, folder })
 }
 
-/// Refuses a `tool.toml` that names another module than the package's.
+/// Refuses a `tool.toml` that names another module than that of the package.
 fn check_contradictions(manifest: &ToolManifest, package: &Package) -> anyhow::Result<()> {
     if manifest.module != Path::new(MODULE_FILE) {
         bail!(
@@ -368,13 +368,13 @@ async fn fetch(
     Ok(PulledTool { reference, folder })
 }
 
-/// The digest of a manifest that the registry repeats in a header.
+/// The digest of a manifest in the response header.
 fn repeated_digest(answer: &client::Answer) -> Option<Digest> {
     let text = answer.headers.get(DIGEST_HEADER)?.to_str().ok()?;
     Digest::parse(text.strip_prefix("sha256:")?).ok()
 }
 
-/// Refuses a registry that stored another manifest than was pushed.
+/// Fails if the registry stored another manifest than was pushed.
 fn check_repeated_digest(answer: &client::Answer, expected: Digest) -> Result<(), RegistryError> {
     repeated_digest(answer).map_or(Ok(()), |found| check_digest("the pushed manifest", found, expected))
 }

@@ -1,4 +1,4 @@
-//! `tool sign`: signs the package of a tool, for executors that demand signatures (`[catalog.trust]`).
+//! `tool sign`: signs the package of a tool, for executors that require signatures (`[catalog.trust]`).
 
 use super::super::UsageError;
 use super::super::output::{note, one_line, print};
@@ -31,7 +31,7 @@ pub(super) fn sign(
             folder.display()
         );
     }
-    // Read first, so that a wrong key is known before the module is compiled.
+    // Read first, so that a wrong key is reported before the module is compiled.
     let key = ToolSigningKey::read(key_file)?;
     let expires_at = expires_days
         .map(|days| {

@@ -62,7 +62,7 @@ pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
     let _handler = runtime.spawn(remove_on_interrupt(scratch.path().to_owned()));
     let cgroup_guard = CgroupGuard::create(&config);
     let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
-    // The examples run in a temporary catalogue, under capabilities that become narrower and wider again.
+    // The examples run in a temporary catalogue, under capabilities that become narrower and then wider again.
     let tools_runtime = tools_runtime.with_definitions(Definitions::none());
     install(folder, &config, &tools_runtime)?;
     let code = runtime.block_on(async {
@@ -80,10 +80,10 @@ pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
     code
 }
 
-/// Removes the temporary folder when Ctrl-C ends the program, which would leave it otherwise.
+/// Removes the temporary folder when Ctrl-C ends the program, which would otherwise leave it.
 async fn remove_on_interrupt(scratch: PathBuf) {
     if tokio::signal::ctrl_c().await.is_ok() {
-        // A run that still writes may put a file back; what is left is in the folder for temporary files.
+        // A run that still writes may create a file again; it stays in the system's folder for temporary files.
         let _may_be_in_use = std::fs::remove_dir_all(&scratch);
         note("interrupted");
         std::process::exit(130);
@@ -301,7 +301,7 @@ impl Found {
     }
 }
 
-/// `true` if two values are equal as soon as each integer counts as a number with a fraction.
+/// `true` if two values are equal when integers are compared as floating-point numbers.
 fn is_same_but_for_number_types(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),

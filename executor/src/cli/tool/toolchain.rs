@@ -37,7 +37,7 @@ const C_STACK: &str = "-Wl,-z,stack-size=1048576";
 /// The script that makes a component of JavaScript.
 const COMPONENTIZE: &str = include_str!("../../../templates/componentize.mjs");
 const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js";
-/// The extensions of sources. Tests and other files of a tool may be newer than its module.
+/// The extensions of source files. A tool's tests and other files may be newer than its module.
 const SOURCES: [&str; 7] = ["rs", "c", "h", "go", "js", "py", "wit"];
 /// The folder of intermediate files, below the tool's.
 const BUILD_FOLDER: &str = "build";
@@ -71,7 +71,7 @@ pub(super) fn make(folder: &Path, language: Language, module: &Path) -> anyhow::
     Ok(Made { program, seconds })
 }
 
-/// The remark about a module that is older than a source of its tool.
+/// A note that a module is older than a source file of its tool.
 pub(super) fn stale_module_remark(folder: &Path, manifest: &ToolManifest) -> Option<String> {
     let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
     let module = modified(&folder.join(&manifest.module))?;
@@ -265,7 +265,8 @@ fn make_python(folder: &Path, work: &Path) -> anyhow::Result<(String, PathBuf)> 
     build.arg("--quiet").arg("--wit-path").arg(contract_folder(folder, work)?);
     build.args(["--world", "tool", "componentize", "tool", "--python-path"]).arg(&sources);
     build.arg("--output").arg(&module).current_dir(folder);
-    // componentize-py also takes the packages of the environment, and without one those of the machine's Python.
+    // Without a separate environment, componentize-py would include the packages of the current one or of the system's
+    // Python.
     build.env("VIRTUAL_ENV", empty_environment(work)?).env_remove("PYTHONPATH");
     run("componentize-py", &version, &mut build, MAX_BUILD)?;
     Ok((version, module))
@@ -366,7 +367,7 @@ fn run(name: &str, version: &str, command: &mut Command, limit: Duration) -> any
 fn capture(name: &str, command: &mut Command, limit: Duration) -> anyhow::Result<String> {
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.stdin(Stdio::null()).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
-    // A backtrace would take the place of the last lines, which have the error.
+    // A backtrace would displace the last lines, which have the error.
     command.env("RUST_BACKTRACE", "0");
     let mut child =
         command.spawn().with_context(|| format!("`{}` cannot be started", program_name(command)))?;

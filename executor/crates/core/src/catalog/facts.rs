@@ -1,4 +1,4 @@
-//! The imports and exports of a module, and the memory that it starts with, as its bytes show them.
+//! The imports, exports and initial memory of a module, read from its bytes.
 //!
 //! The compiler process collects the facts, because it is the only process that reads a module.
 
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use wasmparser::{Parser, Payload};
 
 /// The maximum number of imports and of exports in [`ModuleFacts`], and the maximum length of each in characters: the
-/// names are the module's own text.
+/// module chooses these names.
 const MAX_NAMES: usize = 500;
 const MAX_NAME_CHARS: usize = 200;
 /// The host memory of one table element, as the sandbox counts it.

@@ -27,7 +27,7 @@ pub struct CheckedTool {
     pub tool: Tool,
     /// Its manifest: that of the folder, or the one made for a bare module.
     pub manifest: ToolManifest,
-    /// Its package: that of the folder if it fits the folder's files, or a new one.
+    /// Its package: that of the folder if it matches the folder's files, otherwise a new one.
     pub package: Package,
     /// The signatures of the package, unverified.
     pub signatures: Option<Vec<u8>>,
@@ -37,8 +37,8 @@ pub struct CheckedTool {
     pub described: Option<[String; 4]>,
 }
 
-/// Checks a tool, and installs nothing. `source` is a folder with a `tool.toml`, or a bare typed module, which reports its
-/// own name, version and description. Nothing is compiled if `trust` refuses the tool.
+/// Checks a tool without installing it. `source` is a folder with a `tool.toml`, or a bare typed module, which reports
+/// its own name, version and description. Nothing is compiled if `trust` refuses the tool.
 ///
 /// # Ambient Authority
 /// Reads `source`, reads and writes the cache, and runs `build`.
@@ -54,7 +54,7 @@ pub fn check(
     check_if(source, cache, build, trust, |_manifest| Ok(()))
 }
 
-/// As [`check`]; nothing is compiled if `may_replace` refuses the manifest of a folder.
+/// Like [`check`], but compiles nothing if `may_replace` refuses the manifest of a folder.
 fn check_if(
     source: &Path,
     cache: &Cache,
@@ -101,9 +101,9 @@ fn check_if(
     let manifest = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
     let PackageFiles { package, readme, signatures } = files;
     let (package, signatures) = match package.filter(|_package| fits) {
-        // A package that another version of this program made keeps its bytes, and so its digest and its signatures.
+        // A package made by another version of this program keeps its bytes, and so its digest and signatures.
         Some(package) => (package, signatures),
-        // The signatures of another package would only be refused later.
+        // Signatures of another package would be refused later anyway.
         None => (Package::new(&manifest, &wasm, &facts, readme)?, None),
     };
     let tool = assemble(manifest.clone(), digest, wasm.clone(), cache, Some(build), trusted)?;
@@ -162,14 +162,14 @@ pub struct Installer<'a> {
     pub cache: &'a Cache,
     /// The builder of code.
     pub build: &'a dyn ToolBuilder,
-    /// Whose signatures tools need.
+    /// The signers whose tools are accepted.
     pub trust: &'a ToolTrust,
     /// The accepted definitions.
     pub definitions: &'a Definitions,
 }
 
 impl Installer<'_> {
-    /// Checks a tool as [`check`] does. If signatures are demanded, no older version than the installed one is accepted.
+    /// Checks a tool as [`check`] does. If signatures are required, a version older than the installed one is refused.
     ///
     /// # Ambient Authority
     /// Reads `source` and the catalogue, reads and writes the cache, and runs the builder.
@@ -183,8 +183,8 @@ impl Installer<'_> {
 
     /// Adds a checked tool to the catalogue. The installed `tool.toml` pins the module's digest.
     ///
-    /// An existing tool with the same name is replaced completely, unless the new definition needs approval: then the
-    /// update waits beside the tools, and replaces one that waited there.
+    /// An existing tool with the same name is replaced completely, unless the new definition needs approval. Then the
+    /// update waits in `.waiting`, and replaces an earlier waiting update.
     ///
     /// # Ambient Authority
     /// Writes `<name>` or `.waiting/<name>` in the catalogue, and the file of definitions.
@@ -212,8 +212,8 @@ impl Installer<'_> {
         Ok(Installation::Installed(Box::new(checked)))
     }
 
-    /// Accepts the installed tool of this name if none was accepted, as a server would: an update is compared with it. A
-    /// broken tool tells nobody anything, so an update may replace it.
+    /// If the installed tool of this name has no accepted definition, accepts it as a server would, so that the update
+    /// is compared with it. A broken tool is skipped: agents cannot use it, so any update may replace it.
     fn remember_installed(&self, name: &ToolName) -> Result<(), CatalogError> {
         let folder = self.catalog.join(name.as_str());
         if self.definitions.accepted(name)?.is_some() || folder.join(FILE).symlink_metadata().is_err() {

@@ -152,7 +152,7 @@ impl ToolManifest {
         Self::read_with_text(path).map(|(manifest, _text)| manifest)
     }
 
-    /// As [`Self::read`], with the text of the file, which a signature covers.
+    /// Like [`Self::read`], and returns the text of the file, which a signature covers.
     pub(super) fn read_with_text(path: &Path) -> Result<(Self, String), CatalogError> {
         let invalid = |reason| CatalogError::Manifest { path: path.to_owned(), reason };
         let text = String::from_utf8(read_regular_file(path, MAX_BYTES)?);

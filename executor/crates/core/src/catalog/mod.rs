@@ -7,7 +7,7 @@
 //!                                                              ▼
 //!                                            Descriptor + compiled code + schema validator
 //! ```
-//! Where the operator demands signatures (`[catalog.trust]`), they are checked before the cache is read.
+//! If the operator requires signatures (`[catalog.trust]`), they are checked before the cache is read.
 //!
 //! A tool whose file is unreadable, whose digest is wrong or whose module does not compile stays in the
 //! catalogue, so that a caller gets the reason instead of an unknown tool. Opening a catalogue neither
@@ -108,16 +108,16 @@ pub enum CatalogError {
         /// The digest in `tool.toml`.
         pinned: String,
     },
-    /// The package beside the tool is not a package, or not that of the tool.
+    /// The package beside the tool is invalid, or that of another tool.
     #[error(transparent)]
     Package(#[from] PackageError),
-    /// The tool has no signature that the operator demands.
+    /// The tool lacks a signature that the operator requires.
     #[error(transparent)]
     Signature(#[from] SignatureError),
     /// The tool cannot be signed.
     #[error(transparent)]
     Sign(#[from] a2g_govern::SignError),
-    /// A validly signed, but older version would replace the installed one.
+    /// An older version would replace the installed one.
     #[error(
         "version `{offered}` of `{name}` is older than the installed version `{installed}`, and an old signature is as valid \
          as a new one: to go back to it, remove `{name}` from the catalogue first"
@@ -130,7 +130,7 @@ pub enum CatalogError {
         /// The version that is installed.
         installed: String,
     },
-    /// The signed package in a tool's folder is not that of the folder's files.
+    /// The signed package in a tool's folder was made of other files than the folder has now.
     #[error(
         "`{folder}` was signed with another {file} than the folder of the tool has now: sign the tool again with \
          `a2g-executor tool sign`, or remove `{folder}`"
@@ -197,7 +197,7 @@ pub enum CatalogError {
         /// The problem.
         reason: String,
     },
-    /// The update was replaced between the display of its changes and its approval.
+    /// The update was replaced after its changes were shown and before its approval.
     #[error(
         "the update of `{0}` that was shown is not the one that waits now: run `a2g-executor tool approve {0}` again"
     )]
@@ -247,12 +247,11 @@ impl CatalogError {
         }
     }
 
-    /// Returns `true` for an installed tool that is not the one that an operator accepted: its signature, its definition or
-    /// its module is another.
+    /// Returns `true` for an installed tool whose signature, definition or module is not one that an operator accepted.
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
         match self {
-            // Opening an installed tool compares its package only if a signature is demanded.
+            // An installed tool is compared with its package only if signatures are required.
             Self::Signature(_) | Self::Package(_) => true,
             Self::Digest { .. } | Self::DefinitionChanged { .. } => true,
             Self::Definitions { .. } | Self::DefinitionsNotWritten { .. } => true,
@@ -279,7 +278,7 @@ impl CatalogError {
     }
 }
 
-/// The keys of parts, with commas.
+/// The keys of the parts, separated by commas.
 fn part_names(parts: &[Part]) -> String {
     parts.iter().map(|part| part.as_str()).collect::<Vec<_>>().join(", ")
 }
@@ -366,9 +365,9 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Reads a folder of tools. A tool whose code is not in the cache is [`CatalogEntry::Preparing`]; one that `trust`
-    /// refuses is [`CatalogEntry::Broken`], and neither compiled nor read from the cache,
-    /// and one whose definition is not the accepted one is, too.
+    /// Reads a folder of tools. A tool whose code is not in the cache is [`CatalogEntry::Preparing`]. A tool that
+    /// `trust` refuses is [`CatalogEntry::Broken`], and neither compiled nor read from the cache. A tool whose
+    /// definition is not the accepted one is also broken.
     ///
     /// # Ambient Authority
     /// Reads the folder and the cache, and reads and writes the file of `definitions`.
@@ -508,7 +507,7 @@ pub fn prepare<T>(
     })
 }
 
-/// The tool, if its definition is the accepted one.
+/// Returns the tool if its definition is the accepted one.
 fn admit(tool: Option<Tool>, definitions: &Definitions) -> Result<Option<Tool>, CatalogError> {
     let Some(tool) = tool else { return Ok(None) };
     definitions.admit(&[&tool.descriptor])?.into_iter().next().unwrap_or_else(|| Err(not_compared()))?;
@@ -586,7 +585,7 @@ fn assemble(
 }
 
 /// The code of a module, from the cache or the builder; `None` when it is not cached and `build` is `None`.
-// The evidence is a parameter, so that no code can forget the check.
+// The evidence is a parameter, so no caller can skip the check.
 fn load_or_build(
     name: &str,
     digest: Digest,

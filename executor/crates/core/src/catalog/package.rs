@@ -1,13 +1,13 @@
-//! A tool as an OCI artifact: what is signed, pushed to a registry and pulled from one.
+//! A tool as an OCI artifact: the package that is signed, pushed to a registry and pulled from one.
 //!
 //! ```text
 //! manifest.json ─ digest ─┬─▶ config.json   tool.toml, README.md, and what other hosts read of a module
 //!  (its digest is the     └─▶ tool.wasm     the only layer
 //!   package's digest)
 //! ```
-//! The layout is that of the CNCF's Wasm OCI artifact. Its readers accept exactly one layer, so the other files of a
-//! tool are a member of the config, which they ignore. The same tool always has the same bytes: nothing in them
-//! depends on time or machine.
+//! The layout is that of the CNCF's Wasm OCI artifact. Its readers accept exactly one layer, so a member of the config,
+//! which they ignore, has the other files of the tool. Packaging is reproducible: the same tool always gives the same
+//! bytes, independent of time and machine.
 
 use super::code::read_own_file;
 use super::manifest::{FILE, ToolManifest};
@@ -35,7 +35,7 @@ const MANIFEST_FILE: &str = "manifest.json";
 const CONFIG_FILE: &str = "config.json";
 /// The file of the README in a tool's folder.
 const README_FILE: &str = "README.md";
-/// The time in every config, which the layout requires: packages of the same files have to be the same.
+/// The time in every config, which the layout requires. It is constant, so that the same files give the same package.
 const CREATED: &str = "1970-01-01T00:00:00Z";
 const DIGEST_PREFIX: &str = "sha256:";
 
@@ -55,15 +55,15 @@ pub enum PackageError {
     MediaType {
         /// The part.
         part: &'static str,
-        /// The type that it has.
+        /// The actual type.
         found: String,
-        /// The type that it has to have.
+        /// The required type.
         expected: &'static str,
     },
     /// There is not exactly one layer.
     #[error("the package has {0} layers, but a tool's has exactly one, its module")]
     Layers(usize),
-    /// A part is larger than any tool's.
+    /// A part exceeds the limit for its kind.
     #[error("the {part} of the package has {bytes} bytes, but at most {max_bytes} are accepted")]
     TooLarge {
         /// The part.
@@ -73,22 +73,22 @@ pub enum PackageError {
         /// The limit, in bytes.
         max_bytes: u64,
     },
-    /// A part has other bytes than the manifest names.
+    /// The bytes of a part do not match the digest in the manifest.
     #[error(
         "the {part} of the package was changed: its SHA-256 is {found}, but the manifest names {expected}"
     )]
     Changed {
         /// The part.
         part: &'static str,
-        /// The digest that it has.
+        /// The actual digest.
         found: String,
-        /// The digest that the manifest names.
+        /// The digest in the manifest.
         expected: String,
     },
-    /// The file in the folder is not the one in the package.
+    /// A file in the folder differs from the one in the package.
     #[error("`{0}` was changed after the tool was packaged: restore the file, or add the tool again")]
     FileChanged(&'static str),
-    /// A tag that names a version leads to another version.
+    /// A tag that names a version points to another version.
     #[error(
         "the tag `{tag}` leads to version `{version}` of the tool: the tag was moved, for example back to an older version"
     )]
@@ -103,7 +103,7 @@ pub enum PackageError {
     NotATool,
 }
 
-/// The package of one tool, without its module. Manifest and config fit each other.
+/// The package of one tool, without its module. Manifest and config match each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Package {
     manifest: Vec<u8>,
@@ -113,7 +113,7 @@ pub struct Package {
     files: Files,
 }
 
-/// The OCI image manifest, as far as a package has one.
+/// The members of an OCI image manifest that a package has.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OciManifest {
@@ -133,7 +133,7 @@ struct OciDescriptor {
     size: u64,
 }
 
-/// The config of the Wasm OCI artifact, with one member more.
+/// The config of the Wasm OCI artifact, with one more member.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WasmConfig {
@@ -167,7 +167,7 @@ impl Package {
     /// Packages a checked tool. `manifest` pins the digest of `wasm`.
     ///
     /// # Errors
-    /// [`CatalogError::Manifest`] if the manifest has a value that TOML does not have.
+    /// [`CatalogError::Manifest`] if the manifest has a value that TOML cannot express.
     pub(super) fn new(
         manifest: &ToolManifest,
         wasm: &[u8],
@@ -214,10 +214,10 @@ impl Package {
         Ok(Self { manifest, config, module, module_bytes, files })
     }
 
-    /// Reads a package from its manifest and config, as a registry or a folder has them.
+    /// Reads a package from the bytes of its manifest and config.
     ///
     /// # Errors
-    /// [`PackageError`] if they are not those of a tool, or do not fit each other.
+    /// [`PackageError`] if they are not those of a tool, or do not match each other.
     pub fn parse(manifest: Vec<u8>, config: Vec<u8>) -> Result<Self, PackageError> {
         let (module, module_bytes) = check_manifest(&manifest, &config)?;
         check_size("config", config.len() as u64, MAX_CONFIG_BYTES)?;
@@ -256,7 +256,7 @@ impl Package {
     /// Checks that an installed tool has the files of this package.
     ///
     /// # Errors
-    /// [`PackageError::FileChanged`] with the file that is another one.
+    /// [`PackageError::FileChanged`] with the file that differs.
     pub fn check_files(&self, tool_toml: &[u8], module: Digest) -> Result<(), PackageError> {
         if tool_toml != self.files.manifest.as_bytes() {
             return Err(PackageError::FileChanged(FILE));
@@ -279,8 +279,8 @@ impl Package {
         }
     }
 
-    /// Checks that a package that was pulled by a tag has the version that the tag names. A tag that is no semantic
-    /// version, such as `latest`, names none.
+    /// Checks that a package pulled by a tag has the version that the tag names. A tag that is not a semantic version,
+    /// such as `latest`, names none.
     ///
     /// # Errors
     /// [`PackageError::MovedTag`], and [`CatalogError::Manifest`] if the `tool.toml` of the package is not valid.
@@ -326,7 +326,7 @@ impl Package {
         Digest::compute(&self.manifest)
     }
 
-    /// The manifest, whose digest covers all other bytes.
+    /// The manifest. Its digest covers all other bytes.
     #[must_use]
     pub fn manifest(&self) -> &[u8] {
         &self.manifest

@@ -1,6 +1,6 @@
 //! The address of a tool in an OCI registry: `oci://HOST[:PORT]/NAME`, with `:TAG` or `@sha256:DIGEST`.
 //!
-//! A parsed repository is safe to put into a URL: its host and name have no character that a URL would read otherwise,
+//! A parsed repository is safe to put into a URL: its host and name have no character with a special meaning in URLs,
 //! and the name has no `..`.
 
 use a2g_types::ident::{ToolName, excerpt};
@@ -10,9 +10,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 const SCHEME: &str = "oci://";
 const DIGEST_PREFIX: &str = "sha256:";
-/// The maximum length of a repository's name, in bytes, which clients of registries share.
+/// The maximum length of a repository's name, in bytes, as in other registry clients.
 const MAX_NAME_BYTES: usize = 255;
-/// The maximum length of a tag, in bytes, of the OCI distribution specification.
+/// The maximum length of a tag, in bytes, from the OCI distribution specification.
 const MAX_TAG_BYTES: usize = 128;
 
 /// The reason why a text is not the address of a tool.
@@ -65,13 +65,13 @@ pub struct Repository {
 /// A version of the tool in a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Version {
-    /// A name for a version, which its owner may move.
+    /// A name for a version, which the owner of the repository may move.
     Tag(String),
     /// The digest of the tool's package.
     Digest(Digest),
 }
 
-/// The address of a tool, perhaps without a version.
+/// The address of a tool, with or without a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
     /// The repository.
@@ -89,17 +89,17 @@ pub struct PinnedReference {
     pub digest: Digest,
 }
 
-/// A tool of a registry that the configuration names.
+/// A tool of a registry, listed in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteTool {
     /// The address.
     pub reference: PinnedReference,
-    /// The name that the tool has to have.
+    /// The name that the tool must have.
     pub name: Option<ToolName>,
 }
 
 impl Reference {
-    /// Returns `true` if a command's argument is an address, and not a path.
+    /// Returns `true` if a command's argument is an address rather than a path.
     #[must_use]
     pub fn is_address(text: &str) -> bool {
         text.starts_with(SCHEME)
@@ -144,7 +144,7 @@ impl PinnedReference {
     /// Parses an address with a digest.
     ///
     /// # Errors
-    /// [`ReferenceError`] if it is not valid, or has a tag or nothing instead of a digest.
+    /// [`ReferenceError`] if the text is invalid, or has no digest.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
         let Reference { repository, version } = Reference::parse(text)?;
         match version {
@@ -156,7 +156,7 @@ impl PinnedReference {
 }
 
 impl Repository {
-    /// The host and the port, as a URL has them.
+    /// The host and port, in the form of a URL.
     #[must_use]
     pub fn authority(&self) -> String {
         let Self { host, port, name: _ } = self;
@@ -169,14 +169,14 @@ impl Repository {
         &self.name
     }
 
-    /// Returns `true` if the registry is on this machine, by an address or by the name `localhost`.
+    /// Returns `true` if the registry is on this machine: its host is `localhost` or a loopback address.
     #[must_use]
     pub fn is_local(&self) -> bool {
         is_local_host(&self.host)
     }
 }
 
-/// Returns `true` for `localhost` and the addresses of loopback, with IPv6 in brackets.
+/// Returns `true` for `localhost` and loopback addresses, with IPv6 in brackets.
 #[must_use]
 pub fn is_local_host(host: &str) -> bool {
     let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -200,7 +200,7 @@ fn parse_authority(text: &str) -> Option<(String, Option<u16>)> {
         Some(_) | None => (text, None),
     };
     let port = match port {
-        // `parse` would accept a sign.
+        // `parse` alone would accept a sign.
         Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
             Some(port.parse().ok().filter(|port| *port != 0)?)
         }
@@ -224,7 +224,7 @@ fn is_host_name(host: &str) -> bool {
     host.len() <= 253 && host.split('.').all(is_label)
 }
 
-/// The grammar of the OCI distribution specification: words, joined by one `.`, one or two `_`, or any number of `-`.
+/// The grammar of the OCI distribution specification: words joined by one `.`, one or two `_`, or any number of `-`.
 fn is_name(name: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_part = |part: &str| {

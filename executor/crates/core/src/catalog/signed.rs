@@ -1,8 +1,8 @@
 //! Signed packages beside the sources of a tool: `signed/` in the author's folder.
 //!
-//! The author's `tool.toml` pins no digest, so no package fits it. `tool sign` writes a complete, pinned package with its
-//! signatures to `signed/`, and `tool add` and `tool push` take it from there, as long as it was made of the files that
-//! the folder has now.
+//! The author's `tool.toml` pins no digest, so it cannot be part of a package. `tool sign` writes a complete, pinned
+//! package with its signatures to `signed/`. `tool add` and `tool push` take it from there, as long as the folder still
+//! has the files that were signed.
 
 use super::code::read_regular_file;
 use super::install::{check, write};
@@ -19,7 +19,7 @@ use time::OffsetDateTime;
 /// The folder of the signed package in a tool's folder.
 const FOLDER: &str = "signed";
 
-/// A package that was signed.
+/// A signed package.
 #[derive(Debug)]
 pub struct SignedFolder {
     /// The folder with the package and its signatures.
@@ -32,14 +32,14 @@ pub struct SignedFolder {
     pub package: Digest,
 }
 
-/// The folder from which a tool is added or pushed: `signed/` in the tool's folder, or the folder itself if it has none.
-/// A path that is no folder is returned as it is.
+/// The folder from which a tool is added or pushed: `signed/` in the tool's folder, or the folder itself if it has
+/// none. Returns a path that is not a folder unchanged.
 ///
 /// # Ambient Authority
 /// Reads files of the folder.
 ///
 /// # Errors
-/// [`CatalogError::SignedOutdated`] if `signed/` was not made of the files that the folder has now.
+/// [`CatalogError::SignedOutdated`] if `signed/` was made of other files than the folder has now.
 pub fn package_folder(source: &Path) -> Result<PathBuf, CatalogError> {
     let folder = source.join(FOLDER);
     if folder.symlink_metadata().is_err() {
@@ -60,7 +60,7 @@ fn changed_file(source: &Path, signed: &Path) -> Result<Option<&'static str>, Ca
     if package.module().0 != digest {
         return Ok(Some("module"));
     }
-    // Compared as values, because another version of this program may write the same values in another form.
+    // Compared as values, because another version of this program may format the same values differently.
     let pinned = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
     let packaged = ToolManifest::parse(package.tool_toml())
         .map_err(|reason| CatalogError::Manifest { path: signed.join(FILE), reason })?;
@@ -74,7 +74,7 @@ fn changed_file(source: &Path, signed: &Path) -> Result<Option<&'static str>, Ca
 }
 
 /// Checks the tool in a folder as [`super::check`] does, and writes its package with a signature by `key` to `signed/`.
-/// If a package of the same files is there already, the signature is added to its signatures.
+/// If that folder already has a package of the same files, adds the signature to it.
 ///
 /// # Ambient Authority
 /// Reads `source`, writes `source/signed`, reads and writes the cache, and runs `build`.

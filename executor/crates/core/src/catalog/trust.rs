@@ -1,5 +1,5 @@
-//! The signatures of a tool, and the comparison of versions, if `[catalog.trust]` demands signatures. Both are checked before
-//! a module is compiled or loaded.
+//! Checks of signatures and versions if `[catalog.trust]` requires signatures. Both run before a module is compiled or
+//! loaded.
 
 use super::code::read_regular_file;
 use super::install::read_signatures;
@@ -12,8 +12,8 @@ use a2g_types::tool::Digest;
 use semver::Version;
 use std::path::Path;
 
-/// The package in a tool's folder, and the files that belong to it. They are read once, so that what is verified is what is
-/// installed.
+/// The package in a tool's folder, with its README and signatures. The files are read once, so the verified bytes are
+/// the installed ones.
 #[derive(Debug, Default)]
 pub(super) struct PackageFiles {
     pub(super) package: Option<Package>,
@@ -36,7 +36,7 @@ impl PackageFiles {
         Ok(Self { package, readme: read_readme(folder)?, signatures })
     }
 
-    /// Checks that a tool has exactly the files of the package. `text` is its `tool.toml`.
+    /// Checks that the files of a tool are exactly those of the package. `text` is its `tool.toml`.
     ///
     /// # Errors
     /// [`CatalogError::Package`] with the file that was changed, or [`CatalogError::Signature`] without a package.
@@ -72,7 +72,7 @@ pub(super) fn check_trust(
     Ok(trust.check(Some(offered))?)
 }
 
-/// The name and the package of an installed tool, if it has exactly the files of the package, and `trust` accepts it.
+/// The name and package of an installed tool, if its files are exactly those of the package and `trust` accepts it.
 ///
 /// # Ambient Authority
 /// Reads files of the folder.
@@ -86,12 +86,12 @@ pub fn find_installed_package(folder: &Path, trust: &ToolTrust) -> Option<(ToolN
         check_trust(trust, &manifest, &text, module, &files)?;
         Ok::<_, CatalogError>((manifest.name, package))
     };
-    // A tool that cannot be read has no package.
+    // A tool that cannot be read counts as a tool without a package.
     read().ok()
 }
 
-/// Refuses to replace an installed tool by an older version, if signatures are demanded: the signature of an old version
-/// stays valid, so it would be a way back to known faults. Versions that are no semantic versions are not compared.
+/// If signatures are required, refuses to replace an installed tool by an older version. The signature of an old
+/// version stays valid, so without this check known faults could be reintroduced. Only semantic versions are compared.
 ///
 /// # Ambient Authority
 /// Reads the `tool.toml` in the catalogue.
@@ -106,12 +106,12 @@ pub(super) fn check_rollback(
     if !trust.demands_signatures() {
         return Ok(());
     }
-    // An installed tool that cannot be read has no version, and is replaced.
+    // An installed tool that cannot be read has no version to compare, and may be replaced.
     let Ok(installed) = ToolManifest::read(&catalog.join(offered.name.as_str()).join(FILE)) else {
         return Ok(());
     };
     match (Version::parse(&offered.version), Version::parse(&installed.version)) {
-        // Build metadata has no precedence.
+        // Build metadata does not count for precedence.
         (Ok(new), Ok(old)) if new.cmp_precedence(&old).is_lt() => Err(CatalogError::Rollback {
             name: offered.name.clone(),
             offered: excerpt(&offered.version),

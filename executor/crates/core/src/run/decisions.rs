@@ -64,7 +64,7 @@ pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Esc
     escalations
 }
 
-/// A person's decision on an intent. It applies to no other content.
+/// A person's decision on an intent, bound to the intent's content.
 fn new_decision(escalated: &Escalated, resolution: Resolution, by: &str) -> ResolvedIntent {
     let content = Some(content_hash(escalated.call()));
     ResolvedIntent { content, ..new_resolution(escalated, resolution, by) }
@@ -147,7 +147,7 @@ enum CombinedApproval {
 
 /// The reason why an approved intent is not claimed.
 enum NotClaimed {
-    /// The run would get more than an approver was shown.
+    /// The grant of the run would be wider than a grant that an approver was shown.
     WiderThanShown,
     /// Any other reason.
     Refused(Fault),
@@ -169,7 +169,7 @@ impl NotClaimed {
     }
 }
 
-/// `true` for a run that somebody has stopped, and that is not to begin later.
+/// `true` if the run was stopped for good, so that it must not begin later.
 fn is_withdrawal(reason: AbortReason) -> bool {
     match reason {
         AbortReason::Cancelled | AbortReason::Revoked | AbortReason::ParentEnded | AbortReason::Stopped => {
@@ -188,12 +188,12 @@ impl From<Outdated> for Fault {
     }
 }
 
-/// An approval that names everybody.
+/// The approval of an intent that has enough of them, with the names of all approvers.
 struct BoundApproval {
     approval: Approval,
-    /// Everybody, with the person who approved last at the end.
+    /// The authors of all approvals, the latest one last.
     authors: Vec<DecisionAuthor>,
-    /// `true` if none of them may act for the intent's agent.
+    /// `true` if no author may act for the intent's agent.
     needs_others: bool,
 }
 
@@ -504,8 +504,8 @@ impl Executor {
     /// of them allow.
     ///
     /// # Errors
-    /// If the person may no longer decide, may act for the intent's agent, has approved before, or was shown something
-    /// else.
+    /// If the person may no longer decide, may act for the intent's agent, has approved before, or was shown an
+    /// outdated state.
     fn combine_approvals(
         &self,
         escalated: &Escalated,
@@ -527,7 +527,7 @@ impl Executor {
             CombinedApproval::Enough(BoundApproval { approval, authors: vec![author], needs_others: false })
         };
         if required.is_none() && shown.is_none() {
-            // Without a page, a person approves whatever the verdict and the other layers grant.
+            // Without a page, an approval covers whatever the verdict and the other layers grant.
             return Ok(alone(approval(Vec::new()), author));
         }
         let preview = self.preview(escalated, taken, directive.manifest.as_ref());
@@ -607,8 +607,8 @@ impl Executor {
         }))
     }
 
-    /// Checks that everybody who decides on an intent may still decide, by the present list of callers: it may have been
-    /// replaced, or an entry may have expired, since they were authenticated. Nobody may act for the agent `others_than`.
+    /// Checks in the current list of callers that all authors may still decide: since they were authenticated, the list
+    /// may have been replaced, or an entry may have expired. If `others_than` is set, no author may act for that agent.
     fn check_authors(
         &self,
         intent: IntentId,
@@ -653,7 +653,7 @@ impl Executor {
         let mut changes = self.escalations.changes();
         let (removed, recording) = loop {
             changes.mark_unchanged();
-            // The list is read under the lock: the other decision, for which a denial waits, may take long.
+            // The list is read under the lock, because the other decision, which a denial waits for, may take long.
             let may_deny = || self.check_authors(directive.intent, std::slice::from_ref(author), None);
             match self.escalations.remove_undecided(directive.intent, may_deny, deny)? {
                 Removal::Removed(denied) => break denied,
@@ -728,7 +728,7 @@ impl Executor {
                 Err(error) => self.journal_fault(&error),
             },
         };
-        // Whoever has stopped the run, which does not begin, was told so.
+        // The author of the stop was told that it took effect, so the run must not begin later.
         if claimed.running.deregister().is_some_and(is_withdrawal) {
             self.escalations.remove_taken(taken);
         }
@@ -737,9 +737,9 @@ impl Executor {
         Err(fault)
     }
 
-    /// Runs the checks of an approved intent, and claims it. The grant of the claim is the one that the run gets. It is
-    /// compared with what was shown at each attempt, because standing policies, the catalogue and, with a restart, the
-    /// configuration change in between.
+    /// Runs the checks of an approved intent, and claims it. The run gets the grant of this claim. Each attempt
+    /// compares it with the grants that were shown, because standing policies, the catalogue and, after a restart, the
+    /// configuration may have changed.
     async fn claim_approved(
         self: &Arc<Self>,
         escalated: &Escalated,
@@ -759,7 +759,7 @@ impl Executor {
             }
         };
         let grant = summarize(claimed.permit.grant());
-        // An earlier version recorded that a page was shown, but not its grant.
+        // Earlier versions recorded the basis of an approval from a page, but not its grant.
         let is_comparable = basis.is_none() || !grants.is_empty();
         if !is_comparable || !grants.iter().all(|shown| grant.is_within(shown)) {
             drop(claimed);
@@ -798,7 +798,7 @@ impl Executor {
                 Ok(claimed) => {
                     if !self.escalations.mark_claimed(taken) {
                         drop(claimed);
-                        // Whoever removed the intent has recorded its end.
+                        // The task that removed the intent has recorded its end.
                         if let Err(fault) = self.release(intent).await {
                             tracing::warn!(?fault, "the claim of a withdrawn intent cannot be released");
                         }
@@ -846,8 +846,8 @@ impl Executor {
         }
     }
 
-    /// Lets an intent whose approval no longer counts wait for a person again. If that cannot be recorded, the intent is
-    /// refused: it waits again if it is sent again.
+    /// Lets an intent whose approval no longer counts wait for a person again. If that cannot be recorded, the intent
+    /// is refused; sent again, it waits again.
     async fn ask_again(&self, escalated: &Escalated, taken: WaitNumber) {
         let call = escalated.call();
         let text = match escalated.to_journal() {

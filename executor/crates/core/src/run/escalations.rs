@@ -56,7 +56,7 @@ pub(super) struct Escalations {
 struct WaitingIntent {
     escalated: Escalated,
     /// The number of this wait. An intent may wait again later under the same id.
-    // Random at the start of the process, so that it does not repeat the numbers of an earlier one.
+    // Starts at a random number in each process, so that it does not repeat the numbers of an earlier one.
     wait: u64,
     // Stored here as well as in the journal: following the journal would need a wake-up after every commit.
     phase: WaitPhase,
@@ -66,7 +66,7 @@ struct WaitingIntent {
     partial: Vec<PartialApproval>,
 }
 
-/// The wait of an intent that was taken for a decision or is shown for one, or a new one.
+/// Identifies one wait of an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WaitNumber {
     intent: IntentId,
@@ -76,7 +76,7 @@ pub(super) struct WaitNumber {
 }
 
 impl WaitNumber {
-    /// The number of the wait. An intent that waits again has another one, also in another process.
+    /// The number of the wait. When the intent waits again, the number differs, even in another process.
     pub(super) fn number(self) -> u64 {
         self.wait
     }
@@ -95,7 +95,7 @@ enum WaitPhase {
     Waiting,
     /// A decision or an attempt to run is in progress, and excludes any other.
     Taken,
-    /// The intent is claimed, and its approval is being recorded. Whoever cancels the intent now stops its run.
+    /// The intent is claimed, and its approval is being recorded. From now on, a cancellation stops its run.
     Approving,
     /// The intent is approved and claimed. If its run cannot begin, it waits to run again.
     Claimed,
@@ -110,12 +110,12 @@ pub(super) enum WakeCondition {
     AnotherTask,
 }
 
-/// The reason why a decision on an intent that was taken can no longer be recorded.
+/// The reason why a decision on a taken intent can no longer be recorded.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Outdated {
-    /// The intent was denied, cancelled, revoked or stopped, or waits anew.
+    /// The intent was denied, cancelled, revoked or stopped, or is in a new wait.
     WaitEnded,
-    /// All approvals so far were forgotten, with the list of callers.
+    /// All partial approvals were forgotten, because the list of callers was replaced.
     ApprovalsForgotten,
 }
 
@@ -223,8 +223,8 @@ impl Escalations {
         self.lock().values().filter(|held| held.is_visible(now) && held.approval.is_none()).count()
     }
 
-    /// The intents that wait for a decision, or on which one is in progress. An approved intent may wait for another one
-    /// later.
+    /// The intents that wait for a decision, or on which one is in progress. An approved intent may have to wait for
+    /// another decision later.
     pub(super) fn held_intents(&self) -> HashSet<IntentId> {
         let waiting = self.lock();
         let held =
@@ -250,7 +250,7 @@ impl Escalations {
     ) -> Result<(Option<WaitNumber>, T), Fault> {
         let mut waiting = self.lock();
         let intent = escalated.call().intent;
-        // The caller looked before it asked the governor. Since then, another content may have begun to wait.
+        // The caller checked this before it asked the governor. Since then, other content may have begun to wait.
         if waiting.get(&intent).is_some_and(|held| !is_same_call(held.call(), escalated.call())) {
             return Err(intent_conflict_fault(intent));
         }
@@ -369,7 +369,7 @@ impl Escalations {
         self.lock().get(&intent).map(|held| read(&held.escalated, &held.partial))
     }
 
-    /// Forgets those approvals of an intent that do not count, and returns the others.
+    /// Forgets the partial approvals of an intent that no longer count, and returns the others.
     pub(super) fn retain_partial_approvals(
         &self,
         intent: IntentId,
@@ -398,8 +398,8 @@ impl Escalations {
         added
     }
 
-    /// Calls `record` under the lock if it is still the same wait, and no approvals were forgotten since the intent was
-    /// taken. The decision that `record` sends to the journal is therefore about this wait.
+    /// Calls `record` under the lock, if the wait is still the same and no approvals were forgotten since the intent
+    /// was taken. The decision that `record` sends to the journal is therefore about this wait.
     pub(super) fn record_current<T>(
         &self,
         taken: WaitNumber,
@@ -408,8 +408,8 @@ impl Escalations {
         self.record_as(taken, WaitPhase::Taken, record)
     }
 
-    /// Calls `record` like [`Self::record_current`] for the approval of a claimed intent, whose run can be stopped from now
-    /// on, but not its wait.
+    /// Like [`Self::record_current`], for the approval of a claimed intent. From now on, a cancellation stops the run
+    /// instead of ending the wait.
     pub(super) fn record_approval<T>(
         &self,
         taken: WaitNumber,
@@ -460,8 +460,8 @@ impl Escalations {
         let _is_same_wait = self.change_taken(taken, |held| held.phase = WaitPhase::Waiting);
     }
 
-    /// Ends a wait: the run has finished or can no longer begin, or the journal does not have the wait. Returns `false` if
-    /// the intent is not here, or waits anew.
+    /// Ends a wait: the run has finished or can no longer begin, or the journal does not have the wait. Returns `false`
+    /// if the intent is not here, or is in a new wait.
     pub(super) fn remove_taken(&self, wait: WaitNumber) -> bool {
         let mut waiting = self.lock();
         let is_same = waiting.get(&wait.intent).is_some_and(|held| held.wait == wait.wait);
@@ -473,7 +473,7 @@ impl Escalations {
         is_same
     }
 
-    /// Changes an intent that was taken. Returns `false` if it is not here, or waits anew.
+    /// Changes a taken intent. Returns `false` if it is not here, or is in a new wait.
     fn change_taken(&self, taken: WaitNumber, change: impl FnOnce(&mut WaitingIntent)) -> bool {
         let mut waiting = self.lock();
         let same = waiting.get_mut(&taken.intent).filter(|held| held.wait == taken.wait);
@@ -497,7 +497,7 @@ impl Escalations {
         let _is_same_wait = self.change_taken(taken, wait);
     }
 
-    /// Lets an approved intent that was [taken](Self::take_approved) wait for a person again, as a new wait, and calls
+    /// Moves an approved intent that was [taken](Self::take_approved) to a new wait for a person, and calls
     /// `on_waiting` under the lock. Returns `None` if it was cancelled, revoked or stopped.
     pub(super) fn wait_again<T>(
         &self,
@@ -526,8 +526,8 @@ impl Escalations {
         is_there
     }
 
-    /// Removes an intent of the selected agents unless it is claimed, and passes it to `on_removed`. A decision on it that
-    /// is in progress cannot be recorded then, and an approved one that waits to run does not run.
+    /// Removes an intent of the selected agents unless it is claimed, and passes it to `on_removed`. A decision in
+    /// progress on it can then no longer be recorded, and an approved intent that waits to run does not run.
     pub(super) fn remove_waiting<T>(
         &self,
         intent: IntentId,

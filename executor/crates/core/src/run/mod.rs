@@ -124,7 +124,7 @@ pub struct Executor {
     governor: Governor,
     /// The keys whose proofs are accepted. Replaced as a whole.
     trust: ArcSwap<Trust>,
-    /// The callers of all doors. Who decides has to be in the list when the decision is recorded.
+    /// The callers of all doors. The author of a decision has to be in the list when the decision is recorded.
     callers: CurrentCallers,
     /// The network access of runs; `None` if no run may use the network.
     egress: Option<Arc<Egress>>,
@@ -219,8 +219,8 @@ impl Executor {
         }
     }
 
-    /// The present list of callers, which the doors of this executor share. It is empty until it is replaced: until then
-    /// no listed caller decides.
+    /// The current list of callers, which the doors of this executor share. It is empty until it is replaced: until
+    /// then no listed caller can decide.
     #[must_use]
     pub fn callers(&self) -> &CurrentCallers {
         &self.callers

@@ -97,11 +97,11 @@ impl DecisionBasis {
             parent,
         } = call;
         let arguments = serde_json::Value::Object(arguments.clone());
-        // The schemas and the contract are not shown, and the declared capabilities have their effect in the grant.
+        // The schemas and the contract are not shown, and the declared capabilities take effect in the grant.
         let shown_tool = descriptor.map(|Descriptor { digest, version, title, description, .. }| {
             (digest, version, title, description)
         });
-        // The same intent, sent again after a person withdrew it, waits anew.
+        // If a person withdraws an intent and it is sent again, it is in a new wait.
         let wait = wait.number();
         let shown = format!(
             "{intent} {wait} {door:?} {agent:?} {tool:?} {arguments} {parent:?} {shown_tool:?} {verdict:?} {approved_by:?} {grant:?}"
@@ -187,9 +187,9 @@ impl Executor {
         Some(self.preview(&escalated, wait, manifest))
     }
 
-    /// The reason why an approval by the holder of `right` would not count for an intent that waits; `None` if it would, or
-    /// if the intent is not held. Where `[[approvals]]` applies, only people approve, nobody for their own agent, and nobody
-    /// twice. A denial always counts.
+    /// The reason why an approval by the holder of `right` would not count for a waiting intent; `None` if it would
+    /// count, or if the intent is not held. Where `[[approvals]]` applies, only people approve, nobody for their own
+    /// agent, and nobody twice. A denial always counts.
     #[must_use]
     pub fn approval_bar(&self, intent: IntentId, right: &DecisionRight<'_>) -> Option<ApprovalBar> {
         let (rules, author) = (&self.settings.approval_rules, right.author());

@@ -108,7 +108,7 @@ fn nobody_is_known_from_its_end_on() {
     assert!(named(&until(now() + time::Duration::SECOND), &shown(Some(&token), &[])).is_some());
 }
 
-/// The author of a decision of whoever shows this.
+/// The author of a decision by the holder of this credential.
 fn author(callers: &Callers, shown: &Credential) -> DecisionAuthor {
     callers.identify(shown, now()).unwrap().decision_right().unwrap().author()
 }
@@ -153,7 +153,7 @@ fn who_decides_is_still_listed_when_the_decision_is_recorded() {
     assert!(!by_anne.is_same_person(&by_bert) && by_anna.is_same_person(&by_anna));
 }
 
-/// The key that signed the token may be gone from the next list.
+/// The next list may lack the key that signed the token.
 #[test]
 fn a_decision_with_a_jwt_counts_only_under_the_list_that_verified_it() {
     let jwt = |entry: &mut CallerEntry| {
@@ -167,7 +167,7 @@ fn a_decision_with_a_jwt_counts_only_under_the_list_that_verified_it() {
     assert!(callers.may_decide(&by_anna, now()) && !reloaded.may_decide(&by_anna, now()));
 }
 
-/// They are not in the list, so that no change of it takes their right away.
+/// They are not in the list, so no change of it takes their right away.
 #[test]
 fn the_governor_and_a_person_without_a_list_decide_whatever_the_list_is() {
     let agent = AgentDid::parse(AGENT).unwrap();

@@ -73,7 +73,7 @@ pub enum PolicyFileError {
     },
 }
 
-/// The origin of a policy, which decides what a denial tells people to change.
+/// The origin of a policy. It decides what a denial tells people to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PolicyOrigin {
     /// A file, or a message.

@@ -1,4 +1,4 @@
-//! Who may sign what: signatures of both kinds of keys, their claims, and the choice among several.
+//! The trust in signatures: both kinds of keys, the claims, and the choice among several signatures.
 
 use super::super::tool_key::ToolSigningKey;
 use super::super::tool_signature::{MAX_SIGNATURES, PackageToSign, sign_package};
@@ -132,10 +132,10 @@ fn of_several_signatures_the_valid_one_that_expires_last_counts() {
     ] {
         assert_eq!(signer_of(&check(&trust, "read_file", &file).unwrap()), expected);
     }
-    // The signature that came nearest decides the sentence, wherever it is in the file.
+    // The signature that passed most checks selects the message, wherever it is in the file.
     let refused = check(&trust, "read_file", &both(Some(-1), Some(-1))).unwrap_err();
     assert!(matches!(refused, SignatureError::Expired { .. }), "{refused}");
-    // Signing again with a key replaces its signature.
+    // Signing again with the same key replaces its signature.
     let again = signed(&ed25519, "read_file", Some(9), Some(&both(Some(1), Some(2))));
     assert_eq!(serde_json::from_slice::<Value>(&again).unwrap()["signatures"].as_array().unwrap().len(), 2);
 }

@@ -68,7 +68,7 @@ async fn held_intents_survive_restarts_until_they_start_or_are_resolved() {
     assert!(holds(&path));
 }
 
-/// A governor that takes long to answer holds a call back while its id waits, and is withdrawn, with other content.
+/// A slow governor delays a call with other content until the first one waits or was withdrawn.
 #[tokio::test]
 async fn an_id_that_waits_or_has_waited_is_that_of_no_other_content() {
     let (_folder, path, journal) = new_journal();
@@ -93,7 +93,7 @@ async fn an_id_that_waits_or_has_waited_is_that_of_no_other_content() {
         let result = start(&journal, &other, None).await;
         assert!(matches!(result, StartResult::Known(KnownIntent::Conflict)), "{result:?}");
     }
-    // The content that waited first still does, or may again.
+    // The content that waited first still waits, or may wait again.
     hold(&journal, &waits).await;
     hold(&journal, &withdrawn).await;
     assert!(matches!(start(&journal, &approved, None).await, StartResult::New));

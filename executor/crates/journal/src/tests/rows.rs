@@ -61,7 +61,7 @@ impl Golden {
     }
 }
 
-/// A receipt without a door, as versions wrote it that did not store it.
+/// A receipt without a door, as written by versions that did not store it.
 fn receipt_with_end(end: End) -> Receipt {
     Receipt { door: None, ..receipt(&call("{}"), end) }
 }

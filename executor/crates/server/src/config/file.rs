@@ -325,7 +325,7 @@ pub(super) struct RemoteTool {
     pub(super) name: Option<String>,
 }
 
-/// Whose signatures the tools need.
+/// `[catalog.trust]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CatalogTrust {

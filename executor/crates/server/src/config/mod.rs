@@ -122,15 +122,15 @@ pub struct Config {
     pub trust: TrustSettings,
     /// The folder of tools.
     pub catalog: PathBuf,
-    /// The tools that `tool sync` brings from registries.
+    /// The tools that `tool sync` installs from registries.
     pub remote_tools: Vec<RemoteTool>,
     /// The signers of tools (`[catalog.trust]`); `None` if tools need no signature.
     pub signers: Option<Vec<SignerSettings>>,
-    /// The file that was read; `None` for the defaults.
+    /// The configuration file; `None` for the defaults.
     pub file: Option<PathBuf>,
     /// The private folder of compiled tools.
     pub cache: PathBuf,
-    /// The file of the definitions that were accepted.
+    /// The file of accepted definitions.
     pub definitions: PathBuf,
     /// Heap memory above which new calls are refused.
     pub memory: MemoryLimit,
@@ -188,7 +188,7 @@ impl Config {
         Ok(Self { file: Some(path.to_owned()), ..config })
     }
 
-    /// The signers of tools as the file has them now.
+    /// The signers of tools, read again from the file.
     ///
     /// # Ambient Authority
     /// Reads the file again.
@@ -299,7 +299,7 @@ impl Config {
         self.check_definitions()
     }
 
-    /// Checks that the accepted definitions are not among the files that tools are delivered as.
+    /// Checks that the file of accepted definitions is not in the folder of tools.
     fn check_definitions(&self) -> Result<(), InvalidValueError> {
         if resolve_existing(&self.definitions).starts_with(resolve_existing(&self.catalog)) {
             return Err(invalid("catalog.definitions")(&format_args!(
@@ -673,10 +673,10 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     Ok(config)
 }
 
-/// The tools of `[[catalog.remote]]`. No two may have the same address or the same name.
+/// The tools of `[[catalog.remote]]`. Addresses and names must be unique.
 fn parse_remote_tools(tables: Vec<file::RemoteTool>) -> Result<Vec<RemoteTool>, InvalidValueError> {
     let mut tools = Vec::<RemoteTool>::new();
-    // The key `name` is optional, so its occurrences are counted apart from the tables.
+    // The key `name` is optional, so names are counted separately from the tables.
     let mut names = 0;
     for (nth, file::RemoteTool { tool, name }) in tables.into_iter().enumerate() {
         let at = |key: &'static str, nth: usize, reason: &dyn std::fmt::Display| {
@@ -808,7 +808,7 @@ fn parse_trust(
     })
 }
 
-/// The signers of tools. Their names differ, so that a name in a receipt means one key.
+/// The signers of tools. Their names must differ, so that a name in a receipt identifies one key.
 fn parse_signers(
     trust: file::CatalogTrust,
     resolve: impl Fn(PathBuf) -> PathBuf,
@@ -886,7 +886,7 @@ fn parse_egress(network: &file::Network) -> Result<EgressSettings, InvalidValueE
     })
 }
 
-/// A path with the links of its nearest existing ancestor resolved, because the path itself may not exist yet.
+/// A path with the links of its nearest existing ancestor resolved: the path itself may not exist yet.
 fn resolve_existing(path: &Path) -> PathBuf {
     let nearest = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));
     nearest.map_or_else(

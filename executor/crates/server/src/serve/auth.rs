@@ -29,8 +29,8 @@ pub struct CallerDirectory {
 }
 
 impl CallerDirectory {
-    /// Makes a directory with this list. The doors of an executor need the [list](a2g_core::run::Executor::callers) by
-    /// which it checks decisions.
+    /// Makes a directory with this list. Doors must use the executor's own [list](a2g_core::run::Executor::callers),
+    /// which it also uses to check decisions.
     #[must_use]
     pub fn new(callers: CurrentCallers) -> Self {
         Self { callers, metrics: CallerMetrics::default(), log_limiter: Arc::default() }

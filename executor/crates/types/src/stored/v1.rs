@@ -417,7 +417,7 @@ enum Access {
     ReadWrite,
 }
 
-// What a later version adds may be a limit: a record with it is refused rather than read without it.
+// A member added by a later version may be a limit, so such a record is refused rather than read without it.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "grant::GrantSummary", deny_unknown_fields)]
 struct ShownGrant {

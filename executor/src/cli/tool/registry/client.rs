@@ -1,9 +1,9 @@
 //! The HTTP client of one repository.
 //!
-//! - Nothing is read without a limit on its size and on its time, and nothing is buffered beyond that limit.
-//! - A login goes to the registry, and to the token server that the registry names over TLS; never to the host of a
-//!   redirect or of an upload's location.
-//! - Plain HTTP is for registries on this machine alone, and a redirect never leads from TLS to plain HTTP.
+//! - Every read has a limit on its size and its time, and nothing is buffered beyond that limit.
+//! - A login is sent to the registry, and to the token server that the registry names over TLS. It is never sent to the
+//!   host of a redirect or of an upload location.
+//! - Plain HTTP is only for registries on this machine, and a redirect never leads from TLS to plain HTTP.
 
 use super::error::RegistryError;
 use super::login::{self, Login, LoginError};
@@ -37,31 +37,31 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use url::Url;
 
-/// The time limit of a connection.
+/// The time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time after which a connection on which nothing moves is given up.
+/// The time without progress after which a connection fails.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time that a transfer of any size may take.
+/// The base time limit of a transfer of any size.
 const BASE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The rate below which a transfer is given up, in bytes per second.
+/// The minimum rate of a transfer, in bytes per second.
 const MIN_RATE: u64 = 32 << 10;
 /// The maximum number of redirects of one request.
 const MAX_REDIRECTS: usize = 5;
-/// The maximum size of the head of an answer, in bytes.
+/// The maximum size of the head of a response, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// The maximum size of an answer about a token, or about an error, in bytes.
+/// The maximum size of a response with a token or an error, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 64 << 10;
-/// The interval in which the progress of a request is looked at.
+/// The interval at which the progress of a request is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// The size of the parts in which a body is sent, in bytes.
+/// The size of the chunks in which a body is sent, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What a client does with the repository.
+/// The access to the repository that a client needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// It reads.
+    /// Read only.
     Pull,
-    /// It reads and writes.
+    /// Read and write.
     Push,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct RegistryClient {
     http: Client<HttpsConnector<HttpConnector>, CountedBody>,
     repository: Repository,
     purpose: Purpose,
-    /// The registry's own address, which ends with a slash.
+    /// The registry's address, with a slash at the end.
     base: Url,
     /// Docker's configuration.
     logins: Option<PathBuf>,
@@ -79,24 +79,24 @@ pub(super) struct RegistryClient {
     authorization: Option<HeaderValue>,
 }
 
-/// A request, and the words for it in an error.
+/// A request, and its description for errors.
 #[derive(Clone)]
 pub(super) struct Outgoing {
     /// The method.
     pub(super) method: Method,
     /// The address.
     pub(super) url: Url,
-    /// What is asked for, or sent.
+    /// The description of the requested or sent part.
     pub(super) what: String,
     /// The header `Accept`.
     pub(super) accept: Option<&'static str>,
     /// The header `Content-Type`.
     pub(super) content_type: Option<&'static str>,
-    /// The first byte that is asked for, if not all are.
+    /// The first requested byte, if not all are requested.
     pub(super) from_byte: Option<u64>,
     /// The body.
     pub(super) body: Bytes,
-    /// The bytes of the body that were sent.
+    /// The number of sent bytes of the body.
     pub(super) sent: Arc<AtomicU64>,
 }
 
@@ -116,20 +116,20 @@ impl Outgoing {
     }
 }
 
-/// The answer to a request. Its body is not read yet.
+/// The response to a request. Its body is not read yet.
 pub(super) struct Answer {
     /// The status.
     pub(super) status: StatusCode,
     /// The headers.
     pub(super) headers: HeaderMap,
-    /// The address that answered, after redirects.
+    /// The address that responded, after redirects.
     pub(super) url: Url,
-    /// What was asked for.
+    /// The description of the request.
     pub(super) what: String,
     body: Incoming,
 }
 
-/// A body that counts what the connection has taken.
+/// A body that counts the bytes that the connection has taken.
 struct CountedBody {
     rest: Bytes,
     sent: Arc<AtomicU64>,
@@ -161,7 +161,7 @@ impl Body for CountedBody {
     }
 }
 
-/// The errors of a registry, as the OCI distribution specification has them.
+/// The error body of a registry, from the OCI distribution specification.
 #[derive(Deserialize)]
 struct ErrorEnvelope {
     errors: Vec<ErrorEntry>,
@@ -190,17 +190,17 @@ enum Challenge {
 /// The maximum length of an address in a message, in characters.
 const MAX_SHOWN_CHARS: usize = 200;
 
-/// An address for a message: without its query, which may be a credential, and without a login.
+/// An address for a message, without its query, which may be a credential, and without a login.
 pub(super) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
-    // These fail only for an address that can have no login.
+    // These fail only for an address that cannot have a login.
     let _no_login = (url.set_username(""), url.set_password(None));
     escape_invisible(url.as_str(), MAX_SHOWN_CHARS)
 }
 
 impl RegistryClient {
-    /// Sets up a client, and finds out whether a registry on this machine speaks TLS.
+    /// Makes a client, and finds out whether a registry on this machine uses TLS.
     ///
     /// # Ambient Authority
     /// Reads the machine's certificates and `ca_file`, and opens connections.
@@ -236,8 +236,8 @@ impl RegistryClient {
         Ok(client)
     }
 
-    /// Asks a registry on this machine in plain HTTP, and without a login. A server with TLS does not answer such a
-    /// request, or answers it with status 400.
+    /// Probes a registry on this machine with plain HTTP and without a login. A server with TLS does not respond to
+    /// such a request, or responds with status 400.
     async fn speaks_plain_http(&self) -> Result<bool, RegistryError> {
         let outgoing = Outgoing::new(Method::GET, self.registry_url("v2/"), "its version");
         match self.exchange(&outgoing, &outgoing.url, None).await {
@@ -253,7 +253,7 @@ impl RegistryClient {
         url
     }
 
-    /// The address of something in the repository, such as `manifests/1.0.0`.
+    /// The address of a resource in the repository, such as `manifests/1.0.0`.
     pub(super) fn url(&self, path: &str) -> Url {
         self.registry_url(&format!("v2/{}/{path}", self.repository.name()))
     }
@@ -268,7 +268,7 @@ impl RegistryClient {
         self.repository.authority()
     }
 
-    /// Sends a request, follows the redirects of a read, and authorises it if the registry asks for that. The answer
+    /// Sends a request, follows the redirects of a read, and authorises it if the registry asks for that. The response
     /// may have any status.
     pub(super) async fn send(&mut self, outgoing: &Outgoing) -> Result<Answer, RegistryError> {
         let answer = self.follow(outgoing).await?;
@@ -281,7 +281,7 @@ impl RegistryClient {
         self.follow(outgoing).await
     }
 
-    /// Sends a request, and returns only an answer with one of these statuses.
+    /// Like [`Self::send`], but fails unless the response has one of these statuses.
     pub(super) async fn expect(
         &mut self,
         outgoing: &Outgoing,
@@ -291,7 +291,7 @@ impl RegistryClient {
         if statuses.contains(&answer.status) { Ok(answer) } else { Err(self.refusal(answer).await) }
     }
 
-    /// Sends a request with a body, shows how much of it was sent, and returns only an answer with this status.
+    /// Sends a request with a body, shows the progress, and fails unless the response has this status.
     pub(super) async fn expect_with_progress(
         &mut self,
         outgoing: &Outgoing,
@@ -336,7 +336,7 @@ impl RegistryClient {
         Err(RegistryError::Redirect { from, to, reason: "there are too many redirects" })
     }
 
-    /// Refuses an address that an answer names, unless a registry may name it.
+    /// Refuses an address from a response, unless a registry may lead there.
     pub(super) fn check_target(&self, from: &Url, to: &Url) -> Result<(), RegistryError> {
         let is_local = to.host_str().is_some_and(is_local_host);
         let reason = match to.scheme() {
@@ -371,7 +371,7 @@ impl RegistryClient {
         if let Some(first) = from_byte {
             request = request.header(RANGE, format!("bytes={first}-"));
         }
-        // Registries require it even of an empty body.
+        // Registries require it even for an empty body.
         if ![Method::GET, Method::HEAD].contains(method) {
             request = request.header(CONTENT_LENGTH, body.len());
         }
@@ -395,7 +395,7 @@ impl RegistryClient {
         })
     }
 
-    /// Gets the right to repeat a request that was refused; `false` if there is no way to get it.
+    /// Obtains the authorisation to repeat a refused request; `false` if there is no way to.
     async fn authorise(&mut self, refused: &Answer) -> Result<bool, RegistryError> {
         let challenges = challenges(&refused.headers);
         let bearer = challenges.iter().find_map(|challenge| match challenge {
@@ -427,7 +427,7 @@ impl RegistryClient {
         Ok(true)
     }
 
-    /// Asks the token server that the registry names.
+    /// Requests a token from the token server that the registry names.
     async fn fetch_token(
         &self,
         registry: &Url,
@@ -448,7 +448,7 @@ impl RegistryClient {
             .extend_pairs(service.map(|service| ("service", service)))
             .append_pair("scope", &scope);
         let outgoing = Outgoing::new(Method::GET, url.clone(), "an access token");
-        // A redirect is not followed: the request has the login.
+        // Redirects are not followed, because the request has the login.
         let (head, body) = self.exchange(&outgoing, &url, basic.as_ref()).await?.into_parts();
         let answer = Answer { status: head.status, headers: head.headers, url, what: outgoing.what, body };
         if answer.status != StatusCode::OK {
@@ -467,13 +467,13 @@ impl RegistryClient {
         Ok(value)
     }
 
-    /// The error for an answer whose status is none of the expected ones.
+    /// The error for a response with an unexpected status.
     pub(super) async fn refusal(&self, answer: Answer) -> RegistryError {
         let Answer { status, url, what, .. } = &answer;
         let (status, host, what) = (*status, host_of(url), what.clone());
         let message = match answer.message().await {
             Ok(message) => message,
-            // An error status is what the registry said, whatever became of the text.
+            // The status counts even if the text cannot be read.
             Err(error @ RegistryError::WebPage { .. }) if status != StatusCode::NOT_FOUND => return error,
             Err(error) => error.to_string(),
         };
@@ -508,7 +508,7 @@ impl RegistryClient {
 }
 
 impl Answer {
-    /// The address that the answer names.
+    /// The address in the header `Location`.
     pub(super) fn location(&self) -> Result<Url, RegistryError> {
         let invalid =
             |reason: &str| RegistryError::Invalid { url: shown(&self.url), reason: reason.to_owned() };
@@ -517,19 +517,19 @@ impl Answer {
         location.ok_or_else(|| invalid("its location is not an address"))
     }
 
-    /// The size that the answer announces.
+    /// The size in the header `Content-Length`.
     pub(super) fn announced_bytes(&self) -> Option<u64> {
         self.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
     }
 
-    /// Returns `true` if the answer says that it is HTML.
+    /// Returns `true` if the response says that it is HTML.
     pub(super) fn is_web_page(&self) -> bool {
         let media_type =
             self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         media_type.trim_start().to_ascii_lowercase().starts_with("text/html")
     }
 
-    /// Reads the whole body, which may have at most `max_bytes`.
+    /// Reads the whole body, up to `max_bytes`.
     pub(super) async fn read(self, max_bytes: u64) -> Result<Vec<u8>, RegistryError> {
         if self.is_web_page() {
             return Err(RegistryError::WebPage { url: shown(&self.url) });
@@ -551,7 +551,7 @@ impl Answer {
         Ok(body)
     }
 
-    /// Calls `consume` with each part of the body as it arrives. The time limit is that of `max_bytes`, the size that
+    /// Calls `consume` with each chunk of the body as it arrives. The time limit is that of `max_bytes`, the size that
     /// `consume` accepts.
     pub(super) async fn for_each_part(
         mut self,
@@ -573,7 +573,7 @@ impl Answer {
                     what: what.clone(),
                     reason: ErrorChain(&error).to_string(),
                 })?;
-                // Trailers are of no use here.
+                // Trailers are not needed.
                 if let Ok(part) = frame.into_data() {
                     consume(&part)?;
                 }
@@ -582,7 +582,7 @@ impl Answer {
         within(&host, &what, max_bytes, read).await
     }
 
-    /// The text of an error.
+    /// The text of an error response.
     async fn message(self) -> Result<String, RegistryError> {
         let body = self.read(MAX_MESSAGE_BYTES).await?;
         if let Ok(ErrorEnvelope { errors }) = serde_json::from_slice(&body) {
@@ -603,7 +603,7 @@ fn host_of(url: &Url) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// The ways to authorise a request that an answer offers. A header that cannot be parsed offers none.
+/// The ways to authorise a request that a response offers. A header that cannot be parsed offers none.
 fn challenges(headers: &HeaderMap) -> Vec<Challenge> {
     let mut found = Vec::new();
     for value in headers.get_all(WWW_AUTHENTICATE) {
@@ -625,12 +625,12 @@ fn challenges(headers: &HeaderMap) -> Vec<Challenge> {
     found
 }
 
-/// The time that a transfer of this size may take.
+/// The time limit of a transfer of this size.
 fn time_limit(bytes: u64) -> Duration {
     BASE_TIMEOUT.saturating_add(Duration::from_secs(bytes / MIN_RATE))
 }
 
-/// Ends a transfer that takes longer than one of `bytes` may.
+/// Fails if a transfer exceeds the time limit for `bytes`.
 async fn within<T>(
     host: &str,
     what: &str,
@@ -651,7 +651,7 @@ async fn until<T>(
     tokio::time::timeout(limit, transfer).await.map_err(|_| too_slow())?
 }
 
-/// Waits for an answer as long as the body of the request moves, and then for `idle`.
+/// Waits for a response while the body of the request makes progress, and then for `idle`.
 async fn while_it_moves<T>(
     sent: &AtomicU64,
     host: &str,

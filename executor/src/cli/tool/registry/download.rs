@@ -1,11 +1,11 @@
-//! The parts of a package: small ones in memory, and a module into a file, from where an earlier download ended.
+//! Downloads the parts of a package: small ones into memory, and a module into a file, resuming an earlier download.
 //!
 //! ```text
 //! cache/<digest>.partial ─ every byte, counted ─▶ the size is reached ─ SHA-256 ─┬─ equal ─▶ renamed
 //!        ▲      │                                                                └─ other ─▶ removed
 //!        └──────┴─ interrupted: kept, and continued with a Range
 //! ```
-//! A partial file is locked while a process writes it, is readable by this user alone, and is never a tool.
+//! A partial file is locked while a process writes it. Only this user can read it, and no command treats it as a tool.
 
 use super::client::{Answer, Outgoing, RegistryClient, shown};
 use super::error::RegistryError;
@@ -23,17 +23,17 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 
-/// The maximum number of times that a module's download is continued in one process.
+/// The maximum number of times that one process resumes the download of a module.
 const MAX_ATTEMPTS: usize = 5;
-/// The pause before a download is continued.
+/// The pause before a download is resumed.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The beginning of the name of a folder in which a tool is put together.
+/// The prefix of a folder in which a tool is assembled.
 pub(super) const FOLDER_PREFIX: &str = ".pulled-";
-/// The end of the name of a module's file that is not whole.
+/// The suffix of a partial module.
 const PARTIAL_SUFFIX: &str = ".partial";
-/// The time after which what an earlier process has left in the cache is removed.
+/// The age at which leftovers of earlier processes are removed from the cache.
 const MAX_LEFTOVER_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The size of the parts in which a file is read, in bytes.
+/// The size of the chunks in which a file is read, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Reads a small part of a package, and checks its size and digest.
@@ -59,7 +59,7 @@ pub(super) async fn read_blob(
     Ok(body)
 }
 
-/// Refuses content that has another digest than the one that was asked for.
+/// Refuses content whose digest differs from the requested one.
 pub(super) fn check_digest(what: &str, found: Digest, expected: Digest) -> Result<(), RegistryError> {
     if found == expected {
         return Ok(());
@@ -68,7 +68,7 @@ pub(super) fn check_digest(what: &str, found: Digest, expected: Digest) -> Resul
     Err(RegistryError::Digest { what: what.to_owned(), found, expected })
 }
 
-/// Removes what processes have left in the cache that were killed, or whose download was never continued.
+/// Removes from the cache what killed processes and abandoned downloads have left.
 ///
 /// # Ambient Authority
 /// Reads the names in `cache`, and removes files and folders there.
@@ -77,10 +77,10 @@ pub(super) fn remove_leftovers(cache: &Path, now: OffsetDateTime) {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         let changed = entry.metadata().and_then(|metadata| metadata.modified());
-        // A file may have any time, also one that no date can have.
+        // A file may have any time, even one outside the range of dates.
         let age = changed.ok().and_then(|changed| SystemTime::from(now).duration_since(changed).ok());
         let is_old = age.is_some_and(|age| age > MAX_LEFTOVER_AGE);
-        // What cannot be removed is in nobody's way.
+        // Failing to remove a leftover is harmless.
         let _removed = if is_old && name.starts_with(FOLDER_PREFIX) {
             std::fs::remove_dir_all(entry.path())
         } else if is_old && name.ends_with(PARTIAL_SUFFIX) {
@@ -91,8 +91,8 @@ pub(super) fn remove_leftovers(cache: &Path, now: OffsetDateTime) {
     }
 }
 
-/// Downloads a module to `target`, which is on the file system of `cache`. An interrupted download is continued, now
-/// and by the next call.
+/// Downloads a module to `target`, which must be on the file system of `cache`. An interrupted download is resumed, in
+/// this call or the next one.
 ///
 /// # Ambient Authority
 /// Writes a partial file in `cache`, and `target`.
@@ -108,7 +108,7 @@ pub(super) async fn download(
     let mut partial = Partial::open(&path, bytes, &what)?;
     let mut progress = Progress::start("module", bytes);
     let mut attempts = 0;
-    // A file that is whole was begun by an earlier process, so its digest is checked like any other's.
+    // A complete file may come from an earlier process, so its digest is checked as well.
     let mut was_resumed = partial.done > 0;
     loop {
         if partial.done < bytes {
@@ -133,7 +133,7 @@ pub(super) async fn download(
         }
         match check_digest(&what, partial.digest(), digest) {
             Ok(()) => break,
-            // The part from before may be the wrong one: once, all of it is downloaded again.
+            // The bytes of the earlier download may be wrong, so the whole module is downloaded once more.
             Err(_) if was_resumed => {
                 was_resumed = false;
                 partial.restart()?;
@@ -166,7 +166,7 @@ async fn fetch_rest(
     }
     match (answer.status, from_byte) {
         (StatusCode::PARTIAL_CONTENT, Some(first)) => check_range(&answer, first, bytes)?,
-        // The registry ignores the header `Range`, and sends the whole module.
+        // The registry ignores the header `Range` and sends the whole module.
         (StatusCode::OK, _) => partial.restart()?,
         (status, _) => {
             let reason = format!("a whole module was asked for, and the status is {status}");
@@ -198,7 +198,7 @@ async fn fetch_rest(
     }
     read?;
     if partial.done < bytes {
-        // Without an announced length, the end of the connection is the end of the body.
+        // Without `Content-Length`, the end of the connection is the end of the body.
         let reason = "the connection ended before the last byte".to_owned();
         return Err(RegistryError::Interrupted { host, what: what.to_owned(), reason });
     }
@@ -217,7 +217,7 @@ async fn request(
     client.expect(&outgoing, statuses).await
 }
 
-/// Refuses an answer that announces another size than the manifest.
+/// Refuses a response whose announced size differs from the manifest.
 fn check_length(client: &RegistryClient, answer: &Answer, expected: u64) -> Result<(), RegistryError> {
     match answer.announced_bytes() {
         Some(found) if found != expected => {
@@ -230,7 +230,7 @@ fn check_length(client: &RegistryClient, answer: &Answer, expected: u64) -> Resu
     }
 }
 
-/// Refuses a part of a module that does not begin where the file ends.
+/// Refuses a range that does not begin at the end of the file.
 fn check_range(answer: &Answer, first: u64, bytes: u64) -> Result<(), RegistryError> {
     let range = answer.headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let expected = format!("bytes {first}-{}/", bytes.saturating_sub(1));
@@ -241,7 +241,7 @@ fn check_range(answer: &Answer, first: u64, bytes: u64) -> Result<(), RegistryEr
     Err(RegistryError::Invalid { url: shown(&answer.url), reason })
 }
 
-/// The file of a module that is not whole.
+/// The file of a partial module.
 struct Partial<'a> {
     path: &'a Path,
     file: File,
@@ -251,12 +251,12 @@ struct Partial<'a> {
 }
 
 impl<'a> Partial<'a> {
-    /// Opens or creates the file, and reads what it has.
+    /// Opens or creates the file, and hashes its content.
     fn open(path: &'a Path, bytes: u64, what: &str) -> Result<Self, RegistryError> {
         let io = |error| RegistryError::Io { path: path.to_owned(), error };
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(0o600);
-        // A link in the cache would lead to a file of this user elsewhere.
+        // A link in the cache could lead to another file of this user.
         #[allow(clippy::cast_possible_wrap, reason = "the flags of the system are a C `int`")]
         options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
         let file = options.open(path).map_err(io)?;
@@ -267,7 +267,7 @@ impl<'a> Partial<'a> {
             }
             Err(error) => return Err(io(error.into())),
         }
-        // The process that had the lock before may have renamed or removed the file meanwhile.
+        // The previous holder of the lock may have renamed or removed the file.
         let is_named = |named: Metadata| Ok(named.ino() == file.metadata()?.ino());
         if !path.symlink_metadata().and_then(is_named).unwrap_or(false) {
             return Err(RegistryError::Locked { what: what.to_owned() });
@@ -310,7 +310,7 @@ impl<'a> Partial<'a> {
         Digest(self.hash.clone().finalize().into())
     }
 
-    /// Renames the file, which is whole and checked.
+    /// Renames the file, which is complete and verified.
     fn finish(self, target: &Path) -> Result<(), RegistryError> {
         let renamed = self.file.sync_all().and_then(|()| std::fs::rename(self.path, target));
         renamed.map_err(|error| RegistryError::Io { path: target.to_owned(), error })

@@ -1,4 +1,4 @@
-//! What can go wrong with a registry, in sentences that say what to do.
+//! The errors of registries, with messages that say what to do.
 
 use super::login::LoginError;
 use http::StatusCode;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The reason why a registry cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RegistryError {
-    /// No connection.
+    /// The connection failed.
     #[error("{host} cannot be reached: {reason}")]
     Unreachable {
         /// The host, with its port.
@@ -15,47 +15,47 @@ pub(super) enum RegistryError {
         /// The causes.
         reason: String,
     },
-    /// The other side sends nothing.
+    /// The other side sent nothing.
     #[error("{host} has sent nothing for {seconds} s ({what}): try again later")]
     Silent {
         /// The host, with its port.
         host: String,
-        /// What was awaited.
+        /// The awaited part.
         what: String,
         /// The limit.
         seconds: u64,
     },
-    /// The other side sends too little.
+    /// The other side sent too little.
     #[error("{host} did not finish {what} within {seconds} s, the limit for its size: try again later")]
     TooSlow {
         /// The host, with its port.
         host: String,
-        /// What was awaited.
+        /// The awaited part.
         what: String,
         /// The limit.
         seconds: u64,
     },
-    /// The connection ended in the middle.
+    /// The connection ended early.
     #[error("the connection to {host} ended during the transfer of {what}: {reason}")]
     Interrupted {
         /// The host, with its port.
         host: String,
-        /// What was awaited.
+        /// The awaited part.
         what: String,
         /// The causes.
         reason: String,
     },
-    /// A download was interrupted, and what has arrived is kept.
+    /// A download was interrupted; the received bytes are kept.
     #[error(
         "the download of {what} ended after {done} of {total} bytes, which are kept: run the command again to get the \
          rest ({reason})"
     )]
     Partial {
-        /// What was awaited.
+        /// The awaited part.
         what: String,
-        /// The bytes that are kept.
+        /// The number of kept bytes.
         done: u64,
-        /// The size.
+        /// The full size, in bytes.
         total: u64,
         /// The last interruption.
         reason: Box<RegistryError>,
@@ -63,18 +63,18 @@ pub(super) enum RegistryError {
     /// Another process downloads the same module.
     #[error("another process is downloading {what}: wait for its end")]
     Locked {
-        /// What was awaited.
+        /// The awaited part.
         what: String,
     },
-    /// HTML instead of an answer.
+    /// The response is a web page.
     #[error(
         "{url} answered with a web page: this is not a registry, or a proxy's or sign-in page answers in its place"
     )]
     WebPage {
-        /// The address that answered.
+        /// The address that responded.
         url: String,
     },
-    /// The registry wants a login, and there is none.
+    /// The registry requires a login, and there is none.
     #[error(
         "{host} needs a login for `{name}`, and {file} has none: `docker login {host}` writes one ({message})"
     )]
@@ -85,10 +85,10 @@ pub(super) enum RegistryError {
         name: Box<str>,
         /// The Docker configuration.
         file: Box<str>,
-        /// The answer of the registry.
+        /// The registry's response.
         message: Box<str>,
     },
-    /// The registry does not accept the login.
+    /// The registry refuses the login.
     #[error(
         "{host} refuses the login of `{user}` from {file} for `{name}`: check its password, and whether this user may {may} \
          ({message})"
@@ -104,53 +104,53 @@ pub(super) enum RegistryError {
         file: Box<str>,
         /// `read` or `write there`.
         may: &'static str,
-        /// The answer of the registry.
+        /// The registry's response.
         message: Box<str>,
     },
     /// The login cannot be read.
     #[error(transparent)]
     Login(#[from] LoginError),
-    /// There is no such tool, version or part.
+    /// The tool, version or part does not exist.
     #[error("{host} has no {what}: check the name and the version ({message})")]
     NotFound {
         /// The host, with its port.
         host: String,
-        /// What was asked for.
+        /// The requested part.
         what: String,
-        /// The answer of the registry.
+        /// The registry's response.
         message: String,
     },
-    /// Any other status.
+    /// The status is unexpected.
     #[error("{host} did not accept a request for {what}: status {status} ({message})")]
     Refused {
         /// The host, with its port.
         host: String,
-        /// What was asked for.
+        /// The requested part.
         what: String,
         /// The status.
         status: StatusCode,
-        /// The answer of the registry.
+        /// The registry's response.
         message: String,
     },
-    /// The answer contradicts the rules of HTTP or of registries.
+    /// The response violates HTTP or the OCI distribution specification.
     #[error("the answer of {url} cannot be used: {reason}")]
     Invalid {
-        /// The address that answered.
+        /// The address that responded.
         url: String,
         /// The problem.
         reason: String,
     },
-    /// An answer leads to a place that is not accepted.
+    /// The response leads to a refused address.
     #[error("{from} redirects to {to}, which is refused: {reason}")]
     Redirect {
-        /// The address that answered.
+        /// The address that responded.
         from: String,
-        /// The address that it names.
+        /// The refused address.
         to: String,
         /// The reason.
         reason: &'static str,
     },
-    /// A part has another size than its description says.
+    /// The size of a part differs from its descriptor.
     #[error(
         "{what} has another length than it should: {host} sends {found} bytes instead of {expected}; nothing was kept"
     )]
@@ -159,12 +159,12 @@ pub(super) enum RegistryError {
         host: String,
         /// The part.
         what: String,
-        /// The announced or received size.
+        /// The announced or received size, in bytes.
         found: u64,
-        /// The described size.
+        /// The size in the descriptor, in bytes.
         expected: u64,
     },
-    /// An answer is larger than any that is needed.
+    /// The response exceeds the limit for its kind.
     #[error(
         "{host} sends more than {max_bytes} bytes as {what}, the most that is accepted; nothing was kept"
     )]
@@ -176,22 +176,22 @@ pub(super) enum RegistryError {
         /// The limit, in bytes.
         max_bytes: u64,
     },
-    /// A part has another content than its digest says.
+    /// The content of a part does not match its digest.
     #[error("{what} was changed: its SHA-256 is {found} instead of {expected}; nothing was kept")]
     Digest {
         /// The part.
         what: String,
-        /// The digest of what arrived.
+        /// The actual digest.
         found: String,
-        /// The digest that was asked for.
+        /// The requested digest.
         expected: String,
     },
-    /// A local file.
+    /// A local file cannot be used.
     #[error("`{}`: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// The error of the system. It is part of the message; as a `source`, an error chain would print it twice.
+        /// The error of the system. It is in the message; as a `source`, an error chain would print it twice.
         error: std::io::Error,
     },
 }

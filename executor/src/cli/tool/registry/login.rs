@@ -1,7 +1,7 @@
 //! The logins of the usual Docker configuration: `auths`, `credHelpers` and `credsStore` of
 //! `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`. The file is read only when a registry asks for a login.
 //!
-//! A login is sent to the registry that it is for, and to the token server that this registry names.
+//! A login is sent only to its registry, and to the token server that this registry names.
 
 use a2g_types::ident::excerpt;
 use base64::Engine as _;
@@ -22,7 +22,7 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
 /// The time limit of a credential helper, which may ask a person for a password.
 const HELPER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The user name of a helper's answer that has an identity token instead of a password.
+/// The user name in a helper's answer that stands for an identity token instead of a password.
 const IDENTITY_TOKEN_USER: &str = "<token>";
 
 /// The reason why a login cannot be read.
@@ -36,7 +36,7 @@ pub(super) enum LoginError {
         /// The problem.
         reason: String,
     },
-    /// A credential helper fails.
+    /// A credential helper failed.
     #[error("`{program}`, which `{}` names for {host}, does not work: {reason}", path.display())]
     Helper {
         /// The program.
@@ -48,7 +48,7 @@ pub(super) enum LoginError {
         /// The problem.
         reason: String,
     },
-    /// The login is of a kind that is not supported.
+    /// The kind of login is not supported.
     #[error(
         "the login for {host} in `{}` is an identity token, which this program does not support: log in with a password \
          or an access token", path.display()
@@ -70,7 +70,7 @@ pub(super) struct Login {
 }
 
 impl Login {
-    /// The header `Authorization` of HTTP's scheme Basic.
+    /// The value of the header `Authorization` for the scheme Basic.
     pub(super) fn to_basic(&self) -> Option<HeaderValue> {
         let encoded = BASE64_STANDARD.encode(format!("{}:{}", self.user, self.password));
         let mut value = HeaderValue::from_str(&format!("Basic {encoded}")).ok()?;
@@ -79,7 +79,7 @@ impl Login {
     }
 }
 
-/// Docker's configuration, as far as it has logins.
+/// The members of Docker's configuration that concern logins.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct DockerConfig {
@@ -105,7 +105,7 @@ struct HelperAnswer {
     secret: String,
 }
 
-/// The file of the logins, whether it exists or not; `None` without a home folder.
+/// The path of the logins, even if the file does not exist; `None` without a home folder.
 #[allow(
     clippy::disallowed_methods,
     reason = "Docker's own variable, and the home folder that it defaults to"
@@ -124,7 +124,7 @@ pub(super) async fn find(path: &Path, host: &str) -> Result<Option<Login>, Login
     let Some(DockerConfig { auths, cred_helpers, creds_store }) = read(path)? else { return Ok(None) };
     let helper = cred_helpers.into_iter().find(|(key, _)| host_of(key) == host).map(|(_, name)| name);
     if let Some(name) = helper.or(creds_store.filter(|name| !name.is_empty())) {
-        // Docker keeps a registry's old entry in `auths` when a store is set, but without a password.
+        // When a store is set, Docker keeps the old entry in `auths`, but without a password.
         if let Some(login) = ask_helper(&name, path, host).await? {
             return Ok(Some(login));
         }
@@ -187,7 +187,7 @@ async fn ask_helper(name: &str, path: &Path, host: &str) -> Result<Option<Login>
         host: host.to_owned(),
         reason,
     };
-    // A name with `/` would be a path, and not one of the helpers in `PATH`.
+    // A name with `/` would be a path instead of a helper in `PATH`.
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
         return Err(failed(
             "its name has other characters than letters, digits, `-`, `_` and `.`".to_owned(),
@@ -202,7 +202,7 @@ async fn ask_helper(name: &str, path: &Path, host: &str) -> Result<Option<Login>
             .kill_on_drop(true)
             .spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A helper that ends without reading has said why on its output.
+            // A helper that exits without reading has reported the reason on its output.
             let _closed = stdin.write_all(host.as_bytes()).await;
         }
         let said = read_bounded(child.stdout.take()).await?;
@@ -216,7 +216,7 @@ async fn ask_helper(name: &str, path: &Path, host: &str) -> Result<Option<Login>
     };
     if !status.success() {
         let text = String::from_utf8_lossy(&said);
-        // The sentence with which every helper answers for a registry that it does not know.
+        // Every helper answers with this sentence if it has no login for the registry.
         if text.contains("credentials not found") {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! The progress of a transfer, on standard error: one line that changes on a terminal, otherwise a line every few
+//! The progress of a transfer, on standard error: one line that is updated on a terminal, otherwise a line every few
 //! seconds. A transfer of less than a second shows nothing.
 
 use super::super::super::output::note;
@@ -6,11 +6,11 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The time before the first line.
+/// The delay before the first line.
 const DELAY: Duration = Duration::from_secs(1);
-/// The interval of the changes on a terminal.
+/// The interval between updates on a terminal.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
-/// The interval of lines elsewhere.
+/// The interval between lines elsewhere.
 const LINE_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The progress of one transfer.
@@ -23,13 +23,13 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Begins a transfer of `bytes`.
+    /// Starts the progress of a transfer of `bytes`.
     pub(super) fn start(what: &'static str, bytes: u64) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
         Self { what, bytes, is_terminal, started: a2g_runtime::timer_now(), shown: None }
     }
 
-    /// Shows that `done` bytes are transferred, if it is time to.
+    /// Shows that `done` bytes are transferred, if an update is due.
     pub(super) fn show(&mut self, done: u64) {
         let now = a2g_runtime::timer_now();
         let interval = if self.is_terminal { TERMINAL_INTERVAL } else { LINE_INTERVAL };
@@ -43,7 +43,7 @@ impl Progress {
         }
     }
 
-    /// Ends the transfer. The last line is shown only if there was one before.
+    /// Ends the progress. The last line is shown only if an earlier one was.
     pub(super) fn end(&self, done: u64) {
         if self.shown.is_some() {
             self.write(done);

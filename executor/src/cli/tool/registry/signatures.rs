@@ -1,8 +1,9 @@
-//! The signatures of a package, as cosign stores them beside it: written as referrers, and read as referrers, from the
-//! tag that replaces them where a registry has no list of referrers, and from the tag of older versions of cosign.
+//! The signatures of a package, stored in a registry as cosign does. They are pushed as referrers. They are read as
+//! referrers, from the fallback tag of registries without a list of referrers, and from the tag of older versions of
+//! cosign.
 //!
-//! Nothing is verified here. A signature that does not have the expected form is left out, with a note: whoever demands
-//! signatures refuses a tool without a valid one.
+//! This module verifies nothing. It skips a malformed signature with a note: an executor that requires signatures
+//! refuses a tool without a valid one.
 
 use super::super::super::output::note;
 use super::client::{Answer, Outgoing, RegistryClient};
@@ -23,13 +24,13 @@ use std::collections::BTreeMap;
 pub(super) const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 /// The type of cosign's signatures.
 const ARTIFACT_TYPE: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
-/// The type of what is signed: a statement about the digest of a manifest.
+/// The type of a signed payload: a statement about the digest of a manifest.
 const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// The annotation that has the signature.
+/// The annotation with the signature.
 const SIGNATURE_ANNOTATION: &str = "dev.cosignproject.cosign/signature";
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
 const EMPTY_CONFIG: &[u8] = b"{}";
-/// The header with which a registry says that it lists the referrer.
+/// The header by which a registry confirms that its list of referrers has the new one.
 const SUBJECT_HEADER: &str = "oci-subject";
 /// The maximum size of a payload, in bytes.
 const MAX_PAYLOAD_BYTES: u64 = 16 << 10;
@@ -98,10 +99,10 @@ impl Descriptor {
     }
 }
 
-/// Returns the package that each signature is for, without verifying one.
+/// Returns the package that each signature is for. Verifies none.
 ///
 /// # Errors
-/// A message if the file is not one of signatures.
+/// A message if the bytes are not a file of signatures.
 pub(super) fn signed_digests(file: &[u8]) -> anyhow::Result<Vec<Option<Digest>>> {
     let SignaturesFile { signatures } =
         serde_json::from_slice(file).context("`signatures.json` is not a list of signatures")?;
@@ -148,7 +149,7 @@ pub(super) async fn push(client: &mut RegistryClient, manifest: &[u8], file: &[u
     Ok(signatures.len())
 }
 
-/// Adds a referrer to the index that the OCI distribution specification defines for registries without a list.
+/// Adds a referrer to the fallback index that the OCI distribution specification defines for registries without a list.
 async fn add_to_fallback(
     client: &mut RegistryClient,
     package: Digest,
@@ -174,7 +175,7 @@ async fn add_to_fallback(
     Ok(())
 }
 
-/// Pushes a part of a package, unless the registry has it.
+/// Pushes a part of a package, unless the registry already has it.
 pub(super) async fn push_blob(
     client: &mut RegistryClient,
     bytes: &[u8],
@@ -255,7 +256,7 @@ pub(super) async fn read(
             file.signatures.push(signature);
         }
     }
-    // Long signatures of others do not take the place of the usual, short ones.
+    // Shortest first, so that long signatures of others cannot displace the usual short ones.
     file.signatures.sort_by_key(|signature| signature.payload.len() + signature.signature.len());
     if file.signatures.len() > MAX_SIGNATURES {
         note(format_args!(
@@ -288,7 +289,7 @@ async fn referrers(client: &mut RegistryClient, package: Digest) -> Result<Vec<D
             return Err(client.refusal(answer).await);
         }
         status if status.is_server_error() => return Err(client.refusal(answer).await),
-        // A registry without the list answers an unknown path in its own way.
+        // Registries without the list respond to an unknown path in different ways.
         _ => read_manifest(client, &format!("sha256-{package}"), INDEX_TYPE).await?,
     };
     let Some(index) = index else { return Ok(Vec::new()) };
@@ -297,11 +298,11 @@ async fn referrers(client: &mut RegistryClient, package: Digest) -> Result<Vec<D
         return Ok(Vec::new());
     };
     let is_signature = |one: &Descriptor| one.artifact_type.as_deref() == Some(ARTIFACT_TYPE);
-    // One more than is kept, so that the caller notices that there are more.
+    // One more than the maximum, so that the caller notices omitted ones.
     Ok(manifests.into_iter().filter(is_signature).take(MAX_SIGNATURES + 1).collect())
 }
 
-/// Reads one signature; the inner error is a reason to leave it out.
+/// Reads one signature; the inner error is a reason to skip it.
 async fn read_referrer(
     client: &mut RegistryClient,
     package: Digest,
@@ -344,7 +345,7 @@ async fn try_read_referrer(
 enum Unread {
     /// It does not have the expected form.
     Reason(&'static str),
-    /// The registry does not answer, or with something else.
+    /// The registry did not answer, or answered with an unexpected response.
     Registry(RegistryError),
 }
 
@@ -362,8 +363,8 @@ fn leave_out_unreadable(read: Result<Signature, Unread>) -> Result<Result<Signat
     }
 }
 
-/// An error of one signature's content is a reason to leave it out: anybody who may write to the registry could otherwise
-/// make a tool impossible to add. Any other error ends the command.
+/// An error in the content of one signature is a reason to skip it. Otherwise, anybody with write access to the
+/// registry could make a tool impossible to add. Any other error ends the command.
 fn reason_to_leave_out(error: RegistryError) -> Result<String, RegistryError> {
     match error {
         RegistryError::NotFound { .. }
@@ -402,7 +403,7 @@ async fn older_layers(
     Ok(layers.into_iter().take(MAX_SIGNATURES + 1).collect())
 }
 
-/// Reads the signature of a layer; the inner error is a reason to leave it out.
+/// Reads the signature of a layer; the inner error is a reason to skip it.
 async fn read_layer(
     client: &mut RegistryClient,
     layer: &Descriptor,
@@ -423,7 +424,7 @@ async fn try_read_layer(client: &mut RegistryClient, layer: &Descriptor) -> Resu
     let Some(signature) = layer.annotations.get(SIGNATURE_ANNOTATION) else {
         return Err(Unread::Reason("its manifest has no signature"));
     };
-    // One that cannot be decoded would make all others unreadable.
+    // One signature that cannot be decoded would make the whole file unreadable.
     if signature.len() > MAX_SIGNATURE_CHARS || BASE64_STANDARD.decode(signature).is_err() {
         return Err(Unread::Reason("its signature is not Base64 of a usual length"));
     }
@@ -431,7 +432,7 @@ async fn try_read_layer(client: &mut RegistryClient, layer: &Descriptor) -> Resu
     Ok(Signature { payload: BASE64_STANDARD.encode(payload), signature: signature.clone() })
 }
 
-/// Refuses signatures that are for another package than the one that is pushed.
+/// Refuses signatures for another package than the pushed one.
 pub(super) fn check_are_for(package: Digest, file: &[u8]) -> anyhow::Result<()> {
     if signed_digests(file)?.iter().any(|digest| *digest != Some(package)) {
         bail!(

@@ -1,14 +1,14 @@
 //! The difference between two definitions of a tool, and which of its changes wait for an operator.
 //!
-//! Every other text waits, and so does every schema, because models read their descriptions. A capability waits if it
-//! became wider; an undeclared limit is the widest, because then the executor's ceiling is in force.
+//! Every changed text waits, and so does every changed schema, because models read its descriptions. A capability waits
+//! if it became wider. A limit that is not declared is the widest, because then only the executor's ceiling applies.
 
 use super::Definition;
 use a2g_types::tool::{CallTargets, DeclaredCalls, DeclaredCapabilities, DeclaredFilesystem};
 use serde_json::Value;
 use strum::{IntoStaticStr, VariantArray};
 
-/// The maximum length of a version that may replace another one without approval, in characters.
+/// The maximum length, in characters, of a version that may replace another one without approval.
 const MAX_PLAIN_VERSION_CHARS: usize = 32;
 
 /// A part of a definition.
@@ -32,31 +32,31 @@ pub enum Part {
     /// The schema of the result.
     #[strum(serialize = "result")]
     Result,
-    /// The promise about repeats.
+    /// `idempotent`.
     #[strum(serialize = "idempotent")]
     Idempotent,
-    /// The use of files.
+    /// The access to files.
     #[strum(serialize = "capabilities.filesystem")]
     Filesystem,
-    /// The use of the network.
+    /// The access to the network.
     #[strum(serialize = "capabilities.network")]
     Network,
-    /// The limit of memory.
+    /// The memory limit.
     #[strum(serialize = "capabilities.max_memory_mb")]
     Memory,
-    /// The limit of CPU.
+    /// The CPU limit.
     #[strum(serialize = "capabilities.max_cpu_percent")]
     Cpu,
-    /// The limit of time.
+    /// The time limit.
     #[strum(serialize = "capabilities.timeout_seconds")]
     Timeout,
-    /// The tools that it calls.
+    /// The tools that the tool may call.
     #[strum(serialize = "capabilities.calls")]
     Calls,
-    /// The number of calls.
+    /// The maximum number of calls.
     #[strum(serialize = "capabilities.max_calls")]
     MaxCalls,
-    /// The number of simultaneous calls.
+    /// The maximum number of simultaneous calls.
     #[strum(serialize = "capabilities.max_parallel_calls")]
     MaxParallelCalls,
 }
@@ -72,18 +72,18 @@ impl Part {
 /// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// Agents and people are told something else.
+    /// A text, a schema or the contract changed.
     Told,
-    /// The tool may do more.
+    /// A capability became wider.
     Wider,
-    /// The tool may do less.
+    /// A capability became narrower.
     Narrower,
-    /// Another version, which looks like one.
+    /// The version changed, and has the form of a version.
     Version,
 }
 
 impl ChangeKind {
-    /// Returns `true` if an operator has to approve such a change.
+    /// Returns `true` if this kind of change needs the approval of an operator.
     #[must_use]
     pub fn needs_approval(self) -> bool {
         match self {
@@ -100,14 +100,14 @@ pub struct Change {
     pub part: Part,
     /// The kind of the change.
     pub kind: ChangeKind,
-    /// The accepted text, as the author wrote it: it may contain any character. A schema is JSON in lines.
+    /// The accepted text, as the author wrote it: it may contain any character. A schema is pretty-printed JSON.
     pub accepted: String,
-    /// The text that replaces it.
+    /// The new text.
     pub offered: String,
 }
 
 /// The changes from the `accepted` definition to the `offered` one, in the order of [`Part`]. Schemas are compared as
-/// JSON values, so the order of keys is no change.
+/// JSON values, so a different order of keys is no change.
 #[must_use]
 pub fn compare(accepted: &Definition, offered: &Definition) -> Vec<Change> {
     let Definition {
@@ -129,7 +129,7 @@ pub fn compare(accepted: &Definition, offered: &Definition) -> Vec<Change> {
         changes.push(told(Part::Title, title_text(&accepted.title), title_text(title)));
     }
     if accepted.version != *version {
-        // A text in place of a version would be one that models read and nobody approved.
+        // Models read the version, so free text in it needs approval like any other text.
         let kind = if is_plain_version(version) { ChangeKind::Version } else { ChangeKind::Told };
         changes.push(Change { kind, ..told(Part::Version, accepted.version.clone(), version.clone()) });
     }
@@ -162,7 +162,7 @@ fn compare_capabilities(
     let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = offered;
     let DeclaredCalls { targets, max_calls, max_parallel } = calls;
     let old_calls = &accepted.calls;
-    // The numbers limit nothing where there is no tool to call.
+    // Without a tool to call, the numbers have no effect.
     let is_wider_count = |accepted, offered| !targets.is_empty() && is_wider(accepted, offered);
     let mut note = |part, is_wider: bool, accepted: String, offered: String| {
         let kind = if is_wider { ChangeKind::Wider } else { ChangeKind::Narrower };
@@ -230,14 +230,14 @@ fn limit_text<T: ToString>(limit: Option<T>) -> String {
     limit.map_or_else(|| "undeclared: the executor's ceiling".to_owned(), |limit| limit.to_string())
 }
 
-/// A schema as JSON in lines, with sorted keys, so that only changed lines differ.
+/// A schema as pretty-printed JSON with sorted keys, so that only changed lines differ.
 fn lines(schema: &Value) -> String {
     let mut schema = schema.clone();
     schema.sort_all_objects();
     serde_json::to_string_pretty(&schema).unwrap_or_default()
 }
 
-/// Returns `true` for numbers with dots, and a short suffix after `-` or `+`.
+/// Returns `true` for numbers separated by dots, with an optional short suffix after `-` or `+`.
 fn is_plain_version(version: &str) -> bool {
     let (numbers, suffix) =
         version.find(['-', '+']).map_or((version, ""), |at| version.split_at_checked(at).unwrap_or_default());

@@ -1,5 +1,5 @@
-//! Definitions: what agents and people are told of a tool, and what the tool may do. The first accepted definition of a
-//! tool is remembered, and an update that tells something else or may do more waits for an operator.
+//! Definitions: a tool's texts, schemas, contract and declared capabilities. The first accepted definition of a tool is
+//! remembered. An update with other texts or wider capabilities waits for an operator.
 //!
 //! ```text
 //! tool add ──▶ the accepted definition ──▶ the same, or narrower: installed, and remembered
@@ -7,8 +7,8 @@
 //!                       └ other texts, or wider: catalogue/.waiting/<name>, until `tool approve` or `tool reject`
 //! serve ────▶ the accepted definition ──▶ other texts, or wider: the tool is broken, until `tool approve`
 //! ```
-//! `compare` decides which changes wait, `store` remembers the accepted definitions in a file of the operator, and
-//! `update` approves what waits. A tool without an accepted definition is accepted as it is when it is first seen.
+//! `compare` decides which changes wait, `store` keeps the accepted definitions in a file of the operator, and `update`
+//! approves waiting updates. A tool without an accepted definition is accepted when it is first seen.
 
 mod compare;
 mod store;
@@ -23,12 +23,12 @@ pub(super) use update::{Place, WAITING_FOLDER};
 use a2g_types::tool::{Contract, DeclaredCapabilities, Descriptor};
 use serde_json::Value;
 
-/// What agents and people are told of a tool, and what it may do.
+/// The parts of a tool that agents and people read, and its declared capabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definition {
     /// The name for people.
     pub title: Option<String>,
-    /// The version. It may change freely as long as it looks like one: see [`compare`].
+    /// The version. It may change freely within the form of a version: see [`compare`].
     pub version: String,
     /// The description, for people and models.
     pub description: String,
@@ -38,14 +38,14 @@ pub struct Definition {
     pub arguments_schema: Value,
     /// The JSON Schema of the result.
     pub result_schema: Option<Value>,
-    /// `true` if callers are told that a repeat with the same arguments changes nothing more.
+    /// `true` if the tool promises that a repeat with the same arguments changes nothing more.
     pub is_idempotent: bool,
     /// The declared capabilities.
     pub capabilities: DeclaredCapabilities,
 }
 
 impl Definition {
-    /// The definition in a descriptor.
+    /// The definition of the tool that this descriptor describes.
     #[must_use]
     pub fn of(descriptor: &Descriptor) -> Self {
         let Descriptor {
@@ -54,7 +54,7 @@ impl Definition {
             version,
             description,
             contract,
-            // A new module with the same definition is what most updates are.
+            // Most updates are a new module with the same definition.
             digest: _,
             // The list of signers decides who may sign.
             signature: _,

@@ -1,8 +1,8 @@
-//! The file of accepted definitions: private to its owner, replaced atomically, and changed under a lock, so that two
-//! processes lose nothing.
+//! The file of accepted definitions: private to its owner, replaced atomically, and changed under a lock, so concurrent
+//! processes lose no update.
 //!
-//! A file that is damaged, or that others may write to, is an error and never an empty list: with an empty one, every
-//! tool would be accepted as it is now.
+//! A file that is damaged, or that other users may write to, is an error, never an empty list: with an empty list,
+//! every tool would be accepted as it is.
 
 use super::stored::DefinitionsFile;
 use super::{Change, Definition, Part, compare};
@@ -20,11 +20,11 @@ use tempfile::NamedTempFile;
 /// The maximum size of the file, in bytes. A usual definition has 1 to 4 kB.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// What a process may do with the accepted definitions.
+/// How a process uses the accepted definitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Definitions that are seen for the first time, or that became narrower, are remembered: for processes that tell
-    /// agents of the tools, and for those that change the catalogue.
+    /// New and narrower definitions are remembered: for processes that offer the tools to agents or change the
+    /// catalogue.
     Record,
     /// Definitions are only compared.
     Compare,
@@ -37,8 +37,8 @@ pub struct Definitions(Option<Store>);
 #[derive(Debug, Clone)]
 struct Store {
     path: PathBuf,
-    /// The catalogue's absolute path, with its links as the operator wrote them: if a link then leads to another
-    /// folder, its tools have to be those that were accepted.
+    /// The catalogue's path; see [`identify`]. If the catalogue is a link that is pointed to another folder, the tools
+    /// there are compared with the definitions accepted before.
     catalogue: String,
     access: Access,
 }
@@ -52,13 +52,13 @@ struct Locked<'a> {
     _lock: File,
 }
 
-/// The result of a comparison with the accepted definition.
+/// The result of comparing a tool with its accepted definition.
 enum Judgement {
-    /// The definition is the accepted one.
+    /// The definition equals the accepted one.
     Accepted,
     /// There is no accepted definition.
     First,
-    /// The definition is narrower, or has another version.
+    /// The definition became narrower, or only the version changed.
     Narrower,
     /// An operator has to approve these changes.
     Waits(Vec<Change>),
@@ -76,8 +76,8 @@ fn judge(accepted: Option<&Definition>, offered: &Definition) -> Judgement {
     }
 }
 
-/// The path that stands for a catalogue, however it was written. A link to a folder stands for itself, so that a link that
-/// leads to another folder keeps its definitions.
+/// The path by which the file names a catalogue, independent of its spelling. Links in the parent folders are resolved.
+/// A link in place of the catalogue is not, so its definitions stay when the link points to another folder.
 fn identify(catalogue: &Path) -> PathBuf {
     let absolute = std::path::absolute(catalogue).unwrap_or_else(|_| catalogue.to_owned());
     let parent = absolute.parent().and_then(|parent| parent.canonicalize().ok());
@@ -96,8 +96,7 @@ impl Definitions {
         Self(Some(Store { path: path.to_owned(), catalogue, access }))
     }
 
-    /// No definitions: every tool is accepted and none is remembered. For a temporary catalogue, of which no agent is
-    /// told.
+    /// No definitions: every tool is accepted, and none is remembered. For a temporary catalogue that no agent uses.
     #[must_use]
     pub fn none() -> Self {
         Self(None)
@@ -115,8 +114,8 @@ impl Definitions {
         store.get(&store.read()?, tool)
     }
 
-    /// Compares tools with their accepted definitions, and remembers those that are first seen or narrower. Returns
-    /// the error of each tool that has to wait, in the order of `tools`.
+    /// Compares tools with their accepted definitions, and remembers new and narrower ones. Returns the error of each
+    /// tool that has to wait, in the order of `tools`.
     ///
     /// # Ambient Authority
     /// Reads the file, and writes it if there is something to remember.
@@ -145,7 +144,7 @@ impl Definitions {
         if !has_new || store.access == Access::Compare {
             return Ok(results);
         }
-        // Compared again under the lock, because another process may have written the file meanwhile.
+        // Another process may have written the file meanwhile, so the tools are compared again under the lock.
         let mut locked = self.lock()?;
         let judged = tools.iter().map(|tool| locked.accept_unless_waiting(tool)).collect::<Result<_, _>>()?;
         locked.write()?.commit()?;
@@ -164,7 +163,7 @@ impl Definitions {
         let folder = store.folder();
         let unusable = |error: std::io::Error| store.unusable(format!("`{}`: {error}", folder.display()));
         DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(unusable)?;
-        // The folder is locked, because the file itself is replaced by every change.
+        // The lock is on the folder, because each change replaces the file itself.
         let lock = File::open(&folder).map_err(unusable)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| unusable(error.into()))?;
         Ok(LockedDefinitions(Some(Locked { store, file: store.read()?, _lock: lock })))
@@ -177,7 +176,7 @@ impl LockedDefinitions<'_> {
         store.get(file, tool)
     }
 
-    /// The changes of a tool that has to wait for approval; `None` if it has not to wait.
+    /// The changes of a tool that has to wait for approval; `None` if it need not wait.
     pub(in crate::catalog) fn find_waiting_changes(
         &self,
         tool: &Descriptor,
@@ -189,7 +188,7 @@ impl LockedDefinitions<'_> {
         })
     }
 
-    /// Makes the definition of a tool the accepted one, without a comparison. Only [`Self::write`] writes it.
+    /// Makes the definition of a tool the accepted one, without a comparison. [`Self::write`] saves it.
     ///
     /// # Errors
     /// [`CatalogError::Module`] if the definition cannot be stored.
@@ -252,7 +251,7 @@ impl Store {
         CatalogError::Definitions { path: self.path.clone(), reason }
     }
 
-    /// The path of the file itself, if the operator's path is a link to it.
+    /// The path of the file itself if the operator's path is a link.
     fn real_path(&self) -> PathBuf {
         self.path.canonicalize().unwrap_or_else(|_| self.path.clone())
     }
@@ -274,7 +273,7 @@ impl Store {
         }
         match self.path.metadata() {
             Ok(metadata) => self.check_private("it", &metadata)?,
-            // A link to nothing is not a missing file.
+            // A dangling link is an error, not a missing file.
             Err(error) if error.kind() == ErrorKind::NotFound && !self.path.is_symlink() => {
                 return Ok(DefinitionsFile::default());
             }

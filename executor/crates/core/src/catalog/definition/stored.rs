@@ -48,7 +48,7 @@ impl DefinitionsFile {
     /// Parses the file.
     ///
     /// # Errors
-    /// The reason, as the end of a sentence, if it is not such a file, or one of another format.
+    /// The reason, as the end of a sentence, if the text has another form or another format number.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Header {
@@ -104,8 +104,8 @@ impl DefinitionsFile {
     /// Stores the accepted definition of a tool.
     ///
     /// # Errors
-    /// The reason, as the end of a sentence, if it would not be read back as it is, or is so large that the file could have
-    /// more than `max_bytes`: one tool must not damage the file for all others.
+    /// The reason, as the end of a sentence, if reading would not give the same definition, or if the file could have more
+    /// than `max_bytes`: one tool must not damage the file for all others.
     pub(super) fn insert(
         &mut self,
         catalogue: &str,

@@ -1,5 +1,5 @@
-//! Updates that wait for an operator: in the catalogue's folder `.waiting`, which no server reads, or in the tool's own
-//! folder, if somebody changed the files there.
+//! Updates that wait for an operator. An update of `tool add` is in the catalogue's folder `.waiting`, which no server
+//! reads. A change of the catalogue's own files is in the tool's folder.
 
 use super::{Change, Definition, Definitions, compare};
 use crate::catalog::manifest::FILE;
@@ -23,7 +23,7 @@ pub enum Installation {
     Waits(Box<Update>),
 }
 
-/// An update of a tool, with its files in memory: what was compared is what is installed.
+/// An update of a tool, with its files in memory: the files that were compared are those that are installed.
 #[derive(Debug)]
 pub struct Update {
     pub(in crate::catalog) checked: CheckedTool,
@@ -32,7 +32,7 @@ pub struct Update {
     pub(in crate::catalog) place: Place,
 }
 
-/// The place where an update is.
+/// The location of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::catalog) enum Place {
     /// In [`WAITING_FOLDER`].
@@ -48,7 +48,7 @@ impl Update {
         &self.checked
     }
 
-    /// The changes from the accepted definition, of which some may need no approval.
+    /// The changes from the accepted definition. Some of them may need no approval.
     #[must_use]
     pub fn changes(&self) -> &[Change] {
         &self.changes
@@ -95,8 +95,8 @@ impl Update {
 }
 
 impl Installer<'_> {
-    /// The update of a tool that waits for approval; `None` if there is none. An update of `tool add` precedes a change in
-    /// the tool's own folder, which it would replace.
+    /// The update of a tool that waits for approval; `None` if there is none. An update of `tool add` takes precedence
+    /// over a change in the tool's own folder, because it would replace that folder.
     ///
     /// # Ambient Authority
     /// Reads the catalogue and the file of definitions, reads and writes the cache, and runs the builder.
@@ -114,7 +114,7 @@ impl Installer<'_> {
         }
         // Checks name, digest and signature, as a server does.
         open_tool(&folder, name, self.cache, Some(self.build), self.trust)?;
-        // The version is compared again, because the files may have been exchanged since `tool add` compared it.
+        // The version is compared again, because the files may have been replaced since `tool add` compared it.
         let checked = self.check(&folder)?;
         let accepted = self.definitions.accepted(name)?;
         let offered = Definition::of(&checked.tool.descriptor);
@@ -125,7 +125,7 @@ impl Installer<'_> {
     }
 }
 
-/// The names of the tools of which an update of `tool add` waits for approval, sorted.
+/// The names of the tools with an update of `tool add` that waits for approval, sorted.
 ///
 /// # Ambient Authority
 /// Reads the catalogue's folder.

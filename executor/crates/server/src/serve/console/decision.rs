@@ -6,8 +6,8 @@
 //!                                   └───────────────────────────────────┤
 //!                                                                       └ the same basis: apply_shown_directive
 //! ```
-//! The record of an approval has the grant that was shown. At each attempt to start the run, also after a restart, its grant
-//! is compared with that one; if any part of it is wider, the intent waits for a person again.
+//! The record of an approval has the grant that was shown. Each attempt to start the run, even after a restart,
+//! compares its grant with that one. If any part of it is wider, the intent waits for a person again.
 
 use super::ConsoleState;
 use super::form::FormFields;
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// Minimum time between the page and its approval, in which the button takes no clicks (`console.css`).
+/// Minimum time between opening the page and an approval. Until then the button takes no clicks (`console.css`).
 const MIN_SHOWN: Duration = Duration::from_secs(1);
 /// Maximum length of an argument's JSON that is indented, in bytes.
 const MAX_INDENTED_BYTES: usize = 4 << 10;
@@ -183,13 +183,13 @@ pub(super) fn arguments(arguments: &serde_json::Map<String, serde_json::Value>) 
     }
 }
 
-/// The arguments that name a path below a folder of `granted`, but below none of `proposed`, with their paths.
+/// The arguments whose path is below a folder of `granted`, but below none of `proposed`, with these paths.
 fn uncovered_arguments<'a>(
     arguments: &'a serde_json::Map<String, serde_json::Value>,
     granted: &GrantSummary,
     proposed: &GrantSummary,
 ) -> Vec<(&'a str, &'a str)> {
-    // The part of a pattern before its first wildcard tells folders apart, and needs no path to be resolved.
+    // The prefix of a pattern before its first wildcard is enough to compare folders, without resolving paths.
     fn is_below(path: &str, areas: &[Bound<String>]) -> bool {
         let folder = |pattern: &str| pattern.split(['*', '?', '[', '{']).next().map(str::to_owned);
         areas.iter().filter_map(|area| folder(&area.value)).any(|folder| path.starts_with(&folder))
@@ -476,9 +476,9 @@ fn undecided_page(
     decision_page(console, signed_in.viewer(), proposal, Some(&notice))
 }
 
-/// `true` if the page of a form has been shown for [`MIN_SHOWN`].
-// Another page may open this one below a person's second click. Only the person's browser sends the form, so the time in
-// it needs no signature.
+/// `true` if the page with this form has been shown for at least [`MIN_SHOWN`].
+// Another page may open this one under a double-click. Only the person's browser sends the form, so its time needs no
+// signature.
 fn has_been_shown(form: &FormFields, now: OffsetDateTime) -> bool {
     let shown_at = form.get("shown_at").and_then(|text| text.parse::<i128>().ok());
     let min = i128::try_from(MIN_SHOWN.as_millis()).unwrap_or(i128::MAX);

@@ -140,7 +140,7 @@ fn verified(check: &ChainCheck) -> Markup {
 fn switch(console: &ConsoleState, viewer: Viewer<'_>) -> Markup {
     let stops = console.executor.stops();
     let active = console.executor.active_runs();
-    // Active runs may have thousands of agents.
+    // Active runs may belong to thousands of agents.
     let visible = active.iter().map(|run| &run.agent).filter(|agent| viewer.caller.may_read(agent));
     let agents = visible.collect::<BTreeSet<_>>().into_iter().take(MAX_LISTED);
     html! {

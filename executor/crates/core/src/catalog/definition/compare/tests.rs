@@ -37,7 +37,7 @@ fn every_other_text_needs_approval() {
     check(|new| new.is_idempotent = true, &[(Part::Idempotent, true)]);
     let reordered = json!({ "properties": { "b": {}, "a": {} }, "type": "object" });
     check(|new| new.arguments_schema = reordered, &[]);
-    // The same number for a validator, but another text for a model.
+    // A validator sees the same number, but a model sees another text.
     check(
         |new| new.arguments_schema["minimum"] = json!(9_007_199_254_740_993_u64),
         &[(Part::Arguments, true)],
@@ -55,7 +55,7 @@ fn a_version_is_free_as_long_as_it_looks_like_one() {
     }
 }
 
-/// One use that a run could make of its tool's capabilities, and of which a verdict or a ceiling decides the rest.
+/// A use of a tool's capabilities by one run, as far as the definition decides on it.
 #[derive(Debug, Clone, Copy)]
 struct Use {
     filesystem: u8,
@@ -63,11 +63,11 @@ struct Use {
     memory: u64,
     cpu: u64,
     timeout: u64,
-    /// A target by its number, the number of calls, and that of simultaneous ones.
+    /// The number of a target, of calls, and of simultaneous calls.
     calls: Option<(usize, u32, u32)>,
 }
 
-/// The largest number that a limit of the model has. Only an undeclared limit allows one more.
+/// The largest value of a declared limit in the model. Only an undeclared limit allows one more.
 const LARGEST: u64 = 2;
 const TARGETS: [&str; 2] = ["first", "second"];
 
@@ -79,7 +79,7 @@ fn uses() -> Vec<Use> {
     let calls =
         (0..3).flat_map(|target| counts().flat_map(move |n| counts().map(move |p| Some((target, n, p)))));
     let calls = std::iter::once(None).chain(calls).collect::<Vec<_>>();
-    // Each dimension alone, because the dimensions limit independently of each other.
+    // Each dimension alone, because the limits are independent of each other.
     let least = Use { filesystem: 0, network: false, memory: 1, cpu: 1, timeout: 1, calls: None };
     uses.extend((0..3).map(|filesystem| Use { filesystem, ..least }));
     uses.push(Use { network: true, ..least });
@@ -143,7 +143,7 @@ fn any_capabilities() -> impl Strategy<Value = DeclaredCapabilities> {
     )
 }
 
-/// Capabilities that differ in a few parts only, so that many pairs are comparable.
+/// Capabilities that differ in few parts, so that many pairs are comparable.
 fn any_pair() -> impl Strategy<Value = [DeclaredCapabilities; 2]> {
     (any_capabilities(), any_capabilities(), any::<[bool; 6]>()).prop_map(|(old, other, keep)| {
         let [filesystem, network, memory, cpu, timeout, calls] = keep;

@@ -125,7 +125,7 @@ fn definitions_of_many_writers_are_all_remembered() {
             let path = &path;
             scope.spawn(move || {
                 for nth in 0..4 {
-                    // Each as another process has it: with a descriptor of the lock of its own.
+                    // A lock descriptor per iteration, as if each were a separate process.
                     let definitions = Definitions::new(path, Path::new("/srv"), Access::Record);
                     assert!(is_admitted(&definitions, &tool(&format!("{name}{nth}"), "one")));
                 }
