@@ -18,11 +18,20 @@ export function describe() {
   };
 }
 
-export function invoke(argumentsJson) {
-  const { text } = JSON.parse(argumentsJson);
+function run({ text }) {
   const words = countWords(text);
   log("info", `counted ${words} words`);
-  // An error has to have all three members.
-  if (words === 0) throw { code: "no_words", message: "`text` has no words", detail: undefined };
-  return JSON.stringify({ words });
+  if (words === 0) throw { code: "no_words", message: "`text` has no words" };
+  return { words };
+}
+
+export function invoke(argumentsJson) {
+  try {
+    return JSON.stringify(run(JSON.parse(argumentsJson))) ?? "null";
+  } catch (error) {
+    // The contract knows only errors of this form. Any other exception would end the run without its message.
+    const { code = "exception", message = String(error), detail } = Object(error);
+    if (error instanceof Error) log("error", `${error}\n${error.stack}`);
+    throw { code: String(code), message: String(message), detail: JSON.stringify(detail) };
+  }
 }

@@ -3,9 +3,10 @@
 //! An approval covers exactly the update that was shown. On a terminal, the update stays in memory until the answer. In
 //! a script, the approval names the digest that was printed with the difference.
 
+use super::super::arguments::Setup;
 use super::super::layout::wrap;
 use super::super::output::{note, one_line, print};
-use super::super::setup::recorded_definitions;
+use super::super::setup::{config, recorded_definitions};
 use super::difference::{self, Extent};
 use super::set_up;
 use a2g_core::catalog::{Change, Part, Update, reject as reject_update, waiting_updates};
@@ -14,6 +15,7 @@ use a2g_types::ident::{ToolName, did_you_mean};
 use a2g_types::tool::{Descriptor, Digest};
 use anyhow::{Context as _, bail};
 use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The exit code if an update waits or was not approved.
@@ -21,20 +23,34 @@ const NOT_APPROVED: u8 = 3;
 /// The line width of this command's messages. Commands to copy and digests are not wrapped.
 const MAX_COLUMNS: usize = 80;
 
+/// The options that name the catalogue, for commands to copy.
+pub(super) fn catalogue_options(Setup { config, tools }: &Setup) -> String {
+    let option = |name: &str, path: &Option<PathBuf>| {
+        let path = path.as_ref()?.display().to_string();
+        let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        let quoted = if is_plain { path } else { format!("'{}'", one_line(path.replace('\'', r"'\''"))) };
+        Some(format!(" {name} {quoted}"))
+    };
+    [option("--config", config), option("--tools", tools)].into_iter().flatten().collect()
+}
+
 /// Reports a waiting update and its changes.
-pub(super) fn print_waiting(update: &Update) -> ExitCode {
+pub(super) fn print_waiting(update: &Update, setup: &Setup) -> ExitCode {
     let name = &update.tool().manifest.name;
     print_difference(update, Extent::Summary);
     let parts = part_names(update.changes());
-    let text = format!("{name} was not updated, because the update changes {parts}. It waits:");
+    let text = format!("{name} was not updated: the update changes {parts} and waits for approval:");
     note(wrap("", &text, MAX_COLUMNS));
-    note(format_args!("  a2g-executor tool approve {name}\n  a2g-executor tool reject {name}"));
+    let options = catalogue_options(setup);
+    note(format_args!(
+        "  a2g-executor tool approve {name}{options}\n  a2g-executor tool reject {name}{options}"
+    ));
     ExitCode::from(NOT_APPROVED)
 }
 
 /// Shows the update of a tool, and installs it after the approval of a person at the terminal or by `digest`.
-pub(super) fn approve(config: &Config, name: &str, digest: Option<&str>) -> anyhow::Result<ExitCode> {
-    let name = ToolName::parse(name)?;
+pub(super) fn approve(setup: &Setup, name: &str, digest: Option<&str>) -> anyhow::Result<ExitCode> {
+    let (name, config, options) = (ToolName::parse(name)?, &config(setup)?, catalogue_options(setup));
     let runtime = set_up(config)?;
     let definitions = recorded_definitions(config);
     let trust = runtime.trust();
@@ -49,8 +65,8 @@ pub(super) fn approve(config: &Config, name: &str, digest: Option<&str>) -> anyh
         if shown != found {
             print_difference(&update, Extent::Full);
             note(format_args!(
-                "refused: the update of {name} that waits is another one than\n  sha256:{shown}\nto approve the one above:\n  \
-                 a2g-executor tool approve {name} --digest sha256:{found}"
+                "refused: the waiting update of {name} is not\n  sha256:{shown}\nto approve the one above:\n  \
+                 a2g-executor tool approve {name} --digest sha256:{found}{options}"
             ));
             return Ok(ExitCode::from(NOT_APPROVED));
         }
@@ -58,12 +74,14 @@ pub(super) fn approve(config: &Config, name: &str, digest: Option<&str>) -> anyh
         print_difference(&update, Extent::Full);
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
             note(format_args!(
-                "to approve exactly this:\n  a2g-executor tool approve {name} --digest sha256:{found}"
+                "to approve exactly this:\n  a2g-executor tool approve {name} --digest sha256:{found}{options}"
             ));
             return Ok(ExitCode::from(NOT_APPROVED));
         }
         if !confirm(&name, &update)? {
-            note(format_args!("{name} is not approved; `a2g-executor tool reject {name}` drops the update"));
+            note(format_args!(
+                "{name} is not approved; `a2g-executor tool reject {name}{options}` drops the update"
+            ));
             return Ok(ExitCode::from(NOT_APPROVED));
         }
     }
@@ -85,9 +103,10 @@ pub(super) fn reject(config: &Config, name: &str) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints the waiting updates, below a list of tools.
-pub(super) fn note_waiting(config: &Config) {
+pub(super) fn note_waiting(config: &Config, setup: &Setup) {
+    let options = catalogue_options(setup);
     for name in waiting_updates(&config.catalog) {
-        note(format_args!("note: an update of {name} waits for `a2g-executor tool approve {name}`"));
+        note(format_args!("note: an update of {name} waits for `a2g-executor tool approve {name}{options}`"));
     }
 }
 
@@ -102,7 +121,7 @@ fn print_difference(update: &Update, extent: Extent) {
     print(format_args!("{name} {}, the accepted definition (-) and the new one (+):\n", one_line(version)));
     difference::lines(update.changes(), extent).into_iter().for_each(print);
     if update.changes().is_empty() {
-        print("no change of what was accepted");
+        print("no change to the accepted definition");
     }
     print(format_args!("\nmodule   sha256:{digest}\npackage  sha256:{}", update.digest()));
 }

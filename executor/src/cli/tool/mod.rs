@@ -45,7 +45,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             } else {
                 list_table(rows, config.signers.is_some())
             }
-            approve::note_waiting(&config);
+            approve::note_waiting(&config, &setup);
             Ok(ExitCode::SUCCESS)
         }
         Tool::Inspect { setup, name, json } => {
@@ -77,7 +77,12 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
                 .transpose()?;
             let source = match &pulled {
                 Some(pulled) => pulled.folder().to_owned(),
-                None => package_folder(&path)?,
+                None if path.exists() => package_folder(&path)?,
+                None => bail!(
+                    "`{}` does not exist: name the folder of a tool, a module, or the address of a tool in a registry \
+                     (`oci://REGISTRY/NAME:TAG`)",
+                    path.display()
+                ),
             };
             if let Ok(manifest) = ToolManifest::read(&path.join("tool.toml"))
                 && let Some(remark) = toolchain::stale_module_remark(&path, &manifest)
@@ -93,7 +98,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             let replaced = replaced_tool(&config.catalog, &checked);
             let checked = match installer.install(checked)? {
                 Installation::Installed(checked) => checked,
-                Installation::Waits(update) => return Ok(approve::print_waiting(&update)),
+                Installation::Waits(update) => return Ok(approve::print_waiting(&update, &setup)),
             };
             let Descriptor { name, version, digest, signature, .. } = &checked.tool.descriptor;
             let version = one_line(version);
@@ -130,7 +135,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             sign::sign(&folder, &key, expires_days, &config(&setup)?)?;
             Ok(ExitCode::SUCCESS)
         }
-        Tool::Approve { setup, name, digest } => approve::approve(&config(&setup)?, &name, digest.as_deref()),
+        Tool::Approve { setup, name, digest } => approve::approve(&setup, &name, digest.as_deref()),
         Tool::Reject { setup, name } => approve::reject(&config(&setup)?, &name),
         Tool::New { name, language, sdk } => {
             new::new(&name, language, sdk.as_deref())?;

@@ -221,14 +221,19 @@ pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<E
         let reference = found.reference.clone();
         let pulled = runtime.block_on(fetch(&mut client, found, tools.cache.folder()));
         let pulled = pulled.with_context(|| format!("{reference} cannot be fetched"))?;
-        is_complete &= install_pulled(&pulled, &config, &tools)?;
+        is_complete &= install_pulled(&pulled, &config, &tools, setup)?;
     }
     // Same exit code as `tool add` when an update waits.
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 
 /// Installs a tool of a registry; `false` if its update waits for approval.
-fn install_pulled(pulled: &PulledTool, config: &Config, tools: &ToolRuntime) -> anyhow::Result<bool> {
+fn install_pulled(
+    pulled: &PulledTool,
+    config: &Config,
+    tools: &ToolRuntime,
+    setup: &Setup,
+) -> anyhow::Result<bool> {
     let reference = &pulled.reference;
     let (trust, definitions) = (tools.trust(), recorded_definitions(config));
     let installer = tools.installer(&config.catalog, &trust, &definitions);
@@ -239,7 +244,7 @@ fn install_pulled(pulled: &PulledTool, config: &Config, tools: &ToolRuntime) -> 
     let checked = match installer.install(checked)? {
         Installation::Installed(checked) => checked,
         Installation::Waits(update) => {
-            approve::print_waiting(&update);
+            approve::print_waiting(&update, setup);
             return Ok(false);
         }
     };

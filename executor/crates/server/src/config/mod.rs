@@ -914,7 +914,8 @@ fn check_apart<'a>(
     for host in &bases {
         if let Some((key, inside)) = own.iter().find(|(_, path)| path.starts_with(host)) {
             return Err(invalid("ceilings.filesystem_scope")(&format_args!(
-                "lets guests into `{}`, which contains the executor's own `{}` (`{key}`): move one of the two",
+                "lets guests into `{}`, which contains the executor's own `{}` (`{key}`): move one of the two, or narrow the \
+                 scope, such as to `[\"/workspace/**\"]`",
                 host.display(),
                 inside.display()
             )));
