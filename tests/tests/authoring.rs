@@ -133,7 +133,7 @@ fn template_works(author: &AuthorFolder, language: &str, contract: &str) {
         std::os::unix::fs::symlink(modules, author.path("count/node_modules")).expect("a link");
     }
     let built =
-        author.says("tool build count", 0, &["count 0.1.0: Counts the words of a text.", "MB at its start"]);
+        author.says("tool build count", 0, &["count 0.1.0: Counts the words of a text.", "MB initially"]);
     assert!(built.contains(&format!("contract  {contract}")), "{built}");
     assert!(author.read("count/.gitignore").contains("/tool.wasm"));
     let tested = author.says("tool test count", 0, &["three words", "no words", "3 examples passed"]);
@@ -154,7 +154,7 @@ fn template_works(author: &AuthorFolder, language: &str, contract: &str) {
     };
     assert_eq!(report["result"], json!({ "words": 3 }), "{report}");
     author.says("tool test count --suggest", 0, &["3 examples passed", "  max_memory_mb = "]);
-    author.says("tool check count", 0, &["MB at its start"]);
+    author.says("tool check count", 0, &["MB initially"]);
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn a_manifest_that_contradicts_the_module_is_refused() {
     author.says(
         "tool check t",
         0,
-        &["t 1.0.0: A tool.", "core module", "1 MB at its start; `max_memory_mb` is 16"],
+        &["t 1.0.0: A tool.", "core module", "1 MB initially; `max_memory_mb` is 16"],
     );
     author.says("tool check t/tool.wasm", 0, &["without a `tool.toml`", "contract  command"]);
     author.put("none.wasm", b"\0asm nonsense");

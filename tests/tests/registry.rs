@@ -686,8 +686,8 @@ fn what_is_not_the_described_tool_is_refused() {
             move |request| is(request).then(|| ok(&changed))
         });
         for (answer, words) in [
-            (short, "has another length than it should"),
-            (huge, "has another length than it should"),
+            (short, "has the wrong length"),
+            (huge, "has the wrong length"),
             (page, "answered with a web page"),
         ] {
             let (is, bytes) = (of("blobs", bytes), bytes.clone());

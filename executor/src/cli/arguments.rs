@@ -403,14 +403,14 @@ pub(super) enum Tool {
     /// Add a tool to the catalogue, or replace the one of the same name
     ///
     /// The module is compiled under limits and its SHA-256 is pinned. A running server loads it at SIGHUP or at its
-    /// next start. If `tool sign` made `signed/` in the folder, that package is added. Where the configuration demands
+    /// next start. If `tool sign` made `signed/` in the folder, that package is added. Where the configuration requires
     /// signatures (`[catalog.trust]`), they are checked before anything is compiled.
     ///
-    /// An update that changes what agents are told of the tool (title, description, schemas), or that widens its
-    /// capabilities, is not installed: it waits for `tool approve`, and the exit code is 3.
+    /// An update that changes the tool's title, description or schemas, or that widens its capabilities,
+    /// is not installed: it waits for `tool approve`, and the exit code is 3.
     ///
     /// A tool of an OCI registry is checked against its digest. A tag is resolved to a digest, which is printed. An
-    /// interrupted download goes on where it ended when the command is run again.
+    /// interrupted download resumes when the command runs again.
     #[command(after_help = "\
 Logins are those of Docker: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`.
 
@@ -441,7 +441,7 @@ Examples:
         setup: Setup,
         #[command(flatten)]
         registry: RegistryOptions,
-        /// `oci://HOST[:PORT]/NAME[:TAG]`; default of the tag: the tool's version
+        /// `oci://HOST[:PORT]/NAME[:TAG]`; default tag: the tool's version
         address: String,
         /// A folder with `tool.toml` and its module
         #[arg(default_value = ".")]
@@ -450,7 +450,7 @@ Examples:
         #[arg(long, value_name = "NAME", conflicts_with = "folder")]
         installed: Option<String>,
     },
-    /// Bring the tools of `[[catalog.remote]]` that the catalogue does not have
+    /// Install the tools of `[[catalog.remote]]` that the catalogue lacks
     ///
     /// Nothing is written before all names are known, and two tools of one name are refused. Afterwards the tools need
     /// no network. A running server loads them at SIGHUP or at its next start.
@@ -467,11 +467,11 @@ Example:
         #[command(flatten)]
         registry: RegistryOptions,
     },
-    /// Sign a tool, for executors that demand signatures (`[catalog.trust]`)
+    /// Sign a tool, for executors that require signatures (`[catalog.trust]`)
     ///
-    /// The tool is checked as `tool add` does. Its package, that is the module, `tool.toml` with the pinned digest and the
-    /// README, is written with the signature to `signed/` in its folder, from where `tool add` takes it. With another key,
-    /// a signature is added; with the same key, it is replaced. The signature is one of cosign.
+    /// The tool is checked as by `tool add`. Its package (the module, `tool.toml` with the pinned digest, and the README)
+    /// is written with the signature to `signed/` in its folder, from where `tool add` takes it. With another key,
+    /// a signature is added; with the same key, it is replaced. The signature has cosign's format.
     #[command(after_help = "\
 Examples:
   a2g-executor key new release.jwk --issuer https://example.com && a2g-executor tool sign count_words --key release.jwk
@@ -504,7 +504,7 @@ Examples:
         setup: Setup,
         /// The tool's name
         name: String,
-        /// The digest of the update that was shown, instead of the question
+        /// Approve the update with this digest without asking
         #[arg(long, value_name = "SHA256")]
         digest: Option<String>,
     },

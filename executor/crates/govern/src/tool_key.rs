@@ -73,11 +73,14 @@ impl ToolKey {
             match key {
                 PublicKey::Ed25519 { x } => (*x, None),
                 PublicKey::P256 { x, y } => (*x, Some(*y)),
-                PublicKey::Rsa { .. } => return Err(refuse("RSA signs no tools: use Ed25519 or P-256")),
+                PublicKey::Rsa { .. } => {
+                    return Err(refuse("RSA keys are not supported: use Ed25519 or P-256"));
+                }
             }
         } else if text.trim_ascii_start().starts_with(PEM_PREFIX) {
-            let der = SubjectPublicKeyInfoDer::from_pem_slice(text)
-                .map_err(|_| refuse("it has no `PUBLIC KEY`: a certificate or a private key is none"))?;
+            let der = SubjectPublicKeyInfoDer::from_pem_slice(text).map_err(|_| {
+                refuse("it has no `PUBLIC KEY`: certificates and private keys are not accepted")
+            })?;
             parse_spki(&der).ok_or_else(not_a_key)?
         } else {
             parse_spki(text).ok_or_else(not_a_key)?

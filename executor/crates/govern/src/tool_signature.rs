@@ -137,7 +137,7 @@ impl Payload {
                 "expires" => {
                     let expiry = OffsetDateTime::parse(&value, &Rfc3339);
                     payload.expires_at = Some(expiry.map_err(|_| {
-                        format!("its `a2g.expires` is `{}`, which is no time in RFC 3339", excerpt(&value))
+                        format!("its `a2g.expires` is `{}`, which is not an RFC 3339 time", excerpt(&value))
                     })?);
                 }
                 // The key that has verified the payload counts, not the claimed one.

@@ -179,7 +179,7 @@ pub enum SignatureError {
         reason: String,
     },
     /// The signature is for another tool.
-    #[error("the signature by `{signer}` is for the tool `{signed}`, and was put beside the tool `{found}`")]
+    #[error("the signature by `{signer}` is for the tool `{signed}`, but was found with the tool `{found}`")]
     OtherTool {
         /// The signer.
         signer: SignerName,

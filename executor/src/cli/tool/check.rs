@@ -52,7 +52,7 @@ fn print_facts(bytes: usize, contract: Contract, facts: &ModuleFacts, limit: &st
     let form = if facts.is_component { "component" } else { "core module" };
     print(format_args!("size      {}, a {form}", format_size(bytes as u64)));
     print(format_args!("contract  {}", contract.as_str()));
-    print(format_args!("memory    {} MB at its start; {limit}", facts.start_memory_mb()));
+    print(format_args!("memory    {} MB initially; {limit}", facts.start_memory_mb()));
     let mut imports = facts.imports.iter().map(one_line);
     print(format_args!("imports   {}", imports.next().as_deref().unwrap_or("nothing")));
     imports.for_each(|import| print(format_args!("          {import}")));
@@ -69,7 +69,7 @@ fn remarks(checked: &CheckedTool, config: &Config) -> Vec<String> {
             if declared != reported {
                 let reported = one_line(reported);
                 remarks.push(format!(
-                    "the module reports the {key} `{reported}`, which `tool.toml` replaces by `{}`",
+                    "the module reports the {key} `{reported}`, but `tool.toml` overrides it with `{}`",
                     one_line(declared)
                 ));
             }

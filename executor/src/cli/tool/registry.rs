@@ -120,7 +120,7 @@ pub(super) fn push(
     let Reference { repository, version } =
         Reference::parse(address).map_err(|error| UsageError(error.to_string()))?;
     if let Some(Version::Digest(_)) = version {
-        bail!(UsageError("a tool is pushed to a tag: the digest is what it has afterwards".to_owned()));
+        bail!(UsageError("push to a tag, not to a digest: the digest follows from the content".to_owned()));
     }
     let config = config(setup)?;
     let folder: PathBuf = match installed {
@@ -141,7 +141,7 @@ pub(super) fn push(
     };
     package.check_tag(&tag).map_err(|_another_version| {
         UsageError(format!(
-            "the tag `{tag}` names another version than the tool's, `{}`: nobody could add the tool by it",
+            "the tag `{tag}` names another version than the tool's, `{}`: `tool add` would refuse it",
             one_line(&manifest.version)
         ))
     })?;
@@ -196,7 +196,7 @@ pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<E
         match present.get(&reference.digest.0) {
             Some(found) => {
                 claim_name(&mut names, found, name.as_ref(), reference)?;
-                print(format_args!("{found}: present"));
+                print(format_args!("{found}: already installed"));
             }
             None => missing.push((reference, name.as_ref())),
         }
@@ -271,7 +271,7 @@ fn claim_name(
     }
     if let Some(other) = names.insert(found.clone(), reference.clone()) {
         bail!(
-            "{other} and {reference} are both called `{found}`, and a catalogue has one tool of a name: remove one of them \
+            "{other} and {reference} are both called `{found}`, but the names in a catalogue are unique: remove one of them \
              from `[[catalog.remote]]`; nothing was changed"
         );
     }

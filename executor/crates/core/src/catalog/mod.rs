@@ -132,7 +132,7 @@ pub enum CatalogError {
     },
     /// The signed package in a tool's folder was made of other files than the folder has now.
     #[error(
-        "`{folder}` was signed with another {file} than the folder of the tool has now: sign the tool again with \
+        "`{folder}` does not match {file}, which changed after it was signed: sign the tool again with \
          `a2g-executor tool sign`, or remove `{folder}`"
     )]
     SignedOutdated {
@@ -198,9 +198,7 @@ pub enum CatalogError {
         reason: String,
     },
     /// The update was replaced after its changes were shown and before its approval.
-    #[error(
-        "the update of `{0}` that was shown is not the one that waits now: run `a2g-executor tool approve {0}` again"
-    )]
+    #[error("the update of `{0}` that was shown was replaced: run `a2g-executor tool approve {0}` again")]
     UpdateReplaced(ToolName),
     /// Other users may write to the cache, which contains machine code.
     #[error("the compile cache `{path}` is not private: {reason}")]

@@ -90,7 +90,7 @@ pub enum PackageError {
     FileChanged(&'static str),
     /// A tag that names a version points to another version.
     #[error(
-        "the tag `{tag}` leads to version `{version}` of the tool: the tag was moved, for example back to an older version"
+        "the tag `{tag}` points to version `{version}` of the tool: the tag was moved, for example back to an older version"
     )]
     MovedTag {
         /// The tag.

@@ -23,7 +23,7 @@ pub enum ReferenceError {
     Scheme(String),
     /// The host or the port is not valid.
     #[error(
-        "`{0}` names no valid registry: after `oci://`, a host name or an IP address has to follow, and perhaps a port"
+        "`{0}` has no valid registry: `oci://` has to be followed by a host name or IP address, with an optional port"
     )]
     Host(String),
     /// The name is not valid.
@@ -41,7 +41,7 @@ pub enum ReferenceError {
     )]
     Digest(String),
     /// The text has a tag and a digest.
-    #[error("`{0}` names a tag and a digest, and only the digest is certain: leave the tag out")]
+    #[error("`{0}` names a tag and a digest, but the digest alone identifies the version: leave the tag out")]
     TagAndDigest(String),
     /// The text has neither a tag nor a digest.
     #[error("`{0}` names no version: add `@sha256:DIGEST` or `:TAG`")]

@@ -690,7 +690,8 @@ fn parse_remote_tools(tables: Vec<file::RemoteTool>) -> Result<Vec<RemoteTool>, 
                 let name =
                     ToolName::parse(&name).map_err(|error| at("catalog.remote.name", names, &error))?;
                 if tools.iter().any(|other| other.name.as_ref() == Some(&name)) {
-                    let reason = format!("is `{name}` in two tables: a catalogue has one tool of a name");
+                    let reason =
+                        format!("is `{name}` in two tables, but the names in a catalogue are unique");
                     return Err(at("catalog.remote.name", names, &reason));
                 }
                 names += 1;
@@ -831,7 +832,7 @@ fn parse_signers(
         }
         if tools.is_empty() {
             let reason =
-                "names no tool, so the signer could sign none: remove the signer, or the line for every tool";
+                "is empty, so the signer could sign no tool: remove the signer, or the line for every tool";
             return Err(at("catalog.trust.signer.tools")(&reason));
         }
         let tools = tools.iter().map(|pattern| ToolPattern::parse(pattern)).collect::<Result<_, _>>();

@@ -220,7 +220,7 @@ impl RegistryClient {
         let http = Client::builder(TokioExecutor::new()).http1_max_buf_size(MAX_HEAD_BYTES).build(connector);
         let base = |scheme: &str| {
             let url = Url::parse(&format!("{scheme}://{}/", repository.authority()));
-            url.context("the address of the registry is not that of a URL")
+            url.context("the address of the registry is not a valid URL")
         };
         let (tls, plain) = (base("https")?, base("http")?);
         let is_local = repository.is_local();
@@ -343,7 +343,7 @@ impl RegistryClient {
             "https" => None,
             "http" if from.scheme() == "http" && is_local => None,
             "http" => Some("plain HTTP is only for registries on this machine"),
-            _ => Some("it is not an address of HTTP"),
+            _ => Some("its scheme is neither HTTP nor HTTPS"),
         };
         let has_login = !to.username().is_empty() || to.password().is_some();
         match reason.or(has_login.then_some("it contains a login")) {
@@ -437,7 +437,8 @@ impl RegistryClient {
     ) -> Result<HeaderValue, RegistryError> {
         let invalid =
             |reason: &str| RegistryError::Invalid { url: shown(registry), reason: reason.to_owned() };
-        let mut url = Url::parse(realm).map_err(|_| invalid("it names no address of its token server"))?;
+        let mut url =
+            Url::parse(realm).map_err(|_| invalid("its token server (`realm`) is not a valid URL"))?;
         self.check_target(registry, &url)?;
         let actions = match self.purpose {
             Purpose::Pull => "pull",

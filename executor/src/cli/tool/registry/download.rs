@@ -169,7 +169,7 @@ async fn fetch_rest(
         // The registry ignores the header `Range` and sends the whole module.
         (StatusCode::OK, _) => partial.restart()?,
         (status, _) => {
-            let reason = format!("a whole module was asked for, and the status is {status}");
+            let reason = format!("the status of a full download is {status}");
             return Err(RegistryError::Invalid { url: shown(&answer.url), reason });
         }
     }

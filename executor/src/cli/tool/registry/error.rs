@@ -61,7 +61,7 @@ pub(super) enum RegistryError {
         reason: Box<RegistryError>,
     },
     /// Another process downloads the same module.
-    #[error("another process is downloading {what}: wait for its end")]
+    #[error("another process is downloading {what}: wait until it has finished")]
     Locked {
         /// The awaited part.
         what: String,
@@ -152,7 +152,7 @@ pub(super) enum RegistryError {
     },
     /// The size of a part differs from its descriptor.
     #[error(
-        "{what} has another length than it should: {host} sends {found} bytes instead of {expected}; nothing was kept"
+        "{what} has the wrong length: {host} sends {found} bytes instead of {expected}; nothing was kept"
     )]
     Length {
         /// The host, with its port.
@@ -165,9 +165,7 @@ pub(super) enum RegistryError {
         expected: u64,
     },
     /// The response exceeds the limit for its kind.
-    #[error(
-        "{host} sends more than {max_bytes} bytes as {what}, the most that is accepted; nothing was kept"
-    )]
+    #[error("{host} sends more than {max_bytes} bytes as {what}, which is the limit; nothing was kept")]
     TooLarge {
         /// The host, with its port.
         host: String,

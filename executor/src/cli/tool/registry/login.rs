@@ -37,7 +37,7 @@ pub(super) enum LoginError {
         reason: String,
     },
     /// A credential helper failed.
-    #[error("`{program}`, which `{}` names for {host}, does not work: {reason}", path.display())]
+    #[error("`{program}`, which `{}` configures for {host}, failed: {reason}", path.display())]
     Helper {
         /// The program.
         program: String,

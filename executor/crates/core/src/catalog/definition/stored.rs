@@ -131,7 +131,7 @@ impl DefinitionsFile {
             ));
         }
         if Self::parse(&text)?.get(catalogue, tool)?.as_ref() != Some(definition) {
-            return Err("its schemas are not the same after they were stored".to_owned());
+            return Err("its schemas would not be the same after they were stored".to_owned());
         }
         self.bytes = bytes;
         self.catalogues.entry(catalogue.to_owned()).or_default().insert(tool.to_owned(), stored);

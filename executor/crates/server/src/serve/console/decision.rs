@@ -128,7 +128,7 @@ fn decision_page(
             dt { "Risk" } dd { (risk_part(verdict.risk.as_ref().map(|risk| (risk.level, risk.score)))) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (whole(threat)) } } }
             dt { "Expires" } dd { (at(*expires_at)) " (" (countdown(*expires_at, now)) ")" }
             @if let Some(tool) = tool { dt { "Module" } dd { code.hash { (tool.digest.to_string()) } } }
-            dt { "What you see" } dd { code.hash { (proposed.basis.to_string()) } " (the hash of the call, the tool, the verdict and the limits; the record of your approval has it)" }
+            dt { "Basis" } dd { code.hash { (proposed.basis.to_string()) } " (the hash of the call, the tool, the verdict and the limits; the record of your approval has it)" }
             @if *required_approvals > 1 {
                 dt { "Approvals" }
                 dd { (approved_by.len()) " of " (required_approvals) @for name in approved_by { " · " (line(name)) } }
