@@ -3,6 +3,7 @@
 
 use crate::harness::*;
 use serde_json::{Value, json};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -487,6 +488,60 @@ fn a_damaged_file_of_definitions_accepts_nothing() {
     std::fs::write(&file, good).unwrap();
     set_mode(&file, 0o666);
     Said::from(home.run(&["tool", "list"])).expect(1, &["other users may write to it", "chmod go-w"]);
+}
+
+/// A user who may write to the catalogue, or who made the tool, can put links there.
+#[test]
+fn links_in_a_catalogue_or_in_a_tool_are_not_followed() {
+    let operator = Operator::with(&notes());
+    let (other, source) = (operator.path("other/notes"), tempfile::tempdir().unwrap());
+    notes().write(&other, true);
+    std::fs::write(other.join("data"), "mine").unwrap();
+    symlink(operator.path("other"), operator.path("tools/.waiting")).unwrap();
+    let says = "it is no folder, but a link or a file";
+    operator.add_changed(&notes(), describe("Two.")).expect(1, &[says]);
+    let shown = operator.tool(&["approve", "notes"]).expect(3, &[]);
+    operator.tool(&["approve", "notes", "--digest", &shown.digest()]).expect(1, &[says]);
+    operator.tool(&["reject", "notes"]).expect(1, &[says]);
+    assert_eq!(std::fs::read_to_string(other.join("data")).unwrap(), "mine");
+    Tool::command("linked", &answers("1")).write(source.path(), false);
+    symlink(operator.path("executor.toml"), source.path().join("README.md")).unwrap();
+    operator
+        .tool(&["add", source.path().to_str().unwrap()])
+        .expect(1, &["README.md", "is not a regular file"]);
+    assert!(!operator.path("tools/linked").exists());
+}
+
+/// All definitions are in one file, which no tool may fill.
+#[test]
+fn a_large_definition_makes_only_its_own_tool_unusable() {
+    let schema = json!({ "type": "object", "examples": [vec![0; 70_000]] });
+    let large = Tool::command("large", &answers("1")).schema(schema.clone()).declare("result", schema);
+    let says = "bytes as JSON, but at most 262144 are accepted";
+    let operator = Operator::with(&notes());
+    operator.add(&large).expect(1, &[says]);
+    assert!(!operator.path("tools/large").exists(), "nothing was written before it was refused");
+    let catalogue = Catalogue::empty().add(notes()).add(large);
+    let executor = Executor::start(Options::new().catalogue(&catalogue));
+    result(&executor.rpc("a2g/execute", &execute("notes", json!({}))));
+    let refused = executor.rpc("a2g/execute", &execute("large", json!({})));
+    assert!(error(&refused, -32001)["message"].as_str().unwrap().contains(says), "{refused}");
+    let home = executor.kill();
+    result(&Executor::start_in(home).rpc("a2g/execute", &execute("notes", json!({}))));
+}
+
+/// Whoever can remove the file of definitions could have every tool accepted as it is now.
+#[test]
+fn definitions_in_a_folder_that_others_may_write_to_are_refused() {
+    let operator = Operator::with(&notes());
+    let state = operator.path("state");
+    set_mode(&state, 0o777);
+    let says = ["other users may write to its folder", "chmod go-w"];
+    operator.tool(&["list"]).expect(1, &says);
+    operator.add(&notes()).expect(1, &says);
+    // Nobody else can remove a file in such a folder.
+    set_mode(&state, 0o1777);
+    operator.tool(&["list"]).expect(0, &["ready"]);
 }
 
 /// `run` offers tools to no agent, so it remembers nothing; but it refuses what a server would refuse.

@@ -212,7 +212,7 @@ fn a_tool_is_pushed_and_added_by_tag_and_by_digest() {
     assert_eq!(pinned(&said), by_digest);
     other.fail(&["add", &format!("{address}:none")], "has no `tools/greet:none`");
     other.fail(&["add", &address], "names no version");
-    other.fail(&["push", &by_digest, &folder], "a tool is pushed to a tag");
+    other.fail(&["push", &by_digest, &folder], "push to a tag, not to a digest");
     other.fail(&["add", &format!("oci://{}/a/../b:1", registry.address)], "has no valid name");
 }
 
@@ -244,7 +244,7 @@ fn sync_brings_what_is_missing_once_and_then_needs_no_registry() {
     let before = std::fs::metadata(user.path("tools/greet/tool.wasm")).unwrap().modified().unwrap();
     registry.stop();
     let said = user.succeed(&["sync"]);
-    assert!(said.contains("greet: present") && said.contains("other: present"), "{said}");
+    assert!(said.contains("greet: already installed") && said.contains("other: already installed"), "{said}");
     assert_eq!(std::fs::metadata(user.path("tools/greet/tool.wasm")).unwrap().modified().unwrap(), before);
     let (is_ok, said) = said_by(user.command(&["run", "greet"]));
     assert!(is_ok, "{said}");
@@ -830,7 +830,7 @@ fn a_redirect_or_token_server_without_tls_is_refused() {
             reply("307 Temporary Redirect", &["Location: http://192.0.2.1/x"], b""),
             "plain HTTP is only for registries",
         ),
-        (reply("307 Temporary Redirect", &["Location: file:///etc/passwd"], b""), "not an address of HTTP"),
+        (reply("307 Temporary Redirect", &["Location: file:///etc/passwd"], b""), "neither HTTP nor HTTPS"),
         (reply("307 Temporary Redirect", &["Location: https://a:b@192.0.2.1/"], b""), "contains a login"),
         (reply("307 Temporary Redirect", &["Location: /v2/greet/manifests/1"], b""), "too many redirects"),
         (
@@ -839,7 +839,7 @@ fn a_redirect_or_token_server_without_tls_is_refused() {
         ),
         (
             reply("401 Unauthorized", &["WWW-Authenticate: Bearer realm=\"::\""], b""),
-            "no address of its token server",
+            "its token server (`realm`) is not a valid URL",
         ),
     ] {
         refuse(&package, false, words, move |request| {

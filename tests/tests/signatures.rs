@@ -266,7 +266,7 @@ fn every_change_of_a_signed_tool_is_refused_with_its_sentence_before_anything_is
         (
             "an expiry that nobody can read",
             &|folder| signed_by("release.jwk", folder, &json!({ "a2g.expires": "never" })),
-            "no time in RFC 3339",
+            "not an RFC 3339 time",
         ),
         (
             "an unknown condition",
@@ -439,7 +439,7 @@ fn a_configuration_that_could_trust_the_wrong_key_is_refused() {
     let cases = [
         (config.replace("name = \"release\"", "name = \"re lease\""), "is not the name of a signer"),
         (config.replace("\"*\"", "\"[a-z]\""), "`[a-z]`"),
-        (config.replace("[\"*\"]", "[]"), "names no tool"),
+        (config.replace("[\"*\"]", "[]"), "could sign no tool"),
         (config.replace("release.pub", "missing.pub"), "missing.pub"),
         (config.replace("release.pub", "release.jwk"), "private key"),
         (config.replace("[[catalog.trust.signer]]", "[catalog.trust]\n[[catalog.signer]]"), "signer"),

@@ -187,10 +187,7 @@ pub enum CatalogError {
         reason: String,
     },
     /// The file of accepted definitions cannot be used.
-    #[error(
-        "the accepted definitions of tools in `{path}` (`catalog.definitions`) cannot be used: {reason}; repair the file \
-         or restore it from a backup, and remove it only if every tool of the catalogue may be accepted as it is now"
-    )]
+    #[error("the accepted definitions of tools in `{path}` (`catalog.definitions`) cannot be used: {reason}")]
     Definitions {
         /// The file.
         path: PathBuf,

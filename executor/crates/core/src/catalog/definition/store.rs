@@ -289,7 +289,9 @@ impl Store {
         if owner != 0 && owner != rustix::process::geteuid().as_raw() {
             return Err(self.unusable(format!("{what} belongs to another user, who can change it")));
         }
-        if metadata.mode() & 0o022 != 0 {
+        // In a folder with the sticky bit, nobody else can remove the file.
+        let is_sticky = metadata.is_dir() && metadata.mode() & 0o1000 != 0;
+        if metadata.mode() & 0o022 != 0 && !is_sticky {
             return Err(self.unusable(format!("other users may write to {what}: run `chmod go-w` on it")));
         }
         Ok(())

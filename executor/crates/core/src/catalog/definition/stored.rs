@@ -5,6 +5,7 @@ use crate::catalog::manifest::{CapabilitiesTable, ManifestContract};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 /// The number of this format.
 const FORMAT: u32 = 1;
@@ -44,6 +45,13 @@ impl Default for DefinitionsFile {
     }
 }
 
+fn damaged(problem: &dyn Display) -> String {
+    format!(
+        "it is damaged ({problem}): repair the file or restore it from a backup, and remove it only if every tool of the \
+         catalogue may be accepted as it is now"
+    )
+}
+
 impl DefinitionsFile {
     /// Parses the file.
     ///
@@ -54,7 +62,7 @@ impl DefinitionsFile {
         struct Header {
             format: u32,
         }
-        let damaged = |error: serde_json::Error| format!("it is damaged ({error})");
+        let damaged = |error: serde_json::Error| damaged(&error);
         let Header { format } = serde_json::from_slice(text).map_err(damaged)?;
         if format != FORMAT {
             return Err(format!("it has format {format}, and this program reads format {FORMAT}"));
@@ -97,7 +105,7 @@ impl DefinitionsFile {
             arguments_schema: arguments.clone(),
             result_schema: result.clone(),
             is_idempotent: *idempotent,
-            capabilities: capabilities.map_err(|error| format!("it is damaged (`{tool}`: {error})"))?,
+            capabilities: capabilities.map_err(|error| damaged(&format_args!("`{tool}`: {error}")))?,
         }))
     }
 
