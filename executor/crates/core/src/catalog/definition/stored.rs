@@ -65,7 +65,10 @@ impl DefinitionsFile {
         let damaged = |error: serde_json::Error| damaged(&error);
         let Header { format } = serde_json::from_slice(text).map_err(damaged)?;
         if format != FORMAT {
-            return Err(format!("it has format {format}, and this program reads format {FORMAT}"));
+            return Err(format!(
+                "it has format {format}, and this version reads format {FORMAT}: use the version that wrote it, or restore it \
+                 from a backup"
+            ));
         }
         let file = serde_json::from_slice::<Self>(text).map_err(damaged)?;
         Ok(Self { bytes: text.len(), ..file })
