@@ -136,6 +136,7 @@ fn template_works(author: &AuthorFolder, language: &str, contract: &str) {
         author.says("tool build count", 0, &["count 0.1.0: Counts the words of a text.", "MB initially"]);
     assert!(built.contains(&format!("contract  {contract}")), "{built}");
     assert!(author.read("count/.gitignore").contains("/tool.wasm"));
+    assert!(!built.contains("README.md"), "{built}");
     let tested = author.says("tool test count", 0, &["three words", "no words", "3 examples passed"]);
     assert!(tested.lines().all(|line| line.chars().count() <= 80), "{tested}");
     author.edit("count/tool.toml", "result = { words = 3 }", "result = { words = 4 }");
@@ -154,7 +155,29 @@ fn template_works(author: &AuthorFolder, language: &str, contract: &str) {
     };
     assert_eq!(report["result"], json!({ "words": 3 }), "{report}");
     author.says("tool test count --suggest", 0, &["3 examples passed", "  max_memory_mb = "]);
+    if language == "javascript" {
+        javascript_errors_have_their_text_and_place(author);
+    }
     author.says("tool check count", 0, &["MB initially"]);
+}
+
+/// The contract has no place for an exception of JavaScript, and componentize-js none for the line of an error.
+fn javascript_errors_have_their_text_and_place(author: &AuthorFolder) {
+    author.edit(
+        "count/words.js",
+        "return text",
+        "if (text === 'x') throw new Error('my text');\n  return text",
+    );
+    author.says("tool build count", 0, &["count 0.1.0"]);
+    author.says("tool add count --tools tools", 0, &["added count 0.1.0"]);
+    author.says(
+        r#"run count --tools tools --arguments {"text":"x"}"#,
+        1,
+        &["the tool failed with `exception`: my text", "countWords@words.js:3"],
+    );
+    author.edit("count/words.js", "return text", "return text text");
+    author.says("tool build count", 1, &["its last line: words.js:4: SyntaxError: Unexpected identifier"]);
+    author.edit("count/words.js", "return text text", "return text");
 }
 
 #[test]
@@ -286,6 +309,8 @@ fn a_manifest_that_contradicts_the_module_is_refused() {
         0,
         &["t 1.0.0: A tool.", "core module", "1 MB initially; `max_memory_mb` is 16"],
     );
+    author.put("t/README.md", "# t\n\nCounts the words of a text: a command in C.\n");
+    author.says("tool check t", 0, &["`README.md` still describes the template"]);
     author.says("tool check t/tool.wasm", 0, &["without a `tool.toml`", "contract  command"]);
     author.put("none.wasm", b"\0asm nonsense");
     author.says("tool check none.wasm", 1, &["cannot be compiled"]);

@@ -12,6 +12,8 @@ use std::path::Path;
 /// Interfaces that end a run without the network.
 const NETWORK_INTERFACES: [&str; 2] = ["wasi:http/", "wasi:sockets/"];
 const CALLS_INTERFACE: &str = "a2g:tool/calls@";
+/// What the templates do, in their README and in their description.
+const TEMPLATE_SENTENCE: &str = "Counts the words of a text";
 
 /// Checks the tool or module at `path`, and prints what it needs.
 pub(super) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
@@ -74,6 +76,12 @@ fn remarks(checked: &CheckedTool, config: &Config) -> Vec<String> {
                 ));
             }
         }
+    }
+    let is_template = |text: &str| text.contains(TEMPLATE_SENTENCE);
+    if checked.package.readme().is_some_and(is_template) && !is_template(&manifest.description) {
+        remarks.push(
+            "`README.md` still describes the template; it is signed and pushed with the tool".to_owned(),
+        );
     }
     let imports = |prefix: &str| tool.facts.imports.iter().any(|import| import.starts_with(prefix));
     let capabilities = &tool.descriptor.capabilities;

@@ -349,6 +349,12 @@ impl Package {
     pub fn tool_toml(&self) -> &str {
         &self.files.manifest
     }
+
+    /// The README, which is in the registry with the tool.
+    #[must_use]
+    pub fn readme(&self) -> Option<&str> {
+        self.files.readme.as_deref()
+    }
 }
 
 impl OciDescriptor {
