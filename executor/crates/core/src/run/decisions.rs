@@ -566,7 +566,7 @@ impl Executor {
             None => {}
         }
         let counts = |earlier: &PartialApproval| self.counts(earlier, &call.agent);
-        let earlier = self.escalations.retain_partial_approvals(call.intent, counts);
+        let earlier = self.escalations.partial_approvals(call.intent, counts);
         // Without a rule, a manifest replaces the verdict's. Here it would replace what the others have approved.
         let unchanged = self.preview(escalated, taken, None).grant?;
         let is_narrower = |manifest: &Manifest| {

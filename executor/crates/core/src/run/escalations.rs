@@ -369,16 +369,15 @@ impl Escalations {
         self.lock().get(&intent).map(|held| read(&held.escalated, &held.partial))
     }
 
-    /// Forgets the partial approvals of an intent that no longer count, and returns the others.
-    pub(super) fn retain_partial_approvals(
+    /// Copies those approvals of an intent that count.
+    pub(super) fn partial_approvals(
         &self,
         intent: IntentId,
-        counts: impl FnMut(&PartialApproval) -> bool,
+        counts: impl Fn(&PartialApproval) -> bool,
     ) -> Vec<PartialApproval> {
-        self.lock().get_mut(&intent).map_or_else(Vec::new, |held| {
-            held.partial.retain(counts);
-            held.partial.clone()
-        })
+        let waiting = self.lock();
+        let partial = waiting.get(&intent).map_or(&[][..], |held| &held.partial);
+        partial.iter().filter(|approval| counts(approval)).cloned().collect()
     }
 
     /// Adds an approval of an intent that needs more of them, and lets the intent wait again.

@@ -225,7 +225,7 @@ impl Executor {
         let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
         // Every approval so far limits the run. Without a rule, the manifest of a directive replaces the verdict's.
         let counts = |earlier: &PartialApproval| self.counts(earlier, &call.agent);
-        let approvals = self.escalations.retain_partial_approvals(call.intent, counts);
+        let approvals = self.escalations.partial_approvals(call.intent, counts);
         let earlier = approvals.iter().filter_map(|approval| approval.manifest.as_ref());
         let narrowed = match (required, manifest) {
             (None, Some(manifest)) => manifest.clone(),
