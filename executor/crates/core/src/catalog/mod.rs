@@ -129,6 +129,20 @@ pub enum CatalogError {
         /// The version that is installed.
         installed: String,
     },
+    /// A validly signed version that might be older would replace the installed one.
+    #[error(
+        "version `{offered}` of `{name}` cannot be compared with the installed version `{installed}`, because it is no \
+         semantic version, and it may be an old one: its signer gives it a semantic version, such as 1.2.3; to install it \
+         as it is, remove `{name}` from the catalogue first"
+    )]
+    NotComparable {
+        /// The tool.
+        name: ToolName,
+        /// The version to be installed.
+        offered: String,
+        /// The version that is installed.
+        installed: String,
+    },
     /// The signed package in a tool's folder is not that of the folder's files.
     #[error(
         "`{folder}` was signed with another {file} than the folder of the tool has now: sign the tool again with \
@@ -228,6 +242,7 @@ impl CatalogError {
             | Self::Signature(_)
             | Self::Sign(_)
             | Self::Rollback { .. }
+            | Self::NotComparable { .. }
             | Self::StartMemory { .. }
             | Self::Module(_)
             | Self::Schema(_)
@@ -250,6 +265,7 @@ impl CatalogError {
             | Self::Digest { .. }
             | Self::Sign(_)
             | Self::Rollback { .. }
+            | Self::NotComparable { .. }
             | Self::SignedOutdated { .. }
             | Self::DefinitionChanged { .. }
             | Self::Definitions { .. }
