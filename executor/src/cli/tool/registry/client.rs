@@ -51,6 +51,8 @@ const MAX_REDIRECTS: usize = 5;
 const MAX_HEAD_BYTES: usize = 64 << 10;
 /// The maximum size of an answer about a token, or about an error, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 64 << 10;
+/// What an answer does that names the address to go on at.
+const REDIRECTS: &str = "redirects to";
 /// The interval in which the progress of a request is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The size of the parts in which a body is sent, in bytes.
@@ -327,17 +329,24 @@ impl RegistryClient {
             let next = answer.location()?;
             if ![Method::GET, Method::HEAD].contains(&outgoing.method) {
                 let reason = "only reads are redirected: push to that address, if you trust it";
-                return Err(RegistryError::Redirect { from: shown(&answer.url), to: shown(&next), reason });
+                let (from, to) = (shown(&answer.url), shown(&next));
+                return Err(RegistryError::Redirect { from, names: REDIRECTS, to, reason });
             }
-            self.check_target(&answer.url, &next)?;
+            self.check_target(&answer.url, REDIRECTS, &next)?;
             url = next;
         }
         let (from, to) = (shown(&outgoing.url), shown(&url));
-        Err(RegistryError::Redirect { from, to, reason: "there are too many redirects" })
+        let reason = "there are too many redirects";
+        Err(RegistryError::Redirect { from, names: REDIRECTS, to, reason })
     }
 
-    /// Refuses an address that an answer names, unless a registry may name it.
-    pub(super) fn check_target(&self, from: &Url, to: &Url) -> Result<(), RegistryError> {
+    /// Refuses an address that an answer names, unless a registry may name it. `names` is the verb of the refusal.
+    pub(super) fn check_target(
+        &self,
+        from: &Url,
+        names: &'static str,
+        to: &Url,
+    ) -> Result<(), RegistryError> {
         let is_local = to.host_str().is_some_and(is_local_host);
         let reason = match to.scheme() {
             "https" => None,
@@ -348,7 +357,7 @@ impl RegistryClient {
         let has_login = !to.username().is_empty() || to.password().is_some();
         match reason.or(has_login.then_some("it contains a login")) {
             None => Ok(()),
-            Some(reason) => Err(RegistryError::Redirect { from: shown(from), to: shown(to), reason }),
+            Some(reason) => Err(RegistryError::Redirect { from: shown(from), names, to: shown(to), reason }),
         }
     }
 
@@ -438,7 +447,7 @@ impl RegistryClient {
         let invalid =
             |reason: &str| RegistryError::Invalid { url: shown(registry), reason: reason.to_owned() };
         let mut url = Url::parse(realm).map_err(|_| invalid("it names no address of its token server"))?;
-        self.check_target(registry, &url)?;
+        self.check_target(registry, "names the token server", &url)?;
         let actions = match self.purpose {
             Purpose::Pull => "pull",
             Purpose::Push => "pull,push",

@@ -111,7 +111,7 @@ pub(super) enum RegistryError {
     #[error(transparent)]
     Login(#[from] LoginError),
     /// There is no such tool, version or part.
-    #[error("{host} has no {what}: check the name and the version ({message})")]
+    #[error("{host} does not have {what}: check the name and the version ({message})")]
     NotFound {
         /// The host, with its port.
         host: String,
@@ -141,10 +141,12 @@ pub(super) enum RegistryError {
         reason: String,
     },
     /// An answer leads to a place that is not accepted.
-    #[error("{from} redirects to {to}, which is refused: {reason}")]
+    #[error("{from} {names} {to}, which is refused: {reason}")]
     Redirect {
         /// The address that answered.
         from: String,
+        /// What it says of the other address, such as `redirects to`.
+        names: &'static str,
         /// The address that it names.
         to: String,
         /// The reason.
