@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -115,6 +116,15 @@ impl Place {
         said_by(self.command(&[&["tool"], arguments].concat()))
     }
 
+    /// Runs a command of `key`, and returns what it printed.
+    fn key(&self, arguments: &[&str]) -> Vec<u8> {
+        let mut command = Command::new(program());
+        command.arg("key").args(arguments);
+        let output = run_to_end(command, b"");
+        assert!(output.status.success(), "{arguments:?}");
+        output.stdout
+    }
+
     fn succeed(&self, arguments: &[&str]) -> String {
         let (is_ok, said) = self.tool(arguments);
         assert!(is_ok, "{arguments:?}: {said}");
@@ -210,7 +220,7 @@ fn a_tool_is_pushed_and_added_by_tag_and_by_digest() {
     // The pulled and installed tool gives the same package when it is pushed again, to any tag.
     let said = user.succeed(&["push", &format!("{address}:copy"), "--installed", "greet"]);
     assert_eq!(pinned(&said), by_digest);
-    other.fail(&["add", &format!("{address}:none")], "has no `tools/greet:none`");
+    other.fail(&["add", &format!("{address}:none")], "does not have `tools/greet:none`");
     other.fail(&["add", &address], "names no version");
     other.fail(&["push", &by_digest, &folder], "push to a tag, not to a digest");
     other.fail(&["add", &format!("oci://{}/a/../b:1", registry.address)], "has no valid name");
@@ -764,7 +774,7 @@ fn a_registry_that_refuses_is_quoted_with_the_file_of_the_login() {
     for (status, words) in [
         ("401 Unauthorized", "needs a login for `greet`"),
         ("403 Forbidden", "needs a login for `greet`"),
-        ("404 Not Found", "has no `greet:1`"),
+        ("404 Not Found", "does not have `greet:1`"),
         ("500 Internal Server Error", "status 500"),
         ("307 Temporary Redirect", "it names no location"),
     ] {
@@ -835,7 +845,7 @@ fn a_redirect_or_token_server_without_tls_is_refused() {
         (reply("307 Temporary Redirect", &["Location: /v2/greet/manifests/1"], b""), "too many redirects"),
         (
             reply("401 Unauthorized", &["WWW-Authenticate: Bearer realm=\"http://192.0.2.1/t\""], b""),
-            "plain HTTP is only",
+            "names the token server http://192.0.2.1/t, which is refused: plain HTTP is only",
         ),
         (
             reply("401 Unauthorized", &["WWW-Authenticate: Bearer realm=\"::\""], b""),
@@ -951,7 +961,273 @@ fn signatures_of_older_cosign_are_read_and_broken_ones_left_out() {
     });
     let place = Place::new();
     let said = place.succeed(&["add", &fake.pinned(&package)]);
-    assert_eq!(said.matches("a signature of the tool is left out").count(), 5, "{said}");
+    for words in [
+        "note: signatures of the tool: 1 read, 5 left out: ",
+        "1 because it has another length than its description says",
+        "1 because its manifest has no signature",
+        "1 because its payload is too large",
+        "1 because its signature is not Base64 of a usual length",
+        "1 because the registry does not have it",
+    ] {
+        assert!(said.contains(words), "`{words}` is not in: {said}");
+    }
     let read: Value = serde_json::from_slice(&place.installed("greet", "signatures.json")).unwrap();
     assert_eq!(read, file);
+}
+
+/// A package with the parts of its signature, and the public key.
+struct Signed {
+    package: Package,
+    key: Vec<u8>,
+    payload: Vec<u8>,
+    signature: Vec<u8>,
+}
+
+impl Signed {
+    fn greet() -> Self {
+        Self::by(&Place::new())
+    }
+
+    /// Signs the tool in a place, where `greet` is then to be pushed from.
+    fn by(author: &Place) -> Self {
+        let pair = author.path("key.jwk");
+        let pair = pair.to_str().unwrap();
+        author.key(&["new", pair, "--issuer", "https://example.com"]);
+        let folder = author.write("greet", &greet());
+        author.succeed(&["sign", &folder, "--key", pair]);
+        let read = |file: &str| std::fs::read(author.path("greet/signed").join(file)).unwrap();
+        let file: Value = serde_json::from_slice(&read("signatures.json")).unwrap();
+        let part =
+            |name: &str| BASE64_STANDARD.decode(file["signatures"][0][name].as_str().unwrap()).unwrap();
+        Self {
+            package: Package {
+                manifest: read("manifest.json"),
+                config: read("config.json"),
+                module: read("tool.wasm"),
+            },
+            key: author.key(&["show", "--json", pair]),
+            payload: part("payload"),
+            signature: part("signature"),
+        }
+    }
+
+    /// The place of an operator who demands the signature.
+    fn operator(&self) -> Place {
+        let place = Place::new();
+        std::fs::write(place.path("key.pub"), &self.key).unwrap();
+        place.configure("[[catalog.trust.signer]]\nname = \"release\"\nkey_file = \"key.pub\"\n");
+        place
+    }
+
+    /// Checks that the signature was chosen, and no other.
+    fn check_installed(&self, place: &Place) {
+        let read: Value = serde_json::from_slice(&place.installed("greet", "signatures.json")).unwrap();
+        let (payload, signature) =
+            (BASE64_STANDARD.encode(&self.payload), BASE64_STANDARD.encode(&self.signature));
+        assert_eq!(read, json!({ "signatures": [{ "payload": payload, "signature": signature }] }));
+    }
+
+    /// A payload for the package, which nobody has signed.
+    fn unsigned_payload(&self, number: usize) -> Vec<u8> {
+        let digest = format!("sha256:{}", self.package.digest());
+        let payload = json!({
+            "critical": {
+                "identity": { "docker-reference": "" },
+                "image": { "docker-manifest-digest": digest },
+                "type": "cosign container image signature",
+            },
+            "optional": { "n": number },
+        });
+        payload.to_string().into_bytes()
+    }
+}
+
+/// The referrers of a package, and what the registry has of them.
+#[derive(Clone, Default)]
+struct Referrers {
+    entries: Vec<Value>,
+    parts: HashMap<String, Vec<u8>>,
+}
+
+impl Referrers {
+    fn add(&mut self, package: &Package, payload: &[u8], signature: &[u8]) {
+        let manifest_type = "application/vnd.oci.image.manifest.v1+json";
+        let artifact_type = "application/vnd.dev.cosign.artifact.sig.v1+json";
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": manifest_type,
+            "artifactType": artifact_type,
+            "config": { "mediaType": "application/vnd.oci.empty.v1+json", "digest": "x", "size": 2 },
+            "layers": [{
+                "mediaType": "application/vnd.dev.cosign.simplesigning.v1+json",
+                "digest": format!("sha256:{}", hex(payload)),
+                "size": payload.len(),
+                "annotations": { "dev.cosignproject.cosign/signature": BASE64_STANDARD.encode(signature) },
+            }],
+            "subject": {
+                "mediaType": manifest_type,
+                "digest": format!("sha256:{}", package.digest()),
+                "size": package.manifest.len(),
+            },
+        });
+        let manifest = manifest.to_string().into_bytes();
+        let digest = hex(&manifest);
+        self.entries.push(json!({
+            "mediaType": manifest_type,
+            "digest": format!("sha256:{digest}"),
+            "size": manifest.len(),
+            "artifactType": artifact_type,
+        }));
+        self.parts.insert(format!("/manifests/sha256:{digest}"), manifest);
+        self.parts.insert(format!("/blobs/sha256:{}", hex(payload)), payload.to_vec());
+    }
+
+    /// Entries of which the registry has nothing.
+    fn add_missing(&mut self, count: usize) {
+        let entry = |number: usize| {
+            json!({
+                "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "digest": format!("sha256:{number:064x}"),
+                "size": 500,
+                "artifactType": "application/vnd.dev.cosign.artifact.sig.v1+json",
+            })
+        };
+        self.entries.extend((0..count).map(entry));
+    }
+
+    /// A registry with these referrers, except where `change` answers.
+    fn serve(
+        self,
+        package: &Package,
+        change: impl Fn(&str) -> Option<Reply> + Send + Sync + 'static,
+    ) -> Fake {
+        let list = format!("/referrers/sha256:{}", package.digest());
+        Fake::with_package(package.clone(), move |request, _| {
+            let Self { entries, parts } = &self;
+            change(request).or_else(|| {
+                if request.contains(&list) {
+                    return Some(ok(json!({ "schemaVersion": 2, "manifests": entries })
+                        .to_string()
+                        .as_bytes()));
+                }
+                let path = request.split(' ').nth(1).unwrap().strip_prefix("/v2/greet").unwrap_or_default();
+                parts.get(path).map(|bytes| ok(bytes))
+            })
+        })
+    }
+}
+
+/// Somebody who may write to the repository puts others before it, or makes the registry refuse some.
+#[test]
+fn no_crowd_of_other_signatures_hides_a_valid_one() {
+    let signed = Signed::greet();
+    let Signed { package, payload, signature, .. } = &signed;
+    let forged = |referrers: &mut Referrers, count: usize, length: usize| {
+        for number in 0..count {
+            let payload = [signed.unsigned_payload(number), vec![b' '; length]].concat();
+            referrers.add(package, &payload, b"forged");
+        }
+    };
+    type Crowd<'a> = &'a dyn Fn(&mut Referrers);
+    let repeated = |referrers: &mut Referrers| {
+        forged(referrers, 1, 0);
+        referrers.entries[0]["annotations"] = json!({ "padding": "x".repeat(2000) });
+        referrers.entries = vec![referrers.entries[0].clone(); 600];
+    };
+    let crowds: [Crowd<'_>; 5] = [
+        &|referrers| referrers.add_missing(33),
+        &|referrers| forged(referrers, 127, 0),
+        &|referrers| forged(referrers, 40, 8000),
+        &repeated,
+        // A forged signature over the very payload that is signed.
+        &|referrers| referrers.add(package, payload, b"forged"),
+    ];
+    for crowd in crowds {
+        let mut referrers = Referrers::default();
+        crowd(&mut referrers);
+        referrers.add(package, payload, signature);
+        let fake = referrers.serve(package, |_| None);
+        let place = signed.operator();
+        place.succeed(&["add", &fake.pinned(package)]);
+        signed.check_installed(&place);
+    }
+    let mut referrers = Referrers::default();
+    forged(&mut referrers, 1, 0);
+    let refused = referrers.entries[0]["digest"].as_str().unwrap().to_owned();
+    referrers.add(package, payload, signature);
+    for status in ["400 Bad Request", "403 Forbidden", "429 Too Many Requests", "500 Internal Server Error"] {
+        for path in [format!("/manifests/{refused}"), format!("/manifests/sha256-{}.sig", package.digest())] {
+            let fake = referrers
+                .clone()
+                .serve(package, move |request| request.contains(&path).then(|| reply(status, &[], b"no")));
+            let place = signed.operator();
+            let said = place.succeed(&["add", &fake.pinned(package)]);
+            assert!(said.contains("left out: "), "{said}");
+            signed.check_installed(&place);
+        }
+    }
+}
+
+#[test]
+fn a_long_list_of_signatures_costs_a_limited_number_of_requests_and_is_explained() {
+    let signed = Signed::greet();
+    let Signed { package, payload, signature, .. } = &signed;
+    let mut referrers = Referrers::default();
+    referrers.add(package, &signed.unsigned_payload(0), b"forged");
+    referrers.add_missing(1_000);
+    referrers.add(package, payload, signature);
+    let fake = referrers.clone().serve(package, |_| None);
+    let said = signed.operator().fail(&["add", &fake.pinned(package)], "no signer of this executor's list");
+    for words in [
+        "note: signatures of the tool: 1 read, 1001 left out: ",
+        "747 because its list needs too many requests",
+        "254 because the registry does not have it",
+    ] {
+        assert!(said.contains(words), "`{words}` is not in: {said}");
+    }
+    // Besides those for signatures: the version, the package, its config and module, and the two lists.
+    assert!(fake.heads().len() <= 256 + 8, "{}", fake.heads().len());
+    // A list that is longer than any registry should keep is no reason to read on, or to end.
+    referrers.entries[0]["annotations"] = json!({ "padding": "x".repeat(5 << 20) });
+    let fake = referrers.serve(package, |_| None);
+    let said = signed.operator().fail(&["add", &fake.pinned(package)], "the tool is not signed");
+    assert!(said.contains("a list of the tool's signatures is left out: it is too large"), "{said}");
+}
+
+#[test]
+fn forged_signatures_that_were_pushed_hide_no_valid_one() {
+    let Some(registry) = Registry::start() else { return };
+    let (author, mallory) = (Place::new(), Place::new());
+    let signed = Signed::by(&author);
+    let address = format!("oci://{}/greet", registry.address);
+    let (folder, pinned) = (author.path("greet"), format!("{address}@sha256:{}", signed.package.digest()));
+    let push = || author.succeed(&["push", &address, folder.to_str().unwrap()]);
+    let first = || {
+        let mut client = HttpClient::connect(registry.address);
+        let path = format!("/v2/greet/manifests/sha256-{}", signed.package.digest());
+        let accept = ("Accept", "application/vnd.oci.image.index.v1+json");
+        client.request("GET", &path, &[accept], b"").json()["manifests"][0]["digest"].clone()
+    };
+    push();
+    let own = first();
+    mallory.succeed(&["add", &pinned]);
+    let forge = |count: usize| {
+        let entry = |number| {
+            let payload = BASE64_STANDARD.encode(signed.unsigned_payload(number));
+            json!({ "payload": payload, "signature": "AAAA" })
+        };
+        let file = json!({ "signatures": (0..count).map(entry).collect::<Vec<_>>() });
+        std::fs::write(mallory.path("tools/greet/signatures.json"), file.to_string()).unwrap();
+    };
+    forge(33);
+    mallory.fail(&["push", &address, "--installed", "greet"], "at most 32 are accepted");
+    forge(32);
+    mallory.succeed(&["push", &address, "--installed", "greet"]);
+    assert_ne!(first(), own);
+    let operator = signed.operator();
+    operator.succeed(&["add", &pinned]);
+    signed.check_installed(&operator);
+    // To push again helps against any crowd.
+    push();
+    assert_eq!(first(), own);
 }

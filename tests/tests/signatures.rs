@@ -432,6 +432,34 @@ fn changed_sources_have_to_be_signed_again_and_an_older_version_replaces_no_newe
     assert!(place.add("old").0);
 }
 
+/// A version without an order could be any, so it is no way back to an old one.
+#[test]
+fn a_signed_version_that_is_no_semantic_one_replaces_no_semantic_one() {
+    let place = Place::new();
+    let versions = ["0", "1.0", "1.99", "02.0.0", "2.0.0.0", "v1"];
+    for version in versions.into_iter().chain(["2.0.0", "2.0.0+build.7"]) {
+        place.source(TOOL, version);
+        place.sign(TOOL, "release.jwk", &[]);
+        copy(&place.path("greet/signed"), &place.path(version));
+    }
+    assert!(place.add("2.0.0").0);
+    std::fs::remove_dir_all(place.path("cache")).unwrap();
+    for version in versions {
+        let (added, said) = place.add(version);
+        let words =
+            format!("version `{version}` of `greet` cannot be compared with the installed version `2.0.0`");
+        assert!(!added && said.contains(&words), "{said}");
+        assert!(!place.is_anything_compiled());
+    }
+    assert!(place.add("2.0.0+build.7").0);
+    std::fs::remove_dir_all(place.path("tools/greet")).unwrap();
+    // Among themselves, such versions are not compared.
+    for version in ["1.99", "0", "2.0.0"] {
+        let (added, said) = place.add(version);
+        assert!(added, "{said}");
+    }
+}
+
 #[test]
 fn a_configuration_that_could_trust_the_wrong_key_is_refused() {
     let place = Place::new();

@@ -44,7 +44,10 @@ pub use secrets::{AgentSecret, SecretsError};
 pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
 pub use standing::{ListedPolicy, PolicyOrigin, PolicyRef, StandingPolicies, StandingPolicyError};
 pub use tool_key::{ToolKey, ToolSigningKey};
-pub use tool_signature::{MAX_SIGNATURES, PackageToSign, SignError, sign_package};
+pub use tool_signature::{
+    MAX_SIGNATURES, PackageToSign, SignError, StoredSignature, parse_signatures, sign_package,
+    write_signatures,
+};
 pub use tool_trust::{
     MAX_SIGNERS, OfferedTool, SignatureError, SignerSettings, ToolPattern, ToolTrust, TrustedTool,
 };

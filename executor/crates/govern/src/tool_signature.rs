@@ -28,32 +28,43 @@ const PAYLOAD_TYPE: &str = "cosign container image signature";
 const OWN_PREFIX: &str = "a2g.";
 const DIGEST_PREFIX: &str = "sha256:";
 
-/// A signature as stored in the file.
+/// A signature as stored in the file. It is not verified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct StoredSignature {
+pub struct StoredSignature {
     /// The signed bytes.
     #[serde(with = "as_base64")]
-    pub(super) payload: Vec<u8>,
+    pub payload: Vec<u8>,
     /// The signature of these bytes.
     #[serde(with = "as_base64")]
-    pub(super) signature: Vec<u8>,
+    pub signature: Vec<u8>,
+}
+
+impl StoredSignature {
+    /// The package that the signature claims to be for.
+    ///
+    /// # Errors
+    /// The problem of the payload, as the end of a sentence.
+    pub fn claimed_package(&self) -> Result<Digest, String> {
+        Payload::parse(&self.payload).map(|payload| payload.package)
+    }
 }
 
 /// The content of `signatures.json`.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SignatureFile {
-    signatures: Vec<StoredSignature>,
+struct SignatureFile<S> {
+    signatures: S,
 }
 
 /// Reads `signatures.json`. The signatures are not verified.
 ///
 /// # Errors
 /// The problem, as the end of a sentence.
-pub(super) fn parse_file(bytes: &[u8]) -> Result<Vec<StoredSignature>, String> {
+pub fn parse_signatures(bytes: &[u8]) -> Result<Vec<StoredSignature>, String> {
     let text = strict_json::check(bytes, &BOUNDS).map_err(|fault| super::keys::fault_message(&fault))?;
-    let SignatureFile { signatures } = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let SignatureFile { signatures } = serde_json::from_str::<SignatureFile<Vec<StoredSignature>>>(text)
+        .map_err(|error| error.to_string())?;
     if signatures.len() > MAX_SIGNATURES {
         return Err(format!(
             "it has {} signatures, but at most {MAX_SIGNATURES} are accepted",
@@ -61,6 +72,16 @@ pub(super) fn parse_file(bytes: &[u8]) -> Result<Vec<StoredSignature>, String> {
         ));
     }
     Ok(signatures)
+}
+
+/// Writes `signatures.json`.
+///
+/// # Errors
+/// If the signatures cannot be written as JSON.
+pub fn write_signatures(signatures: &[StoredSignature]) -> Result<Vec<u8>, serde_json::Error> {
+    let mut file = serde_json::to_vec(&SignatureFile { signatures })?;
+    file.push(b'\n');
+    Ok(file)
 }
 
 /// A payload, as written by cosign and by this program.
@@ -108,7 +129,7 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    /// Reads a payload that a key has verified.
+    /// Reads a payload. Its members are facts only if a key has verified the bytes.
     ///
     /// # Errors
     /// The problem, as the end of a sentence. An unknown member `a2g.…` is a problem, because it may restrict the
@@ -184,7 +205,7 @@ pub fn sign_package(
     let PackageToSign { name, version, package, expires_at } = what;
     let public = key.public();
     let mut signatures =
-        existing.map(parse_file).transpose().map_err(SignError::Existing)?.unwrap_or_default();
+        existing.map(parse_signatures).transpose().map_err(SignError::Existing)?.unwrap_or_default();
     signatures.retain(|StoredSignature { payload, signature }| !public.verifies(payload, signature));
     if signatures.len() >= MAX_SIGNATURES {
         return Err(SignError::TooMany);
@@ -192,9 +213,7 @@ pub fn sign_package(
     let payload = payload_text(public, name, version, package, expires_at)?;
     let signature = key.sign(&payload).map_err(KeyError::from)?;
     signatures.push(StoredSignature { payload, signature });
-    let mut file = serde_json::to_vec(&SignatureFile { signatures })?;
-    file.push(b'\n');
-    Ok(file)
+    Ok(write_signatures(&signatures)?)
 }
 
 fn payload_text(

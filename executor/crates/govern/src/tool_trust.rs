@@ -9,7 +9,7 @@
 
 use super::keys::KeyError;
 use super::tool_key::ToolKey;
-use super::tool_signature::{Payload, StoredSignature, claimed_key, parse_file};
+use super::tool_signature::{Payload, StoredSignature, claimed_key, parse_signatures};
 use a2g_types::clock::{Clock, format_seconds};
 use a2g_types::ident::{SignerName, ToolName, excerpt};
 use a2g_types::tool::{Digest, ToolSignature};
@@ -316,7 +316,7 @@ impl ToolTrust {
         };
         let offered = offered.ok_or(SignatureError::NotPackaged)?;
         let bytes = offered.signatures.ok_or(SignatureError::Unsigned)?;
-        let signatures = parse_file(bytes).map_err(SignatureError::Malformed)?;
+        let signatures = parse_signatures(bytes).map_err(SignatureError::Malformed)?;
         let now = clock.now();
         let mut best = Err(SignatureError::Unsigned);
         for signature in &signatures {
@@ -330,6 +330,28 @@ impl ToolTrust {
             };
         }
         best.map(|signature| TrustedTool(Some(signature)))
+    }
+
+    /// Chooses among signatures that anybody may have put beside a tool: those that [`Self::check`] would accept, or, if
+    /// there is none, those that come nearest to it. Where no signature is demanded, all are kept.
+    #[must_use]
+    pub fn keep_nearest(
+        &self,
+        offered: &OfferedTool<'_>,
+        signatures: Vec<StoredSignature>,
+    ) -> Vec<StoredSignature> {
+        let (signers, clock) = match &self.0 {
+            Demand::Nothing => return signatures,
+            Demand::Signature { signers, clock } => (signers, clock),
+        };
+        let now = clock.now();
+        let nearness = |signature: &StoredSignature| {
+            check_one(signers, offered, signature, now)
+                .map_or_else(|error| error.progress(), |_valid| u8::MAX)
+        };
+        let rated = signatures.into_iter().map(|one| (nearness(&one), one)).collect::<Vec<_>>();
+        let best = rated.iter().map(|(nearness, _)| *nearness).max();
+        rated.into_iter().filter(|(nearness, _)| Some(*nearness) == best).map(|(_, one)| one).collect()
     }
 }
 

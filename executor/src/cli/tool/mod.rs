@@ -73,7 +73,9 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             let trust = tools_runtime.trust();
             let address = path.to_str().filter(|text| Reference::is_address(text));
             let pulled = address
-                .map(|address| registry::pull(address, &config, &registry, tools_runtime.cache.folder()))
+                .map(|address| {
+                    registry::pull(address, &config, &registry, tools_runtime.cache.folder(), &trust)
+                })
                 .transpose()?;
             let source = match &pulled {
                 Some(pulled) => pulled.folder().to_owned(),

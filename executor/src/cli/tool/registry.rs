@@ -23,7 +23,7 @@ use a2g_core::catalog::{
     CheckedTool, Installation, MANIFEST_TYPE, MAX_MANIFEST_BYTES, Package, PinnedReference, Reference,
     RemoteTool, ToolManifest, Version, check as check_tool, find_installed_package, is_tag, package_folder,
 };
-use a2g_govern::ToolTrust;
+use a2g_govern::{OfferedTool, ToolTrust};
 use a2g_server::config::Config;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::ident::ToolName;
@@ -86,6 +86,7 @@ pub(super) fn pull(
     config: &Config,
     options: &RegistryOptions,
     cache: &Path,
+    trust: &ToolTrust,
 ) -> anyhow::Result<PulledTool> {
     let reference = Reference::parse(address).map_err(|error| UsageError(error.to_string()))?;
     let Reference { repository, version } = reference;
@@ -102,7 +103,7 @@ pub(super) fn pull(
             found.package.check_tag(tag)?;
         }
         note(format_args!("{}", found.reference));
-        fetch(&mut client, found, cache).await
+        fetch(&mut client, found, cache, trust).await
     })
 }
 
@@ -145,30 +146,23 @@ pub(super) fn push(
             one_line(&manifest.version)
         ))
     })?;
-    if let Some(file) = signatures {
-        signatures::check_are_for(package.digest(), file)?;
-    }
-    let count = runtime()?.block_on(async {
+    let signatures = match signatures {
+        Some(file) => signatures::parse_for(package.digest(), file)?,
+        None => Vec::new(),
+    };
+    runtime()?.block_on(async {
         let ca_file = options.ca_file.as_deref().or(config.ca_file.as_deref());
         let mut client = RegistryClient::new(repository.clone(), Purpose::Push, ca_file).await?;
         signatures::push_blob(&mut client, package.config(), "the config of the tool").await?;
         signatures::push_blob(&mut client, wasm, "the module").await?;
         // The tag is pushed last, so a tool that it resolves to always has its signatures.
-        let mut count = 0;
-        for version in [format!("sha256:{}", package.digest()), tag] {
-            let (path, what) = (format!("manifests/{version}"), "the manifest of the tool");
-            let answer =
-                signatures::put_manifest(&mut client, &path, MANIFEST_TYPE, package.manifest(), what).await?;
-            check_repeated_digest(&answer, package.digest())?;
-            if let (0, Some(file)) = (count, signatures) {
-                count = signatures::push(&mut client, package.manifest(), file).await?;
-            }
-        }
-        Ok::<_, anyhow::Error>(count)
+        put_package(&mut client, package, &format!("sha256:{}", package.digest())).await?;
+        signatures::push(&mut client, package.manifest(), &signatures).await?;
+        put_package(&mut client, package, &tag).await
     })?;
     let reference = PinnedReference { repository, digest: package.digest() };
     print(format_args!("pushed {} {} as {reference}", manifest.name, one_line(&manifest.version)));
-    match count {
+    match signatures.len() {
         0 => note("without a signature: an executor with `[catalog.trust]` refuses it (`tool sign`)"),
         1 => print("with 1 signature"),
         count => print(format_args!("with {count} signatures")),
@@ -188,7 +182,8 @@ pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<E
     }
     let tools = set_up(&config)?;
     remove_leftovers(tools.cache.folder(), tools.clock.now());
-    let present = present_packages(&config.catalog, &tools.trust());
+    let trust = tools.trust();
+    let present = present_packages(&config.catalog, &trust);
     let ca_file = options.ca_file.as_deref().or(config.ca_file.as_deref());
     let mut names = BTreeMap::new();
     let mut missing = Vec::new();
@@ -219,7 +214,7 @@ pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<E
     let mut is_complete = true;
     for (mut client, found) in described {
         let reference = found.reference.clone();
-        let pulled = runtime.block_on(fetch(&mut client, found, tools.cache.folder()));
+        let pulled = runtime.block_on(fetch(&mut client, found, tools.cache.folder(), &trust));
         let pulled = pulled.with_context(|| format!("{reference} cannot be fetched"))?;
         is_complete &= install_pulled(&pulled, &config, &tools, setup)?;
     }
@@ -362,9 +357,12 @@ async fn fetch(
     client: &mut RegistryClient,
     found: RemotePackage,
     cache: &Path,
+    trust: &ToolTrust,
 ) -> anyhow::Result<PulledTool> {
-    let RemotePackage { reference, package, manifest: _, folder } = found;
-    if let Some(file) = signatures::read(client, reference.digest).await? {
+    let RemotePackage { reference, package, manifest, folder } = found;
+    let ToolManifest { name, version, .. } = &manifest;
+    let offered = OfferedTool { name, version, package: reference.digest, signatures: None };
+    if let Some(file) = signatures::read(client, trust, &offered).await? {
         std::fs::write(folder.path().join("signatures.json"), file)?;
     }
     let (module, bytes) = package.module();
@@ -377,6 +375,15 @@ async fn fetch(
 fn repeated_digest(answer: &client::Answer) -> Option<Digest> {
     let text = answer.headers.get(DIGEST_HEADER)?.to_str().ok()?;
     Digest::parse(text.strip_prefix("sha256:")?).ok()
+}
+
+/// Pushes a tool's manifest under a tag or its digest.
+async fn put_package(client: &mut RegistryClient, package: &Package, version: &str) -> anyhow::Result<()> {
+    let path = format!("manifests/{version}");
+    let what = "the manifest of the tool";
+    let answer = signatures::put_manifest(client, &path, MANIFEST_TYPE, package.manifest(), what).await?;
+    check_repeated_digest(&answer, package.digest())?;
+    Ok(())
 }
 
 /// Fails if the registry stored another manifest than was pushed.

@@ -17,6 +17,8 @@ pub(super) const FILE: &str = "tool.toml";
 pub(super) const MAX_BYTES: u64 = 1 << 20;
 /// The maximum lengths of version, title and description, in bytes. They appear in every list of tools.
 const MAX_VERSION_BYTES: usize = 128;
+/// The depth at which the parser of TOML stops.
+const MAX_DEPTH: usize = 80;
 const MAX_TITLE_BYTES: usize = 256;
 const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 
@@ -169,6 +171,9 @@ impl ToolManifest {
                 .and_then(|span| text.get(..span.start))
                 .map(|before| 1 + before.matches('\n').count());
             let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            if error.message().contains("recursion") {
+                return format!("{line}tables and lists are nested more than {MAX_DEPTH} levels deep");
+            }
             // Joined, because tables and logs show the message on one line.
             format!("{line}{}", error.message().replace('\n', ", "))
         })?;
@@ -425,7 +430,11 @@ error = "nobody"
 
     #[test]
     fn errors_name_the_key() {
+        let nested = |depth: usize| format!("{COMMAND}extra = {}{}", "[".repeat(depth), "]".repeat(depth));
+        let dotted = format!("{COMMAND}[a{}]", ".a".repeat(MAX_DEPTH));
         let cases = [
+            (nested(MAX_DEPTH + 1), "nested more than 80 levels deep"),
+            (dotted, "nested more than 80 levels deep"),
             (COMMAND.replace("max_memory_mb = 8", "max_memory_mb = 0"), "capabilities.max_memory_mb"),
             (COMMAND.replace("max_memory_mb", "max_memry_mb"), "max_memry_mb"),
             (COMMAND.replace("\"greet\"", "\"../greet\""), "`name`"),

@@ -130,6 +130,20 @@ pub enum CatalogError {
         /// The version that is installed.
         installed: String,
     },
+    /// A validly signed version that might be older would replace the installed one.
+    #[error(
+        "version `{offered}` of `{name}` cannot be compared with the installed version `{installed}`, because it is not a \
+         semantic version, so it may be older: its signer should give it a semantic version, such as 1.2.3; to install it \
+         as it is, remove `{name}` from the catalogue first"
+    )]
+    NotComparable {
+        /// The tool.
+        name: ToolName,
+        /// The version to be installed.
+        offered: String,
+        /// The version that is installed.
+        installed: String,
+    },
     /// The signed package in a tool's folder was made of other files than the folder has now.
     #[error(
         "`{folder}` does not match {file}, which changed after it was signed: sign the tool again with \
@@ -234,6 +248,7 @@ impl CatalogError {
             | Self::Signature(_)
             | Self::Sign(_)
             | Self::Rollback { .. }
+            | Self::NotComparable { .. }
             | Self::StartMemory { .. }
             | Self::Module(_)
             | Self::Schema(_)
@@ -257,6 +272,7 @@ impl CatalogError {
             | Self::Name(_)
             | Self::Sign(_)
             | Self::Rollback { .. }
+            | Self::NotComparable { .. }
             | Self::SignedOutdated { .. }
             | Self::UpdateReplaced(_)
             | Self::StartMemory { .. }

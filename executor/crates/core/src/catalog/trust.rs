@@ -91,13 +91,14 @@ pub fn find_installed_package(folder: &Path, trust: &ToolTrust) -> Option<(ToolN
 }
 
 /// If signatures are required, refuses to replace an installed tool by an older version. The signature of an old
-/// version stays valid, so without this check known faults could be reintroduced. Only semantic versions are compared.
+/// version stays valid, so without this check known faults could be reintroduced. A version that is not semantic has no
+/// order: it replaces no semantic version, but any other.
 ///
 /// # Ambient Authority
 /// Reads the `tool.toml` in the catalogue.
 ///
 /// # Errors
-/// [`CatalogError::Rollback`].
+/// [`CatalogError::Rollback`] or [`CatalogError::NotComparable`].
 pub(super) fn check_rollback(
     offered: &ToolManifest,
     catalog: &Path,
@@ -110,13 +111,17 @@ pub(super) fn check_rollback(
     let Ok(installed) = ToolManifest::read(&catalog.join(offered.name.as_str()).join(FILE)) else {
         return Ok(());
     };
-    match (Version::parse(&offered.version), Version::parse(&installed.version)) {
-        // Build metadata does not count for precedence.
-        (Ok(new), Ok(old)) if new.cmp_precedence(&old).is_lt() => Err(CatalogError::Rollback {
-            name: offered.name.clone(),
-            offered: excerpt(&offered.version),
-            installed: excerpt(&installed.version),
+    let (name, offered, installed) = (offered.name.clone(), &offered.version, &installed.version);
+    match (Version::parse(offered), Version::parse(installed)) {
+        // Build metadata has no precedence.
+        (Ok(new), Ok(old)) if new.cmp_precedence(&old).is_lt() => {
+            Err(CatalogError::Rollback { name, offered: excerpt(offered), installed: excerpt(installed) })
+        }
+        (Err(_), Ok(_)) => Err(CatalogError::NotComparable {
+            name,
+            offered: excerpt(offered),
+            installed: excerpt(installed),
         }),
-        (Ok(_) | Err(_), Ok(_) | Err(_)) => Ok(()),
+        (Ok(_), Ok(_)) | (Ok(_) | Err(_), Err(_)) => Ok(()),
     }
 }

@@ -140,6 +140,27 @@ fn of_several_signatures_the_valid_one_that_expires_last_counts() {
     assert_eq!(serde_json::from_slice::<Value>(&again).unwrap()["signatures"].as_array().unwrap().len(), 2);
 }
 
+/// What is put beside a tool takes no place of what is accepted: forged signatures, those of a signer for another package,
+/// and his expired ones.
+#[test]
+fn the_signatures_are_kept_that_come_nearest_to_being_accepted() {
+    let fixture = Fixture::new();
+    let (trust, key) = (fixture.trust(), fixture.private(ED25519_PRIVATE));
+    let read = |file: Vec<u8>| parse_signatures(&file).unwrap().remove(0);
+    let valid = read(signed(&key, "read_file", Some(1), None));
+    let expired = read(signed(&key, "read_file", Some(-1), None));
+    let other = read(signed(&key, "other_tool", None, None));
+    let forged = StoredSignature { signature: vec![0; 64], ..valid.clone() };
+    let name = name("read_file");
+    let offered = OfferedTool { name: &name, version: VERSION, package: package(), signatures: None };
+    let all = [forged.clone(), expired.clone(), other.clone(), valid.clone(), forged.clone()];
+    assert_eq!(trust.keep_nearest(&offered, all.to_vec()), [valid]);
+    assert_eq!(trust.keep_nearest(&offered, vec![forged.clone(), expired.clone(), other.clone()]), [expired]);
+    assert_eq!(trust.keep_nearest(&offered, vec![other.clone(), forged.clone()]), [other]);
+    assert_eq!(trust.keep_nearest(&offered, Vec::new()), []);
+    assert_eq!(ToolTrust::anyone().keep_nearest(&offered, all.to_vec()), all);
+}
+
 /// A signature over `payload` by the P-256 key.
 fn over(key: &ToolSigningKey, payload: &Value) -> Vec<u8> {
     use base64::Engine as _;

@@ -51,6 +51,8 @@ const MAX_REDIRECTS: usize = 5;
 const MAX_HEAD_BYTES: usize = 64 << 10;
 /// The maximum size of a response with a token or an error, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 64 << 10;
+/// The verb of a refusal for a response that redirects.
+const REDIRECTS: &str = "redirects to";
 /// The interval at which the progress of a request is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The size of the chunks in which a body is sent, in bytes.
@@ -327,17 +329,24 @@ impl RegistryClient {
             let next = answer.location()?;
             if ![Method::GET, Method::HEAD].contains(&outgoing.method) {
                 let reason = "only reads are redirected: push to that address, if you trust it";
-                return Err(RegistryError::Redirect { from: shown(&answer.url), to: shown(&next), reason });
+                let (from, to) = (shown(&answer.url), shown(&next));
+                return Err(RegistryError::Redirect { from, names: REDIRECTS, to, reason });
             }
-            self.check_target(&answer.url, &next)?;
+            self.check_target(&answer.url, REDIRECTS, &next)?;
             url = next;
         }
         let (from, to) = (shown(&outgoing.url), shown(&url));
-        Err(RegistryError::Redirect { from, to, reason: "there are too many redirects" })
+        let reason = "there are too many redirects";
+        Err(RegistryError::Redirect { from, names: REDIRECTS, to, reason })
     }
 
-    /// Refuses an address from a response, unless a registry may lead there.
-    pub(super) fn check_target(&self, from: &Url, to: &Url) -> Result<(), RegistryError> {
+    /// Refuses an address from a response, unless a registry may lead there. `names` is the verb of the refusal.
+    pub(super) fn check_target(
+        &self,
+        from: &Url,
+        names: &'static str,
+        to: &Url,
+    ) -> Result<(), RegistryError> {
         let is_local = to.host_str().is_some_and(is_local_host);
         let reason = match to.scheme() {
             "https" => None,
@@ -348,7 +357,7 @@ impl RegistryClient {
         let has_login = !to.username().is_empty() || to.password().is_some();
         match reason.or(has_login.then_some("it contains a login")) {
             None => Ok(()),
-            Some(reason) => Err(RegistryError::Redirect { from: shown(from), to: shown(to), reason }),
+            Some(reason) => Err(RegistryError::Redirect { from: shown(from), names, to: shown(to), reason }),
         }
     }
 
@@ -439,7 +448,7 @@ impl RegistryClient {
             |reason: &str| RegistryError::Invalid { url: shown(registry), reason: reason.to_owned() };
         let mut url =
             Url::parse(realm).map_err(|_| invalid("its token server (`realm`) is not a valid URL"))?;
-        self.check_target(registry, &url)?;
+        self.check_target(registry, "names the token server", &url)?;
         let actions = match self.purpose {
             Purpose::Pull => "pull",
             Purpose::Push => "pull,push",

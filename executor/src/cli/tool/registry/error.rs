@@ -111,7 +111,7 @@ pub(super) enum RegistryError {
     #[error(transparent)]
     Login(#[from] LoginError),
     /// The tool, version or part does not exist.
-    #[error("{host} has no {what}: check the name and the version ({message})")]
+    #[error("{host} does not have {what}: check the name and the version ({message})")]
     NotFound {
         /// The host, with its port.
         host: String,
@@ -141,10 +141,12 @@ pub(super) enum RegistryError {
         reason: String,
     },
     /// The response leads to a refused address.
-    #[error("{from} redirects to {to}, which is refused: {reason}")]
+    #[error("{from} {names} {to}, which is refused: {reason}")]
     Redirect {
         /// The address that responded.
         from: String,
+        /// The verb before the address, such as `redirects to`.
+        names: &'static str,
         /// The refused address.
         to: String,
         /// The reason.

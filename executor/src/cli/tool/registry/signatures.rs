@@ -1,53 +1,49 @@
-//! The signatures of a package, stored in a registry as cosign does. They are pushed as referrers. They are read as
-//! referrers, from the fallback tag of registries without a list of referrers, and from the tag of older versions of
-//! cosign.
+//! The signatures of a package, as cosign stores them beside it: written as referrers, and read as referrers, from the
+//! tag that replaces them where a registry has no list of referrers, and from the tag of older versions of cosign.
 //!
-//! This module verifies nothing. It skips a malformed signature with a note: an executor that requires signatures
-//! refuses a tool without a valid one.
+//! A signature that does not have the expected form, or that the registry does not send, is left out, with a note. Of the
+//! others, `ToolTrust` chooses: whoever demands signatures refuses a tool without a valid one.
 
 use super::super::super::output::note;
 use super::client::{Answer, Outgoing, RegistryClient};
 use super::download::{check_digest, read_blob};
 use super::error::RegistryError;
-use a2g_core::catalog::{MANIFEST_TYPE, MAX_MANIFEST_BYTES, MAX_SIGNATURES_BYTES};
-use a2g_govern::MAX_SIGNATURES;
+use a2g_core::catalog::{MANIFEST_TYPE, MAX_SIGNATURES_BYTES};
+use a2g_govern::{
+    MAX_SIGNATURES, OfferedTool, StoredSignature, ToolTrust, parse_signatures, write_signatures,
+};
 use a2g_types::tool::Digest;
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// The type of an index of manifests.
 pub(super) const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 /// The type of cosign's signatures.
 const ARTIFACT_TYPE: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
-/// The type of a signed payload: a statement about the digest of a manifest.
+/// The type of what is signed: a statement about the digest of a manifest.
 const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// The annotation with the signature.
+/// The annotation that has the signature.
 const SIGNATURE_ANNOTATION: &str = "dev.cosignproject.cosign/signature";
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
 const EMPTY_CONFIG: &[u8] = b"{}";
-/// The header by which a registry confirms that its list of referrers has the new one.
+/// The header with which a registry says that it lists the referrer.
 const SUBJECT_HEADER: &str = "oci-subject";
+/// The maximum number of requests for the signatures of one list.
+const MAX_REQUESTS: usize = 256;
+/// The maximum size of a list of signatures, in bytes: the usual limit of registries for a manifest.
+const MAX_LIST_BYTES: u64 = 4 << 20;
+/// The maximum size of the manifest of one signature, in bytes: with a certificate and a bundle, it has about 10 kB.
+const MAX_SIGNATURE_MANIFEST_BYTES: u64 = 64 << 10;
 /// The maximum size of a payload, in bytes.
 const MAX_PAYLOAD_BYTES: u64 = 16 << 10;
 /// The maximum length of a signature in Base64: one of RSA with 4096 bits has 684 characters.
 const MAX_SIGNATURE_CHARS: usize = 1024;
-
-/// The file `signatures.json`.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct SignaturesFile {
-    signatures: Vec<Signature>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Signature {
-    payload: String,
-    signature: String,
-}
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -99,36 +95,46 @@ impl Descriptor {
     }
 }
 
-/// Returns the package that each signature is for. Verifies none.
+/// Reads the signatures of a package that is pushed.
+///
+/// They are not verified: the readers of a registry decide whose signatures they need, and who may write there can do so
+/// with any client. The bounds of the file are what keeps a tool that was installed with a crowd of forged signatures
+/// from spreading more of them than one tool may have.
 ///
 /// # Errors
-/// A message if the bytes are not a file of signatures.
-pub(super) fn signed_digests(file: &[u8]) -> anyhow::Result<Vec<Option<Digest>>> {
-    let SignaturesFile { signatures } =
-        serde_json::from_slice(file).context("`signatures.json` is not a list of signatures")?;
-    let digest_of = |signature: &Signature| {
-        let payload = BASE64_STANDARD.decode(&signature.payload).ok()?;
-        let payload: serde_json::Value = serde_json::from_slice(&payload).ok()?;
-        let digest = payload.pointer("/critical/image/docker-manifest-digest")?.as_str()?;
-        Digest::parse(digest.strip_prefix("sha256:")?).ok()
-    };
-    Ok(signatures.iter().map(digest_of).collect())
+/// A message if the file has too many signatures, or one that is not for this package.
+pub(super) fn parse_for(package: Digest, file: &[u8]) -> anyhow::Result<Vec<StoredSignature>> {
+    let signatures = parse_signatures(file)
+        .map_err(|reason| anyhow!("`signatures.json` cannot be pushed with the tool: {reason}"))?;
+    for signature in &signatures {
+        let claimed = signature.claimed_package().map_err(|reason| {
+            anyhow!("`signatures.json` has a signature that is none of a package, because {reason}: sign the tool again, or \
+                     remove the file")
+        })?;
+        if claimed != package {
+            bail!(
+                "`signatures.json` has a signature for another package than sha256:{package}, which would be pushed: sign \
+                 the tool again, or remove the file"
+            );
+        }
+    }
+    Ok(signatures)
 }
 
-/// Pushes each signature as a referrer of the package's manifest. Returns their number.
-pub(super) async fn push(client: &mut RegistryClient, manifest: &[u8], file: &[u8]) -> anyhow::Result<usize> {
-    let SignaturesFile { signatures } =
-        serde_json::from_slice(file).context("`signatures.json` is not a list of signatures")?;
+/// Pushes each signature as a referrer of the package's manifest.
+pub(super) async fn push(
+    client: &mut RegistryClient,
+    manifest: &[u8],
+    signatures: &[StoredSignature],
+) -> anyhow::Result<()> {
     let package = Digest::compute(manifest);
     if !signatures.is_empty() {
         push_blob(client, EMPTY_CONFIG, "the config of a signature").await?;
     }
-    for Signature { payload, signature } in &signatures {
-        let payload =
-            BASE64_STANDARD.decode(payload).context("a payload in `signatures.json` is not Base64")?;
-        push_blob(client, &payload, "a signature").await?;
-        let mut layer = Descriptor::of(PAYLOAD_TYPE, &payload);
-        layer.annotations.insert(SIGNATURE_ANNOTATION.to_owned(), signature.clone());
+    for StoredSignature { payload, signature } in signatures {
+        push_blob(client, payload, "a signature").await?;
+        let mut layer = Descriptor::of(PAYLOAD_TYPE, payload);
+        layer.annotations.insert(SIGNATURE_ANNOTATION.to_owned(), BASE64_STANDARD.encode(signature));
         let document = SignatureManifest {
             schema_version: 2,
             media_type: MANIFEST_TYPE.to_owned(),
@@ -146,16 +152,16 @@ pub(super) async fn push(client: &mut RegistryClient, manifest: &[u8], file: &[u
             add_to_fallback(client, package, entry).await?;
         }
     }
-    Ok(signatures.len())
+    Ok(())
 }
 
-/// Adds a referrer to the fallback index that the OCI distribution specification defines for registries without a list.
+/// Adds a referrer to the index that the OCI distribution specification defines for registries without a list.
 async fn add_to_fallback(
     client: &mut RegistryClient,
     package: Digest,
     entry: Descriptor,
 ) -> anyhow::Result<()> {
-    let mut manifests = match read_manifest(client, &format!("sha256-{package}"), INDEX_TYPE).await? {
+    let mut manifests = match read_list(client, &format!("sha256-{package}"), INDEX_TYPE).await? {
         None => Vec::new(),
         Some(bytes) => {
             let Index { manifests, .. } = serde_json::from_slice(&bytes).with_context(|| {
@@ -164,10 +170,9 @@ async fn add_to_fallback(
             manifests
         }
     };
-    if manifests.iter().any(|other| other.digest == entry.digest) {
-        return Ok(());
-    }
-    manifests.push(entry);
+    // First, because readers read a limited number: to push again helps against a crowd of others.
+    manifests.retain(|other| other.digest != entry.digest);
+    manifests.insert(0, entry);
     let index = Index { schema_version: 2, media_type: INDEX_TYPE.to_owned(), manifests };
     let index = serde_json::to_vec(&index)?;
     let path = format!("manifests/sha256-{package}");
@@ -175,7 +180,7 @@ async fn add_to_fallback(
     Ok(())
 }
 
-/// Pushes a part of a package, unless the registry already has it.
+/// Pushes a part of a package, unless the registry has it.
 pub(super) async fn push_blob(
     client: &mut RegistryClient,
     bytes: &[u8],
@@ -189,7 +194,7 @@ pub(super) async fn push_blob(
     let begin = Outgoing::new(Method::POST, client.url("blobs/uploads/"), what);
     let begun = client.expect(&begin, &[StatusCode::ACCEPTED]).await?;
     let mut location = begun.location()?;
-    client.check_target(&begun.url, &location)?;
+    client.check_target(&begun.url, "names the address for an upload", &location)?;
     location.query_pairs_mut().append_pair("digest", &format!("sha256:{digest}"));
     let upload = Outgoing {
         content_type: Some("application/octet-stream"),
@@ -216,8 +221,8 @@ pub(super) async fn put_manifest(
     client.expect(&outgoing, &[StatusCode::CREATED]).await
 }
 
-/// Reads a manifest by its tag; `None` if there is none.
-async fn read_manifest(
+/// Reads a list of signatures by its tag; `None` if there is none.
+async fn read_list(
     client: &mut RegistryClient,
     tag: &str,
     media_type: &'static str,
@@ -229,123 +234,212 @@ async fn read_manifest(
     if answer.status == StatusCode::NOT_FOUND {
         return Ok(None);
     }
-    answer.read(MAX_MANIFEST_BYTES).await.map(Some)
+    answer.read(MAX_LIST_BYTES).await.map(Some)
 }
 
 /// Reads the signatures of a package, as the bytes of `signatures.json`; `None` if it has none.
+///
+/// Anybody who may write to the repository can add signatures, so those that `trust` accepts are chosen among all that are
+/// read, and only the number of requests is limited, with a limit for each list.
 pub(super) async fn read(
     client: &mut RegistryClient,
-    package: Digest,
+    trust: &ToolTrust,
+    offered: &OfferedTool<'_>,
 ) -> Result<Option<Vec<u8>>, RegistryError> {
-    let mut found = Vec::<Signature>::new();
-    for descriptor in referrers(client, package).await? {
-        match read_referrer(client, package, &descriptor).await? {
-            Ok(signature) => found.push(signature),
-            Err(reason) => note(format_args!("note: a signature of the tool is left out: {reason}")),
-        }
-    }
-    for layer in older_layers(client, package).await? {
-        match read_layer(client, &layer).await? {
-            Ok(signature) => found.push(signature),
-            Err(reason) => note(format_args!("note: a signature of the tool is left out: {reason}")),
-        }
-    }
-    let mut file = SignaturesFile::default();
+    let mut reader = Reader { client, package: offered.package, requests: 0, left_out: BTreeMap::new() };
+    let mut found = reader.read_referrers().await?;
+    reader.requests = 0;
+    found.append(&mut reader.read_older().await?);
+    let read = found.len();
+    let mut signatures = Vec::<StoredSignature>::new();
     for signature in found {
-        if !file.signatures.contains(&signature) {
-            file.signatures.push(signature);
+        if !signatures.contains(&signature) {
+            signatures.push(signature);
         }
     }
-    // Shortest first, so that long signatures of others cannot displace the usual short ones.
-    file.signatures.sort_by_key(|signature| signature.payload.len() + signature.signature.len());
-    if file.signatures.len() > MAX_SIGNATURES {
-        note(format_args!(
-            "note: the tool has more than {MAX_SIGNATURES} signatures: the others are left out"
+    let mut signatures = trust.keep_nearest(offered, signatures);
+    // Long signatures of others do not take the place of the usual, short ones.
+    signatures.sort_by_key(|signature| signature.payload.len() + signature.signature.len());
+    let mut file = None;
+    while !signatures.is_empty() {
+        if signatures.len() <= MAX_SIGNATURES
+            && let Ok(bytes) = write_signatures(&signatures)
+            && bytes.len() as u64 <= MAX_SIGNATURES_BYTES
+        {
+            file = Some(bytes);
+            break;
+        }
+        signatures.pop();
+        reader.leave_out(format!(
+            "a tool has at most {MAX_SIGNATURES} signatures of {MAX_SIGNATURES_BYTES} bytes together"
         ));
-        file.signatures.truncate(MAX_SIGNATURES);
     }
-    loop {
-        if file.signatures.is_empty() {
-            return Ok(None);
-        }
-        let bytes = serde_json::to_vec(&file).unwrap_or_default();
-        if bytes.len() as u64 <= MAX_SIGNATURES_BYTES {
-            return Ok(Some(bytes));
-        }
-        note("note: the signatures of the tool are too long: the longest one is left out");
-        file.signatures.pop();
-    }
+    reader.note(read);
+    Ok(file)
 }
 
-/// The referrers of a package that are signatures.
-async fn referrers(client: &mut RegistryClient, package: Digest) -> Result<Vec<Descriptor>, RegistryError> {
-    let url = client.url(&format!("referrers/sha256:{package}"));
-    let outgoing =
-        Outgoing { accept: Some(INDEX_TYPE), ..Outgoing::new(Method::GET, url, "a list of signatures") };
-    let answer = client.send(&outgoing).await?;
-    let index = match answer.status {
-        StatusCode::OK if !answer.is_web_page() => Some(answer.read(MAX_MANIFEST_BYTES).await?),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => {
-            return Err(client.refusal(answer).await);
-        }
-        status if status.is_server_error() => return Err(client.refusal(answer).await),
-        // Registries without the list respond to an unknown path in different ways.
-        _ => read_manifest(client, &format!("sha256-{package}"), INDEX_TYPE).await?,
-    };
-    let Some(index) = index else { return Ok(Vec::new()) };
-    let Ok(Index { manifests, .. }) = serde_json::from_slice(&index) else {
-        note("note: the signatures of the tool are left out: their list cannot be read");
-        return Ok(Vec::new());
-    };
-    let is_signature = |one: &Descriptor| one.artifact_type.as_deref() == Some(ARTIFACT_TYPE);
-    // One more than the maximum, so that the caller notices omitted ones.
-    Ok(manifests.into_iter().filter(is_signature).take(MAX_SIGNATURES + 1).collect())
-}
-
-/// Reads one signature; the inner error is a reason to skip it.
-async fn read_referrer(
-    client: &mut RegistryClient,
+/// Reads one list of signatures after the other.
+struct Reader<'a> {
+    client: &'a mut RegistryClient,
     package: Digest,
-    descriptor: &Descriptor,
-) -> Result<Result<Signature, String>, RegistryError> {
-    leave_out_unreadable(try_read_referrer(client, package, descriptor).await)
+    /// The number of requests for signatures of the present list.
+    requests: usize,
+    /// The reasons why signatures were left out, with the number of times.
+    left_out: BTreeMap<String, usize>,
 }
 
-async fn try_read_referrer(
-    client: &mut RegistryClient,
-    package: Digest,
-    descriptor: &Descriptor,
-) -> Result<Signature, Unread> {
-    let Some(digest) = descriptor.parse_digest() else {
-        return Err(Unread::Reason("its digest is not a SHA-256"));
-    };
-    if descriptor.size > MAX_MANIFEST_BYTES {
-        return Err(Unread::Reason("its manifest is too large"));
+impl Reader<'_> {
+    /// The signatures in the list of referrers.
+    async fn read_referrers(&mut self) -> Result<Vec<StoredSignature>, RegistryError> {
+        let url = self.client.url(&format!("referrers/sha256:{}", self.package));
+        let outgoing =
+            Outgoing { accept: Some(INDEX_TYPE), ..Outgoing::new(Method::GET, url, "a list of signatures") };
+        let answer = self.client.send(&outgoing).await?;
+        let list = match answer.status {
+            StatusCode::OK if !answer.is_web_page() => answer.read(MAX_LIST_BYTES).await.map(Some),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => {
+                return Err(self.client.refusal(answer).await);
+            }
+            status if status.is_server_error() => return Err(self.client.refusal(answer).await),
+            // A registry without the list answers an unknown path in its own way.
+            _ => read_list(self.client, &format!("sha256-{}", self.package), INDEX_TYPE).await,
+        };
+        let Some(Index { manifests, .. }) = parse_list(list)? else { return Ok(Vec::new()) };
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        for one in manifests {
+            let is_signature = one.artifact_type.as_deref() == Some(ARTIFACT_TYPE);
+            if is_signature && seen.insert(one.digest.clone()) {
+                let read = self.read_referrer(&one).await;
+                found.extend(self.leave_out_unreadable(read)?);
+            }
+        }
+        Ok(found)
     }
-    let url = client.url(&format!("manifests/sha256:{digest}"));
-    let outgoing = Outgoing { accept: Some(MANIFEST_TYPE), ..Outgoing::new(Method::GET, url, "a signature") };
-    let bytes = client.expect(&outgoing, &[StatusCode::OK]).await?.read(MAX_MANIFEST_BYTES).await?;
-    check_digest("a signature", Digest::compute(&bytes), digest)?;
-    let Ok(SignatureManifest { artifact_type, layers, subject, .. }) = serde_json::from_slice(&bytes) else {
-        return Err(Unread::Reason("its manifest cannot be read"));
-    };
-    if artifact_type.as_deref() != Some(ARTIFACT_TYPE) {
-        return Err(Unread::Reason("its manifest has another type"));
+
+    /// The signatures in the layers of the manifest in which older versions of cosign store all of a package.
+    async fn read_older(&mut self) -> Result<Vec<StoredSignature>, RegistryError> {
+        let list = read_list(self.client, &format!("sha256-{}.sig", self.package), MANIFEST_TYPE).await;
+        let Some(SignatureManifest { layers, .. }) = parse_list(list)? else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for layer in &layers {
+            let read = self.read_layer(layer).await;
+            found.extend(self.leave_out_unreadable(read)?);
+        }
+        Ok(found)
     }
-    if subject.as_ref().and_then(Descriptor::parse_digest) != Some(package) {
-        return Err(Unread::Reason("its manifest is about another artifact"));
+
+    /// Counts a request, and refuses one too many.
+    fn count_request(&mut self) -> Result<(), Unread> {
+        self.requests += 1;
+        if self.requests > MAX_REQUESTS {
+            return Err(Unread::Reason("its list needs too many requests"));
+        }
+        Ok(())
     }
-    let [layer] = &layers[..] else {
-        return Err(Unread::Reason("its manifest has not exactly one layer"));
+
+    async fn read_referrer(&mut self, descriptor: &Descriptor) -> Result<StoredSignature, Unread> {
+        let Some(digest) = descriptor.parse_digest() else {
+            return Err(Unread::Reason("its digest is not a SHA-256"));
+        };
+        self.count_request()?;
+        let url = self.client.url(&format!("manifests/sha256:{digest}"));
+        let outgoing =
+            Outgoing { accept: Some(MANIFEST_TYPE), ..Outgoing::new(Method::GET, url, "a signature") };
+        let answer = self.client.expect(&outgoing, &[StatusCode::OK]).await?;
+        let bytes = answer.read(MAX_SIGNATURE_MANIFEST_BYTES).await?;
+        check_digest("a signature", Digest::compute(&bytes), digest)?;
+        let Ok(SignatureManifest { artifact_type, layers, subject, .. }) = serde_json::from_slice(&bytes)
+        else {
+            return Err(Unread::Reason("its manifest cannot be read"));
+        };
+        if artifact_type.as_deref() != Some(ARTIFACT_TYPE) {
+            return Err(Unread::Reason("its manifest has another type"));
+        }
+        if subject.as_ref().and_then(Descriptor::parse_digest) != Some(self.package) {
+            return Err(Unread::Reason("its manifest is about another artifact"));
+        }
+        let [layer] = &layers[..] else {
+            return Err(Unread::Reason("its manifest does not have exactly one layer"));
+        };
+        self.read_layer(layer).await
+    }
+
+    async fn read_layer(&mut self, layer: &Descriptor) -> Result<StoredSignature, Unread> {
+        if layer.media_type != PAYLOAD_TYPE {
+            return Err(Unread::Reason("its payload has another type"));
+        }
+        if layer.size > MAX_PAYLOAD_BYTES {
+            return Err(Unread::Reason("its payload is too large"));
+        }
+        let Some(digest) = layer.parse_digest() else {
+            return Err(Unread::Reason("the digest of its payload is not a SHA-256"));
+        };
+        let Some(signature) = layer.annotations.get(SIGNATURE_ANNOTATION) else {
+            return Err(Unread::Reason("its manifest has no signature"));
+        };
+        let signature = Some(signature).filter(|text| text.len() <= MAX_SIGNATURE_CHARS);
+        let Some(signature) = signature.and_then(|text| BASE64_STANDARD.decode(text).ok()) else {
+            return Err(Unread::Reason("its signature is not Base64 of a usual length"));
+        };
+        self.count_request()?;
+        let payload = read_blob(self.client, digest, layer.size, "a signature").await?;
+        Ok(StoredSignature { payload, signature })
+    }
+
+    fn leave_out(&mut self, reason: String) {
+        *self.left_out.entry(reason).or_default() += 1;
+    }
+
+    fn leave_out_unreadable(
+        &mut self,
+        read: Result<StoredSignature, Unread>,
+    ) -> Result<Option<StoredSignature>, RegistryError> {
+        match read {
+            Ok(signature) => return Ok(Some(signature)),
+            Err(Unread::Reason(reason)) => self.leave_out(reason.to_owned()),
+            Err(Unread::Registry(error)) => {
+                let reason = reason_to_leave_out(error)?;
+                self.leave_out(reason);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Says how many signatures were left out, and why.
+    fn note(&self, read: usize) {
+        let reasons = self.left_out.iter().map(|(reason, count)| format!("{count} because {reason}"));
+        let reasons = reasons.collect::<Vec<_>>();
+        if !reasons.is_empty() {
+            let count = self.left_out.values().sum::<usize>();
+            note(format_args!(
+                "note: signatures of the tool: {read} read, {count} left out: {}",
+                reasons.join(", ")
+            ));
+        }
+    }
+}
+
+/// Parses a list of signatures; `None` if there is none. One that is not usable is left out.
+fn parse_list<T: DeserializeOwned>(
+    list: Result<Option<Vec<u8>>, RegistryError>,
+) -> Result<Option<T>, RegistryError> {
+    let reason = match list {
+        Ok(None) => return Ok(None),
+        Ok(Some(bytes)) => match serde_json::from_slice(&bytes) {
+            Ok(parsed) => return Ok(Some(parsed)),
+            Err(_no_list) => "it cannot be read".to_owned(),
+        },
+        Err(error) => reason_to_leave_out(error)?,
     };
-    try_read_layer(client, layer).await
+    note(format_args!("note: a list of the tool's signatures is left out: {reason}"));
+    Ok(None)
 }
 
 /// The reason why a signature was not read.
 enum Unread {
     /// It does not have the expected form.
     Reason(&'static str),
-    /// The registry did not answer, or answered with an unexpected response.
+    /// The registry does not answer, or with something else.
     Registry(RegistryError),
 }
 
@@ -355,90 +449,30 @@ impl From<RegistryError> for Unread {
     }
 }
 
-fn leave_out_unreadable(read: Result<Signature, Unread>) -> Result<Result<Signature, String>, RegistryError> {
-    match read {
-        Ok(signature) => Ok(Ok(signature)),
-        Err(Unread::Reason(reason)) => Ok(Err(reason.to_owned())),
-        Err(Unread::Registry(error)) => reason_to_leave_out(error).map(Err),
-    }
-}
-
-/// An error in the content of one signature is a reason to skip it. Otherwise, anybody with write access to the
-/// registry could make a tool impossible to add. Any other error ends the command.
+/// An answer about one signature, or one list, is a reason to leave it out: anybody who may write to the registry could
+/// otherwise make a tool impossible to add. An error of the connection or of this machine ends the command.
 fn reason_to_leave_out(error: RegistryError) -> Result<String, RegistryError> {
-    match error {
-        RegistryError::NotFound { .. }
-        | RegistryError::Length { .. }
-        | RegistryError::TooLarge { .. }
-        | RegistryError::Digest { .. }
-        | RegistryError::WebPage { .. } => Ok(error.to_string()),
+    let reason = match error {
+        RegistryError::NotFound { .. } => "the registry does not have it",
+        RegistryError::Length { .. } => "it has another length than its description says",
+        RegistryError::TooLarge { .. } => "it is too large",
+        RegistryError::Digest { .. } => "it has another content than its digest says",
+        RegistryError::WebPage { .. } => "a web page came in its place",
+        RegistryError::LoginMissing { .. } | RegistryError::LoginRefused { .. } => {
+            "the registry does not let this user read it"
+        }
+        RegistryError::Refused { status, .. } => {
+            return Ok(format!("the registry answered with status {status}"));
+        }
+        RegistryError::Invalid { .. } | RegistryError::Redirect { .. } => "the answer cannot be used",
         RegistryError::Unreachable { .. }
         | RegistryError::Silent { .. }
         | RegistryError::TooSlow { .. }
         | RegistryError::Interrupted { .. }
         | RegistryError::Partial { .. }
         | RegistryError::Locked { .. }
-        | RegistryError::LoginMissing { .. }
-        | RegistryError::LoginRefused { .. }
         | RegistryError::Login(_)
-        | RegistryError::Refused { .. }
-        | RegistryError::Invalid { .. }
-        | RegistryError::Redirect { .. }
-        | RegistryError::Io { .. } => Err(error),
-    }
-}
-
-/// The layers of the manifest in which older versions of cosign store all signatures of a package.
-async fn older_layers(
-    client: &mut RegistryClient,
-    package: Digest,
-) -> Result<Vec<Descriptor>, RegistryError> {
-    let Some(bytes) = read_manifest(client, &format!("sha256-{package}.sig"), MANIFEST_TYPE).await? else {
-        return Ok(Vec::new());
+        | RegistryError::Io { .. } => return Err(error),
     };
-    let Ok(SignatureManifest { layers, .. }) = serde_json::from_slice(&bytes) else {
-        note("note: a signature of the tool is left out: its manifest cannot be read");
-        return Ok(Vec::new());
-    };
-    Ok(layers.into_iter().take(MAX_SIGNATURES + 1).collect())
-}
-
-/// Reads the signature of a layer; the inner error is a reason to skip it.
-async fn read_layer(
-    client: &mut RegistryClient,
-    layer: &Descriptor,
-) -> Result<Result<Signature, String>, RegistryError> {
-    leave_out_unreadable(try_read_layer(client, layer).await)
-}
-
-async fn try_read_layer(client: &mut RegistryClient, layer: &Descriptor) -> Result<Signature, Unread> {
-    if layer.media_type != PAYLOAD_TYPE {
-        return Err(Unread::Reason("its payload has another type"));
-    }
-    if layer.size > MAX_PAYLOAD_BYTES {
-        return Err(Unread::Reason("its payload is too large"));
-    }
-    let Some(digest) = layer.parse_digest() else {
-        return Err(Unread::Reason("the digest of its payload is not a SHA-256"));
-    };
-    let Some(signature) = layer.annotations.get(SIGNATURE_ANNOTATION) else {
-        return Err(Unread::Reason("its manifest has no signature"));
-    };
-    // One signature that cannot be decoded would make the whole file unreadable.
-    if signature.len() > MAX_SIGNATURE_CHARS || BASE64_STANDARD.decode(signature).is_err() {
-        return Err(Unread::Reason("its signature is not Base64 of a usual length"));
-    }
-    let payload = read_blob(client, digest, layer.size, "a signature").await?;
-    Ok(Signature { payload: BASE64_STANDARD.encode(payload), signature: signature.clone() })
-}
-
-/// Refuses signatures for another package than the pushed one.
-pub(super) fn check_are_for(package: Digest, file: &[u8]) -> anyhow::Result<()> {
-    if signed_digests(file)?.iter().any(|digest| *digest != Some(package)) {
-        bail!(
-            "`signatures.json` has a signature for another package than sha256:{package}, which would be pushed: sign the \
-             tool again, or remove the file"
-        );
-    }
-    Ok(())
+    Ok(reason.to_owned())
 }

@@ -2,6 +2,8 @@
 //!
 //! Every changed text waits, and so does every changed schema, because models read its descriptions. A capability waits
 //! if it became wider. A limit that is not declared is the widest, because then only the executor's ceiling applies.
+//! Numbers of calls are compared even while there is no tool to call: otherwise the later update that adds tools would
+//! not show that the numbers rose.
 
 use super::Definition;
 use a2g_types::tool::{CallTargets, DeclaredCalls, DeclaredCapabilities, DeclaredFilesystem};
@@ -10,6 +12,10 @@ use strum::{IntoStaticStr, VariantArray};
 
 /// The maximum length, in characters, of a version that may replace another one without approval.
 const MAX_PLAIN_VERSION_CHARS: usize = 32;
+/// The maximum length of an identifier in its suffix, in characters: of a short commit, or a date and time.
+const MAX_IDENTIFIER_CHARS: usize = 12;
+/// The maximum number of identifiers with letters in its suffix, such as `rc` and a commit. More would be a sentence.
+const MAX_WORDS: usize = 2;
 
 /// A part of a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
@@ -162,8 +168,6 @@ fn compare_capabilities(
     let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = offered;
     let DeclaredCalls { targets, max_calls, max_parallel } = calls;
     let old_calls = &accepted.calls;
-    // Without a tool to call, the numbers have no effect.
-    let is_wider_count = |accepted, offered| !targets.is_empty() && is_wider(accepted, offered);
     let mut note = |part, is_wider: bool, accepted: String, offered: String| {
         let kind = if is_wider { ChangeKind::Wider } else { ChangeKind::Narrower };
         changes.push(Change { part, kind, accepted, offered });
@@ -193,11 +197,11 @@ fn compare_capabilities(
         note(Part::Calls, !includes_all(&old_calls.targets, targets), old, new);
     }
     if old_calls.max_calls != *max_calls {
-        let is_wider = is_wider_count(old_calls.max_calls, *max_calls);
+        let is_wider = is_wider(old_calls.max_calls, *max_calls);
         note(Part::MaxCalls, is_wider, limit_text(old_calls.max_calls), limit_text(*max_calls));
     }
     if old_calls.max_parallel != *max_parallel {
-        let is_wider = is_wider_count(old_calls.max_parallel, *max_parallel);
+        let is_wider = is_wider(old_calls.max_parallel, *max_parallel);
         note(Part::MaxParallelCalls, is_wider, limit_text(old_calls.max_parallel), limit_text(*max_parallel));
     }
 }
@@ -237,15 +241,19 @@ fn lines(schema: &Value) -> String {
     serde_json::to_string_pretty(&schema).unwrap_or_default()
 }
 
-/// Returns `true` for numbers separated by dots, with an optional short suffix after `-` or `+`.
+/// Returns `true` for numbers separated by dots, with an optional suffix after `-` or `+` that is too short for a sentence.
 fn is_plain_version(version: &str) -> bool {
     let (numbers, suffix) =
         version.find(['-', '+']).map_or((version, ""), |at| version.split_at_checked(at).unwrap_or_default());
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-+".contains(&byte);
+    let identifiers = suffix.split(['.', '-', '+']);
+    let is_plain = |part: &str| {
+        part.len() <= MAX_IDENTIFIER_CHARS && part.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    };
     version.len() <= MAX_PLAIN_VERSION_CHARS
         && numbers.split('.').all(is_number)
-        && suffix.bytes().all(is_plain)
+        && identifiers.clone().all(is_plain)
+        && identifiers.filter(|part| !part.is_empty() && !is_number(part)).count() <= MAX_WORDS
 }
 
 #[cfg(test)]
