@@ -6,7 +6,7 @@ import { pathToFileURL } from "node:url";
 
 const [sourcePath, witPath, worldName, library, component] = process.argv.slice(2);
 const { componentize } = await import(pathToFileURL(`${library}/src/componentize.js`));
-// Without them, the component imports no HTTP, which a run without the network does not have.
+// Without these features the component does not import HTTP, which a run without network lacks.
 const disableFeatures = ["http", "fetch-event"];
 try {
   const made = await componentize({ sourcePath, witPath, worldName, disableFeatures });

@@ -233,8 +233,7 @@ fn tool_output_cannot_control_the_terminal() {
 fn a_system_error_is_printed_once() {
     let place = CommandFolder::new();
     for arguments in [
-        &["tool", "add", "missing"][..],
-        &["config", "check", "--config", "missing.toml"],
+        &["config", "check", "--config", "missing.toml"][..],
         &["run", "write_file", "--policy", "missing.json"],
         &["run", "write_file", "--arguments", "@missing.json"],
         &["run", "./missing.wasm"],

@@ -515,7 +515,7 @@ fn links_in_a_catalogue_or_in_a_tool_are_not_followed() {
     notes().write(&other, true);
     std::fs::write(other.join("data"), "mine").unwrap();
     symlink(operator.path("other"), operator.path("tools/.waiting")).unwrap();
-    let says = "it is no folder, but a link or a file";
+    let says = "it is a link or a file, not a folder";
     operator.add_changed(&notes(), describe("Two.")).expect(1, &[says]);
     let shown = operator.tool(&["approve", "notes"]).expect(3, &[]);
     operator.tool(&["approve", "notes", "--digest", &shown.digest()]).expect(1, &[says]);

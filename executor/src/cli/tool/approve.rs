@@ -129,7 +129,7 @@ fn print_difference(update: &Update, extent: Extent) {
 /// Asks a person at the terminal.
 fn confirm(name: &ToolName, update: &Update) -> anyhow::Result<bool> {
     let parts = part_names(update.changes());
-    let what = if parts.is_empty() { String::new() } else { format!(" with the other {parts}") };
+    let what = if parts.is_empty() { String::new() } else { format!(" with the changed {parts}") };
     let _ignored = write!(std::io::stderr(), "Approve {name}{what}? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context("the answer cannot be read")?;

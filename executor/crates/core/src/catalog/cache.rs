@@ -16,10 +16,12 @@ use std::time::{Duration, SystemTime};
 
 /// The time since its last use after which a file is removed.
 const MAX_UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);
-/// The size of all files, in bytes, above which those whose last use is the longest ago are removed.
+/// The size of all files, in bytes, above which the least recently used ones are removed.
 const MAX_BYTES: u64 = 8 << 30;
 /// The part of a compiled module's file name before the version of the file format.
 const COMPILED_SUFFIX: &str = ".compiled-";
+/// The beginning of the name of a file that is being written.
+const TEMPORARY_PREFIX: &str = ".tmp";
 
 /// The private folder of compiled modules.
 #[derive(Debug, Clone)]
@@ -81,7 +83,8 @@ impl Cache {
     pub(super) fn write(&self, key: &CacheKey, compiled: &Compiled) -> Result<(), CatalogError> {
         let path = self.folder.join(&key.0);
         let io = |error| CatalogError::io(&path, error);
-        let mut file = tempfile::NamedTempFile::new_in(&self.folder).map_err(io)?;
+        let file = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempfile_in(&self.folder);
+        let mut file = file.map_err(io)?;
         compiled.write(&mut file).and_then(|()| file.as_file().sync_all()).map_err(io)?;
         let file = file.persist(&path).map_err(|error| io(error.error))?;
         if let Ok(now) = file.metadata().and_then(|metadata| metadata.modified()) {
@@ -93,13 +96,14 @@ impl Cache {
     /// Removes files of any engine that were not used for long, and more of them while all have more than `max_bytes`, but
     /// not `written`. A tool whose file is removed is compiled again at the next start.
     fn remove_unused(&self, written: &Path, now: SystemTime, max_bytes: u64) {
-        let is_compiled = |path: &Path| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().contains(COMPILED_SUFFIX))
+        let is_own = |path: &Path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.contains(COMPILED_SUFFIX) || name.starts_with(TEMPORARY_PREFIX)
         };
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let files = entries.filter_map(|entry| {
             let (path, metadata) = (entry.path(), entry.metadata().ok()?);
-            is_compiled(&path).then_some((metadata.modified().ok()?, metadata.len(), path))
+            is_own(&path).then_some((metadata.modified().ok()?, metadata.len(), path))
         });
         let mut files = files.collect::<Vec<_>>();
         files.sort();

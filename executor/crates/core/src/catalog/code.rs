@@ -74,7 +74,7 @@ pub(super) fn read_regular_file(path: &Path, max_bytes: u64) -> std::result::Res
     read_file(path, max_bytes, OFlags::empty())
 }
 
-/// Reads a file that is copied as it is. A link is refused: the author of the folder could name any file of the reader.
+/// Reads a file whose bytes are copied. A symbolic link is refused: it could point to any file that the reader may read.
 pub(super) fn read_own_file(path: &Path, max_bytes: u64) -> std::result::Result<Vec<u8>, CatalogError> {
     read_file(path, max_bytes, OFlags::NOFOLLOW)
 }

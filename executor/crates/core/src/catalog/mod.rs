@@ -74,7 +74,7 @@ pub enum CatalogError {
         /// The system's error. It is part of the message; as a `source`, an error chain would print it twice.
         error: std::io::Error,
     },
-    /// The path is a FIFO, a device or a folder.
+    /// The path is a FIFO, a device, a folder or a link.
     #[error("`{0}` is not a regular file")]
     NotAFile(PathBuf),
     /// A file exceeds its size limit.

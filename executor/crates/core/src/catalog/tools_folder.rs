@@ -14,8 +14,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The beginning of the name of a folder that is being written, or that was replaced.
+/// The beginning of the name of a folder that is being written, or that was exchanged for one.
 const DRAFT_PREFIX: &str = ".adding-";
+/// The beginning of the name of an earlier tool where names cannot be exchanged.
+const REPLACED_PREFIX: &str = ".replaced-";
 /// The time after which a draft of a process that was killed is removed.
 const MAX_DRAFT_AGE: Duration = Duration::from_secs(24 * 3600);
 
@@ -64,7 +66,8 @@ impl ToolsFolder {
         PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd())).join(name)
     }
 
-    /// Writes a tool's folder, and replaces any earlier one at once: a reader finds the whole old tool or the whole new one.
+    /// Writes a tool's folder, and replaces any earlier one. A reader finds the whole old tool or the whole new one, and
+    /// for a moment none where the file system cannot exchange names.
     pub(super) fn replace(&self, name: &str, files: &[(&str, &[u8])]) -> Result<(), CatalogError> {
         let draft = format!("{DRAFT_PREFIX}{}", Uuid::new_v4());
         rustix::fs::mkdirat(&self.handle, &draft, Mode::RWXU).map_err(|error| self.io(&draft, error))?;
@@ -97,9 +100,11 @@ impl ToolsFolder {
         let folder = File::from(self.open_folder(draft).map_err(|error| self.io(draft, error))?);
         let io = |error| CatalogError::io(&self.path.join(draft), error);
         let metadata = folder.metadata().map_err(io)?;
-        if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o7777 != 0o700 {
+        // The folder inherits the setgid bit.
+        if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o777 != 0o700 {
             return Err(io(std::io::Error::other(
-                "another user has replaced this folder while a tool was written to it",
+                "this is not the folder just created: another user may have replaced it, or the file system does not keep \
+                 owner and mode",
             )));
         }
         if let Ok(now) = metadata.modified() {
@@ -123,7 +128,10 @@ impl ToolsFolder {
         let rename = |flags| rustix::fs::renameat_with(&self.handle, draft, &self.handle, name, flags);
         let renamed = match rename(RenameFlags::EXCHANGE) {
             Err(Errno::NOENT) => rename(RenameFlags::NOREPLACE),
-            // A file system that cannot exchange names.
+            renamed => renamed,
+        };
+        let renamed = match renamed {
+            // A file system without these flags, such as NFS.
             Err(Errno::INVAL | Errno::NOSYS) => self.rename_in_two_steps(draft, name),
             renamed => renamed,
         };
@@ -131,7 +139,8 @@ impl ToolsFolder {
     }
 
     fn rename_in_two_steps(&self, draft: &str, name: &str) -> Result<(), Errno> {
-        let old = format!("{draft}-old");
+        // Not a draft: if this process is killed before the second step, it is the only copy of the tool.
+        let old = format!("{REPLACED_PREFIX}{}", Uuid::new_v4());
         let moved = rustix::fs::renameat(&self.handle, name, &self.handle, &old);
         if moved.is_err_and(|error| error != Errno::NOENT) {
             return moved;
@@ -144,7 +153,7 @@ impl ToolsFolder {
         renamed
     }
 
-    /// Removes what processes have left that were killed. `now` is the time of a new folder.
+    /// Removes drafts that killed processes left. `now` is the time of a new folder.
     fn remove_old_drafts(&self, now: std::time::SystemTime) {
         for entry in std::fs::read_dir(self.entry(".")).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -159,7 +168,7 @@ impl ToolsFolder {
 
     fn io(&self, name: &str, error: Errno) -> CatalogError {
         let error = match error {
-            Errno::LOOP | Errno::NOTDIR => std::io::Error::other("it is no folder, but a link or a file"),
+            Errno::LOOP | Errno::NOTDIR => std::io::Error::other("it is a link or a file, not a folder"),
             error => error.into(),
         };
         CatalogError::io(&self.path.join(name), error)

@@ -226,19 +226,22 @@ impl Executor {
                 return Err(untrusted_fault(call, &error.public_message()));
             }
             Some(CatalogEntry::Broken(error)) => return Err(unavailable(error.public_message())),
-            None => {
-                // Only names that the agent's policies reach are suggested.
-                let names = loaded.catalog.iter().map(|(name, _)| name);
-                let names = names.filter(|name| self.may_reach(&call.agent, name)).map(ToolName::as_str);
-                let nearest = did_you_mean(call.tool.as_str(), names);
-                let message = format!(
-                    "there is no tool `{}` in the catalogue{nearest}: ask for the list of tools",
-                    call.tool
-                );
-                return Err(Fault::invalid("/tool", message));
-            }
+            None => return Err(self.absent_tool_fault(&call.agent, &call.tool)),
         }
         Ok(loaded)
+    }
+
+    /// The fault of a call to a tool that is not in the catalogue, or that the agent must not learn of.
+    #[must_use]
+    pub fn absent_tool_fault(&self, agent: &AgentDid, tool: &ToolName) -> Fault {
+        let loaded = self.current_catalog();
+        // Only names that the agent's policies reach are suggested.
+        let names = loaded.catalog.iter().map(|(name, _)| name);
+        let names = names.filter(|name| self.may_reach(agent, name)).map(ToolName::as_str);
+        let nearest = did_you_mean(tool.as_str(), names);
+        let message =
+            format!("there is no tool `{tool}` in the catalogue{nearest}: ask for the list of tools");
+        Fault::invalid("/tool", message)
     }
 
     /// Checks a call's arguments against the schema of its tool. Called after the verdict, so that a denied agent

@@ -728,11 +728,15 @@ impl Executor {
                 Err(error) => self.journal_fault(&error),
             },
         };
-        // The author of the stop was told that it took effect, so the run must not begin later.
-        if claimed.running.deregister().is_some_and(is_withdrawal) {
-            self.escalations.remove_taken(taken);
-        }
+        // From now on, a cancel ends the wait and no longer the run.
+        self.escalations.take_back(taken);
+        let withdrawal = claimed.running.deregister().filter(|reason| is_withdrawal(*reason));
         drop(claimed);
+        if let Some(reason) = withdrawal
+            && self.escalations.remove_taken(taken)
+        {
+            self.record_end(escalated, Resolution::Cancelled, reason.message()).await;
+        }
         self.release(escalated.call().intent).await?;
         Err(fault)
     }
@@ -829,9 +833,9 @@ impl Executor {
             if !escalated.is_pending(self.clock.now()) {
                 return self.end_approved(&escalated, taken, fault, Resolution::Expired, TOO_LATE).await;
             }
+            self.escalations.wait_to_run(taken, approval);
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
             tracing::warn!(?fault, detail, pause_ms = delay.as_millis(), "an approved intent cannot run yet");
-            self.escalations.wait_to_run(taken, approval);
             // The delay ends at the expiry, so that the intent expires on time.
             let remaining = Duration::try_from(escalated.expires_at() - self.clock.now()).unwrap_or_default();
             tokio::select! {
@@ -901,6 +905,10 @@ impl Executor {
             return;
         }
         self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
+        self.record_end(escalated, resolution, author_or_reason).await;
+    }
+
+    async fn record_end(&self, escalated: &Escalated, resolution: Resolution, author_or_reason: &str) {
         let ended = new_resolution(escalated, resolution, author_or_reason);
         if let Err(error) = self.journal.resolve(vec![ended]).await {
             tracing::warn!(%error, "the end of an approved intent cannot be recorded yet");

@@ -454,6 +454,11 @@ impl Escalations {
         self.notify();
     }
 
+    /// Marks an intent as taken again, because its approval could not be recorded.
+    pub(super) fn take_back(&self, taken: WaitNumber) {
+        let _is_same_wait = self.change_taken(taken, |held| held.phase = WaitPhase::Taken);
+    }
+
     /// Lets an intent wait again, because the decision cannot be applied.
     pub(super) fn release(&self, taken: WaitNumber) {
         let _is_same_wait = self.change_taken(taken, |held| held.phase = WaitPhase::Waiting);

@@ -198,7 +198,7 @@ fn a_payload_is_what_cosign_writes_and_nothing_else() {
             &|payload| payload["critical"]["image"]["docker-manifest-digest"] = json!("sha256:x"),
             "64 hexadecimal",
         ),
-        (&|payload| payload["optional"] = json!({ "a2g.expires": "tomorrow" }), "no time in RFC 3339"),
+        (&|payload| payload["optional"] = json!({ "a2g.expires": "tomorrow" }), "not an RFC 3339 time"),
         (&|payload| payload["optional"] = json!({ "a2g.expires": 5 }), "not a text"),
         (&|payload| payload["optional"] = json!({ "a2g.host": "here" }), "not known to this version"),
         (&|payload| payload["optional"] = json!({ "a2g.tool": "write_file" }), "for the tool `write_file`"),

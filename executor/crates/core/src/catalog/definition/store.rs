@@ -11,9 +11,9 @@ use crate::catalog::code::read_regular_file;
 use a2g_types::ident::ToolName;
 use a2g_types::tool::Descriptor;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{DirBuilder, File, Metadata};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -163,8 +163,10 @@ impl Definitions {
         let folder = store.folder();
         let unusable = |error: std::io::Error| store.unusable(format!("`{}`: {error}", folder.display()));
         DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(unusable)?;
-        // The lock is on the folder, because each change replaces the file itself.
-        let lock = File::open(&folder).map_err(unusable)?;
+        // Every change replaces the file, so another one is locked. Nobody else can open it, and so nobody else can lock it.
+        let path = store.real_path().with_added_extension("lock");
+        let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+        let lock = lock.map_err(unusable)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| unusable(error.into()))?;
         Ok(LockedDefinitions(Some(Locked { store, file: store.read()?, _lock: lock })))
     }

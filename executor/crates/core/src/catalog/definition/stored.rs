@@ -141,7 +141,8 @@ impl DefinitionsFile {
                  remove catalogues and tools from the file that no longer exist"
             ));
         }
-        if Self::parse(&text)?.get(catalogue, tool)?.as_ref() != Some(definition) {
+        let read = Self::parse(&text).map_err(|_| "its schemas are nested too deeply to be stored")?;
+        if read.get(catalogue, tool)?.as_ref() != Some(definition) {
             return Err("its schemas would not be the same after they were stored".to_owned());
         }
         self.bytes = bytes;

@@ -90,7 +90,11 @@ impl Update {
         };
         install::write(name.as_str(), &checked, &folder)?;
         definitions.commit()?;
-        waiting.remove(name.as_str()).map(drop)
+        // The update is installed, so what cannot be removed is only in the way of later ones.
+        if let Err(error) = waiting.remove(name.as_str()) {
+            tracing::warn!(tool = %name, %error, "the waiting update is installed and cannot be removed");
+        }
+        Ok(())
     }
 }
 

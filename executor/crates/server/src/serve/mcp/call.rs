@@ -275,7 +275,8 @@ impl McpDoor {
         let started = Arc::new(Notify::new());
         let sink = event_sink(context, &call.tool, &started);
         let guard = self.cancel_guard(context, &call);
-        let is_listed = self.may_see(&context.caller, &call.agent, &call.tool);
+        let (agent, tool) = (call.agent.clone(), call.tool.clone());
+        let is_listed = self.may_see(&context.caller, &agent, &tool);
         let becomes_task = async {
             started.notified().await;
             tokio::time::sleep(TASK_AFTER).await;
@@ -294,10 +295,7 @@ impl McpDoor {
                     | Fault::Refused { blocked_by: BlockedBy::ToolUntrusted, .. }
             );
             if !is_listed && is_state_of_tool {
-                return Fault::invalid(
-                    "/tool",
-                    "there is no such tool in the catalogue: ask for the list of tools",
-                );
+                return self.executor.absent_tool_fault(&agent, &tool);
             }
             fault
         })
