@@ -210,7 +210,7 @@ fn the_number_of_calls_does_not_rise_while_there_is_no_tool_to_call() {
             manifest["capabilities"][key] = value.clone();
         });
         let part = format!("capabilities.{key}");
-        let said = said.expect(3, &[&format!("the update changes {part}. It waits:")]);
+        let said = said.expect(3, &[&format!("the update changes {part} and waits for approval:")]);
         assert!(said.stdout.lines().any(|line| line.starts_with(&part)), "{}", said.text);
     }
 }
@@ -306,7 +306,7 @@ fn a_person_at_a_terminal_is_asked() {
         return print_skipped("`script`, which makes a terminal, is not installed");
     }
     answer("\n")
-        .expect(3, &["  + Two.", "Approve notes with the other description? [y/N]", "is not approved"]);
+        .expect(3, &["  + Two.", "Approve notes with the changed description? [y/N]", "is not approved"]);
     answer("n\n").expect(3, &["is not approved"]);
     answer("y\n").expect(0, &["approved notes"]);
     assert!(operator.installed("tool.toml").contains("Two."));
