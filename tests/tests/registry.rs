@@ -1011,7 +1011,7 @@ impl Signed {
         }
     }
 
-    /// The place of an operator who demands the signature.
+    /// The place of an operator who requires the signature.
     fn operator(&self) -> Place {
         let place = Place::new();
         std::fs::write(place.path("key.pub"), &self.key).unwrap();

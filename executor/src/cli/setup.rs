@@ -262,19 +262,19 @@ impl ToolRuntime {
         let signers = config.reread_signers().map_err(anyhow::Error::from);
         let trust =
             signers.and_then(|signers| Ok(ToolTrust::read(signers.as_deref(), Arc::clone(&self.clock))?));
-        let demanded = self.trust.read().demands_signatures();
+        let required = self.trust.read().requires_signatures();
         *self.trust.write() = match trust {
             Ok(trust) => {
                 if let Some(signers) = trust.signer_count() {
                     tracing::info!(signers, "signers of tools reloaded");
-                } else if demanded {
+                } else if required {
                     tracing::warn!("tools need no signature any more: `[catalog.trust]` was removed");
                 }
                 trust
             }
             // Fails closed: an error elsewhere in the file must not keep a removed signer trusted. An executor that
             // required no signatures loses nothing by it.
-            Err(error) if demanded => {
+            Err(error) if required => {
                 tracing::error!(error = %ErrorChain(error.as_ref()), "no tool is accepted until the signers can be read again");
                 ToolTrust::nobody(Arc::clone(&self.clock))
             }

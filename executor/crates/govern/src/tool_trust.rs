@@ -72,15 +72,15 @@ pub struct SignerSettings {
 
 /// The signers that the operator trusts, if signatures are required.
 #[derive(Debug, Clone)]
-pub struct ToolTrust(Demand);
+pub struct ToolTrust(Requirement);
 
 #[derive(Clone)]
-enum Demand {
+enum Requirement {
     Nothing,
     Signature { signers: Vec<Signer>, clock: Arc<dyn Clock> },
 }
 
-impl fmt::Debug for Demand {
+impl fmt::Debug for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => f.write_str("Nothing"),
@@ -140,13 +140,13 @@ impl TrustedTool {
 pub enum SignatureError {
     /// The tool has no package, and so no signature.
     #[error(
-        "the tool is not signed: it has no package (`manifest.json`), and this executor demands a signature \
+        "the tool is not signed: it has no package (`manifest.json`), and this executor requires a signature \
          (`[catalog.trust]`): its signer runs `a2g-executor tool sign`"
     )]
     NotPackaged,
     /// The tool has a package without signatures.
     #[error(
-        "the tool is not signed, and this executor demands a signature (`[catalog.trust]`): its signer runs \
+        "the tool is not signed, and this executor requires a signature (`[catalog.trust]`): its signer runs \
          `a2g-executor tool sign`"
     )]
     Unsigned,
@@ -255,13 +255,13 @@ impl ToolTrust {
     /// Requires no signature.
     #[must_use]
     pub fn anyone() -> Self {
-        Self(Demand::Nothing)
+        Self(Requirement::Nothing)
     }
 
     /// Requires signatures, and trusts no signer: every tool is refused.
     #[must_use]
     pub fn nobody(clock: Arc<dyn Clock>) -> Self {
-        Self(Demand::Signature { signers: Vec::new(), clock })
+        Self(Requirement::Signature { signers: Vec::new(), clock })
     }
 
     /// Reads the keys of the signers; `None` requires no signature.
@@ -283,15 +283,15 @@ impl ToolTrust {
             }
             signers.push(Signer { name: name.clone(), key, tools: tools.clone() });
         }
-        Ok(Self(Demand::Signature { signers, clock }))
+        Ok(Self(Requirement::Signature { signers, clock }))
     }
 
     /// Returns `true` if tools need a signature.
     #[must_use]
-    pub fn demands_signatures(&self) -> bool {
+    pub fn requires_signatures(&self) -> bool {
         match self.0 {
-            Demand::Nothing => false,
-            Demand::Signature { .. } => true,
+            Requirement::Nothing => false,
+            Requirement::Signature { .. } => true,
         }
     }
 
@@ -299,8 +299,8 @@ impl ToolTrust {
     #[must_use]
     pub fn signer_count(&self) -> Option<usize> {
         match &self.0 {
-            Demand::Nothing => None,
-            Demand::Signature { signers, clock: _ } => Some(signers.len()),
+            Requirement::Nothing => None,
+            Requirement::Signature { signers, clock: _ } => Some(signers.len()),
         }
     }
 
@@ -311,8 +311,8 @@ impl ToolTrust {
     /// [`SignatureError`] of the signature that passed most checks.
     pub fn check(&self, offered: Option<OfferedTool<'_>>) -> Result<TrustedTool, SignatureError> {
         let (signers, clock) = match &self.0 {
-            Demand::Nothing => return Ok(TrustedTool(None)),
-            Demand::Signature { signers, clock } => (signers, clock),
+            Requirement::Nothing => return Ok(TrustedTool(None)),
+            Requirement::Signature { signers, clock } => (signers, clock),
         };
         let offered = offered.ok_or(SignatureError::NotPackaged)?;
         let bytes = offered.signatures.ok_or(SignatureError::Unsigned)?;
@@ -333,7 +333,7 @@ impl ToolTrust {
     }
 
     /// Chooses among signatures that anybody may have put beside a tool: those that [`Self::check`] would accept, or, if
-    /// there is none, those that come nearest to it. Where no signature is demanded, all are kept.
+    /// there is none, those that come nearest to it. Where no signature is required, all are kept.
     #[must_use]
     pub fn keep_nearest(
         &self,
@@ -341,8 +341,8 @@ impl ToolTrust {
         signatures: Vec<StoredSignature>,
     ) -> Vec<StoredSignature> {
         let (signers, clock) = match &self.0 {
-            Demand::Nothing => return signatures,
-            Demand::Signature { signers, clock } => (signers, clock),
+            Requirement::Nothing => return signatures,
+            Requirement::Signature { signers, clock } => (signers, clock),
         };
         let now = clock.now();
         let nearness = |signature: &StoredSignature| {

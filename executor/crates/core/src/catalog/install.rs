@@ -51,11 +51,11 @@ pub fn check(
     build: &dyn ToolBuilder,
     trust: &ToolTrust,
 ) -> Result<CheckedTool, CatalogError> {
-    check_if(source, cache, build, trust, |_manifest| Ok(()))
+    check_replacing(source, cache, build, trust, |_manifest| Ok(()))
 }
 
 /// Like [`check`], but compiles nothing if `may_replace` refuses the manifest of a folder.
-fn check_if(
+fn check_replacing(
     source: &Path,
     cache: &Cache,
     build: &dyn ToolBuilder,
@@ -178,7 +178,7 @@ impl Installer<'_> {
     /// [`CatalogError`] with the problem of the tool.
     pub fn check(&self, source: &Path) -> Result<CheckedTool, CatalogError> {
         let may_replace = |manifest: &ToolManifest| check_rollback(manifest, self.catalog, self.trust);
-        check_if(source, self.cache, self.build, self.trust, may_replace)
+        check_replacing(source, self.cache, self.build, self.trust, may_replace)
     }
 
     /// Adds a checked tool to the catalogue. The installed `tool.toml` pins the module's digest.

@@ -543,7 +543,7 @@ fn open_tool(
     let wasm = code::read_regular_file(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
     let digest = Digest::compute(&wasm);
     let files =
-        if trust.demands_signatures() { PackageFiles::read(folder)? } else { PackageFiles::default() };
+        if trust.requires_signatures() { PackageFiles::read(folder)? } else { PackageFiles::default() };
     let trusted = check_trust(trust, &manifest, &text, digest, &files)?;
     match &manifest.sha256 {
         Some(pinned) if *pinned == digest.to_string() => {}

@@ -60,7 +60,7 @@ pub(super) fn check_trust(
     module: Digest,
     files: &PackageFiles,
 ) -> Result<TrustedTool, CatalogError> {
-    if !trust.demands_signatures() {
+    if !trust.requires_signatures() {
         return Ok(trust.check(None)?);
     }
     let offered = OfferedTool {
@@ -104,7 +104,7 @@ pub(super) fn check_rollback(
     catalog: &Path,
     trust: &ToolTrust,
 ) -> Result<(), CatalogError> {
-    if !trust.demands_signatures() {
+    if !trust.requires_signatures() {
         return Ok(());
     }
     // An installed tool that cannot be read has no version to compare, and may be replaced.

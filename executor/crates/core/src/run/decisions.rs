@@ -608,15 +608,15 @@ impl Executor {
     }
 
     /// Checks in the current list of callers that all authors may still decide: since they were authenticated, the list
-    /// may have been replaced, or an entry may have expired. If `others_than` is set, no author may act for that agent.
+    /// may have been replaced, or an entry may have expired. If `must_not_act_for` is set, no author may act for that agent.
     fn check_authors(
         &self,
         intent: IntentId,
         authors: &[DecisionAuthor],
-        others_than: Option<&AgentDid>,
+        must_not_act_for: Option<&AgentDid>,
     ) -> Result<(), Fault> {
         let (callers, now) = (self.callers.load(), self.clock.now());
-        let may_decide = |author: &DecisionAuthor| match others_than {
+        let may_decide = |author: &DecisionAuthor| match must_not_act_for {
             Some(agent) => callers.may_decide_for_others(author, agent, now),
             None => callers.may_decide(author, now),
         };
@@ -824,7 +824,7 @@ impl Executor {
                         },
                     }
                 }
-                Err(NotClaimed::WiderThanShown) => return self.ask_again(&escalated, taken).await,
+                Err(NotClaimed::WiderThanShown) => return self.return_to_waiting(&escalated, taken).await,
                 Err(NotClaimed::Refused(fault)) => fault,
             };
             if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
@@ -852,7 +852,7 @@ impl Executor {
 
     /// Lets an intent whose approval no longer counts wait for a person again. If that cannot be recorded, the intent
     /// is refused; sent again, it waits again.
-    async fn ask_again(&self, escalated: &Escalated, taken: WaitNumber) {
+    async fn return_to_waiting(&self, escalated: &Escalated, taken: WaitNumber) {
         let call = escalated.call();
         let text = match escalated.to_journal() {
             Ok(text) => text,

@@ -153,7 +153,7 @@ impl WaitingIntent {
     }
 
     /// `true` if the intent ends with its wait. A claimed intent ends with its run.
-    fn is_removable(&self) -> bool {
+    fn ends_with_wait(&self) -> bool {
         match self.phase {
             WaitPhase::Waiting | WaitPhase::Taken => true,
             WaitPhase::Approving | WaitPhase::Claimed => false,
@@ -538,7 +538,7 @@ impl Escalations {
         filter: AgentFilter<'_>,
         on_removed: impl FnOnce(Vec<Escalated>) -> T,
     ) -> Option<T> {
-        self.remove_if(intent, |held| held.is_removable() && filter(&held.call().agent), on_removed)
+        self.remove_if(intent, |held| held.ends_with_wait() && filter(&held.call().agent), on_removed)
     }
 
     /// Removes an undecided intent if `may_remove` allows it under the lock, and passes it to `on_removed`.
@@ -593,7 +593,7 @@ impl Escalations {
     ) -> (usize, T) {
         let mut waiting = self.lock();
         let is_selected =
-            |held: &WaitingIntent| held.is_removable() && filter(&held.call().agent, &held.call().tool);
+            |held: &WaitingIntent| held.ends_with_wait() && filter(&held.call().agent, &held.call().tool);
         let removed = waiting.extract_if(|_, held| is_selected(held)).map(|(_, held)| held.escalated);
         let removed = removed.collect::<Vec<_>>();
         self.notify();

@@ -252,7 +252,7 @@ fn a_signature_that_no_key_verifies_is_refused_by_what_it_claims() {
 }
 
 #[test]
-fn without_a_demand_every_tool_is_accepted_and_without_signers_none() {
+fn without_a_requirement_every_tool_is_accepted_and_without_signers_none() {
     let fixture = Fixture::new();
     assert_eq!(ToolTrust::anyone().check(None), Ok(TrustedTool(None)));
     let nobody = ToolTrust::nobody(fixture.clock.clone());

@@ -2,7 +2,7 @@
 //! tag that replaces them where a registry has no list of referrers, and from the tag of older versions of cosign.
 //!
 //! A signature that does not have the expected form, or that the registry does not send, is left out, with a note. Of the
-//! others, `ToolTrust` chooses: whoever demands signatures refuses a tool without a valid one.
+//! others, `ToolTrust` chooses: an executor that requires signatures refuses a tool without a valid one.
 
 use super::super::super::output::note;
 use super::client::{Answer, Outgoing, RegistryClient};

@@ -53,7 +53,7 @@ struct Locked<'a> {
 }
 
 /// The result of comparing a tool with its accepted definition.
-enum Judgement {
+enum Comparison {
     /// The definition equals the accepted one.
     Accepted,
     /// There is no accepted definition.
@@ -64,15 +64,15 @@ enum Judgement {
     Waits(Vec<Change>),
 }
 
-fn judge(accepted: Option<&Definition>, offered: &Definition) -> Judgement {
-    let Some(accepted) = accepted else { return Judgement::First };
+fn compare_with_accepted(accepted: Option<&Definition>, offered: &Definition) -> Comparison {
+    let Some(accepted) = accepted else { return Comparison::First };
     let changes = compare(accepted, offered);
     if changes.iter().any(|change| change.kind.needs_approval()) {
-        Judgement::Waits(changes)
+        Comparison::Waits(changes)
     } else if changes.is_empty() {
-        Judgement::Accepted
+        Comparison::Accepted
     } else {
-        Judgement::Narrower
+        Comparison::Narrower
     }
 }
 
@@ -132,13 +132,13 @@ impl Definitions {
         let file = store.read()?;
         for tool in tools {
             let accepted = store.get(&file, &tool.name)?;
-            results.push(match judge(accepted.as_ref(), &Definition::of(tool)) {
-                Judgement::Accepted => Ok(()),
-                Judgement::First | Judgement::Narrower => {
+            results.push(match compare_with_accepted(accepted.as_ref(), &Definition::of(tool)) {
+                Comparison::Accepted => Ok(()),
+                Comparison::First | Comparison::Narrower => {
                     has_new = true;
                     Ok(())
                 }
-                Judgement::Waits(changes) => Err(changed(&tool.name, &changes)),
+                Comparison::Waits(changes) => Err(changed(&tool.name, &changes)),
             });
         }
         if !has_new || store.access == Access::Compare {
@@ -184,9 +184,9 @@ impl LockedDefinitions<'_> {
         tool: &Descriptor,
     ) -> Result<Option<Vec<Change>>, CatalogError> {
         let accepted = self.accepted(&tool.name)?;
-        Ok(match judge(accepted.as_ref(), &Definition::of(tool)) {
-            Judgement::Accepted | Judgement::First | Judgement::Narrower => None,
-            Judgement::Waits(changes) => Some(changes),
+        Ok(match compare_with_accepted(accepted.as_ref(), &Definition::of(tool)) {
+            Comparison::Accepted | Comparison::First | Comparison::Narrower => None,
+            Comparison::Waits(changes) => Some(changes),
         })
     }
 
@@ -202,17 +202,17 @@ impl LockedDefinitions<'_> {
 
     fn accept_unless_waiting(&mut self, tool: &Descriptor) -> Result<Result<(), CatalogError>, CatalogError> {
         let accepted = self.accepted(&tool.name)?;
-        match judge(accepted.as_ref(), &Definition::of(tool)) {
-            Judgement::Accepted => {}
-            Judgement::First => {
+        match compare_with_accepted(accepted.as_ref(), &Definition::of(tool)) {
+            Comparison::Accepted => {}
+            Comparison::First => {
                 tracing::info!(tool = %tool.name, "accepted the definition of this tool, which is seen for the first time");
                 return Ok(self.accept(tool));
             }
-            Judgement::Narrower => {
+            Comparison::Narrower => {
                 tracing::info!(tool = %tool.name, "accepted the narrower definition of this tool");
                 return Ok(self.accept(tool));
             }
-            Judgement::Waits(changes) => return Ok(Err(changed(&tool.name, &changes))),
+            Comparison::Waits(changes) => return Ok(Err(changed(&tool.name, &changes))),
         }
         Ok(Ok(()))
     }
