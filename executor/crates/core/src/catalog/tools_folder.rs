@@ -197,6 +197,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("tools");
         let folder = ToolsFolder::create(&path).unwrap();
+        // A folder that a group shares: new folders inherit the bit.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o2775)).unwrap();
         folder.replace("greet", &[("tool.toml", b"old"), ("README.md", b"old")]).unwrap();
         folder.replace("greet", FILES).unwrap();
         assert_eq!(
