@@ -241,6 +241,12 @@ fn a_system_error_is_printed_once() {
         let done = place.run(arguments);
         assert_eq!(done.stderr.matches("No such file").count(), 1, "{}: {}", done.what, done.stderr);
     }
+    let done = place.run(&["tool", "add", "missing"]);
+    assert!(
+        done.stderr.contains("`missing` does not exist") && done.stderr.contains("`oci://"),
+        "{}",
+        done.stderr
+    );
 }
 
 #[test]

@@ -108,7 +108,7 @@ pub(super) fn parse_for(package: Digest, file: &[u8]) -> anyhow::Result<Vec<Stor
         .map_err(|reason| anyhow!("`signatures.json` cannot be pushed with the tool: {reason}"))?;
     for signature in &signatures {
         let claimed = signature.claimed_package().map_err(|reason| {
-            anyhow!("`signatures.json` has a signature that is none of a package, because {reason}: sign the tool again, or \
+            anyhow!("`signatures.json` has a signature that is not for a package, because {reason}: sign the tool again, or \
                      remove the file")
         })?;
         if claimed != package {
