@@ -4,7 +4,7 @@
 use super::doors::{Server, configure_durability, configure_with, install, over_http, request};
 use super::{HELLO, median, micros, without};
 use a2g_journal::history::{Filter, History, ReceiptEntry};
-use a2g_journal::{ClaimResult, Journal, JournalOptions, StartRequest, StartResult};
+use a2g_journal::{ClaimResult, Journal, JournalOptions, Reporting, StartRequest, StartResult};
 use a2g_types::durability::Durability;
 use a2g_types::outcome::Receipt;
 use a2g_wire::a2g::decode;
@@ -192,7 +192,7 @@ async fn run(journal: &Journal, like: &Receipt, now: OffsetDateTime) -> Duration
     let request =
         StartRequest { call: &call, keep_until: now, proof: None, fallback_receipt: &receipt, task: None };
     assert!(matches!(journal.start(request, now).await, Ok(StartResult::New)));
-    journal.finish(receipt, None, now).await.unwrap();
+    journal.finish(receipt, None, Reporting::Here, now).await.unwrap();
     started.elapsed()
 }
 

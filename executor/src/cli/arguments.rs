@@ -122,6 +122,14 @@ Examples:
     Stop(StopCommand),
     /// Lift a stop on a running executor
     Resume(ResumeCommand),
+    /// List the executors of a fleet, or ask one of them to leave
+    #[command(
+        after_help = "Examples:\n  a2g-executor fleet status --config executor.toml\n  a2g-executor fleet drain exec-1"
+    )]
+    Fleet {
+        #[command(subcommand)]
+        command: FleetCommand,
+    },
     /// Check a configuration
     #[command(after_help = "Example:\n  a2g-executor config check --config executor.toml")]
     Config {
@@ -998,6 +1006,32 @@ pub(super) struct ReceiptFilter {
     /// Only runs whose report the governor has not acknowledged
     #[arg(long)]
     pub(super) undelivered: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum FleetCommand {
+    /// List the nodes: state, version, load, open intents, undelivered reports, receipts
+    #[command(after_help = "\
+OPEN is the number of intents that a node has claimed and whose reports are not
+delivered. The checkpoint is a hash of the heads of all journals.
+
+Example:
+  a2g-executor fleet status --json | jq '.nodes[] | select(.state != \"live\")'")]
+    Status {
+        #[command(flatten)]
+        setup: Setup,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ask a node to finish its runs, to leave the fleet and to end
+    #[command(after_help = "Example:\n  a2g-executor fleet drain exec-1 --config executor.toml")]
+    Drain {
+        #[command(flatten)]
+        setup: Setup,
+        /// The name of the node (`fleet.node`)
+        node: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

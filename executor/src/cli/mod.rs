@@ -7,6 +7,7 @@ mod compile;
 mod console;
 mod doctor;
 mod doors;
+mod fleet;
 mod governor;
 mod journal;
 mod key;
@@ -50,6 +51,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Caller { command } => caller::main(command),
         #[cfg(feature = "console")]
         Command::Console(arguments) => console::main(&arguments),
+        Command::Fleet { command } => fleet::main(command),
         Command::Stop(arguments) => stop::stop(arguments),
         Command::Resume(arguments) => stop::resume(arguments),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),

@@ -4,6 +4,7 @@ use super::arguments::{Serve, Setup};
 #[cfg(feature = "console")]
 use super::console::{self, Console};
 use super::doors::protocol_routers;
+use super::fleet::{join, read_key};
 use super::output::{note, one_line, print};
 use super::setup::{
     ANOTHER_USER_ADVICE, CgroupGuard, InspectedContainment, ToolRuntime, check_containment, config, file,
@@ -11,7 +12,8 @@ use super::setup::{
 };
 use a2g_core::catalog::prepare;
 use a2g_core::deliver;
-use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings};
+use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings, Fleet};
+use a2g_fleet::{FleetSettings, NameError, NodeName};
 use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{
     AcceptUnsigned, Caller, Callers, CurrentCallers, Governor, GovernorUrl, Granter, IntentSignatures,
@@ -163,6 +165,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     config.check_folders(origin)?;
     config.check_tool_names(origin)?;
     let run_as = check_containment(&config, Some(&config.listen))?;
+    config.fleet.as_ref().map(|fleet| read_key(&fleet.key_file)).transpose()?;
     let trust = Trust::read(&config.trust, config.did.clone())?;
     config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
     // A remote governor has its own policies.
@@ -228,6 +231,10 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         let source =
             config.policies.as_ref().map_or("built in".to_owned(), |path| path.display().to_string());
         print(format_args!("policies    {source}, for {}", policies.agents().collect::<Vec<_>>().join(", ")));
+    }
+    if let Some(fleet) = &config.fleet {
+        let servers = fleet.servers.len();
+        print(format_args!("fleet       {}, as {}, on {servers} servers of NATS", fleet.name, fleet.node));
     }
     match &config.trust.keys {
         Some(keys) => print(format_args!("trust       keys in {}: {}", keys.display(), trust.key_count())),
@@ -393,7 +400,7 @@ async fn serve(
     let egress = tools_runtime.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
     let max_journals = if avoid_used_journal { MAX_JOURNALS } else { 1 };
-    let (journal, journal_path) = journal(config, if_missing, max_journals, tools_runtime.clock.now())?;
+    let (journal, journal_path, fleet) = journal(config, if_missing, max_journals, &tools_runtime.clock)?;
     let public_key = public_key(config, key.as_ref())?;
     let head_at_start = journal.head();
     let clock = Arc::clone(&tools_runtime.clock);
@@ -405,7 +412,8 @@ async fn serve(
         // Printed whatever the level of the log is, because each of several processes has a journal of its own.
         note(format_args!("the journal of this process is {}", one_line(journal_path.display())));
     }
-    let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
+    let executor = Executor::new(settings, loaded, governor, trust, egress, journal, clock).with_fleet(fleet);
+    let executor = Arc::new(executor);
     let sessions = executor.sessions().clone();
     sessions.spawn(trim_memory());
     let methods = a2g::methods(Arc::clone(&executor))?;
@@ -439,6 +447,7 @@ async fn serve(
     });
     sessions.spawn(reload_on_hangup(hangup, Arc::clone(&catalogue), caller_files));
     sessions.spawn(deliver::deliver_reports(Arc::clone(&executor)));
+    sessions.spawn(Arc::clone(&executor).keep_fleet());
     executor.resume_approved();
     sessions.spawn(deliver::stay_registered(
         Arc::clone(&executor),
@@ -463,6 +472,7 @@ async fn serve(
             reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
         }
         drain(&executor, config.drain).await?;
+        executor.leave_fleet().await;
         let _ignored = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, server).await;
         end_sessions(&sessions).await;
         return Ok(());
@@ -501,6 +511,7 @@ async fn serve(
     };
     executor.close();
     drain(&executor, config.drain).await?;
+    executor.leave_fleet().await;
     let result = match result {
         Some(result) => result?.transpose().map(drop),
         None => {
@@ -536,21 +547,37 @@ async fn trim_memory() {
     }
 }
 
-/// Opens the journal. If another process uses it, opens the first numbered journal that no process uses, of at most
-/// `max_journals` journals in all. Logs the interrupted runs and undelivered reports of the previous process.
+/// Opens the journal, and joins the fleet if there is one. If another process uses the journal, opens the first numbered
+/// journal that no process uses, of at most `max_journals` journals in all. Logs the interrupted runs and undelivered
+/// reports of the previous process.
 fn journal(
     config: &Config,
     if_missing: IfMissing,
     max_journals: usize,
-    now: time::OffsetDateTime,
-) -> anyhow::Result<(Journal, PathBuf)> {
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<(Journal, PathBuf, Option<Arc<Fleet>>)> {
     let options = JournalOptions { if_missing, durability: config.durability };
-    let mut paths = (2..=max_journals).map(|number| numbered_journal(&config.journal, number));
-    let mut path = config.journal.clone();
-    let (journal, recovery) = loop {
-        match Journal::open(&path, config.max_undelivered, options, now) {
-            Err(error @ OpenError::InUse(_)) => path = paths.next().ok_or(error)?,
-            opened => break opened?,
+    let fleet_key = config.fleet.as_ref().map(|fleet| read_key(&fleet.key_file)).transpose()?;
+    let mut fleet = None;
+    let mut number = 1;
+    let (path, (journal, recovery)) = loop {
+        let path =
+            if number == 1 { config.journal.clone() } else { numbered_journal(&config.journal, number) };
+        let opened =
+            Journal::open_with_ends(&path, config.max_undelivered, options, clock.now(), |interrupted| {
+                let Some((settings, key)) = config.fleet.as_ref().zip(fleet_key.clone()) else {
+                    return Ok(Vec::new());
+                };
+                let node = numbered_node(&settings.node, number)?;
+                let settings = FleetSettings { node, ..settings.clone() };
+                let (joined, ends) = join(&settings, key, Arc::clone(clock), interrupted)?;
+                tracing::info!(fleet = %settings.name, node = %settings.node, "joined the fleet");
+                fleet = Some(joined);
+                Ok(ends)
+            });
+        match opened {
+            Err(OpenError::InUse(_)) if number < max_journals => number += 1,
+            opened => break (path, opened?),
         }
     };
     let RecoverySummary { aborted, undelivered } = recovery;
@@ -562,7 +589,12 @@ fn journal(
     }
     let (receipts, durability) = (journal.head().number, journal.durability().as_str());
     tracing::info!(journal = %path.display(), receipts, undelivered, durability, "journal");
-    Ok((journal, path))
+    Ok((journal, path, fleet))
+}
+
+/// The name in the fleet of one of several processes that run at the same time.
+fn numbered_node(node: &NodeName, number: usize) -> Result<NodeName, NameError> {
+    if number == 1 { Ok(node.clone()) } else { NodeName::try_from(format!("{node}-{number}")) }
 }
 
 /// The journal of one of several processes that run at the same time.

@@ -56,6 +56,8 @@ pub(super) struct FinishRecord {
     pub(super) task: Option<JournalTask>,
     /// In microseconds since 1970.
     pub(super) ended: i64,
+    /// `true` if another executor of the fleet delivers the report.
+    pub(super) is_reported: bool,
 }
 
 /// An intent to hold for a decision.
@@ -226,7 +228,7 @@ impl<'a> Batch<'a> {
 
     /// Writes a receipt and the task of its run. Returns the number of the receipt's record.
     pub(super) fn finish(&mut self, finish: &FinishRecord) -> Result<i64, WriteError> {
-        let FinishRecord { run, receipt, body, task, ended } = finish;
+        let FinishRecord { run, receipt, body, task, ended, is_reported } = finish;
         let new = NewRecord {
             at: *ended,
             intent: Some(receipt.intent),
@@ -250,6 +252,9 @@ impl<'a> Batch<'a> {
         }
         // Written in the same transaction: a client that has seen this end must not see another one after a crash.
         task.as_ref().map_or(Ok(()), |task| self.store_task(task))?;
+        if *is_reported {
+            self.mark_delivered(*run, number)?;
+        }
         Ok(number)
     }
 

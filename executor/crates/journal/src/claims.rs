@@ -130,6 +130,26 @@ impl IntentSummary {
     }
 }
 
+/// Who delivers the report of a receipt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reporting {
+    /// This executor.
+    Here,
+    /// Another executor of the fleet, which has taken over from this one.
+    Elsewhere,
+}
+
+/// What a journal knows of the report of an intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReportState {
+    /// The journal has no run of the intent.
+    Unknown,
+    /// The intent runs, or its report is in the outbox.
+    Undelivered,
+    /// The report was delivered, or another executor delivers it.
+    Delivered,
+}
+
 impl Journal {
     /// Looks up an intent before the governor is asked. If a verdict came with the call, a known intent is kept at
     /// least until `expires_at`, the expiry of that verdict.
@@ -255,8 +275,8 @@ impl Journal {
         Ok(StartResult::Known(self.find(call, Some(keep_until)).await?.ok_or_else(missing)?))
     }
 
-    /// Writes a receipt, its report in the outbox and the end of its task, and returns when all three are on the disk.
-    /// Waits while the disk is full.
+    /// Writes a receipt, its report in the outbox (unless another executor delivers it) and the end of its task, and
+    /// returns when all three are on the disk. Waits while the disk is full.
     ///
     /// # Errors
     /// [`JournalError::Broken`]: the three may or may not be on the disk.
@@ -264,6 +284,7 @@ impl Journal {
         &self,
         receipt: Arc<Receipt>,
         task: Option<JournalTask>,
+        report: Reporting,
         now: OffsetDateTime,
     ) -> Result<(), JournalError> {
         let output_bytes = usize::try_from(receipt.outcome.metrics.output_bytes);
@@ -278,13 +299,36 @@ impl Journal {
         let Some((run, extended_until)) = open else {
             return Err(JournalError::Broken("an intent finished without a start".into()));
         };
-        let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now) };
+        let is_reported = report == Reporting::Elsewhere;
+        let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now), is_reported };
         self.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
         // Repeats during the run extended the claim in memory, so one entry is enough for all of them.
         if let Some(until) = extended_until {
             self.send(JournalEntry::Extend(intent, to_micros(until)));
         }
         Ok(())
+    }
+
+    /// Announces that the guest of an intent has ended, before [`Self::finish`].
+    pub fn announce_end(&self, intent: IntentId) {
+        if let Some(open) = self.lock().get(&intent) {
+            open.stage.send_replace(Stage::Ended);
+        }
+    }
+
+    /// What this journal knows of the report of an intent.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] if the journal cannot be read.
+    pub fn report_state(&self, intent: IntentId) -> Result<ReportState, JournalError> {
+        if self.lock().contains_key(&intent) {
+            return Ok(ReportState::Undelivered);
+        }
+        let RecordedState::Claimed(claimed) = self.recorded_state(intent)? else {
+            return Ok(ReportState::Unknown);
+        };
+        let is_undelivered = self.read(|reader| reader.is_undelivered(claimed.number))?;
+        Ok(if is_undelivered { ReportState::Undelivered } else { ReportState::Delivered })
     }
 
     /// Releases a claim whose guest has not begun: the intent may be claimed again.

@@ -47,7 +47,8 @@ mod writer;
 
 pub use batch::HoldResult;
 pub use claims::{
-    ClaimResult, IntentSummary, KnownIntent, Stage, StageSource, StartRequest, StartResult, content_hash,
+    ClaimResult, IntentSummary, KnownIntent, ReportState, Reporting, Stage, StageSource, StartRequest,
+    StartResult, content_hash,
 };
 pub use copy::{CopyError, JournalCopy, RestoredJournal, back_up, init, restore};
 pub use decisions::{Approval, HeldIntent, IntentDenial, Resolution, ResolvedIntent};
@@ -128,6 +129,64 @@ pub enum Condition {
     Broken(BrokenError),
 }
 
+/// A journal before its interrupted runs are ended.
+pub struct InterruptedJournal<'a> {
+    store: &'a Store,
+    runs: &'a [InterruptedRun],
+}
+
+/// A run that had not ended when the earlier process did.
+#[derive(Debug, Clone, Copy)]
+pub struct InterruptedIntent<'a> {
+    /// The intent.
+    pub intent: IntentId,
+    /// The hash of the call's content.
+    pub content: &'a [u8; 32],
+    /// The stored receipt that was written with the start.
+    pub fallback: &'a str,
+}
+
+/// How an interrupted run ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InterruptedEnd {
+    /// With the receipt that was stored with the start.
+    Fallback,
+    /// With another stored receipt.
+    Receipt {
+        /// The stored receipt.
+        receipt: Box<str>,
+        /// `true` if another executor has delivered the report, or delivers it.
+        is_reported: bool,
+    },
+    /// Without a receipt, because its guest had not begun.
+    Released,
+}
+
+impl InterruptedJournal<'_> {
+    /// The checkpoint of the latest receipt.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        self.store.head()
+    }
+
+    /// Returns `true` if the receipt with this number has this hash.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub fn has_receipt(&self, number: u64, hash: &chain::Hash) -> Result<bool, BoxedError> {
+        Ok(self.store.has_receipt(number, hash)?)
+    }
+
+    /// The interrupted runs, in the order of their starts.
+    pub fn runs(&self) -> impl Iterator<Item = InterruptedIntent<'_>> {
+        self.runs.iter().map(|run| InterruptedIntent {
+            intent: run.intent,
+            content: &run.content,
+            fallback: &run.receipt,
+        })
+    }
+}
+
 /// The result of the recovery when the journal was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoverySummary {
@@ -200,13 +259,31 @@ impl Journal {
         options: JournalOptions,
         now: OffsetDateTime,
     ) -> Result<(Self, RecoverySummary), OpenError> {
+        Self::open_with_ends(path, max_undelivered, options, now, |_| Ok(Vec::new()))
+    }
+
+    /// Like [`Self::open`]. `ends` returns for each interrupted run how it ends; for those without an element, the
+    /// receipt stored with the start is written.
+    ///
+    /// # Ambient Authority
+    /// As [`Self::open`].
+    ///
+    /// # Errors
+    /// As [`Self::open`], and the errors of `ends`: nothing is then written.
+    pub fn open_with_ends(
+        path: &Path,
+        max_undelivered: usize,
+        options: JournalOptions,
+        now: OffsetDateTime,
+        ends: impl FnOnce(&InterruptedJournal<'_>) -> Result<Vec<InterruptedEnd>, BoxedError>,
+    ) -> Result<(Self, RecoverySummary), OpenError> {
         let from_sqlite = OpenError::from_sqlite(path);
         let open_error = |error: BoxedError| OpenError::other(path, error);
         let mut store = Store::open(path, options)?;
         let check = ChainCheck { last_receipt: store.head().number, at: now, is_whole: false };
         // Recovery comes before every claim: a look-up of an interrupted intent relies on its receipt
         // (`Self::final_stage`).
-        let (aborted, unwritten) = recover(&mut store, to_micros(now)).map_err(open_error)?;
+        let (aborted, unwritten) = recover(&mut store, to_micros(now), ends).map_err(open_error)?;
         // The reports are read after the recovery, which adds the reports of interrupted runs.
         let undelivered = store.undelivered_reports().map_err(&from_sqlite)?.into_iter();
         let undelivered = undelivered.map(|Undelivered { receipt, run, agent }| {
@@ -288,7 +365,9 @@ impl Journal {
         let (open, outbox) = (Arc::clone(&self.open), Arc::clone(&self.outbox));
         move |number, finish| {
             // The outbox counts the report before the intent is closed, so that `claim` never admits one run too many.
-            outbox.push(number, finish.run, &finish.receipt);
+            if !finish.is_reported {
+                outbox.push(number, finish.run, &finish.receipt);
+            }
             close_intent(&open, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
         }
     }
@@ -534,21 +613,38 @@ type UnwrittenReceipts = Vec<(FinishRecord, [u8; 32])>;
 
 /// Writes a receipt and the task for each interrupted run. Returns the number of such runs, and the receipts that could
 /// not be written because the disk is full.
-fn recover(store: &mut Store, now: i64) -> Result<(usize, UnwrittenReceipts), BoxedError> {
+fn recover(
+    store: &mut Store,
+    now: i64,
+    ends: impl FnOnce(&InterruptedJournal<'_>) -> Result<Vec<InterruptedEnd>, BoxedError>,
+) -> Result<(usize, UnwrittenReceipts), BoxedError> {
     let runs = store.interrupted_runs()?;
+    let mut ends = ends(&InterruptedJournal { store, runs: &runs })?;
     if runs.is_empty() {
         return Ok((0, Vec::new()));
     }
-    let finish = |InterruptedRun { run, receipt: body, task, content }| {
+    ends.resize_with(runs.len(), || InterruptedEnd::Fallback);
+    let (mut finishes, mut released) = (Vec::new(), Vec::new());
+    for (InterruptedRun { run, intent, receipt: fallback, task, content }, end) in runs.into_iter().zip(ends)
+    {
+        let (body, is_reported) = match end {
+            InterruptedEnd::Fallback => (fallback.into(), false),
+            InterruptedEnd::Receipt { receipt, is_reported } => (Arc::<str>::from(receipt), is_reported),
+            InterruptedEnd::Released => {
+                released.push((run, intent));
+                continue;
+            }
+        };
         let receipt = Arc::new(stored::read_receipt(body.as_bytes())?);
         let task = task.map(|task| JournalTask::from_text(&task)).transpose()?;
-        Ok((FinishRecord { run, receipt, body: body.into(), task, ended: now }, content))
-    };
-    let finishes = runs.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>()?;
+        finishes.push((FinishRecord { run, receipt, body, task, ended: now, is_reported }, content));
+    }
     let aborted = finishes.len();
-    let result =
-        // One transaction for all runs: a process that is killed here changes none of them.
-        store.commit(now, |batch| finishes.iter().try_for_each(|(finish, _)| batch.finish(finish).map(drop)));
+    // One transaction for all runs: a process that is killed here changes none of them.
+    let result = store.commit(now, |batch| {
+        released.iter().try_for_each(|(run, intent)| batch.release(*run, *intent))?;
+        finishes.iter().try_for_each(|(finish, _)| batch.finish(finish).map(drop))
+    });
     match result {
         Ok(()) => Ok((aborted, Vec::new())),
         // A server that starts on a full disk answers known intents, and writes these receipts once there is space.

@@ -42,6 +42,14 @@ pub struct DueReport {
     pub(super) cached: Option<Arc<Receipt>>,
 }
 
+impl DueReport {
+    /// Returns `true` for the report of a run of this process that was not sent before.
+    #[must_use]
+    pub fn is_first_attempt(&self) -> bool {
+        self.tries == 0 && self.cached.is_some()
+    }
+}
+
 #[derive(Debug, Default)]
 struct LaneState {
     reports: VecDeque<QueuedReport>,

@@ -1,7 +1,7 @@
 //! The journal's file: an SQLite database in WAL mode.
 
 use super::batch::Batch;
-use super::chain::Head;
+use super::chain::{Hash, Head};
 use super::check;
 use super::error::{OpenError, WriteError};
 use super::files::{self, IfMissing, JournalFiles};
@@ -62,6 +62,7 @@ pub(super) struct RunId(pub(super) i64);
 #[derive(Debug)]
 pub(super) struct InterruptedRun {
     pub(super) run: RunId,
+    pub(super) intent: IntentId,
     pub(super) receipt: String,
     pub(super) task: Option<String>,
     pub(super) content: [u8; 32],
@@ -179,7 +180,8 @@ impl Store {
              FROM open JOIN records ON records.number = run WHERE open.receipt IS NULL ORDER BY run",
         )?;
         let read = |row: &rusqlite::Row<'_>| {
-            let content = match recorded_state(&self.connection, IntentId::from_bytes(row.get(3)?))? {
+            let intent = IntentId::from_bytes(row.get(3)?);
+            let content = match recorded_state(&self.connection, intent)? {
                 RecordedState::Claimed(claimed) => claimed.content,
                 RecordedState::Unknown
                 | RecordedState::Withdrawn(_)
@@ -187,9 +189,20 @@ impl Store {
                 | RecordedState::Approved(..)
                 | RecordedState::Denied(_) => [0; 32],
             };
-            Ok(InterruptedRun { run: RunId(row.get(0)?), receipt: row.get(1)?, task: row.get(2)?, content })
+            let (run, receipt, task) = (RunId(row.get(0)?), row.get(1)?, row.get(2)?);
+            Ok(InterruptedRun { run, intent, receipt, task, content })
         };
         runs.query_map([], read)?.collect()
+    }
+
+    /// Returns `true` if the receipt with this number has this hash.
+    pub(super) fn has_receipt(&self, number: u64, hash: &Hash) -> rusqlite::Result<bool> {
+        // From the end: the receipts that are asked for are among the latest, and have no index.
+        let sql = "SELECT hash = ?2 FROM records WHERE receipt = ?1 ORDER BY number DESC LIMIT 1";
+        let Ok(number) = i64::try_from(number) else { return Ok(false) };
+        let parameters = rusqlite::params![number, hash];
+        let has_hash = self.connection.query_row(sql, parameters, |row| row.get(0)).optional()?;
+        Ok(has_hash.unwrap_or(false))
     }
 
     /// The intents that wait for a person, and the approved intents that have not started.
@@ -245,6 +258,12 @@ impl Store {
 pub(super) struct Reader(Connection);
 
 impl Reader {
+    /// Returns `true` if the run is in the table `open`.
+    pub(super) fn is_undelivered(&self, run: i64) -> rusqlite::Result<bool> {
+        let sql = "SELECT EXISTS(SELECT 1 FROM open WHERE run = ?1)";
+        self.connection().prepare_cached(sql)?.query_row([run], |row| row.get(0))
+    }
+
     /// Opens an existing journal.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         if !path.exists() {

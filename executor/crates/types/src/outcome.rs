@@ -57,6 +57,8 @@ pub enum AbortReason {
     ParentEnded,
     /// An operator stopped the agent, the tool or everything.
     Stopped,
+    /// The executor could not renew its lease in its fleet.
+    LeaseLost,
 }
 
 impl AbortReason {
@@ -73,6 +75,9 @@ impl AbortReason {
             }
             Self::ParentEnded => "the run that made this call ended before it",
             Self::Stopped => "stopped by an operator (`a2g-executor stop`)",
+            Self::LeaseLost => {
+                "the executor could not renew its lease in the fleet: another one may have reported this run as aborted"
+            }
         }
     }
 }

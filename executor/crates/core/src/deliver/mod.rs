@@ -40,11 +40,16 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
         let executor = Arc::clone(&executor);
         executor.sessions().clone().spawn(async move {
             let span = delivery_span(&receipt);
+            // Another node may have delivered it while this one did not run, or could not reach the governor.
+            if !due.is_first_attempt() && executor.is_reported_elsewhere(receipt.intent).await {
+                return executor.journal().mark_delivered(&due);
+            }
             let result = executor.governor().report(&receipt).instrument(span.clone()).await;
             executor.metrics().record_delivery(result.is_ok());
             let Err(error) = result else {
                 span.in_scope(|| tracing::debug!("delivered"));
-                return executor.journal().mark_delivered(&due);
+                executor.journal().mark_delivered(&due);
+                return executor.mark_reported(receipt.intent).await;
             };
             // A report that waits for its retry does not count as in flight.
             drop(permit);

@@ -79,8 +79,7 @@ impl Executor {
             VerifiedVerdict::from_call(call, verdict, proof, &trust, permission, self.clock.now())?;
         let loaded = self.find_catalog(&call)?;
         self.check_memory()?;
-        let known = self.journal.find(&call, verdict.verdict().expires_at).await;
-        if let Some(known) = known.map_err(|error| self.journal_fault(&error))? {
+        if let Some(known) = self.find_known(&call, verdict.verdict().expires_at).await? {
             return require_success(self.await_existing(&call, known).await?.0);
         }
         self.check_stopped(&call)?;
@@ -153,8 +152,8 @@ impl Executor {
         let mut stopwatch = Stopwatch::start(self.clock.monotonic());
         let loaded = self.find_catalog(&call)?;
         self.check_memory()?;
-        let known = if call.is_new { Ok(None) } else { self.journal.find(&call, None).await };
-        if let Some(known) = known.map_err(|error| self.journal_fault(&error))?
+        let known = if call.is_new { None } else { self.find_known(&call, None).await? };
+        if let Some(known) = known
             && let (receipt, Some(verdict)) = self.await_existing(&call, known).await?
         {
             return Ok(IntentAnswer { verdict, receipt: Some(receipt) });

@@ -175,7 +175,7 @@ fn is_withdrawal(reason: AbortReason) -> bool {
         AbortReason::Cancelled | AbortReason::Revoked | AbortReason::ParentEnded | AbortReason::Stopped => {
             true
         }
-        AbortReason::Shutdown | AbortReason::Lost => false,
+        AbortReason::Shutdown | AbortReason::Lost | AbortReason::LeaseLost => false,
     }
 }
 

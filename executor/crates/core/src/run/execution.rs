@@ -2,13 +2,14 @@
 
 use super::active_runs::ActiveRun;
 use super::faults::receipt_pending_fault;
+use super::fleet::StartOutcome;
 use super::nested::NestedCalls;
 use super::trace::Stopwatch;
 use super::{
     ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, trace,
 };
 use a2g_govern::{Admitted, Granted};
-use a2g_journal::{StartRequest, StartResult};
+use a2g_journal::StartRequest;
 use a2g_runtime::spawn;
 use a2g_sandbox::egress::{Egress, Network};
 use a2g_sandbox::{Calls, Outside};
@@ -103,23 +104,29 @@ impl Executor {
         let (keep_until, proof) = (admitted.keep_until(), admitted.proof_id());
         let request =
             StartRequest { call, keep_until, proof, fallback_receipt: &fallback, task: task.as_ref() };
-        let start = self.journal.start(request, self.clock.now());
-        let (start_result, prepared) = join_until_first(start, loaded.isolate.prepare(&run_request)).await;
+        let start = self.start(request, verdict.as_deref());
+        let (start_outcome, prepared) = join_until_first(start, loaded.isolate.prepare(&run_request)).await;
         let prepared = prepared.flatten();
-        match start_result.map_err(|error| self.journal_fault(&error))? {
-            StartResult::New => {}
-            StartResult::Known(known) => {
+        let claim = match start_outcome? {
+            StartOutcome::New(claim) => claim,
+            StartOutcome::Known(known) => {
                 drop(prepared);
                 return Ok(self.await_existing(call, known).await?.0);
             }
-            StartResult::Replayed => {
+            StartOutcome::Replayed => {
                 let message = "the `proof` was already used for another intent: ask the governor again";
                 return Err(admitted.refusal(BlockedBy::VerdictReplayed, message));
             }
-        }
-        // Checked again, because the write of the start may have been slow.
-        if let Err(refusal) = self.check_start(&admitted, &running) {
+        };
+        // Checked again, because the writes of the start may have been slow.
+        let check = if claim.is_held() {
+            self.check_start(&admitted, &running)
+        } else {
+            Err(self.busy_fault("this executor lost its lease in the fleet before the tool ran"))
+        };
+        if let Err(refusal) = check {
             drop(prepared);
+            claim.release().await;
             self.release(call.intent).await?;
             return Err(refusal);
         }
@@ -143,12 +150,15 @@ impl Executor {
                     tracing::debug!("started");
                     loaded.isolate.run(run_request, prepared, &execution).await
                 };
-                run.instrument(trace::run_span()).await
+                claim.abort_if_lost(running.abort(), run.instrument(trace::run_span())).await
             }
         };
         // The receipt has to agree with the answer to the caller that stopped the run, even if the guest ended first.
         if let Some(reason) = running.deregister() {
             outcome.end = End::Aborted(reason);
+        } else if !claim.is_held() {
+            // Another node may have ended the intent as aborted while the guest was running.
+            outcome.end = End::Aborted(AbortReason::LeaseLost);
         }
         if outcome.end == End::LimitReached(Limit::Memory) {
             let needed = loaded.usable_tool(&call.tool).map(|tool| tool.facts.start_memory_bytes);
@@ -163,12 +173,14 @@ impl Executor {
         // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop((slot, output));
         let receipt = Arc::new(receipt(calls, outcome));
-        let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let intent = call.intent;
         let finish = async move {
             // Dropped once the receipt is on the disk, because the intent counts as open until then.
             let _open = (place, running);
-            let result = self.journal.finish(Arc::clone(&receipt), task, self.clock.now()).await;
+            self.journal.announce_end(intent);
+            let (receipt, reporting) = claim.finish(receipt).await?;
+            let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
+            let result = self.journal.finish(Arc::clone(&receipt), task, reporting, self.clock.now()).await;
             result.map_err(|error| self.journal_fault(&error))?;
             let now = self.clock.monotonic();
             let times = stopwatch.times(queue, receipt.outcome.metrics.wall, now);

@@ -15,6 +15,7 @@ mod escalations;
 mod events;
 mod execution;
 mod faults;
+mod fleet;
 mod nested;
 mod output;
 mod preview;
@@ -29,6 +30,7 @@ mod trace;
 pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
+pub use fleet::Fleet;
 pub use preview::{DecisionBasis, DecisionPreview, WaitingSummary};
 pub use query::IntentSignal;
 pub use slots::Capacity;
@@ -130,6 +132,8 @@ pub struct Executor {
     egress: Option<Arc<Egress>>,
     standing: StandingPolicies,
     journal: Journal,
+    /// `None` for an executor that shares nothing with others.
+    fleet: Option<Arc<Fleet>>,
     slots: Arc<Slots>,
     output: ExpectedOutput,
     active_runs: ActiveRuns,
@@ -208,6 +212,7 @@ impl Executor {
             egress,
             standing: StandingPolicies::default(),
             journal,
+            fleet: None,
             active_runs: ActiveRuns::default(),
             escalations,
             switch,
@@ -217,6 +222,12 @@ impl Executor {
             sessions: SessionTasks::default(),
             clock,
         }
+    }
+
+    /// Shares the claims of intents with the other nodes of a fleet.
+    #[must_use]
+    pub fn with_fleet(self, fleet: Option<Arc<Fleet>>) -> Self {
+        Self { fleet, ..self }
     }
 
     /// The current list of callers, which the doors of this executor share. It is empty until it is replaced: until

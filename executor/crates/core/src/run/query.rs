@@ -214,8 +214,11 @@ impl Executor {
             return Ok(Some((agent, IntentState::Escalated)));
         }
         self.check_memory()?;
-        let stage =
-            self.journal.stage(intent, IfFull::Refuse).await.map_err(|error| self.journal_fault(&error))?;
+        let stage = self.journal.stage(intent, IfFull::Refuse).await;
+        let stage = match stage.map_err(|error| self.journal_fault(&error))? {
+            Some(stage) => Some(stage),
+            None => self.find_stage_in_fleet(intent).await?,
+        };
         let state = stage.and_then(|(agent, stage)| {
             let state = match stage {
                 Stage::Queued => IntentState::Queued,

@@ -205,6 +205,11 @@ impl Slots {
         self.closing.send_replace(true);
     }
 
+    /// Returns `true` once [`Self::close`] was called.
+    pub(super) fn is_closed(&self) -> bool {
+        *self.closing.borrow()
+    }
+
     /// Waits until [`Self::close`] is called.
     pub(super) async fn wait_until_closed(&self) {
         // The guard that `wait_for` returns locks the channel, and would block `close`.

@@ -158,7 +158,7 @@ async fn start_claimed(
 async fn run(journal: &Journal, call: &Call) -> Arc<Receipt> {
     assert!(matches!(start(journal, call, None).await, StartResult::New));
     let receipt = Arc::new(receipt(call, End::Returned(serde_json::json!({ "n": 1.5e-7 }).into())));
-    journal.finish(Arc::clone(&receipt), None, NOW).await.unwrap();
+    journal.finish(Arc::clone(&receipt), None, Reporting::Here, NOW).await.unwrap();
     receipt
 }
 
@@ -234,7 +234,10 @@ async fn interrupted_runs_are_aborted_on_open() {
         journal.release(done.intent).await.unwrap();
         assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(ClaimResult::New)));
         assert!(matches!(start_claimed(&journal, &done, None, None).await, Ok(StartResult::New)));
-        journal.finish(Arc::new(receipt(&done, End::ResultNotJson)), None, NOW).await.unwrap();
+        journal
+            .finish(Arc::new(receipt(&done, End::ResultNotJson)), None, Reporting::Here, NOW)
+            .await
+            .unwrap();
         assert!(matches!(start(&journal, &lost, None).await, StartResult::New));
         assert!(matches!(start(&journal, &released, None).await, StartResult::New));
         journal.release(released.intent).await.unwrap();

@@ -68,7 +68,7 @@ async fn promises_of_pruned_records_are_carried_over() {
     journal.store_task(ended, RetryPolicy::Retry).await.unwrap();
     run(&journal, &another()).await;
     let ended = Arc::new(receipt(&straddles, End::ResultNotJson));
-    journal.finish(Arc::clone(&ended), None, FAR + Duration::DAY).await.unwrap();
+    journal.finish(Arc::clone(&ended), None, Reporting::Here, FAR + Duration::DAY).await.unwrap();
     deliver(&journal, 2).await;
     for round in 0..3 {
         let pruned = prune(&path, FAR, NOW).unwrap();

@@ -51,7 +51,7 @@ async fn the_page_of_a_run_has_all_of_its_records() {
         calls: Vec::new(),
     });
     let receipt = Arc::new(receipt);
-    journal.finish(Arc::clone(&receipt), None, LATER).await.unwrap();
+    journal.finish(Arc::clone(&receipt), None, Reporting::Here, LATER).await.unwrap();
     run(&journal, &another()).await;
 
     let page = journal.run_record(call.intent).await.unwrap().unwrap();

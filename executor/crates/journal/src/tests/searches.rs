@@ -14,7 +14,7 @@ use a2g_types::outcome::{Contact, Denial, DenialReason, GrantedArea, NetworkUsag
 /// Runs a call that ends with a receipt at a time.
 pub(super) async fn run_with(journal: &Journal, call: &Call, receipt: Receipt, ended: OffsetDateTime) {
     assert!(matches!(start(journal, call, None).await, StartResult::New));
-    journal.finish(Arc::new(receipt), None, ended).await.unwrap();
+    journal.finish(Arc::new(receipt), None, Reporting::Here, ended).await.unwrap();
 }
 
 pub(super) fn call_of(agent: &str, tool: &str) -> Call {

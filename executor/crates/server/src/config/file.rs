@@ -23,6 +23,27 @@ pub(super) struct File {
     pub(super) doors: Doors,
     pub(super) console: ConsoleSection,
     pub(super) approvals: Vec<ApprovalRuleSection>,
+    pub(super) fleet: Option<Fleet>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fleet {
+    pub(super) name: String,
+    pub(super) node: Option<String>,
+    pub(super) servers: Vec<String>,
+    pub(super) key_file: PathBuf,
+    pub(super) credentials: Option<PathBuf>,
+    pub(super) nkey_file: Option<PathBuf>,
+    pub(super) ca_file: Option<PathBuf>,
+    pub(super) replicas: Option<u64>,
+    #[serde(default = "default_keep_hours")]
+    pub(super) keep_hours: u64,
+}
+
+/// A week.
+fn default_keep_hours() -> u64 {
+    7 * 24
 }
 
 #[derive(Debug, Deserialize)]

@@ -6,6 +6,7 @@
 mod console;
 mod doors;
 mod file;
+mod fleet;
 
 pub use console::{ConsoleSettings, NotifySettings};
 pub use doors::Doors;
@@ -14,6 +15,7 @@ use crate::serve::{ConnectionLimits, ListenAddress, TlsSettings};
 use a2g_capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use a2g_core::catalog::{CompileLimits, PinnedReference, RemoteTool};
 use a2g_core::run::{ApprovalRule, Capacity};
+use a2g_fleet::FleetSettings;
 use a2g_govern::{
     GovernorUrl, IssuerSettings, KeyForm, MAX_SIGNERS, SignatureSettings, SignerSettings, ToolPattern,
     TrustSettings,
@@ -150,6 +152,8 @@ pub struct Config {
     pub approval_rules: Vec<ApprovalRule>,
     /// The console, and the webhooks that are told what waits for a person.
     pub console: ConsoleSettings,
+    /// The fleet that the executor is a node of; `None` if it shares nothing with others.
+    pub fleet: Option<FleetSettings>,
 }
 
 /// Policy for protections that the kernel lacks.
@@ -284,6 +288,10 @@ impl Config {
             ("server.tls.key", tls.map(|tls| &tls.key)),
             ("server.tls.client_ca", tls.and_then(|tls| tls.client_ca.as_ref())),
             ("trust.keys", self.trust.keys.as_ref()),
+            ("fleet.key_file", self.fleet.as_ref().map(|fleet| &fleet.key_file)),
+            ("fleet.credentials", self.fleet.as_ref().and_then(|fleet| fleet.login.credentials.as_ref())),
+            ("fleet.nkey_file", self.fleet.as_ref().and_then(|fleet| fleet.login.nkey_file.as_ref())),
+            ("fleet.ca_file", self.fleet.as_ref().and_then(|fleet| fleet.login.ca_file.as_ref())),
             (
                 "trust.intent_signature.key_file",
                 self.trust.signature.as_ref().map(|signature| &signature.key_file),
@@ -442,6 +450,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         doors,
         console,
         approvals,
+        fleet,
     } = file;
     let resolve = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
     let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
@@ -495,6 +504,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             &"needs `server.callers`: without a list, every client may act for every agent, and nobody can approve",
         ));
     }
+    let fleet = fleet.map(|section| fleet::parse_fleet(section, trust.max_lifetime, resolve)).transpose()?;
     let mut doors = Doors::parse(doors, resolve)?;
     if let Some(mcp) = &mut doors.mcp {
         mcp.issuers = issuers.iter().map(|issuer| issuer.issuer.as_str().to_owned()).collect();
@@ -667,6 +677,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         ca_file,
         doors,
         console,
+        fleet,
         approval_rules: approvals.into_iter().map(parse_approval_rule).collect::<Result<_, _>>()?,
     };
     config.check_private_paths()?;

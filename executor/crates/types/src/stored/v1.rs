@@ -258,6 +258,7 @@ enum AbortReason {
     Lost,
     ParentEnded,
     Stopped,
+    LeaseLost,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -221,7 +221,8 @@ pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
             | AbortReason::Revoked
             | AbortReason::Shutdown
             | AbortReason::ParentEnded
-            | AbortReason::Stopped,
+            | AbortReason::Stopped
+            | AbortReason::LeaseLost,
         ) => TaskState::Canceled,
         Some(AbortReason::Lost) | None => TaskState::Failed,
     };

@@ -221,8 +221,8 @@ pub fn receipt_error(receipt: &Receipt) -> Option<(A2eCode, String)> {
         End::Aborted(AbortReason::Revoked | AbortReason::Stopped) => (A2eCode::ToolDenied, message()),
         // The shared sentence names `a2g/cancel`, which this door does not have.
         End::Aborted(AbortReason::Cancelled) => (A2eCode::RuntimeError, "the call was cancelled".to_owned()),
-        End::Aborted(AbortReason::Shutdown | AbortReason::Lost | AbortReason::ParentEnded) => {
-            (A2eCode::RuntimeError, message())
-        }
+        End::Aborted(
+            AbortReason::Shutdown | AbortReason::Lost | AbortReason::LeaseLost | AbortReason::ParentEnded,
+        ) => (A2eCode::RuntimeError, message()),
     })
 }

@@ -10,8 +10,8 @@ use super::usage::usage_body;
 use a2g_core::run::IntentState;
 use a2g_govern::Caller;
 use a2g_journal::{
-    ClaimResult, IntentSummary, Journal, JournalOptions, RefusalSearch, RunRecord, RunSearch, SeriesSpan,
-    StartRequest, StartResult,
+    ClaimResult, IntentSummary, Journal, JournalOptions, RefusalSearch, Reporting, RunRecord, RunSearch,
+    SeriesSpan, StartRequest, StartResult,
 };
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::durability::Durability;
@@ -276,7 +276,7 @@ async fn record(journal: &Journal, number: u64) -> IntentId {
     let start =
         StartRequest { call: &call, keep_until: LATER, proof: None, fallback_receipt: &receipt, task: None };
     assert!(matches!(journal.start(start, NOW).await.unwrap(), StartResult::New));
-    journal.finish(Arc::new(receipt), None, NOW).await.unwrap();
+    journal.finish(Arc::new(receipt), None, Reporting::Here, NOW).await.unwrap();
     call.intent
 }
 

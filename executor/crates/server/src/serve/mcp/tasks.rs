@@ -85,7 +85,13 @@ impl McpDoor {
                     Some(AbortReason::Cancelled | AbortReason::Revoked | AbortReason::Stopped) => {
                         return Ok(TaskStatus::Cancelled);
                     }
-                    Some(AbortReason::Shutdown | AbortReason::Lost | AbortReason::ParentEnded) | None => {}
+                    Some(
+                        AbortReason::Shutdown
+                        | AbortReason::Lost
+                        | AbortReason::LeaseLost
+                        | AbortReason::ParentEnded,
+                    )
+                    | None => {}
                 }
                 let verdict = self.executor.verdict(task)?;
                 let digest = self.executor.receipt_hash(task);

@@ -1,0 +1,375 @@
+//! The fleet: claims that all nodes see, and the work that this node does for lost ones.
+//!
+//! ```text
+//! look-up:  journal ─▶ fleet                     (an intent of another node is followed until its receipt exists)
+//! start:    claim in the fleet ─▶ start in the journal ─▶ guest
+//! end:      receipt in the fleet ─▶ receipt in the journal ─▶ answer, report
+//! ```
+//! The fleet gets the end first. If this node was lost in between, another one has ended the intent, and this node's
+//! journal gets that receipt: no two nodes answer differently.
+
+use super::{Executor, RETRY_AFTER_MS};
+use a2g_fleet::{
+    Claim, ClaimReply, FinishReply, FleetError, FoundClaim, LocalReport, NewClaim, NodeHead, NodeLoad,
+    NodeState, OrphanReport, RENEWAL,
+};
+use a2g_journal::{
+    KnownIntent, ReportState, Reporting, Stage, StageSource, StartRequest, StartResult, content_hash,
+};
+use a2g_sandbox::Abort;
+use a2g_types::call::Call;
+use a2g_types::error_chain::ErrorChain;
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::outcome::{AbortReason, Receipt};
+use a2g_types::stored;
+use a2g_types::verdict::Verdict;
+use serde_json::value::RawValue;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use time::OffsetDateTime;
+use tokio::sync::watch;
+
+/// The fleet of an executor.
+pub type Fleet = a2g_fleet::Fleet<a2g_fleet::NatsStore>;
+
+/// The first and the maximum delay between two looks at an intent of another node.
+const FOLLOW_DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+/// The number of failed looks in a row after which an intent of another node is no longer followed.
+const MAX_FAILED_LOOKS: u32 = 10;
+/// The time between two looks at the lease during a run.
+const LEASE_CHECK: Duration = Duration::from_millis(250);
+/// The first and the maximum delay between two attempts to write an end.
+const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+/// The number of renewals between two looks at the leases of the others.
+const SWEEP_ROUNDS: u32 = 2;
+
+/// The start of a run that was recorded, or the reason why there is none.
+pub(super) enum StartOutcome {
+    /// The guest may begin.
+    New(FleetClaim),
+    /// The intent has started before.
+    Known(KnownIntent),
+    /// The proof was used for another intent.
+    Replayed,
+}
+
+/// The claim of a run in the fleet; empty without a fleet.
+pub(super) struct FleetClaim(Option<(Arc<Fleet>, Claim)>);
+
+impl FleetClaim {
+    /// Returns `false` if another node may have ended the claim.
+    pub(super) fn is_held(&self) -> bool {
+        self.0.as_ref().is_none_or(|(fleet, claim)| fleet.is_held(claim))
+    }
+
+    /// Waits for a run. If the lease is lost meanwhile, the run is aborted.
+    pub(super) async fn abort_if_lost<T>(&self, abort: &Abort, run: impl Future<Output = T>) -> T {
+        if self.0.is_none() {
+            return run.await;
+        }
+        let mut run = pin!(run);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut run => return result,
+                () = tokio::time::sleep(LEASE_CHECK) => {
+                    if !self.is_held() {
+                        abort.trigger(AbortReason::LeaseLost);
+                        return run.await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Releases the claim of a guest that has not begun.
+    pub(super) async fn release(self) {
+        if let Some((fleet, claim)) = self.0 {
+            fleet.release(claim).await;
+        }
+    }
+
+    /// Records the end of a run for all nodes, as soon as the servers can be reached. Returns the receipt that counts,
+    /// and which executor reports it.
+    pub(super) async fn finish(&self, receipt: Arc<Receipt>) -> Result<(Arc<Receipt>, Reporting), Fault> {
+        let Some((fleet, claim)) = &self.0 else { return Ok((receipt, Reporting::Here)) };
+        let text = stored::write_receipt(&receipt).map_err(|error| Fault::Internal(error.to_string()))?;
+        let [mut delay, max_delay] = FINISH_DELAYS;
+        loop {
+            match fleet.finish(claim, &text).await {
+                Ok(FinishReply::Recorded) => return Ok((receipt, Reporting::Here)),
+                Ok(FinishReply::Superseded(text)) => {
+                    tracing::warn!("another node has ended this intent, because this one had lost its lease");
+                    let receipt = stored::read_receipt(text.as_bytes());
+                    let receipt = receipt.map_err(|error| Fault::Internal(error.to_string()))?;
+                    return Ok((Arc::new(receipt), Reporting::Elsewhere));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, pause_ms = delay.as_millis(), "the end of a run cannot be stored in the fleet, and is retried");
+                    tokio::time::sleep(delay).await;
+                    delay = (delay * 2).min(max_delay);
+                }
+            }
+        }
+    }
+}
+
+impl Executor {
+    /// The fleet that this executor is a node of.
+    #[must_use]
+    pub fn fleet(&self) -> Option<&Arc<Fleet>> {
+        self.fleet.as_ref()
+    }
+
+    /// Looks up an intent in the journal, and then in the fleet. `expires_at` is the expiry of a verdict that came with
+    /// the call.
+    pub(super) async fn find_known(
+        self: &Arc<Self>,
+        call: &Call,
+        expires_at: Option<OffsetDateTime>,
+    ) -> Result<Option<KnownIntent>, Fault> {
+        let known = self.journal.find(call, expires_at).await.map_err(|error| self.journal_fault(&error))?;
+        // The id of a nested call is known only to the node that runs its parent.
+        let Some(fleet) = self.fleet.as_ref().filter(|_| known.is_none() && call.parent.is_none()) else {
+            return Ok(known);
+        };
+        match fleet.find(call.intent).await.map_err(|error| self.fleet_fault(&error))? {
+            None => Ok(None),
+            Some(found) => self.known_in_fleet(fleet, call, found).await.map(Some),
+        }
+    }
+
+    /// Claims an intent in the fleet, and then writes its start to the journal. The intent is released unless the answer
+    /// is [`StartOutcome::New`].
+    pub(super) async fn start(
+        self: &Arc<Self>,
+        request: StartRequest<'_>,
+        verdict: Option<&Verdict>,
+    ) -> Result<StartOutcome, Fault> {
+        let claim = match self.claim_in_fleet(&request, verdict).await {
+            Ok(StartOutcome::New(claim)) => claim,
+            refused => {
+                self.release(request.call.intent).await?;
+                return refused;
+            }
+        };
+        let refused = match self.journal.start(request, self.clock.now()).await {
+            Ok(StartResult::New) => return Ok(StartOutcome::New(claim)),
+            Ok(StartResult::Known(known)) => Ok(StartOutcome::Known(known)),
+            Ok(StartResult::Replayed) => Ok(StartOutcome::Replayed),
+            Err(error) => Err(self.journal_fault(&error)),
+        };
+        claim.release().await;
+        refused
+    }
+
+    async fn claim_in_fleet(
+        self: &Arc<Self>,
+        request: &StartRequest<'_>,
+        verdict: Option<&Verdict>,
+    ) -> Result<StartOutcome, Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(StartOutcome::New(FleetClaim(None))) };
+        let StartRequest { call, proof, fallback_receipt, .. } = request;
+        let internal = |error: serde_json::Error| Fault::Internal(error.to_string());
+        let verdict = verdict.map(stored::write_verdict).transpose().map_err(internal)?;
+        let fallback = stored::write_receipt(fallback_receipt).map_err(internal)?;
+        let proof = proof.map(|proof| format!("{} {}", proof.issuer(), proof.identifier()));
+        let new = NewClaim {
+            intent: call.intent,
+            content: &content_hash(call),
+            agent: call.agent.as_str(),
+            verdict: verdict.map(RawValue::from_string).transpose().map_err(internal)?,
+            fallback: RawValue::from_string(fallback).map_err(internal)?,
+            proof: proof.as_deref(),
+        };
+        match fleet.claim(new).await.map_err(|error| self.fleet_fault(&error))? {
+            ClaimReply::New(claim) => Ok(StartOutcome::New(FleetClaim(Some((Arc::clone(fleet), claim))))),
+            ClaimReply::Known(found) => {
+                self.known_in_fleet(fleet, call, found).await.map(StartOutcome::Known)
+            }
+            ClaimReply::Replayed => Ok(StartOutcome::Replayed),
+        }
+    }
+
+    /// The answer to a call whose intent a node of the fleet has claimed.
+    async fn known_in_fleet(
+        self: &Arc<Self>,
+        fleet: &Arc<Fleet>,
+        call: &Call,
+        found: FoundClaim,
+    ) -> Result<KnownIntent, Fault> {
+        let content = a2g_journal::chain::to_hex(&content_hash(call));
+        if found.content != content {
+            return Ok(KnownIntent::Conflict);
+        }
+        let verdict = found.verdict.as_deref().map(|verdict| stored::read_verdict(verdict.get())).transpose();
+        let verdict = verdict.map_err(|error| Fault::Internal(error.to_string()))?.map(Arc::new);
+        let source = if found.end.is_some() {
+            StageSource::Final(self.stage_in_fleet(fleet, found).await?)
+        } else {
+            StageSource::Live(self.follow(fleet, call.intent))
+        };
+        Ok(KnownIntent::Same(source, verdict))
+    }
+
+    async fn stage_in_fleet(&self, fleet: &Fleet, found: FoundClaim) -> Result<Stage, Fault> {
+        let Some(end) = found.end else { return Ok(Stage::Running) };
+        let receipt = fleet.read_receipt(&end).await.map_err(|error| self.fleet_fault(&error))?;
+        let receipt = stored::read_receipt(receipt.as_bytes());
+        receipt
+            .map(|receipt| Stage::Finished(Arc::new(receipt)))
+            .map_err(|error| Fault::Internal(error.to_string()))
+    }
+
+    /// The agent and the stage of an intent that another node has claimed.
+    pub(super) async fn find_stage_in_fleet(
+        &self,
+        intent: IntentId,
+    ) -> Result<Option<(AgentDid, Stage)>, Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(None) };
+        let Some(found) = fleet.find(intent).await.map_err(|error| self.fleet_fault(&error))? else {
+            return Ok(None);
+        };
+        let agent = AgentDid::parse(&found.agent).map_err(|error| Fault::Internal(error.to_string()))?;
+        Ok(Some((agent, self.stage_in_fleet(fleet, found).await?)))
+    }
+
+    /// Follows the run of another node, until nobody waits for it.
+    fn follow(self: &Arc<Self>, fleet: &Arc<Fleet>, intent: IntentId) -> watch::Receiver<Stage> {
+        let (sender, receiver) = watch::channel(Stage::Running);
+        let (executor, fleet) = (Arc::clone(self), Arc::clone(fleet));
+        self.sessions.spawn(async move {
+            let [mut delay, max_delay] = FOLLOW_DELAYS;
+            let mut failed = 0;
+            while !sender.is_closed() && failed < MAX_FAILED_LOOKS {
+                tokio::time::sleep(delay).await;
+                delay = (delay * 3 / 2).min(max_delay);
+                let stage = match fleet.find(intent).await {
+                    Ok(Some(found)) => executor.stage_in_fleet(&fleet, found).await,
+                    Ok(None) => Ok(Stage::Released),
+                    Err(error) => Err(executor.fleet_fault(&error)),
+                };
+                failed = if stage.is_ok() { 0 } else { failed + 1 };
+                if let Some(ended) = stage.ok().filter(|stage| *stage != Stage::Running) {
+                    sender.send_replace(ended);
+                    return;
+                }
+            }
+        });
+        receiver
+    }
+
+    fn fleet_fault(&self, error: &FleetError) -> Fault {
+        let message = format!("this executor cannot claim intents at the moment: {error}");
+        Fault::Busy { message, retry_after_ms: RETRY_AFTER_MS }
+    }
+
+    /// Renews the lease of this node, takes over lost nodes and delivers their reports, until the sessions end.
+    pub async fn keep_fleet(self: Arc<Self>) {
+        let Some(fleet) = self.fleet.clone() else { return };
+        self.sessions.spawn(deliver_orphans(Arc::clone(&self), Arc::clone(&fleet)));
+        let mut is_away = false;
+        let mut rounds = 0_u32;
+        loop {
+            tokio::time::sleep(RENEWAL).await;
+            rounds = rounds.wrapping_add(1);
+            let result = self.maintain_fleet(&fleet, rounds.is_multiple_of(SWEEP_ROUNDS)).await;
+            match &result {
+                Err(error) if !is_away => {
+                    tracing::warn!(%error, "the fleet cannot be used: calls are refused until it can");
+                }
+                Ok(()) if is_away => tracing::info!("the fleet can be used again"),
+                Ok(()) | Err(_) => {}
+            }
+            is_away = result.is_err();
+        }
+    }
+
+    async fn maintain_fleet(&self, fleet: &Fleet, is_sweep: bool) -> Result<(), FleetError> {
+        let state = if self.slots.is_closed() { NodeState::Draining } else { NodeState::Live };
+        self.renew_lease(fleet, state).await?;
+        if fleet.is_drain_requested().await? && !self.slots.is_closed() {
+            tracing::warn!(
+                "an operator has asked this node to leave the fleet: it finishes its runs and ends"
+            );
+            self.close();
+        }
+        fleet.remove_abandoned().await?;
+        if is_sweep {
+            let local = |intent| match self.journal.report_state(intent) {
+                Ok(ReportState::Unknown) => LocalReport::Unknown,
+                Ok(ReportState::Delivered) => LocalReport::Delivered,
+                // Left alone if the journal cannot be read.
+                Ok(ReportState::Undelivered) | Err(_) => LocalReport::Undelivered,
+            };
+            fleet.sweep(local).await?;
+        }
+        Ok(())
+    }
+
+    async fn renew_lease(&self, fleet: &Fleet, state: NodeState) -> Result<(), FleetError> {
+        let (head, (running, queued)) = (self.journal.head(), self.queue_stats());
+        let head = NodeHead { receipts: head.number, hash: head.hash };
+        let concurrent = self.settings.capacity.concurrent;
+        let load = NodeLoad { running, queued, concurrent, undelivered: self.journal.undelivered_count() };
+        fleet.renew(state, head, load).await
+    }
+
+    /// Leaves the fleet: other nodes deliver the reports that this one has not, and do not wait for its lease.
+    pub async fn leave_fleet(&self) {
+        let Some(fleet) = &self.fleet else { return };
+        if let Err(error) = self.renew_lease(fleet, NodeState::Left).await {
+            tracing::warn!(%error, "the fleet was not told that this node leaves");
+        }
+    }
+
+    /// Tells the fleet that this node has delivered a report.
+    pub async fn mark_reported(&self, intent: IntentId) {
+        let Some(fleet) = &self.fleet else { return };
+        if let Err(error) = fleet.mark_delivered(intent).await {
+            // The next sweep removes the mark.
+            tracing::debug!(%intent, %error, "the delivery of a report is not recorded in the fleet yet");
+        }
+    }
+
+    /// Returns `true` if another node has delivered the report of an intent that this node has run.
+    pub async fn is_reported_elsewhere(&self, intent: IntentId) -> bool {
+        let Some(fleet) = &self.fleet else { return false };
+        // A report that is sent twice is better than one that is not sent.
+        fleet.is_delivered(intent).await.unwrap_or(false)
+    }
+}
+
+/// Delivers the reports of lost nodes.
+async fn deliver_orphans(executor: Arc<Executor>, fleet: Arc<Fleet>) {
+    loop {
+        let report = fleet.next_orphan().await;
+        let (executor, fleet) = (Arc::clone(&executor), Arc::clone(&fleet));
+        executor.sessions().clone().spawn(async move { deliver_orphan(&executor, &fleet, &report).await });
+    }
+}
+
+async fn deliver_orphan(executor: &Executor, fleet: &Fleet, report: &OrphanReport) {
+    let OrphanReport { intent, node, .. } = report;
+    let receipt = match stored::read_receipt(report.receipt.as_bytes()) {
+        Ok(receipt) => receipt,
+        Err(error) => {
+            return tracing::error!(%intent, %node, %error, "the receipt of a lost node cannot be read");
+        }
+    };
+    let [mut delay, max_delay] = FINISH_DELAYS;
+    loop {
+        let result = executor.governor.report(&receipt).await;
+        executor.metrics.record_delivery(result.is_ok());
+        let Err(error) = result else { break };
+        tracing::warn!(%intent, %node, error = %ErrorChain(&error), "the report of a lost node was not delivered, and is retried");
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(max_delay);
+    }
+    tracing::info!(%intent, %node, "the report of a lost node is delivered");
+    while fleet.mark_orphan_delivered(report).await.is_err() {
+        tokio::time::sleep(max_delay).await;
+    }
+}

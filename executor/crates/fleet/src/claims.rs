@@ -1,0 +1,495 @@
+//! The claims of intents: one node of the fleet claims each, and one receipt ends it.
+
+use crate::lease::{Lease, NodeHead, NodeLoad, NodeState, node_key};
+use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ProofRecord, ReceiptPlace};
+use crate::record::{decode, encode, to_hex};
+use crate::seal::SealedStore;
+use crate::store::{Store, StoredValue, Write};
+use crate::takeover::{OrphanReport, Takeovers};
+use crate::view::is_drain_requested;
+use crate::{FleetError, NodeName};
+use a2g_types::clock::Clock;
+use a2g_types::ident::IntentId;
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// The maximum size of a receipt in a claim, and of the parts of a longer one, in bytes. A server accepts messages of 1 MiB
+/// unless it is set otherwise.
+const PART_BYTES: usize = 512 << 10;
+/// The maximum size of a receipt, in bytes. A claim that names a longer one is refused.
+const MAX_RECEIPT_BYTES: usize = 512 << 20;
+/// The number of times that a claim is read again because it has changed in between.
+const MAX_TRIES: usize = 8;
+
+/// A node of a fleet.
+pub struct Fleet<S> {
+    pub(crate) node: NodeName,
+    pub(crate) store: SealedStore<S>,
+    pub(crate) lease: Lease,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The intents that this process claims, runs or releases.
+    pub(crate) active: Mutex<HashSet<IntentId>>,
+    /// Those of them whose claims have to be removed.
+    abandoned: Mutex<Vec<IntentId>>,
+    pub(crate) takeovers: Takeovers,
+}
+
+/// The call of a claim.
+#[derive(Debug, Clone)]
+pub struct NewClaim<'a> {
+    /// The intent.
+    pub intent: IntentId,
+    /// The hash of the call's content.
+    pub content: &'a [u8; 32],
+    /// The agent.
+    pub agent: &'a str,
+    /// The governor's verdict, if the node asked the governor.
+    pub verdict: Option<Box<RawValue>>,
+    /// The receipt of the intent if this node is lost.
+    pub fallback: Box<RawValue>,
+    /// The identifier of the verdict's proof, which only one intent may use.
+    pub proof: Option<&'a str>,
+}
+
+/// A claim of this node. It has to be passed to [`Fleet::finish`] or [`Fleet::release`].
+#[derive(Debug)]
+#[must_use]
+pub struct Claim {
+    intent: IntentId,
+    epoch: u64,
+    revision: u64,
+    record: ClaimRecord,
+}
+
+/// The answer to a claim.
+#[derive(Debug)]
+pub enum ClaimReply {
+    /// This node has claimed the intent.
+    New(Claim),
+    /// The intent was claimed before.
+    Known(FoundClaim),
+    /// Another intent has used the proof.
+    Replayed,
+}
+
+/// A claim that exists.
+#[derive(Debug, Clone)]
+pub struct FoundClaim {
+    /// The node that claimed the intent.
+    pub node: NodeName,
+    /// The hash of the call's content, in hexadecimal.
+    pub content: String,
+    /// The agent.
+    pub agent: String,
+    /// The governor's verdict, if the node asked the governor.
+    pub verdict: Option<Box<RawValue>>,
+    /// `None` while the intent runs.
+    pub end: Option<FoundEnd>,
+}
+
+/// The end of a claimed intent.
+#[derive(Debug, Clone)]
+pub struct FoundEnd {
+    intent: IntentId,
+    place: ReceiptPlace,
+}
+
+/// The answer to the end of a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FinishReply {
+    /// The receipt ends the intent.
+    Recorded,
+    /// Another node ended the intent with this receipt, because this node had lost its lease.
+    Superseded(Box<str>),
+}
+
+impl<S: Store> Fleet<S> {
+    /// Joins the fleet. The earlier process of the node must have ended.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn join(
+        node: NodeName,
+        clock: Arc<dyn Clock>,
+        store: S,
+        key: crate::FleetKey,
+        fleet: crate::FleetName,
+        head: NodeHead,
+    ) -> Result<Self, FleetError> {
+        let store = SealedStore::new(store, key, fleet);
+        let lease = Lease::take(node.clone(), Arc::clone(&clock), &store, head).await?;
+        let (active, abandoned, takeovers) = Default::default();
+        Ok(Self { node, store, lease, clock, active, abandoned, takeovers })
+    }
+
+    /// The name of this node.
+    #[must_use]
+    pub fn node(&self) -> &NodeName {
+        &self.node
+    }
+
+    /// The number of values in the bucket that no node of this fleet wrote.
+    #[must_use]
+    pub fn refused_values(&self) -> u64 {
+        self.store.refused()
+    }
+
+    /// Returns `true` while this node may start and continue runs.
+    #[must_use]
+    pub fn may_run(&self) -> bool {
+        self.lease.is_held(self.lease.epoch())
+    }
+
+    /// Returns `true` if no other node can have ended this claim: its guest may start or continue.
+    #[must_use]
+    pub fn is_held(&self, claim: &Claim) -> bool {
+        self.lease.is_held(claim.epoch)
+    }
+
+    /// Renews the lease of this node. If another node has taken over, joins again.
+    ///
+    /// # Errors
+    /// [`FleetError::NodeRuns`] if another process has taken the name of this node.
+    pub async fn renew(&self, state: NodeState, head: NodeHead, load: NodeLoad) -> Result<(), FleetError> {
+        match self.lease.renew(&self.store, state, head, load).await {
+            Err(FleetError::LeaseLost) => self.lease.retake(&self.store, head).await,
+            result => result,
+        }
+    }
+
+    /// Returns `true` if an operator has asked this node to finish its runs and to leave.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn is_drain_requested(&self) -> Result<bool, FleetError> {
+        is_drain_requested(&self.store, &self.node, self.lease.epoch()).await
+    }
+
+    /// Claims an intent.
+    ///
+    /// # Errors
+    /// [`FleetError`]: nothing may run. A claim that was made nevertheless is removed by [`Self::remove_abandoned`].
+    pub async fn claim(&self, new: NewClaim<'_>) -> Result<ClaimReply, FleetError> {
+        let intent = new.intent;
+        if !self.active.lock().insert(intent) {
+            return Err(FleetError::unavailable("claim", "an earlier claim of the intent is being removed"));
+        }
+        let reply = self.try_claim(new).await;
+        match &reply {
+            Ok(ClaimReply::New(_)) => {}
+            Ok(ClaimReply::Known(_)) => drop(self.active.lock().remove(&intent)),
+            Ok(ClaimReply::Replayed) | Err(_) => self.abandoned.lock().push(intent),
+        }
+        reply
+    }
+
+    async fn try_claim(&self, new: NewClaim<'_>) -> Result<ClaimReply, FleetError> {
+        let NewClaim { intent, content, agent, verdict, fallback, proof } = new;
+        let epoch = self.lease.epoch();
+        if !self.lease.is_held(epoch) {
+            return Err(FleetError::LeaseLost);
+        }
+        let record = ClaimRecord {
+            node: self.node.clone(),
+            epoch,
+            content: to_hex(content),
+            agent: agent.to_owned(),
+            verdict,
+            state: ClaimState::Open { fallback },
+        };
+        let (claim, mark) = (claim_key(intent), mark_key(&self.node, intent));
+        let (claim_value, mark_value) =
+            (encode(&record)?, encode(&MarkRecord { epoch, is_takeover: false })?);
+        // Sent without waiting in between. The server stores them in this order, so no claim is without a mark unless a
+        // request is lost; `find` ends such a claim once its node is lost.
+        let (marked, proved, created) = tokio::join!(
+            biased;
+            self.store.put(&mark, &mark_value),
+            self.use_proof(intent, proof),
+            self.store.update(&claim, &claim_value, 0)
+        );
+        let (mark_revision, is_first_use) = (marked?, proved?);
+        let revision = match created? {
+            Write::Done(revision) => revision,
+            Write::Conflict => match self.find_with_revision(intent).await? {
+                None => return Err(FleetError::unavailable("claim", "another node releases the intent")),
+                // Made by a request whose answer was lost: `active` says that nothing of this process runs under it.
+                Some((found, revision))
+                    if found.node == self.node
+                        && found.epoch == epoch
+                        && found.content == record.content
+                        && matches!(found.state, ClaimState::Open { .. }) =>
+                {
+                    revision
+                }
+                Some((found, _)) => {
+                    if found.node != self.node {
+                        self.store.remove(mark_revision).await?;
+                    }
+                    return Ok(ClaimReply::Known(found_claim(intent, found)));
+                }
+            },
+        };
+        let claimed = Claim { intent, epoch, revision, record };
+        if !is_first_use {
+            return Ok(ClaimReply::Replayed);
+        }
+        // Checked again: until the claim was made, another node may have taken over, and seen no claim to end.
+        if self.is_held(&claimed) { Ok(ClaimReply::New(claimed)) } else { Err(FleetError::LeaseLost) }
+    }
+
+    /// Records that an intent uses a proof. Returns `false` if another one has used it.
+    async fn use_proof(&self, intent: IntentId, proof: Option<&str>) -> Result<bool, FleetError> {
+        let Some(proof) = proof else { return Ok(true) };
+        let key = format!("proof.{}", to_hex(&Sha256::digest(proof)));
+        let intent = intent.to_string();
+        match self.store.update(&key, &encode(&ProofRecord { intent: intent.clone() })?, 0).await? {
+            Write::Done(_) => Ok(true),
+            Write::Conflict => {
+                let found = self.store.get(&key).await?;
+                let found =
+                    found.ok_or_else(|| FleetError::unavailable("read a proof", "it has just expired"))?;
+                Ok(decode::<ProofRecord>(&key, &found.bytes)?.intent == intent)
+            }
+        }
+    }
+
+    /// The claim of an intent; `None` if no node has claimed it. A claim whose node is lost is ended first.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn find(&self, intent: IntentId) -> Result<Option<FoundClaim>, FleetError> {
+        let found = self.find_with_revision(intent).await?;
+        Ok(found.map(|(record, _)| found_claim(intent, record)))
+    }
+
+    async fn find_with_revision(&self, intent: IntentId) -> Result<Option<(ClaimRecord, u64)>, FleetError> {
+        for _ in 0..MAX_TRIES {
+            let Some((record, revision)) = self.read_claim(intent).await? else { return Ok(None) };
+            if !self.is_lost(&record).await? {
+                return Ok(Some((record, revision)));
+            }
+            self.end_lost(intent, record, revision).await?;
+        }
+        Err(FleetError::unavailable("read a claim", "it keeps changing"))
+    }
+
+    pub(crate) async fn read_claim(
+        &self,
+        intent: IntentId,
+    ) -> Result<Option<(ClaimRecord, u64)>, FleetError> {
+        let key = claim_key(intent);
+        let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { return Ok(None) };
+        Ok(Some((decode(&key, &bytes)?, revision)))
+    }
+
+    /// Returns `true` if a claim is open, and its node does not hold the lease of that epoch any more.
+    async fn is_lost(&self, claim: &ClaimRecord) -> Result<bool, FleetError> {
+        match claim.state {
+            ClaimState::Ended { .. } => return Ok(false),
+            ClaimState::Open { .. } => {}
+        }
+        let key = node_key(&claim.node);
+        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(true) };
+        let NodeRecord { epoch, state, .. } = decode(&key, &bytes)?;
+        Ok(state.has_ended() || epoch > claim.epoch)
+    }
+
+    /// Ends a claim whose node is lost. Its report becomes one of this node's.
+    async fn end_lost(&self, intent: IntentId, claim: ClaimRecord, revision: u64) -> Result<(), FleetError> {
+        let ClaimState::Open { fallback } = claim.state else { return Ok(()) };
+        let mark = mark_key(&self.node, intent);
+        let mark_value = encode(&MarkRecord { epoch: self.lease.epoch(), is_takeover: true })?;
+        let mark_revision = self.store.put(&mark, &mark_value).await?;
+        let receipt = Box::from(fallback.get());
+        let ended = ClaimRecord { state: self.ended(ReceiptPlace::Inline(fallback)), ..claim };
+        match self.store.update(&claim_key(intent), &encode(&ended)?, revision).await? {
+            Write::Done(_) => {
+                let node = ended.node;
+                self.takeovers.push(OrphanReport { intent, node, receipt, mark });
+                Ok(())
+            }
+            Write::Conflict => self.store.remove(mark_revision).await,
+        }
+    }
+
+    /// Reads the receipt of an ended intent, and checks its size and hash.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn read_receipt(&self, end: &FoundEnd) -> Result<Box<str>, FleetError> {
+        let FoundEnd { intent, place } = end;
+        let (epoch, parts, bytes, sha256) = match place {
+            ReceiptPlace::Inline(receipt) => return Ok(receipt.get().into()),
+            ReceiptPlace::Parts { epoch, parts, bytes, sha256 } => (*epoch, *parts, *bytes, sha256),
+        };
+        let damaged = |reason: &str| FleetError::value(&part_key(*intent, epoch, 0), reason);
+        if bytes > MAX_RECEIPT_BYTES || parts != bytes.div_ceil(PART_BYTES) {
+            return Err(damaged("the claim names a size that no receipt has"));
+        }
+        let mut text = Vec::with_capacity(bytes);
+        for part in 0..parts {
+            let value = self.store.get(&part_key(*intent, epoch, part)).await?;
+            text.extend_from_slice(&value.ok_or_else(|| damaged("a part is missing"))?.bytes);
+        }
+        if text.len() != bytes || to_hex(&Sha256::digest(&text)) != *sha256 {
+            return Err(damaged("its hash is not the one of the claim"));
+        }
+        String::from_utf8(text).map(String::into_boxed_str).map_err(|_| damaged("it is not text"))
+    }
+
+    /// Ends a claim of this node with a receipt. The mark stays until [`Self::mark_delivered`].
+    ///
+    /// # Errors
+    /// [`FleetError`]; the call can be repeated.
+    pub async fn finish(&self, claim: &Claim, receipt: &str) -> Result<FinishReply, FleetError> {
+        let place = self.store_receipt(claim.intent, claim.epoch, receipt).await?;
+        let sha256 = to_hex(&Sha256::digest(receipt));
+        let ended = ClaimRecord { state: self.ended(place), ..claim.record.clone() };
+        let value = encode(&ended)?;
+        let mut expected = claim.revision;
+        for _ in 0..MAX_TRIES {
+            if let Write::Done(_) = self.store.update(&claim_key(claim.intent), &value, expected).await? {
+                self.active.lock().remove(&claim.intent);
+                return Ok(FinishReply::Recorded);
+            }
+            match self.read_claim(claim.intent).await? {
+                // An administrator has removed it, or it has expired.
+                None => expected = 0,
+                Some((found, revision)) => match found.state {
+                    ClaimState::Open { .. } => expected = revision,
+                    ClaimState::Ended { receipt: place, .. } => {
+                        let end = FoundEnd { intent: claim.intent, place };
+                        let found = self.read_receipt(&end).await?;
+                        self.active.lock().remove(&claim.intent);
+                        // The same one if the answer to an earlier request was lost.
+                        let is_same = to_hex(&Sha256::digest(found.as_bytes())) == sha256;
+                        return Ok(if is_same {
+                            FinishReply::Recorded
+                        } else {
+                            FinishReply::Superseded(found)
+                        });
+                    }
+                },
+            }
+        }
+        Err(FleetError::unavailable("end a claim", "it keeps changing"))
+    }
+
+    /// The end of a claim by this node.
+    pub(crate) fn ended(&self, receipt: ReceiptPlace) -> ClaimState {
+        ClaimState::Ended { by: self.node.clone(), receipt }
+    }
+
+    async fn store_receipt(
+        &self,
+        intent: IntentId,
+        epoch: u64,
+        receipt: &str,
+    ) -> Result<ReceiptPlace, FleetError> {
+        if receipt.len() <= PART_BYTES {
+            let receipt = RawValue::from_string(receipt.to_owned());
+            return receipt.map(ReceiptPlace::Inline).map_err(|error| FleetError::value("(new)", error));
+        }
+        let parts = receipt.as_bytes().chunks(PART_BYTES);
+        let count = parts.len();
+        for (nth, part) in parts.enumerate() {
+            self.store.put(&part_key(intent, epoch, nth), part).await?;
+        }
+        let sha256 = to_hex(&Sha256::digest(receipt));
+        Ok(ReceiptPlace::Parts { epoch, parts: count, bytes: receipt.len(), sha256 })
+    }
+
+    /// Releases a claim whose guest has not begun: any node may claim the intent again.
+    pub async fn release(&self, claim: Claim) {
+        let Claim { intent, .. } = claim;
+        if self.remove_claim(intent).await.is_err() {
+            self.abandoned.lock().push(intent);
+        }
+    }
+
+    /// Removes the claims that could not be removed before.
+    ///
+    /// # Errors
+    /// The first [`FleetError`]; the others are kept for the next call.
+    pub async fn remove_abandoned(&self) -> Result<(), FleetError> {
+        loop {
+            let Some(intent) = self.abandoned.lock().last().copied() else { return Ok(()) };
+            self.remove_claim(intent).await?;
+            self.abandoned.lock().retain(|other| *other != intent);
+        }
+    }
+
+    /// Removes an open claim of this node and its mark.
+    async fn remove_claim(&self, intent: IntentId) -> Result<(), FleetError> {
+        let is_own = |claim: &ClaimRecord| match claim.state {
+            ClaimState::Open { .. } => claim.node == self.node && claim.epoch <= self.lease.epoch(),
+            ClaimState::Ended { .. } => false,
+        };
+        if let Some((_, revision)) = self.read_claim(intent).await?.filter(|(claim, _)| is_own(claim)) {
+            self.store.remove(revision).await?;
+        }
+        // Read again: if another node has ended the claim in between, its report may still need the mark.
+        let found = self.read_claim(intent).await?;
+        if found.is_none_or(|(claim, _)| claim.node != self.node) {
+            self.remove_mark(&mark_key(&self.node, intent)).await?;
+        }
+        self.active.lock().remove(&intent);
+        Ok(())
+    }
+
+    /// Returns `true` if another node has delivered the report of an intent that this node ended.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn is_delivered(&self, intent: IntentId) -> Result<bool, FleetError> {
+        if self.store.get(&mark_key(&self.node, intent)).await?.is_some() {
+            return Ok(false);
+        }
+        // Without a claim, the intent ran before this executor joined the fleet.
+        Ok(self.read_claim(intent).await?.is_some())
+    }
+
+    /// Removes the mark of an intent whose report this node has delivered.
+    ///
+    /// # Errors
+    /// [`FleetError`]; the call can be repeated.
+    pub async fn mark_delivered(&self, intent: IntentId) -> Result<(), FleetError> {
+        self.remove_mark(&mark_key(&self.node, intent)).await
+    }
+
+    pub(crate) async fn remove_mark(&self, mark: &str) -> Result<(), FleetError> {
+        let Some(StoredValue { revision, .. }) = self.store.get(mark).await? else { return Ok(()) };
+        self.store.remove(revision).await
+    }
+}
+
+pub(crate) fn found_claim(intent: IntentId, record: ClaimRecord) -> FoundClaim {
+    let ClaimRecord { node, content, agent, verdict, state, epoch: _ } = record;
+    let end = match state {
+        ClaimState::Open { .. } => None,
+        ClaimState::Ended { receipt: place, .. } => Some(FoundEnd { intent, place }),
+    };
+    FoundClaim { node, content, agent, verdict, end }
+}
+
+impl FoundEnd {
+    pub(crate) fn new(intent: IntentId, place: ReceiptPlace) -> Self {
+        Self { intent, place }
+    }
+}
+
+pub(crate) fn claim_key(intent: IntentId) -> String {
+    format!("claim.{intent}")
+}
+
+pub(crate) fn mark_key(node: &NodeName, intent: IntentId) -> String {
+    format!("open.{node}.{intent}")
+}
+
+fn part_key(intent: IntentId, epoch: u64, part: usize) -> String {
+    format!("part.{intent}.{epoch}.{part}")
+}

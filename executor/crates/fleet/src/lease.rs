@@ -1,0 +1,177 @@
+//! The lease of a node, and what a node sees of the other nodes' leases.
+
+use crate::record::{NodeRecord, decode, encode, to_hex};
+use crate::seal::SealedStore;
+use crate::store::{Store, StoredValue, Write};
+use crate::{FleetError, NodeName};
+use a2g_types::clock::Clock;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use crate::record::{NodeLoad, NodeState};
+
+/// The time between two renewals.
+pub const RENEWAL: Duration = Duration::from_secs(3);
+/// The time without a renewal after which a node stops its runs.
+pub const FENCE: Duration = Duration::from_secs(15);
+/// The time without a change of a lease after which another node takes over.
+// Longer than FENCE by the time that runs need to end.
+pub const LEASE: Duration = Duration::from_secs(20);
+
+/// The latest receipt of a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeHead {
+    /// The number of the receipt, from 1; 0 for a journal without receipts.
+    pub receipts: u64,
+    /// The hash of the receipt's record.
+    pub hash: [u8; 32],
+}
+
+/// The lease of this node.
+pub(crate) struct Lease {
+    node: NodeName,
+    clock: Arc<dyn Clock>,
+    held: Mutex<HeldLease>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct HeldLease {
+    epoch: u64,
+    revision: u64,
+    renewals: u64,
+    /// The time before the latest successful renewal was sent.
+    renewed_at: Instant,
+    /// `true` if another node, or another process, has replaced the lease.
+    is_replaced: bool,
+}
+
+impl Lease {
+    /// Takes the lease of a node, whatever its state is. The earlier process of the node must have ended.
+    pub(crate) async fn take<S: Store>(
+        node: NodeName,
+        clock: Arc<dyn Clock>,
+        store: &SealedStore<S>,
+        head: NodeHead,
+    ) -> Result<Self, FleetError> {
+        let held = join(&node, clock.as_ref(), store, head, None).await?;
+        Ok(Self { node, clock, held: Mutex::new(held) })
+    }
+
+    /// Takes the lease again after another node has taken over.
+    ///
+    /// # Errors
+    /// [`FleetError::NodeRuns`] if another process has taken the name of this node.
+    pub(crate) async fn retake<S: Store>(
+        &self,
+        store: &SealedStore<S>,
+        head: NodeHead,
+    ) -> Result<(), FleetError> {
+        let epoch = self.epoch();
+        let held = join(&self.node, self.clock.as_ref(), store, head, Some(epoch)).await?;
+        *self.held.lock() = held;
+        Ok(())
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.held.lock().epoch
+    }
+
+    /// Returns `true` if no other node can have taken over the claims of `epoch`.
+    pub(crate) fn is_held(&self, epoch: u64) -> bool {
+        let held = *self.held.lock();
+        let age = self.clock.monotonic().saturating_duration_since(held.renewed_at);
+        held.epoch == epoch && !held.is_replaced && age < FENCE
+    }
+
+    /// Renews the lease.
+    pub(crate) async fn renew<S: Store>(
+        &self,
+        store: &SealedStore<S>,
+        state: NodeState,
+        head: NodeHead,
+        load: NodeLoad,
+    ) -> Result<(), FleetError> {
+        let (held, sent_at) = (*self.held.lock(), self.clock.monotonic());
+        if held.is_replaced {
+            return Err(FleetError::LeaseLost);
+        }
+        let renewals = held.renewals + 1;
+        let record = record(held.epoch, state, head, load, renewals);
+        let key = node_key(&self.node);
+        let written = match store.update(&key, &encode(&record)?, held.revision).await? {
+            Write::Done(revision) => Some(revision),
+            Write::Conflict => match store.get(&key).await? {
+                // A renewal whose answer was lost.
+                Some(StoredValue { bytes, revision }) if is_own(&decode(&key, &bytes)?, held.epoch) => {
+                    Some(revision)
+                }
+                Some(_) | None => None,
+            },
+        };
+        let mut current = self.held.lock();
+        match written {
+            Some(revision) => {
+                *current = HeldLease { revision, renewals, renewed_at: sent_at, ..held };
+                Ok(())
+            }
+            None => {
+                current.is_replaced = true;
+                Err(FleetError::LeaseLost)
+            }
+        }
+    }
+}
+
+/// Returns `true` if a lease was written by this process.
+// Only the process that increased the epoch writes `Live` and `Draining` with it.
+fn is_own(record: &NodeRecord, epoch: u64) -> bool {
+    record.epoch == epoch
+        && match record.state {
+            NodeState::Live | NodeState::Draining => true,
+            NodeState::Left | NodeState::TakenOver(_) => false,
+        }
+}
+
+/// Replaces the lease with one of a new epoch. `latest` is the epoch of this process, if it has joined before.
+async fn join<S: Store>(
+    node: &NodeName,
+    clock: &dyn Clock,
+    store: &SealedStore<S>,
+    head: NodeHead,
+    latest: Option<u64>,
+) -> Result<HeldLease, FleetError> {
+    let key = node_key(node);
+    let (found, expected) = match store.get(&key).await? {
+        Some(StoredValue { bytes, revision }) => (decode::<NodeRecord>(&key, &bytes)?.epoch, revision),
+        None => (latest.unwrap_or(0), 0),
+    };
+    if latest.is_some_and(|latest| latest != found) {
+        return Err(FleetError::NodeRuns { node: node.clone() });
+    }
+    let epoch = found + 1;
+    let renewed_at = clock.monotonic();
+    let record = record(epoch, NodeState::Live, head, NodeLoad::default(), 0);
+    match store.update(&key, &encode(&record)?, expected).await? {
+        Write::Done(revision) => {
+            Ok(HeldLease { epoch, revision, renewals: 0, renewed_at, is_replaced: false })
+        }
+        Write::Conflict => Err(FleetError::NodeRuns { node: node.clone() }),
+    }
+}
+
+fn record(epoch: u64, state: NodeState, head: NodeHead, load: NodeLoad, renewals: u64) -> NodeRecord {
+    NodeRecord {
+        epoch,
+        state,
+        receipts: head.receipts,
+        head: to_hex(&head.hash),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        load,
+        renewals,
+    }
+}
+
+pub(crate) fn node_key(node: &NodeName) -> String {
+    format!("node.{node}")
+}

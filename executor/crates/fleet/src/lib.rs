@@ -1,0 +1,125 @@
+//! The claims that the nodes of a fleet share, in a key-value bucket of NATS JetStream.
+//!
+//! ```text
+//! mark `open.NODE.INTENT`, create `claim.INTENT` ─▶ the run may start
+//!                             │ the key exists: the intent is claimed or has ended
+//!                             ▼
+//!   finish:  `claim.INTENT` gets the receipt ─▶ the report is delivered ─▶ the mark is removed
+//!   release: `claim.INTENT` is removed       ─▶ the mark is removed
+//! ```
+//! Every write names the revision that it replaces, so one node claims an intent, and one receipt ends it. The marks
+//! list what a node has to end and to deliver, for the node that takes over when this one is lost.
+//!
+//! A node renews its *lease*, the key `node.NODE`, every few seconds. A node whose lease has not changed for
+//! [`LEASE`] by the clock of another one is taken over by that one: it replaces the lease, ends the open claims as
+//! aborted and delivers the reports. A node that could not renew its lease for [`FENCE`], which is shorter, stops its
+//! runs and claims nothing, so no guest runs when its claim is ended by another node. Each time that a node joins, its
+//! *epoch* grows; claims of earlier epochs are not its own any more.
+//!
+//! A node that cannot reach the servers claims nothing: its calls are refused before anything runs.
+
+mod claims;
+mod connect;
+mod lease;
+mod nats;
+mod record;
+mod seal;
+mod store;
+mod takeover;
+mod view;
+
+pub use claims::{Claim, ClaimReply, FinishReply, Fleet, FoundClaim, FoundEnd, NewClaim};
+pub use connect::{FleetSettings, Login, connect, open_store};
+pub use lease::{FENCE, LEASE, NodeHead, NodeLoad, NodeState, RENEWAL};
+pub use nats::NatsStore;
+pub use record::{FleetName, NameError, NodeName};
+pub use seal::FleetKey;
+pub use store::{Store, StoredValue, Write};
+pub use takeover::{InterruptedEnd, LocalReport, OrphanReport};
+pub use view::{FleetView, NodeStatus};
+
+use std::fmt::Display;
+
+/// The reason why a fleet cannot be used.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum FleetError {
+    /// No server answers, or none accepts the login.
+    #[error("no server of the fleet can be used ({servers}): {reason}")]
+    Connect {
+        /// The addresses, without passwords.
+        servers: String,
+        /// The client's reason.
+        reason: String,
+    },
+    /// A file of the settings cannot be used.
+    #[error("`{path}` (`{setting}`) cannot be used: {reason}")]
+    File {
+        /// The path.
+        path: String,
+        /// The key of the configuration.
+        setting: &'static str,
+        /// The problem.
+        reason: String,
+    },
+    /// The servers have no JetStream, or refuse to create the bucket.
+    #[error("the fleet's bucket `{bucket}` cannot be opened: {reason}")]
+    Bucket {
+        /// The name of the bucket.
+        bucket: String,
+        /// The server's reason.
+        reason: String,
+    },
+    /// The bucket has another format.
+    #[error(
+        "the fleet's bucket `{bucket}` was made by another version of the executor, or by another program: its description is \
+         `{found}` and has to be `{expected}`"
+    )]
+    Format {
+        /// The name of the bucket.
+        bucket: String,
+        /// The description of the bucket.
+        found: String,
+        /// The description that this version writes.
+        expected: String,
+    },
+    /// An executor with this node name runs.
+    #[error(
+        "another executor with the name `{node}` (`fleet.node`) runs in this fleet: give each executor its own name"
+    )]
+    NodeRuns {
+        /// The name.
+        node: NodeName,
+    },
+    /// A request failed, or its answer did not come in time: its effect is not known.
+    #[error("the fleet's servers do not answer ({request}): {reason}")]
+    Unavailable {
+        /// The request.
+        request: &'static str,
+        /// The client's reason.
+        reason: String,
+    },
+    /// This node could not renew its lease in time, or another node has taken over.
+    #[error("this executor has lost its lease in the fleet, and joins again as soon as it can")]
+    LeaseLost,
+    /// A value in the bucket was written by no node of this fleet.
+    #[error(
+        "the fleet's value `{key}` was written by no node of this fleet (`fleet.key_file`), or by another version: {reason}"
+    )]
+    Value {
+        /// The key.
+        key: String,
+        /// The problem.
+        reason: String,
+    },
+}
+
+impl FleetError {
+    fn unavailable(request: &'static str, reason: impl Display) -> Self {
+        Self::Unavailable { request, reason: reason.to_string() }
+    }
+
+    fn value(key: &str, reason: impl Display) -> Self {
+        Self::Value { key: key.to_owned(), reason: reason.to_string() }
+    }
+}

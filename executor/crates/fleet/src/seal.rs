@@ -1,0 +1,99 @@
+//! The authentication of values: a value that no node of the fleet wrote, or that was copied from another key, is
+//! refused.
+
+use crate::store::{Store, StoredValue, Write};
+use crate::{FleetError, FleetName};
+use bytes::{Bytes, BytesMut};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zeroize::Zeroizing;
+
+/// The length of a code, in bytes.
+const CODE_BYTES: usize = 32;
+
+/// The key that all nodes of a fleet have. `Debug` does not print it.
+#[derive(Clone)]
+pub struct FleetKey(Hmac<Sha256>);
+
+impl fmt::Debug for FleetKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FleetKey").finish_non_exhaustive()
+    }
+}
+
+impl FleetKey {
+    /// The key with these 32 bytes, in lower-case hexadecimal; `None` if they have another form.
+    #[must_use]
+    pub fn parse(digits: &[u8]) -> Option<Self> {
+        let digits = std::str::from_utf8(digits).ok()?;
+        let bytes = Zeroizing::new(crate::record::from_hex(digits)?);
+        Hmac::new_from_slice(bytes.as_slice()).ok().map(Self)
+    }
+}
+
+/// A store whose values are authenticated: the HMAC-SHA256 of fleet, key and value precedes each value.
+pub(crate) struct SealedStore<S> {
+    store: S,
+    key: FleetKey,
+    fleet: FleetName,
+    refused: AtomicU64,
+}
+
+impl<S: Store> SealedStore<S> {
+    pub(crate) fn new(store: S, key: FleetKey, fleet: FleetName) -> Self {
+        Self { store, key, fleet, refused: AtomicU64::new(0) }
+    }
+
+    /// The number of values that were refused.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    fn code(&self, key: &str, value: &[u8]) -> Hmac<Sha256> {
+        // Neither name contains a zero byte, so the text is unambiguous.
+        let parts = [self.fleet.as_str().as_bytes(), b"\0", key.as_bytes(), b"\0", value];
+        parts.into_iter().fold(self.key.0.clone(), hmac::Mac::chain_update)
+    }
+
+    fn seal(&self, key: &str, value: &[u8]) -> Bytes {
+        let code = self.code(key, value).finalize().into_bytes();
+        let mut sealed = BytesMut::with_capacity(CODE_BYTES + value.len());
+        sealed.extend_from_slice(&code);
+        sealed.extend_from_slice(value);
+        sealed.freeze()
+    }
+
+    fn open(&self, key: &str, sealed: &Bytes) -> Result<Bytes, FleetError> {
+        let opened = sealed.split_at_checked(CODE_BYTES).and_then(|(code, value)| {
+            self.code(key, value).verify_slice(code).ok().map(|()| sealed.slice_ref(value))
+        });
+        opened.ok_or_else(|| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            FleetError::value(key, "its code is wrong")
+        })
+    }
+
+    pub(crate) async fn get(&self, key: &str) -> Result<Option<StoredValue>, FleetError> {
+        let Some(StoredValue { bytes, revision }) = self.store.get(key).await? else { return Ok(None) };
+        Ok(Some(StoredValue { bytes: self.open(key, &bytes)?, revision }))
+    }
+
+    pub(crate) async fn update(&self, key: &str, value: &[u8], expected: u64) -> Result<Write, FleetError> {
+        self.store.update(key, self.seal(key, value), expected).await
+    }
+
+    pub(crate) async fn put(&self, key: &str, value: &[u8]) -> Result<u64, FleetError> {
+        self.store.put(key, self.seal(key, value)).await
+    }
+
+    pub(crate) async fn remove(&self, revision: u64) -> Result<(), FleetError> {
+        self.store.remove(revision).await
+    }
+
+    /// Names of keys are not authenticated: a reader gets the value of each.
+    pub(crate) async fn keys(&self, prefix: &str) -> Result<Vec<String>, FleetError> {
+        self.store.keys(prefix).await
+    }
+}

@@ -1,0 +1,47 @@
+//! The store of a fleet: a map from keys to values, whose writes compare revisions.
+
+use crate::FleetError;
+use bytes::Bytes;
+
+/// A value, and the revision that a change has to name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredValue {
+    /// The value.
+    pub bytes: Bytes,
+    /// Its revision, from 1.
+    pub revision: u64,
+}
+
+/// The result of a write that names a revision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Write {
+    /// The value was written, and has this revision.
+    Done(u64),
+    /// The key has another revision.
+    Conflict,
+}
+
+/// A linearizable key-value store. The effect of a request that ends with an error is not known.
+///
+/// The servers of a fleet are one, and the tests of the protocol another.
+pub trait Store: Send + Sync + 'static {
+    /// The value of a key; `None` if it has none.
+    fn get(&self, key: &str) -> impl Future<Output = Result<Option<StoredValue>, FleetError>> + Send;
+
+    /// Writes a key whose revision is `expected`; 0 for a key without a value.
+    fn update(
+        &self,
+        key: &str,
+        value: Bytes,
+        expected: u64,
+    ) -> impl Future<Output = Result<Write, FleetError>> + Send;
+
+    /// Writes a key, whatever its revision is. Returns the new revision.
+    fn put(&self, key: &str, value: Bytes) -> impl Future<Output = Result<u64, FleetError>> + Send;
+
+    /// Removes the value with this revision, if the key still has it.
+    fn remove(&self, revision: u64) -> impl Future<Output = Result<(), FleetError>> + Send;
+
+    /// The keys that begin with `prefix`, which ends with a dot.
+    fn keys(&self, prefix: &str) -> impl Future<Output = Result<Vec<String>, FleetError>> + Send;
+}

@@ -1,0 +1,266 @@
+//! The takeover of lost nodes: their open claims are ended as aborted, and their reports delivered.
+
+use crate::claims::{Fleet, FoundEnd, claim_key, mark_key};
+use crate::lease::{LEASE, NodeState, node_key};
+use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, decode, encode, to_hex};
+use crate::store::{Store, StoredValue, Write};
+use crate::view::{marks, nodes};
+use crate::{FleetError, NodeName};
+use a2g_types::ident::IntentId;
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+use tokio::sync::Notify;
+
+/// A report that its own node did not deliver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrphanReport {
+    /// The intent.
+    pub intent: IntentId,
+    /// The node that claimed the intent.
+    pub node: NodeName,
+    /// The stored receipt.
+    pub receipt: Box<str>,
+    /// The key of the mark that is removed once the report is delivered.
+    pub(crate) mark: String,
+}
+
+/// What this process knows of the report of an intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalReport {
+    /// The intent runs here, or its report is in this process' outbox.
+    Undelivered,
+    /// This node has delivered the report, or has left it to the node that ended the claim.
+    Delivered,
+    /// This node's journal does not have the intent.
+    Unknown,
+}
+
+/// The end of a run that the earlier process of this node did not finish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InterruptedEnd {
+    /// The fleet has this receipt for the intent.
+    Receipt {
+        /// The stored receipt.
+        receipt: Box<str>,
+        /// `true` if another node has delivered the report, or delivers it.
+        is_delivered: bool,
+    },
+    /// The run had not begun, and another node has claimed the intent since.
+    Elsewhere,
+}
+
+/// What this node knows of the others.
+#[derive(Default)]
+pub(crate) struct Takeovers {
+    /// The latest revision of each lease, and when this node saw it first.
+    seen: Mutex<HashMap<NodeName, (u64, Instant)>>,
+    orphans: Mutex<Vec<OrphanReport>>,
+    /// The marks of the reports that this process delivers.
+    delivering: Mutex<HashSet<String>>,
+    has_orphans: Notify,
+}
+
+impl Takeovers {
+    /// Adds a report, unless this process delivers it already.
+    pub(crate) fn push(&self, report: OrphanReport) {
+        if self.delivering.lock().insert(report.mark.clone()) {
+            self.orphans.lock().push(report);
+            self.has_orphans.notify_one();
+        }
+    }
+}
+
+impl<S: Store> Fleet<S> {
+    /// Waits for a report of a lost node. The caller has to deliver it, and to pass it to [`Self::mark_orphan_delivered`].
+    pub async fn next_orphan(&self) -> OrphanReport {
+        loop {
+            let added = self.takeovers.has_orphans.notified();
+            if let Some(report) = self.takeovers.orphans.lock().pop() {
+                return report;
+            }
+            added.await;
+        }
+    }
+
+    /// Removes the mark of a report that this node has delivered for another one.
+    ///
+    /// # Errors
+    /// [`FleetError`]; the call can be repeated.
+    pub async fn mark_orphan_delivered(&self, report: &OrphanReport) -> Result<(), FleetError> {
+        self.remove_mark(&report.mark).await?;
+        self.takeovers.delivering.lock().remove(&report.mark);
+        Ok(())
+    }
+
+    /// Takes over the nodes that are lost, and ends what they left open. `local` says what this process does with the
+    /// report of an intent that it has claimed.
+    ///
+    /// # Errors
+    /// The first [`FleetError`]; a later call continues.
+    pub async fn sweep(&self, local: impl Fn(IntentId) -> LocalReport + Sync) -> Result<(), FleetError> {
+        for node in nodes(&self.store).await? {
+            let key = node_key(&node);
+            let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { continue };
+            let record = decode::<NodeRecord>(&key, &bytes)?;
+            if node == self.node {
+                // The claims of this epoch are those of this process.
+                self.end_claims(&node, record.epoch.saturating_sub(1), &local).await?;
+                continue;
+            }
+            let is_stale = self.is_stale(&node, revision);
+            let is_taken = match &record.state {
+                NodeState::Live | NodeState::Draining => is_stale,
+                NodeState::Left => true,
+                NodeState::TakenOver(by) => *by == self.node || is_stale,
+            };
+            // Nothing is written about a node that has ended, and left nothing open.
+            if !is_taken || (record.state.has_ended() && self.marks(&node).await?.is_empty()) {
+                continue;
+            }
+            let epoch = record.epoch;
+            if record.state != NodeState::TakenOver(self.node.clone()) {
+                let taken = NodeRecord { state: NodeState::TakenOver(self.node.clone()), ..record };
+                if self.store.update(&key, &encode(&taken)?, revision).await? == Write::Conflict {
+                    continue;
+                }
+                tracing::warn!(%node, "the node has ended: this one ends its open intents and delivers its reports");
+            }
+            self.end_claims(&node, epoch, &|_| LocalReport::Unknown).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if a lease has had this revision for [`LEASE`], by the clock of this node.
+    fn is_stale(&self, node: &NodeName, revision: u64) -> bool {
+        let now = self.clock.monotonic();
+        let mut seen = self.takeovers.seen.lock();
+        let (latest, since) = seen.entry(node.clone()).or_insert((revision, now));
+        if *latest != revision {
+            (*latest, *since) = (revision, now);
+        }
+        now.saturating_duration_since(*since) >= LEASE
+    }
+
+    async fn marks(&self, node: &NodeName) -> Result<Vec<IntentId>, FleetError> {
+        marks(&self.store, node).await
+    }
+
+    /// Ends the claims that a node made until `epoch`, and queues its reports for delivery.
+    async fn end_claims(
+        &self,
+        node: &NodeName,
+        epoch: u64,
+        local: &(impl Fn(IntentId) -> LocalReport + Sync),
+    ) -> Result<(), FleetError> {
+        let is_own = *node == self.node;
+        for intent in self.marks(node).await? {
+            let mark = mark_key(node, intent);
+            let is_in_progress = self.takeovers.delivering.lock().contains(&mark)
+                || (is_own && self.active.lock().contains(&intent));
+            let local = local(intent);
+            if is_in_progress || local == LocalReport::Undelivered {
+                continue;
+            }
+            let Some(StoredValue { bytes, revision }) = self.store.get(&mark).await? else { continue };
+            let MarkRecord { epoch: marked, is_takeover } = decode(&mark, &bytes)?;
+            if !is_own && marked > epoch {
+                // The node has joined again.
+                continue;
+            }
+            let Some((claim, claim_revision)) = self.read_claim(intent).await? else {
+                self.store.remove(revision).await?;
+                continue;
+            };
+            let ClaimRecord { node: owner, state, .. } = &claim;
+            match state {
+                // Left by a request to claim that another node was faster to make.
+                _ if owner != node && !is_takeover => self.store.remove(revision).await?,
+                ClaimState::Open { .. } if owner == node && claim.epoch <= epoch => {
+                    self.end_open(intent, claim, claim_revision, mark).await?;
+                }
+                // A later epoch of the node has made this claim, or a takeover is about to end it.
+                ClaimState::Open { .. } => {}
+                ClaimState::Ended { by, .. }
+                    if *by != self.node && by != node && self.is_live(by).await? => {}
+                ClaimState::Ended { by, .. } if *by == self.node && local == LocalReport::Delivered => {
+                    self.store.remove(revision).await?;
+                }
+                ClaimState::Ended { receipt, .. } => {
+                    let receipt = self.read_receipt(&FoundEnd::new(intent, receipt.clone())).await?;
+                    self.takeovers.push(OrphanReport { intent, node: owner.clone(), receipt, mark });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_live(&self, node: &NodeName) -> Result<bool, FleetError> {
+        let key = node_key(node);
+        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(false) };
+        Ok(!decode::<NodeRecord>(&key, &bytes)?.state.has_ended())
+    }
+
+    async fn end_open(
+        &self,
+        intent: IntentId,
+        claim: ClaimRecord,
+        revision: u64,
+        mark: String,
+    ) -> Result<(), FleetError> {
+        let ClaimState::Open { fallback } = claim.state else { return Ok(()) };
+        let receipt = Box::from(fallback.get());
+        let ended = ClaimRecord { state: self.ended(ReceiptPlace::Inline(fallback)), ..claim };
+        match self.store.update(&claim_key(intent), &encode(&ended)?, revision).await? {
+            Write::Done(_) => self.takeovers.push(OrphanReport { intent, node: ended.node, receipt, mark }),
+            // The next call reads it again.
+            Write::Conflict => {}
+        }
+        Ok(())
+    }
+
+    /// Ends a run that the earlier process of this node has started and not finished. Called before this process runs
+    /// anything.
+    ///
+    /// # Errors
+    /// [`FleetError`]; the call can be repeated.
+    pub async fn end_interrupted(
+        &self,
+        intent: IntentId,
+        content: &[u8; 32],
+        agent: &str,
+        fallback: Box<RawValue>,
+    ) -> Result<InterruptedEnd, FleetError> {
+        let key = claim_key(intent);
+        loop {
+            let (record, revision) = match self.read_claim(intent).await? {
+                None => {
+                    let (node, epoch, content) = (self.node.clone(), self.lease.epoch(), to_hex(content));
+                    let state = ClaimState::Open { fallback: fallback.clone() };
+                    let agent = agent.to_owned();
+                    (ClaimRecord { node, epoch, content, agent, verdict: None, state }, 0)
+                }
+                Some(found) => found,
+            };
+            match record.state {
+                ClaimState::Ended { by, receipt } if record.node == self.node => {
+                    let receipt = self.read_receipt(&FoundEnd::new(intent, receipt)).await?;
+                    // `sweep` delivers it if the node that ended the claim is lost too.
+                    let is_delivered = by != self.node || self.is_delivered(intent).await?;
+                    return Ok(InterruptedEnd::Receipt { receipt, is_delivered });
+                }
+                ClaimState::Open { fallback } if record.node == self.node => {
+                    let receipt = Box::from(fallback.get());
+                    let mark = MarkRecord { epoch: self.lease.epoch(), is_takeover: false };
+                    self.store.put(&mark_key(&self.node, intent), &encode(&mark)?).await?;
+                    let ended = ClaimRecord { state: self.ended(ReceiptPlace::Inline(fallback)), ..record };
+                    if let Write::Done(_) = self.store.update(&key, &encode(&ended)?, revision).await? {
+                        return Ok(InterruptedEnd::Receipt { receipt, is_delivered: false });
+                    }
+                }
+                ClaimState::Ended { .. } | ClaimState::Open { .. } => return Ok(InterruptedEnd::Elsewhere),
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The view of a fleet for operators, who are no node of it.
+
+use crate::lease::{NodeLoad, NodeState, node_key};
+use crate::record::{DrainRecord, NodeRecord, decode, encode};
+use crate::seal::SealedStore;
+use crate::store::{Store, StoredValue};
+use crate::{FleetError, FleetKey, FleetName, NodeName};
+use a2g_types::ident::IntentId;
+
+/// What the fleet knows of a node.
+#[derive(Debug, Clone)]
+pub struct NodeStatus {
+    /// The name.
+    pub node: NodeName,
+    /// The state that the node, or the one that has taken over, has written.
+    pub state: NodeState,
+    /// The version of the executor.
+    pub version: String,
+    /// The number of the latest receipt in the node's journal.
+    pub receipts: u64,
+    /// The hash of that receipt, in hexadecimal.
+    pub head: String,
+    /// The load at the latest renewal.
+    pub load: NodeLoad,
+    /// The number of intents that the node has claimed, and whose reports are not delivered.
+    pub open: usize,
+    /// Changes when the node renews its lease.
+    pub renewals: (u64, u64),
+}
+
+/// A fleet, as an operator sees it.
+pub struct FleetView<S>(SealedStore<S>);
+
+impl<S: Store> FleetView<S> {
+    /// The fleet in a store.
+    #[must_use]
+    pub fn new(store: S, key: FleetKey, fleet: FleetName) -> Self {
+        Self(SealedStore::new(store, key, fleet))
+    }
+
+    /// All nodes of the fleet, by name.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn status(&self) -> Result<Vec<NodeStatus>, FleetError> {
+        let mut all = Vec::new();
+        for node in nodes(&self.0).await? {
+            let Some(record) = read_node(&self.0, &node).await? else { continue };
+            let open = marks(&self.0, &node).await?.len();
+            let renewals = (record.epoch, record.renewals);
+            let NodeRecord { state, receipts, head, version, load, .. } = record;
+            all.push(NodeStatus { node, state, version, receipts, head, load, open, renewals });
+        }
+        all.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
+        Ok(all)
+    }
+
+    /// Asks a node to finish its runs and to leave. Returns `false` if there is no such node, or it has left.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn request_drain(&self, node: &NodeName) -> Result<bool, FleetError> {
+        let Some(NodeRecord { epoch, state, .. }) = read_node(&self.0, node).await? else { return Ok(false) };
+        if state.has_ended() {
+            return Ok(false);
+        }
+        self.0.put(&drain_key(node), &encode(&DrainRecord { epoch })?).await?;
+        Ok(true)
+    }
+}
+
+/// Returns `true` if an operator has asked the node to leave since it joined with this epoch.
+pub(crate) async fn is_drain_requested<S: Store>(
+    store: &SealedStore<S>,
+    node: &NodeName,
+    epoch: u64,
+) -> Result<bool, FleetError> {
+    let key = drain_key(node);
+    let Some(StoredValue { bytes, .. }) = store.get(&key).await? else { return Ok(false) };
+    Ok(decode::<DrainRecord>(&key, &bytes)?.epoch == epoch)
+}
+
+async fn read_node<S: Store>(
+    store: &SealedStore<S>,
+    node: &NodeName,
+) -> Result<Option<NodeRecord>, FleetError> {
+    let key = node_key(node);
+    let Some(StoredValue { bytes, .. }) = store.get(&key).await? else { return Ok(None) };
+    decode(&key, &bytes).map(Some)
+}
+
+/// The nodes that have joined the fleet.
+pub(crate) async fn nodes<S: Store>(store: &SealedStore<S>) -> Result<Vec<NodeName>, FleetError> {
+    let keys = store.keys("node.").await?;
+    let names = keys.iter().filter_map(|key| key.strip_prefix("node."));
+    Ok(names.filter_map(|name| NodeName::try_from(name.to_owned()).ok()).collect())
+}
+
+/// The intents with a mark of a node.
+pub(crate) async fn marks<S: Store>(
+    store: &SealedStore<S>,
+    node: &NodeName,
+) -> Result<Vec<IntentId>, FleetError> {
+    let prefix = format!("open.{node}.");
+    let keys = store.keys(&prefix).await?;
+    Ok(keys.iter().filter_map(|key| IntentId::parse(key.strip_prefix(&prefix)?).ok()).collect())
+}
+
+fn drain_key(node: &NodeName) -> String {
+    format!("drain.{node}")
+}

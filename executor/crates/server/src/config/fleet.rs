@@ -1,0 +1,66 @@
+//! The configuration of the fleet that the executor is a node of.
+
+use super::{InvalidValueError, check_max, file, invalid, to_usize};
+use a2g_fleet::{FleetSettings, Login, NodeName};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The number of servers from which each value is stored on three of them.
+const REPLICATED_SERVERS: usize = 3;
+/// The maximum number of servers that are named.
+const MAX_SERVERS: usize = 16;
+
+/// `max_proof_seconds` is the lifetime of the longest accepted verdict.
+pub(super) fn parse_fleet(
+    section: file::Fleet,
+    max_proof: Duration,
+    resolve: impl Fn(PathBuf) -> PathBuf,
+) -> Result<FleetSettings, InvalidValueError> {
+    let file::Fleet { name, node, servers, key_file, credentials, nkey_file, ca_file, replicas, keep_hours } =
+        section;
+    if !(1..=MAX_SERVERS).contains(&servers.len()) {
+        return Err(invalid("fleet.servers")(&format_args!(
+            "has to name 1 to {MAX_SERVERS} servers of NATS"
+        )));
+    }
+    let is_url = |server: &&String| ["nats://", "tls://"].iter().any(|scheme| server.starts_with(scheme));
+    if let Some(other) = servers.iter().find(|server| !is_url(server)) {
+        return Err(invalid("fleet.servers")(&format_args!(
+            "has `{other}`, which is not a URL such as `nats://127.0.0.1:4222` or `tls://nats.example:4222`"
+        )));
+    }
+    if credentials.is_some() && nkey_file.is_some() {
+        return Err(invalid("fleet.nkey_file")(
+            &"and `fleet.credentials` are two logins: remove one of them",
+        ));
+    }
+    let node = match node {
+        Some(node) => node,
+        None => rustix::system::uname().nodename().to_string_lossy().replace('.', "-"),
+    };
+    let replicas = match replicas {
+        Some(replicas @ (1 | 3 | 5)) => replicas,
+        Some(_) => return Err(invalid("fleet.replicas")(&"has to be 1, 3 or 5")),
+        None if servers.len() >= REPLICATED_SERVERS => 3,
+        None => 1,
+    };
+    let keep = Duration::from_secs(check_max("fleet.keep_hours", keep_hours, 24 * 366)? * 3600);
+    if keep < max_proof {
+        return Err(invalid("fleet.keep_hours")(&format_args!(
+            "is shorter than `trust.max_proof_seconds`: a verdict could be used again once its claim is forgotten"
+        )));
+    }
+    Ok(FleetSettings {
+        name: name.try_into().map_err(|error| invalid("fleet.name")(&error))?,
+        node: NodeName::try_from(node).map_err(|error| invalid("fleet.node")(&error))?,
+        servers,
+        key_file: resolve(key_file),
+        login: Login {
+            credentials: credentials.map(&resolve),
+            nkey_file: nkey_file.map(&resolve),
+            ca_file: ca_file.map(&resolve),
+        },
+        replicas: to_usize(replicas),
+        keep,
+    })
+}

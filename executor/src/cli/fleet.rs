@@ -1,0 +1,151 @@
+//! `fleet`: the nodes of the fleet that the configuration names; and the joining of `serve`.
+
+use super::UsageError;
+use super::arguments::FleetCommand;
+use super::layout::{Listing, text};
+use super::output::{note, one_line, print};
+use super::setup::config;
+use a2g_core::run::Fleet;
+use a2g_fleet::{FleetKey, FleetSettings, FleetView, NatsStore, NodeHead, NodeName, NodeState, NodeStatus};
+use a2g_govern::read_secret;
+use a2g_journal::chain::from_hex;
+use a2g_journal::{InterruptedEnd, InterruptedJournal};
+use a2g_types::clock::Clock;
+use a2g_types::stored;
+use anyhow::{Context as _, bail};
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match command {
+        FleetCommand::Status { setup, json } => runtime.block_on(async {
+            let (settings, view) = open_view(&config(&setup)?.fleet).await?;
+            print_status(&settings, &view.status().await?, json)
+        }),
+        FleetCommand::Drain { setup, node } => runtime.block_on(async {
+            let (settings, view) = open_view(&config(&setup)?.fleet).await?;
+            let name = NodeName::try_from(node.clone());
+            let name = name.map_err(|error| UsageError(format!("`{}`: {error}", one_line(&node))))?;
+            if !view.request_drain(&name).await? {
+                bail!(
+                    "the fleet `{}` has no running node `{name}`: see `a2g-executor fleet status`",
+                    settings.name
+                );
+            }
+            note(format_args!("`{name}` was asked to finish its runs and to end. It looks every 3 seconds."));
+            Ok(ExitCode::SUCCESS)
+        }),
+    }
+}
+
+async fn open_view(
+    settings: &Option<FleetSettings>,
+) -> anyhow::Result<(FleetSettings, FleetView<NatsStore>)> {
+    let Some(settings) = settings else {
+        bail!(UsageError("the configuration has no `[fleet]`: name the file with `--config`".to_owned()));
+    };
+    let key = read_key(&settings.key_file)?;
+    let store = a2g_fleet::open_store(settings).await?;
+    Ok((settings.clone(), FleetView::new(store, key, settings.name.clone())))
+}
+
+/// Reads the key of a fleet.
+pub(super) fn read_key(path: &Path) -> anyhow::Result<FleetKey> {
+    let text = read_secret(path).context("`fleet.key_file`")?;
+    FleetKey::parse(text.trim_ascii_end()).with_context(|| {
+        format!(
+            "`{}` (`fleet.key_file`) has to contain 64 hexadecimal digits in lower case: make one with \
+             `(umask 077; openssl rand -hex 32 > FILE)`, and copy it to all nodes",
+            path.display()
+        )
+    })
+}
+
+fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> anyhow::Result<ExitCode> {
+    let checkpoint = checkpoint(nodes);
+    if json {
+        let nodes = nodes.iter().map(|node| {
+            serde_json::json!({
+                "node": node.node.as_str(), "state": state(node), "version": node.version,
+                "running": node.load.running, "queued": node.load.queued, "concurrent": node.load.concurrent,
+                "undelivered": node.load.undelivered, "open": node.open, "receipts": node.receipts, "head": node.head,
+            })
+        });
+        let nodes = nodes.collect::<Vec<_>>();
+        print(
+            serde_json::json!({ "fleet": settings.name.as_str(), "nodes": nodes, "checkpoint": checkpoint }),
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut listing =
+        Listing::new(&["NODE", "STATE", "VERSION", "RUNNING", "QUEUED", "OPEN", "UNDELIVERED", "RECEIPTS"]);
+    for node in nodes {
+        listing.row([
+            text(node.node.to_string()),
+            text(state(node)),
+            text(&node.version),
+            text(format!("{} of {}", node.load.running, node.load.concurrent)),
+            text(node.load.queued.to_string()),
+            text(node.open.to_string()),
+            text(node.load.undelivered.to_string()),
+            text(node.receipts.to_string()),
+        ]);
+    }
+    listing.show(std::io::stdout());
+    print(format_args!("checkpoint {checkpoint}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn state(node: &NodeStatus) -> String {
+    match &node.state {
+        NodeState::Live => "live".to_owned(),
+        NodeState::Draining => "draining".to_owned(),
+        NodeState::Left => "left".to_owned(),
+        NodeState::TakenOver(by) => format!("lost, {by} took over"),
+    }
+}
+
+/// The hash of the heads of all journals: it changes if a receipt of any node does.
+fn checkpoint(nodes: &[NodeStatus]) -> String {
+    let lines = nodes.iter().map(|node| format!("{} {} {}\n", node.node, node.receipts, node.head));
+    a2g_journal::chain::to_hex(&Sha256::digest(lines.collect::<String>()).into())
+}
+
+/// Joins the fleet, and finds out how the runs ended that this node's earlier process did not finish.
+///
+/// Called from the thread of a runtime that has others.
+pub(super) fn join(
+    settings: &FleetSettings,
+    key: FleetKey,
+    clock: Arc<dyn Clock>,
+    journal: &InterruptedJournal<'_>,
+) -> anyhow::Result<(Arc<Fleet>, Vec<InterruptedEnd>)> {
+    let head = NodeHead { receipts: journal.head().number, hash: journal.head().hash };
+    let has_receipt = |number, hash: &str| {
+        from_hex(hash).is_some_and(|hash| journal.has_receipt(number, &hash).unwrap_or(false))
+    };
+    tokio::task::block_in_place(|| {
+        Handle::current().block_on(async {
+            let fleet = a2g_fleet::connect(settings, key, clock, head, has_receipt).await?;
+            let mut ends = Vec::new();
+            for run in journal.runs() {
+                let fallback = RawValue::from_string(run.fallback.to_owned())?;
+                let receipt = stored::read_receipt(run.fallback.as_bytes())?;
+                let agent = receipt.agent.as_str();
+                let end = fleet.end_interrupted(run.intent, run.content, agent, fallback).await?;
+                ends.push(match end {
+                    a2g_fleet::InterruptedEnd::Receipt { receipt, is_delivered } => {
+                        InterruptedEnd::Receipt { receipt, is_reported: is_delivered }
+                    }
+                    a2g_fleet::InterruptedEnd::Elsewhere => InterruptedEnd::Released,
+                });
+            }
+            Ok((Arc::new(fleet), ends))
+        })
+    })
+}
