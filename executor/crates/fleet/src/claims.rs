@@ -131,7 +131,7 @@ impl<S: Store> Fleet<S> {
         &self.node
     }
 
-    /// The number of values in the bucket that no node of this fleet wrote.
+    /// The number of values in the stream that no node of this fleet wrote.
     #[must_use]
     pub fn refused_values(&self) -> u64 {
         self.store.refused()

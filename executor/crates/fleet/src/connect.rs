@@ -1,4 +1,4 @@
-//! The connection to the servers, and the fleet's bucket.
+//! The connection to the servers, and the fleet's stream.
 
 use crate::lease::{LEASE, NodeHead, NodeState, RENEWAL, node_key};
 use crate::nats::NatsStore;
@@ -8,9 +8,9 @@ use crate::store::StoredValue;
 use crate::{Fleet, FleetError, FleetKey, FleetName, NodeName};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
+use async_nats::jetstream::Context;
 use async_nats::jetstream::context::ContextBuilder;
-use async_nats::jetstream::kv::{Config, Store};
-use async_nats::jetstream::{Context, stream};
+use async_nats::jetstream::stream::{Config, DiscardPolicy};
 use async_nats::{ConnectOptions, ServerAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,9 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time in which a request is answered. The effect of a request that takes longer is not known.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// The format of the values in the bucket.
+/// The time for which the server remembers the ids of messages, of which ours have none.
+const DUPLICATE_WINDOW: Duration = Duration::from_secs(1);
+/// The format of the values in the stream.
 const FORMAT: u32 = 1;
 
 /// The login at the servers.
@@ -91,7 +93,7 @@ pub async fn open_store(settings: &FleetSettings) -> Result<NatsStore, FleetErro
     let client = options(settings).await?.connect(addresses).await;
     let client = client.map_err(|error| failed(ErrorChain(&error).to_string()))?;
     let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).ack_timeout(REQUEST_TIMEOUT).build(client);
-    open_bucket(&context, settings).await.map(NatsStore::new)
+    open_stream(context, settings).await
 }
 
 async fn options(settings: &FleetSettings) -> Result<ConnectOptions, FleetError> {
@@ -123,34 +125,34 @@ async fn options(settings: &FleetSettings) -> Result<ConnectOptions, FleetError>
     Ok(options)
 }
 
-/// Opens the bucket, and creates it if it does not exist.
-async fn open_bucket(context: &Context, settings: &FleetSettings) -> Result<Store, FleetError> {
-    let bucket = format!("a2g_{}", settings.name);
-    let failed = |error: &(dyn std::error::Error + 'static)| FleetError::Bucket {
-        bucket: bucket.clone(),
+/// Opens the stream, and creates it if it does not exist.
+async fn open_stream(context: Context, settings: &FleetSettings) -> Result<NatsStore, FleetError> {
+    let stream = format!("A2G_{}", settings.name);
+    let prefix = format!("a2g.{}.", settings.name);
+    let failed = |error: &(dyn std::error::Error + 'static)| FleetError::Stream {
+        stream: stream.clone(),
         reason: ErrorChain(error).to_string(),
     };
     let description = format!("A2G fleet {}, format {FORMAT}", settings.name);
-    let store = match context.get_key_value(&bucket).await {
-        Ok(store) => store,
-        Err(_not_found) => {
-            let config = Config {
-                bucket: bucket.clone(),
-                description: description.clone(),
-                history: 1,
-                max_age: settings.keep,
-                storage: stream::StorageType::File,
-                num_replicas: settings.replicas,
-                ..Config::default()
-            };
-            context.create_key_value(config).await.map_err(|error| failed(&error))?
-        }
+    let config = Config {
+        name: stream.clone(),
+        description: Some(description.clone()),
+        subjects: vec![format!("{prefix}>")],
+        max_messages_per_subject: 1,
+        // A full stream refuses claims: forgetting old ones would let their intents run again.
+        discard: DiscardPolicy::New,
+        max_age: settings.keep,
+        duplicate_window: DUPLICATE_WINDOW,
+        num_replicas: settings.replicas,
+        ..Config::default()
     };
-    let found = store.stream.cached_info().config.description.clone().unwrap_or_default();
-    if found == description {
-        return Ok(store);
+    let found = context.get_or_create_stream(config).await.map_err(|error| failed(&error))?;
+    let found_description = found.cached_info().config.description.clone().unwrap_or_default();
+    if found_description != description {
+        return Err(FleetError::Format { stream, found: found_description, expected: description });
     }
-    Err(FleetError::Format { bucket, found, expected: description })
+    let found = context.get_stream(&stream).await.map_err(|error| failed(&error))?;
+    Ok(NatsStore::new(context, found, prefix))
 }
 
 /// Waits until the earlier process of a node has certainly ended.

@@ -1,4 +1,4 @@
-//! The claims that the nodes of a fleet share, in a key-value bucket of NATS JetStream.
+//! The claims that the nodes of a fleet share, in a stream of NATS JetStream.
 //!
 //! ```text
 //! mark `open.NODE.INTENT`, create `claim.INTENT` ─▶ the run may start
@@ -62,23 +62,23 @@ pub enum FleetError {
         /// The problem.
         reason: String,
     },
-    /// The servers have no JetStream, or refuse to create the bucket.
-    #[error("the fleet's bucket `{bucket}` cannot be opened: {reason}")]
-    Bucket {
-        /// The name of the bucket.
-        bucket: String,
+    /// The servers have no JetStream, or refuse to create the stream.
+    #[error("the fleet's stream `{stream}` cannot be opened: {reason}")]
+    Stream {
+        /// The name of the stream.
+        stream: String,
         /// The server's reason.
         reason: String,
     },
-    /// The bucket has another format.
+    /// The stream has another format.
     #[error(
-        "the fleet's bucket `{bucket}` was made by another version of the executor, or by another program: its description is \
+        "the fleet's stream `{stream}` was made by another version of the executor, or by another program: its description is \
          `{found}` and has to be `{expected}`"
     )]
     Format {
-        /// The name of the bucket.
-        bucket: String,
-        /// The description of the bucket.
+        /// The name of the stream.
+        stream: String,
+        /// The description of the stream.
         found: String,
         /// The description that this version writes.
         expected: String,
@@ -102,7 +102,7 @@ pub enum FleetError {
     /// This node could not renew its lease in time, or another node has taken over.
     #[error("this executor has lost its lease in the fleet, and joins again as soon as it can")]
     LeaseLost,
-    /// A value in the bucket was written by no node of this fleet.
+    /// A value in the stream was written by no node of this fleet.
     #[error(
         "the fleet's value `{key}` was written by no node of this fleet (`fleet.key_file`), or by another version: {reason}"
     )]

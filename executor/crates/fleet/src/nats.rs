@@ -1,32 +1,56 @@
-//! The store of a real fleet: a key-value bucket of NATS JetStream.
+//! The store of a real fleet: a stream of NATS JetStream that has one message for each key.
+//!
+//! This is what a key-value bucket is, but for one point: a bucket denies that messages are removed, and leaves a mark
+//! for each removed key until the bucket's age ends it.
 
 use crate::FleetError;
 use crate::store::{Store, StoredValue, Write};
-use async_nats::jetstream::kv;
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::{
+    DeleteMessageError, DeleteMessageErrorKind, LastRawMessageErrorKind, Stream,
+};
+use async_nats::jetstream::{Context, ErrorCode};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
-/// A bucket.
+/// A stream.
 #[derive(Debug, Clone)]
 pub struct NatsStore {
-    store: kv::Store,
-    /// `$KV.BUCKET.`: what the subject of a key begins with.
+    context: Context,
+    stream: Stream,
+    /// What the subject of a key begins with.
     prefix: String,
 }
 
 impl NatsStore {
-    pub(crate) fn new(store: kv::Store) -> Self {
-        let prefix = format!("$KV.{}.", store.name);
-        Self { store, prefix }
+    /// The store in a stream whose subjects begin with `prefix`, which ends with a dot.
+    pub(crate) fn new(context: Context, stream: Stream, prefix: String) -> Self {
+        Self { context, stream, prefix }
+    }
+
+    fn subject(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    async fn publish(&self, key: &str, message: PublishMessage) -> Result<Write, FleetError> {
+        let sent = self.context.send_publish(self.subject(key), message).await;
+        let stored = match sent {
+            Ok(sent) => sent.await,
+            Err(error) => Err(error),
+        };
+        match stored {
+            Ok(stored) => Ok(Write::Done(stored.sequence)),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Ok(Write::Conflict),
+            Err(error) => Err(FleetError::unavailable("write a key", error)),
+        }
     }
 }
 
 impl Store for NatsStore {
     async fn get(&self, key: &str) -> Result<Option<StoredValue>, FleetError> {
-        // Asked of the stream's leader: a direct read may be answered by a server that lags behind.
-        let subject = format!("{}{key}", self.prefix);
-        match self.store.stream.get_last_raw_message_by_subject(&subject).await {
+        // Answered by the stream's leader: a direct read may be answered by a server that lags behind.
+        match self.stream.get_last_raw_message_by_subject(&self.subject(key)).await {
             Ok(message) => Ok(Some(StoredValue { bytes: message.payload, revision: message.sequence })),
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
             Err(error) => Err(FleetError::unavailable("read a key", error)),
@@ -34,20 +58,19 @@ impl Store for NatsStore {
     }
 
     async fn update(&self, key: &str, value: Bytes, expected: u64) -> Result<Write, FleetError> {
-        match self.store.update(key, value, expected).await {
-            Ok(revision) => Ok(Write::Done(revision)),
-            Err(error) if error.kind() == kv::UpdateErrorKind::WrongLastRevision => Ok(Write::Conflict),
-            Err(error) => Err(FleetError::unavailable("write a key", error)),
-        }
+        let message = PublishMessage::build().payload(value).expected_last_subject_sequence(expected);
+        self.publish(key, message).await
     }
 
     async fn put(&self, key: &str, value: Bytes) -> Result<u64, FleetError> {
-        self.store.put(key, value).await.map_err(|error| FleetError::unavailable("write a key", error))
+        match self.publish(key, PublishMessage::build().payload(value)).await? {
+            Write::Done(revision) => Ok(revision),
+            Write::Conflict => Err(FleetError::unavailable("write a key", "the server found a conflict")),
+        }
     }
 
     async fn remove(&self, revision: u64) -> Result<(), FleetError> {
-        // A deletion by sequence leaves no mark, unlike one by key.
-        match self.store.stream.delete_message(revision).await {
+        match self.stream.delete_message(revision).await {
             Ok(_is_deleted) => Ok(()),
             Err(error) if is_absent(&error) => Ok(()),
             Err(error) => Err(FleetError::unavailable("remove a key", error)),
@@ -57,7 +80,7 @@ impl Store for NatsStore {
     async fn keys(&self, prefix: &str) -> Result<Vec<String>, FleetError> {
         let unavailable = |error: &dyn std::fmt::Display| FleetError::unavailable("list keys", error);
         // The server's index of subjects needs no consumer.
-        let subjects = self.store.stream.info_with_subjects(format!("{}{prefix}>", self.prefix)).await;
+        let subjects = self.stream.info_with_subjects(format!("{}>", self.subject(prefix))).await;
         let mut subjects = subjects.map_err(|error| unavailable(&error))?;
         let mut keys = Vec::new();
         while let Some(subject) = subjects.next().await {
@@ -69,8 +92,11 @@ impl Store for NatsStore {
 }
 
 /// Returns `true` if the message to delete was deleted before.
-fn is_absent(error: &async_nats::jetstream::stream::DeleteMessageError) -> bool {
-    use async_nats::jetstream::ErrorCode;
-    use async_nats::jetstream::stream::DeleteMessageErrorKind;
-    matches!(error.kind(), DeleteMessageErrorKind::JetStream(error) if error.error_code() == ErrorCode::NO_MESSAGE_FOUND)
+fn is_absent(error: &DeleteMessageError) -> bool {
+    match error.kind() {
+        DeleteMessageErrorKind::JetStream(error) => {
+            [ErrorCode::NO_MESSAGE_FOUND, ErrorCode::SEQUENCE_NOT_FOUND].contains(&error.error_code())
+        }
+        DeleteMessageErrorKind::Request | DeleteMessageErrorKind::TimedOut => false,
+    }
 }

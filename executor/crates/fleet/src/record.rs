@@ -1,4 +1,4 @@
-//! The names and values in the bucket.
+//! The names and values in the stream.
 
 use crate::FleetError;
 use serde::{Deserialize, Serialize};
