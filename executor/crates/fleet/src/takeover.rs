@@ -89,6 +89,9 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError`]; the call can be repeated.
     pub async fn mark_orphan_delivered(&self, report: &OrphanReport) -> Result<(), FleetError> {
+        // A claim that `find` has ended has two marks. The one of this node is the last, for the case that this node ends
+        // in between.
+        self.remove_mark(&mark_key(&report.node, report.intent)).await?;
         self.remove_mark(&report.mark).await?;
         self.takeovers.delivering.lock().remove(&report.mark);
         Ok(())
