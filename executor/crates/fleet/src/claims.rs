@@ -1,6 +1,7 @@
 //! The claims of intents: one node of the fleet claims each, and one receipt ends it.
 
 use crate::lease::{Lease, NodeHead, NodeLoad, NodeState, node_key};
+use crate::orders::SeenOrders;
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ProofRecord, ReceiptPlace};
 use crate::record::{decode, encode, to_hex};
 use crate::seal::SealedStore;
@@ -35,6 +36,7 @@ pub struct Fleet<S> {
     /// Those of them whose claims have to be removed.
     abandoned: Mutex<Vec<IntentId>>,
     pub(crate) takeovers: Takeovers,
+    pub(crate) orders: SeenOrders,
 }
 
 /// The call of a claim.
@@ -121,8 +123,8 @@ impl<S: Store> Fleet<S> {
     ) -> Result<Self, FleetError> {
         let store = SealedStore::new(store, key, fleet);
         let lease = Lease::take(node.clone(), Arc::clone(&clock), &store, head).await?;
-        let (active, abandoned, takeovers) = Default::default();
-        Ok(Self { node, store, lease, clock, active, abandoned, takeovers })
+        let (active, abandoned, takeovers, orders) = Default::default();
+        Ok(Self { node, store, lease, clock, active, abandoned, takeovers, orders })
     }
 
     /// The name of this node.

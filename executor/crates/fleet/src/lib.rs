@@ -22,6 +22,7 @@ mod claims;
 mod connect;
 mod lease;
 mod nats;
+mod orders;
 mod record;
 mod seal;
 mod store;
@@ -32,6 +33,7 @@ pub use claims::{Claim, ClaimReply, FinishReply, Fleet, FoundClaim, FoundEnd, Ne
 pub use connect::{FleetSettings, Login, connect, open_store};
 pub use lease::{FENCE, LEASE, NodeHead, NodeLoad, NodeState, RENEWAL};
 pub use nats::NatsStore;
+pub use orders::Order;
 pub use record::{FleetName, NameError, NodeName};
 pub use seal::FleetKey;
 pub use store::{Store, StoredValue, Write};

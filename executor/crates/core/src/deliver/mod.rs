@@ -149,8 +149,10 @@ async fn register(executor: &Executor, registration: &ExecutorRegistration) {
         match executor.governor().register(registration).await {
             Ok(policy) => {
                 tracing::info!(governor, agent = %registration.agent, "registered with the governor");
-                if let Some(policy) = policy {
-                    executor.set_policy(policy, GOVERNOR);
+                if let Some(policy) = policy
+                    && let Err(fault) = executor.set_policy(policy, GOVERNOR).await
+                {
+                    tracing::warn!(?fault, "the policy of the registration is not known to the whole fleet");
                 }
                 return;
             }
@@ -182,7 +184,7 @@ pub async fn follow_pushes(executor: Arc<Executor>, mut pushes: mpsc::Receiver<P
 async fn apply_push(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
     let params = push.params.get();
     match push.method {
-        "g2a/policy" => executor.set_policy(decode::policy(params)?, GOVERNOR),
+        "g2a/policy" => executor.set_policy(decode::policy(params)?, GOVERNOR).await?,
         "g2a/revoke" => {
             let decode::RevokeParams { agent, intent } = decode::revoke_params(params)?;
             executor.revoke(agent.as_ref(), intent, GOVERNOR).await?;

@@ -320,6 +320,16 @@ impl Executor {
     /// # Errors
     /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
+        Ok(self.cancel_here(intent, filter, by).await?
+            || self.end_elsewhere(intent, filter, by, false).await?)
+    }
+
+    pub(super) async fn cancel_here(
+        &self,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        by: &str,
+    ) -> Result<bool, Fault> {
         let now = self.clock.now();
         let recording = self.escalations.remove_waiting(intent, filter, |removed| {
             let end = EndOfWait {
@@ -347,6 +357,24 @@ impl Executor {
     /// # Errors
     /// If the revocation is not on the disk yet; all intents are stopped nevertheless.
     pub async fn revoke(
+        &self,
+        agent: Option<&AgentDid>,
+        intent: Option<IntentId>,
+        by: &str,
+    ) -> Result<usize, Fault> {
+        let count = self.revoke_here(agent, intent, by).await?;
+        let Some(intent) = intent else {
+            self.order_policy(agent, None, &self.policy_origin(by)).await?;
+            return Ok(count);
+        };
+        if count > 0 {
+            return Ok(count);
+        }
+        let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
+        self.end_elsewhere(intent, is_included, by, true).await.map(usize::from)
+    }
+
+    pub(super) async fn revoke_here(
         &self,
         agent: Option<&AgentDid>,
         intent: Option<IntentId>,

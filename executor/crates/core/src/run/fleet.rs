@@ -270,6 +270,7 @@ impl Executor {
     pub async fn keep_fleet(self: Arc<Self>) {
         let Some(fleet) = self.fleet.clone() else { return };
         self.sessions.spawn(deliver_orphans(Arc::clone(&self), Arc::clone(&fleet)));
+        self.sessions.spawn(Arc::clone(&self).follow_orders(Arc::clone(&fleet)));
         let mut is_away = false;
         let mut rounds = 0_u32;
         loop {

@@ -17,6 +17,7 @@ mod execution;
 mod faults;
 mod fleet;
 mod nested;
+mod orders;
 mod output;
 mod preview;
 mod query;
@@ -49,6 +50,7 @@ use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::Egress;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
+use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::tool::Descriptor;
@@ -333,15 +335,25 @@ impl Executor {
         &self.settings.ceilings
     }
 
-    /// Sets the standing policy of an agent, or of every agent, on behalf of `by`.
-    pub fn set_policy(&self, policy: Policy, by: &str) {
+    /// Sets the standing policy of an agent, or of every agent, on behalf of `by`, at all nodes of the fleet.
+    ///
+    /// # Errors
+    /// If the other nodes of the fleet cannot be told; the policy is in force at this executor nevertheless.
+    pub async fn set_policy(&self, policy: Policy, by: &str) -> Result<(), Fault> {
+        let origin = self.policy_origin(by);
+        let agent = policy.agent.clone();
+        self.set_policy_here(policy.clone(), origin.clone());
+        self.order_policy(agent.as_ref(), Some(&policy), &origin).await
+    }
+
+    fn set_policy_here(&self, policy: Policy, origin: PolicyOrigin) {
         tracing::info!(
             agent = policy.agent.as_ref().map(AgentDid::as_str),
             version = policy.version,
-            by,
+            by = origin.by,
             "standing policy"
         );
-        self.standing.set(policy, self.policy_origin(by));
+        self.standing.set(policy, origin);
     }
 
     /// The origin of a policy change by `by`, at the current time.

@@ -63,6 +63,11 @@ impl Switch {
         found.map(|numbered| numbered.stop.clone())
     }
 
+    /// The stop of exactly this target.
+    pub(super) fn get(&self, target: &StopTarget) -> Option<Stop> {
+        self.0.lock().by_target.get(target).map(|numbered| numbered.stop.clone())
+    }
+
     /// The stops in force, by target.
     pub(super) fn list(&self) -> Vec<Stop> {
         self.0.lock().by_target.values().map(|numbered| numbered.stop.clone()).collect()
@@ -104,17 +109,23 @@ impl Executor {
     /// same target. Returns the number of runs and intents that it ended.
     ///
     /// # Errors
-    /// If the stop is not on the disk yet; it is in force nevertheless.
+    /// If the stop is not on the disk, or not stored in the fleet, yet; it is in force at this executor nevertheless.
     pub async fn stop(
         &self,
         target: StopTarget,
         reason: OperatorReason,
         right: SwitchRight<'_>,
     ) -> Result<usize, Fault> {
-        let by = right.by();
-        let now = self.clock.now();
-        tracing::warn!(stopped = %target, %reason, caller = by, "stopped by an operator");
-        let stop = Stop { target, reason, by: by.to_owned(), since: now };
+        let stop = Stop { target, reason, by: right.by().to_owned(), since: self.clock.now() };
+        let result = self.set_stop(stop.clone()).await;
+        self.order_stop(&stop, true).await?;
+        result
+    }
+
+    /// Sets a stop: see [`Self::stop`].
+    pub(super) async fn set_stop(&self, stop: Stop) -> Result<usize, Fault> {
+        let (by, now) = (stop.by.as_str(), self.clock.now());
+        tracing::warn!(stopped = %stop.target, reason = %stop.reason, caller = by, "stopped by an operator");
         let is_included = |agent: &AgentDid, tool: &ToolName| stop.target.includes(agent, tool);
         let filter: CallFilter<'_> = &is_included;
         let message = stop.refusal_message();
@@ -151,9 +162,19 @@ impl Executor {
     /// meantime. Only the stop of exactly this target is lifted: resuming everything does not resume a stopped agent.
     ///
     /// # Errors
-    /// If this cannot be recorded; the stop stays in force.
+    /// If this cannot be recorded: the stop stays in force. If it cannot be stored in the fleet: the stop stays in force at
+    /// the other nodes.
     pub async fn resume(&self, target: &StopTarget, right: SwitchRight<'_>) -> Result<bool, Fault> {
-        let by = right.by();
+        let stop = self.switch.get(target);
+        let is_lifted = self.lift_stop(target, right.by()).await?;
+        if let Some(stop) = stop {
+            self.order_stop(&stop, false).await?;
+        }
+        Ok(is_lifted)
+    }
+
+    /// Lifts a stop: see [`Self::resume`].
+    pub(super) async fn lift_stop(&self, target: &StopTarget, by: &str) -> Result<bool, Fault> {
         // Sent under the lock, so that the journal gets a later stop of the target after this.
         let Some((number, recording)) =
             self.switch.with_number(target, || self.journal.lift_stop(target, by))

@@ -65,7 +65,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     // The A2G document does not restrict the senders of these three. Without a role, an agent could approve its own
     // intent.
     register(&mut module, "g2a/policy", &[Governor], async |executor, sender, params| {
-        executor.set_policy(decode::policy(&params)?, sender.caller.name());
+        executor.set_policy(decode::policy(&params)?, sender.caller.name()).await?;
         Ok(encode::acceptance())
     })?;
     register(&mut module, "g2a/revoke", &[Governor], async |executor, sender, params| {

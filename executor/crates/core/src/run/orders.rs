@@ -1,0 +1,267 @@
+//! The orders that the nodes of a fleet give each other: stops, resumptions, cancellations, standing policies and
+//! revocations.
+//!
+//! A node follows an order of its own at once, and then tells the others, which look for orders every second.
+
+use super::Executor;
+use super::fleet::Fleet;
+use a2g_fleet::{FleetError, Order};
+use a2g_govern::PolicyOrigin;
+use a2g_journal::chain::to_hex;
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::stop::{OperatorReason, Stop, StopTarget};
+use a2g_types::verdict::Policy;
+use a2g_wire::a2g::{decode, encode};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+use std::sync::Arc;
+use std::time::Duration;
+use time::OffsetDateTime;
+
+/// The time between two looks for orders.
+const LOOK: Duration = Duration::from_secs(1);
+/// The number of looks, of [`END_LOOK`] each, for the end of an intent that another node was told to end.
+const END_LOOKS: u32 = 40;
+const END_LOOK: Duration = Duration::from_millis(100);
+
+/// The text of an order.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]
+enum OrderText {
+    /// A stop, or its end.
+    Stop {
+        node: String,
+        agent: Option<String>,
+        tool: Option<String>,
+        reason: String,
+        by: String,
+        /// The time of the stop, in microseconds since 1970.
+        since: i64,
+        is_in_force: bool,
+    },
+    /// The cancellation or revocation of one intent.
+    End { node: String, intent: String, by: String, is_revoked: bool },
+    /// A standing policy; a revocation if there is no policy.
+    Policy { node: String, agent: Option<String>, policy: Option<Box<RawValue>>, by: String, at: i64 },
+}
+
+impl OrderText {
+    fn node(&self) -> &str {
+        match self {
+            Self::Stop { node, .. } | Self::End { node, .. } | Self::Policy { node, .. } => node,
+        }
+    }
+}
+
+/// An order that cannot be followed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct UnreadableOrder(String);
+
+impl Executor {
+    /// Tells the other nodes of a stop, or of its end.
+    pub(super) async fn order_stop(&self, stop: &Stop, is_in_force: bool) -> Result<(), Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(()) };
+        publish_stop(fleet, stop, is_in_force).await.map_err(|error| self.order_fault(&error))
+    }
+
+    /// Tells the other nodes of a standing policy, or of a revocation if there is no policy.
+    pub(super) async fn order_policy(
+        &self,
+        agent: Option<&AgentDid>,
+        policy: Option<&Policy>,
+        origin: &PolicyOrigin,
+    ) -> Result<(), Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(()) };
+        let text = OrderText::Policy {
+            node: fleet.node().to_string(),
+            agent: agent.map(ToString::to_string),
+            policy: policy.map(encode::policy),
+            by: origin.by.clone(),
+            at: to_micros(origin.since),
+        };
+        let name = format!("policy.{}", hash(agent.map_or("*", AgentDid::as_str)));
+        give(fleet, &name, &text).await.map_err(|error| self.order_fault(&error))
+    }
+
+    /// Ends an intent that another node runs, if `filter` selects its agent. Returns `false` if no other node runs it.
+    pub(super) async fn end_elsewhere(
+        &self,
+        intent: IntentId,
+        filter: impl Fn(&AgentDid) -> bool,
+        by: &str,
+        is_revoked: bool,
+    ) -> Result<bool, Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(false) };
+        if !self.runs_elsewhere(intent, &filter).await? {
+            return Ok(false);
+        }
+        let (node, by) = (fleet.node().to_string(), by.to_owned());
+        let text = OrderText::End { node, intent: intent.to_string(), by, is_revoked };
+        let name = format!("end.{intent}");
+        give(fleet, &name, &text).await.map_err(|error| self.order_fault(&error))?;
+        for _ in 0..END_LOOKS {
+            tokio::time::sleep(END_LOOK).await;
+            if !self.runs_elsewhere(intent, &filter).await? {
+                if let Err(error) = fleet.withdraw_order(&name).await {
+                    tracing::debug!(%intent, %error, "an order that was followed is not removed");
+                }
+                return Ok(true);
+            }
+        }
+        Err(self.busy_fault("the node that runs the intent was told to end it, and has not done so yet"))
+    }
+
+    async fn runs_elsewhere(
+        &self,
+        intent: IntentId,
+        filter: &impl Fn(&AgentDid) -> bool,
+    ) -> Result<bool, Fault> {
+        let found = self.find_stage_in_fleet(intent).await?;
+        Ok(found.is_some_and(|(agent, stage)| filter(&agent) && stage == a2g_journal::Stage::Running))
+    }
+
+    /// Follows the orders of other nodes, until the sessions end.
+    pub(super) async fn follow_orders(self: Arc<Self>, fleet: Arc<Fleet>) {
+        // `false` until the other nodes know of every stop of this one.
+        let mut is_known = false;
+        loop {
+            match fleet.take_orders().await {
+                Ok(orders) => {
+                    for order in orders {
+                        if let Err(error) = self.follow_order(&fleet, &order, is_known).await {
+                            tracing::error!(order = order.name, %error, "an order of the fleet cannot be followed");
+                        }
+                    }
+                    if !is_known {
+                        is_known = self.publish_stops(&fleet).await.is_ok();
+                    }
+                }
+                // `keep_fleet` logs it. What this node was told meanwhile is not known to the others.
+                Err(_unavailable) => is_known = false,
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Tells the other nodes of the stops that they do not have: those from before this node joined, and those that could
+    /// not be published.
+    async fn publish_stops(&self, fleet: &Fleet) -> Result<(), FleetError> {
+        for stop in self.switch.list() {
+            publish_stop(fleet, &stop, true).await?;
+        }
+        Ok(())
+    }
+
+    async fn follow_order(
+        &self,
+        fleet: &Fleet,
+        order: &Order,
+        skips_own: bool,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let text = serde_json::from_str::<OrderText>(&order.text)?;
+        if skips_own && text.node() == fleet.node().as_str() {
+            return Ok(());
+        }
+        let fault = |fault: Fault| UnreadableOrder(format!("{fault:?}"));
+        match text {
+            OrderText::Stop { agent, tool, reason, by, since, is_in_force, node: _ } => {
+                let target = match (agent, tool) {
+                    (Some(agent), None) => StopTarget::Agent(AgentDid::parse(&agent)?),
+                    (None, Some(tool)) => StopTarget::Tool(ToolName::parse(&tool)?),
+                    (None, None) => StopTarget::Everything,
+                    (Some(_), Some(_)) => return Err("it names an agent and a tool".into()),
+                };
+                let since = from_micros(since);
+                let present = self.switch.get(&target);
+                let is_newer = |stop: &Stop| to_micros(stop.since) > to_micros(since);
+                let is_same = |stop: &Stop| to_micros(stop.since) == to_micros(since);
+                match present {
+                    Some(present) if is_newer(&present) => {}
+                    Some(present) if is_in_force && is_same(&present) => {}
+                    None if !is_in_force => {}
+                    Some(_) | None if is_in_force => {
+                        let reason = OperatorReason::parse(&reason)?;
+                        self.set_stop(Stop { target, reason, by, since }).await.map_err(fault)?;
+                    }
+                    Some(_) | None => drop(self.lift_stop(&target, &by).await.map_err(fault)?),
+                }
+            }
+            OrderText::End { intent, by, is_revoked, node: _ } => {
+                let intent = IntentId::parse(&intent)?;
+                if is_revoked {
+                    self.revoke_here(None, Some(intent), &by).await.map_err(fault)?;
+                } else {
+                    self.cancel_here(intent, &super::all_agents, &by).await.map_err(fault)?;
+                }
+            }
+            OrderText::Policy { agent, policy, by, at, node: _ } => {
+                let origin = PolicyOrigin { by, since: from_micros(at) };
+                match policy {
+                    Some(policy) => {
+                        self.set_policy_here(decode::policy(policy.get()).map_err(fault)?, origin)
+                    }
+                    None => {
+                        let agent = agent.map(|agent| AgentDid::parse(&agent)).transpose()?;
+                        self.revoke_here(agent.as_ref(), None, &origin.by).await.map_err(fault)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn order_fault(&self, error: &FleetError) -> Fault {
+        self.busy_fault(&format!(
+            "this executor has done it, but the other nodes of its fleet may not know of it: repeat it later ({error})"
+        ))
+    }
+}
+
+async fn publish_stop(fleet: &Fleet, stop: &Stop, is_in_force: bool) -> Result<(), FleetError> {
+    let (agent, tool) = match &stop.target {
+        StopTarget::Agent(agent) => (Some(agent.to_string()), None),
+        StopTarget::Tool(tool) => (None, Some(tool.to_string())),
+        StopTarget::Everything => (None, None),
+    };
+    let name = format!("stop.{}", hash(&stop.target.cli_options()));
+    let since = to_micros(stop.since);
+    let (node, reason, by) = (fleet.node().to_string(), stop.reason.to_string(), stop.by.clone());
+    let text = to_text(&OrderText::Stop { node, agent, tool, reason, by, since, is_in_force });
+    let make = |present: Option<&str>| match present.map(serde_json::from_str::<OrderText>) {
+        // A later stop, or the end of this one.
+        Some(Ok(OrderText::Stop { since: latest, is_in_force: false, .. })) if latest >= since => None,
+        Some(Ok(OrderText::Stop { since: latest, .. }))
+            if latest > since || (latest == since && is_in_force) =>
+        {
+            None
+        }
+        Some(Ok(_) | Err(_)) | None => Some(text.clone()),
+    };
+    fleet.give_order(&name, make).await
+}
+
+async fn give(fleet: &Fleet, name: &str, text: &OrderText) -> Result<(), FleetError> {
+    let text = to_text(text);
+    fleet.give_order(name, |_| Some(text.clone())).await
+}
+
+fn to_text(order: &OrderText) -> String {
+    // Names and numbers always have a JSON form.
+    serde_json::to_string(order).unwrap_or_default()
+}
+
+/// A token for the subject of a key, of any text.
+fn hash(text: &str) -> String {
+    to_hex(&Sha256::digest(text).into())
+}
+
+fn to_micros(at: OffsetDateTime) -> i64 {
+    i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)
+}
+
+fn from_micros(micros: i64) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
