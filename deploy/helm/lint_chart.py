@@ -90,7 +90,11 @@ def main(chart_folder, folder):
     with helm_python.Chart.load(chart_folder) as chart:
         for case, values in cases.items():
             lint(chart_folder, case, values)
-            objects = render(chart, values)
+            try:
+                objects = render(chart, values)
+            except helm_python.HelmError as error:
+                problems.append(f"helm template, {case}: {error}")
+                continue
             for template, value in objects:
                 validate(case, template, value)
             configuration = next(value for _, value in objects if value["kind"] == "ConfigMap")

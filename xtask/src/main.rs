@@ -10,6 +10,7 @@ mod components;
 mod debian;
 mod demo;
 mod deny;
+mod deploy_lint;
 mod run;
 mod sbom;
 mod setup;
@@ -37,11 +38,13 @@ Commands:
   torture Kill the executor again and again, and compare its records
   deny    Check the licences, sources and advisories of all dependencies
   sbom    Write the list of what is linked into the executor
+  deploy-lint
+          Check the files below deploy/
 
 A new clone needs one command: `cargo xtask test`.
 Exit codes: 0 success, 1 failure, 2 an invalid command line.";
 
-const COMMANDS: [(&str, &str); 9] = [
+const COMMANDS: [(&str, &str); 10] = [
     ("setup", setup::HELP),
     ("tools", tools::HELP),
     ("test", test::HELP),
@@ -50,6 +53,7 @@ const COMMANDS: [(&str, &str); 9] = [
     ("torture", test::TORTURE_HELP),
     ("deny", deny::HELP),
     ("sbom", sbom::HELP),
+    ("deploy-lint", deploy_lint::HELP),
     ("help", HELP),
 ];
 
@@ -100,6 +104,7 @@ fn parse(words: &[&str]) -> Result<Action, String> {
             Box::new(move |workspace| test::torture(workspace, crashes))
         }
         ("deny", []) => Box::new(deny::run),
+        ("deploy-lint", []) => Box::new(deploy_lint::run),
         ("sbom", []) => Box::new(|workspace| sbom::run(workspace, None)),
         ("sbom", [file]) if !file.starts_with('-') => {
             let file = PathBuf::from(file);
@@ -127,8 +132,9 @@ mod tests {
     #[test]
     fn valid_command_lines_are_parsed_and_others_refused() {
         let valid = "-h|setup --retry|test -p tests -- --help|tools|demo|bench|bench doors|torture|torture 50|\
-                     deny|sbom|sbom x";
-        let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|torture 0|torture 1 2|tset|deny x|sbom x y|sbom -x";
+                     deny|deploy-lint|sbom|sbom x";
+        let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|torture 0|torture 1 2|tset|deny x|\
+                       deploy-lint x|sbom x y|sbom -x";
         for (lines, is_valid) in [(valid, true), (invalid, false)] {
             for line in lines.split('|') {
                 assert_eq!(parse(&line.split(' ').collect::<Vec<_>>()).is_ok(), is_valid, "{line}");

