@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The maximum size of a receipt in a claim, and of the parts of a longer one, in bytes. A server accepts messages of 1 MiB
 /// unless it is set otherwise.
@@ -24,6 +25,11 @@ const PART_BYTES: usize = 512 << 10;
 const MAX_RECEIPT_BYTES: usize = 512 << 20;
 /// The number of times that a claim is read again because it has changed in between.
 const MAX_TRIES: usize = 8;
+
+/// The time for which a node looks for a claim that it failed to make: the request may still take effect.
+const DOUBT: Duration = Duration::from_secs(60);
+/// What the keys of the marks of takeovers end with.
+const TAKEOVER: &str = ".end";
 
 /// A node of a fleet.
 pub struct Fleet<S> {
@@ -35,6 +41,8 @@ pub struct Fleet<S> {
     pub(crate) active: Mutex<HashSet<IntentId>>,
     /// Those of them whose claims have to be removed.
     abandoned: Mutex<Vec<IntentId>>,
+    /// The intents whose claims may still be made by a request that has failed, and until when.
+    doubtful: Mutex<Vec<(IntentId, Instant)>>,
     pub(crate) takeovers: Takeovers,
     pub(crate) orders: SeenOrders,
 }
@@ -123,8 +131,8 @@ impl<S: Store> Fleet<S> {
     ) -> Result<Self, FleetError> {
         let store = SealedStore::new(store, key, fleet);
         let lease = Lease::take(node.clone(), Arc::clone(&clock), &store, head).await?;
-        let (active, abandoned, takeovers, orders) = Default::default();
-        Ok(Self { node, store, lease, clock, active, abandoned, takeovers, orders })
+        let (active, abandoned, doubtful, takeovers, orders) = Default::default();
+        Ok(Self { node, store, lease, clock, active, abandoned, doubtful, takeovers, orders })
     }
 
     /// The name of this node.
@@ -183,7 +191,11 @@ impl<S: Store> Fleet<S> {
         match &reply {
             Ok(ClaimReply::New(_)) => {}
             Ok(ClaimReply::Known(_)) => drop(self.active.lock().remove(&intent)),
-            Ok(ClaimReply::Replayed) | Err(_) => self.abandoned.lock().push(intent),
+            Ok(ClaimReply::Replayed) => self.abandoned.lock().push(intent),
+            Err(_) => {
+                self.doubtful.lock().push((intent, self.clock.monotonic() + DOUBT));
+                self.abandoned.lock().push(intent);
+            }
         }
         reply
     }
@@ -202,14 +214,13 @@ impl<S: Store> Fleet<S> {
             verdict,
             state: ClaimState::Open { fallback },
         };
-        let (claim, mark) = (claim_key(intent), mark_key(&self.node, intent));
-        let (claim_value, mark_value) =
-            (encode(&record)?, encode(&MarkRecord { epoch, is_takeover: false })?);
+        let (claim, mark) = (claim_key(intent), self.claim_mark(intent));
+        let (claim_value, mark_value) = (encode(&record)?, encode(&MarkRecord { epoch })?);
         // Sent without waiting in between. The server stores them in this order, so no claim is without a mark unless a
         // request is lost; `find` ends such a claim once its node is lost.
         let (marked, proved, created) = tokio::join!(
             biased;
-            self.store.put(&mark, &mark_value),
+            self.store.put(&mark.key, &mark_value),
             self.use_proof(intent, proof),
             self.store.update(&claim, &claim_value, 0)
         );
@@ -225,7 +236,13 @@ impl<S: Store> Fleet<S> {
                         && found.content == record.content
                         && matches!(found.state, ClaimState::Open { .. }) =>
                 {
-                    revision
+                    // Written again, because `find` may be about to remove the one that was found.
+                    match self.store.update(&claim, &claim_value, revision).await? {
+                        Write::Done(revision) => revision,
+                        Write::Conflict => {
+                            return Err(FleetError::unavailable("claim", "it is being removed"));
+                        }
+                    }
                 }
                 Some((found, _)) => {
                     if found.node != self.node {
@@ -271,10 +288,13 @@ impl<S: Store> Fleet<S> {
     async fn find_with_revision(&self, intent: IntentId) -> Result<Option<(ClaimRecord, u64)>, FleetError> {
         for _ in 0..MAX_TRIES {
             let Some((record, revision)) = self.read_claim(intent).await? else { return Ok(None) };
-            if !self.is_lost(&record).await? {
+            if self.is_stray(intent, &record) {
+                self.store.remove(revision).await?;
+            } else if self.is_lost(&record).await? {
+                self.end_lost(intent).await?;
+            } else {
                 return Ok(Some((record, revision)));
             }
-            self.end_lost(intent, record, revision).await?;
         }
         Err(FleetError::unavailable("read a claim", "it keeps changing"))
     }
@@ -289,7 +309,7 @@ impl<S: Store> Fleet<S> {
     }
 
     /// Returns `true` if a claim is open, and its node does not hold the lease of that epoch any more.
-    async fn is_lost(&self, claim: &ClaimRecord) -> Result<bool, FleetError> {
+    pub(crate) async fn is_lost(&self, claim: &ClaimRecord) -> Result<bool, FleetError> {
         match claim.state {
             ClaimState::Ended { .. } => return Ok(false),
             ClaimState::Open { .. } => {}
@@ -300,22 +320,40 @@ impl<S: Store> Fleet<S> {
         Ok(state.has_ended() || epoch > claim.epoch)
     }
 
+    /// Returns `true` if an open claim was made by a request of this process that was given up: nothing runs under it.
+    fn is_stray(&self, intent: IntentId, claim: &ClaimRecord) -> bool {
+        let is_open = match claim.state {
+            ClaimState::Open { .. } => true,
+            ClaimState::Ended { .. } => false,
+        };
+        is_open
+            && claim.node == self.node
+            && claim.epoch == self.lease.epoch()
+            && !self.active.lock().contains(&intent)
+    }
+
     /// Ends a claim whose node is lost. Its report becomes one of this node's.
-    async fn end_lost(&self, intent: IntentId, claim: ClaimRecord, revision: u64) -> Result<(), FleetError> {
+    pub(crate) async fn end_lost(&self, intent: IntentId) -> Result<(), FleetError> {
+        let Some((claim, _)) = self.read_claim(intent).await? else { return Ok(()) };
+        let mark = Mark::new(&self.node, &claim.node, intent);
+        let Some(lock) = self.takeovers.lock(&mark.key) else { return Ok(()) };
+        // Read again under the lock: another task may just have ended it and delivered its report.
+        let Some((claim, revision)) = self.read_claim(intent).await? else { return Ok(()) };
         let ClaimState::Open { fallback } = claim.state else { return Ok(()) };
-        let mark = mark_key(&self.node, intent);
-        let mark_value = encode(&MarkRecord { epoch: self.lease.epoch(), is_takeover: true })?;
-        let mark_revision = self.store.put(&mark, &mark_value).await?;
+        if Mark::new(&self.node, &claim.node, intent) != mark {
+            return Ok(());
+        }
+        self.store.put(&mark.key, &encode(&MarkRecord { epoch: self.lease.epoch() })?).await?;
         let receipt = Box::from(fallback.get());
         let ended = ClaimRecord { state: self.ended(ReceiptPlace::Inline(fallback)), ..claim };
         match self.store.update(&claim_key(intent), &encode(&ended)?, revision).await? {
             Write::Done(_) => {
-                let node = ended.node;
-                self.takeovers.push(OrphanReport { intent, node, receipt, mark });
-                Ok(())
+                lock.push(OrphanReport { intent, node: ended.node, receipt, mark: mark.key.clone() })
             }
-            Write::Conflict => self.store.remove(mark_revision).await,
+            // The mark stays: a request of an earlier process of this node may have ended the claim. `sweep` finds out.
+            Write::Conflict => {}
         }
+        Ok(())
     }
 
     /// Reads the receipt of an ended intent, and checks its size and hash.
@@ -413,16 +451,27 @@ impl<S: Store> Fleet<S> {
         }
     }
 
-    /// Removes the claims that could not be removed before.
+    /// Removes the claims that could not be removed before, and those that were made by failed requests.
     ///
     /// # Errors
     /// The first [`FleetError`]; the others are kept for the next call.
     pub async fn remove_abandoned(&self) -> Result<(), FleetError> {
         loop {
-            let Some(intent) = self.abandoned.lock().last().copied() else { return Ok(()) };
+            let Some(intent) = self.abandoned.lock().last().copied() else { break };
             self.remove_claim(intent).await?;
             self.abandoned.lock().retain(|other| *other != intent);
         }
+        let now = self.clock.monotonic();
+        let doubtful = {
+            let mut doubtful = self.doubtful.lock();
+            doubtful.retain(|(_, until)| *until > now);
+            doubtful.iter().map(|(intent, _)| *intent).collect::<HashSet<_>>()
+        };
+        for intent in doubtful {
+            // A stray claim is removed, and without one the next sweep removes the mark.
+            self.find_with_revision(intent).await?;
+        }
+        Ok(())
     }
 
     /// Removes an open claim of this node and its mark.
@@ -437,7 +486,7 @@ impl<S: Store> Fleet<S> {
         // Read again: if another node has ended the claim in between, its report may still need the mark.
         let found = self.read_claim(intent).await?;
         if found.is_none_or(|(claim, _)| claim.node != self.node) {
-            self.remove_mark(&mark_key(&self.node, intent)).await?;
+            self.remove_mark(&self.claim_mark(intent).key).await?;
         }
         self.active.lock().remove(&intent);
         Ok(())
@@ -448,7 +497,7 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError`].
     pub async fn is_delivered(&self, intent: IntentId) -> Result<bool, FleetError> {
-        if self.store.get(&mark_key(&self.node, intent)).await?.is_some() {
+        if self.store.get(&self.claim_mark(intent).key).await?.is_some() {
             return Ok(false);
         }
         // Without a claim, the intent ran before this executor joined the fleet.
@@ -460,7 +509,12 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError`]; the call can be repeated.
     pub async fn mark_delivered(&self, intent: IntentId) -> Result<(), FleetError> {
-        self.remove_mark(&mark_key(&self.node, intent)).await
+        self.remove_mark(&self.claim_mark(intent).key).await
+    }
+
+    /// The mark of a claim of this node.
+    pub(crate) fn claim_mark(&self, intent: IntentId) -> Mark {
+        Mark::new(&self.node, &self.node, intent)
     }
 
     pub(crate) async fn remove_mark(&self, mark: &str) -> Result<(), FleetError> {
@@ -488,8 +542,34 @@ pub(crate) fn claim_key(intent: IntentId) -> String {
     format!("claim.{intent}")
 }
 
-pub(crate) fn mark_key(node: &NodeName, intent: IntentId) -> String {
-    format!("open.{node}.{intent}")
+/// What a node has to end or to deliver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) key: String,
+    pub(crate) intent: IntentId,
+    /// `true` for the end that the node has written for a lost one.
+    // A key of its own: a claim that the node tries to make does not replace it, and its release does not remove it.
+    pub(crate) is_takeover: bool,
+}
+
+impl Mark {
+    /// The mark of the node `by` for a claim of `node`.
+    pub(crate) fn new(by: &NodeName, node: &NodeName, intent: IntentId) -> Self {
+        let is_takeover = by != node;
+        let key = format!("open.{by}.{intent}{}", if is_takeover { TAKEOVER } else { "" });
+        Self { key, intent, is_takeover }
+    }
+
+    /// The mark with a key that begins with `prefix`.
+    pub(crate) fn parse(prefix: &str, key: String) -> Option<Self> {
+        let name = key.strip_prefix(prefix)?;
+        let (intent, is_takeover) = match name.strip_suffix(TAKEOVER) {
+            Some(intent) => (intent, true),
+            None => (name, false),
+        };
+        let intent = IntentId::parse(intent).ok()?;
+        Some(Self { key, intent, is_takeover })
+    }
 }
 
 fn part_key(intent: IntentId, epoch: u64, part: usize) -> String {

@@ -8,6 +8,7 @@ use a2g_types::clock::Clock;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 pub use crate::record::{NodeLoad, NodeState};
 
@@ -18,6 +19,9 @@ pub const FENCE: Duration = Duration::from_secs(15);
 /// The time without a change of a lease after which another node takes over.
 // Longer than FENCE by the time that runs need to end.
 pub const LEASE: Duration = Duration::from_secs(20);
+
+/// The number of times that a renewal is sent again because an earlier one took effect without an answer.
+const MAX_TRIES: usize = 3;
 
 /// The latest receipt of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +35,7 @@ pub struct NodeHead {
 /// The lease of this node.
 pub(crate) struct Lease {
     node: NodeName,
+    process: String,
     clock: Arc<dyn Clock>,
     held: Mutex<HeldLease>,
 }
@@ -40,10 +45,12 @@ struct HeldLease {
     epoch: u64,
     revision: u64,
     renewals: u64,
-    /// The time before the latest successful renewal was sent.
+    /// The time before the latest renewal that was answered was sent.
     renewed_at: Instant,
     /// `true` if another node, or another process, has replaced the lease.
     is_replaced: bool,
+    /// `true` if this process has left the fleet, or is about to.
+    is_left: bool,
 }
 
 impl Lease {
@@ -54,8 +61,9 @@ impl Lease {
         store: &SealedStore<S>,
         head: NodeHead,
     ) -> Result<Self, FleetError> {
-        let held = join(&node, clock.as_ref(), store, head, None).await?;
-        Ok(Self { node, clock, held: Mutex::new(held) })
+        let process = Uuid::new_v4().to_string();
+        let held = join(&node, &process, clock.as_ref(), store, head, None).await?;
+        Ok(Self { node, process, clock, held: Mutex::new(held) })
     }
 
     /// Takes the lease again after another node has taken over.
@@ -68,7 +76,7 @@ impl Lease {
         head: NodeHead,
     ) -> Result<(), FleetError> {
         let epoch = self.epoch();
-        let held = join(&self.node, self.clock.as_ref(), store, head, Some(epoch)).await?;
+        let held = join(&self.node, &self.process, self.clock.as_ref(), store, head, Some(epoch)).await?;
         *self.held.lock() = held;
         Ok(())
     }
@@ -81,7 +89,7 @@ impl Lease {
     pub(crate) fn is_held(&self, epoch: u64) -> bool {
         let held = *self.held.lock();
         let age = self.clock.monotonic().saturating_duration_since(held.renewed_at);
-        held.epoch == epoch && !held.is_replaced && age < FENCE
+        held.epoch == epoch && !held.is_replaced && !held.is_left && age < FENCE
     }
 
     /// Renews the lease.
@@ -92,34 +100,47 @@ impl Lease {
         head: NodeHead,
         load: NodeLoad,
     ) -> Result<(), FleetError> {
-        let (held, sent_at) = (*self.held.lock(), self.clock.monotonic());
+        let held = {
+            let mut held = self.held.lock();
+            held.is_left |= state == NodeState::Left;
+            *held
+        };
         if held.is_replaced {
             return Err(FleetError::LeaseLost);
         }
-        let renewals = held.renewals + 1;
-        let record = record(held.epoch, state, head, load, renewals);
+        if held.is_left && state != NodeState::Left {
+            return Ok(());
+        }
         let key = node_key(&self.node);
-        let written = match store.update(&key, &encode(&record)?, held.revision).await? {
-            Write::Done(revision) => Some(revision),
-            Write::Conflict => match store.get(&key).await? {
-                // A renewal whose answer was lost.
-                Some(StoredValue { bytes, revision }) if is_own(&decode(&key, &bytes)?, held.epoch) => {
-                    Some(revision)
-                }
-                Some(_) | None => None,
-            },
-        };
-        let mut current = self.held.lock();
-        match written {
-            Some(revision) => {
-                *current = HeldLease { revision, renewals, renewed_at: sent_at, ..held };
-                Ok(())
+        let HeldLease { mut revision, mut renewals, .. } = held;
+        for _ in 0..MAX_TRIES {
+            renewals += 1;
+            let record = record(&self.process, held.epoch, state.clone(), head, load, renewals);
+            let sent_at = self.clock.monotonic();
+            if let Write::Done(revision) = store.update(&key, &encode(&record)?, revision).await? {
+                let mut current = self.held.lock();
+                let is_left = current.is_left;
+                *current = HeldLease { revision, renewals, renewed_at: sent_at, is_left, ..held };
+                return Ok(());
             }
-            None => {
-                current.is_replaced = true;
-                Err(FleetError::LeaseLost)
+            match store.get(&key).await? {
+                Some(found) => {
+                    let record = decode::<NodeRecord>(&key, &found.bytes)?;
+                    if record.process != self.process || !is_own(&record, held.epoch) {
+                        break;
+                    }
+                    // A renewal whose answer was lost. The others may have seen it long ago, so it renews nothing now.
+                    (revision, renewals) = (found.revision, record.renewals);
+                }
+                None => break,
             }
         }
+        let mut current = self.held.lock();
+        if current.is_left {
+            return Ok(());
+        }
+        current.is_replaced = true;
+        Err(FleetError::LeaseLost)
     }
 }
 
@@ -136,6 +157,7 @@ fn is_own(record: &NodeRecord, epoch: u64) -> bool {
 /// Replaces the lease with one of a new epoch. `latest` is the epoch of this process, if it has joined before.
 async fn join<S: Store>(
     node: &NodeName,
+    process: &str,
     clock: &dyn Clock,
     store: &SealedStore<S>,
     head: NodeHead,
@@ -143,26 +165,38 @@ async fn join<S: Store>(
 ) -> Result<HeldLease, FleetError> {
     let key = node_key(node);
     let (found, expected) = match store.get(&key).await? {
-        Some(StoredValue { bytes, revision }) => (decode::<NodeRecord>(&key, &bytes)?.epoch, revision),
+        Some(StoredValue { bytes, revision }) => {
+            let found = decode::<NodeRecord>(&key, &bytes)?;
+            // A node that takes over keeps the name of the process; so does an earlier try whose answer was lost.
+            if latest.is_some() && found.process != process {
+                return Err(FleetError::NodeRuns { node: node.clone() });
+            }
+            (found.epoch, revision)
+        }
         None => (latest.unwrap_or(0), 0),
     };
-    if latest.is_some_and(|latest| latest != found) {
-        return Err(FleetError::NodeRuns { node: node.clone() });
-    }
     let epoch = found + 1;
     let renewed_at = clock.monotonic();
-    let record = record(epoch, NodeState::Live, head, NodeLoad::default(), 0);
+    let record = record(process, epoch, NodeState::Live, head, NodeLoad::default(), 0);
     match store.update(&key, &encode(&record)?, expected).await? {
         Write::Done(revision) => {
-            Ok(HeldLease { epoch, revision, renewals: 0, renewed_at, is_replaced: false })
+            Ok(HeldLease { epoch, revision, renewals: 0, renewed_at, is_replaced: false, is_left: false })
         }
         Write::Conflict => Err(FleetError::NodeRuns { node: node.clone() }),
     }
 }
 
-fn record(epoch: u64, state: NodeState, head: NodeHead, load: NodeLoad, renewals: u64) -> NodeRecord {
+fn record(
+    process: &str,
+    epoch: u64,
+    state: NodeState,
+    head: NodeHead,
+    load: NodeLoad,
+    renewals: u64,
+) -> NodeRecord {
     NodeRecord {
         epoch,
+        process: process.to_owned(),
         state,
         receipts: head.receipts,
         head: to_hex(&head.hash),

@@ -8,7 +8,9 @@
 //!   release: `claim.INTENT` is removed       ─▶ the mark is removed
 //! ```
 //! Every write names the revision that it replaces, so one node claims an intent, and one receipt ends it. The marks
-//! list what a node has to end and to deliver, for the node that takes over when this one is lost.
+//! list what a node has to end and to deliver, for the node that takes over when this one is lost. A node that ends
+//! the claim of a lost one makes a mark of its own first, `open.NODE.INTENT.end`, which stays until the report is
+//! delivered.
 //!
 //! A node renews its *lease*, the key `node.NODE`, every few seconds. A node whose lease has not changed for
 //! [`LEASE`] by the clock of another one is taken over by that one: it replaces the lease, ends the open claims as

@@ -105,10 +105,8 @@ pub(crate) enum ReceiptPlace {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MarkRecord {
-    /// The epoch in which the node claimed the intent.
+    /// The epoch in which the node claimed the intent, or ended the claim of a lost node.
     pub(crate) epoch: u64,
-    /// `true` if the node has ended the claim of a lost one.
-    pub(crate) is_takeover: bool,
 }
 
 /// The value of a proof's key: the intent that used the proof.
@@ -123,6 +121,8 @@ pub(crate) struct ProofRecord {
 pub(crate) struct NodeRecord {
     /// Increases each time that the node joins.
     pub(crate) epoch: u64,
+    /// A random name of the process that joined.
+    pub(crate) process: String,
     pub(crate) state: NodeState,
     /// The latest receipt in the node's journal.
     pub(crate) receipts: u64,

@@ -1,6 +1,6 @@
 //! The takeover of lost nodes: their open claims are ended as aborted, and their reports delivered.
 
-use crate::claims::{Fleet, FoundEnd, claim_key, mark_key};
+use crate::claims::{Fleet, FoundEnd, Mark, claim_key};
 use crate::lease::{LEASE, NodeState, node_key};
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, decode, encode, to_hex};
 use crate::store::{Store, StoredValue, Write};
@@ -63,12 +63,32 @@ pub(crate) struct Takeovers {
 }
 
 impl Takeovers {
-    /// Adds a report, unless this process delivers it already.
-    pub(crate) fn push(&self, report: OrphanReport) {
-        if self.delivering.lock().insert(report.mark.clone()) {
-            self.orphans.lock().push(report);
-            self.has_orphans.notify_one();
-        }
+    /// Locks a mark, so that this process ends and delivers it once; `None` if it does already.
+    pub(crate) fn lock<'a>(&'a self, mark: &'a str) -> Option<MarkLock<'a>> {
+        let is_new = self.delivering.lock().insert(mark.to_owned());
+        is_new.then(|| MarkLock { takeovers: self, mark })
+    }
+}
+
+/// A mark that one task of this process handles.
+pub(crate) struct MarkLock<'a> {
+    takeovers: &'a Takeovers,
+    mark: &'a str,
+}
+
+impl MarkLock<'_> {
+    /// Adds the report of the mark. The mark stays locked until the report is delivered.
+    pub(crate) fn push(self, report: OrphanReport) {
+        self.takeovers.orphans.lock().push(report);
+        self.takeovers.has_orphans.notify_one();
+        // Unlocked by `mark_orphan_delivered`.
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for MarkLock<'_> {
+    fn drop(&mut self) {
+        self.takeovers.delivering.lock().remove(self.mark);
     }
 }
 
@@ -89,9 +109,6 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError`]; the call can be repeated.
     pub async fn mark_orphan_delivered(&self, report: &OrphanReport) -> Result<(), FleetError> {
-        // A claim that `find` has ended has two marks. The one of this node is the last, for the case that this node ends
-        // in between.
-        self.remove_mark(&mark_key(&report.node, report.intent)).await?;
         self.remove_mark(&report.mark).await?;
         self.takeovers.delivering.lock().remove(&report.mark);
         Ok(())
@@ -146,7 +163,7 @@ impl<S: Store> Fleet<S> {
         now.saturating_duration_since(*since) >= LEASE
     }
 
-    async fn marks(&self, node: &NodeName) -> Result<Vec<IntentId>, FleetError> {
+    async fn marks(&self, node: &NodeName) -> Result<Vec<Mark>, FleetError> {
         marks(&self.store, node).await
     }
 
@@ -158,67 +175,51 @@ impl<S: Store> Fleet<S> {
         local: &(impl Fn(IntentId) -> LocalReport + Sync),
     ) -> Result<(), FleetError> {
         let is_own = *node == self.node;
-        for intent in self.marks(node).await? {
-            let mark = mark_key(node, intent);
-            let is_in_progress = self.takeovers.delivering.lock().contains(&mark)
-                || (is_own && self.active.lock().contains(&intent));
-            let local = local(intent);
-            if is_in_progress || local == LocalReport::Undelivered {
+        for Mark { key, intent, is_takeover } in self.marks(node).await? {
+            // Most marks of this node are those of reports that the governor has not acknowledged yet.
+            let is_reported_here = || is_own && !is_takeover && local(intent) == LocalReport::Undelivered;
+            if self.takeovers.delivering.lock().contains(&key) || is_reported_here() {
                 continue;
             }
-            let Some(StoredValue { bytes, revision }) = self.store.get(&mark).await? else { continue };
-            let MarkRecord { epoch: marked, is_takeover } = decode(&mark, &bytes)?;
+            let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { continue };
+            let MarkRecord { epoch: marked } = decode(&key, &bytes)?;
             if !is_own && marked > epoch {
                 // The node has joined again.
                 continue;
             }
-            let Some((claim, claim_revision)) = self.read_claim(intent).await? else {
+            let claim = self.read_claim(intent).await?;
+            // Looked up after the reads: what this process begins later writes the mark again.
+            let is_active = is_own && !is_takeover && self.active.lock().contains(&intent);
+            let local = if is_takeover { LocalReport::Unknown } else { local(intent) };
+            if is_active || local == LocalReport::Undelivered {
+                continue;
+            }
+            let Some((claim, _)) = claim else {
                 self.store.remove(revision).await?;
                 continue;
             };
-            let ClaimRecord { node: owner, state, .. } = &claim;
+            let is_lost = is_takeover && self.is_lost(&claim).await?;
+            let ClaimRecord { node: owner, epoch: claimed, state, .. } = claim;
             match state {
                 // Left by a request to claim that another node was faster to make.
-                _ if owner != node && !is_takeover => self.store.remove(revision).await?,
-                ClaimState::Open { .. } if owner == node && claim.epoch <= epoch => {
-                    self.end_open(intent, claim, claim_revision, mark).await?;
+                _ if (owner != *node) != is_takeover => self.store.remove(revision).await?,
+                ClaimState::Open { .. } if is_lost || (!is_takeover && claimed <= epoch) => {
+                    self.end_lost(intent).await?;
                 }
-                // A later epoch of the node has made this claim, or a takeover is about to end it.
+                // A later epoch of the node has made this claim.
                 ClaimState::Open { .. } => {}
-                ClaimState::Ended { by, .. }
-                    if *by != self.node && by != node && self.is_live(by).await? => {}
-                ClaimState::Ended { by, .. } if *by == self.node && local == LocalReport::Delivered => {
+                // The node that has ended it has its own mark for the report.
+                ClaimState::Ended { by, .. } if by != *node => self.store.remove(revision).await?,
+                ClaimState::Ended { .. } if local == LocalReport::Delivered => {
                     self.store.remove(revision).await?;
                 }
                 ClaimState::Ended { receipt, .. } => {
-                    let receipt = self.read_receipt(&FoundEnd::new(intent, receipt.clone())).await?;
-                    self.takeovers.push(OrphanReport { intent, node: owner.clone(), receipt, mark });
+                    let receipt = self.read_receipt(&FoundEnd::new(intent, receipt)).await?;
+                    if let Some(lock) = self.takeovers.lock(&key) {
+                        lock.push(OrphanReport { intent, node: owner, receipt, mark: key.clone() });
+                    }
                 }
             }
-        }
-        Ok(())
-    }
-
-    async fn is_live(&self, node: &NodeName) -> Result<bool, FleetError> {
-        let key = node_key(node);
-        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(false) };
-        Ok(!decode::<NodeRecord>(&key, &bytes)?.state.has_ended())
-    }
-
-    async fn end_open(
-        &self,
-        intent: IntentId,
-        claim: ClaimRecord,
-        revision: u64,
-        mark: String,
-    ) -> Result<(), FleetError> {
-        let ClaimState::Open { fallback } = claim.state else { return Ok(()) };
-        let receipt = Box::from(fallback.get());
-        let ended = ClaimRecord { state: self.ended(ReceiptPlace::Inline(fallback)), ..claim };
-        match self.store.update(&claim_key(intent), &encode(&ended)?, revision).await? {
-            Write::Done(_) => self.takeovers.push(OrphanReport { intent, node: ended.node, receipt, mark }),
-            // The next call reads it again.
-            Write::Conflict => {}
         }
         Ok(())
     }
@@ -255,8 +256,8 @@ impl<S: Store> Fleet<S> {
                 }
                 ClaimState::Open { fallback } if record.node == self.node => {
                     let receipt = Box::from(fallback.get());
-                    let mark = MarkRecord { epoch: self.lease.epoch(), is_takeover: false };
-                    self.store.put(&mark_key(&self.node, intent), &encode(&mark)?).await?;
+                    let mark = MarkRecord { epoch: self.lease.epoch() };
+                    self.store.put(&self.claim_mark(intent).key, &encode(&mark)?).await?;
                     let ended = ClaimRecord { state: self.ended(ReceiptPlace::Inline(fallback)), ..record };
                     if let Write::Done(_) = self.store.update(&key, &encode(&ended)?, revision).await? {
                         return Ok(InterruptedEnd::Receipt { receipt, is_delivered: false });

@@ -1,11 +1,11 @@
 //! The view of a fleet for operators, who are no node of it.
 
+use crate::claims::Mark;
 use crate::lease::{NodeLoad, NodeState, node_key};
 use crate::record::{DrainRecord, NodeRecord, decode, encode};
 use crate::seal::SealedStore;
 use crate::store::{Store, StoredValue};
 use crate::{FleetError, FleetKey, FleetName, NodeName};
-use a2g_types::ident::IntentId;
 
 /// What the fleet knows of a node.
 #[derive(Debug, Clone)]
@@ -96,14 +96,14 @@ pub(crate) async fn nodes<S: Store>(store: &SealedStore<S>) -> Result<Vec<NodeNa
     Ok(names.filter_map(|name| NodeName::try_from(name.to_owned()).ok()).collect())
 }
 
-/// The intents with a mark of a node.
+/// The marks of a node.
 pub(crate) async fn marks<S: Store>(
     store: &SealedStore<S>,
     node: &NodeName,
-) -> Result<Vec<IntentId>, FleetError> {
+) -> Result<Vec<Mark>, FleetError> {
     let prefix = format!("open.{node}.");
     let keys = store.keys(&prefix).await?;
-    Ok(keys.iter().filter_map(|key| IntentId::parse(key.strip_prefix(&prefix)?).ok()).collect())
+    Ok(keys.into_iter().filter_map(|key| Mark::parse(&prefix, key)).collect())
 }
 
 fn drain_key(node: &NodeName) -> String {

@@ -42,8 +42,8 @@ const MAX_FAILED_LOOKS: u32 = 10;
 const LEASE_CHECK: Duration = Duration::from_millis(250);
 /// The first and the maximum delay between two attempts to write an end.
 const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
-/// The number of renewals between two looks at the leases of the others.
-const SWEEP_ROUNDS: u32 = 2;
+/// The time between two looks at the leases and marks of all nodes.
+const SWEEP: Duration = Duration::from_secs(5);
 
 /// The start of a run that was recorded, or the reason why there is none.
 pub(super) enum StartOutcome {
@@ -266,17 +266,17 @@ impl Executor {
         Fault::Busy { message, retry_after_ms: RETRY_AFTER_MS }
     }
 
-    /// Renews the lease of this node, takes over lost nodes and delivers their reports, until the sessions end.
+    /// Renews the lease of this node, takes over lost nodes, delivers their reports and follows the orders of other nodes,
+    /// until the sessions end.
     pub async fn keep_fleet(self: Arc<Self>) {
         let Some(fleet) = self.fleet.clone() else { return };
         self.sessions.spawn(deliver_orphans(Arc::clone(&self), Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).follow_orders(Arc::clone(&fleet)));
+        self.sessions.spawn(Arc::clone(&self).sweep_fleet(Arc::clone(&fleet)));
         let mut is_away = false;
-        let mut rounds = 0_u32;
         loop {
             tokio::time::sleep(RENEWAL).await;
-            rounds = rounds.wrapping_add(1);
-            let result = self.maintain_fleet(&fleet, rounds.is_multiple_of(SWEEP_ROUNDS)).await;
+            let result = self.maintain_lease(&fleet).await;
             match &result {
                 Err(error) if !is_away => {
                     tracing::warn!(%error, "the fleet cannot be used: calls are refused until it can");
@@ -288,26 +288,35 @@ impl Executor {
         }
     }
 
-    async fn maintain_fleet(&self, fleet: &Fleet, is_sweep: bool) -> Result<(), FleetError> {
+    async fn maintain_lease(&self, fleet: &Fleet) -> Result<(), FleetError> {
         let state = if self.slots.is_closed() { NodeState::Draining } else { NodeState::Live };
         self.renew_lease(fleet, state).await?;
         if fleet.is_drain_requested().await? && !self.slots.is_closed() {
-            tracing::warn!(
-                "an operator has asked this node to leave the fleet: it finishes its runs and ends"
-            );
+            tracing::warn!("an operator has asked this node to leave the fleet: it finishes its runs and ends");
             self.close();
         }
-        fleet.remove_abandoned().await?;
-        if is_sweep {
+        Ok(())
+    }
+
+    /// Removes abandoned claims, and takes over lost nodes.
+    // A task of its own: it may take longer than the lease lasts.
+    async fn sweep_fleet(self: Arc<Self>, fleet: Arc<Fleet>) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
             let local = |intent| match self.journal.report_state(intent) {
                 Ok(ReportState::Unknown) => LocalReport::Unknown,
                 Ok(ReportState::Delivered) => LocalReport::Delivered,
                 // Left alone if the journal cannot be read.
                 Ok(ReportState::Undelivered) | Err(_) => LocalReport::Undelivered,
             };
-            fleet.sweep(local).await?;
+            let result = match fleet.remove_abandoned().await {
+                Ok(()) => fleet.sweep(local).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = result {
+                tracing::debug!(%error, "the look at the other nodes failed, and is repeated");
+            }
         }
-        Ok(())
     }
 
     async fn renew_lease(&self, fleet: &Fleet, state: NodeState) -> Result<(), FleetError> {
