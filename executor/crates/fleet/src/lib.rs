@@ -23,6 +23,8 @@
 mod claims;
 mod connect;
 mod lease;
+#[cfg(test)]
+mod model;
 mod nats;
 mod orders;
 mod record;

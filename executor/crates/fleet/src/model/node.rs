@@ -1,0 +1,488 @@
+//! A node: what the executor does with the fleet, and what its journal keeps from one process to the next.
+
+use super::world::{ProcessId, SimulatedClock, SimulatedStore, World};
+use crate::record::ClaimState;
+use crate::{
+    Claim, ClaimReply, FinishReply, Fleet, FleetError, FleetKey, FleetName, FoundClaim, InterruptedEnd,
+    LocalReport, NewClaim, NodeHead, NodeLoad, NodeName, NodeState, OrphanReport, RENEWAL,
+};
+use a2g_types::ident::IntentId;
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+// As in `core::run::fleet` and `core::deliver`.
+const FOLLOW_DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+const MAX_FAILED_LOOKS: u32 = 10;
+const LEASE_CHECK: Duration = Duration::from_millis(250);
+const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+const SWEEP_ROUNDS: u32 = 2;
+const REPORT_DELAYS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(30)];
+
+/// The longest write of a journal.
+const MAX_WRITE: Duration = Duration::from_millis(5);
+
+/// A call that clients send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) intent: IntentId,
+    pub(super) proof: Option<u8>,
+    /// The time that the guest needs.
+    pub(super) run: Duration,
+}
+
+/// An intent in a journal.
+#[derive(Debug, Clone)]
+enum Entry {
+    Started { fallback: String },
+    Finished { receipt: String, is_undelivered: bool },
+}
+
+/// The journal of a node, on its disk.
+#[derive(Debug, Default)]
+pub(super) struct Journal(Mutex<HashMap<IntentId, Entry>>);
+
+impl Journal {
+    fn find(&self, intent: IntentId) -> Option<Entry> {
+        self.0.lock().get(&intent).cloned()
+    }
+
+    fn set(&self, intent: IntentId, entry: Entry) {
+        self.0.lock().insert(intent, entry);
+    }
+
+    /// The intents whose runs were interrupted, and their fallback receipts.
+    fn interrupted(&self) -> Vec<(IntentId, String)> {
+        let entries = self.0.lock();
+        let started = entries.iter().filter_map(|(intent, entry)| match entry {
+            Entry::Started { fallback } => Some((*intent, fallback.clone())),
+            Entry::Finished { .. } => None,
+        });
+        let mut started = started.collect::<Vec<_>>();
+        started.sort_unstable();
+        started
+    }
+
+    pub(super) fn undelivered(&self) -> Vec<IntentId> {
+        let entries = self.0.lock();
+        let undelivered = |entry: &Entry| matches!(entry, Entry::Finished { is_undelivered: true, .. });
+        let intents = entries.iter().filter(|(_, entry)| undelivered(entry)).map(|(intent, _)| *intent);
+        let mut intents = intents.collect::<Vec<_>>();
+        intents.sort_unstable();
+        intents
+    }
+
+    fn mark_delivered(&self, intent: IntentId) {
+        if let Some(Entry::Finished { is_undelivered, .. }) = self.0.lock().get_mut(&intent) {
+            *is_undelivered = false;
+        }
+    }
+}
+
+/// A process of a node.
+pub(super) struct Process {
+    id: ProcessId,
+    world: World,
+    fleet: Fleet<SimulatedStore>,
+    journal: Arc<Journal>,
+    /// The intents that are open in this process.
+    open: Mutex<HashSet<IntentId>>,
+    is_closed: AtomicBool,
+}
+
+/// Where the current processes of the nodes are found.
+pub(super) type Processes = Arc<Mutex<Vec<Option<Arc<Process>>>>>;
+
+const HEAD: NodeHead = NodeHead { receipts: 0, hash: [0; 32] };
+
+/// Starts a process. It is in `processes` once it can be called.
+pub(super) async fn start(
+    id: ProcessId,
+    world: World,
+    key: FleetKey,
+    journal: Arc<Journal>,
+    processes: Processes,
+) {
+    loop {
+        match join(id, &world, key.clone(), &journal).await {
+            Ok(fleet) => {
+                let process = Arc::new(Process {
+                    id,
+                    world,
+                    fleet,
+                    journal,
+                    open: Mutex::default(),
+                    is_closed: AtomicBool::new(false),
+                });
+                for intent in process.journal.undelivered() {
+                    process.spawn(Arc::clone(&process).deliver(intent, false));
+                }
+                process.spawn(Arc::clone(&process).keep_fleet());
+                process.spawn(Arc::clone(&process).deliver_orphans());
+                processes.lock()[id.node] = Some(process);
+                return;
+            }
+            Err(error) => {
+                world.lock().note(|| format!("n{}.{} cannot join: {error}", id.node, id.number));
+                // Something starts it again.
+                world.sleep_below(Duration::from_secs(3)).await;
+            }
+        }
+    }
+}
+
+/// As `cli::fleet::join` and `Journal::open_with_ends`.
+async fn join(
+    id: ProcessId,
+    world: &World,
+    key: FleetKey,
+    journal: &Journal,
+) -> Result<Fleet<SimulatedStore>, FleetError> {
+    let store = SimulatedStore { world: world.clone(), process: id };
+    let clock = Arc::new(SimulatedClock::new(world.clone(), id.node));
+    let node = NodeName::try_from(format!("n{}", id.node)).unwrap();
+    let name = FleetName::try_from("model".to_owned()).unwrap();
+    let fleet = Fleet::join(node, clock, store, key, name, HEAD).await?;
+    let mut ends = Vec::new();
+    for (intent, fallback) in journal.interrupted() {
+        let fallback = RawValue::from_string(fallback).unwrap();
+        ends.push((intent, fleet.end_interrupted(intent, &content(intent), "did:a:model", fallback).await?));
+    }
+    world.sleep_below(MAX_WRITE).await;
+    for (intent, end) in ends {
+        world.lock().note(|| format!("n{} ends the interrupted {intent} with {end:?}", id.node));
+        match end {
+            InterruptedEnd::Receipt { receipt, is_delivered } => {
+                let receipt = receipt.into_string();
+                journal.set(intent, Entry::Finished { receipt, is_undelivered: !is_delivered });
+            }
+            InterruptedEnd::Elsewhere => drop(journal.0.lock().remove(&intent)),
+        }
+    }
+    Ok(fleet)
+}
+
+fn content(intent: IntentId) -> [u8; 32] {
+    let mut content = [0; 32];
+    content[..16].copy_from_slice(intent.as_bytes());
+    content
+}
+
+impl Process {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.world.spawn(self.id, false, task);
+    }
+
+    fn note(&self, text: impl FnOnce() -> String) {
+        let ProcessId { node, number } = self.id;
+        self.world.lock().note(|| format!("n{node}.{number} {}", text()));
+    }
+
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn may_run(&self) -> bool {
+        self.fleet.may_run()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// As `Executor::call`: an answer is recorded.
+    pub(super) async fn call(self: Arc<Self>, call: Call) {
+        if self.is_closed() {
+            return;
+        }
+        let receipt = self.find_or_run(call).await;
+        self.note(|| format!("answers {} with {receipt:?}", call.intent));
+        if let Some(receipt) = receipt {
+            self.world.lock().history.answer(call.intent, receipt);
+        }
+    }
+
+    /// `None` if the call is refused.
+    async fn find_or_run(self: &Arc<Self>, call: Call) -> Option<String> {
+        let intent = call.intent;
+        if self.open.lock().contains(&intent) || self.journal.find(intent).is_some() {
+            return self.await_local(intent).await;
+        }
+        match self.fleet.find(intent).await.ok()? {
+            Some(found) => return self.await_found(intent, found).await,
+            None if self.is_closed() => return None,
+            None => {}
+        }
+        if !self.open.lock().insert(intent) {
+            return self.await_local(intent).await;
+        }
+        self.run_claimed(call).await
+    }
+
+    /// Waits for the end of an intent that this process runs.
+    async fn await_local(&self, intent: IntentId) -> Option<String> {
+        while self.open.lock().contains(&intent) {
+            self.world.sleep(FOLLOW_DELAYS[1]).await;
+        }
+        match self.journal.find(intent)? {
+            Entry::Finished { receipt, .. } => Some(receipt),
+            Entry::Started { .. } => None,
+        }
+    }
+
+    async fn await_found(&self, intent: IntentId, mut found: FoundClaim) -> Option<String> {
+        let [mut delay, max_delay] = FOLLOW_DELAYS;
+        let mut failed = 0;
+        loop {
+            if let Some(end) = found.end {
+                return self.fleet.read_receipt(&end).await.ok().map(String::from);
+            }
+            found = loop {
+                self.world.sleep(delay).await;
+                delay = (delay * 3 / 2).min(max_delay);
+                match self.fleet.find(intent).await {
+                    Ok(Some(found)) => break found,
+                    Ok(None) => return None,
+                    Err(_) if failed == MAX_FAILED_LOOKS => return None,
+                    Err(_) => failed += 1,
+                }
+            };
+            failed = 0;
+        }
+    }
+
+    fn close_intent(&self, intent: IntentId) {
+        self.open.lock().remove(&intent);
+    }
+
+    async fn write_journal(&self) {
+        self.world.sleep_below(MAX_WRITE).await;
+    }
+
+    async fn run_claimed(self: &Arc<Self>, call: Call) -> Option<String> {
+        let Call { intent, proof, run } = call;
+        let ProcessId { node, number } = self.id;
+        let fallback = format!("\"lost by n{node}.{number}\"");
+        let proof = proof.map(|proof| format!("proof {proof}"));
+        let content = content(intent);
+        let claimed = self.fleet.claim(NewClaim {
+            intent,
+            content: &content,
+            agent: "did:a:model",
+            verdict: None,
+            fallback: RawValue::from_string(fallback.clone()).unwrap(),
+            proof: proof.as_deref(),
+        });
+        let claim = match claimed.await {
+            Ok(ClaimReply::New(claim)) => claim,
+            Ok(ClaimReply::Known(found)) => {
+                self.close_intent(intent);
+                return self.await_found(intent, found).await;
+            }
+            Ok(ClaimReply::Replayed) => {
+                self.world.lock().history.replay(intent);
+                self.close_intent(intent);
+                return None;
+            }
+            Err(error) => {
+                self.note(|| format!("does not claim {intent}: {error}"));
+                self.close_intent(intent);
+                return None;
+            }
+        };
+        self.write_journal().await;
+        // The disk is full, or the journal has the intent.
+        if self.world.chance(|faults| faults.refusal) || self.journal.find(intent).is_some() {
+            self.close_intent(intent);
+            self.fleet.release(claim).await;
+            return None;
+        }
+        self.journal.set(intent, Entry::Started { fallback });
+        self.write_journal().await;
+        if !self.fleet.is_held(&claim) || self.world.chance(|faults| faults.refusal) {
+            self.fleet.release(claim).await;
+            self.write_journal().await;
+            self.journal.0.lock().remove(&intent);
+            self.close_intent(intent);
+            return None;
+        }
+        let receipt = self.run_guest(&claim, intent, run, call.proof).await;
+        let (receipt, is_undelivered) = self.finish(&claim, receipt).await;
+        self.write_journal().await;
+        self.journal.set(intent, Entry::Finished { receipt: receipt.clone(), is_undelivered });
+        if is_undelivered {
+            self.spawn(Arc::clone(self).deliver(intent, true));
+        }
+        self.close_intent(intent);
+        Some(receipt)
+    }
+
+    async fn run_guest(&self, claim: &Claim, intent: IntentId, run: Duration, proof: Option<u8>) -> String {
+        self.begin_guest(intent, proof);
+        let mut left = run;
+        loop {
+            let pause = left.min(LEASE_CHECK);
+            self.world.sleep(pause).await;
+            left -= pause;
+            let is_held = self.fleet.is_held(claim);
+            if left.is_zero() || !is_held {
+                self.world.lock().history.stop(intent);
+                let end = if is_held { "done" } else { "aborted" };
+                return format!("\"{end} by n{}.{}\"", self.id.node, self.id.number);
+            }
+            let mut state = self.world.lock();
+            if state.history.is_outlived(intent) {
+                state.violate(format!("the guest of {intent} continues after its claim has ended"));
+            }
+        }
+    }
+
+    fn begin_guest(&self, intent: IntentId, proof: Option<u8>) {
+        self.note(|| format!("begins the guest of {intent}"));
+        let name = self.fleet.node();
+        let mut state = self.world.lock();
+        let is_own = state.claim(intent).is_some_and(|claim| {
+            claim.node == *name
+                && match claim.state {
+                    ClaimState::Open { .. } => true,
+                    ClaimState::Ended { .. } => false,
+                }
+        });
+        if !is_own {
+            state.violate(format!("a guest of {intent} begins without a claim"));
+        }
+        if !state.keys("open.").contains(&format!("open.{name}.{intent}").as_str()) {
+            state.violate(format!("a guest of {intent} begins without a mark"));
+        }
+        if !state.history.begin(intent, self.id) {
+            state.violate(format!("a second guest of {intent} begins"));
+        }
+        if proof.is_some_and(|proof| !state.history.use_proof(proof, intent)) {
+            state.violate(format!("a second intent, {intent}, uses a proof"));
+        }
+    }
+
+    /// Returns the receipt that counts, and whether this node reports it.
+    async fn finish(&self, claim: &Claim, receipt: String) -> (String, bool) {
+        let [mut delay, max_delay] = FINISH_DELAYS;
+        loop {
+            match self.fleet.finish(claim, &receipt).await {
+                Ok(FinishReply::Recorded) => return (receipt, true),
+                Ok(FinishReply::Superseded(receipt)) => return (receipt.into_string(), false),
+                Err(_) => {
+                    self.world.sleep(delay).await;
+                    delay = (delay * 2).min(max_delay);
+                }
+            }
+        }
+    }
+
+    /// Sends a report to the governor. Returns `false` if it is not acknowledged.
+    async fn report(&self, intent: IntentId, receipt: &str) -> bool {
+        let is_refused = self.world.chance(|faults| faults.governor);
+        let arrives_early = self.world.chance(|_| 500);
+        let deliver = || {
+            self.note(|| format!("delivers the report {receipt} of {intent}"));
+            self.world.lock().history.report(intent, receipt.to_owned());
+        };
+        let is_delivered = !is_refused || self.world.chance(|_| 500);
+        if is_delivered && arrives_early {
+            deliver();
+        }
+        self.write_journal().await;
+        if is_delivered && !arrives_early {
+            deliver();
+        }
+        !is_refused
+    }
+
+    /// As `core::deliver::deliver_reports`.
+    async fn deliver(self: Arc<Self>, intent: IntentId, mut is_first: bool) {
+        let [mut delay, max_delay] = REPORT_DELAYS;
+        loop {
+            let Some(Entry::Finished { receipt, .. }) = self.journal.find(intent) else { return };
+            if !is_first && self.fleet.is_delivered(intent).await.unwrap_or(false) {
+                self.write_journal().await;
+                return self.journal.mark_delivered(intent);
+            }
+            if self.report(intent, &receipt).await {
+                // The journal writes it soon.
+                let writer = Arc::clone(&self);
+                self.spawn(async move {
+                    writer.write_journal().await;
+                    writer.journal.mark_delivered(intent);
+                });
+                let _swept_later = self.fleet.mark_delivered(intent).await;
+                return;
+            }
+            is_first = false;
+            self.world.sleep(delay).await;
+            delay = (delay * 2).min(max_delay);
+        }
+    }
+
+    async fn deliver_orphans(self: Arc<Self>) {
+        loop {
+            let report = self.fleet.next_orphan().await;
+            self.spawn(Arc::clone(&self).deliver_orphan(report));
+        }
+    }
+
+    async fn deliver_orphan(self: Arc<Self>, report: OrphanReport) {
+        let [mut delay, max_delay] = FINISH_DELAYS;
+        while !self.report(report.intent, &report.receipt).await {
+            self.world.sleep(delay).await;
+            delay = (delay * 2).min(max_delay);
+        }
+        while self.fleet.mark_orphan_delivered(&report).await.is_err() {
+            self.world.sleep(max_delay).await;
+        }
+    }
+
+    async fn keep_fleet(self: Arc<Self>) {
+        let mut rounds = 0_u32;
+        loop {
+            self.world.sleep(RENEWAL).await;
+            rounds = rounds.wrapping_add(1);
+            if let Err(error) = self.maintain_fleet(rounds.is_multiple_of(SWEEP_ROUNDS)).await {
+                self.note(|| format!("cannot use the fleet: {error}"));
+            }
+        }
+    }
+
+    async fn maintain_fleet(&self, is_sweep: bool) -> Result<(), FleetError> {
+        let is_closed = self.is_closed.load(Ordering::Relaxed);
+        let state = if is_closed { NodeState::Draining } else { NodeState::Live };
+        self.fleet.renew(state, HEAD, NodeLoad::default()).await?;
+        self.fleet.remove_abandoned().await?;
+        if is_sweep {
+            self.fleet.sweep(|intent| self.report_state(intent)).await?;
+        }
+        Ok(())
+    }
+
+    fn report_state(&self, intent: IntentId) -> LocalReport {
+        if self.open.lock().contains(&intent) {
+            return LocalReport::Undelivered;
+        }
+        match self.journal.find(intent) {
+            None => LocalReport::Unknown,
+            Some(Entry::Started { .. } | Entry::Finished { is_undelivered: true, .. }) => {
+                LocalReport::Undelivered
+            }
+            Some(Entry::Finished { is_undelivered: false, .. }) => LocalReport::Delivered,
+        }
+    }
+
+    /// As the end of `cli::serve`: the runs end, the node leaves, and the process ends a little later.
+    pub(super) async fn leave(self: Arc<Self>) {
+        while !self.open.lock().is_empty() {
+            self.world.sleep(LEASE_CHECK).await;
+        }
+        let _left = self.fleet.renew(NodeState::Left, HEAD, NodeLoad::default()).await;
+        self.note(|| "has left".to_owned());
+    }
+}
