@@ -292,7 +292,9 @@ impl Executor {
         let state = if self.slots.is_closed() { NodeState::Draining } else { NodeState::Live };
         self.renew_lease(fleet, state).await?;
         if fleet.is_drain_requested().await? && !self.slots.is_closed() {
-            tracing::warn!("an operator has asked this node to leave the fleet: it finishes its runs and ends");
+            tracing::warn!(
+                "an operator has asked this node to leave the fleet: it finishes its runs and ends"
+            );
             self.close();
         }
         Ok(())
