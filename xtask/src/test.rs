@@ -31,8 +31,9 @@ test` for the main workspace and, natively, for the tools. Arguments go to the
 
 Tests with `wasip2` in their name need the target wasm32-wasip2; without it they
 are skipped, and the summary names them. A test that needs strace, libfaketime,
-Chromium, Debian's registry, a client from PyPI or npm, or a collection of tests
-from Debian or from a crate is skipped if that is missing, and says so.";
+Chromium, Debian's registry, a client or the server of NATS from PyPI, a client
+from npm, or a collection of tests from Debian or from a crate is skipped if
+that is missing, and says so.";
 
 pub(crate) const TORTURE_HELP: &str = "\
 Kill the executor again and again, break its disk, and compare its records.
