@@ -37,6 +37,7 @@ mod definitions;
 mod documents;
 mod doors;
 mod durability;
+mod fleet;
 mod flood;
 mod governor;
 mod governor_answers;

@@ -6,6 +6,7 @@
 //! FakeGovernor::start(|method, params| …)  answers what a real one never would
 //! Catalogue::with_tools().add(Tool::command("name", WAT))
 //! browser_or_skip("http://ADDRESS")         Chromium, which also reports what a page should not do
+//! NatsServers::start(3)                     a cluster of NATS with JetStream
 //! ```
 //! Nothing here waits for a fixed time: every wait polls for its condition, until a generous
 //! deadline. A process that was started is killed and reaped when its value is dropped.
@@ -24,6 +25,7 @@ mod governor;
 mod http;
 mod keys;
 mod message;
+mod nats;
 mod process;
 mod published;
 mod stdio;
@@ -47,6 +49,7 @@ pub use governor::{Governor, policy_for_all, write_policies};
 pub use http::{HttpAnswer, HttpClient, post_request, read_message};
 pub use keys::{EXECUTOR, ISSUER, Keys, claims, set_mode, sha256, succeeds};
 pub use message::*;
+pub use nats::NatsServers;
 pub use process::{Process, Server, children_of, parent_of};
 pub use published::check_answer;
 pub use stdio::StdioClient;

@@ -125,6 +125,16 @@ impl Process {
         self.signal(rustix::process::Signal::HUP);
     }
 
+    /// Stops it until [`Self::resume`], without its knowledge (SIGSTOP).
+    pub fn pause(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    /// Lets it continue (SIGCONT).
+    pub fn resume(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
     fn signal(&self, signal: rustix::process::Signal) {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, signal).expect("the child is there");
