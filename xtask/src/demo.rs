@@ -5,6 +5,7 @@
 
 mod client;
 mod fixture;
+pub(crate) mod fleet;
 mod output;
 mod program;
 mod protocols;
@@ -24,7 +25,7 @@ use fixture::Fixture;
 pub(crate) const HELP: &str = "\
 Run the executor and a governor through a series of checked steps.
 
-Usage: cargo xtask demo
+Usage: cargo xtask demo [fleet]
 
 It builds the tools and the executor, starts the executor and a governor as two
 processes on loopback, sends intents over HTTP, and shows the result of each:
@@ -34,8 +35,14 @@ a program in Python, whose calls of other tools are intents of their own.
 Then it shows which reports the governor has received, and one call over each of
 the six protocols.
 
+With `fleet`, it starts a server of NATS, a governor and three executors that
+share their claims, and sends 300 intents over A2G, A2A and MCP while one
+executor is killed and another one restarted. An intent whose connection broke
+is repeated at another executor. Then it shows that no intent ran twice, and
+that each has one answer and one report.
+
 The exit code is 0 only if every step went as expected. The demo works in a
-temporary folder; the logs of both processes stay in target/xtask/demo.";
+temporary folder; the logs of all processes stay in target/xtask/demo.";
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     tools::build_with_executor(workspace)?;

@@ -11,6 +11,7 @@ mod debian;
 mod demo;
 mod deny;
 mod deploy_lint;
+mod nats;
 mod run;
 mod sbom;
 mod setup;
@@ -95,6 +96,7 @@ fn parse(words: &[&str]) -> Result<Action, String> {
         ("setup", ["--retry"]) => Box::new(|workspace| setup::run(workspace, true)),
         ("tools", []) => Box::new(|workspace| tools::build(workspace, &setup::prepare(workspace)?)),
         ("demo", []) => Box::new(demo::run),
+        ("demo", ["fleet"]) => Box::new(demo::fleet::run),
         ("bench", []) => Box::new(|workspace| bench::run(workspace, None)),
         ("bench", [part]) if let Some(&part) = bench::PARTS.iter().find(|name| *name == part) => {
             Box::new(move |workspace| bench::run(workspace, Some(part)))
@@ -131,8 +133,8 @@ mod tests {
 
     #[test]
     fn valid_command_lines_are_parsed_and_others_refused() {
-        let valid = "-h|setup --retry|test -p tests -- --help|tools|demo|bench|bench doors|torture|torture 50|\
-                     deny|deploy-lint|sbom|sbom x";
+        let valid = "-h|setup --retry|test -p tests -- --help|tools|demo|demo fleet|bench|bench doors|torture|\
+                     torture 50|deny|deploy-lint|sbom|sbom x";
         let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|torture 0|torture 1 2|tset|deny x|\
                        deploy-lint x|sbom x y|sbom -x";
         for (lines, is_valid) in [(valid, true), (invalid, false)] {

@@ -26,15 +26,25 @@ impl Client {
 
     /// Posts JSON with more headers. The answer is null if it has no body.
     pub(super) fn post(self, path: &str, headers: &[(&str, &str)], body: impl Display) -> Result<Value> {
+        let failed = || format!("POST {path} got no answer");
+        let response = self.send(path, headers, body).with_context(failed)?;
+        let body = response.as_str().with_context(failed)?;
+        ensure!((200..300).contains(&response.status_code), "POST {path}: {} {body}", response.status_code);
+        if body.is_empty() { Ok(Value::Null) } else { serde_json::from_str(body).with_context(failed) }
+    }
+
+    /// Posts JSON with more headers, and returns the answer with any status.
+    pub(super) fn send(
+        self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Display,
+    ) -> Result<minreq::Response, minreq::Error> {
         let request = minreq::post(format!("http://{}{path}", self.0)).with_timeout(TIMEOUT_SECONDS);
         let request = request.with_header("Content-Type", "application/json");
         let request =
             headers.iter().fold(request, |request, (name, value)| request.with_header(*name, *value));
-        let failed = || format!("POST {path} got no answer");
-        let response = request.with_body(body.to_string()).send().with_context(failed)?;
-        let body = response.as_str().with_context(failed)?;
-        ensure!((200..300).contains(&response.status_code), "POST {path}: {} {body}", response.status_code);
-        if body.is_empty() { Ok(Value::Null) } else { serde_json::from_str(body).with_context(failed) }
+        request.with_body(body.to_string()).send()
     }
 
     /// Opens a stream of server-sent events, and returns the JSON of each as it arrives.

@@ -1,15 +1,16 @@
 //! The files and processes of the demo: a temporary folder with a catalogue, a configuration, policies and a
 //! workspace; under `target/`, the logs and a cache that makes the second demo quick.
 
+use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use fs_err as fs;
 use serde_json::json;
 use tempfile::TempDir;
@@ -43,9 +44,7 @@ impl Fixture {
         let (logs, web_server) = (workspace.state().join("demo"), program::start_web_server()?);
         let fixture = Self { program: workspace.executor(), folder, logs, web_server };
         fs::create_dir_all(&fixture.logs)?;
-        let (sources, cache) = (workspace.root.join("xtask/src/demo"), workspace.state().join("demo-cache"));
-        // Compiled tools are machine code: the executor refuses a folder that others may write.
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&cache)?;
+        let (sources, cache) = (workspace.root.join("xtask/src/demo"), create_cache(workspace)?);
         let configuration = fs::read_to_string(sources.join("executor.toml"))?;
         let address = web_server.to_string();
         let network =
@@ -73,22 +72,8 @@ impl Fixture {
     fn create_catalogue(&self, workspace: &Workspace) -> Result<()> {
         let (built, copied) = (workspace.target.join("tools"), self.path("tools"));
         run::show("copy the tools", Command::new("cp").arg("-R").arg(built).arg(copied))?;
-        let sources = workspace.root.join("xtask/src/demo/guests");
-        let mut assemble = workspace.cargo(&["run", "--locked", "-p", "xtask", "--features", "wat"]);
-        assemble.args(["--bin", "assemble", "--"]);
-        for name in GUESTS {
-            fs::create_dir(self.path(name))?;
-            fs::copy(sources.join(name).with_extension("toml"), self.path(name).join("tool.toml"))?;
-            assemble.arg(sources.join(name).with_extension("wat")).arg(self.path(name).join("tool.wasm"));
-        }
-        run::log(workspace, "assemble the guests of the demo", &mut assemble, UNLIMITED)?;
-        run::progress("Adding", "the demo's guests by `a2g-executor tool add`");
-        for name in GUESTS {
-            let mut add = Command::new(&self.program);
-            add.args(["tool", "add"]).arg(self.path(name)).arg("--config").arg(self.path("executor.toml"));
-            run::log(workspace, &format!("add {name} to the demo's tools"), &mut add, UNLIMITED)?;
-        }
-        Ok(())
+        let config = self.path("executor.toml");
+        add_guests(workspace, &GUESTS, self.folder.path(), &["--config".as_ref(), config.as_ref()])
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -116,6 +101,40 @@ impl Fixture {
     }
 }
 
+/// Assembles tools of `guests/` in a folder, and adds them by `a2g-executor tool add` with these arguments.
+pub(super) fn add_guests(
+    workspace: &Workspace,
+    names: &[&str],
+    folder: &Path,
+    arguments: &[&OsStr],
+) -> Result<()> {
+    let sources = workspace.root.join("xtask/src/demo/guests");
+    let mut assemble = workspace.cargo(&["run", "--locked", "-p", "xtask", "--features", "wat"]);
+    assemble.args(["--bin", "assemble", "--"]);
+    for name in names {
+        let guest = folder.join(name);
+        fs::create_dir(&guest)?;
+        fs::copy(sources.join(name).with_extension("toml"), guest.join("tool.toml"))?;
+        assemble.arg(sources.join(name).with_extension("wat")).arg(guest.join("tool.wasm"));
+    }
+    run::log(workspace, "assemble the guests of the demo", &mut assemble, UNLIMITED)?;
+    run::progress("Adding", "the demo's guests by `a2g-executor tool add`");
+    for name in names {
+        let mut add = Command::new(workspace.executor());
+        add.args(["tool", "add"]).arg(folder.join(name)).args(arguments);
+        run::log(workspace, &format!("add {name} to the demo's tools"), &mut add, UNLIMITED)?;
+    }
+    Ok(())
+}
+
+/// The folder of the compiled tools of the demos.
+pub(super) fn create_cache(workspace: &Workspace) -> Result<PathBuf> {
+    let cache = workspace.state().join("demo-cache");
+    // Compiled tools are machine code: the executor refuses a folder that others may write.
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&cache)?;
+    Ok(cache)
+}
+
 /// A process that listens. Dropping this value kills and reaps it.
 pub(super) struct Server {
     name: &'static str,
@@ -126,7 +145,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts a program and waits until its log has an address and the text `ready`.
-    fn start(name: &'static str, mut command: Command, log: PathBuf, ready: &str) -> Result<Self> {
+    pub(super) fn start(name: &'static str, mut command: Command, log: PathBuf, ready: &str) -> Result<Self> {
         let output = fs::File::create(&log)?.into_parts().0;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
         let child = command.spawn().with_context(|| format!("the {name} could not be started"))?;
@@ -144,6 +163,22 @@ impl Server {
         }
         let seconds = START_TIMEOUT.as_secs();
         bail!("the {name} was not ready within {seconds} s; its output is in {}", server.log.display());
+    }
+
+    /// Asks it to end (SIGTERM), and waits until it has ended with the exit code 0.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        // The standard library sends no other signal than SIGKILL, and the shell has `kill` built in.
+        let mut kill = Command::new("sh");
+        kill.args(["-c", &format!("kill -TERM {}", self.child.id())]);
+        ensure!(kill.status()?.success(), "the {} could not be asked to end", self.name);
+        let end = self.child.wait()?;
+        ensure!(
+            end.success(),
+            "the {} ended badly ({end}); its output is in {}",
+            self.name,
+            self.log.display()
+        );
+        Ok(())
     }
 
     pub(super) fn check_alive(&mut self) -> Result<()> {
