@@ -5,7 +5,7 @@
 //! and from 16 clients, and over stdio, against the built binary. (d) The same calls with the journal
 //! and without it. (e) The same call through every door. (f) The memory that a thousand take who wait.
 //! (g) The memory that runs take, while they come and go and while many sleep. (i) Programs, and the calls that they make.
-//! Run it with `cargo xtask bench`.
+//! (j) Nodes of a fleet. Run it with `cargo xtask bench`, which also starts the servers of (j).
 
 #![allow(missing_docs, reason = "a benchmark has no interface")]
 #![allow(
@@ -26,6 +26,8 @@ mod code;
 mod console;
 #[path = "overhead/doors.rs"]
 mod doors;
+#[path = "overhead/fleet.rs"]
+mod fleet;
 #[path = "overhead/fork.rs"]
 mod fork;
 #[path = "overhead/journal.rs"]
@@ -121,6 +123,11 @@ fn main() {
     }
     if wanted("memory") {
         memory::measure(&target, folder.path());
+    }
+    if wanted("fleet")
+        && let Some(servers) = fleet::NatsServers::find()
+    {
+        fleet::measure(&target, folder.path(), &servers);
     }
 }
 

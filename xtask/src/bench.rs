@@ -1,10 +1,13 @@
 //! `bench`: measures the executor, beside plain wasmtime and the kernel. Every printed figure is measured.
 
+use std::process::Command;
+
 use anyhow::{Context as _, Result};
 use fs_err as fs;
 
+use crate::nats::NatsServers;
 use crate::run::{self, UNLIMITED, Workspace};
-use crate::{test, tools};
+use crate::{setup, test, tools};
 
 pub(crate) const HELP: &str = "\
 Measure the executor.
@@ -20,20 +23,46 @@ It builds the tools and the executor, and prints the table of the benchmark:
   code         programs in JavaScript and Python, and the calls that they make
   subscribers  the memory of a thousand idle streams and WebSockets
   memory       the growth of the server over 10,000 runs, 200 sleeping runs, and
-               its peak and its slowest /health in all hostile tests";
+               its peak and its slowest /health in all hostile tests
+  fleet        four nodes of a fleet beside one, the latency that a fleet adds to
+               a call, and an idle node; with servers of NATS on this machine";
 
-pub(crate) const PARTS: [&str; 7] =
-    ["sandbox", "doors", "journal", "protocols", "code", "subscribers", "memory"];
+pub(crate) const PARTS: [&str; 8] =
+    ["sandbox", "doors", "journal", "protocols", "code", "subscribers", "memory", "fleet"];
+/// The part that needs servers of NATS.
+const FLEET: &str = "fleet";
 
 /// The command `bench`. The benchmark is built in the profile of the tests, so that wasmtime is built only once.
 pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<()> {
-    const BENCH: [&str; 8] =
-        ["bench", "--locked", "--profile", "dev", "-p", "a2g-executor", "--bench", "overhead"];
     tools::build_with_executor(workspace)?;
-    tools::compile("the benchmark", workspace.cargo(&BENCH).arg("--no-run"))?;
-    let arguments = part.map(|part| ["--", part]).into_iter().flatten();
-    run::show("run the benchmark", workspace.cargo(&BENCH).args(arguments))?;
-    if matches!(part, None | Some("memory")) { measure_hostile_tests(workspace) } else { Ok(()) }
+    tools::compile("the benchmark", benchmark(workspace).arg("--no-run"))?;
+    if part != Some(FLEET) {
+        let arguments = part.map(|part| ["--", part]).into_iter().flatten();
+        run::show("run the benchmark", benchmark(workspace).args(arguments))?;
+    }
+    if matches!(part, None | Some("memory")) {
+        measure_hostile_tests(workspace)?;
+    }
+    if matches!(part, None | Some(FLEET)) { measure_fleet(workspace) } else { Ok(()) }
+}
+
+fn benchmark(workspace: &Workspace) -> Command {
+    workspace.cargo(&["bench", "--locked", "--profile", "dev", "-p", "a2g-executor", "--bench", "overhead"])
+}
+
+/// Runs the part of the benchmark that needs servers of NATS. They are started only for it, because they take CPU time.
+fn measure_fleet(workspace: &Workspace) -> Result<()> {
+    let Some(program) = setup::prepare_nats(workspace)? else {
+        anstream::println!("\n(j) a fleet: skipped, because the server of NATS is not installed");
+        return Ok(());
+    };
+    let logs = workspace.state().join("bench");
+    fs::create_dir_all(&logs)?;
+    let [one, three] = [1, 3].map(|count| NatsServers::start(&program, count, &logs));
+    let (one, three) = (one?, three?);
+    let mut fleet = benchmark(workspace);
+    fleet.env("A2G_NATS_ONE", one.urls().join(",")).env("A2G_NATS_THREE", three.urls().join(","));
+    run::show("run the benchmark", fleet.args(["--", FLEET]))
 }
 
 /// Runs the hostile tests one after another, and prints the largest figures of their servers.
