@@ -1,58 +1,414 @@
 //! Fleets: executors that share their claims over NATS JetStream. The tests need the server that `cargo xtask setup`
 //! installs from PyPI, and are skipped without it.
 
+mod servers;
+
 use crate::harness::*;
+use crate::lifecycle::call_in_background;
+use crate::methods;
 use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
 
-/// Creates a stream with this many replicas and no messages.
-fn create_stream(servers: &NatsServers, nth: usize, replicas: usize) -> Option<Value> {
-    let stream = json!({ "name": "kept", "subjects": ["kept"], "num_replicas": replicas });
-    servers.ask(nth, "$JS.API.STREAM.CREATE.kept", &stream).filter(|answer| answer.get("error").is_none())
+const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// Servers of NATS, and what the nodes of a fleet have in common.
+struct Fleet {
+    servers: NatsServers,
+    governor: Governor,
+    catalogue: Catalogue,
+    folder: TempDir,
 }
 
-/// Publishes a message over one server, and waits until it is stored.
-fn publish(servers: &NatsServers, nth: usize) {
-    eventually("a message is stored", || servers.ask(nth, "kept", &json!({}))?["seq"].as_u64());
+impl Fleet {
+    /// `None` if the server is not installed.
+    fn start() -> Option<Self> {
+        let servers = NatsServers::start(1)?;
+        let governor = Governor::start(&[methods::policy()]);
+        let fleet =
+            Self { servers, governor, catalogue: methods::catalogue(), folder: tempfile::tempdir().unwrap() };
+        fleet.key_file("fleet.key", KEY);
+        Some(fleet)
+    }
+
+    fn key_file(&self, name: &str, digits: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, digits).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path
+    }
+
+    /// The options of a node.
+    fn options(&self, node: &str) -> Options {
+        Options::new()
+            .catalogue(&self.catalogue)
+            .governor(&self.governor.web_socket_url())
+            .set("executor.did", format!("did:a2g:executor:1.0:{node}"))
+            .set("fleet.name", "tests")
+            .set("fleet.node", node)
+            .set("fleet.servers", json!(self.servers.urls()))
+            .set("fleet.key_file", json!(self.folder.path().join("fleet.key")))
+    }
+
+    fn node(&self, node: &str) -> Executor {
+        Executor::start(self.options(node))
+    }
+
+    /// Waits until the fleet says of a node what `is_true` expects.
+    fn wait_for(&self, home: &Home, node: &str, is_true: impl Fn(&Value) -> bool) -> Value {
+        eventually("the state of a node", || {
+            let nodes = status(home);
+            let found = nodes["nodes"].as_array()?.iter().find(|other| other["node"] == node)?.clone();
+            is_true(&found).then_some(found)
+        })
+    }
+
+    /// The reports of an intent, once there is one.
+    fn reports_of(&self, intent: &str) -> Vec<Value> {
+        eventually("a report", || {
+            Some(self.governor.reports_of(intent)).filter(|reports| !reports.is_empty())
+        })
+    }
 }
 
-/// The number of messages that the stream has.
-fn messages(servers: &NatsServers, nth: usize) -> Option<u64> {
-    servers.ask(nth, "$JS.API.STREAM.INFO.kept", &json!({}))?["state"]["messages"].as_u64()
+fn status(home: &Home) -> Value {
+    let shown = home.run(&["fleet", "status", "--json"]);
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    serde_json::from_slice(&shown.stdout).unwrap()
+}
+
+fn append(content: &str) -> Value {
+    execute("write_file", json!({ "path": "/workspace/log", "content": content, "mode": "append" }))
+}
+
+/// What the nodes have written to their logs, together.
+fn written(nodes: &[&Executor]) -> String {
+    nodes.iter().filter_map(|node| node.file("log")).collect()
 }
 
 #[test]
-fn a_killed_nats_server_starts_again_with_its_messages() {
-    let Some(mut servers) = NatsServers::start_with(1, "jetstream { max_file_store: 8MB }") else { return };
-    let large = json!({ "name": "large", "subjects": ["large"], "max_bytes": 9 << 20 });
-    let refused = servers.ask(0, "$JS.API.STREAM.CREATE.large", &large).unwrap();
-    assert!(refused["error"]["description"].as_str().unwrap().contains("storage"), "{refused}");
-    create_stream(&servers, 0, 1).unwrap();
-    publish(&servers, 0);
-    servers.kill(0);
-    assert_eq!(servers.ask(0, "kept", &json!({})), None);
-    servers.restart(0);
-    assert_eq!(messages(&servers, 0), Some(1));
-    assert_eq!(servers.ask(0, "nobody.listens", &json!({})), None);
+fn a_repeat_at_another_node_gets_the_one_receipt() {
+    let Some(fleet) = Fleet::start() else { return };
+    let (one, two) = (fleet.node("one"), fleet.node("two"));
+    let call = append("x");
+    let first = one.rpc("a2g/execute", &call);
+    assert_eq!(result(&first)["status"], "SUCCESS", "{first}");
+    assert_eq!(two.rpc("a2g/execute", &call)["result"], first["result"]);
+    assert_eq!(written(&[&one, &two]), "x");
+    let state = two.rpc("a2g/status", &json!({ "intent_id": id_of(&call) }));
+    assert_eq!(result(&state)["report"]["status"], "SUCCESS", "{state}");
+    // The same id with other content.
+    let mut other = call.clone();
+    other["intent"]["arguments"]["content"] = json!("y");
+    error(&two.rpc("a2g/execute", &other), -32600);
+    // The governor is asked once.
+    let call = intent("write_file", json!({ "path": "/workspace/log", "content": "z", "mode": "append" }));
+    let first = two.rpc("a2g/intent", &call);
+    assert_eq!(result(&first)["report"]["status"], "SUCCESS", "{first}");
+    assert_eq!(one.rpc("a2g/intent", &call)["result"], first["result"]);
+    assert_eq!(written(&[&one, &two]), "xz");
+    assert_eq!(fleet.reports_of(call["intent_id"].as_str().unwrap()).len(), 1);
+    // Longer than one message of NATS may be.
+    let long = execute("read_file", json!({ "path": "/workspace/long" }));
+    std::fs::write(one.workspace().join("long"), "0123456789".repeat(200_000)).unwrap();
+    let first = one.rpc("a2g/execute", &long);
+    assert!(result(&first).to_string().len() > 2_000_000);
+    assert_eq!(two.rpc("a2g/execute", &long)["result"], first["result"]);
+    fleet.wait_for(one.home(), "one", |node| node["open"] == 0);
 }
 
 #[test]
-fn three_nats_servers_go_on_without_their_leader() {
-    let Some(mut servers) = NatsServers::start(3) else { return };
-    eventually("a stream with three replicas", || create_stream(&servers, 0, 3));
-    publish(&servers, 0);
-    let killed = servers.leader().unwrap();
-    servers.kill(killed);
-    servers.wait_for_leader();
-    let other = servers.leader().unwrap();
-    assert_ne!(other, killed);
-    publish(&servers, other);
-    servers.restart(killed);
-    servers.wait_for_leader();
-    eventually("the restarted one answers", || messages(&servers, killed).filter(|messages| *messages >= 2));
-    servers.pause(killed);
-    assert_eq!(servers.monitor(killed, "/varz"), None);
-    servers.wait_for_leader();
-    servers.resume(killed);
-    eventually("the resumed one answers", || servers.monitor(killed, "/varz"));
-    assert_eq!(servers.urls().len(), 3);
+fn a_call_at_another_node_waits_for_the_run_and_can_cancel_it() {
+    let Some(fleet) = Fleet::start() else { return };
+    let (one, two) = (fleet.node("one"), fleet.node("two"));
+    let call = execute("gate", json!({}));
+    let first = call_in_background(&one, "a2g/execute", &call);
+    one.wait_at_the_gate(1);
+    let second = call_in_background(&two, "a2g/execute", &call);
+    let id = json!({ "intent_id": id_of(&call) });
+    assert_eq!(result(&two.rpc("a2g/status", &id))["state"], "running");
+    one.open_the_gate();
+    let answer = first.join().unwrap();
+    assert_eq!(result(&answer)["status"], "SUCCESS");
+    assert_eq!(second.join().unwrap()["result"], answer["result"]);
+    assert_eq!((one.runs_of_the_gate(), two.runs_of_the_gate()), (1, 0));
+    std::fs::remove_file(one.workspace().join("go")).unwrap();
+    let call = execute("gate", json!({ "second": true }));
+    let first = call_in_background(&one, "a2g/execute", &call);
+    one.wait_at_the_gate(2);
+    let id = json!({ "intent_id": id_of(&call) });
+    assert_eq!(result(&two.rpc("a2g/cancel", &id))["cancelled"], true);
+    assert_eq!(error(&first.join().unwrap(), -32001)["data"]["report"]["status"], "ABORTED");
+    // Nothing more to cancel.
+    assert_eq!(result(&two.rpc("a2g/cancel", &id))["cancelled"], false);
+    assert_eq!(fleet.reports_of(&id_of(&call)).len(), 1);
+}
+
+#[test]
+fn the_runs_of_a_killed_node_are_reported_by_another_one() {
+    let Some(fleet) = Fleet::start() else { return };
+    let (one, two) = (fleet.node("one"), fleet.node("two"));
+    let call = execute("gate", json!({}));
+    let caller = call_in_background(&one, "a2g/execute", &call);
+    one.wait_at_the_gate(1);
+    let home = one.kill();
+    drop(caller);
+    let reports = fleet.reports_of(&id_of(&call));
+    assert_eq!(reports[0]["status"], "ABORTED", "{reports:?}");
+    let answer = two.rpc("a2g/execute", &call);
+    assert_eq!(error(&answer, -32001)["data"]["report"]["status"], "ABORTED");
+    assert_eq!(two.runs_of_the_gate(), 0);
+    // The node that was killed learns of it.
+    let one = Executor::start_in(home);
+    assert_eq!(one.rpc("a2g/execute", &call)["error"], answer["error"]);
+    fleet.wait_for(one.home(), "one", |node| node["open"] == 0 && node["state"] == "live");
+    fleet.wait_for(one.home(), "two", |node| node["open"] == 0);
+    assert_eq!(fleet.reports_of(&id_of(&call)).len(), 1);
+    let verified = one.home().run(&["journal", "verify"]);
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+}
+
+#[test]
+fn a_node_that_stood_still_does_not_contradict_the_one_that_took_over() {
+    let Some(fleet) = Fleet::start() else { return };
+    let (mut one, two) = (fleet.node("one"), fleet.node("two"));
+    let call = execute("gate", json!({}));
+    let caller = call_in_background(&one, "a2g/execute", &call);
+    one.wait_at_the_gate(1);
+    one.process().pause();
+    fleet.wait_for(two.home(), "one", |node| node["state"] == "lost, two took over");
+    assert_eq!(fleet.reports_of(&id_of(&call))[0]["status"], "ABORTED");
+    // Its guest, which still runs, ends well before the node notices anything.
+    one.open_the_gate();
+    one.process().resume();
+    let answer = caller.join().unwrap();
+    assert_eq!(error(&answer, -32001)["data"]["report"]["status"], "ABORTED");
+    assert_eq!(two.rpc("a2g/execute", &call)["error"], answer["error"]);
+    // It joins again by itself.
+    fleet.wait_for(two.home(), "one", |node| node["state"] == "live" && node["open"] == 0);
+    assert_eq!(result(&one.rpc("a2g/execute", &append("x")))["status"], "SUCCESS");
+    assert_eq!(fleet.reports_of(&id_of(&call)).len(), 1);
+}
+
+#[test]
+fn nothing_runs_while_no_server_answers() {
+    let Some(mut fleet) = Fleet::start() else { return };
+    let one = fleet.node("one");
+    assert_eq!(result(&one.rpc("a2g/execute", &append("a")))["status"], "SUCCESS");
+    let running = execute("gate", json!({}));
+    let caller = call_in_background(&one, "a2g/execute", &running);
+    one.wait_at_the_gate(1);
+    fleet.servers.kill(0);
+    let call = append("b");
+    let refused = one.rpc("a2g/execute", &call);
+    let refusal = refused.get("error").unwrap_or_else(|| panic!("{refused}"));
+    assert!(refusal["data"]["retry_after_ms"].as_u64().is_some(), "{refused}");
+    assert!(refusal["message"].as_str().unwrap().contains("cannot claim intents at the moment"), "{refused}");
+    assert_eq!(written(&[&one]), "a");
+    // A run that ends meanwhile is answered later.
+    one.open_the_gate();
+    fleet.servers.restart(0);
+    let answer = caller.join().unwrap();
+    let status = answer["result"]["status"].as_str();
+    assert!(status == Some("SUCCESS") || answer["error"]["data"]["retry_after_ms"].is_u64(), "{answer}");
+    for call in [&call, &running] {
+        eventually("it is answered", || {
+            let answer = one.rpc("a2g/execute", call);
+            (answer["result"]["status"] == "SUCCESS").then_some(())
+        });
+    }
+    assert_eq!(written(&[&one]), "ab");
+    assert_eq!(one.runs_of_the_gate(), 1);
+}
+
+#[test]
+fn stops_and_revocations_hold_at_every_node() {
+    let Some(fleet) = Fleet::start() else { return };
+    let (one, two) = (fleet.node("one"), fleet.node("two"));
+    let stop = json!({ "target": { "tool": "write_file" }, "reason": "a test" });
+    result(&one.rpc("a2g/stop", &stop));
+    let refused = |node: &Executor, by: &str| {
+        eventually("the other node refuses too", || {
+            let answer = node.rpc("a2g/execute", &append("x"));
+            (answer["error"]["data"]["blocked_by"] == by).then_some(())
+        });
+    };
+    refused(&two, "stopped");
+    // A node that joins later, and one that was away when the stop was lifted.
+    let three = fleet.node("three");
+    refused(&three, "stopped");
+    let home = three.kill();
+    result(&two.rpc("a2g/resume", &json!({ "target": { "tool": "write_file" } })));
+    let runs = |node: &Executor| {
+        eventually("it runs again", || {
+            let answer = node.rpc("a2g/execute", &append("x"));
+            (answer["result"]["status"] == "SUCCESS").then_some(())
+        });
+    };
+    let three = Executor::start_in(home);
+    [&one, &two, &three].into_iter().for_each(runs);
+    result(&two.rpc("g2a/revoke", &json!({ "agent_did": AGENT, "reason": "a test" })));
+    [&two, &one, &three].into_iter().for_each(|node| refused(node, "capability_revoked"));
+    let tools = json!({ "write_file": { "allowed": true, "paths": ["/workspace/**"] } });
+    let policy = json!({ "agent_did": AGENT, "version": "2", "capabilities": { "tools": tools } });
+    result(&one.rpc("g2a/policy", &policy));
+    [&one, &two, &three].into_iter().for_each(runs);
+}
+
+#[test]
+fn a_node_leaves_when_it_is_drained() {
+    let Some(fleet) = Fleet::start() else { return };
+    let (mut one, two) = (fleet.node("one"), fleet.node("two"));
+    let call = execute("gate", json!({}));
+    let caller = call_in_background(&one, "a2g/execute", &call);
+    one.wait_at_the_gate(1);
+    let asked = two.home().run(&["fleet", "drain", "one"]);
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    fleet.wait_for(two.home(), "one", |node| node["state"] == "draining");
+    one.open_the_gate();
+    assert_eq!(result(&caller.join().unwrap())["status"], "SUCCESS");
+    assert!(one.process().wait_for_exit().success());
+    fleet.wait_for(two.home(), "one", |node| node["state"] == "left");
+    let again = two.home().run(&["fleet", "drain", "one"]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("no running node `one`"));
+    assert_eq!(two.rpc("a2g/execute", &call)["result"]["status"], "SUCCESS");
+}
+
+/// Starts an executor that is refused, and returns the reason.
+fn refusal(options: Options) -> String {
+    let home = Home::new(options);
+    let mut process = Process::spawn("executor", &mut home.command());
+    assert!(!process.wait_for_exit().success());
+    process.whole_stderr()
+}
+
+#[test]
+fn settings_that_fit_no_fleet_are_refused_with_the_reason() {
+    let Some(fleet) = Fleet::start() else { return };
+    let short = fleet.key_file("short.key", "00ff");
+    let other = fleet.key_file("other.key", &KEY.replace('0', "f"));
+    let open = fleet.key_file("open.key", KEY);
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let one = fleet.node("one");
+    let foreign = json!({ "name": "A2G_foreign", "subjects": ["a2g.foreign.>"], "description": "of others" });
+    fleet.servers.ask(0, "$JS.API.STREAM.CREATE.A2G_foreign", &foreign).unwrap();
+    let two = || fleet.options("two");
+    let cases: [(Options, &str); 10] = [
+        (two().set("fleet.servers", json!([])), "`fleet.servers` has to name 1 to 16 servers"),
+        (two().set("fleet.servers", json!(["127.0.0.1:4222"])), "which is not a URL such as `nats://"),
+        (two().set("fleet.servers", json!(["nats://127.0.0.1:1"])), "no server of the fleet can be used"),
+        (two().set("fleet.node", "a.b"), "`fleet.node` it has to have 1 to 64 characters"),
+        (two().set("fleet.replicas", 2), "`fleet.replicas` has to be 1, 3 or 5"),
+        (two().set("fleet.key_file", json!(short)), "has to contain 64 hexadecimal digits"),
+        (two().set("fleet.key_file", json!(open)), "chmod 600"),
+        (
+            two().set("fleet.key_file", json!(other)).set("fleet.node", "one"),
+            "was written by no node of this fleet",
+        ),
+        (two().set("fleet.name", "foreign"), "its description is `of others`"),
+        (two().set("fleet.node", "one"), "another executor with the name `one` (`fleet.node`) runs"),
+    ];
+    for (options, reason) in cases {
+        let said = refusal(options);
+        assert!(said.contains(reason), "{reason}:\n{said}");
+    }
+    assert_eq!(result(&one.rpc("a2g/execute", &append("x")))["status"], "SUCCESS");
+}
+
+#[test]
+fn a_value_that_no_node_wrote_is_refused() {
+    let Some(fleet) = Fleet::start() else { return };
+    let one = fleet.node("one");
+    let call = append("x");
+    assert_eq!(result(&one.rpc("a2g/execute", &call))["status"], "SUCCESS");
+    let forged = append("y");
+    let subject = format!("a2g.tests.claim.{}", id_of(&forged));
+    let stored = fleet.servers.ask(0, &subject, &json!({ "node": "one", "epoch": 1 })).unwrap();
+    assert!(stored["seq"].is_u64(), "{stored}");
+    let refused = one.rpc("a2g/execute", &forged);
+    let message = refused["error"]["message"].as_str().unwrap_or_else(|| panic!("{refused}"));
+    assert!(message.contains("was written by no node of this fleet"), "{refused}");
+    assert_eq!(written(&[&one]), "x");
+}
+
+/// The number of kills of the next test: 8, or `A2G_FLEET_KILLS`.
+fn kills() -> usize {
+    std::env::var("A2G_FLEET_KILLS").map_or(8, |text| text.parse().expect("a number of kills"))
+}
+
+#[test]
+fn kills_under_load_lose_and_repeat_nothing() {
+    let Some(mut fleet) = Fleet::start() else { return };
+    let mut nodes: Vec<Executor> = ["one", "two", "three"].map(|node| fleet.node(node)).into();
+    let addresses = Mutex::new(nodes.iter().map(|node| node.address()).collect::<Vec<_>>());
+    let (has_ended, answered) = (AtomicBool::new(false), Mutex::new(Vec::<(Value, String)>::new()));
+    std::thread::scope(|scope| {
+        let _ends = SetOnDrop(&has_ended);
+        for client in 0..6 {
+            let (addresses, answered, has_ended) = (&addresses, &answered, &has_ended);
+            scope.spawn(move || {
+                let mut nth = client;
+                while !has_ended.load(Ordering::Relaxed) {
+                    let call = append("x");
+                    let status = eventually("an answer", || {
+                        nth += 1;
+                        let address = addresses.lock().unwrap()[nth % 3];
+                        let answer = HttpClient::ask(address, "a2g/execute", &call)?;
+                        let report = answer["error"]["data"]["report"]["status"].as_str();
+                        report.or(answer["result"]["status"].as_str()).map(str::to_owned)
+                    });
+                    answered.lock().unwrap().push((call, status));
+                }
+            });
+        }
+        for kill in 0..kills() {
+            std::thread::sleep(Duration::from_millis(300 + 211 * (kill as u64 % 5)));
+            if kill % 4 == 3 {
+                fleet.servers.kill(0);
+                fleet.servers.restart(0);
+                continue;
+            }
+            let nth = kill % 3;
+            let home = nodes.remove(nth).kill();
+            let node = Executor::start_in(home);
+            addresses.lock().unwrap()[nth] = node.address();
+            nodes.insert(nth, node);
+        }
+        has_ended.store(true, Ordering::Relaxed);
+    });
+    let answered = answered.into_inner().unwrap();
+    let nodes: Vec<&Executor> = nodes.iter().collect();
+    for name in ["one", "two", "three"] {
+        fleet.wait_for(nodes[0].home(), name, |node| node["open"] == 0 && node["state"] == "live");
+    }
+    let succeeded = answered.iter().filter(|(_, status)| status == "SUCCESS").count();
+    let aborted = answered.len() - succeeded;
+    let bytes = written(&nodes).len();
+    // An aborted run may have written its byte.
+    assert!((succeeded..=succeeded + aborted).contains(&bytes), "{bytes} bytes, {succeeded} + {aborted}");
+    let reports = fleet.governor.reports();
+    for (call, status) in &answered {
+        let id = id_of(call);
+        let of_intent: Vec<&Value> =
+            reports.iter().filter(|report| report["intent_id"] == id.as_str()).collect();
+        assert!(!of_intent.is_empty(), "{id} is not reported");
+        assert!(
+            of_intent.iter().all(|report| report["status"] == status.as_str()),
+            "{id}: {status}, {of_intent:?}"
+        );
+        let repeated = nodes[1].rpc("a2g/execute", call);
+        let repeated =
+            repeated["error"]["data"]["report"]["status"].as_str().or(repeated["result"]["status"].as_str());
+        assert_eq!(repeated, Some(status.as_str()), "{id}");
+    }
+    for node in nodes {
+        let verified = node.home().run(&["journal", "verify"]);
+        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+    }
+    println!("{} intents, {aborted} of them aborted", answered.len());
 }

@@ -14,7 +14,6 @@ use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use a2g_types::verdict::Policy;
 use a2g_wire::a2g::{decode, encode};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +43,8 @@ enum OrderText {
     /// The cancellation or revocation of one intent.
     End { node: String, intent: String, by: String, is_revoked: bool },
     /// A standing policy; a revocation if there is no policy.
-    Policy { node: String, agent: Option<String>, policy: Option<Box<RawValue>>, by: String, at: i64 },
+    // As text: serde cannot read a raw value within a tagged one.
+    Policy { node: String, agent: Option<String>, policy: Option<String>, by: String, at: i64 },
 }
 
 impl OrderText {
@@ -78,7 +78,7 @@ impl Executor {
         let text = OrderText::Policy {
             node: fleet.node().to_string(),
             agent: agent.map(ToString::to_string),
-            policy: policy.map(encode::policy),
+            policy: policy.map(|policy| encode::policy(policy).get().to_owned()),
             by: origin.by.clone(),
             at: to_micros(origin.since),
         };
@@ -201,7 +201,7 @@ impl Executor {
                 let origin = PolicyOrigin { by, since: from_micros(at) };
                 match policy {
                     Some(policy) => {
-                        self.set_policy_here(decode::policy(policy.get()).map_err(fault)?, origin)
+                        self.set_policy_here(decode::policy(&policy).map_err(fault)?, origin)
                     }
                     None => {
                         let agent = agent.map(|agent| AgentDid::parse(&agent)).transpose()?;
