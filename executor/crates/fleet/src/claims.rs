@@ -291,7 +291,7 @@ impl<S: Store> Fleet<S> {
             if self.is_stray(intent, &record) {
                 self.store.remove(revision).await?;
             } else if self.is_lost(&record).await? {
-                self.end_lost(intent).await?;
+                self.end_lost(intent, &record.node, revision).await?;
             } else {
                 return Ok(Some((record, revision)));
             }
@@ -332,15 +332,19 @@ impl<S: Store> Fleet<S> {
             && !self.active.lock().contains(&intent)
     }
 
-    /// Ends a claim whose node is lost. Its report becomes one of this node's.
-    pub(crate) async fn end_lost(&self, intent: IntentId) -> Result<(), FleetError> {
-        let Some((claim, _)) = self.read_claim(intent).await? else { return Ok(()) };
-        let mark = Mark::new(&self.node, &claim.node, intent);
+    /// Ends the claim with this revision, whose node is lost. Its report becomes one of this node's.
+    pub(crate) async fn end_lost(
+        &self,
+        intent: IntentId,
+        node: &NodeName,
+        lost: u64,
+    ) -> Result<(), FleetError> {
+        let mark = Mark::new(&self.node, node, intent);
         let Some(lock) = self.takeovers.lock(&mark.key) else { return Ok(()) };
         // Read again under the lock: another task may just have ended it and delivered its report.
         let Some((claim, revision)) = self.read_claim(intent).await? else { return Ok(()) };
         let ClaimState::Open { fallback } = claim.state else { return Ok(()) };
-        if Mark::new(&self.node, &claim.node, intent) != mark {
+        if revision != lost {
             return Ok(());
         }
         self.store.put(&mark.key, &encode(&MarkRecord { epoch: self.lease.epoch() })?).await?;

@@ -194,7 +194,7 @@ impl<S: Store> Fleet<S> {
             if is_active || local == LocalReport::Undelivered {
                 continue;
             }
-            let Some((claim, _)) = claim else {
+            let Some((claim, claim_revision)) = claim else {
                 self.store.remove(revision).await?;
                 continue;
             };
@@ -204,7 +204,7 @@ impl<S: Store> Fleet<S> {
                 // Left by a request to claim that another node was faster to make.
                 _ if (owner != *node) != is_takeover => self.store.remove(revision).await?,
                 ClaimState::Open { .. } if is_lost || (!is_takeover && claimed <= epoch) => {
-                    self.end_lost(intent).await?;
+                    self.end_lost(intent, &owner, claim_revision).await?;
                 }
                 // A later epoch of the node has made this claim.
                 ClaimState::Open { .. } => {}

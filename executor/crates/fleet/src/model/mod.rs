@@ -43,6 +43,8 @@ struct Simulation {
     journals: Vec<Arc<Journal>>,
     processes: Processes,
     calls: Vec<Call>,
+    /// `true` if nothing goes wrong.
+    is_calm: bool,
 }
 
 impl Simulation {
@@ -50,7 +52,7 @@ impl Simulation {
         let world = World::new(seed, is_traced);
         let processes = Arc::new(Mutex::new((0..NODES).map(|_| None::<Arc<Process>>).collect()));
         let journals = (0..NODES).map(|_| Arc::default()).collect();
-        Self { world, tasks: Tasks::default(), key, journals, processes, calls: Vec::new() }
+        Self { world, tasks: Tasks::default(), key, journals, processes, calls: Vec::new(), is_calm: false }
     }
 
     fn run_until(&mut self, until: u64) {
@@ -123,6 +125,7 @@ impl Simulation {
     fn plan(&mut self) -> u64 {
         let mut state = self.world.lock();
         let is_calm = state.random.chance(60);
+        self.is_calm = is_calm;
         let intents = 1 + state.random.below(4);
         let is_shared = state.random.chance(500);
         for nth in 0..intents {
@@ -278,6 +281,10 @@ impl Simulation {
 
     fn check_end(&self) {
         let mut state = self.world.lock();
+        let (_, again) = state.history.reports();
+        if self.is_calm && again > 0 {
+            state.violate("a report is delivered again, although nothing went wrong".to_owned());
+        }
         for Call { intent, .. } in &self.calls {
             if let Some(problem) = state.history.check(*intent) {
                 state.violate(format!("{intent}: {problem}"));
