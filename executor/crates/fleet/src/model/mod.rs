@@ -140,10 +140,11 @@ impl Simulation {
         let latency = state.random.pick(&[200_u64, 2000, 50_000, 1_000_000]);
         let length = SECOND * (2 + state.random.below(50));
         if is_calm {
-            state.faults = Faults { latency, ..Faults::default() };
+            state.faults = Faults { latency, write: 5000, ..Faults::default() };
         } else {
             state.faults = Faults {
                 latency,
+                write: state.random.pick(&[5000, 5000, 1_000_000]),
                 slow: state.random.pick(&[0, 0, 10, 100]),
                 lost: state.random.pick(&[0, 0, 10, 100]),
                 unanswered: state.random.pick(&[0, 0, 10, 100]),
@@ -157,13 +158,16 @@ impl Simulation {
             state.schedule_blow(0, node, Blow::Start);
         }
         let mut moments = Vec::new();
+        // Many repeats at few nodes find other things than few repeats at many.
+        let called = state.random.pick(&[1, 2, NODES as u64, NODES as u64]);
+        let repeats = state.random.pick(&[3, 3, 15]);
         for call in 0..self.calls.len() {
-            for _ in 0..1 + state.random.below(3) {
+            for _ in 0..1 + state.random.below(repeats) {
                 let moment = SECOND + state.random.below(length);
                 moments.push(moment);
                 // Several nodes get the call at about the same time.
                 for _ in 0..1 + state.random.below(3) {
-                    let node = usize::try_from(state.random.below(NODES as u64)).unwrap();
+                    let node = usize::try_from(state.random.below(called)).unwrap();
                     let at = moment + state.random.below(3 * latency);
                     state.schedule_blow(at, node, Blow::Call(call));
                 }
@@ -209,14 +213,13 @@ impl Simulation {
     }
 
     fn is_settled(&self) -> bool {
-        if !self.processes.lock().iter().flatten().all(|process| process.may_run()) {
-            return false;
-        }
+        let processes = self.processes.lock().clone();
+        let mut joined = (0..NODES).filter(|node| processes[*node].is_some());
+        let are_delivered = joined.all(|node| self.journals[node].undelivered().is_empty());
+        let ready = processes.iter().flatten().filter(|process| process.may_run()).count();
         let state = self.world.lock();
-        let mut live = (0..NODES).filter(|node| state.nodes[*node].is_alive);
-        state.keys("open.").is_empty()
-            && self.tasks.is_idle()
-            && live.all(|node| self.journals[node].undelivered().is_empty())
+        let live = state.nodes.iter().filter(|node| node.is_alive).count();
+        ready == live && are_delivered && state.keys("open.").is_empty() && self.tasks.is_idle()
     }
 
     /// Waits until nothing is left to do.

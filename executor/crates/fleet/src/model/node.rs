@@ -22,9 +22,6 @@ const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_
 const SWEEP_ROUNDS: u32 = 2;
 const REPORT_DELAYS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(30)];
 
-/// The longest write of a journal.
-const MAX_WRITE: Duration = Duration::from_millis(5);
-
 /// A call that clients send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Call {
@@ -151,7 +148,8 @@ async fn join(
         let fallback = RawValue::from_string(fallback).unwrap();
         ends.push((intent, fleet.end_interrupted(intent, &content(intent), "did:a:model", fallback).await?));
     }
-    world.sleep_below(MAX_WRITE).await;
+    let max = world.lock().faults.write;
+    world.sleep_below(Duration::from_micros(max)).await;
     for (intent, end) in ends {
         world.lock().note(|| format!("n{} ends the interrupted {intent} with {end:?}", id.node));
         match end {
@@ -259,7 +257,8 @@ impl Process {
     }
 
     async fn write_journal(&self) {
-        self.world.sleep_below(MAX_WRITE).await;
+        let max = self.world.lock().faults.write;
+        self.world.sleep_below(Duration::from_micros(max)).await;
     }
 
     async fn run_claimed(self: &Arc<Self>, call: Call) -> Option<String> {

@@ -61,6 +61,8 @@ impl Random {
 pub(super) struct Faults {
     /// The maximum delay of a request or an answer, in microseconds.
     pub(super) latency: u64,
+    /// The maximum time of a write to a journal, in microseconds.
+    pub(super) write: u64,
     /// A request arrives much later.
     pub(super) slow: u64,
     /// A request never arrives.
@@ -214,7 +216,7 @@ impl World {
         Self(Arc::new(Mutex::new(State {
             random: Random::new(seed),
             now: 0,
-            faults: Faults { latency: 1000, ..Faults::default() },
+            faults: Faults { latency: 1000, write: 5000, ..Faults::default() },
             nodes: Default::default(),
             history: History::default(),
             spawned: Vec::new(),
@@ -473,7 +475,7 @@ impl State {
 
     /// Ends all faults. Requests that are still on their way arrive soon.
     pub(super) fn heal(&mut self) {
-        self.faults = Faults { latency: 1000, ..Faults::default() };
+        self.faults = Faults { latency: 1000, write: 5000, ..Faults::default() };
         for node in &mut self.nodes {
             node.cut_until = 0;
         }
