@@ -93,7 +93,8 @@ fn written(nodes: &[&Executor]) -> String {
 #[test]
 fn a_repeat_at_another_node_gets_the_one_receipt() {
     let Some(fleet) = Fleet::start() else { return };
-    let (one, two) = (fleet.node("one"), fleet.node("two"));
+    let [one, two] = ["one", "two"]
+        .map(|node| Executor::start(fleet.options(node).set("ceilings.max_output_bytes", 4 << 20)));
     let call = append("x");
     let first = one.rpc("a2g/execute", &call);
     assert_eq!(result(&first)["status"], "SUCCESS", "{first}");

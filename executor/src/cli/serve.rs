@@ -233,8 +233,12 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         print(format_args!("policies    {source}, for {}", policies.agents().collect::<Vec<_>>().join(", ")));
     }
     if let Some(fleet) = &config.fleet {
-        let servers = fleet.servers.len();
-        print(format_args!("fleet       {}, as {}, on {servers} servers of NATS", fleet.name, fleet.node));
+        print(format_args!(
+            "fleet       {}, as {}, servers of NATS: {}",
+            fleet.name,
+            fleet.node,
+            fleet.servers.len()
+        ));
     }
     match &config.trust.keys {
         Some(keys) => print(format_args!("trust       keys in {}: {}", keys.display(), trust.key_count())),

@@ -93,6 +93,12 @@ impl Drop for MarkLock<'_> {
 }
 
 impl<S: Store> Fleet<S> {
+    /// The number of reports of lost nodes that this one delivers.
+    #[must_use]
+    pub fn orphan_count(&self) -> usize {
+        self.takeovers.delivering.lock().len()
+    }
+
     /// Waits for a report of a lost node. The caller has to deliver it, and to pass it to [`Self::mark_orphan_delivered`].
     pub async fn next_orphan(&self) -> OrphanReport {
         loop {

@@ -14,6 +14,9 @@ pub enum OpenError {
          `journal.path`"
     )]
     InUse(PathBuf),
+    /// The ends of interrupted runs are not known.
+    #[error(transparent)]
+    Ends(BoxedError),
     /// The journal does not exist.
     #[error("there is no journal `{0}`: `serve` and `mcp` create it")]
     Missing(PathBuf),

@@ -283,7 +283,9 @@ impl Journal {
         let check = ChainCheck { last_receipt: store.head().number, at: now, is_whole: false };
         // Recovery comes before every claim: a look-up of an interrupted intent relies on its receipt
         // (`Self::final_stage`).
-        let (aborted, unwritten) = recover(&mut store, to_micros(now), ends).map_err(open_error)?;
+        let runs = store.interrupted_runs().map_err(&from_sqlite)?;
+        let ends = ends(&InterruptedJournal { store: &store, runs: &runs }).map_err(OpenError::Ends)?;
+        let (aborted, unwritten) = recover(&mut store, to_micros(now), runs, ends).map_err(open_error)?;
         // The reports are read after the recovery, which adds the reports of interrupted runs.
         let undelivered = store.undelivered_reports().map_err(&from_sqlite)?.into_iter();
         let undelivered = undelivered.map(|Undelivered { receipt, run, agent }| {
@@ -616,10 +618,9 @@ type UnwrittenReceipts = Vec<(FinishRecord, [u8; 32])>;
 fn recover(
     store: &mut Store,
     now: i64,
-    ends: impl FnOnce(&InterruptedJournal<'_>) -> Result<Vec<InterruptedEnd>, BoxedError>,
+    runs: Vec<InterruptedRun>,
+    mut ends: Vec<InterruptedEnd>,
 ) -> Result<(usize, UnwrittenReceipts), BoxedError> {
-    let runs = store.interrupted_runs()?;
-    let mut ends = ends(&InterruptedJournal { store, runs: &runs })?;
     if runs.is_empty() {
         return Ok((0, Vec::new()));
     }

@@ -105,6 +105,19 @@ pub struct Gauges {
     pub undelivered: usize,
     /// Age of the oldest unacknowledged report.
     pub oldest_undelivered: Duration,
+    /// The state of this node of a fleet; `None` without a fleet.
+    pub fleet: Option<FleetGauges>,
+}
+
+/// The state of a node of a fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FleetGauges {
+    /// `true` while the node may claim intents.
+    pub may_claim: bool,
+    /// Values that no node of the fleet wrote.
+    pub refused_values: u64,
+    /// Reports of lost nodes that this one has to deliver.
+    pub reports_of_others: usize,
 }
 
 /// The metrics that a journal counts.
@@ -298,6 +311,7 @@ impl Gauges {
             heap_bytes,
             undelivered,
             oldest_undelivered,
+            fleet,
         } = *self;
         let mut registry = Registry::with_prefix("a2g");
         for (name, help, level) in [
@@ -322,6 +336,14 @@ impl Gauges {
         let oldest = ConstGauge::new(oldest_undelivered.as_secs_f64());
         let help = "Age of the oldest report that the governor has not acknowledged; 0 if there is none";
         registry.register_with_unit("oldest_undelivered_report", help, Unit::Seconds, oldest);
+        if let Some(FleetGauges { may_claim, refused_values, reports_of_others }) = fleet {
+            let help = "1 while this node of the fleet may claim intents, otherwise 0";
+            registry.register("fleet_may_claim", help, const_gauge(may_claim.into()));
+            let help = "Values in the fleet that none of its nodes wrote";
+            registry.register("fleet_refused_values", help, ConstCounter::new(refused_values));
+            let help = "Reports of lost nodes that this one has to deliver";
+            registry.register("fleet_reports_of_others", help, const_gauge(reports_of_others as u64));
+        }
         registry
     }
 }

@@ -6,7 +6,7 @@ use a2g_journal::{
     IfFull, IntentRecords, KnownIntent, NumberedRefusal, Page, ReceiptPage, RefusalSearch, RunRecord,
     RunSearch, RunSummary, SeriesSpan, Stage, StageSource, UsageSummary,
 };
-use a2g_metrics::{CallerMetrics, Gauges};
+use a2g_metrics::{CallerMetrics, FleetGauges, Gauges};
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -53,6 +53,11 @@ impl Executor {
             undelivered,
             heap_bytes: memory::used_bytes(),
             oldest_undelivered: if undelivered == 0 { Duration::ZERO } else { oldest_age },
+            fleet: self.fleet.as_ref().map(|fleet| FleetGauges {
+                may_claim: fleet.may_run(),
+                refused_values: fleet.refused_values(),
+                reports_of_others: fleet.orphan_count(),
+            }),
         };
         self.metrics.encode(&gauges, callers).map_err(|error| Fault::Internal(error.to_string()))
     }
