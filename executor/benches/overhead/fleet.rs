@@ -137,7 +137,9 @@ fn calls_per_second(nodes: &[Server]) -> f64 {
         for address in clients() {
             scope.spawn(move || {
                 let mut http = Http::connect(address);
-                (0..FROM_EACH_CLIENT).for_each(|_| drop(call(&mut http, "sleeps")));
+                for _ in 0..FROM_EACH_CLIENT {
+                    call(&mut http, "sleeps");
+                }
             });
         }
     });
@@ -177,7 +179,9 @@ fn idle(place: &Place<'_>, servers: &NatsServers) {
         [place.start("idle-without", None), place.start("idle-with", Some(("idle", &servers.one)))];
     for executor in &executors {
         let mut http = Http::connect(&executor.address);
-        (0..FIRST).for_each(|_| drop(call(&mut http, "hello")));
+        for _ in 0..FIRST {
+            call(&mut http, "hello");
+        }
     }
     std::thread::sleep(SETTLED);
     let cpu = || executors.each_ref().map(|executor| cpu_seconds(&executor.processes()));
