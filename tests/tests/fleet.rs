@@ -255,7 +255,7 @@ fn stops_and_revocations_hold_at_every_node() {
     [&one, &two, &three].into_iter().for_each(runs);
     result(&two.rpc("g2a/revoke", &json!({ "agent_did": AGENT, "reason": "a test" })));
     [&two, &one, &three].into_iter().for_each(|node| refused(node, "standing_policy"));
-    let tools = json!({ "write_file": { "allowed": true, "paths": ["/workspace/**"] } });
+    let tools = json!({ "write_file": { "allowed": true } });
     let policy = json!({ "agent_did": AGENT, "version": "2", "capabilities": { "tools": tools } });
     result(&one.rpc("g2a/policy", &policy));
     [&one, &two, &three].into_iter().for_each(runs);
