@@ -223,8 +223,8 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
     }
 
-    /// The container's list of system calls has those of the executor's own lists, except for one that libraries replace
-    /// by `clone`, whose flags can be checked.
+    /// The container's list of system calls has those of the executor's own lists, except `clone3`: libraries then use
+    /// `clone`, whose flags can be checked.
     #[test]
     fn a_container_may_make_the_system_calls_of_a_run() {
         let profile = fs::read_to_string(root().join("deploy/container/seccomp.json")).unwrap();

@@ -1,4 +1,4 @@
-//! `fleet`: the nodes of the fleet that the configuration names; and the joining of `serve`.
+//! `fleet`: lists the nodes of the configured fleet, and asks one to leave. Also joins `serve` to the fleet.
 
 use super::UsageError;
 use super::arguments::FleetCommand;
@@ -37,7 +37,7 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
                     settings.name
                 );
             }
-            note(format_args!("`{name}` was asked to finish its runs and to end. It looks every 3 seconds."));
+            note(format_args!("`{name}` was asked to finish its runs and to end. It checks this every 3 s."));
             Ok(ExitCode::SUCCESS)
         }),
     }
@@ -110,15 +110,15 @@ fn state(node: &NodeStatus) -> String {
     }
 }
 
-/// The hash of the heads of all journals: it changes if a receipt of any node does.
+/// The hash of the latest receipts of all nodes, in hexadecimal. It changes with each new receipt.
 fn checkpoint(nodes: &[NodeStatus]) -> String {
     let lines = nodes.iter().map(|node| format!("{} {} {}\n", node.node, node.receipts, node.head));
     a2g_journal::chain::to_hex(&Sha256::digest(lines.collect::<String>()).into())
 }
 
-/// Joins the fleet, and finds out how the runs ended that this node's earlier process did not finish.
+/// Joins the fleet. Returns it, and how the runs that this node's earlier process did not finish have ended.
 ///
-/// Called from the thread of a runtime that has others.
+/// It blocks its thread, so the runtime has to have several.
 pub(super) fn join(
     settings: &FleetSettings,
     key: FleetKey,

@@ -551,9 +551,9 @@ async fn trim_memory() {
     }
 }
 
-/// Opens the journal, and joins the fleet if there is one. If another process uses the journal, opens the first numbered
-/// journal that no process uses, of at most `max_journals` journals in all. Logs the interrupted runs and undelivered
-/// reports of the previous process.
+/// Opens the journal, and joins the fleet if there is one. If another process uses the journal, opens the first
+/// numbered journal that no process uses, of at most `max_journals` journals in all. Logs the interrupted runs and
+/// undelivered reports of the previous process.
 fn journal(
     config: &Config,
     if_missing: IfMissing,

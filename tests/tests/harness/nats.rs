@@ -80,40 +80,40 @@ impl NatsServers {
         Process::spawn("NATS server", command.stdin(Stdio::null()).stdout(Stdio::null()))
     }
 
-    /// The address of each for clients.
+    /// The address of each server for clients.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.servers.iter().map(|server| server.client).collect()
     }
 
-    /// `nats://ADDRESS` of each, as in `fleet.servers`.
+    /// `nats://ADDRESS` of each server, as in `fleet.servers`.
     pub fn urls(&self) -> Vec<String> {
         self.addresses().iter().map(|address| format!("nats://{address}")).collect()
     }
 
-    /// The folder in which one of them stores its streams.
+    /// The folder in which a server stores its streams.
     pub fn store(&self, nth: usize) -> PathBuf {
         self.folder.path().join(nth.to_string())
     }
 
-    /// Kills one, as a crash would.
+    /// Kills a server, as a crash would.
     pub fn kill(&mut self, nth: usize) {
         self.servers[nth].process.kill();
     }
 
-    /// Starts one again with its ports and store, and waits until its JetStream is enabled. A cluster may still lack a
-    /// leader then: see [`Self::wait_for_leader`].
+    /// Starts a server again with its ports and store, and waits until its JetStream is enabled. A cluster may still
+    /// lack a leader then: see [`Self::wait_for_leader`].
     pub fn restart(&mut self, nth: usize) {
         self.kill(nth);
         self.servers[nth].process = Self::spawn(&self.program, &self.folder, nth);
         self.wait_for_jet_stream(nth);
     }
 
-    /// Stops one without closing its connections (SIGSTOP).
+    /// Stops a server without closing its connections (SIGSTOP).
     pub fn pause(&self, nth: usize) {
         self.servers[nth].process.pause();
     }
 
-    /// Continues a paused one (SIGCONT).
+    /// Continues a paused server (SIGCONT).
     pub fn resume(&self, nth: usize) {
         self.servers[nth].process.resume();
     }

@@ -18,17 +18,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The maximum size of a receipt in a claim, and of the parts of a longer one, in bytes. A server accepts messages of 1 MiB
-/// unless it is set otherwise.
+/// The maximum size of a receipt in a claim, and of each part of a longer one, in bytes. A server accepts messages of
+/// 1 MiB by default.
 const PART_BYTES: usize = 512 << 10;
 /// The maximum size of a receipt, in bytes. A claim that names a longer one is refused.
 const MAX_RECEIPT_BYTES: usize = 512 << 20;
-/// The number of times that a claim is read again because it has changed in between.
+/// The maximum number of times that a claim is read again because another node or task has changed it.
 const MAX_TRIES: usize = 8;
 
-/// The time for which a node looks for a claim that it failed to make: the request may still take effect.
+/// The time for which a node looks for a claim whose request has failed: the request may still take effect.
 const DOUBT: Duration = Duration::from_secs(60);
-/// What the keys of the marks of takeovers end with.
+/// The end of the key of a mark that a takeover makes.
 const TAKEOVER: &str = ".end";
 
 /// A node of a fleet.
@@ -39,7 +39,7 @@ pub struct Fleet<S> {
     pub(crate) clock: Arc<dyn Clock>,
     /// The intents that this process claims, runs or releases.
     pub(crate) active: Mutex<HashSet<IntentId>>,
-    /// Those of them whose claims have to be removed.
+    /// Those of `active` whose claims have to be removed.
     abandoned: Mutex<Vec<IntentId>>,
     /// The intents whose claims may still be made by a request that has failed, and until when.
     doubtful: Mutex<Vec<(IntentId, Instant)>>,
@@ -47,7 +47,7 @@ pub struct Fleet<S> {
     pub(crate) orders: SeenOrders,
 }
 
-/// The call of a claim.
+/// What a node claims: an intent, and what the fleet stores about it.
 #[derive(Debug, Clone)]
 pub struct NewClaim<'a> {
     /// The intent.
@@ -216,7 +216,7 @@ impl<S: Store> Fleet<S> {
         };
         let (claim, mark) = (claim_key(intent), self.claim_mark(intent));
         let (claim_value, mark_value) = (encode(&record)?, encode(&MarkRecord { epoch })?);
-        // Sent without waiting in between. The server stores them in this order, so no claim is without a mark unless a
+        // Sent without waiting for each answer. The server stores them in this order, so a claim has a mark unless a
         // request is lost; `find` ends such a claim once its node is lost.
         let (marked, proved, created) = tokio::join!(
             biased;
@@ -380,7 +380,7 @@ impl<S: Store> Fleet<S> {
             text.extend_from_slice(&value.ok_or_else(|| damaged("a part is missing"))?.bytes);
         }
         if text.len() != bytes || to_hex(&Sha256::digest(&text)) != *sha256 {
-            return Err(damaged("its hash is not the one of the claim"));
+            return Err(damaged("its hash is not that of the claim"));
         }
         String::from_utf8(text).map(String::into_boxed_str).map_err(|_| damaged("it is not text"))
     }
@@ -401,7 +401,7 @@ impl<S: Store> Fleet<S> {
                 return Ok(FinishReply::Recorded);
             }
             match self.read_claim(claim.intent).await? {
-                // An administrator has removed it, or it has expired.
+                // An administrator has removed the claim, or it has expired.
                 None => expected = 0,
                 Some((found, revision)) => match found.state {
                     ClaimState::Open { .. } => expected = revision,
@@ -409,7 +409,7 @@ impl<S: Store> Fleet<S> {
                         let end = FoundEnd { intent: claim.intent, place };
                         let found = self.read_receipt(&end).await?;
                         self.active.lock().remove(&claim.intent);
-                        // The same one if the answer to an earlier request was lost.
+                        // The same receipt if the answer to an earlier request was lost.
                         let is_same = to_hex(&Sha256::digest(found.as_bytes())) == sha256;
                         return Ok(if is_same {
                             FinishReply::Recorded
@@ -496,7 +496,7 @@ impl<S: Store> Fleet<S> {
         Ok(())
     }
 
-    /// Returns `true` if another node has delivered the report of an intent that this node ended.
+    /// Returns `true` if another node has delivered the report of an intent that this node has run.
     ///
     /// # Errors
     /// [`FleetError`].

@@ -20,7 +20,7 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time in which a request is answered. The effect of a request that takes longer is not known.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// The time for which the server remembers the ids of messages, of which ours have none.
+/// The time for which the server remembers message ids. The messages of a fleet have none.
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(1);
 /// The format of the values in the stream.
 const FORMAT: u32 = 1;
@@ -55,10 +55,11 @@ pub struct FleetSettings {
     pub keep: Duration,
 }
 
-/// Connects a node to its fleet, and takes the node's lease. `has_receipt` says if the node's journal has a receipt.
+/// Connects a node to its fleet, and takes the node's lease. `has_receipt` returns `true` if the node's journal has a
+/// receipt with this number and this hash, in hexadecimal.
 ///
-/// If the fleet knows the node, and the journal does not have the receipt that the fleet knows, this waits until the
-/// lease has ended.
+/// If the fleet has a lease of the node, and the journal does not have the receipt that the lease names, this waits
+/// until the lease has ended.
 ///
 /// # Ambient Authority
 /// Opens connections, and reads the files of the login.

@@ -20,7 +20,7 @@ pub const FENCE: Duration = Duration::from_secs(15);
 // Longer than FENCE by the time that runs need to end.
 pub const LEASE: Duration = Duration::from_secs(20);
 
-/// The number of times that a renewal is sent again because an earlier one took effect without an answer.
+/// The maximum number of times that a renewal is sent, if earlier ones took effect without an answer.
 const MAX_TRIES: usize = 3;
 
 /// The latest receipt of a journal.
@@ -45,7 +45,7 @@ struct HeldLease {
     epoch: u64,
     revision: u64,
     renewals: u64,
-    /// The time before the latest renewal that was answered was sent.
+    /// The time just before the latest answered renewal was sent.
     renewed_at: Instant,
     /// `true` if another node, or another process, has replaced the lease.
     is_replaced: bool,
@@ -129,7 +129,8 @@ impl Lease {
                     if record.process != self.process || !is_own(&record, held.epoch) {
                         break;
                     }
-                    // A renewal whose answer was lost. The others may have seen it long ago, so it renews nothing now.
+                    // A renewal whose answer was lost. Other nodes may have seen it long ago, so the time of this node
+                    // does not start with it.
                     (revision, renewals) = (found.revision, record.renewals);
                 }
                 None => break,

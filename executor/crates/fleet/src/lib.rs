@@ -12,11 +12,11 @@
 //! the claim of a lost one makes a mark of its own first, `open.NODE.INTENT.end`, which stays until the report is
 //! delivered.
 //!
-//! A node renews its *lease*, the key `node.NODE`, every few seconds. A node whose lease has not changed for
-//! [`LEASE`] by the clock of another one is taken over by that one: it replaces the lease, ends the open claims as
-//! aborted and delivers the reports. A node that could not renew its lease for [`FENCE`], which is shorter, stops its
-//! runs and claims nothing, so no guest runs when its claim is ended by another node. Each time that a node joins, its
-//! *epoch* grows; claims of earlier epochs are not its own any more.
+//! A node renews its *lease*, the key `node.NODE`, every few seconds. If a lease has not changed for [`LEASE`] by the
+//! clock of another node, that node takes over: it replaces the lease, ends the open claims as aborted and delivers the
+//! reports. A node that could not renew its lease for [`FENCE`], which is shorter, stops its runs and claims nothing,
+//! so no guest runs when its claim is ended by another node. Each time that a node joins, its *epoch* grows; claims of
+//! earlier epochs no longer belong to it.
 //!
 //! A node that cannot reach the servers claims nothing: its calls are refused before anything runs.
 
@@ -78,8 +78,8 @@ pub enum FleetError {
     },
     /// The stream has another format.
     #[error(
-        "the fleet's stream `{stream}` was made by another version of the executor, or by another program: its description is \
-         `{found}` and has to be `{expected}`"
+        "the fleet's stream `{stream}` was made by another version of the executor, or by another program: its \
+         description is `{found}` and has to be `{expected}`"
     )]
     Format {
         /// The name of the stream.
@@ -98,7 +98,7 @@ pub enum FleetError {
         node: NodeName,
     },
     /// A request failed, or its answer did not come in time: its effect is not known.
-    #[error("the fleet's servers do not answer ({request}): {reason}")]
+    #[error("a request to the fleet has failed ({request}): {reason}")]
     Unavailable {
         /// The request.
         request: &'static str,
@@ -110,7 +110,8 @@ pub enum FleetError {
     LeaseLost,
     /// A value in the stream was written by no node of this fleet.
     #[error(
-        "the fleet's value `{key}` was written by no node of this fleet (`fleet.key_file`), or by another version: {reason}"
+        "the fleet's value `{key}` was written by no node of this fleet (`fleet.key_file`), or by another version: \
+         {reason}"
     )]
     Value {
         /// The key.

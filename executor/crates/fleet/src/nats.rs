@@ -1,7 +1,7 @@
 //! The store of a real fleet: a stream of NATS JetStream that has one message for each key.
 //!
-//! This is what a key-value bucket is, but for one point: a bucket denies that messages are removed, and leaves a mark
-//! for each removed key until the bucket's age ends it.
+//! A key-value bucket is such a stream too, but it forbids the removal of messages: each removed key leaves a delete
+//! marker, which stays until it is as old as the bucket allows.
 
 use crate::FleetError;
 use crate::store::{Store, StoredValue, Write};
@@ -19,7 +19,7 @@ use futures_util::StreamExt as _;
 pub struct NatsStore {
     context: Context,
     stream: Stream,
-    /// What the subject of a key begins with.
+    /// The part of each subject before the key.
     prefix: String,
 }
 

@@ -13,7 +13,7 @@ const CHANGES: &str = "orders";
 /// The number of looks after which the orders are read even if [`CHANGES`] has not changed: a node may have been killed
 /// between the order and that key.
 const LOOKS: u32 = 30;
-/// The number of times that an order is written again because another node has written it in between.
+/// The maximum number of times that an order is written again because another node has changed it.
 const MAX_TRIES: usize = 8;
 
 /// An order.
@@ -26,7 +26,7 @@ pub struct Order {
     revision: u64,
 }
 
-/// What this node has read.
+/// The orders that this node has read.
 #[derive(Debug, Default)]
 pub(crate) struct SeenOrders(Mutex<Seen>);
 
@@ -40,8 +40,8 @@ struct Seen {
 }
 
 impl<S: Store> Fleet<S> {
-    /// Gives an order. `make` gets the text of the order with this name, and returns the new text, or `None` if the present
-    /// order is the later one.
+    /// Gives an order. `make` gets the text of the present order with this name, and returns the new text, or `None` if
+    /// the present order stays.
     ///
     /// # Errors
     /// [`FleetError`]; the order may have been given.

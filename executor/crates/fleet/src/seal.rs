@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zeroize::Zeroizing;
 
-/// The length of a code, in bytes.
+/// The length of the HMAC-SHA256 before each value, in bytes.
 const CODE_BYTES: usize = 32;
 
 /// The key that all nodes of a fleet have. `Debug` does not print it.
@@ -71,7 +71,7 @@ impl<S: Store> SealedStore<S> {
         });
         opened.ok_or_else(|| {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            FleetError::value(key, "its code is wrong")
+            FleetError::value(key, "its authentication code is wrong")
         })
     }
 
@@ -92,7 +92,7 @@ impl<S: Store> SealedStore<S> {
         self.store.remove(revision).await
     }
 
-    /// Names of keys are not authenticated: a reader gets the value of each.
+    /// The list of keys is not authenticated; a caller has to read the value of each key.
     pub(crate) async fn keys(&self, prefix: &str) -> Result<Vec<String>, FleetError> {
         self.store.keys(prefix).await
     }

@@ -23,7 +23,7 @@ pub enum Write {
 
 /// A linearizable key-value store. The effect of a request that ends with an error is not known.
 ///
-/// The servers of a fleet are one, and the tests of the protocol another.
+/// [`crate::NatsStore`] is the store of a real fleet; the tests of the protocol have a simulated one.
 pub trait Store: Send + Sync + 'static {
     /// The value of a key; `None` if it has none.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<StoredValue>, FleetError>> + Send;

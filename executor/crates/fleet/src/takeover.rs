@@ -63,7 +63,7 @@ pub(crate) struct Takeovers {
 }
 
 impl Takeovers {
-    /// Locks a mark, so that this process ends and delivers it once; `None` if it does already.
+    /// Locks a mark, so that one task of this process ends the claim and delivers its report; `None` if it is locked.
     pub(crate) fn lock<'a>(&'a self, mark: &'a str) -> Option<MarkLock<'a>> {
         let is_new = self.delivering.lock().insert(mark.to_owned());
         is_new.then(|| MarkLock { takeovers: self, mark })
@@ -99,7 +99,8 @@ impl<S: Store> Fleet<S> {
         self.takeovers.delivering.lock().len()
     }
 
-    /// Waits for a report of a lost node. The caller has to deliver it, and to pass it to [`Self::mark_orphan_delivered`].
+    /// Waits for a report of a lost node. The caller has to deliver it, and to pass it to
+    /// [`Self::mark_orphan_delivered`].
     pub async fn next_orphan(&self) -> OrphanReport {
         loop {
             let added = self.takeovers.has_orphans.notified();
@@ -141,7 +142,7 @@ impl<S: Store> Fleet<S> {
                 NodeState::Left => true,
                 NodeState::TakenOver(by) => *by == self.node || is_stale,
             };
-            // Nothing is written about a node that has ended, and left nothing open.
+            // Nothing has to be written about a node that has ended and has no marks.
             if !is_taken || (record.state.has_ended() && self.marks(&node).await?.is_empty()) {
                 continue;
             }
@@ -182,7 +183,7 @@ impl<S: Store> Fleet<S> {
     ) -> Result<(), FleetError> {
         let is_own = *node == self.node;
         for Mark { key, intent, is_takeover } in self.marks(node).await? {
-            // Most marks of this node are those of reports that the governor has not acknowledged yet.
+            // Without a read: most marks of this node are those of reports that the governor has not acknowledged yet.
             let is_reported_here = || is_own && !is_takeover && local(intent) == LocalReport::Undelivered;
             if self.takeovers.delivering.lock().contains(&key) || is_reported_here() {
                 continue;
@@ -194,7 +195,7 @@ impl<S: Store> Fleet<S> {
                 continue;
             }
             let claim = self.read_claim(intent).await?;
-            // Looked up after the reads: what this process begins later writes the mark again.
+            // Checked after the reads: a claim that this process makes later writes the mark again.
             let is_active = is_own && !is_takeover && self.active.lock().contains(&intent);
             let local = if is_takeover { LocalReport::Unknown } else { local(intent) };
             if is_active || local == LocalReport::Undelivered {
@@ -207,7 +208,7 @@ impl<S: Store> Fleet<S> {
             let is_lost = is_takeover && self.is_lost(&claim).await?;
             let ClaimRecord { node: owner, epoch: claimed, state, .. } = claim;
             match state {
-                // Left by a request to claim that another node was faster to make.
+                // Left by a claim that failed because another node had claimed the intent.
                 _ if (owner != *node) != is_takeover => self.store.remove(revision).await?,
                 ClaimState::Open { .. } if is_lost || (!is_takeover && claimed <= epoch) => {
                     self.end_lost(intent, &owner, claim_revision).await?;

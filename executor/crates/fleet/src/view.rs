@@ -1,4 +1,4 @@
-//! The view of a fleet for operators, who are no node of it.
+//! The view of a fleet for operators: what its nodes have written, read without joining it.
 
 use crate::claims::Mark;
 use crate::lease::{NodeLoad, NodeState, node_key};

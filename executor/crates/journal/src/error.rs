@@ -14,7 +14,7 @@ pub enum OpenError {
          `journal.path`"
     )]
     InUse(PathBuf),
-    /// The ends of interrupted runs are not known.
+    /// The caller of `Journal::open_with_ends` could not find out how the interrupted runs ended.
     #[error(transparent)]
     Ends(BoxedError),
     /// The journal does not exist.

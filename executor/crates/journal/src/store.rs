@@ -258,7 +258,7 @@ impl Store {
 pub(super) struct Reader(Connection);
 
 impl Reader {
-    /// Returns `true` if the run is in the table `open`.
+    /// Returns `true` if the run has not ended, or the governor has not acknowledged its report.
     pub(super) fn is_undelivered(&self, run: i64) -> rusqlite::Result<bool> {
         let sql = "SELECT EXISTS(SELECT 1 FROM open WHERE run = ?1)";
         self.connection().prepare_cached(sql)?.query_row([run], |row| row.get(0))

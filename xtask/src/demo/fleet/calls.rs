@@ -68,8 +68,8 @@ impl Intent {
         json!({ "number": self.number })
     }
 
-    /// Sends the intent to a node. A call over A2A whose task is known at another node is repeated over A2G: tasks belong
-    /// to one node, and intents to the fleet.
+    /// Sends the intent to a node. A call over A2A that already has a task is repeated over A2G: tasks belong to one
+    /// node, and intents to the fleet.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The files and processes of the fleet: one folder for each node, and what all nodes use: the tools, the workspace, the
-//! key of the fleet and a governor.
+//! The files and processes of the fleet: one folder for each node, and what all nodes use (the tools, the workspace,
+//! the key of the fleet and a governor).
 
 use std::fs::Permissions;
 use std::net::SocketAddr;

@@ -5,12 +5,13 @@ use a2g_fleet::{FleetSettings, Login, NodeName};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The number of servers from which each value is stored on three of them.
+/// The number of servers from which three of them store each value by default.
 const REPLICATED_SERVERS: usize = 3;
-/// The maximum number of servers that are named.
+/// The maximum number of servers in `fleet.servers`.
 const MAX_SERVERS: usize = 16;
 
-/// `max_proof_seconds` is the lifetime of the longest accepted verdict.
+/// Checks the section `[fleet]`. `max_proof` is the maximum lifetime of a verdict (`trust.max_proof_seconds`), and
+/// `resolve` makes a path absolute.
 pub(super) fn parse_fleet(
     section: file::Fleet,
     max_proof: Duration,
