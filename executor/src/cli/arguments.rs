@@ -1013,7 +1013,7 @@ pub(super) enum FleetCommand {
     /// List the nodes: state, version, load, open intents, undelivered reports, receipts
     #[command(after_help = "\
 OPEN is the number of intents that a node has claimed and whose reports are not
-delivered. The checkpoint is a hash of the heads of all journals.
+delivered. The fleet hash covers the latest receipts of all journals.
 
 Example:
   a2g-executor fleet status --json | jq '.nodes[] | select(.state != \"live\")'")]

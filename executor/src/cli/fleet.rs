@@ -25,12 +25,19 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
     match command {
         FleetCommand::Status { setup, json } => runtime.block_on(async {
             let (settings, view) = open_view(&config(&setup)?.fleet).await?;
-            print_status(&settings, &view.status().await?, json)
+            let (nodes, unreadable) = view.status().await?;
+            for error in unreadable {
+                note(format_args!("warning: {error}"));
+            }
+            if nodes.is_empty() {
+                note(format_args!("no node has joined the fleet `{}`", settings.name));
+            }
+            print_status(&settings, &nodes, json)
         }),
         FleetCommand::Drain { setup, node } => runtime.block_on(async {
             let (settings, view) = open_view(&config(&setup)?.fleet).await?;
             let name = NodeName::try_from(node.clone());
-            let name = name.map_err(|error| UsageError(format!("`{}`: {error}", one_line(&node))))?;
+            let name = name.map_err(|error| UsageError(format!("`{}` {error}", one_line(&node))))?;
             if !view.request_drain(&name).await? {
                 bail!(
                     "the fleet `{}` has no running node `{name}`: see `a2g-executor fleet status`",
@@ -67,19 +74,17 @@ pub(super) fn read_key(path: &Path) -> anyhow::Result<FleetKey> {
 }
 
 fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> anyhow::Result<ExitCode> {
-    let checkpoint = checkpoint(nodes);
+    let hash = hash_heads(nodes);
     if json {
         let nodes = nodes.iter().map(|node| {
             serde_json::json!({
-                "node": node.node.as_str(), "state": state(node), "version": node.version,
+                "node": node.node.as_str(), "state": state(node).0, "taken_over_by": state(node).1, "version": node.version,
                 "running": node.load.running, "queued": node.load.queued, "concurrent": node.load.concurrent,
                 "undelivered": node.load.undelivered, "open": node.open, "receipts": node.receipts, "head": node.head,
             })
         });
         let nodes = nodes.collect::<Vec<_>>();
-        print(
-            serde_json::json!({ "fleet": settings.name.as_str(), "nodes": nodes, "checkpoint": checkpoint }),
-        );
+        print(serde_json::json!({ "fleet": settings.name.as_str(), "nodes": nodes, "fleet_hash": hash }));
         return Ok(ExitCode::SUCCESS);
     }
     let mut listing =
@@ -87,7 +92,10 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
     for node in nodes {
         listing.row([
             text(node.node.to_string()),
-            text(state(node)),
+            text(match state(node) {
+                (state, None) => state.to_owned(),
+                (state, Some(by)) => format!("{state}, {by} took over"),
+            }),
             text(&node.version),
             text(format!("{} of {}", node.load.running, node.load.concurrent)),
             text(node.load.queued.to_string()),
@@ -97,21 +105,22 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
         ]);
     }
     listing.show(std::io::stdout());
-    print(format_args!("checkpoint {checkpoint}"));
+    print(format_args!("fleet hash {hash}"));
     Ok(ExitCode::SUCCESS)
 }
 
-fn state(node: &NodeStatus) -> String {
+/// The state of a node, and the node that has taken over.
+fn state(node: &NodeStatus) -> (&'static str, Option<&str>) {
     match &node.state {
-        NodeState::Live => "live".to_owned(),
-        NodeState::Draining => "draining".to_owned(),
-        NodeState::Left => "left".to_owned(),
-        NodeState::TakenOver(by) => format!("lost, {by} took over"),
+        NodeState::Live => ("live", None),
+        NodeState::Draining => ("draining", None),
+        NodeState::Left => ("left", None),
+        NodeState::TakenOver(by) => ("lost", Some(by.as_str())),
     }
 }
 
 /// The hash of the latest receipts of all nodes, in hexadecimal. It changes with each new receipt.
-fn checkpoint(nodes: &[NodeStatus]) -> String {
+fn hash_heads(nodes: &[NodeStatus]) -> String {
     let lines = nodes.iter().map(|node| format!("{} {} {}\n", node.node, node.receipts, node.head));
     a2g_journal::chain::to_hex(&Sha256::digest(lines.collect::<String>()).into())
 }

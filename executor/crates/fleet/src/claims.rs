@@ -4,7 +4,7 @@ use crate::lease::{Lease, NodeHead, NodeLoad, NodeState, node_key};
 use crate::orders::SeenOrders;
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ProofRecord, ReceiptPlace};
 use crate::record::{decode, encode, to_hex};
-use crate::seal::SealedStore;
+use crate::seal::{KEY_CHECK, SealedStore};
 use crate::store::{Store, StoredValue, Write};
 use crate::takeover::{OrphanReport, Takeovers};
 use crate::view::is_drain_requested;
@@ -29,6 +29,7 @@ const MAX_TRIES: usize = 8;
 /// The time for which a node looks for a claim whose request has failed: the request may still take effect.
 const DOUBT: Duration = Duration::from_secs(60);
 /// The end of the key of a mark that a takeover makes.
+const KEY_CHECK_RENEWALS: u64 = 1000;
 const TAKEOVER: &str = ".end";
 
 /// A node of a fleet.
@@ -164,6 +165,10 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError::NodeRuns`] if another process has taken the name of this node.
     pub async fn renew(&self, state: NodeState, head: NodeHead, load: NodeLoad) -> Result<(), FleetError> {
+        // Written again before the stream forgets it.
+        if self.lease.renewals().is_multiple_of(KEY_CHECK_RENEWALS) {
+            self.store.put(KEY_CHECK, b"").await?;
+        }
         match self.lease.renew(&self.store, state, head, load).await {
             Err(FleetError::LeaseLost) => self.lease.retake(&self.store, head).await,
             result => result,

@@ -3,8 +3,8 @@
 use crate::lease::{LEASE, NodeHead, NodeState, RENEWAL, node_key};
 use crate::nats::NatsStore;
 use crate::record::{NodeRecord, decode};
-use crate::seal::SealedStore;
-use crate::store::StoredValue;
+use crate::seal::{KEY_CHECK, SealedStore};
+use crate::store::{StoredValue, Write};
 use crate::{Fleet, FleetError, FleetKey, FleetName, NodeName};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
@@ -75,6 +75,7 @@ pub async fn connect(
 ) -> Result<Fleet<NatsStore>, FleetError> {
     let store = open_store(settings).await?;
     let sealed = SealedStore::new(store.clone(), key.clone(), settings.name.clone());
+    check_key(&sealed, &settings.name).await?;
     wait_until_ended(&sealed, &settings.node, has_receipt).await?;
     Fleet::join(settings.node.clone(), clock, store, key, settings.name.clone(), head).await
 }
@@ -154,6 +155,18 @@ async fn open_stream(context: Context, settings: &FleetSettings) -> Result<NatsS
     }
     let found = context.get_stream(&stream).await.map_err(|error| failed(&error))?;
     Ok(NatsStore::new(context, found, prefix))
+}
+
+/// Checks that the fleet was not made with another key. Otherwise this node would share nothing with the others.
+async fn check_key(store: &SealedStore<NatsStore>, fleet: &FleetName) -> Result<(), FleetError> {
+    match store.update(KEY_CHECK, b"", 0).await? {
+        Write::Done(_) => Ok(()),
+        Write::Conflict => match store.get(KEY_CHECK).await {
+            Ok(_) => Ok(()),
+            Err(FleetError::Value { .. }) => Err(FleetError::OtherKey { fleet: fleet.clone() }),
+            Err(error) => Err(error),
+        },
+    }
 }
 
 /// Waits until the earlier process of a node has certainly ended.

@@ -81,6 +81,10 @@ impl Lease {
         Ok(())
     }
 
+    pub(crate) fn renewals(&self) -> u64 {
+        self.held.lock().renewals
+    }
+
     pub(crate) fn epoch(&self) -> u64 {
         self.held.lock().epoch
     }

@@ -97,6 +97,15 @@ pub enum FleetError {
         /// The name.
         node: NodeName,
     },
+    /// The fleet was made with another key.
+    #[error(
+        "the key in `fleet.key_file` is not the one of the fleet `{fleet}`: copy the file from a node that runs, or choose \
+         another `fleet.name`"
+    )]
+    OtherKey {
+        /// The name of the fleet.
+        fleet: FleetName,
+    },
     /// A request failed, or its answer did not come in time: its effect is not known.
     #[error("a request to the fleet has failed ({request}): {reason}")]
     Unavailable {
@@ -105,6 +114,9 @@ pub enum FleetError {
         /// The client's reason.
         reason: String,
     },
+    /// Another node has given a later order.
+    #[error("another node of the fleet has given a later order, which this one has not followed yet")]
+    LaterOrder,
     /// This node could not renew its lease in time, or another node has taken over.
     #[error("this executor has lost its lease in the fleet, and joins again as soon as it can")]
     LeaseLost,

@@ -7,6 +7,7 @@ use crate::FleetError;
 use crate::claims::Fleet;
 use crate::store::{Store, StoredValue, Write};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 
 /// The key that changes with each order.
 const CHANGES: &str = "orders";
@@ -30,31 +31,32 @@ pub struct Order {
 #[derive(Debug, Default)]
 pub(crate) struct SeenOrders(Mutex<Seen>);
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 struct Seen {
     /// The revision of [`CHANGES`].
     changes: u64,
-    /// The revision of the latest order.
-    latest: u64,
+    /// The revision of each order that was returned.
+    // One number for all would skip an order that is given while later ones are read.
+    returned: HashMap<String, u64>,
     looks: u32,
 }
 
 impl<S: Store> Fleet<S> {
     /// Gives an order. `make` gets the text of the present order with this name, and returns the new text, or `None` if
-    /// the present order stays.
+    /// the present order says the same.
     ///
     /// # Errors
-    /// [`FleetError`]; the order may have been given.
+    /// [`FleetError`]; the order may have been given. An error of `make` is returned.
     pub async fn give_order(
         &self,
         name: &str,
-        make: impl Fn(Option<&str>) -> Option<String> + Send,
+        make: impl Fn(Option<&str>) -> Result<Option<String>, FleetError> + Send,
     ) -> Result<(), FleetError> {
         let key = format!("order.{name}");
         for _ in 0..MAX_TRIES {
             let present = self.store.get(&key).await?;
             let text = present.as_ref().map(|present| to_text(&key, present)).transpose()?;
-            let Some(new) = make(text.as_deref()) else { return Ok(()) };
+            let Some(new) = make(text.as_deref())? else { return Ok(()) };
             let expected = present.map_or(0, |present| present.revision);
             if let Write::Done(_) = self.store.update(&key, new.as_bytes(), expected).await? {
                 return self.store.put(CHANGES, name.as_bytes()).await.map(drop);
@@ -73,29 +75,45 @@ impl<S: Store> Fleet<S> {
     }
 
     /// The orders since the last call, those of this node included, in the order in which they were given. The first
-    /// call returns all of them.
+    /// call returns all of them. An order that no node wrote is left out, with a warning in the log.
     ///
     /// # Errors
     /// [`FleetError`]: the next call returns these orders.
     pub async fn take_orders(&self) -> Result<Vec<Order>, FleetError> {
-        let seen = *self.orders.0.lock();
-        let changes = self.store.get(CHANGES).await?.map_or(0, |value| value.revision);
-        let looks = (seen.looks + 1) % LOOKS;
-        if changes == seen.changes && looks != 0 && seen.looks != 0 {
+        let changes = match self.store.get(CHANGES).await {
+            Ok(value) => value.map_or(0, |value| value.revision),
+            // Its value says nothing: all orders are read.
+            Err(FleetError::Value { .. }) => u64::MAX,
+            Err(error) => return Err(error),
+        };
+        let (is_unchanged, looks) = {
+            let seen = self.orders.0.lock();
+            (changes == seen.changes && changes != u64::MAX, (seen.looks + 1) % LOOKS)
+        };
+        if is_unchanged && looks > 1 {
             self.orders.0.lock().looks = looks;
             return Ok(Vec::new());
         }
         let mut orders = Vec::new();
         for key in self.store.keys("order.").await? {
-            let Some(value) = self.store.get(&key).await? else { continue };
-            if value.revision > seen.latest {
-                let name = key.trim_start_matches("order.").to_owned();
+            let name = key.trim_start_matches("order.").to_owned();
+            let value = match self.store.get(&key).await {
+                Ok(Some(value)) => value,
+                Ok(None) => continue,
+                Err(error @ FleetError::Value { .. }) => {
+                    tracing::warn!(key, %error, "an order is ignored");
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if self.orders.0.lock().returned.get(&name).is_none_or(|returned| *returned < value.revision) {
                 orders.push(Order { name, text: to_text(&key, &value)?, revision: value.revision });
             }
         }
         orders.sort_by_key(|order| order.revision);
-        let latest = orders.last().map_or(seen.latest, |order| order.revision);
-        *self.orders.0.lock() = Seen { changes, latest, looks: looks.max(1) };
+        let mut seen = self.orders.0.lock();
+        (seen.changes, seen.looks) = (changes, looks.max(1));
+        seen.returned.extend(orders.iter().map(|order| (order.name.clone(), order.revision)));
         Ok(orders)
     }
 }

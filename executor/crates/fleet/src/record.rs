@@ -10,7 +10,7 @@ const MAX_NAME_BYTES: usize = 64;
 
 /// The reason why a name cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it has to have 1 to 64 characters of `a` to `z`, `A` to `Z`, `0` to `9`, `-` and `_`")]
+#[error("has to have 1 to 64 characters of `a` to `z`, `A` to `Z`, `0` to `9`, `-` and `_`")]
 pub struct NameError;
 
 macro_rules! name {

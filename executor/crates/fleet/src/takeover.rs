@@ -128,35 +128,42 @@ impl<S: Store> Fleet<S> {
     /// The first [`FleetError`]; a later call continues.
     pub async fn sweep(&self, local: impl Fn(IntentId) -> LocalReport + Sync) -> Result<(), FleetError> {
         for node in nodes(&self.store).await? {
-            let key = node_key(&node);
-            let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { continue };
-            let record = decode::<NodeRecord>(&key, &bytes)?;
-            if node == self.node {
-                // The claims of this epoch are those of this process.
-                self.end_claims(&node, record.epoch.saturating_sub(1), &local).await?;
-                continue;
-            }
-            let is_stale = self.is_stale(&node, revision);
-            let is_taken = match &record.state {
-                NodeState::Live | NodeState::Draining => is_stale,
-                NodeState::Left => true,
-                NodeState::TakenOver(by) => *by == self.node || is_stale,
-            };
-            // Nothing has to be written about a node that has ended and has no marks.
-            if !is_taken || (record.state.has_ended() && self.marks(&node).await?.is_empty()) {
-                continue;
-            }
-            let epoch = record.epoch;
-            if record.state != NodeState::TakenOver(self.node.clone()) {
-                let taken = NodeRecord { state: NodeState::TakenOver(self.node.clone()), ..record };
-                if self.store.update(&key, &encode(&taken)?, revision).await? == Write::Conflict {
-                    continue;
-                }
-                tracing::warn!(%node, "the node has ended: this one ends its open intents and delivers its reports");
-            }
-            self.end_claims(&node, epoch, &|_| LocalReport::Unknown).await?;
+            skip_unreadable(self.sweep_node(&node, &local).await)?;
         }
         Ok(())
+    }
+
+    async fn sweep_node(
+        &self,
+        node: &NodeName,
+        local: &(impl Fn(IntentId) -> LocalReport + Sync),
+    ) -> Result<(), FleetError> {
+        let key = node_key(node);
+        let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { return Ok(()) };
+        let record = decode::<NodeRecord>(&key, &bytes)?;
+        if *node == self.node {
+            // The claims of this epoch are those of this process.
+            return self.end_claims(node, record.epoch.saturating_sub(1), local).await;
+        }
+        let is_stale = self.is_stale(node, revision);
+        let is_taken = match &record.state {
+            NodeState::Live | NodeState::Draining => is_stale,
+            NodeState::Left => true,
+            NodeState::TakenOver(by) => *by == self.node || is_stale,
+        };
+        // Nothing is written about a node that has ended, and left nothing open.
+        if !is_taken || (record.state.has_ended() && self.marks(node).await?.is_empty()) {
+            return Ok(());
+        }
+        let epoch = record.epoch;
+        if record.state != NodeState::TakenOver(self.node.clone()) {
+            let taken = NodeRecord { state: NodeState::TakenOver(self.node.clone()), ..record };
+            if self.store.update(&key, &encode(&taken)?, revision).await? == Write::Conflict {
+                return Ok(());
+            }
+            tracing::warn!(%node, "the node is lost or has left: this one ends its open intents and delivers its reports");
+        }
+        self.end_claims(node, epoch, &|_| LocalReport::Unknown).await
     }
 
     /// Returns `true` if a lease has had this revision for [`LEASE`], by the clock of this node.
@@ -181,50 +188,62 @@ impl<S: Store> Fleet<S> {
         epoch: u64,
         local: &(impl Fn(IntentId) -> LocalReport + Sync),
     ) -> Result<(), FleetError> {
+        for mark in self.marks(node).await? {
+            skip_unreadable(self.end_claim(node, epoch, mark, local).await)?;
+        }
+        Ok(())
+    }
+
+    async fn end_claim(
+        &self,
+        node: &NodeName,
+        epoch: u64,
+        mark: Mark,
+        local: &(impl Fn(IntentId) -> LocalReport + Sync),
+    ) -> Result<(), FleetError> {
+        let Mark { key, intent, is_takeover } = mark;
         let is_own = *node == self.node;
-        for Mark { key, intent, is_takeover } in self.marks(node).await? {
-            // Without a read: most marks of this node are those of reports that the governor has not acknowledged yet.
-            let is_reported_here = || is_own && !is_takeover && local(intent) == LocalReport::Undelivered;
-            if self.takeovers.delivering.lock().contains(&key) || is_reported_here() {
-                continue;
+        // Without a read: most marks of this node are those of reports that the governor has not acknowledged yet.
+        let is_reported_here = || is_own && !is_takeover && local(intent) == LocalReport::Undelivered;
+        if self.takeovers.delivering.lock().contains(&key) || is_reported_here() {
+            return Ok(());
+        }
+        let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { return Ok(()) };
+        let MarkRecord { epoch: marked } = decode(&key, &bytes)?;
+        if !is_own && marked > epoch {
+            // The node has joined again.
+            return Ok(());
+        }
+        let claim = self.read_claim(intent).await?;
+        // Checked after the reads: a claim that this process makes later writes the mark again.
+        let is_active = is_own && !is_takeover && self.active.lock().contains(&intent);
+        let local = if is_takeover { LocalReport::Unknown } else { local(intent) };
+        if is_active || local == LocalReport::Undelivered {
+            return Ok(());
+        }
+        let Some((claim, claim_revision)) = claim else {
+            self.store.remove(revision).await?;
+            return Ok(());
+        };
+        let is_lost = is_takeover && self.is_lost(&claim).await?;
+        let ClaimRecord { node: owner, epoch: claimed, state, .. } = claim;
+        match state {
+            // Left by a claim that failed because another node had claimed the intent.
+            _ if (owner != *node) != is_takeover => self.store.remove(revision).await?,
+            ClaimState::Open { .. } if is_lost || (!is_takeover && claimed <= epoch) => {
+                self.end_lost(intent, &owner, claim_revision).await?;
             }
-            let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { continue };
-            let MarkRecord { epoch: marked } = decode(&key, &bytes)?;
-            if !is_own && marked > epoch {
-                // The node has joined again.
-                continue;
-            }
-            let claim = self.read_claim(intent).await?;
-            // Checked after the reads: a claim that this process makes later writes the mark again.
-            let is_active = is_own && !is_takeover && self.active.lock().contains(&intent);
-            let local = if is_takeover { LocalReport::Unknown } else { local(intent) };
-            if is_active || local == LocalReport::Undelivered {
-                continue;
-            }
-            let Some((claim, claim_revision)) = claim else {
+            // A later epoch of the node has made this claim.
+            ClaimState::Open { .. } => {}
+            // The node that has ended it has its own mark for the report.
+            ClaimState::Ended { by, .. } if by != *node => self.store.remove(revision).await?,
+            ClaimState::Ended { .. } if local == LocalReport::Delivered => {
                 self.store.remove(revision).await?;
-                continue;
-            };
-            let is_lost = is_takeover && self.is_lost(&claim).await?;
-            let ClaimRecord { node: owner, epoch: claimed, state, .. } = claim;
-            match state {
-                // Left by a claim that failed because another node had claimed the intent.
-                _ if (owner != *node) != is_takeover => self.store.remove(revision).await?,
-                ClaimState::Open { .. } if is_lost || (!is_takeover && claimed <= epoch) => {
-                    self.end_lost(intent, &owner, claim_revision).await?;
-                }
-                // A later epoch of the node has made this claim.
-                ClaimState::Open { .. } => {}
-                // The node that has ended it has its own mark for the report.
-                ClaimState::Ended { by, .. } if by != *node => self.store.remove(revision).await?,
-                ClaimState::Ended { .. } if local == LocalReport::Delivered => {
-                    self.store.remove(revision).await?;
-                }
-                ClaimState::Ended { receipt, .. } => {
-                    let receipt = self.read_receipt(&FoundEnd::new(intent, receipt)).await?;
-                    if let Some(lock) = self.takeovers.lock(&key) {
-                        lock.push(OrphanReport { intent, node: owner, receipt, mark: key.clone() });
-                    }
+            }
+            ClaimState::Ended { receipt, .. } => {
+                let receipt = self.read_receipt(&FoundEnd::new(intent, receipt)).await?;
+                if let Some(lock) = self.takeovers.lock(&key) {
+                    lock.push(OrphanReport { intent, node: owner, receipt, mark: key.clone() });
                 }
             }
         }
@@ -273,5 +292,16 @@ impl<S: Store> Fleet<S> {
                 ClaimState::Ended { .. } | ClaimState::Open { .. } => return Ok(InterruptedEnd::Elsewhere),
             }
         }
+    }
+}
+
+/// Logs a value that no node wrote: it concerns one node or intent, and must not keep the others from being looked at.
+fn skip_unreadable(result: Result<(), FleetError>) -> Result<(), FleetError> {
+    match result {
+        Err(error @ FleetError::Value { .. }) => {
+            tracing::warn!(%error, "a value in the fleet is ignored");
+            Ok(())
+        }
+        result => result,
     }
 }

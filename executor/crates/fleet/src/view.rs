@@ -38,21 +38,29 @@ impl<S: Store> FleetView<S> {
         Self(SealedStore::new(store, key, fleet))
     }
 
-    /// All nodes of the fleet, by name.
+    /// All nodes of the fleet, by name, and the errors of the leases that cannot be read.
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn status(&self) -> Result<Vec<NodeStatus>, FleetError> {
-        let mut all = Vec::new();
+    pub async fn status(&self) -> Result<(Vec<NodeStatus>, Vec<FleetError>), FleetError> {
+        let (mut all, mut unreadable) = (Vec::new(), Vec::new());
         for node in nodes(&self.0).await? {
-            let Some(record) = read_node(&self.0, &node).await? else { continue };
+            let record = match read_node(&self.0, &node).await {
+                Ok(Some(record)) => record,
+                Ok(None) => continue,
+                Err(error @ FleetError::Value { .. }) => {
+                    unreadable.push(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let open = marks(&self.0, &node).await?.len();
             let renewals = (record.epoch, record.renewals);
             let NodeRecord { state, receipts, head, version, load, .. } = record;
             all.push(NodeStatus { node, state, version, receipts, head, load, open, renewals });
         }
         all.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
-        Ok(all)
+        Ok((all, unreadable))
     }
 
     /// Asks a node to finish its runs and to leave. Returns `false` if there is no such node, or it has left.
@@ -76,8 +84,12 @@ pub(crate) async fn is_drain_requested<S: Store>(
     epoch: u64,
 ) -> Result<bool, FleetError> {
     let key = drain_key(node);
-    let Some(StoredValue { bytes, .. }) = store.get(&key).await? else { return Ok(false) };
-    Ok(decode::<DrainRecord>(&key, &bytes)?.epoch == epoch)
+    match store.get(&key).await {
+        Ok(Some(StoredValue { bytes, .. })) => Ok(decode::<DrainRecord>(&key, &bytes)?.epoch == epoch),
+        // A value that no node wrote asks for nothing.
+        Ok(None) | Err(FleetError::Value { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 async fn read_node<S: Store>(

@@ -273,10 +273,14 @@ impl Executor {
         self.sessions.spawn(deliver_orphans(Arc::clone(&self), Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).follow_orders(Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).sweep_fleet(Arc::clone(&fleet)));
-        let mut is_away = false;
+        let (mut is_away, mut has_lease) = (false, true);
         loop {
             tokio::time::sleep(RENEWAL).await;
             let result = self.maintain_lease(&fleet).await;
+            if has_lease && !fleet.may_run() {
+                tracing::warn!("the lease of this node was not renewed in time: its runs are aborted");
+            }
+            has_lease = fleet.may_run();
             match &result {
                 Err(error) if !is_away => {
                     tracing::warn!(%error, "the fleet cannot be used: calls are refused until it can");

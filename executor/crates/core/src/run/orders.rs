@@ -150,7 +150,11 @@ impl Executor {
     /// not be published.
     async fn publish_stops(&self, fleet: &Fleet) -> Result<(), FleetError> {
         for stop in self.switch.list() {
-            publish_stop(fleet, &stop, true).await?;
+            match publish_stop(fleet, &stop, true).await {
+                // The next look finds it.
+                Ok(()) | Err(FleetError::LaterOrder) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -175,6 +179,7 @@ impl Executor {
                     (Some(_), Some(_)) => return Err("it names an agent and a tool".into()),
                 };
                 let since = from_micros(since);
+                self.switch.note_order(&target, since);
                 let present = self.switch.get(&target);
                 let is_newer = |stop: &Stop| to_micros(stop.since) > to_micros(since);
                 let is_same = |stop: &Stop| to_micros(stop.since) == to_micros(since);
@@ -213,7 +218,7 @@ impl Executor {
 
     fn order_fault(&self, error: &FleetError) -> Fault {
         self.busy_fault(&format!(
-            "this executor has done it, but the other nodes of its fleet may not know of it: repeat it later ({error})"
+            "the nodes of the fleet may not all know of it, so repeat it later: {error}"
         ))
     }
 }
@@ -229,21 +234,27 @@ async fn publish_stop(fleet: &Fleet, stop: &Stop, is_in_force: bool) -> Result<(
     let (node, reason, by) = (fleet.node().to_string(), stop.reason.to_string(), stop.by.clone());
     let text = to_text(&OrderText::Stop { node, agent, tool, reason, by, since, is_in_force });
     let make = |present: Option<&str>| match present.map(serde_json::from_str::<OrderText>) {
-        // A later stop, or the end of this one.
-        Some(Ok(OrderText::Stop { since: latest, is_in_force: false, .. })) if latest >= since => None,
-        Some(Ok(OrderText::Stop { since: latest, .. }))
-            if latest > since || (latest == since && is_in_force) =>
-        {
-            None
+        Some(Ok(OrderText::Stop { since: latest, is_in_force: is, .. })) if latest > since => {
+            // The end of an earlier stop says nothing about a later one.
+            if is_in_force || is { Err(FleetError::LaterOrder) } else { Ok(None) }
         }
-        Some(Ok(_) | Err(_)) | None => Some(text.clone()),
+        Some(Ok(OrderText::Stop { since: latest, is_in_force: is, .. }))
+            if latest == since && is == is_in_force =>
+        {
+            Ok(None)
+        }
+        // Lifted by another node, which this one has not noticed yet.
+        Some(Ok(OrderText::Stop { since: latest, .. })) if latest == since && is_in_force => {
+            Err(FleetError::LaterOrder)
+        }
+        Some(Ok(_) | Err(_)) | None => Ok(Some(text.clone())),
     };
     fleet.give_order(&name, make).await
 }
 
 async fn give(fleet: &Fleet, name: &str, text: &OrderText) -> Result<(), FleetError> {
     let text = to_text(text);
-    fleet.give_order(name, |_| Some(text.clone())).await
+    fleet.give_order(name, |_| Ok(Some(text.clone()))).await
 }
 
 fn to_text(order: &OrderText) -> String {

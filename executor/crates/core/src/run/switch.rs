@@ -22,6 +22,8 @@ use a2g_types::outcome::AbortReason;
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use time::OffsetDateTime;
 
 /// The method in the records of the runs that a stop ended.
 const STOP_METHOD: &str = "a2g/stop";
@@ -35,6 +37,8 @@ struct Stops {
     by_target: BTreeMap<StopTarget, NumberedStop>,
     /// The number of stops so far in this process.
     count: u64,
+    /// The times of the latest stops that nodes of the fleet have set or lifted.
+    orders: BTreeMap<StopTarget, OffsetDateTime>,
 }
 
 #[derive(Debug, Clone)]
@@ -61,6 +65,18 @@ impl Switch {
         let stops = self.0.lock();
         let found = stops.by_target.values().find(|numbered| numbered.stop.target.includes(agent, tool));
         found.map(|numbered| numbered.stop.clone())
+    }
+
+    /// Remembers the time of a stop that a node of the fleet has set or lifted.
+    pub(super) fn note_order(&self, target: &StopTarget, since: OffsetDateTime) {
+        let mut stops = self.0.lock();
+        let latest = stops.orders.entry(target.clone()).or_insert(since);
+        *latest = since.max(*latest);
+    }
+
+    /// The time of the latest stop of a target that a node of the fleet has set or lifted.
+    fn latest_order(&self, target: &StopTarget) -> Option<OffsetDateTime> {
+        self.0.lock().orders.get(target).copied()
     }
 
     /// The stop of exactly this target.
@@ -116,7 +132,12 @@ impl Executor {
         reason: OperatorReason,
         right: SwitchRight<'_>,
     ) -> Result<usize, Fault> {
-        let stop = Stop { target, reason, by: right.by().to_owned(), since: self.clock.now() };
+        // Later than every known order about the target, even if the clock of the node that gave it is ahead.
+        let since = self
+            .switch
+            .latest_order(&target)
+            .map_or(self.clock.now(), |latest| self.clock.now().max(latest + Duration::from_micros(1)));
+        let stop = Stop { target, reason, by: right.by().to_owned(), since };
         let result = self.set_stop(stop.clone()).await;
         self.order_stop(&stop, true).await?;
         result
@@ -162,15 +183,14 @@ impl Executor {
     /// meantime. Only the stop of exactly this target is lifted: resuming everything does not resume a stopped agent.
     ///
     /// # Errors
-    /// If this cannot be recorded: the stop stays in force. If it cannot be stored in the fleet: the stop stays in force at
-    /// the other nodes.
+    /// If this cannot be stored in the fleet: the stop stays in force. If it cannot be recorded here: the stop stays in
+    /// force at this executor.
     pub async fn resume(&self, target: &StopTarget, right: SwitchRight<'_>) -> Result<bool, Fault> {
-        let stop = self.switch.get(target);
-        let is_lifted = self.lift_stop(target, right.by()).await?;
-        if let Some(stop) = stop {
+        // The others first: if they cannot be told, the stop stays in force everywhere, and the call can be repeated.
+        if let Some(stop) = self.switch.get(target) {
             self.order_stop(&stop, false).await?;
         }
-        Ok(is_lifted)
+        self.lift_stop(target, right.by()).await
     }
 
     /// Lifts a stop: see [`Self::resume`].
@@ -233,7 +253,6 @@ fn refusal(intent: IntentId, message: String) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use time::OffsetDateTime;
 
     fn stop(target: StopTarget, by: &str) -> Stop {
         let reason = OperatorReason::parse("why").unwrap();

@@ -177,10 +177,16 @@ impl HttpServer {
     }
 }
 
-/// Reports whether calls can run, which they cannot while the journal accepts no writes.
+/// Reports whether calls can run, which they cannot while the journal accepts no writes, or the fleet no claims.
 async fn health(State(state): State<Arc<ServerState>>) -> impl IntoResponse {
-    let condition = state.settings.executor.as_ref().map(|executor| executor.journal().condition());
+    let executor = state.settings.executor.as_ref();
+    let condition = executor.map(|executor| executor.journal().condition());
+    let has_no_lease = executor.and_then(|executor| executor.fleet()).is_some_and(|fleet| !fleet.may_run());
     let (status, text) = match condition {
+        None | Some(Condition::Works) if has_no_lease => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            r#"{"status":"unavailable","reason":"the servers of the fleet cannot be reached"}"#,
+        ),
         None | Some(Condition::Works) => (StatusCode::OK, r#"{"status":"ok"}"#),
         Some(Condition::Full) => (
             StatusCode::SERVICE_UNAVAILABLE,
