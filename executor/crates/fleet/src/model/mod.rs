@@ -150,6 +150,7 @@ impl Simulation {
                 unanswered: state.random.pick(&[0, 0, 10, 100]),
                 early_error: state.random.pick(&[0, 0, 10, 100]),
                 strike: state.random.pick(&[0, 0, 10, 50]),
+                provoke: state.random.pick(&[0, 0, 50, 300]),
                 governor: state.random.pick(&[0, 0, 100, 700]),
                 refusal: state.random.pick(&[0, 0, 100, 300]),
             };

@@ -73,6 +73,8 @@ pub(super) struct Faults {
     pub(super) early_error: u64,
     /// A node is killed, paused or cut off at the moment when its write takes effect.
     pub(super) strike: u64,
+    /// A node gets a call at the moment when it reads what concerns the intent.
+    pub(super) provoke: u64,
     /// The governor does not acknowledge a report.
     pub(super) governor: u64,
     /// A journal, or a check before a start, refuses a start.
@@ -201,6 +203,8 @@ pub(super) struct State {
     pub(super) violation: Option<String>,
     pub(super) trace: Option<Vec<String>>,
     pub(super) requests: u64,
+    /// The number of calls that may still be provoked.
+    provocations: u32,
     events: BinaryHeap<Entry>,
     values: BTreeMap<String, StoredValue>,
     keys: HashMap<u64, String>,
@@ -223,6 +227,7 @@ impl World {
             violation: None,
             trace: is_traced.then(Vec::new),
             requests: 0,
+            provocations: 10,
             events: BinaryHeap::new(),
             values: BTreeMap::new(),
             keys: HashMap::new(),
@@ -370,6 +375,10 @@ impl State {
             Op::Update(key, ..) | Op::Put(key, _) => !key.starts_with("node."),
             Op::Remove(_) => true,
         };
+        let mut read = match &op {
+            Op::Get(key) => Some(key.clone()),
+            Op::Update(..) | Op::Put(..) | Op::Remove(_) | Op::Keys(_) => None,
+        };
         let answer = match op {
             Op::Get(key) => Answer::Value(self.values.get(&key).cloned()),
             Op::Update(key, value, expected) => {
@@ -393,6 +402,12 @@ impl State {
                 Answer::Keys(keys.take_while(|key| key.starts_with(&prefix)).cloned().collect())
             }
         };
+        if let Answer::Keys(keys) = &answer {
+            read = keys.first().cloned();
+        }
+        if let Some(intent) = read.as_deref().and_then(find_intent) {
+            self.provoke(from.node, intent);
+        }
         if let Some(text) = text {
             let process = format!("n{}.{}", from.node, from.number);
             let fate = if back.is_some() { "" } else { ", unanswered" };
@@ -404,6 +419,15 @@ impl State {
         }
         if is_write && self.random.chance(self.faults.strike) {
             self.strike(from.node);
+        }
+    }
+
+    /// A call at a moment when it matters.
+    fn provoke(&mut self, node: usize, intent: IntentId) {
+        if self.provocations > 0 && self.random.chance(self.faults.provoke) {
+            self.provocations -= 1;
+            let at = self.now + self.random.below(6 * self.faults.latency);
+            self.schedule_blow(at, node, Blow::Call(usize::from(intent.as_bytes()[15])));
         }
     }
 
@@ -490,6 +514,12 @@ impl State {
             self.events.push(Entry { key: Reverse((at, order)), event });
         }
     }
+}
+
+/// The intent of a claim or a mark.
+fn find_intent(key: &str) -> Option<IntentId> {
+    let name = key.strip_prefix("claim.").or_else(|| key.strip_prefix("open.")?.get("nX.".len()..))?;
+    IntentId::parse(name.get(..36)?).ok()
 }
 
 fn value(bytes: &Bytes) -> String {
