@@ -34,37 +34,43 @@ impl NatsServers {
         let addresses = free_addresses(3 * count)?;
         let (clients, rest) = addresses.split_at(count);
         let (monitors, routes) = rest.split_at(count);
-        let routes: Vec<String> = routes.iter().map(|address| format!("nats://{address}")).collect();
-        let urls = clients.iter().map(|address| format!("nats://{address}")).collect();
-        let mut servers = Self { children: Vec::new(), urls, folder };
-        for (number, ((client, monitor), route)) in clients.iter().zip(monitors).zip(&routes).enumerate() {
-            let root = servers.folder.path();
+        let mut servers = Self { children: Vec::new(), urls: urls(clients), folder };
+        for (number, ((client, monitor), route)) in clients.iter().zip(monitors).zip(routes).enumerate() {
             let mut text = format!("server_name: \"{number}\"\nlisten: \"{client}\"\nhttp: \"{monitor}\"\n");
             if count > 1 {
-                text += &format!("cluster {{ name: xtask, listen: {route:?}, routes: {routes:?} }}\n");
+                let routes = urls(routes);
+                text += &format!("cluster {{ name: xtask, listen: \"{route}\", routes: {routes:?} }}\n");
             }
-            let config = root.join(format!("{number}.conf"));
-            fs::write(&config, text)?;
-            let mut command = Command::new(program);
-            command.arg("--config").arg(config).arg("--jetstream");
-            command.arg("--store_dir").arg(root.join(number.to_string()));
-            let log = fs::File::create(logs.join(format!("nats-{number}-of-{count}.log")))?.into_parts().0;
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-            servers.children.push(command.spawn().context("the server of NATS could not be started")?);
+            let log = logs.join(format!("nats-{number}-of-{count}.log"));
+            servers.spawn(program, number, &text, &log)?;
         }
-        servers.wait_until_healthy(monitors)?;
+        servers.wait_until_healthy(monitors, logs)?;
         Ok(servers)
     }
 
-    fn wait_until_healthy(&mut self, monitors: &[SocketAddr]) -> Result<()> {
+    fn spawn(&mut self, program: &Path, number: usize, text: &str, log: &Path) -> Result<()> {
+        let root = self.folder.path();
+        let config = root.join(format!("{number}.conf"));
+        fs::write(&config, text)?;
+        let mut command = Command::new(program);
+        command.arg("--config").arg(config).arg("--jetstream");
+        command.arg("--store_dir").arg(root.join(number.to_string()));
+        let log = fs::File::create(log)?.into_parts().0;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.children.push(command.spawn().context("the server of NATS could not be started")?);
+        Ok(())
+    }
+
+    fn wait_until_healthy(&mut self, monitors: &[SocketAddr], logs: &Path) -> Result<()> {
         let started = run::now();
+        let (seconds, logs) = (START_TIMEOUT.as_secs(), logs.display());
         while !monitors.iter().all(is_healthy) {
             for child in &mut self.children {
                 let end = child.try_wait()?;
-                ensure!(end.is_none(), "a server of NATS ended too early");
+                ensure!(end.is_none(), "a server of NATS ended too early; its output is in {logs}");
             }
             if started.elapsed() > START_TIMEOUT {
-                bail!("the servers of NATS were not ready within {} s", START_TIMEOUT.as_secs());
+                bail!("the servers of NATS were not ready within {seconds} s; their output is in {logs}");
             }
             thread::sleep(POLL_INTERVAL);
         }
@@ -85,6 +91,10 @@ impl Drop for NatsServers {
             let _was_reaped = child.wait();
         }
     }
+}
+
+fn urls(addresses: &[SocketAddr]) -> Vec<String> {
+    addresses.iter().map(|address| format!("nats://{address}")).collect()
 }
 
 fn is_healthy(monitor: &SocketAddr) -> bool {
