@@ -393,6 +393,7 @@ impl State {
             Op::Remove(revision) => {
                 if let Some(key) = self.keys.remove(&revision) {
                     self.values.remove(&key);
+                    self.watch_mark(&key);
                     self.watch(&key);
                 }
                 Answer::Removed
@@ -457,6 +458,20 @@ impl State {
         }
         self.watch(&key);
         revision
+    }
+
+    /// Checks that the mark of a running guest is not removed.
+    fn watch_mark(&mut self, key: &str) {
+        let Some(intent) = find_intent(key).filter(|_| key.starts_with("open.")) else { return };
+        let Some(process) = self.history.running(intent) else { return };
+        let is_own = key == format!("open.n{}.{intent}", process.node);
+        let is_open = self.claim(intent).is_some_and(|claim| match claim.state {
+            ClaimState::Open { .. } => true,
+            ClaimState::Ended { .. } => false,
+        });
+        if is_own && is_open {
+            self.violate(format!("the mark of {intent} is removed while its guest runs on {process:?}"));
+        }
     }
 
     /// Checks a change of a claim.
