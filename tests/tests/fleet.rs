@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -85,6 +86,14 @@ fn append(content: &str) -> Value {
     execute("write_file", json!({ "path": "/workspace/log", "content": content, "mode": "append" }))
 }
 
+/// Starts the gate at a node, and waits until it runs. Returns the call and its answer.
+fn wait_at_the_gate(node: &Executor) -> (Value, JoinHandle<Value>) {
+    let call = execute("gate", json!({}));
+    let answer = call_in_background(node, "a2g/execute", &call);
+    node.wait_at_the_gate(1);
+    (call, answer)
+}
+
 /// What the nodes have written to their logs, together.
 fn written(nodes: &[&Executor]) -> String {
     nodes.iter().filter_map(|node| node.file("log")).collect()
@@ -126,9 +135,7 @@ fn a_repeat_at_another_node_gets_the_one_receipt() {
 fn a_call_at_another_node_waits_for_the_run_and_can_cancel_it() {
     let Some(fleet) = Fleet::start() else { return };
     let (one, two) = (fleet.node("one"), fleet.node("two"));
-    let call = execute("gate", json!({}));
-    let first = call_in_background(&one, "a2g/execute", &call);
-    one.wait_at_the_gate(1);
+    let (call, first) = wait_at_the_gate(&one);
     let second = call_in_background(&two, "a2g/execute", &call);
     let id = json!({ "intent_id": id_of(&call) });
     assert_eq!(result(&two.rpc("a2g/status", &id))["state"], "running");
@@ -178,9 +185,7 @@ fn the_runs_of_a_killed_node_are_reported_by_another_one() {
 fn a_node_that_stood_still_does_not_contradict_the_one_that_took_over() {
     let Some(fleet) = Fleet::start() else { return };
     let (mut one, two) = (fleet.node("one"), fleet.node("two"));
-    let call = execute("gate", json!({}));
-    let caller = call_in_background(&one, "a2g/execute", &call);
-    one.wait_at_the_gate(1);
+    let (call, caller) = wait_at_the_gate(&one);
     one.process().pause();
     fleet.wait_for(two.home(), "one", |node| node["taken_over_by"] == "two");
     assert_eq!(fleet.reports_of(&id_of(&call))[0]["status"], "ABORTED");
@@ -201,9 +206,7 @@ fn nothing_runs_while_no_server_answers() {
     let Some(mut fleet) = Fleet::start() else { return };
     let one = fleet.node("one");
     assert_eq!(result(&one.rpc("a2g/execute", &append("a")))["status"], "SUCCESS");
-    let running = execute("gate", json!({}));
-    let caller = call_in_background(&one, "a2g/execute", &running);
-    one.wait_at_the_gate(1);
+    let (running, caller) = wait_at_the_gate(&one);
     fleet.servers.kill(0);
     let call = append("b");
     let refused = one.rpc("a2g/execute", &call);
@@ -265,9 +268,7 @@ fn stops_and_revocations_hold_at_every_node() {
 fn a_node_leaves_when_it_is_drained() {
     let Some(fleet) = Fleet::start() else { return };
     let (mut one, two) = (fleet.node("one"), fleet.node("two"));
-    let call = execute("gate", json!({}));
-    let caller = call_in_background(&one, "a2g/execute", &call);
-    one.wait_at_the_gate(1);
+    let (call, caller) = wait_at_the_gate(&one);
     let asked = two.home().run(&["fleet", "drain", "one"]);
     assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
     fleet.wait_for(two.home(), "one", |node| node["state"] == "draining");

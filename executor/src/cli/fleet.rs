@@ -148,10 +148,10 @@ pub(super) fn join(
                 let agent = receipt.agent.as_str();
                 let end = fleet.end_interrupted(run.intent, run.content, agent, fallback).await?;
                 ends.push(match end {
-                    a2g_fleet::InterruptedEnd::Receipt { receipt, is_delivered } => {
+                    a2g_fleet::RecordedEnd::Receipt { receipt, is_delivered } => {
                         InterruptedEnd::Receipt { receipt, is_reported: is_delivered }
                     }
-                    a2g_fleet::InterruptedEnd::Elsewhere => InterruptedEnd::Released,
+                    a2g_fleet::RecordedEnd::Elsewhere => InterruptedEnd::Released,
                 });
             }
             Ok((Arc::new(fleet), ends))

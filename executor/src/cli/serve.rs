@@ -418,6 +418,8 @@ async fn serve(
     }
     let executor = Executor::new(settings, loaded, governor, trust, egress, journal, clock).with_fleet(fleet);
     let executor = Arc::new(executor);
+    // Before the port is bound: what other nodes have stopped must not run here.
+    executor.follow_earlier_orders().await?;
     let sessions = executor.sessions().clone();
     sessions.spawn(trim_memory());
     let methods = a2g::methods(Arc::clone(&executor))?;

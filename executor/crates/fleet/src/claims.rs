@@ -3,7 +3,7 @@
 use crate::lease::{Lease, NodeHead, NodeLoad, NodeState, node_key};
 use crate::orders::SeenOrders;
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ProofRecord, ReceiptPlace};
-use crate::record::{decode, encode, to_hex};
+use crate::record::{decode, encode};
 use crate::seal::{KEY_CHECK, SealedStore};
 use crate::store::{Store, StoredValue, Write};
 use crate::takeover::{OrphanReport, Takeovers};
@@ -11,9 +11,9 @@ use crate::view::is_drain_requested;
 use crate::{FleetError, NodeName};
 use a2g_types::clock::Clock;
 use a2g_types::ident::IntentId;
+use a2g_types::tool::Digest;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
-use sha2::{Digest as _, Sha256};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -214,7 +214,7 @@ impl<S: Store> Fleet<S> {
         let record = ClaimRecord {
             node: self.node.clone(),
             epoch,
-            content: to_hex(content),
+            content: Digest(*content).to_string(),
             agent: agent.to_owned(),
             verdict,
             state: ClaimState::Open { fallback },
@@ -268,7 +268,7 @@ impl<S: Store> Fleet<S> {
     /// Records that an intent uses a proof. Returns `false` if another one has used it.
     async fn use_proof(&self, intent: IntentId, proof: Option<&str>) -> Result<bool, FleetError> {
         let Some(proof) = proof else { return Ok(true) };
-        let key = format!("proof.{}", to_hex(&Sha256::digest(proof)));
+        let key = format!("proof.{}", Digest::compute(proof.as_bytes()));
         let intent = intent.to_string();
         match self.store.update(&key, &encode(&ProofRecord { intent: intent.clone() })?, 0).await? {
             Write::Done(_) => Ok(true),
@@ -384,7 +384,7 @@ impl<S: Store> Fleet<S> {
             let value = self.store.get(&part_key(*intent, epoch, part)).await?;
             text.extend_from_slice(&value.ok_or_else(|| damaged("a part is missing"))?.bytes);
         }
-        if text.len() != bytes || to_hex(&Sha256::digest(&text)) != *sha256 {
+        if text.len() != bytes || Digest::compute(&text).to_string() != *sha256 {
             return Err(damaged("its hash is not that of the claim"));
         }
         String::from_utf8(text).map(String::into_boxed_str).map_err(|_| damaged("it is not text"))
@@ -396,7 +396,6 @@ impl<S: Store> Fleet<S> {
     /// [`FleetError`]; the call can be repeated.
     pub async fn finish(&self, claim: &Claim, receipt: &str) -> Result<FinishReply, FleetError> {
         let place = self.store_receipt(claim.intent, claim.epoch, receipt).await?;
-        let sha256 = to_hex(&Sha256::digest(receipt));
         let ended = ClaimRecord { state: self.ended(place), ..claim.record.clone() };
         let value = encode(&ended)?;
         let mut expected = claim.revision;
@@ -415,7 +414,7 @@ impl<S: Store> Fleet<S> {
                         let found = self.read_receipt(&end).await?;
                         self.active.lock().remove(&claim.intent);
                         // The same receipt if the answer to an earlier request was lost.
-                        let is_same = to_hex(&Sha256::digest(found.as_bytes())) == sha256;
+                        let is_same = *found == *receipt;
                         return Ok(if is_same {
                             FinishReply::Recorded
                         } else {
@@ -448,7 +447,7 @@ impl<S: Store> Fleet<S> {
         for (nth, part) in parts.enumerate() {
             self.store.put(&part_key(intent, epoch, nth), part).await?;
         }
-        let sha256 = to_hex(&Sha256::digest(receipt));
+        let sha256 = Digest::compute(receipt.as_bytes()).to_string();
         Ok(ReceiptPlace::Parts { epoch, parts: count, bytes: receipt.len(), sha256 })
     }
 

@@ -1,10 +1,11 @@
 //! The lease of a node, and what a node sees of the other nodes' leases.
 
-use crate::record::{NodeRecord, decode, encode, to_hex};
+use crate::record::{NodeRecord, decode, encode};
 use crate::seal::SealedStore;
 use crate::store::{Store, StoredValue, Write};
 use crate::{FleetError, NodeName};
 use a2g_types::clock::Clock;
+use a2g_types::tool::Digest;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -204,7 +205,7 @@ fn record(
         process: process.to_owned(),
         state,
         receipts: head.receipts,
-        head: to_hex(&head.hash),
+        head: Digest(head.hash).to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         load,
         renewals,

@@ -41,7 +41,7 @@ pub use orders::Order;
 pub use record::{FleetName, NameError, NodeName};
 pub use seal::FleetKey;
 pub use store::{Store, StoredValue, Write};
-pub use takeover::{InterruptedEnd, LocalReport, OrphanReport};
+pub use takeover::{LocalReport, OrphanReport, RecordedEnd};
 pub use view::{FleetView, NodeStatus};
 
 use std::fmt::Display;

@@ -3,7 +3,7 @@
 use crate::FleetError;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use std::fmt::{self, Display, Formatter, Write as _};
+use std::fmt::{self, Display, Formatter};
 
 /// The maximum length of a name, in bytes.
 const MAX_NAME_BYTES: usize = 64;
@@ -187,20 +187,6 @@ pub(crate) fn decode<T: for<'de> Deserialize<'de>>(key: &str, value: &[u8]) -> R
     serde_json::from_slice(value).map_err(|error| FleetError::value(key, error))
 }
 
-pub(crate) fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _never_fails = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// The 32 bytes of a text of 64 lower-case hexadecimal digits.
-pub(crate) fn from_hex(digits: &str) -> Option<[u8; 32]> {
-    let bytes = (0..32).map(|nth| u8::from_str_radix(digits.get(2 * nth..2 * nth + 2)?, 16).ok());
-    let bytes: [u8; 32] = bytes.collect::<Option<Vec<_>>>()?.try_into().ok()?;
-    (to_hex(&bytes) == digits).then_some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,22 +215,6 @@ mod tests {
             &open.replace("open", "closed"),
         ] {
             assert!(decode::<ClaimRecord>("claim.x", text.as_bytes()).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn hexadecimal_text_has_one_form() {
-        let digits = "0f".repeat(32);
-        assert_eq!(from_hex(&digits).map(|bytes| to_hex(&bytes)), Some(digits.clone()));
-        for text in [
-            "",
-            "0f",
-            &digits.to_uppercase(),
-            &format!("{digits}00"),
-            &digits.replace('f', "g"),
-            &"+1".repeat(32),
-        ] {
-            assert_eq!(from_hex(text), None, "{text}");
         }
     }
 }

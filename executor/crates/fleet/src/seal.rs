@@ -3,6 +3,7 @@
 
 use crate::store::{Store, StoredValue, Write};
 use crate::{FleetError, FleetName};
+use a2g_types::tool::Digest;
 use bytes::{Bytes, BytesMut};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -31,7 +32,7 @@ impl FleetKey {
     #[must_use]
     pub fn parse(digits: &[u8]) -> Option<Self> {
         let digits = std::str::from_utf8(digits).ok()?;
-        let bytes = Zeroizing::new(crate::record::from_hex(digits)?);
+        let bytes = Zeroizing::new(Digest::parse(digits).ok()?.0);
         Hmac::new_from_slice(bytes.as_slice()).ok().map(Self)
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::claims::{Fleet, FoundEnd, Mark, claim_key};
 use crate::lease::{LEASE, NodeState, node_key};
-use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, decode, encode, to_hex};
+use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, decode, encode};
 use crate::store::{Store, StoredValue, Write};
 use crate::view::{marks, nodes};
 use crate::{FleetError, NodeName};
 use a2g_types::ident::IntentId;
+use a2g_types::tool::Digest;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use std::collections::{HashMap, HashSet};
@@ -39,7 +40,7 @@ pub enum LocalReport {
 
 /// The end of a run that the earlier process of this node did not finish.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum InterruptedEnd {
+pub enum RecordedEnd {
     /// The fleet has this receipt for the intent.
     Receipt {
         /// The stored receipt.
@@ -261,12 +262,13 @@ impl<S: Store> Fleet<S> {
         content: &[u8; 32],
         agent: &str,
         fallback: Box<RawValue>,
-    ) -> Result<InterruptedEnd, FleetError> {
+    ) -> Result<RecordedEnd, FleetError> {
         let key = claim_key(intent);
         loop {
             let (record, revision) = match self.read_claim(intent).await? {
                 None => {
-                    let (node, epoch, content) = (self.node.clone(), self.lease.epoch(), to_hex(content));
+                    let (node, epoch, content) =
+                        (self.node.clone(), self.lease.epoch(), Digest(*content).to_string());
                     let state = ClaimState::Open { fallback: fallback.clone() };
                     let agent = agent.to_owned();
                     (ClaimRecord { node, epoch, content, agent, verdict: None, state }, 0)
@@ -278,7 +280,7 @@ impl<S: Store> Fleet<S> {
                     let receipt = self.read_receipt(&FoundEnd::new(intent, receipt)).await?;
                     // `sweep` delivers it if the node that ended the claim is lost too.
                     let is_delivered = by != self.node || self.is_delivered(intent).await?;
-                    return Ok(InterruptedEnd::Receipt { receipt, is_delivered });
+                    return Ok(RecordedEnd::Receipt { receipt, is_delivered });
                 }
                 ClaimState::Open { fallback } if record.node == self.node => {
                     let receipt = Box::from(fallback.get());
@@ -286,10 +288,10 @@ impl<S: Store> Fleet<S> {
                     self.store.put(&self.claim_mark(intent).key, &encode(&mark)?).await?;
                     let ended = ClaimRecord { state: self.ended(ReceiptPlace::Inline(fallback)), ..record };
                     if let Write::Done(_) = self.store.update(&key, &encode(&ended)?, revision).await? {
-                        return Ok(InterruptedEnd::Receipt { receipt, is_delivered: false });
+                        return Ok(RecordedEnd::Receipt { receipt, is_delivered: false });
                     }
                 }
-                ClaimState::Ended { .. } | ClaimState::Open { .. } => return Ok(InterruptedEnd::Elsewhere),
+                ClaimState::Ended { .. } | ClaimState::Open { .. } => return Ok(RecordedEnd::Elsewhere),
             }
         }
     }

@@ -24,8 +24,6 @@ pub struct NodeStatus {
     pub load: NodeLoad,
     /// The number of intents that the node has claimed, and whose reports are not delivered.
     pub open: usize,
-    /// Changes when the node renews its lease.
-    pub renewals: (u64, u64),
 }
 
 /// A fleet, as an operator sees it.
@@ -55,9 +53,8 @@ impl<S: Store> FleetView<S> {
                 Err(error) => return Err(error),
             };
             let open = marks(&self.0, &node).await?.len();
-            let renewals = (record.epoch, record.renewals);
             let NodeRecord { state, receipts, head, version, load, .. } = record;
-            all.push(NodeStatus { node, state, version, receipts, head, load, open, renewals });
+            all.push(NodeStatus { node, state, version, receipts, head, load, open });
         }
         all.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
         Ok((all, unreadable))

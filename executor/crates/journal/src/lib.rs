@@ -70,6 +70,7 @@ pub use usage::{
 };
 
 use a2g_metrics::JournalMetrics;
+use a2g_types::clock::{from_micros, to_micros};
 use a2g_types::durability::Durability;
 use a2g_types::error_chain::{BoxedError, ErrorChain};
 use a2g_types::ident::{AgentDid, IntentId};
@@ -681,15 +682,6 @@ fn is_damage(error: &rusqlite::Error) -> bool {
 /// Maps the error of a value that has no JSON form.
 fn to_row_text(text: serde_json::Result<String>) -> Result<String, JournalError> {
     text.map_err(|error| JournalError::Broken(BrokenError::Record(error.into())))
-}
-
-/// Microseconds since 1970.
-fn to_micros(at: OffsetDateTime) -> i64 {
-    i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)
-}
-
-fn from_micros(micros: i64) -> OffsetDateTime {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
 #[cfg(test)]

@@ -23,6 +23,18 @@ pub fn format_seconds(at: OffsetDateTime) -> String {
     at.format(&Rfc3339).unwrap_or_else(|_unprintable| at.unix_timestamp().to_string())
 }
 
+/// The microseconds since 1970, as they are stored.
+#[must_use]
+pub fn to_micros(at: OffsetDateTime) -> i64 {
+    i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)
+}
+
+/// The time so many microseconds after 1970; the beginning of 1970 for one that has no date.
+#[must_use]
+pub fn from_micros(micros: i64) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
 /// The clocks of the machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;

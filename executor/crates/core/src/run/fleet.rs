@@ -23,6 +23,7 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::stored;
+use a2g_types::tool::Digest;
 use a2g_types::verdict::Verdict;
 use serde_json::value::RawValue;
 use std::pin::pin;
@@ -34,15 +35,15 @@ use tokio::sync::watch;
 /// The fleet of an executor.
 pub type Fleet = a2g_fleet::Fleet<a2g_fleet::NatsStore>;
 
-/// The first and the maximum delay between two looks at an intent of another node.
+/// The first and the maximum delay between two requests for the state of an intent of another node.
 const FOLLOW_DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
-/// The number of failed looks in a row after which an intent of another node is no longer followed.
-const MAX_FAILED_LOOKS: u32 = 10;
-/// The time between two looks at the lease during a run.
+/// The number of failed requests in a row after which an intent of another node is no longer followed.
+const MAX_FAILED_REQUESTS: u32 = 10;
+/// The time between two checks of the lease during a run.
 const LEASE_CHECK: Duration = Duration::from_millis(250);
 /// The first and the maximum delay between two attempts to write an end.
 const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
-/// The time between two looks at the leases and marks of all nodes.
+/// The time between two sweeps: checks of the leases and marks of all nodes.
 const SWEEP: Duration = Duration::from_secs(5);
 
 /// The start of a run that was recorded, or the reason why there is none.
@@ -107,7 +108,9 @@ impl FleetClaim {
                     return Ok((Arc::new(receipt), Reporting::Elsewhere));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, pause_ms = delay.as_millis(), "the end of a run cannot be stored in the fleet, and is retried");
+                    if delay == FINISH_DELAYS[0] {
+                        tracing::warn!(%error, "the end of a run cannot be stored in the fleet yet, and is retried");
+                    }
                     tokio::time::sleep(delay).await;
                     delay = (delay * 2).min(max_delay);
                 }
@@ -200,7 +203,7 @@ impl Executor {
         call: &Call,
         found: FoundClaim,
     ) -> Result<KnownIntent, Fault> {
-        let content = a2g_journal::chain::to_hex(&content_hash(call));
+        let content = Digest(content_hash(call)).to_string();
         if found.content != content {
             return Ok(KnownIntent::Conflict);
         }
@@ -243,7 +246,7 @@ impl Executor {
         self.sessions.spawn(async move {
             let [mut delay, max_delay] = FOLLOW_DELAYS;
             let mut failed = 0;
-            while !sender.is_closed() && failed < MAX_FAILED_LOOKS {
+            while !sender.is_closed() && failed < MAX_FAILED_REQUESTS {
                 tokio::time::sleep(delay).await;
                 delay = (delay * 3 / 2).min(max_delay);
                 let stage = match fleet.find(intent).await {
@@ -320,7 +323,7 @@ impl Executor {
                 Err(error) => Err(error),
             };
             if let Err(error) = result {
-                tracing::debug!(%error, "the look at the other nodes failed, and is repeated");
+                tracing::debug!(%error, "the other nodes could not be checked, which is repeated");
             }
         }
     }
@@ -337,7 +340,7 @@ impl Executor {
     pub async fn leave_fleet(&self) {
         let Some(fleet) = &self.fleet else { return };
         if let Err(error) = self.renew_lease(fleet, NodeState::Left).await {
-            tracing::warn!(%error, "the fleet was not told that this node leaves");
+            tracing::warn!(%error, "the fleet was not told that this node leaves: another one takes over once the lease has ended");
         }
     }
 

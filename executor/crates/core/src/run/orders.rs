@@ -1,29 +1,30 @@
 //! The orders that the nodes of a fleet give each other: stops, resumptions, cancellations, standing policies and
 //! revocations.
 //!
-//! A node follows an order of its own at once, and then tells the others, which look for orders every second.
+//! A node follows an order of its own at once, and then tells the others, which ask for new orders every second. A node
+//! that starts follows all of them before it listens.
 
 use super::Executor;
 use super::fleet::Fleet;
 use a2g_fleet::{FleetError, Order};
 use a2g_govern::PolicyOrigin;
-use a2g_journal::chain::to_hex;
+use a2g_types::clock::{from_micros, to_micros};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
+use a2g_types::tool::Digest;
 use a2g_types::verdict::Policy;
 use a2g_wire::a2g::{decode, encode};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 use std::time::Duration;
-use time::OffsetDateTime;
 
-/// The time between two looks for orders.
-const LOOK: Duration = Duration::from_secs(1);
-/// The number of looks, of [`END_LOOK`] each, for the end of an intent that another node was told to end.
-const END_LOOKS: u32 = 40;
-const END_LOOK: Duration = Duration::from_millis(100);
+/// The time between two requests for new orders.
+const ORDER_INTERVAL: Duration = Duration::from_secs(1);
+/// The time between two requests for the state of an intent that another node was told to end.
+const END_INTERVAL: Duration = Duration::from_millis(100);
+/// The maximum number of these requests.
+const MAX_END_REQUESTS: u32 = 40;
 
 /// The text of an order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -58,7 +59,7 @@ impl OrderText {
 /// An order that cannot be followed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct UnreadableOrder(String);
+struct OrderError(String);
 
 impl Executor {
     /// Tells the other nodes of a stop, or of its end.
@@ -82,7 +83,7 @@ impl Executor {
             by: origin.by.clone(),
             at: to_micros(origin.since),
         };
-        let name = format!("policy.{}", hash(agent.map_or("*", AgentDid::as_str)));
+        let name = format!("policy.{}", to_token(agent.map_or("*", AgentDid::as_str)));
         give(fleet, &name, &text).await.map_err(|error| self.order_fault(&error))
     }
 
@@ -102,11 +103,11 @@ impl Executor {
         let text = OrderText::End { node, intent: intent.to_string(), by, is_revoked };
         let name = format!("end.{intent}");
         give(fleet, &name, &text).await.map_err(|error| self.order_fault(&error))?;
-        for _ in 0..END_LOOKS {
-            tokio::time::sleep(END_LOOK).await;
+        for _ in 0..MAX_END_REQUESTS {
+            tokio::time::sleep(END_INTERVAL).await;
             if !self.runs_elsewhere(intent, &filter).await? {
                 if let Err(error) = fleet.withdraw_order(&name).await {
-                    tracing::debug!(%intent, %error, "an order that was followed is not removed");
+                    tracing::debug!(%intent, %error, "the followed order could not be removed");
                 }
                 return Ok(true);
             }
@@ -123,27 +124,37 @@ impl Executor {
         Ok(found.is_some_and(|(agent, stage)| filter(&agent) && stage == a2g_journal::Stage::Running))
     }
 
+    /// Follows the orders that were given before this node joined, and tells the others of its own stops.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn follow_earlier_orders(&self) -> Result<(), FleetError> {
+        let Some(fleet) = &self.fleet else { return Ok(()) };
+        self.follow_new_orders(fleet, false).await?;
+        self.publish_stops(fleet).await
+    }
+
     /// Follows the orders of other nodes, until the sessions end.
     pub(super) async fn follow_orders(self: Arc<Self>, fleet: Arc<Fleet>) {
-        // `false` until the other nodes know of every stop of this one.
-        let mut is_known = false;
+        let mut are_stops_published = true;
         loop {
-            match fleet.take_orders().await {
-                Ok(orders) => {
-                    for order in orders {
-                        if let Err(error) = self.follow_order(&fleet, &order, is_known).await {
-                            tracing::error!(order = order.name, %error, "an order of the fleet cannot be followed");
-                        }
-                    }
-                    if !is_known {
-                        is_known = self.publish_stops(&fleet).await.is_ok();
-                    }
-                }
-                // `keep_fleet` logs it. What this node was told meanwhile is not known to the others.
-                Err(_unavailable) => is_known = false,
-            }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(ORDER_INTERVAL).await;
+            let followed = self.follow_new_orders(&fleet, are_stops_published).await;
+            are_stops_published = match followed {
+                Ok(()) => are_stops_published || self.publish_stops(&fleet).await.is_ok(),
+                // `keep_fleet` logs it. The others may not know what this node was told meanwhile.
+                Err(_unavailable) => false,
+            };
         }
+    }
+
+    async fn follow_new_orders(&self, fleet: &Fleet, skips_own: bool) -> Result<(), FleetError> {
+        for order in fleet.take_orders().await? {
+            if let Err(error) = self.follow_order(fleet, &order, skips_own).await {
+                tracing::error!(order = order.name, %error, "an order of the fleet cannot be followed");
+            }
+        }
+        Ok(())
     }
 
     /// Tells the other nodes of the stops that they do not have: those from before this node joined, and those that could
@@ -169,7 +180,7 @@ impl Executor {
         if skips_own && text.node() == fleet.node().as_str() {
             return Ok(());
         }
-        let fault = |fault: Fault| UnreadableOrder(format!("{fault:?}"));
+        let fault = |fault: Fault| OrderError(format!("{fault:?}"));
         match text {
             OrderText::Stop { agent, tool, reason, by, since, is_in_force, node: _ } => {
                 let target = match (agent, tool) {
@@ -229,7 +240,7 @@ async fn publish_stop(fleet: &Fleet, stop: &Stop, is_in_force: bool) -> Result<(
         StopTarget::Tool(tool) => (None, Some(tool.to_string())),
         StopTarget::Everything => (None, None),
     };
-    let name = format!("stop.{}", hash(&stop.target.cli_options()));
+    let name = format!("stop.{}", to_token(&stop.target.cli_options()));
     let since = to_micros(stop.since);
     let (node, reason, by) = (fleet.node().to_string(), stop.reason.to_string(), stop.by.clone());
     let text = to_text(&OrderText::Stop { node, agent, tool, reason, by, since, is_in_force });
@@ -263,14 +274,6 @@ fn to_text(order: &OrderText) -> String {
 }
 
 /// A token for the subject of a key, of any text.
-fn hash(text: &str) -> String {
-    to_hex(&Sha256::digest(text).into())
-}
-
-fn to_micros(at: OffsetDateTime) -> i64 {
-    i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)
-}
-
-fn from_micros(micros: i64) -> OffsetDateTime {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+fn to_token(text: &str) -> String {
+    Digest::compute(text.as_bytes()).to_string()
 }

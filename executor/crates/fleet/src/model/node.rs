@@ -3,8 +3,8 @@
 use super::world::{ProcessId, SimulatedClock, SimulatedStore, World};
 use crate::record::ClaimState;
 use crate::{
-    Claim, ClaimReply, FinishReply, Fleet, FleetError, FleetKey, FleetName, FoundClaim, InterruptedEnd,
-    LocalReport, NewClaim, NodeHead, NodeLoad, NodeName, NodeState, OrphanReport, RENEWAL,
+    Claim, ClaimReply, FinishReply, Fleet, FleetError, FleetKey, FleetName, FoundClaim, LocalReport,
+    NewClaim, NodeHead, NodeLoad, NodeName, NodeState, OrphanReport, RENEWAL, RecordedEnd,
 };
 use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
@@ -153,11 +153,11 @@ async fn join(
     for (intent, end) in ends {
         world.lock().note(|| format!("n{} ends the interrupted {intent} with {end:?}", id.node));
         match end {
-            InterruptedEnd::Receipt { receipt, is_delivered } => {
+            RecordedEnd::Receipt { receipt, is_delivered } => {
                 let receipt = receipt.into_string();
                 journal.set(intent, Entry::Finished { receipt, is_undelivered: !is_delivered });
             }
-            InterruptedEnd::Elsewhere => drop(journal.0.lock().remove(&intent)),
+            RecordedEnd::Elsewhere => drop(journal.0.lock().remove(&intent)),
         }
     }
     Ok(fleet)
