@@ -324,6 +324,7 @@ impl Executor {
             || self.end_elsewhere(intent, filter, by, false).await?)
     }
 
+    /// As [`Self::cancel`], at this executor only.
     pub(super) async fn cancel_here(
         &self,
         intent: IntentId,
@@ -362,11 +363,13 @@ impl Executor {
         intent: Option<IntentId>,
         by: &str,
     ) -> Result<usize, Fault> {
-        let count = self.revoke_here(agent, intent, by).await?;
         let Some(intent) = intent else {
-            self.order_policy(agent, None, &self.policy_origin(by)).await?;
-            return Ok(count);
+            let order = self.start_policy_order(agent, None, &self.policy_origin(by));
+            let count = self.revoke_here(agent, None, by).await;
+            self.finish_order(order).await?;
+            return count;
         };
+        let count = self.revoke_here(agent, Some(intent), by).await?;
         if count > 0 {
             return Ok(count);
         }
@@ -374,6 +377,7 @@ impl Executor {
         self.end_elsewhere(intent, is_included, by, true).await.map(usize::from)
     }
 
+    /// As [`Self::revoke`], at this executor only.
     pub(super) async fn revoke_here(
         &self,
         agent: Option<&AgentDid>,

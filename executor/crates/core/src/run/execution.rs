@@ -122,7 +122,9 @@ impl Executor {
         let check = if claim.is_held() {
             self.check_start(&admitted, &running)
         } else {
-            Err(self.busy_fault("this executor lost its lease in the fleet before the tool ran"))
+            Err(self.busy_fault(
+                "this executor lost its lease in the fleet before the tool ran: send the call again",
+            ))
         };
         if let Err(refusal) = check {
             drop(prepared);

@@ -341,11 +341,12 @@ impl Executor {
     /// If the other nodes of the fleet cannot be told; the policy is in force at this executor nevertheless.
     pub async fn set_policy(&self, policy: Policy, by: &str) -> Result<(), Fault> {
         let origin = self.policy_origin(by);
-        let agent = policy.agent.clone();
-        self.set_policy_here(policy.clone(), origin.clone());
-        self.order_policy(agent.as_ref(), Some(&policy), &origin).await
+        let order = self.start_policy_order(policy.agent.as_ref(), Some(&policy), &origin);
+        self.set_policy_here(policy, origin);
+        self.finish_order(order).await
     }
 
+    /// As [`Self::set_policy`], at this executor only.
     fn set_policy_here(&self, policy: Policy, origin: PolicyOrigin) {
         tracing::info!(
             agent = policy.agent.as_ref().map(AgentDid::as_str),

@@ -8,6 +8,7 @@ use super::Executor;
 use super::fleet::Fleet;
 use a2g_fleet::{FleetError, Order};
 use a2g_govern::PolicyOrigin;
+use a2g_runtime::spawn;
 use a2g_types::clock::{from_micros, to_micros};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -18,6 +19,7 @@ use a2g_wire::a2g::{decode, encode};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// The time between two requests for new orders.
 const ORDER_INTERVAL: Duration = Duration::from_secs(1);
@@ -56,35 +58,56 @@ impl OrderText {
     }
 }
 
+/// An order that is being given; empty without a fleet.
+#[must_use]
+pub(super) struct OrderInProgress(Option<JoinHandle<Result<(), FleetError>>>);
+
 /// An order that cannot be followed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct OrderError(String);
 
 impl Executor {
-    /// Tells the other nodes of a stop, or of its end.
-    pub(super) async fn order_stop(&self, stop: &Stop, is_in_force: bool) -> Result<(), Fault> {
-        let Some(fleet) = &self.fleet else { return Ok(()) };
-        publish_stop(fleet, stop, is_in_force).await.map_err(|error| self.order_fault(&error))
+    /// Starts to tell the other nodes of a stop, or of its end.
+    pub(super) fn start_stop_order(&self, stop: &Stop, is_in_force: bool) -> OrderInProgress {
+        let stop = stop.clone();
+        self.start_order(async move |fleet| publish_stop(&fleet, &stop, is_in_force).await)
     }
 
-    /// Tells the other nodes of a standing policy, or of a revocation if there is no policy.
-    pub(super) async fn order_policy(
+    /// Starts to tell the other nodes of a standing policy, or of a revocation if there is no policy.
+    pub(super) fn start_policy_order(
         &self,
         agent: Option<&AgentDid>,
         policy: Option<&Policy>,
         origin: &PolicyOrigin,
-    ) -> Result<(), Fault> {
-        let Some(fleet) = &self.fleet else { return Ok(()) };
-        let text = OrderText::Policy {
-            node: fleet.node().to_string(),
-            agent: agent.map(ToString::to_string),
-            policy: policy.map(|policy| encode::policy(policy).get().to_owned()),
-            by: origin.by.clone(),
-            at: to_micros(origin.since),
-        };
+    ) -> OrderInProgress {
         let name = format!("policy.{}", to_token(agent.map_or("*", AgentDid::as_str)));
-        give(fleet, &name, &text).await.map_err(|error| self.order_fault(&error))
+        let (agent, by) = (agent.map(ToString::to_string), origin.by.clone());
+        let policy = policy.map(|policy| encode::policy(policy).get().to_owned());
+        let at = to_micros(origin.since);
+        self.start_order(async move |fleet| {
+            let node = fleet.node().to_string();
+            give(&fleet, &name, &OrderText::Policy { node, agent, policy, by, at }).await
+        })
+    }
+
+    /// Starts to give an order. It is given even if the caller disconnects.
+    fn start_order<T>(&self, give: impl FnOnce(Arc<Fleet>) -> T) -> OrderInProgress
+    where
+        T: Future<Output = Result<(), FleetError>> + Send + 'static,
+    {
+        OrderInProgress(self.fleet.clone().map(|fleet| spawn::spawn_run_task(give(fleet))))
+    }
+
+    /// Waits until an order is given.
+    ///
+    /// # Errors
+    /// If the other nodes may not know of it.
+    pub(super) async fn finish_order(&self, order: OrderInProgress) -> Result<(), Fault> {
+        let Some(task) = order.0 else { return Ok(()) };
+        let given =
+            task.await.map_err(|error| Fault::Internal(format!("the task of an order ended: {error}")))?;
+        given.map_err(|error| self.order_fault(&error))
     }
 
     /// Ends an intent that another node runs, if `filter` selects its agent. Returns `false` if no other node runs it.
@@ -136,15 +159,12 @@ impl Executor {
 
     /// Follows the orders of other nodes, until the sessions end.
     pub(super) async fn follow_orders(self: Arc<Self>, fleet: Arc<Fleet>) {
-        let mut are_stops_published = true;
         loop {
             tokio::time::sleep(ORDER_INTERVAL).await;
-            let followed = self.follow_new_orders(&fleet, are_stops_published).await;
-            are_stops_published = match followed {
-                Ok(()) => are_stops_published || self.publish_stops(&fleet).await.is_ok(),
-                // `keep_fleet` logs it. The others may not know what this node was told meanwhile.
-                Err(_unavailable) => false,
-            };
+            // `keep_fleet` logs that the servers do not answer.
+            if self.follow_new_orders(&fleet, true).await.is_ok() && self.switch.take_unpublished() {
+                self.switch.mark_unpublished(self.publish_stops(&fleet).await.is_err());
+            }
         }
     }
 

@@ -39,6 +39,7 @@ struct Stops {
     count: u64,
     /// The times of the latest stops that nodes of the fleet have set or lifted.
     orders: BTreeMap<StopTarget, OffsetDateTime>,
+    are_unpublished: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -65,6 +66,16 @@ impl Switch {
         let stops = self.0.lock();
         let found = stops.by_target.values().find(|numbered| numbered.stop.target.includes(agent, tool));
         found.map(|numbered| numbered.stop.clone())
+    }
+
+    /// Remembers whether other nodes of the fleet may not know of a stop.
+    pub(super) fn mark_unpublished(&self, may_be_unpublished: bool) {
+        self.0.lock().are_unpublished |= may_be_unpublished;
+    }
+
+    /// Returns `true` if other nodes of the fleet may not know of a stop, and forgets it.
+    pub(super) fn take_unpublished(&self) -> bool {
+        std::mem::take(&mut self.0.lock().are_unpublished)
     }
 
     /// Remembers the time of a stop that a node of the fleet has set or lifted.
@@ -138,12 +149,15 @@ impl Executor {
             .latest_order(&target)
             .map_or(self.clock.now(), |latest| self.clock.now().max(latest + Duration::from_micros(1)));
         let stop = Stop { target, reason, by: right.by().to_owned(), since };
-        let result = self.set_stop(stop.clone()).await;
-        self.order_stop(&stop, true).await?;
+        // Published again by `follow_orders` if the order fails.
+        self.switch.mark_unpublished(true);
+        let order = self.start_stop_order(&stop, true);
+        let result = self.set_stop(stop).await;
+        self.finish_order(order).await?;
         result
     }
 
-    /// Sets a stop: see [`Self::stop`].
+    /// Sets a stop at this executor: see [`Self::stop`].
     pub(super) async fn set_stop(&self, stop: Stop) -> Result<usize, Fault> {
         let (by, now) = (stop.by.as_str(), self.clock.now());
         tracing::warn!(stopped = %stop.target, reason = %stop.reason, caller = by, "stopped by an operator");
@@ -188,12 +202,12 @@ impl Executor {
     pub async fn resume(&self, target: &StopTarget, right: SwitchRight<'_>) -> Result<bool, Fault> {
         // The others first: if they cannot be told, the stop stays in force everywhere, and the call can be repeated.
         if let Some(stop) = self.switch.get(target) {
-            self.order_stop(&stop, false).await?;
+            self.finish_order(self.start_stop_order(&stop, false)).await?;
         }
         self.lift_stop(target, right.by()).await
     }
 
-    /// Lifts a stop: see [`Self::resume`].
+    /// Lifts a stop at this executor: see [`Self::resume`].
     pub(super) async fn lift_stop(&self, target: &StopTarget, by: &str) -> Result<bool, Fault> {
         // Sent under the lock, so that the journal gets a later stop of the target after this.
         let Some((number, recording)) =
