@@ -68,9 +68,10 @@ fn a_throttled_guest_takes_longer_and_succeeds() {
     let bench = Bench::start([("works", Guest::new(work))]).undisturbed();
     let run = |percent: u32| bench.call("works").grant("max_cpu_percent", percent).send().success();
     let (whole, tenth) = (run(100), run(10));
-    // The CPU time is about the same; at a tenth it is spread over ten times as much wall time.
+    // The same work may need several times the CPU time on a busy host that shares its cores with others. A meter
+    // that counted the pauses would show ten times as much, and one that missed CPU time next to nothing.
     let cpu_ms = |report: &Report| report.metric("duration_ms") * report.metric("cpu_percent") / 100.0;
-    let (most, least) = (cpu_ms(&whole) * 2.0, cpu_ms(&whole) / 2.0);
+    let (most, least) = (cpu_ms(&whole) * 5.0, cpu_ms(&whole) / 5.0);
     assert!((least..most).contains(&cpu_ms(&tenth)), "{whole:?}\n{tenth:?}");
     assert!(tenth.metric("duration_ms") > cpu_ms(&tenth) * 8.0, "{tenth:?}");
     assert!(tenth.metric("cpu_percent") <= 14.0, "{tenth:?}");
