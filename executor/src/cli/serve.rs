@@ -416,7 +416,8 @@ async fn serve(
         // Printed whatever the level of the log is, because each of several processes has a journal of its own.
         note(format_args!("the journal of this process is {}", one_line(journal_path.display())));
     }
-    let executor = Executor::new(settings, loaded, governor, trust, egress, journal, clock).with_fleet(fleet);
+    let executor = Executor::new(settings, loaded, governor, trust, egress, journal, clock);
+    let executor = executor.with_fleet(fleet, config.fleet.as_ref().is_some_and(|fleet| fleet.passes_calls));
     let executor = Arc::new(executor);
     // Before the port is bound: what other nodes have stopped must not run here.
     executor.follow_earlier_orders().await?;

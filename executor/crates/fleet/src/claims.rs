@@ -28,8 +28,9 @@ const MAX_TRIES: usize = 8;
 
 /// The time for which a node looks for a claim whose request has failed: the request may still take effect.
 const DOUBT: Duration = Duration::from_secs(60);
-/// The end of the key of a mark that a takeover makes.
+/// The number of renewals after which the value of [`KEY_CHECK`] is written again.
 const KEY_CHECK_RENEWALS: u64 = 1000;
+/// The end of the key of a mark that a takeover makes.
 const TAKEOVER: &str = ".end";
 
 /// A node of a fleet.
@@ -145,7 +146,7 @@ impl<S: Store> Fleet<S> {
     /// The number of values in the stream that no node of this fleet wrote.
     #[must_use]
     pub fn refused_values(&self) -> u64 {
-        self.store.refused()
+        self.store.seal.refused()
     }
 
     /// Returns `true` while this node may start and continue runs.

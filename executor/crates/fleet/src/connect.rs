@@ -11,7 +11,7 @@ use a2g_types::error_chain::ErrorChain;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
-use async_nats::{ConnectOptions, ServerAddr};
+use async_nats::{Client, ConnectOptions, ServerAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +53,8 @@ pub struct FleetSettings {
     pub replicas: usize,
     /// The time for which a claim is stored after its last change.
     pub keep: Duration,
+    /// `true` if free nodes run calls that wait at this one, and this one runs those of others.
+    pub passes_calls: bool,
 }
 
 /// Connects a node to its fleet, and takes the node's lease. `has_receipt` returns `true` if the node's journal has a
@@ -94,8 +96,8 @@ pub async fn open_store(settings: &FleetSettings) -> Result<NatsStore, FleetErro
     let addresses = addresses.collect::<Result<Vec<_>, _>>().map_err(|error| failed(error.to_string()))?;
     let client = options(settings).await?.connect(addresses).await;
     let client = client.map_err(|error| failed(ErrorChain(&error).to_string()))?;
-    let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).ack_timeout(REQUEST_TIMEOUT).build(client);
-    open_stream(context, settings).await
+    let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).ack_timeout(REQUEST_TIMEOUT);
+    open_stream(client.clone(), context.build(client), settings).await
 }
 
 async fn options(settings: &FleetSettings) -> Result<ConnectOptions, FleetError> {
@@ -128,7 +130,11 @@ async fn options(settings: &FleetSettings) -> Result<ConnectOptions, FleetError>
 }
 
 /// Opens the stream, and creates it if it does not exist.
-async fn open_stream(context: Context, settings: &FleetSettings) -> Result<NatsStore, FleetError> {
+async fn open_stream(
+    client: Client,
+    context: Context,
+    settings: &FleetSettings,
+) -> Result<NatsStore, FleetError> {
     let stream = format!("A2G_{}", settings.name);
     let prefix = format!("a2g.{}.", settings.name);
     let failed = |error: &(dyn std::error::Error + 'static)| FleetError::Stream {
@@ -154,7 +160,7 @@ async fn open_stream(context: Context, settings: &FleetSettings) -> Result<NatsS
         return Err(FleetError::Format { stream, found: found_description, expected: description });
     }
     let found = context.get_stream(&stream).await.map_err(|error| failed(&error))?;
-    Ok(NatsStore::new(context, found, prefix))
+    Ok(NatsStore::new(client, context, found, prefix))
 }
 
 /// Checks that the fleet was not made with another key. Otherwise this node would share nothing with the others.

@@ -23,6 +23,7 @@
 mod claims;
 mod connect;
 mod lease;
+mod messages;
 #[cfg(test)]
 mod model;
 mod nats;
@@ -36,6 +37,10 @@ mod view;
 pub use claims::{Claim, ClaimReply, FinishReply, Fleet, FoundClaim, FoundEnd, NewClaim};
 pub use connect::{FleetSettings, Login, connect, open_store};
 pub use lease::{FENCE, LEASE, NodeHead, NodeLoad, NodeState, RENEWAL};
+pub use messages::{
+    Announcements, CallMessage, MAX_MESSAGE_BYTES, PassedCall, RunMessages, TakeMessage, TakeMessages,
+    TakeRequest, WaitingCalls,
+};
 pub use nats::NatsStore;
 pub use orders::Order;
 pub use record::{FleetName, NameError, NodeName};

@@ -5,6 +5,7 @@
 
 use crate::FleetError;
 use crate::store::{Store, StoredValue, Write};
+use async_nats::Client;
 use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
@@ -17,6 +18,8 @@ use futures_util::StreamExt as _;
 /// A stream.
 #[derive(Debug, Clone)]
 pub struct NatsStore {
+    /// The connection, for messages that are not stored.
+    pub(crate) client: Client,
     context: Context,
     stream: Stream,
     /// The part of each subject before the key.
@@ -25,8 +28,8 @@ pub struct NatsStore {
 
 impl NatsStore {
     /// The store in a stream whose subjects begin with `prefix`, which ends with a dot.
-    pub(crate) fn new(context: Context, stream: Stream, prefix: String) -> Self {
-        Self { context, stream, prefix }
+    pub(crate) fn new(client: Client, context: Context, stream: Stream, prefix: String) -> Self {
+        Self { client, context, stream, prefix }
     }
 
     fn subject(&self, key: &str) -> String {

@@ -37,31 +37,22 @@ impl FleetKey {
     }
 }
 
-/// A store whose values are authenticated: the HMAC-SHA256 of fleet, key and value precedes each value.
-pub(crate) struct SealedStore<S> {
-    store: S,
+/// The key of a fleet. It authenticates each value with the HMAC-SHA256 of fleet, key and value, which precedes the value.
+#[derive(Debug)]
+pub(crate) struct Seal {
     key: FleetKey,
     fleet: FleetName,
     refused: AtomicU64,
 }
 
-impl<S: Store> SealedStore<S> {
-    pub(crate) fn new(store: S, key: FleetKey, fleet: FleetName) -> Self {
-        Self { store, key, fleet, refused: AtomicU64::new(0) }
-    }
-
-    /// The number of values that were refused.
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
+impl Seal {
     fn code(&self, key: &str, value: &[u8]) -> Hmac<Sha256> {
         // Neither name contains a zero byte, so the text is unambiguous.
         let parts = [self.fleet.as_str().as_bytes(), b"\0", key.as_bytes(), b"\0", value];
         parts.into_iter().fold(self.key.0.clone(), hmac::Mac::chain_update)
     }
 
-    fn seal(&self, key: &str, value: &[u8]) -> Bytes {
+    pub(crate) fn seal(&self, key: &str, value: &[u8]) -> Bytes {
         let code = self.code(key, value).finalize().into_bytes();
         let mut sealed = BytesMut::with_capacity(CODE_BYTES + value.len());
         sealed.extend_from_slice(&code);
@@ -69,7 +60,7 @@ impl<S: Store> SealedStore<S> {
         sealed.freeze()
     }
 
-    fn open(&self, key: &str, sealed: &Bytes) -> Result<Bytes, FleetError> {
+    pub(crate) fn open(&self, key: &str, sealed: &Bytes) -> Result<Bytes, FleetError> {
         let opened = sealed.split_at_checked(CODE_BYTES).and_then(|(code, value)| {
             self.code(key, value).verify_slice(code).ok().map(|()| sealed.slice_ref(value))
         });
@@ -79,17 +70,38 @@ impl<S: Store> SealedStore<S> {
         })
     }
 
+    pub(crate) fn fleet(&self) -> &FleetName {
+        &self.fleet
+    }
+
+    /// The number of values that were refused.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+/// A store whose values are authenticated.
+pub(crate) struct SealedStore<S> {
+    pub(crate) store: S,
+    pub(crate) seal: Seal,
+}
+
+impl<S: Store> SealedStore<S> {
+    pub(crate) fn new(store: S, key: FleetKey, fleet: FleetName) -> Self {
+        Self { store, seal: Seal { key, fleet, refused: AtomicU64::new(0) } }
+    }
+
     pub(crate) async fn get(&self, key: &str) -> Result<Option<StoredValue>, FleetError> {
         let Some(StoredValue { bytes, revision }) = self.store.get(key).await? else { return Ok(None) };
-        Ok(Some(StoredValue { bytes: self.open(key, &bytes)?, revision }))
+        Ok(Some(StoredValue { bytes: self.seal.open(key, &bytes)?, revision }))
     }
 
     pub(crate) async fn update(&self, key: &str, value: &[u8], expected: u64) -> Result<Write, FleetError> {
-        self.store.update(key, self.seal(key, value), expected).await
+        self.store.update(key, self.seal.seal(key, value), expected).await
     }
 
     pub(crate) async fn put(&self, key: &str, value: &[u8]) -> Result<u64, FleetError> {
-        self.store.put(key, self.seal(key, value)).await
+        self.store.put(key, self.seal.seal(key, value)).await
     }
 
     pub(crate) async fn remove(&self, revision: u64) -> Result<(), FleetError> {

@@ -1,13 +1,14 @@
 //! Admission: the checks between a verdict and a run.
 //!
 //! A [`VerifiedVerdict`] can only be made here: from a verdict that came over the executor's own connection, with a
-//! proof, or under the operator's explicit permission. [`Admitted`] can only be made from a [`VerifiedVerdict`] that
+//! proof, under the operator's explicit permission, or from another node of the fleet that had verified it. [`Admitted`] can only be made from a [`VerifiedVerdict`] that
 //! answers this very call, approves it, and has not expired, or from the [`OperatorLimits`] of the process that runs
 //! the call. An [`Admitted`] call can be granted only once.
 
 use super::proof::{ProofError, Trust, VerifiedProof};
 use super::standing::{StandingPolicies, StandingPolicyError};
 use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, HostClaims, ScopeError};
+use a2g_fleet::PassedCall;
 use a2g_types::call::Call;
 use a2g_types::clock::format_seconds;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -19,6 +20,7 @@ use a2g_types::stored::v1;
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
 use a2g_types::verdict::{Decision, Directive, Manifest, Proof, Verdict};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use time::{Duration, OffsetDateTime};
 
 /// Maximum number of filesystem patterns, and of conditions, in one verdict. Each pattern may need an open folder.
@@ -88,6 +90,7 @@ impl OperatorLimits {
             keep_until: expires_at,
             proof: None,
             module: None,
+            verdict: None,
         })
     }
 }
@@ -95,7 +98,7 @@ impl OperatorLimits {
 /// A verdict that is accepted as the governor's.
 #[derive(Debug, Clone)]
 pub struct VerifiedVerdict {
-    verdict: Verdict,
+    verdict: Arc<Verdict>,
     /// The proof that authenticated the verdict, if there was one.
     proof: Option<VerifiedProof>,
 }
@@ -103,7 +106,16 @@ pub struct VerifiedVerdict {
 impl VerifiedVerdict {
     /// A verdict from the executor's own connection to the configured governor.
     pub(super) fn from_governor_connection(verdict: Verdict) -> Self {
-        Self { verdict, proof: None }
+        Self { verdict: Arc::new(verdict), proof: None }
+    }
+
+    /// A call that waited at another node, and the verdict that this node had verified.
+    ///
+    /// # Errors
+    /// If the call was not written by [`Admitted::to_node`].
+    pub fn from_node(passed: &PassedCall) -> serde_json::Result<(Call, Self)> {
+        let StoredCall { call, verdict, proof, module: _ } = serde_json::from_str(passed.text())?;
+        Ok((call, Self { verdict: Arc::new(verdict), proof }))
     }
 
     /// A verdict that arrived together with a call. A proof sent with it must be valid even if unsigned verdicts are
@@ -126,6 +138,7 @@ impl VerifiedVerdict {
         match (proof, permission) {
             (Some(proof), _) => match trust.verify(&call, proof, now) {
                 Ok((arguments, proof)) => {
+                    let verdict = Arc::new(verdict);
                     Ok((Call { arguments, ..call }, Self { verdict, proof: Some(proof) }))
                 }
                 Err(ProofError { blocked_by, message }) => Err(Fault::Refused {
@@ -144,13 +157,15 @@ impl VerifiedVerdict {
                           executor with `--insecure-accept-unsigned`"
                     .to_owned(),
             }),
-            (None, Some(AcceptUnsigned(()))) => Ok((call, Self { verdict, proof: None })),
+            (None, Some(AcceptUnsigned(()))) => {
+                Ok((call, Self { verdict: Arc::new(verdict), proof: None }))
+            }
         }
     }
 
     /// The governor's verdict.
     #[must_use]
-    pub fn verdict(&self) -> &Verdict {
+    pub fn verdict(&self) -> &Arc<Verdict> {
         &self.verdict
     }
 
@@ -179,6 +194,8 @@ pub struct Admitted<L = Layers> {
     proof: Option<VerifiedProof>,
     /// The module that was installed when the call began to wait for a person.
     module: Option<Digest>,
+    /// The verdict under which another node may run the call as well; `None` if only this executor may run it.
+    verdict: Option<Arc<Verdict>>,
 }
 
 /// A call that waits for a person's decision.
@@ -189,9 +206,10 @@ pub struct Escalated {
     module: Option<Digest>,
 }
 
-/// The journal's form of an escalated call. No other input is deserialized into it.
+/// The form of a call and its verified verdict in the executor's own journal, and between the nodes of a fleet. No other
+/// input is deserialized into it.
 #[derive(Serialize, Deserialize)]
-struct JournaledEscalation {
+struct StoredCall {
     #[serde(with = "v1::Call")]
     call: Call,
     #[serde(with = "v1::Verdict")]
@@ -230,7 +248,7 @@ pub enum Admission {
 /// [`Fault::Refused`] with `verdict_mismatch`, `verdict_denied`, `verdict_expired`,
 /// `condition_unknown` or `scope_unenforceable`.
 pub fn admit(call: Call, verdict: VerifiedVerdict, now: OffsetDateTime) -> Result<Admission, Fault> {
-    let Verdict { decision, intent, reason, .. } = verdict.verdict();
+    let Verdict { decision, intent, reason, .. } = &*verdict.verdict;
     let risk_score = verdict.verdict.risk.as_ref().map(|risk| risk.score);
     let refuse = |blocked_by, message: String| {
         Err(Fault::Refused { intent: Some(call.intent), risk_score, blocked_by, message })
@@ -256,8 +274,9 @@ pub fn admit(call: Call, verdict: VerifiedVerdict, now: OffsetDateTime) -> Resul
             Ok(Admission::Wait(Box::new(Escalated { call, verdict, module: None })))
         }
         (Decision::Approved | Decision::Conditional, Some(at)) => {
-            admit_manifest(call, &verdict, None, &verdict.verdict.manifest, at)
-                .map(|run| Admission::Run(Box::new(run)))
+            let admitted = admit_manifest(call, &verdict, None, &verdict.verdict.manifest, at)?;
+            let verdict = Some(verdict.verdict);
+            Ok(Admission::Run(Box::new(Admitted { verdict, ..admitted })))
         }
     }
 }
@@ -269,13 +288,7 @@ impl Escalated {
     /// If a time is after the year 9999.
     pub fn to_journal(&self) -> serde_json::Result<String> {
         let Self { call, verdict: VerifiedVerdict { verdict, proof }, module } = self;
-        let stored = JournaledEscalation {
-            call: call.clone(),
-            verdict: verdict.clone(),
-            proof: proof.clone(),
-            module: *module,
-        };
-        serde_json::to_string(&stored)
+        store_call(call, verdict, proof.as_ref(), *module)
     }
 
     /// Reads the text of [`Self::to_journal`] from the executor's own journal.
@@ -283,8 +296,8 @@ impl Escalated {
     /// # Errors
     /// If the text is not one of [`Self::to_journal`].
     pub fn from_journal(text: &str) -> serde_json::Result<Self> {
-        let JournaledEscalation { call, verdict, proof, module } = serde_json::from_str(text)?;
-        Ok(Self { call, verdict: VerifiedVerdict { verdict, proof }, module })
+        let StoredCall { call, verdict, proof, module } = serde_json::from_str(text)?;
+        Ok(Self { call, verdict: VerifiedVerdict { verdict: Arc::new(verdict), proof }, module })
     }
 
     /// Binds the decision to a module, unless it is bound already: after the approval, the call can run only that
@@ -395,7 +408,18 @@ fn admit_manifest(
     }
     let expiries = verdict.expires_at.into_iter().chain(proof.as_ref().map(|proof| proof.expires_at));
     let keep_until = expiries.fold(expires_at, OffsetDateTime::max);
-    Ok(Admitted { call, layers, risk_score, expires_at, keep_until, proof: proof.clone(), module })
+    let (proof, verdict) = (proof.clone(), None);
+    Ok(Admitted { call, layers, risk_score, expires_at, keep_until, proof, module, verdict })
+}
+
+fn store_call(
+    call: &Call,
+    verdict: &Verdict,
+    proof: Option<&VerifiedProof>,
+    module: Option<Digest>,
+) -> serde_json::Result<String> {
+    let (call, verdict, proof) = (call.clone(), verdict.clone(), proof.cloned());
+    serde_json::to_string(&StoredCall { call, verdict, proof, module })
 }
 
 fn check_count(patterns: usize) -> Result<(), String> {
@@ -451,6 +475,22 @@ impl<L> Admitted<L> {
     #[must_use]
     pub fn keep_until(&self) -> OffsetDateTime {
         self.keep_until
+    }
+
+    /// Returns `true` if another node of a fleet may run the call under the same verdict. A call that a person approved,
+    /// and one under the operator's own limits, may run only here.
+    #[must_use]
+    pub fn may_run_elsewhere(&self) -> bool {
+        self.verdict.is_some()
+    }
+
+    /// The text of the call and its verdict for another node; `None` if only this executor may run it.
+    ///
+    /// # Errors
+    /// If a time is after the year 9999.
+    pub fn to_node(&self) -> serde_json::Result<Option<String>> {
+        let verdict = self.verdict.as_deref();
+        verdict.map(|verdict| store_call(&self.call, verdict, self.proof.as_ref(), None)).transpose()
     }
 
     /// The fault that refuses this call for the given reason.
@@ -536,8 +576,10 @@ impl Admitted {
     }
 
     fn take_layers(self) -> (Admitted<Granted>, Layers) {
-        let Self { call, layers, risk_score, expires_at, keep_until, proof, module } = self;
-        (Admitted { call, layers: Granted, risk_score, expires_at, keep_until, proof, module }, layers)
+        let Self { call, layers, risk_score, expires_at, keep_until, proof, module, verdict } = self;
+        let granted =
+            Admitted { call, layers: Granted, risk_score, expires_at, keep_until, proof, module, verdict };
+        (granted, layers)
     }
 }
 

@@ -309,11 +309,21 @@ impl Journal {
         Ok(())
     }
 
-    /// Announces that the guest of an intent has ended, before [`Self::finish`].
-    pub fn announce_end(&self, intent: IntentId) {
+    /// Announces the stage of an open intent: the end of its guest before [`Self::finish`], or what another executor of
+    /// the fleet does.
+    pub fn announce_stage(&self, intent: IntentId, stage: Stage) {
         if let Some(open) = self.lock().get(&intent) {
-            open.stage.send_replace(Stage::Ended);
+            open.stage.send_if_modified(|present| {
+                let is_changed = *present != stage;
+                *present = stage;
+                is_changed
+            });
         }
+    }
+
+    /// Closes a claim whose call another executor of the fleet has run. This journal does not store the receipt.
+    pub fn close_elsewhere(&self, intent: IntentId, receipt: Arc<Receipt>) {
+        close_intent(&self.open, intent, Stage::Finished(receipt));
     }
 
     /// What this journal knows of the report of an intent.

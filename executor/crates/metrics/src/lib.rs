@@ -118,6 +118,10 @@ pub struct FleetGauges {
     pub refused_values: u64,
     /// Reports of lost nodes that this one has to deliver.
     pub reports_of_others: usize,
+    /// Calls that waited at this node and ran at another.
+    pub passed_calls: u64,
+    /// Calls that waited at another node and ran at this one.
+    pub taken_calls: u64,
 }
 
 /// The metrics that a journal counts.
@@ -336,13 +340,19 @@ impl Gauges {
         let oldest = ConstGauge::new(oldest_undelivered.as_secs_f64());
         let help = "Age of the oldest report that the governor has not acknowledged; 0 if there is none";
         registry.register_with_unit("oldest_undelivered_report", help, Unit::Seconds, oldest);
-        if let Some(FleetGauges { may_claim, refused_values, reports_of_others }) = fleet {
+        if let Some(FleetGauges { may_claim, refused_values, reports_of_others, passed_calls, taken_calls }) =
+            fleet
+        {
             let help = "1 while this node of the fleet may claim intents, otherwise 0";
             registry.register("fleet_may_claim", help, const_gauge(may_claim.into()));
             let help = "Values in the fleet that none of its nodes wrote";
             registry.register("fleet_refused_values", help, ConstCounter::new(refused_values));
             let help = "Reports of lost nodes that this one has to deliver";
             registry.register("fleet_reports_of_others", help, const_gauge(reports_of_others as u64));
+            let help = "Calls that waited at this node of the fleet and ran at another";
+            registry.register("fleet_passed_calls", help, ConstCounter::new(passed_calls));
+            let help = "Calls that waited at another node of the fleet and ran at this one";
+            registry.register("fleet_taken_calls", help, ConstCounter::new(taken_calls));
         }
         registry
     }

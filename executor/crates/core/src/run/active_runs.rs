@@ -20,6 +20,14 @@ struct RunEntry {
     parent: Option<IntentId>,
     /// The calls of the run, once it has begun.
     calls: Option<Arc<NestedCalls>>,
+    /// `true` while another node has the call: only the end of this process stops it here.
+    is_passed_on: bool,
+}
+
+impl RunEntry {
+    fn is_stopped_here(&self, reason: AbortReason) -> bool {
+        !self.is_passed_on || reason == AbortReason::Shutdown
+    }
 }
 
 type RunEntries = HashMap<IntentId, RunEntry>;
@@ -49,7 +57,8 @@ impl ActiveRuns {
             abort.trigger(AbortReason::ParentEnded);
         }
         let (agent, tool) = (call.agent.clone(), call.tool.clone());
-        let entry = RunEntry { agent, tool, abort: Arc::clone(&abort), parent, calls: None };
+        let entry =
+            RunEntry { agent, tool, abort: Arc::clone(&abort), parent, calls: None, is_passed_on: false };
         runs.insert(call.intent, entry);
         ActiveRun { all: self.clone(), intent: call.intent, abort }
     }
@@ -80,6 +89,11 @@ impl ActiveRuns {
         children.for_each(|run| run.abort.trigger(AbortReason::ParentEnded));
     }
 
+    /// Returns `true` if another node has the call of an intent.
+    pub(super) fn is_passed_on(&self, intent: IntentId) -> bool {
+        self.lock().get(&intent).is_some_and(|run| run.is_passed_on)
+    }
+
     /// Stops a run of the selected agents. Returns `true` if nothing stopped it before; `None` if there is no such run.
     pub(super) fn abort_one(
         &self,
@@ -88,7 +102,8 @@ impl ActiveRuns {
         reason: AbortReason,
     ) -> Option<bool> {
         let runs = self.lock();
-        let abort = &runs.get(&intent).filter(|run| filter(&run.agent))?.abort;
+        let is_selected = |run: &&RunEntry| filter(&run.agent) && run.is_stopped_here(reason);
+        let abort = &runs.get(&intent).filter(is_selected)?.abort;
         let is_first = abort.reason().is_none();
         abort.trigger(reason);
         Some(is_first)
@@ -98,7 +113,8 @@ impl ActiveRuns {
     /// before.
     pub(super) fn abort_all(&self, filter: CallFilter<'_>, reason: AbortReason) -> (usize, Vec<IntentId>) {
         let runs = self.lock();
-        let selected = runs.iter().filter(|(_, run)| filter(&run.agent, &run.tool)).collect::<Vec<_>>();
+        let is_selected = |run: &RunEntry| filter(&run.agent, &run.tool) && run.is_stopped_here(reason);
+        let selected = runs.iter().filter(|(_, run)| is_selected(run)).collect::<Vec<_>>();
         let newly_stopped = selected.iter().filter(|(_, run)| run.abort.reason().is_none());
         let newly_stopped = newly_stopped.map(|(intent, _)| **intent).collect();
         selected.iter().for_each(|(_, run)| run.abort.trigger(reason));
@@ -109,6 +125,12 @@ impl ActiveRuns {
 impl ActiveRun {
     pub(super) fn abort(&self) -> &Arc<Abort> {
         &self.abort
+    }
+
+    pub(super) fn set_passed_on(&self, is_passed_on: bool) {
+        if let Some(run) = self.all.lock().get_mut(&self.intent) {
+            run.is_passed_on = is_passed_on;
+        }
     }
 
     pub(super) fn set_calls(&self, calls: Option<&Arc<NestedCalls>>) {

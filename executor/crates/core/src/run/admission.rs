@@ -89,7 +89,9 @@ impl Executor {
         match admit(call, verdict, now)? {
             Admission::Run(admitted) => {
                 Self::check_arguments(&loaded, admitted.call()).await?;
-                require_success(self.run(*admitted, loaded, None, stopwatch, RunEventSink::none()).await?)
+                require_success(
+                    self.run(*admitted, loaded, None, stopwatch, RunEventSink::none(), None).await?,
+                )
             }
             Admission::Wait(escalated) => {
                 Self::check_arguments(&loaded, escalated.call()).await?;
@@ -124,7 +126,7 @@ impl Executor {
             let loaded = self.find_catalog(&call)?;
             let admitted = limits.admit(call, self.clock.now())?;
             Self::check_arguments(&loaded, admitted.call()).await?;
-            require_success(self.run(admitted, loaded, None, stopwatch, RunEventSink::none()).await?)
+            require_success(self.run(admitted, loaded, None, stopwatch, RunEventSink::none(), None).await?)
         };
         let execution = async { execution.await.map_err(|fault| self.record_refusal(Some(&summary), fault)) };
         execution.instrument(span).await
@@ -174,7 +176,7 @@ impl Executor {
         let verified = result?;
         // Only the governor needs the context, so it is neither stored nor passed to the tool.
         let call = Call { context: None, ..call };
-        let verdict = Arc::new(verified.verdict().clone());
+        let verdict = Arc::clone(verified.verdict());
         let now = self.clock.now();
         match admit(call, verified, now)? {
             Admission::Wait(escalated) => {
@@ -186,7 +188,7 @@ impl Executor {
             Admission::Run(admitted) => {
                 Self::check_arguments(&loaded, admitted.call()).await?;
                 let verdict_to_store = Some(Arc::clone(&verdict));
-                let receipt = self.run(*admitted, loaded, verdict_to_store, stopwatch, sink).await?;
+                let receipt = self.run(*admitted, loaded, verdict_to_store, stopwatch, sink, None).await?;
                 Ok(IntentAnswer { verdict, receipt: Some(receipt) })
             }
         }
@@ -330,9 +332,18 @@ impl Executor {
         }
         let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
         let lent_slot = parent.and_then(|parent| self.active_runs.calls_of(parent)).map(|calls| calls.slot());
-        let approved_by = None;
-        let claimed =
-            ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, lent_slot, running };
+        let (approved_by, idle_slot) = (None, None);
+        let claimed = ClaimedRun {
+            admitted,
+            loaded,
+            verdict,
+            approved_by,
+            permit,
+            place,
+            lent_slot,
+            idle_slot,
+            running,
+        };
         Ok(ClaimOutcome::Claimed(Box::new(claimed)))
     }
 

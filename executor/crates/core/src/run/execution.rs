@@ -4,12 +4,14 @@ use super::active_runs::ActiveRun;
 use super::faults::receipt_pending_fault;
 use super::fleet::StartOutcome;
 use super::nested::NestedCalls;
+use super::passing::PassedEnd;
+use super::slots::{IdleSlot, SlotTurn};
 use super::trace::Stopwatch;
 use super::{
     ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, trace,
 };
 use a2g_govern::{Admitted, Granted};
-use a2g_journal::StartRequest;
+use a2g_journal::{Stage, StartRequest};
 use a2g_runtime::spawn;
 use a2g_sandbox::egress::{Egress, Network};
 use a2g_sandbox::{Calls, Outside};
@@ -26,7 +28,7 @@ use std::sync::Arc;
 use tracing::Instrument as _;
 
 impl Executor {
-    /// Claims an admitted call and runs it in its own task.
+    /// Claims an admitted call and runs it in its own task. `idle_slot` was taken for a call of another node.
     pub(super) async fn run(
         self: &Arc<Self>,
         admitted: Admitted,
@@ -34,13 +36,14 @@ impl Executor {
         verdict: Option<Arc<Verdict>>,
         stopwatch: Stopwatch,
         sink: RunEventSink,
+        idle_slot: Option<IdleSlot>,
     ) -> Result<Arc<Receipt>, Fault> {
         let claimed = match self.claim(admitted, loaded, verdict).await? {
-            ClaimOutcome::Claimed(claimed) => claimed,
+            ClaimOutcome::Claimed(claimed) => ClaimedRun { idle_slot, ..*claimed },
             ClaimOutcome::Known(call, known) => return Ok(self.await_existing(&call, known).await?.0),
         };
         let executor = Arc::clone(self);
-        let task = async move { executor.run_claimed(*claimed, stopwatch, sink).await };
+        let task = async move { executor.run_claimed(claimed, stopwatch, sink).await };
         let task = spawn::spawn_run_task(task.in_current_span());
         match task.await {
             Ok(result) => result,
@@ -55,25 +58,58 @@ impl Executor {
         mut stopwatch: Stopwatch,
         sink: RunEventSink,
     ) -> Result<Arc<Receipt>, Fault> {
-        let ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, lent_slot, running } =
-            claimed;
+        let ClaimedRun {
+            admitted,
+            loaded,
+            verdict,
+            approved_by,
+            permit,
+            mut place,
+            lent_slot,
+            idle_slot,
+            running,
+        } = claimed;
         let call = admitted.call();
         let queued_at = self.clock.monotonic();
-        let slot = {
-            // `None` if the intent is cancelled or stopped while it waits.
-            let slot = async {
-                tracing::debug!("queued");
-                tokio::select! {
-                    slot = place.acquire_slot_or(call.priority, lent_slot) => slot,
-                    _cancelled = running.abort().wait() => None,
+        let mut offer = match (&approved_by, &idle_slot) {
+            (None, None) => self.offer(&admitted, &loaded),
+            (Some(_), _) | (_, Some(_)) => None,
+        };
+        let mut assigned = idle_slot.and_then(|slot| slot.assign(&call.agent));
+        let slot = loop {
+            if assigned.is_some() {
+                break assigned.take();
+            }
+            let turn = {
+                // `None` if the intent is cancelled or stopped while it waits.
+                let turn = async {
+                    tracing::debug!("queued");
+                    tokio::select! {
+                        turn = place.acquire_slot(call.priority, lent_slot.clone(), offer.clone()) => turn,
+                        _cancelled = running.abort().wait() => None,
+                    }
+                };
+                let mut turn = pin!(turn.instrument(trace::queue_span()));
+                match turn.as_mut().now_or_never() {
+                    Some(turn) => turn,
+                    None => {
+                        sink.notify_waiting();
+                        self.passing.announce(offer.as_ref());
+                        turn.await
+                    }
                 }
             };
-            let mut slot = pin!(slot.instrument(trace::queue_span()));
-            match slot.as_mut().now_or_never() {
-                Some(slot) => slot,
-                None => {
-                    sink.notify_waiting();
-                    slot.await
+            let request = match turn {
+                Some(SlotTurn::Run(slot)) => break Some(slot),
+                Some(SlotTurn::PassOn(request)) => request,
+                None => break None,
+            };
+            place.mark_passed_on();
+            match self.pass_on(&admitted, verdict.is_some(), request, &running, &sink).await? {
+                PassedEnd::Finished(receipt) => return Ok(receipt),
+                PassedEnd::Returned => {
+                    place.mark_returned();
+                    offer = None;
                 }
             }
         };
@@ -179,7 +215,7 @@ impl Executor {
         let finish = async move {
             // Dropped once the receipt is on the disk, because the intent counts as open until then.
             let _open = (place, running);
-            self.journal.announce_end(intent);
+            self.journal.announce_stage(intent, Stage::Ended);
             let (receipt, reporting) = claim.finish(receipt).await?;
             let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
             let result = self.journal.finish(Arc::clone(&receipt), task, reporting, self.clock.now()).await;

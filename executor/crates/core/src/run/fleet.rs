@@ -36,9 +36,9 @@ use tokio::sync::watch;
 pub type Fleet = a2g_fleet::Fleet<a2g_fleet::NatsStore>;
 
 /// The first and the maximum delay between two requests for the state of an intent of another node.
-const FOLLOW_DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+pub(super) const FOLLOW_DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// The number of failed requests in a row after which an intent of another node is no longer followed.
-const MAX_FAILED_REQUESTS: u32 = 10;
+pub(super) const MAX_FAILED_REQUESTS: u32 = 10;
 /// The time between two checks of the lease during a run.
 const LEASE_CHECK: Duration = Duration::from_millis(250);
 /// The first and the maximum delay between two attempts to write an end.
@@ -197,7 +197,7 @@ impl Executor {
     }
 
     /// The answer to a call whose intent a node of the fleet has claimed.
-    async fn known_in_fleet(
+    pub(super) async fn known_in_fleet(
         self: &Arc<Self>,
         fleet: &Arc<Fleet>,
         call: &Call,
@@ -264,18 +264,19 @@ impl Executor {
         receiver
     }
 
-    fn fleet_fault(&self, error: &FleetError) -> Fault {
+    pub(super) fn fleet_fault(&self, error: &FleetError) -> Fault {
         let message = format!("this executor cannot claim intents at the moment: {error}");
         Fault::Busy { message, retry_after_ms: RETRY_AFTER_MS }
     }
 
-    /// Renews the lease of this node, takes over lost nodes, delivers their reports and follows the orders of other nodes,
-    /// until the sessions end.
+    /// Renews the lease of this node, takes over lost nodes, delivers their reports, follows the orders of other nodes and
+    /// shares waiting calls with them, until the sessions end.
     pub async fn keep_fleet(self: Arc<Self>) {
         let Some(fleet) = self.fleet.clone() else { return };
         self.sessions.spawn(deliver_orphans(Arc::clone(&self), Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).follow_orders(Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).sweep_fleet(Arc::clone(&fleet)));
+        self.share_calls(&fleet);
         let (mut is_away, mut has_lease) = (false, true);
         loop {
             tokio::time::sleep(RENEWAL).await;

@@ -19,6 +19,7 @@ mod fleet;
 mod nested;
 mod orders;
 mod output;
+mod passing;
 mod preview;
 mod query;
 mod refusal_log;
@@ -59,8 +60,9 @@ use active_runs::{ActiveRun, ActiveRuns};
 use arc_swap::ArcSwap;
 use escalations::Escalations;
 use output::ExpectedOutput;
+use passing::Passing;
 use refusal_log::RefusalLog;
-use slots::{Place, Slots};
+use slots::{IdleSlot, Place, Slots};
 use std::sync::Arc;
 use std::time::Duration;
 use subscribers::Subscribers;
@@ -136,6 +138,7 @@ pub struct Executor {
     journal: Journal,
     /// `None` for an executor that shares nothing with others.
     fleet: Option<Arc<Fleet>>,
+    passing: Passing,
     slots: Arc<Slots>,
     output: ExpectedOutput,
     active_runs: ActiveRuns,
@@ -215,6 +218,7 @@ impl Executor {
             standing: StandingPolicies::default(),
             journal,
             fleet: None,
+            passing: Passing::default(),
             active_runs: ActiveRuns::default(),
             escalations,
             switch,
@@ -226,10 +230,11 @@ impl Executor {
         }
     }
 
-    /// Shares the claims of intents with the other nodes of a fleet.
+    /// Shares the claims of intents with the other nodes of a fleet. If `passes_calls`, a node with a free slot runs calls
+    /// that wait at another.
     #[must_use]
-    pub fn with_fleet(self, fleet: Option<Arc<Fleet>>) -> Self {
-        Self { fleet, ..self }
+    pub fn with_fleet(self, fleet: Option<Arc<Fleet>>, passes_calls: bool) -> Self {
+        Self { passing: Passing::new(fleet.is_some() && passes_calls), fleet, ..self }
     }
 
     /// The current list of callers, which the doors of this executor share. It is empty until it is replaced: until
@@ -415,5 +420,7 @@ struct ClaimedRun {
     place: Place,
     /// The slot of the call's parent, which the call may use.
     lent_slot: Option<Arc<Semaphore>>,
+    /// The slot that was taken for a call of another node.
+    idle_slot: Option<IdleSlot>,
     running: ActiveRun,
 }

@@ -25,7 +25,9 @@ use tokio::task::JoinHandle;
 const ORDER_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two requests for the state of an intent that another node was told to end.
 const END_INTERVAL: Duration = Duration::from_millis(100);
-/// The maximum number of these requests.
+/// The time between two requests for the claim of a call that was passed on.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(20);
+/// The maximum number of requests for the state.
 const MAX_END_REQUESTS: u32 = 40;
 
 /// The text of an order.
@@ -119,7 +121,13 @@ impl Executor {
         is_revoked: bool,
     ) -> Result<bool, Fault> {
         let Some(fleet) = &self.fleet else { return Ok(false) };
-        if !self.runs_elsewhere(intent, &filter).await? {
+        let mut is_found = self.runs_elsewhere(intent, &filter).await?;
+        while !is_found && self.active_runs.is_passed_on(intent) {
+            // The other node follows the order only once it has claimed the intent.
+            tokio::time::sleep(CLAIM_INTERVAL).await;
+            is_found = self.runs_elsewhere(intent, &filter).await?;
+        }
+        if !is_found {
             return Ok(false);
         }
         let (node, by) = (fleet.node().to_string(), by.to_owned());

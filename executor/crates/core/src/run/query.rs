@@ -15,6 +15,7 @@ use a2g_types::outcome::{NestedCall, Receipt};
 use a2g_types::verdict::Verdict;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::watch;
@@ -57,6 +58,8 @@ impl Executor {
                 may_claim: fleet.may_run(),
                 refused_values: fleet.refused_values(),
                 reports_of_others: fleet.orphan_count(),
+                passed_calls: self.passing.passed.load(Relaxed),
+                taken_calls: self.passing.taken.load(Relaxed),
             }),
         };
         self.metrics.encode(&gauges, callers).map_err(|error| Fault::Internal(error.to_string()))
@@ -285,7 +288,14 @@ impl Executor {
             match stage.map_err(|error| self.journal_fault(&error))? {
                 Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                 Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
-                Some((_, Stage::Pruned | Stage::Released)) | None => return Ok(None),
+                Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),
+                None => match self.find_stage_in_fleet(intent).await? {
+                    Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
+                    Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {
+                        tokio::time::sleep(MAX_SIGNAL_DELAY).await;
+                    }
+                    Some((_, Stage::Pruned | Stage::Released)) | None => return Ok(None),
+                },
             }
         }
     }

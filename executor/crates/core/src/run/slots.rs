@@ -3,6 +3,8 @@
 //! ```text
 //! reserve(agent) ─▶ Place: the intent waits or runs ─ acquire_slot() ─▶ ExecutionSlot: a guest may run
 //!        └─▶ CapacityError: the executor closes, the queue is full, or the agent's share of the queue is full
+//!
+//! In a fleet:  a waiter with an Offer ─ pass_on() ─▶ it runs at another node, which has taken an IdleSlot for it
 //! ```
 //! An agent that exceeds its share delays only itself: at most as many of its waiters are eligible for a slot as its
 //! share has free slots. Among the waiters of one agent, and among all agents with eligible waiters, the higher
@@ -13,14 +15,16 @@
 //! goes to the earliest arrival of all.
 // The queue uses no semaphore, because a semaphore serves its waiters only in the order of arrival.
 
+use a2g_fleet::CallMessage;
 use a2g_types::call::Priority;
-use a2g_types::ident::AgentDid;
+use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::tool::Digest;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use strum::VariantArray as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 /// The maximum number of slots given to a higher priority ahead of an earlier arrival before one goes to the earliest
 /// arrival.
@@ -57,9 +61,13 @@ pub(super) struct Slots {
     queue: Mutex<SlotQueue>,
     /// The number of places in use.
     places: watch::Sender<usize>,
+    /// The number of places of calls that run at other nodes.
+    passed_on: AtomicUsize,
     /// The number of nested runs that use the slot of their parent.
     lent: AtomicUsize,
     closing: watch::Sender<bool>,
+    /// Notified when a slot becomes free that no waiter gets.
+    idle: Notify,
 }
 
 /// The free slots, and the running and waiting intents of each agent.
@@ -90,7 +98,35 @@ struct AgentShare {
 #[derive(Debug)]
 struct Waiter {
     arrival: u64,
-    slot_tx: oneshot::Sender<ExecutionSlot>,
+    turn_tx: oneshot::Sender<Turn>,
+    offer: Option<Offer>,
+}
+
+/// What another node needs to run a waiting call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) tool: ToolName,
+    /// The module of the tool.
+    pub(super) module: Digest,
+}
+
+/// The end of a wait.
+#[derive(Debug)]
+enum Turn {
+    Run(ExecutionSlot),
+    PassOn(PassOnRequest),
+}
+
+/// The request of another node for a waiting call: the call is sent through it.
+pub(super) type PassOnRequest = oneshot::Sender<CallMessage>;
+
+/// The end of a wait for a slot.
+#[derive(Debug)]
+pub(super) enum SlotTurn {
+    /// The guest may run here.
+    Run(RunSlot),
+    /// Another node runs the call.
+    PassOn(PassOnRequest),
 }
 
 /// The place of one intent that waits or runs.
@@ -98,6 +134,15 @@ struct Waiter {
 pub(super) struct Place {
     slots: Arc<Slots>,
     agent: AgentDid,
+    /// `true` while the call runs at another node: it does not count against the limits of the queue.
+    is_passed_on: bool,
+}
+
+/// A free slot that is kept for a call of another node.
+#[derive(Debug)]
+pub(super) struct IdleSlot {
+    slots: Arc<Slots>,
+    is_assigned: bool,
 }
 
 /// The right of one guest to run.
@@ -146,8 +191,10 @@ impl Slots {
             capacity,
             queue: Mutex::new(queue),
             places: watch::channel(0).0,
+            passed_on: AtomicUsize::new(0),
             lent: AtomicUsize::new(0),
             closing: watch::channel(false).0,
+            idle: Notify::new(),
         }
     }
 
@@ -184,20 +231,71 @@ impl Slots {
         let share = queue.agents.entry(agent.clone()).or_default();
         let places_of_agent = share.places;
         share.places += 1;
-        let place = Place { slots: Arc::clone(self), agent: agent.clone() };
+        let place = Place { slots: Arc::clone(self), agent: agent.clone(), is_passed_on: false };
         drop(queue);
         let mut places = 0;
         self.places.send_modify(|count| {
             places = *count;
             *count += 1;
         });
-        (place, places, places_of_agent)
+        (place, places.saturating_sub(self.passed_on.load(Relaxed)), places_of_agent)
     }
 
     /// The numbers of executions that run and that wait for a slot.
     pub(super) fn queue_stats(&self) -> (usize, usize) {
         let running = self.capacity.concurrent.saturating_sub(self.lock().free) + self.lent.load(Relaxed);
-        (running, self.places.borrow().saturating_sub(running))
+        (running, self.places.borrow().saturating_sub(running + self.passed_on.load(Relaxed)))
+    }
+
+    /// Takes a slot that no waiter of this executor may use, for a call of another node.
+    pub(super) fn take_idle(self: &Arc<Self>) -> Option<IdleSlot> {
+        if self.is_closed() {
+            return None;
+        }
+        let mut queue = self.lock();
+        queue.free = queue.free.checked_sub(1)?;
+        drop(queue);
+        Some(IdleSlot { slots: Arc::clone(self), is_assigned: false })
+    }
+
+    /// Waits until a slot becomes free that no waiter gets.
+    pub(super) async fn wait_for_idle(&self) {
+        self.idle.notified().await;
+    }
+
+    /// The agents whose share has no free slot.
+    pub(super) fn full_agents(&self) -> Vec<AgentDid> {
+        let queue = self.lock();
+        let full =
+            queue.agents.iter().filter(|(_, share)| share.running >= self.capacity.concurrent_per_agent);
+        full.map(|(agent, _)| agent.clone()).collect()
+    }
+
+    /// The highest priority of the waiters that another node may run; `None` if there are none.
+    pub(super) fn highest_offer(&self) -> Option<Priority> {
+        let queue = self.lock();
+        let offered = queue.waiters().filter(|(_, _, waiter)| waiter.offer.is_some());
+        offered.map(|(_, priority, _)| priority).max()
+    }
+
+    /// Passes on the waiter with the highest priority, and among these the earliest, whose agent and offer are accepted.
+    /// Returns `None` if there is none. The call arrives through the receiver, unless the waiter has gone.
+    pub(super) fn pass_on(
+        &self,
+        is_accepted: impl Fn(&AgentDid, &Offer) -> bool,
+    ) -> Option<oneshot::Receiver<CallMessage>> {
+        let mut queue = self.lock();
+        let accepted = queue.waiters().filter(|(agent, _, waiter)| {
+            waiter.offer.as_ref().is_some_and(|offer| is_accepted(agent, offer))
+        });
+        let (agent, priority, waiter) =
+            accepted.max_by_key(|(_, priority, waiter)| (*priority, std::cmp::Reverse(waiter.arrival)))?;
+        let (agent, arrival) = (agent.clone(), waiter.arrival);
+        let waiter = queue.remove_waiter(&agent, priority, arrival, self.capacity.concurrent_per_agent)?;
+        drop(queue);
+        let (request, call) = oneshot::channel();
+        waiter.turn_tx.send(Turn::PassOn(request)).ok()?;
+        Some(call)
     }
 
     /// Stops reserving places.
@@ -233,7 +331,7 @@ impl Slots {
         // If a waiter is gone, its slot is dropped here, and `ExecutionSlot::drop` takes the lock.
         drop(queue);
         for (waiter, slot) in assignments {
-            drop(waiter.slot_tx.send(slot));
+            drop(waiter.turn_tx.send(Turn::Run(slot)));
         }
         result
     }
@@ -243,6 +341,16 @@ impl SlotQueue {
     fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now
+    }
+
+    /// All waiters, with their agents and priorities.
+    fn waiters(&self) -> impl Iterator<Item = (&AgentDid, Priority, &Waiter)> {
+        self.agents.iter().flat_map(|(agent, share)| {
+            let by_priority = Priority::VARIANTS.iter().copied().zip(&share.waiting);
+            by_priority.flat_map(move |(priority, waiting)| {
+                waiting.iter().map(move |waiter| (agent, priority, waiter))
+            })
+        })
     }
 
     /// Removes the next waiter that may run, and takes a slot for it.
@@ -289,6 +397,21 @@ impl SlotQueue {
         share.eligible_since.resize(waiting.min(max_running.saturating_sub(share.running)), now);
     }
 
+    /// Removes a waiter from the queue.
+    fn remove_waiter(
+        &mut self,
+        agent: &AgentDid,
+        priority: Priority,
+        arrival: u64,
+        max_running: usize,
+    ) -> Option<Waiter> {
+        let waiting = self.agents.get_mut(agent)?.waiters_mut(priority)?;
+        let at = waiting.binary_search_by_key(&arrival, |waiter| waiter.arrival).ok()?;
+        let waiter = waiting.remove(at);
+        self.adjust_eligible(agent, max_running);
+        waiter
+    }
+
     /// Removes an agent that has neither places nor slots.
     fn remove_if_unused(&mut self, agent: &AgentDid) {
         if self.agents.get(agent).is_some_and(|share| share.places == 0 && share.running == 0) {
@@ -325,53 +448,108 @@ impl AgentShare {
 }
 
 impl Place {
-    /// Waits until the agent's share and the executor have a free slot and no other waiter goes first.
-    pub(super) async fn acquire_slot(&self, priority: Priority) -> Option<ExecutionSlot> {
-        let (slot_tx, slot) = oneshot::channel();
+    /// Waits until the agent's share and the executor have a free slot and no other waiter goes first, or until another
+    /// node takes the offer.
+    async fn wait_for_turn(&self, priority: Priority, offer: Option<Offer>) -> Option<Turn> {
+        let (turn_tx, turn) = oneshot::channel();
         let max_running = self.slots.capacity.concurrent_per_agent;
         let arrival = self.slots.change(|queue| {
             let arrival = queue.tick();
             let share = queue.agents.entry(self.agent.clone()).or_default();
             if let Some(waiting) = share.waiters_mut(priority) {
-                waiting.push_back(Waiter { arrival, slot_tx });
+                waiting.push_back(Waiter { arrival, turn_tx, offer });
             }
             queue.adjust_eligible(&self.agent, max_running);
             arrival
         });
         let _guard = WaitGuard { place: self, arrival, priority };
-        slot.await.ok()
+        turn.await.ok()
     }
-}
 
-impl Place {
-    /// Like [`Self::acquire_slot`], or takes `lent`, the slot of a nested call's parent, if that is free first.
-    pub(super) async fn acquire_slot_or(
+    /// Waits for a slot: its own, or `lent`, the slot of a nested call's parent, if that is free first. With an offer,
+    /// another node may take the call meanwhile.
+    pub(super) async fn acquire_slot(
         &self,
         priority: Priority,
         lent: Option<Arc<Semaphore>>,
-    ) -> Option<RunSlot> {
-        let Some(lent) = lent else { return self.acquire_slot(priority).await.map(RunSlot::Own) };
+        offer: Option<Offer>,
+    ) -> Option<SlotTurn> {
+        let own = async {
+            Some(match self.wait_for_turn(priority, offer).await? {
+                Turn::Run(slot) => SlotTurn::Run(RunSlot::Own(slot)),
+                Turn::PassOn(request) => SlotTurn::PassOn(request),
+            })
+        };
+        let Some(lent) = lent else { return own.await };
         tokio::select! {
             biased;
             lent = lent.acquire_owned() => {
-                lent.ok().map(|permit| RunSlot::Lent(permit, LentRun::begin(&self.slots)))
+                lent.ok().map(|permit| SlotTurn::Run(RunSlot::Lent(permit, LentRun::begin(&self.slots))))
             }
-            slot = self.acquire_slot(priority) => slot.map(RunSlot::Own),
+            slot = own => slot,
+        }
+    }
+
+    /// Returns the place to the queue, because the call runs at another node. It counts as open until it is dropped.
+    pub(super) fn mark_passed_on(&mut self) {
+        self.set_passed_on(true);
+    }
+
+    /// Takes the place again, because the other node has not run the call.
+    pub(super) fn mark_returned(&mut self) {
+        self.set_passed_on(false);
+    }
+
+    fn set_passed_on(&mut self, is_passed_on: bool) {
+        if self.is_passed_on == is_passed_on {
+            return;
+        }
+        self.is_passed_on = is_passed_on;
+        let mut queue = self.slots.lock();
+        let share = queue.agents.entry(self.agent.clone()).or_default();
+        if is_passed_on {
+            share.places = share.places.saturating_sub(1);
+            queue.remove_if_unused(&self.agent);
+            self.slots.passed_on.fetch_add(1, Relaxed);
+        } else {
+            share.places += 1;
+            self.slots.passed_on.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+impl IdleSlot {
+    /// Gives the slot to a run of an agent; `None` if the agent's share has no free slot any more.
+    pub(super) fn assign(mut self, agent: &AgentDid) -> Option<RunSlot> {
+        let mut queue = self.slots.lock();
+        let max_running = self.slots.capacity.concurrent_per_agent;
+        let share = queue.agents.entry(agent.clone()).or_default();
+        if share.running >= max_running {
+            return None;
+        }
+        share.running += 1;
+        queue.adjust_eligible(agent, max_running);
+        drop(queue);
+        self.is_assigned = true;
+        Some(RunSlot::Own(ExecutionSlot { slots: Arc::clone(&self.slots), agent: agent.clone() }))
+    }
+}
+
+impl Drop for IdleSlot {
+    fn drop(&mut self) {
+        if !self.is_assigned {
+            self.slots.change(|queue| queue.free += 1);
         }
     }
 }
 
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        let Self { place: Place { slots, agent }, arrival, priority } = self;
-        let mut queue = slots.lock();
-        let waiting = queue.agents.get_mut(agent).and_then(|share| share.waiters_mut(*priority));
-        if let Some(waiting) = waiting
-            && let Ok(at) = waiting.binary_search_by_key(arrival, |waiter| waiter.arrival)
-        {
-            waiting.remove(at);
-            queue.adjust_eligible(agent, slots.capacity.concurrent_per_agent);
-        }
+        let Self { place: Place { slots, agent, .. }, arrival, priority } = self;
+        let removed =
+            slots.lock().remove_waiter(agent, *priority, *arrival, slots.capacity.concurrent_per_agent);
+        // Dropped without the lock: it may hold a slot that it never took.
+        drop(removed);
     }
 }
 
@@ -385,11 +563,13 @@ impl Drop for ExecutionSlot {
             queue.adjust_eligible(&self.agent, self.slots.capacity.concurrent_per_agent);
             queue.remove_if_unused(&self.agent);
         });
+        self.slots.idle.notify_one();
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.mark_returned();
         let mut queue = self.slots.lock();
         if let Some(share) = queue.agents.get_mut(&self.agent) {
             share.places = share.places.saturating_sub(1);
@@ -436,13 +616,13 @@ mod tests {
         let slots = slots(2, 1, 8, 8);
         let (greedy, other) = (agent("greedy"), agent("other"));
         let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
-        let running = places[0].acquire_slot(Priority::Normal).now_or_never().unwrap().unwrap();
-        assert!(places[1].acquire_slot(Priority::Normal).now_or_never().is_none());
+        let running = places[0].acquire_slot(Priority::Normal, None, None).now_or_never().unwrap().unwrap();
+        assert!(places[1].acquire_slot(Priority::Normal, None, None).now_or_never().is_none());
         let place = slots.reserve(&other).unwrap();
-        let slot = place.acquire_slot(Priority::Normal).now_or_never().unwrap();
+        let slot = place.acquire_slot(Priority::Normal, None, None).now_or_never().unwrap();
         assert!(slot.is_some() && slots.queue_stats() == (2, 2));
         drop(running);
-        assert!(places[1].acquire_slot(Priority::Normal).now_or_never().is_some());
+        assert!(places[1].acquire_slot(Priority::Normal, None, None).now_or_never().is_some());
     }
 
     #[test]
@@ -463,12 +643,12 @@ mod tests {
     fn serving_order(per_agent: usize, waiting: &[(&str, &str, Priority)]) -> Vec<String> {
         let all = slots(1, per_agent, 100, 100);
         let first = all.reserve(&agent("first")).unwrap();
-        let running = first.acquire_slot(Priority::Low).now_or_never().unwrap().unwrap();
+        let running = first.acquire_slot(Priority::Low, None, None).now_or_never().unwrap().unwrap();
         let places = waiting.iter().map(|(name, ..)| all.reserve(&agent(name)).unwrap()).collect::<Vec<_>>();
         let mut waits = places
             .iter()
             .zip(waiting)
-            .map(|(place, (_, name, priority))| (*name, Box::pin(place.acquire_slot(*priority))))
+            .map(|(place, (_, name, priority))| (*name, Box::pin(place.acquire_slot(*priority, None, None))))
             .collect::<Vec<_>>();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         for (_, wait) in &mut waits {
@@ -528,31 +708,108 @@ mod tests {
         let slots = slots(2, 1, 8, 8);
         let (greedy, other) = (agent("greedy"), agent("other"));
         let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
-        let _running = places[0].acquire_slot(Priority::Critical).now_or_never().unwrap().unwrap();
-        let mut waits = Box::pin(places[1].acquire_slot(Priority::Critical));
+        let _running =
+            places[0].acquire_slot(Priority::Critical, None, None).now_or_never().unwrap().unwrap();
+        let mut waits = Box::pin(places[1].acquire_slot(Priority::Critical, None, None));
         assert!((&mut waits).now_or_never().is_none(), "the free slot is not in this agent's share");
         let place = slots.reserve(&other).unwrap();
-        assert!(place.acquire_slot(Priority::Low).now_or_never().is_some());
+        assert!(place.acquire_slot(Priority::Low, None, None).now_or_never().is_some());
     }
 
     #[test]
     fn a_cancelled_waiter_returns_its_slot() {
         let slots = slots(1, 1, 8, 8);
         let place = slots.reserve(&agent("a")).unwrap();
-        let running = place.acquire_slot(Priority::Normal).now_or_never().unwrap().unwrap();
+        let running = place.acquire_slot(Priority::Normal, None, None).now_or_never().unwrap().unwrap();
         let others = [0; 3].map(|_| slots.reserve(&agent("b")).unwrap());
-        let mut wait = Box::pin(others[0].acquire_slot(Priority::Normal));
+        let mut wait = Box::pin(others[0].acquire_slot(Priority::Normal, None, None));
         assert!((&mut wait).now_or_never().is_none());
         assert!(
-            others[1].acquire_slot(Priority::High).now_or_never().is_none(),
+            others[1].acquire_slot(Priority::High, None, None).now_or_never().is_none(),
             "the waiter waits, and is dropped immediately"
         );
         drop(running);
         // It got a slot that it never takes.
         drop(wait);
-        assert!(others[2].acquire_slot(Priority::Low).now_or_never().flatten().is_some());
+        assert!(others[2].acquire_slot(Priority::Low, None, None).now_or_never().flatten().is_some());
         drop((others, place));
         assert_eq!((slots.queue_stats(), slots.lock().agents.len()), ((0, 0), 0));
         assert_eq!(slots.lock().free, 1);
+    }
+
+    /// A waiter with an offer, and the text that it passes on once it is asked to.
+    async fn offered(place: Place, priority: Priority, text: &'static str) -> bool {
+        let offer = Offer { tool: ToolName::parse("t").unwrap(), module: Digest([0; 32]) };
+        match place.acquire_slot(priority, None, Some(offer)).await {
+            Some(SlotTurn::PassOn(request)) => {
+                request.send(CallMessage { text: text.to_owned(), asked_governor: false }).is_ok()
+            }
+            Some(SlotTurn::Run(_)) | None => false,
+        }
+    }
+
+    #[tokio::test]
+    async fn the_highest_priority_is_passed_on_first() {
+        let slots = slots(1, 1, 8, 8);
+        let place = slots.reserve(&agent("a")).unwrap();
+        let running = place.acquire_slot(Priority::Low, None, None).now_or_never().unwrap().unwrap();
+        let kept = slots.reserve(&agent("a")).unwrap();
+        let mut kept = Box::pin(kept.acquire_slot(Priority::Critical, None, None));
+        assert!((&mut kept).now_or_never().is_none(), "it waits, without an offer");
+        let waiting = [
+            ("b", Priority::Normal, "normal"),
+            ("a", Priority::High, "high"),
+            ("c", Priority::High, "later"),
+            ("full", Priority::Critical, "full"),
+        ];
+        let waiting = waiting.map(|(name, priority, text)| {
+            let place = slots.reserve(&agent(name)).unwrap();
+            tokio::spawn(offered(place, priority, text))
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(slots.highest_offer(), Some(Priority::Critical));
+        let is_accepted = |other: &AgentDid, _: &Offer| *other != agent("full");
+        for text in ["high", "later", "normal"] {
+            assert_eq!(slots.pass_on(is_accepted).unwrap().await.unwrap().text, text);
+        }
+        assert!(slots.pass_on(is_accepted).is_none());
+        assert_eq!(slots.queue_stats(), (1, 2));
+        let [normal, high, later, full] = waiting;
+        assert!(normal.await.unwrap() && high.await.unwrap() && later.await.unwrap());
+        full.abort();
+        drop(running);
+        assert!(matches!(kept.await, Some(SlotTurn::Run(_))));
+    }
+
+    #[test]
+    fn an_idle_slot_stays_within_the_share() {
+        let slots = slots(3, 1, 8, 8);
+        let idle = [(); 3].map(|()| slots.take_idle().unwrap());
+        assert!(slots.take_idle().is_none() && slots.full_agents().is_empty());
+        let [first, second, third] = idle;
+        let running = first.assign(&agent("a")).unwrap();
+        assert_eq!(slots.full_agents(), [agent("a")]);
+        assert!(second.assign(&agent("a")).is_none(), "the share of the agent is full");
+        let place = slots.reserve(&agent("b")).unwrap();
+        assert!(
+            place.acquire_slot(Priority::Low, None, None).now_or_never().is_some(),
+            "the slot is free again"
+        );
+        drop((running, third));
+        assert_eq!((slots.queue_stats().0, slots.full_agents()), (0, Vec::new()));
+        slots.close();
+        assert!(slots.take_idle().is_none());
+    }
+
+    #[test]
+    fn a_place_that_was_passed_on_leaves_room_in_the_queue() {
+        let slots = slots(0, 0, 1, 1);
+        let mut place = slots.reserve(&agent("a")).unwrap();
+        assert_eq!(slots.reserve(&agent("a")).unwrap_err(), CapacityError::QueueFull);
+        place.mark_passed_on();
+        let second = slots.reserve(&agent("a")).unwrap();
+        assert_eq!(slots.queue_stats(), (0, 1));
+        drop((place, second));
+        assert_eq!((slots.queue_stats(), slots.lock().agents.len(), *slots.places.borrow()), ((0, 0), 0, 0));
     }
 }

@@ -39,6 +39,12 @@ pub(super) struct Fleet {
     pub(super) replicas: Option<u64>,
     #[serde(default = "default_keep_hours")]
     pub(super) keep_hours: u64,
+    #[serde(default = "default_pass_calls")]
+    pub(super) pass_calls: bool,
+}
+
+fn default_pass_calls() -> bool {
+    true
 }
 
 /// A week.

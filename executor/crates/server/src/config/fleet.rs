@@ -17,8 +17,18 @@ pub(super) fn parse_fleet(
     max_proof: Duration,
     resolve: impl Fn(PathBuf) -> PathBuf,
 ) -> Result<FleetSettings, InvalidValueError> {
-    let file::Fleet { name, node, servers, key_file, credentials, nkey_file, ca_file, replicas, keep_hours } =
-        section;
+    let file::Fleet {
+        name,
+        node,
+        servers,
+        key_file,
+        credentials,
+        nkey_file,
+        ca_file,
+        replicas,
+        keep_hours,
+        pass_calls,
+    } = section;
     if !(1..=MAX_SERVERS).contains(&servers.len()) {
         return Err(invalid("fleet.servers")(&format_args!(
             "has to name 1 to {MAX_SERVERS} servers of NATS"
@@ -63,5 +73,6 @@ pub(super) fn parse_fleet(
         },
         replicas: to_usize(replicas),
         keep,
+        passes_calls: pass_calls,
     })
 }

@@ -275,7 +275,7 @@ struct Output {
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "outcome::LogLine")]
-struct LogLine {
+pub struct LogLine {
     #[serde(with = "LogLevel")]
     level: outcome::LogLevel,
     message: String,
@@ -292,14 +292,14 @@ enum LogLevel {
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "outcome::Progress")]
-struct Progress {
+pub struct Progress {
     percent: Option<f32>,
     message: String,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "outcome::Artifact")]
-struct Artifact {
+pub struct Artifact {
     name: String,
     mime: String,
     #[serde(with = "outcome::as_base64")]

@@ -1,0 +1,422 @@
+//! Calls that wait at one node of a fleet and run at another.
+//!
+//! ```text
+//! the node without a free slot                      a node with one
+//! announces that calls wait           ─▶
+//!                                     ◀─  takes an idle slot, and asks for a call: tools, full agents
+//! the call that would run next        ─▶  claims the intent in the fleet, and runs it like its own
+//! events for its door and its task    ◀─  events
+//! the receipt, from the claim         ◀─  the end
+//! ```
+//! The claim decides who runs a call. If none appears in time, the call waits here again, and whoever claims it first
+//! runs it. Calls that a person approved, and nested calls, run where they wait.
+
+use super::active_runs::ActiveRun;
+use super::faults::receipt_pending_fault;
+use super::fleet::{FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS};
+use super::slots::{IdleSlot, Offer, PassOnRequest};
+use super::trace::{self, Stopwatch};
+use super::{Executor, LoadedCatalog, RunEvent, RunEventSink};
+use a2g_fleet::{CallMessage, MAX_MESSAGE_BYTES, NodeName, PassedCall, RunMessages, TakeMessage};
+use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
+use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource};
+use a2g_types::call::Call;
+use a2g_types::fault::Fault;
+use a2g_types::outcome::{Artifact, LogLine, Progress, Receipt};
+use a2g_types::stored::v1;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+/// The time after which a call that another node has taken waits here again, unless that node has claimed it.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(3);
+/// The time between two announcements of calls that keep waiting.
+const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(250);
+/// The minimum time between two announcements.
+const MIN_ANNOUNCE_INTERVAL: Duration = Duration::from_millis(1);
+/// The time before a subscription that failed is made again.
+const SUBSCRIBE_DELAY: Duration = Duration::from_secs(1);
+/// The maximum number of events that wait to be sent. The receipt has those that do not fit.
+const MAX_UNSENT_EVENTS: usize = 256;
+
+/// Whether calls are passed on, and the signal that one waits.
+#[derive(Debug, Default)]
+pub(super) struct Passing {
+    is_enabled: bool,
+    waiting: Notify,
+    /// The number of calls that have waited here and run at another node.
+    pub(super) passed: AtomicU64,
+    /// The number of calls that have waited at another node and run here.
+    pub(super) taken: AtomicU64,
+}
+
+impl Passing {
+    pub(super) fn new(is_enabled: bool) -> Self {
+        Self { is_enabled, ..Self::default() }
+    }
+
+    /// Announces that a call waits, if other nodes may run it.
+    pub(super) fn announce(&self, offer: Option<&Offer>) {
+        if offer.is_some() {
+            self.waiting.notify_one();
+        }
+    }
+}
+
+/// The end of a call that another node has taken.
+pub(super) enum PassedEnd {
+    /// The call has run.
+    Finished(Arc<Receipt>),
+    /// The call has not run, and has to wait here again.
+    Returned,
+}
+
+/// What the node that runs a call tells the node at which the call waited.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PassedEvent {
+    Started,
+    Progress(#[serde(with = "v1::Progress")] Progress),
+    Log(usize, #[serde(with = "v1::LogLine")] LogLine),
+    Artifact(usize, #[serde(with = "v1::Artifact")] Artifact),
+    /// The receipt is in the fleet, or the call has not run.
+    Ended,
+}
+
+/// Delivers the events of another node to a sink, each log line and artifact once and in order.
+struct EventReceiver {
+    sink: RunEventSink,
+    logs: usize,
+    artifacts: usize,
+}
+
+impl EventReceiver {
+    fn deliver(&mut self, event: PassedEvent) {
+        let event = match event {
+            PassedEvent::Started => RunEvent::Started,
+            PassedEvent::Progress(progress) => RunEvent::Progress(progress),
+            // If an earlier one was lost, the receipt has this one too.
+            PassedEvent::Log(number, line) if number == self.logs => {
+                self.logs += 1;
+                RunEvent::Log(line)
+            }
+            PassedEvent::Artifact(number, artifact) if number == self.artifacts => {
+                self.artifacts += 1;
+                RunEvent::Artifact(artifact)
+            }
+            PassedEvent::Log(..) | PassedEvent::Artifact(..) | PassedEvent::Ended => return,
+        };
+        self.sink.send(event);
+    }
+
+    /// Delivers the log lines and artifacts whose events were lost.
+    fn complete(&mut self, receipt: &Receipt) {
+        let output = &receipt.outcome.output;
+        for line in output.logs.iter().skip(self.logs) {
+            self.sink.send(RunEvent::Log(line.clone()));
+        }
+        for artifact in output.artifacts.iter().skip(self.artifacts) {
+            self.sink.send(RunEvent::Artifact(artifact.clone()));
+        }
+    }
+}
+
+impl Executor {
+    /// What another node needs to run a call; `None` for a call that has to run here.
+    pub(super) fn offer(&self, admitted: &Admitted<Granted>, loaded: &LoadedCatalog) -> Option<Offer> {
+        let call = admitted.call();
+        if !self.passing.is_enabled || call.parent.is_some() || !admitted.may_run_elsewhere() {
+            return None;
+        }
+        let module = loaded.usable_tool(&call.tool)?.descriptor.digest;
+        Some(Offer { tool: call.tool.clone(), module })
+    }
+
+    /// Passes a call on to the node that asked for it, and waits for its receipt. Releases the intent on an error.
+    pub(super) async fn pass_on(
+        self: &Arc<Self>,
+        admitted: &Admitted<Granted>,
+        asked_governor: bool,
+        request: PassOnRequest,
+        running: &ActiveRun,
+        sink: &RunEventSink,
+    ) -> Result<PassedEnd, Fault> {
+        let call = admitted.call();
+        let Some(fleet) = &self.fleet else { return Ok(PassedEnd::Returned) };
+        // Subscribed before the other node has the call, so that no event is lost.
+        let Ok(messages) = fleet.run_messages(call.intent).await else { return Ok(PassedEnd::Returned) };
+        let Some(text) = admitted.to_node().ok().flatten().filter(|text| text.len() <= MAX_MESSAGE_BYTES)
+        else {
+            return Ok(PassedEnd::Returned);
+        };
+        running.set_passed_on(true);
+        let is_stopped = running.abort().reason().is_some();
+        if is_stopped || request.send(CallMessage { text, asked_governor }).is_err() {
+            running.set_passed_on(false);
+            return Ok(PassedEnd::Returned);
+        }
+        tracing::debug!("passed on");
+        let sink = self.subscribers.wrap(call, sink.clone());
+        let mut events = EventReceiver { sink, logs: 0, artifacts: 0 };
+        let end = self.follow_passed(fleet, call, messages, running, &mut events).await;
+        match &end {
+            Ok(PassedEnd::Finished(receipt)) => {
+                events.complete(receipt);
+                self.journal.close_elsewhere(call.intent, Arc::clone(receipt));
+                self.subscribers.publish_finished(receipt);
+                self.passing.passed.fetch_add(1, Relaxed);
+            }
+            Ok(PassedEnd::Returned) => {
+                tracing::debug!("the other node has not run the call");
+                self.journal.announce_stage(call.intent, Stage::Queued);
+                running.set_passed_on(false);
+            }
+            Err(_) => self.release(call.intent).await?,
+        }
+        end
+    }
+
+    async fn follow_passed(
+        self: &Arc<Self>,
+        fleet: &Arc<Fleet>,
+        call: &Call,
+        mut messages: RunMessages,
+        running: &ActiveRun,
+        events: &mut EventReceiver,
+    ) -> Result<PassedEnd, Fault> {
+        let [mut delay, max_delay] = FOLLOW_DELAYS;
+        let passed_at = Instant::now();
+        let mut next_request = passed_at + delay;
+        let (mut is_claimed, mut has_ended, mut failed) = (false, false, 0);
+        loop {
+            tokio::select! {
+                message = messages.next() => {
+                    let event = message.as_deref().map(serde_json::from_slice::<PassedEvent>);
+                    match event {
+                        Some(Ok(PassedEvent::Ended)) => has_ended = true,
+                        Some(Ok(event)) => {
+                            self.journal.announce_stage(call.intent, Stage::Running);
+                            events.deliver(event);
+                            continue;
+                        }
+                        Some(Err(_other_version)) => continue,
+                        // Without a connection, the claim cannot be read either.
+                        None => tokio::time::sleep_until(next_request).await,
+                    }
+                }
+                () = tokio::time::sleep_until(next_request) => {}
+                // Only the end of this process stops a call that was passed on.
+                _stopped = running.abort().wait() => return Err(receipt_pending_fault(call.intent)),
+            }
+            delay = (delay * 3 / 2).min(max_delay);
+            next_request = Instant::now() + delay;
+            let found = match fleet.find(call.intent).await {
+                Ok(Some(found)) => self.known_in_fleet(fleet, call, found).await,
+                Ok(None) if is_claimed || has_ended || passed_at.elapsed() >= CLAIM_TIMEOUT => {
+                    return Ok(PassedEnd::Returned);
+                }
+                Ok(None) => continue,
+                Err(error) => Err(self.fleet_fault(&error)),
+            };
+            match found {
+                Ok(KnownIntent::Same(StageSource::Final(Stage::Finished(receipt)), _)) => {
+                    return Ok(PassedEnd::Finished(receipt));
+                }
+                Ok(KnownIntent::Same(..)) => (is_claimed, failed) = (true, 0),
+                // Another call has the same id. This executor refuses this one when it claims it.
+                Ok(KnownIntent::Conflict | KnownIntent::Denied(_)) => return Ok(PassedEnd::Returned),
+                Err(_) if failed >= MAX_FAILED_REQUESTS => return Err(receipt_pending_fault(call.intent)),
+                Err(_) => failed += 1,
+            }
+        }
+    }
+
+    /// Passes on calls that wait here, and runs calls that wait at other nodes, until the sessions end.
+    pub(super) fn share_calls(self: &Arc<Self>, fleet: &Arc<Fleet>) {
+        if self.passing.is_enabled {
+            self.sessions.spawn(Arc::clone(self).announce_calls(Arc::clone(fleet)));
+            self.sessions.spawn(Arc::clone(self).answer_requests(Arc::clone(fleet)));
+            self.sessions.spawn(Arc::clone(self).take_calls(Arc::clone(fleet)));
+        }
+    }
+
+    async fn announce_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
+        loop {
+            self.passing.waiting.notified().await;
+            while let Some(priority) = self.slots.highest_offer() {
+                // `keep_fleet` logs that the servers do not answer.
+                drop(fleet.announce_waiting(priority as u8).await);
+                tokio::time::sleep(MIN_ANNOUNCE_INTERVAL).await;
+                drop(tokio::time::timeout(ANNOUNCE_INTERVAL, self.passing.waiting.notified()).await);
+            }
+        }
+    }
+
+    async fn answer_requests(self: Arc<Self>, fleet: Arc<Fleet>) {
+        let mut requests = loop {
+            match fleet.take_messages().await {
+                Ok(requests) => break requests,
+                Err(error) => retry_subscription(&error).await,
+            }
+        };
+        while let Some(message) = requests.next().await {
+            let request = &message.request;
+            let text = self.slots.pass_on(|agent, offer| {
+                let module = request.tools.get(offer.tool.as_str());
+                module.is_some_and(|module| *module == offer.module.to_string())
+                    && !request.full_agents.iter().any(|full| full == agent.as_str())
+            });
+            let fleet = Arc::clone(&fleet);
+            self.sessions.spawn(async move {
+                let call = match text {
+                    Some(text) => text.await.ok(),
+                    None => None,
+                };
+                answer(&fleet, message, call).await;
+            });
+        }
+    }
+
+    async fn take_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
+        let mut announcements = loop {
+            match fleet.announcements().await {
+                Ok(announcements) => break announcements,
+                Err(error) => retry_subscription(&error).await,
+            }
+        };
+        // The nodes at which calls wait, and the highest priority at each.
+        let mut waiting: Vec<(NodeName, u8)> = Vec::new();
+        loop {
+            tokio::select! {
+                announced = announcements.next() => {
+                    let Some(announced) = announced else { return };
+                    waiting.retain(|(node, _)| *node != announced.node);
+                    waiting.push((announced.node, announced.priority));
+                }
+                () = self.slots.wait_for_idle(), if !waiting.is_empty() => {}
+            }
+            while let Some((node, _)) = waiting.iter().max_by_key(|(_, priority)| *priority).cloned() {
+                let Some(slot) = self.slots.take_idle().filter(|_| self.may_take(&fleet)) else { break };
+                let full_agents = self.slots.full_agents().iter().map(ToString::to_string).collect();
+                let tools = self.tools();
+                let tools = tools.iter().map(|tool| (tool.name.to_string(), tool.digest.to_string()));
+                match fleet.take_call(&node, tools.collect(), full_agents).await {
+                    Ok(Some(call)) => {
+                        let (executor, fleet) = (Arc::clone(&self), Arc::clone(&fleet));
+                        self.sessions
+                            .spawn(async move { executor.run_passed(fleet, &node, &call, slot).await });
+                    }
+                    Ok(None) | Err(_) => waiting.retain(|(other, _)| *other != node),
+                }
+            }
+        }
+    }
+
+    fn may_take(&self, fleet: &Fleet) -> bool {
+        fleet.may_run() && self.check_memory().is_ok()
+    }
+
+    /// Runs a call that waited at another node. That node answers and refuses: what this one refuses waits there again.
+    async fn run_passed(
+        self: Arc<Self>,
+        fleet: Arc<Fleet>,
+        from: &NodeName,
+        passed: &PassedCall,
+        slot: IdleSlot,
+    ) {
+        let stopwatch = Stopwatch::start(self.clock.monotonic());
+        let (call, verdict) = match VerifiedVerdict::from_node(passed) {
+            Ok(call) => call,
+            Err(error) => return tracing::warn!(%from, %error, "a call of another node cannot be read"),
+        };
+        let summary = IntentSummary::from_call(&call);
+        let span = trace::intent_span(&summary, call.door);
+        let (sink, events) = event_sink();
+        let sender = send_events(Arc::clone(&fleet), call.intent, events);
+        let run = async {
+            tracing::debug!(%from, "taken from another node");
+            let result = self.run_admitted(call, verdict, passed.has_asked_governor(), stopwatch, sink, slot);
+            match result.await {
+                Ok(_receipt) => drop(self.passing.taken.fetch_add(1, Relaxed)),
+                Err(fault) => tracing::debug!(?fault, "the call waits at the other node again"),
+            }
+        };
+        // The sender ends when the run has dropped its sink.
+        tokio::join!(run.instrument(span), sender);
+    }
+
+    async fn run_admitted(
+        self: &Arc<Self>,
+        call: Call,
+        verdict: VerifiedVerdict,
+        asked_governor: bool,
+        stopwatch: Stopwatch,
+        sink: RunEventSink,
+        slot: IdleSlot,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let loaded = self.find_catalog(&call)?;
+        self.check_stopped(&call)?;
+        let stored_verdict = asked_governor.then(|| Arc::clone(verdict.verdict()));
+        match admit(call, verdict, self.clock.now())? {
+            Admission::Run(admitted) => {
+                Self::check_arguments(&loaded, admitted.call()).await?;
+                self.run(*admitted, loaded, stored_verdict, stopwatch, sink, Some(slot)).await
+            }
+            Admission::Wait(escalated) => {
+                Err(Fault::Internal(format!("the intent {} waits for a person", escalated.call().intent)))
+            }
+        }
+    }
+}
+
+async fn answer(fleet: &Fleet, message: TakeMessage, call: Option<CallMessage>) {
+    if let Err(error) = fleet.answer_take(message, call).await {
+        // A call waits here again once its claim does not appear.
+        tracing::debug!(%error, "a request for a call was not answered");
+    }
+}
+
+async fn retry_subscription(error: &a2g_fleet::FleetError) {
+    tracing::debug!(%error, "retried");
+    tokio::time::sleep(SUBSCRIBE_DELAY).await;
+}
+
+/// A sink whose events another node gets.
+fn event_sink() -> (RunEventSink, mpsc::Receiver<PassedEvent>) {
+    let (sender, events) = mpsc::channel(MAX_UNSENT_EVENTS);
+    let (logs, artifacts) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let sink = RunEventSink::new(move |event| {
+        let event = match event {
+            RunEvent::Started => PassedEvent::Started,
+            RunEvent::Progress(progress) => PassedEvent::Progress(progress),
+            RunEvent::Log(line) => PassedEvent::Log(logs.fetch_add(1, Relaxed), line),
+            RunEvent::Artifact(artifact) => PassedEvent::Artifact(artifacts.fetch_add(1, Relaxed), artifact),
+        };
+        drop(sender.try_send(event));
+    });
+    (sink, events)
+}
+
+/// Sends the events of a run, and its end once nothing can send events any more.
+async fn send_events(
+    fleet: Arc<Fleet>,
+    intent: a2g_types::ident::IntentId,
+    mut events: mpsc::Receiver<PassedEvent>,
+) {
+    let send = async |event: &PassedEvent| {
+        let text = serde_json::to_vec(event).unwrap_or_default();
+        if text.len() <= MAX_MESSAGE_BYTES
+            && let Err(error) = fleet.send_event(intent, &text).await
+        {
+            tracing::debug!(%error, "an event was not sent");
+        }
+    };
+    while let Some(event) = events.recv().await {
+        send(&event).await;
+    }
+    send(&PassedEvent::Ended).await;
+}

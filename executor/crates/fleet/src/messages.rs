@@ -1,0 +1,281 @@
+//! The messages between the nodes of a fleet that no server stores.
+//!
+//! ```text
+//! a2g-live.FLEET.waiting      a node announces that calls wait at it
+//! a2g-live.FLEET.take.NODE    a node with a free slot asks for one of these calls; the reply is the call
+//! a2g-live.FLEET.run.INTENT   the events of a run, for the node at which its call waited
+//! ```
+//! A message may be lost. A call is run only by the node that claims it, so a lost message costs time and nothing else.
+//! Messages are authenticated like the values in the stream: by fleet, subject and, for a reply, the request.
+
+use crate::nats::NatsStore;
+use crate::seal::Seal;
+use crate::{Fleet, FleetError, NodeName};
+use a2g_types::ident::IntentId;
+use async_nats::{Client, Message, Subject, Subscriber};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// The maximum size of a message, in bytes. A server accepts messages of 1 MiB by default.
+pub const MAX_MESSAGE_BYTES: usize = 512 << 10;
+/// The time in which a node answers a request for a call.
+const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// An announcement that calls wait at a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingCalls {
+    /// The node.
+    pub node: NodeName,
+    /// The highest priority among them, from 0.
+    pub priority: u8,
+}
+
+/// A request of a node with a free slot for a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakeRequest {
+    /// The node.
+    pub node: NodeName,
+    /// Its tools, and the hash of the module of each.
+    pub tools: HashMap<String, String>,
+    /// The agents whose calls it cannot run now.
+    pub full_agents: Vec<String>,
+    nonce: String,
+}
+
+/// A request for a call, and the way to answer it.
+#[derive(Debug)]
+pub struct TakeMessage {
+    /// The request.
+    pub request: TakeRequest,
+    reply: Subject,
+}
+
+/// A call that waited at another node, which has written it.
+// Made only from an authenticated message, because its verdict counts as verified. So it cannot be deserialized.
+#[derive(Debug)]
+pub struct PassedCall(CallMessage);
+
+/// A call that a node passes on.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallMessage {
+    /// The call and its verdict.
+    pub text: String,
+    /// `true` if the node asked the governor; `false` if the verdict came with the call.
+    pub asked_governor: bool,
+}
+
+impl PassedCall {
+    /// The call and its verdict.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    /// Returns `true` if the other node asked the governor; `false` if the verdict came with the call.
+    #[must_use]
+    pub fn has_asked_governor(&self) -> bool {
+        self.0.asked_governor
+    }
+}
+
+/// The announcements of other nodes.
+pub struct Announcements(Messages);
+
+/// The requests of other nodes.
+pub struct TakeMessages(Messages);
+
+/// The events of one run.
+pub struct RunMessages(Messages);
+
+struct Messages {
+    fleet: Arc<Fleet<NatsStore>>,
+    key: String,
+    subscriber: Subscriber,
+}
+
+impl Messages {
+    async fn subscribe(fleet: &Arc<Fleet<NatsStore>>, key: String) -> Result<Self, FleetError> {
+        let subscriber = fleet.client().subscribe(fleet.live_subject(&key)).await;
+        let subscriber = subscriber.map_err(|error| FleetError::unavailable("subscribe", error))?;
+        Ok(Self { fleet: Arc::clone(fleet), key, subscriber })
+    }
+
+    /// The next authentic message; `None` if the connection is closed for good.
+    async fn next(&mut self) -> Option<(Message, Bytes)> {
+        loop {
+            let message = self.subscriber.next().await?;
+            match self.fleet.seal().open(&self.key, &message.payload) {
+                Ok(value) => return Some((message, value)),
+                Err(error) => tracing::warn!(%error, "a message is ignored"),
+            }
+        }
+    }
+
+    async fn next_parsed<T: for<'a> Deserialize<'a>>(&mut self) -> Option<(Message, T)> {
+        loop {
+            let (message, value) = self.next().await?;
+            match serde_json::from_slice(&value) {
+                Ok(value) => return Some((message, value)),
+                Err(error) => {
+                    tracing::warn!(subject = self.key, %error, "a message of another version is ignored");
+                }
+            }
+        }
+    }
+}
+
+impl Announcements {
+    /// The next announcement of another node; `None` if the connection is closed for good.
+    pub async fn next(&mut self) -> Option<WaitingCalls> {
+        loop {
+            let (_, waiting) = self.0.next_parsed::<WaitingCalls>().await?;
+            if waiting.node != self.0.fleet.node {
+                return Some(waiting);
+            }
+        }
+    }
+}
+
+impl TakeMessages {
+    /// The next request; `None` if the connection is closed for good.
+    pub async fn next(&mut self) -> Option<TakeMessage> {
+        loop {
+            let (message, request) = self.0.next_parsed().await?;
+            if let Some(reply) = message.reply {
+                return Some(TakeMessage { request, reply });
+            }
+        }
+    }
+}
+
+impl RunMessages {
+    /// The next event; `None` if the connection is closed for good.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        self.0.next().await.map(|(_, value)| value)
+    }
+}
+
+impl Fleet<NatsStore> {
+    fn client(&self) -> &Client {
+        &self.store.store.client
+    }
+
+    fn seal(&self) -> &Seal {
+        &self.store.seal
+    }
+
+    fn live_subject(&self, key: &str) -> String {
+        format!("a2g-live.{}.{key}", self.store.seal.fleet())
+    }
+
+    async fn send(&self, key: &str, value: &[u8]) -> Result<(), FleetError> {
+        let sent = self.client().publish(self.live_subject(key), self.seal().seal(key, value)).await;
+        sent.map_err(|error| FleetError::unavailable("send a message", error))
+    }
+
+    /// Announces that calls wait at this node.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn announce_waiting(&self, priority: u8) -> Result<(), FleetError> {
+        let waiting = WaitingCalls { node: self.node.clone(), priority };
+        self.send(WAITING, &to_bytes(&waiting)?).await
+    }
+
+    /// Subscribes to the announcements of other nodes.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn announcements(self: &Arc<Self>) -> Result<Announcements, FleetError> {
+        Messages::subscribe(self, WAITING.to_owned()).await.map(Announcements)
+    }
+
+    /// Asks a node for a waiting call. `tools` are the tools of this node with the hashes of their modules, and
+    /// `full_agents` the agents whose calls it cannot run now. Returns `None` if no such call waits there.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn take_call(
+        &self,
+        from: &NodeName,
+        tools: HashMap<String, String>,
+        full_agents: Vec<String>,
+    ) -> Result<Option<PassedCall>, FleetError> {
+        let failed = |error: String| FleetError::unavailable("ask for a waiting call", error);
+        let key = take_key(from);
+        let request =
+            TakeRequest { node: self.node.clone(), tools, full_agents, nonce: Uuid::new_v4().to_string() };
+        let sealed = self.seal().seal(&key, &to_bytes(&request)?);
+        let reply = self.client().request(self.live_subject(&key), sealed);
+        let reply =
+            tokio::time::timeout(TAKE_TIMEOUT, reply).await.map_err(|error| failed(error.to_string()))?;
+        let reply = reply.map_err(|error| failed(error.to_string()))?;
+        let key = reply_key(from, &request.nonce);
+        let value = self.seal().open(&key, &reply.payload)?;
+        let call = serde_json::from_slice::<Option<CallMessage>>(&value);
+        call.map(|call| call.map(PassedCall)).map_err(|error| FleetError::value(&key, error))
+    }
+
+    /// Subscribes to the requests for calls that wait at this node.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn take_messages(self: &Arc<Self>) -> Result<TakeMessages, FleetError> {
+        Messages::subscribe(self, take_key(&self.node)).await.map(TakeMessages)
+    }
+
+    /// Answers a request with a call, or with `None`.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn answer_take(
+        &self,
+        message: TakeMessage,
+        call: Option<CallMessage>,
+    ) -> Result<(), FleetError> {
+        let TakeMessage { request, reply } = message;
+        let sealed = self.seal().seal(&reply_key(&self.node, &request.nonce), &to_bytes(&call)?);
+        let sent = self.client().publish(reply, sealed).await;
+        sent.map_err(|error| FleetError::unavailable("pass on a call", error))
+    }
+
+    /// Sends an event of a run to the node at which its call waited.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn send_event(&self, intent: IntentId, event: &[u8]) -> Result<(), FleetError> {
+        self.send(&run_key(intent), event).await
+    }
+
+    /// Subscribes to the events of a run.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn run_messages(self: &Arc<Self>, intent: IntentId) -> Result<RunMessages, FleetError> {
+        Messages::subscribe(self, run_key(intent)).await.map(RunMessages)
+    }
+}
+
+const WAITING: &str = "waiting";
+
+fn take_key(node: &NodeName) -> String {
+    format!("take.{node}")
+}
+
+fn reply_key(node: &NodeName, nonce: &str) -> String {
+    format!("take.{node}.{nonce}")
+}
+
+fn run_key(intent: IntentId) -> String {
+    format!("run.{intent}")
+}
+
+fn to_bytes(value: &impl Serialize) -> Result<Vec<u8>, FleetError> {
+    serde_json::to_vec(value).map_err(|error| FleetError::value("(new)", error))
+}
