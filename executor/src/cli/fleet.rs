@@ -79,7 +79,7 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
         let nodes = nodes.iter().map(|node| {
             serde_json::json!({
                 "node": node.node.as_str(), "state": state(node).0, "taken_over_by": state(node).1, "version": node.version,
-                "running": node.load.running, "queued": node.load.queued, "concurrent": node.load.concurrent,
+                "running": node.load.running, "queued": node.load.queued, "waiting": node.load.waiting, "concurrent": node.load.concurrent,
                 "undelivered": node.load.undelivered, "open": node.open, "receipts": node.receipts, "head": node.head,
             })
         });
@@ -87,8 +87,9 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
         print(serde_json::json!({ "fleet": settings.name.as_str(), "nodes": nodes, "fleet_hash": hash }));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut listing =
-        Listing::new(&["NODE", "STATE", "VERSION", "RUNNING", "QUEUED", "OPEN", "UNDELIVERED", "RECEIPTS"]);
+    let mut listing = Listing::new(&[
+        "NODE", "STATE", "VERSION", "RUNNING", "QUEUED", "WAITING", "OPEN", "UNSENT", "RECEIPTS",
+    ]);
     for node in nodes {
         listing.row([
             text(node.node.to_string()),
@@ -99,6 +100,7 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
             text(&node.version),
             text(format!("{} of {}", node.load.running, node.load.concurrent)),
             text(node.load.queued.to_string()),
+            text(node.load.waiting.to_string()),
             text(node.open.to_string()),
             text(node.load.undelivered.to_string()),
             text(node.receipts.to_string()),

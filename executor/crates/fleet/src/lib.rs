@@ -38,8 +38,8 @@ pub use claims::{Claim, ClaimReply, FinishReply, Fleet, FoundClaim, FoundEnd, Ne
 pub use connect::{FleetSettings, Login, connect, open_store};
 pub use lease::{FENCE, LEASE, NodeHead, NodeLoad, NodeState, RENEWAL};
 pub use messages::{
-    Announcements, CallMessage, MAX_MESSAGE_BYTES, PassedCall, RunMessages, TakeMessage, TakeMessages,
-    TakeRequest, WaitingCalls,
+    Announcements, CallMessage, MAX_MESSAGE_BYTES, NodeText, PassedCall, Question, Questions, RunMessages,
+    TakeMessage, TakeMessages, TakeRequest, WaitingCalls,
 };
 pub use nats::NatsStore;
 pub use orders::Order;

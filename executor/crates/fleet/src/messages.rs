@@ -4,6 +4,7 @@
 //! a2g-live.FLEET.waiting      a node announces that calls wait at it
 //! a2g-live.FLEET.take.NODE    a node with a free slot asks for one of these calls; the reply is the call
 //! a2g-live.FLEET.run.INTENT   the events of a run, for the node at which its call waited
+//! a2g-live.FLEET.ask          a question to all nodes; each replies, and one of them may have the answer
 //! ```
 //! A message may be lost. A call is run only by the node that claims it, so a lost message costs time and nothing else.
 //! Messages are authenticated like the values in the stream: by fleet, subject and, for a reply, the request.
@@ -25,6 +26,8 @@ use uuid::Uuid;
 pub const MAX_MESSAGE_BYTES: usize = 512 << 10;
 /// The time in which a node answers a request for a call.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
+const WAITING: &str = "waiting";
+const ASK: &str = "ask";
 
 /// An announcement that calls wait at a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +86,45 @@ impl PassedCall {
         self.0.asked_governor
     }
 }
+
+/// A question of another node.
+#[derive(Debug)]
+pub struct Question {
+    text: NodeText,
+    nonce: String,
+    reply: Subject,
+}
+
+impl Question {
+    /// The text of the question.
+    #[must_use]
+    pub fn text(&self) -> &NodeText {
+        &self.text
+    }
+}
+
+/// A text that a node of this fleet wrote.
+// Made only from an authenticated message, like `PassedCall`.
+#[derive(Debug)]
+pub struct NodeText(String);
+
+impl NodeText {
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct QuestionMessage {
+    node: NodeName,
+    text: String,
+    nonce: String,
+}
+
+/// The questions of other nodes.
+pub struct Questions(Messages);
 
 /// The announcements of other nodes.
 pub struct Announcements(Messages);
@@ -158,6 +200,18 @@ impl RunMessages {
     /// The next event; `None` if the connection is closed for good.
     pub async fn next(&mut self) -> Option<Bytes> {
         self.0.next().await.map(|(_, value)| value)
+    }
+}
+
+impl Questions {
+    /// The next question of another node; `None` if the connection is closed for good.
+    pub async fn next(&mut self) -> Option<Question> {
+        loop {
+            let (message, QuestionMessage { node, text, nonce }) = self.0.next_parsed().await?;
+            if let Some(reply) = message.reply.filter(|_| node != self.0.fleet.node) {
+                return Some(Question { text: NodeText(text), nonce, reply });
+            }
+        }
     }
 }
 
@@ -245,6 +299,61 @@ impl Fleet<NatsStore> {
         sent.map_err(|error| FleetError::unavailable("pass on a call", error))
     }
 
+    /// Asks the other nodes, and returns the first answer. `None` if all nodes that are known to run have replied that they
+    /// have none, or after `timeout`.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn ask(&self, text: &str, timeout: Duration) -> Result<Option<NodeText>, FleetError> {
+        // A node that joins now is seen by the next sweep.
+        let others = self.live_others().unwrap_or(usize::MAX);
+        if others == 0 {
+            return Ok(None);
+        }
+        let failed = |error: &dyn std::fmt::Display| FleetError::unavailable("ask the other nodes", error);
+        let inbox = self.client().new_inbox();
+        let mut replies = self.client().subscribe(inbox.clone()).await.map_err(|error| failed(&error))?;
+        let nonce = Uuid::new_v4().to_string();
+        let key = ask_key(&nonce);
+        let question = QuestionMessage { node: self.node.clone(), text: text.to_owned(), nonce };
+        let question = self.seal().seal(ASK, &to_bytes(&question)?);
+        let sent = self.client().publish_with_reply(self.live_subject(ASK), inbox, question).await;
+        sent.map_err(|error| failed(&error))?;
+        let answer = async {
+            for _ in 0..others {
+                let reply = replies.next().await?;
+                // Any other reply, also a foreign one, counts as one without an answer.
+                if let Ok(value) = self.seal().open(&key, &reply.payload)
+                    && let Ok(Some(answer)) = serde_json::from_slice::<Option<String>>(&value)
+                {
+                    return Some(NodeText(answer));
+                }
+            }
+            None
+        };
+        Ok(tokio::time::timeout(timeout, answer).await.unwrap_or_default())
+    }
+
+    /// Subscribes to the questions of other nodes.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn questions(self: &Arc<Self>) -> Result<Questions, FleetError> {
+        Messages::subscribe(self, ASK.to_owned()).await.map(Questions)
+    }
+
+    /// Replies to a question, with `None` if this node does not have the answer. An answer that is too long for a message is
+    /// not sent.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn reply(&self, question: Question, answer: Option<String>) -> Result<(), FleetError> {
+        let answer = answer.filter(|answer| answer.len() <= MAX_MESSAGE_BYTES);
+        let sealed = self.seal().seal(&ask_key(&question.nonce), &to_bytes(&answer)?);
+        let sent = self.client().publish(question.reply, sealed).await;
+        sent.map_err(|error| FleetError::unavailable("reply to a question", error))
+    }
+
     /// Sends an event of a run to the node at which its call waited.
     ///
     /// # Errors
@@ -262,7 +371,9 @@ impl Fleet<NatsStore> {
     }
 }
 
-const WAITING: &str = "waiting";
+fn ask_key(nonce: &str) -> String {
+    format!("{ASK}.{nonce}")
+}
 
 fn take_key(node: &NodeName) -> String {
     format!("take.{node}")

@@ -173,6 +173,10 @@ pub struct NodeLoad {
     pub running: usize,
     /// The number of calls that wait for a slot.
     pub queued: usize,
+    /// The number of intents that wait for a person.
+    // Earlier versions do not write it.
+    #[serde(default)]
+    pub waiting: usize,
     /// The maximum number of runs.
     pub concurrent: usize,
     /// The number of reports that the governor has not acknowledged.

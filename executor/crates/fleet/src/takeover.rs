@@ -57,6 +57,8 @@ pub enum RecordedEnd {
 pub(crate) struct Takeovers {
     /// The latest revision of each lease, and when this node saw it first.
     seen: Mutex<HashMap<NodeName, (u64, Instant)>>,
+    /// The number of other nodes that held a lease at the latest sweep; `None` before the first one.
+    live_others: Mutex<Option<usize>>,
     orphans: Mutex<Vec<OrphanReport>>,
     /// The marks of the reports that this process delivers.
     delivering: Mutex<HashSet<String>>,
@@ -128,23 +130,33 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// The first [`FleetError`]; a later call continues.
     pub async fn sweep(&self, local: impl Fn(IntentId) -> LocalReport + Sync) -> Result<(), FleetError> {
+        let mut live_others = 0;
         for node in nodes(&self.store).await? {
-            skip_unreadable(self.sweep_node(&node, &local).await)?;
+            let is_live = skip_unreadable(self.sweep_node(&node, &local).await)?.unwrap_or(false);
+            live_others += usize::from(is_live);
         }
+        *self.takeovers.live_others.lock() = Some(live_others);
         Ok(())
     }
 
+    /// The number of other nodes that held a lease at the latest [`Self::sweep`]; `None` before the first one.
+    pub(crate) fn live_others(&self) -> Option<usize> {
+        *self.takeovers.live_others.lock()
+    }
+
+    /// Returns `true` if another node holds its lease.
     async fn sweep_node(
         &self,
         node: &NodeName,
         local: &(impl Fn(IntentId) -> LocalReport + Sync),
-    ) -> Result<(), FleetError> {
+    ) -> Result<bool, FleetError> {
         let key = node_key(node);
-        let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { return Ok(()) };
+        let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { return Ok(false) };
         let record = decode::<NodeRecord>(&key, &bytes)?;
         if *node == self.node {
             // The claims of this epoch are those of this process.
-            return self.end_claims(node, record.epoch.saturating_sub(1), local).await;
+            self.end_claims(node, record.epoch.saturating_sub(1), local).await?;
+            return Ok(false);
         }
         let is_stale = self.is_stale(node, revision);
         let is_taken = match &record.state {
@@ -154,17 +166,18 @@ impl<S: Store> Fleet<S> {
         };
         // Nothing is written about a node that has ended, and left nothing open.
         if !is_taken || (record.state.has_ended() && self.marks(node).await?.is_empty()) {
-            return Ok(());
+            return Ok(!is_taken);
         }
         let epoch = record.epoch;
         if record.state != NodeState::TakenOver(self.node.clone()) {
             let taken = NodeRecord { state: NodeState::TakenOver(self.node.clone()), ..record };
             if self.store.update(&key, &encode(&taken)?, revision).await? == Write::Conflict {
-                return Ok(());
+                return Ok(false);
             }
             tracing::warn!(%node, "the node is lost or has left: this one ends its open intents and delivers its reports");
         }
-        self.end_claims(node, epoch, &|_| LocalReport::Unknown).await
+        self.end_claims(node, epoch, &|_| LocalReport::Unknown).await?;
+        Ok(false)
     }
 
     /// Returns `true` if a lease has had this revision for [`LEASE`], by the clock of this node.
@@ -298,12 +311,13 @@ impl<S: Store> Fleet<S> {
 }
 
 /// Logs a value that no node wrote: it concerns one node or intent, and must not keep the others from being looked at.
-fn skip_unreadable(result: Result<(), FleetError>) -> Result<(), FleetError> {
+fn skip_unreadable<T>(result: Result<T, FleetError>) -> Result<Option<T>, FleetError> {
     match result {
         Err(error @ FleetError::Value { .. }) => {
             tracing::warn!(%error, "a value in the fleet is ignored");
-            Ok(())
+            Ok(None)
         }
-        result => result,
+        Ok(value) => Ok(Some(value)),
+        Err(error) => Err(error),
     }
 }

@@ -11,6 +11,7 @@ use super::GOVERNOR;
 use super::admit::AcceptUnsigned;
 use super::files::{self, FileError, parent_folder};
 use super::jwt::{Jwt, JwtSubject, ReachableTools, TokenError, TokenIssuers};
+use a2g_fleet::NodeText;
 use a2g_types::ident::{AgentDid, IdentError, Issuer, ToolName};
 use a2g_types::tool::Digest;
 use arc_swap::ArcSwap;
@@ -18,6 +19,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
@@ -163,7 +165,7 @@ pub struct CallerEntry {
 }
 
 /// The credential that identifies a caller.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CallerIdentity {
     /// A token with this SHA-256.
     Token(Digest),
@@ -407,12 +409,26 @@ impl DecisionAuthor {
         self.name == other.name || self.identity().is_some_and(|identity| other.identity() == Some(identity))
     }
 
+    /// This author for another node of the fleet; `None` for an author without an entry in a list.
+    #[must_use]
+    pub fn to_node(&self) -> Option<Value> {
+        let (name, identity) = (self.name.clone(), self.identity()?.clone());
+        serde_json::to_value(NodeAuthor { name, identity }).ok()
+    }
+
     fn identity(&self) -> Option<&CallerIdentity> {
         match &self.origin {
             Some(CallerOrigin::Entry { identity, list: _ }) => Some(identity),
             Some(CallerOrigin::Process) | None => None,
         }
     }
+}
+
+/// The author of a decision whom another node of the fleet has authenticated.
+#[derive(Serialize, Deserialize)]
+struct NodeAuthor {
+    name: Box<str>,
+    identity: CallerIdentity,
 }
 
 /// The right to stop agents, tools or everything, and to resume them. Only [`Caller::switch_right`] constructs one.
@@ -833,6 +849,22 @@ impl Callers {
             FoundAuthor::Governor | FoundAuthor::Unlisted | FoundAuthor::Entry(_) => true,
             FoundAuthor::Gone => false,
         }
+    }
+
+    /// The caller in this list whom another node has authenticated, and whose decision it passes on; `None` if the caller
+    /// may not decide here. The member `author` of the text is that of [`DecisionAuthor::to_node`].
+    #[must_use]
+    pub fn decider_of_node(&self, decision: &NodeText, now: OffsetDateTime) -> Option<Arc<Caller>> {
+        #[derive(Deserialize)]
+        struct PassedDecision {
+            author: NodeAuthor,
+        }
+        let PassedDecision { author } = serde_json::from_str(decision.as_str()).ok()?;
+        let NodeAuthor { name, identity } = author;
+        let CallerSource::Listed(table) = &self.0 else { return None };
+        let CallerRecord { caller, expires_at } = table.callers.get(*table.index.get(&identity)?)?;
+        let is_valid = caller.name == name && expires_at.is_none_or(|until| until > now);
+        (is_valid && caller.decision_right().is_some()).then(|| Arc::clone(caller))
     }
 
     /// `true` if the author of a decision may still decide, and does not act for `agent`.

@@ -438,6 +438,11 @@ impl Executor {
         directive: &Directive,
         right: DecisionRight<'_>,
     ) -> Result<DirectiveOutcome, Fault> {
+        if !self.escalations.is_held(directive.intent)
+            && let Some(outcome) = self.decide_elsewhere(directive, &right).await?
+        {
+            return Ok(outcome);
+        }
         self.decide(directive, right, None).await
     }
 
@@ -456,7 +461,7 @@ impl Executor {
         self.decide(directive, right, Some(shown)).await
     }
 
-    async fn decide(
+    pub(super) async fn decide(
         self: &Arc<Self>,
         directive: &Directive,
         right: DecisionRight<'_>,

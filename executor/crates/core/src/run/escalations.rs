@@ -340,6 +340,11 @@ impl Escalations {
         undecided.filter_map(|held| map(&held.escalated)).collect()
     }
 
+    /// Returns `true` if an intent waits for a decision, or one is being made on it.
+    pub(super) fn is_held(&self, intent: IntentId) -> bool {
+        self.lock().contains_key(&intent)
+    }
+
     /// Takes an undecided intent for a decision. Any other decision is excluded until the intent is
     /// [released](Self::release) or [removed](Self::remove).
     pub(super) fn take_undecided(&self, intent: IntentId) -> Option<(Escalated, WaitNumber)> {

@@ -265,18 +265,19 @@ impl Executor {
     }
 
     pub(super) fn fleet_fault(&self, error: &FleetError) -> Fault {
-        let message = format!("this executor cannot claim intents at the moment: {error}");
+        let message = format!("the fleet cannot be used at the moment: {error}");
         Fault::Busy { message, retry_after_ms: RETRY_AFTER_MS }
     }
 
-    /// Renews the lease of this node, takes over lost nodes, delivers their reports, follows the orders of other nodes and
-    /// shares waiting calls with them, until the sessions end.
+    /// Renews the lease of this node, takes over lost nodes, delivers their reports, follows the orders of other nodes,
+    /// shares waiting calls with them and answers their questions, until the sessions end.
     pub async fn keep_fleet(self: Arc<Self>) {
         let Some(fleet) = self.fleet.clone() else { return };
         self.sessions.spawn(deliver_orphans(Arc::clone(&self), Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).follow_orders(Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).sweep_fleet(Arc::clone(&fleet)));
         self.share_calls(&fleet);
+        self.sessions.spawn(Arc::clone(&self).answer_questions(Arc::clone(&fleet)));
         let (mut is_away, mut has_lease) = (false, true);
         loop {
             tokio::time::sleep(RENEWAL).await;
@@ -333,7 +334,9 @@ impl Executor {
         let (head, (running, queued)) = (self.journal.head(), self.queue_stats());
         let head = NodeHead { receipts: head.number, hash: head.hash };
         let concurrent = self.settings.capacity.concurrent;
-        let load = NodeLoad { running, queued, concurrent, undelivered: self.journal.undelivered_count() };
+        let waiting = self.escalations.undecided_count(self.clock.now());
+        let undelivered = self.journal.undelivered_count();
+        let load = NodeLoad { running, queued, waiting, concurrent, undelivered };
         fleet.renew(state, head, load).await
     }
 

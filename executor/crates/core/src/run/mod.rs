@@ -22,6 +22,7 @@ mod output;
 mod passing;
 mod preview;
 mod query;
+mod questions;
 mod refusal_log;
 mod result_check;
 mod slots;
@@ -61,6 +62,7 @@ use arc_swap::ArcSwap;
 use escalations::Escalations;
 use output::ExpectedOutput;
 use passing::Passing;
+use questions::Answers;
 use refusal_log::RefusalLog;
 use slots::{IdleSlot, Place, Slots};
 use std::sync::Arc;
@@ -139,6 +141,7 @@ pub struct Executor {
     /// `None` for an executor that shares nothing with others.
     fleet: Option<Arc<Fleet>>,
     passing: Passing,
+    answers: Answers,
     slots: Arc<Slots>,
     output: ExpectedOutput,
     active_runs: ActiveRuns,
@@ -219,6 +222,7 @@ impl Executor {
             journal,
             fleet: None,
             passing: Passing::default(),
+            answers: Answers::default(),
             active_runs: ActiveRuns::default(),
             escalations,
             switch,

@@ -112,11 +112,12 @@ impl Executor {
         given.map_err(|error| self.order_fault(&error))
     }
 
-    /// Ends an intent that another node runs, if `filter` selects its agent. Returns `false` if no other node runs it.
+    /// Ends an intent that another node runs, or that waits for a person there, if `filter` selects its agent. Returns
+    /// `false` if there is no such node.
     pub(super) async fn end_elsewhere(
         &self,
         intent: IntentId,
-        filter: impl Fn(&AgentDid) -> bool,
+        filter: impl Fn(&AgentDid) -> bool + Sync,
         by: &str,
         is_revoked: bool,
     ) -> Result<bool, Fault> {
@@ -127,7 +128,8 @@ impl Executor {
             tokio::time::sleep(CLAIM_INTERVAL).await;
             is_found = self.runs_elsewhere(intent, &filter).await?;
         }
-        if !is_found {
+        let is_waiting = !is_found && self.waits_elsewhere(intent, &filter).await?;
+        if !is_found && !is_waiting {
             return Ok(false);
         }
         let (node, by) = (fleet.node().to_string(), by.to_owned());
@@ -136,7 +138,11 @@ impl Executor {
         give(fleet, &name, &text).await.map_err(|error| self.order_fault(&error))?;
         for _ in 0..MAX_END_REQUESTS {
             tokio::time::sleep(END_INTERVAL).await;
-            if !self.runs_elsewhere(intent, &filter).await? {
+            let is_open = match is_waiting {
+                true => self.waits_elsewhere(intent, &filter).await?,
+                false => self.runs_elsewhere(intent, &filter).await?,
+            };
+            if !is_open {
                 if let Err(error) = fleet.withdraw_order(&name).await {
                     tracing::debug!(%intent, %error, "the followed order could not be removed");
                 }

@@ -242,6 +242,18 @@ impl Executor {
         Ok(state.or_else(|| agent().map(|agent| (agent, IntentState::Escalated))))
     }
 
+    /// As [`Self::status`], also of an intent that waits for a person at another node of the fleet.
+    ///
+    /// # Errors
+    /// If the journal cannot be read, or the fleet cannot be reached.
+    pub async fn status_anywhere(&self, intent: IntentId) -> Result<Option<(AgentDid, IntentState)>, Fault> {
+        if let Some(known) = self.status(intent).await? {
+            return Ok(Some(known));
+        }
+        let agent = self.agent_waiting_elsewhere(intent).await?;
+        Ok(agent.map(|agent| (agent, IntentState::Escalated)))
+    }
+
     /// Makes a signal before the state of an intent is read, so that no change in between is lost.
     #[must_use]
     pub fn intent_signal(&self, intent: IntentId) -> IntentSignal {

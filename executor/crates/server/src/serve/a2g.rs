@@ -268,7 +268,7 @@ fn list_tools(executor: &Executor, caller: &Caller, params: decode::ToolsParams)
 
 /// The state of an intent. To an agent, the intents of other agents do not exist.
 async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
-    let found = executor.status(intent).await?;
+    let found = executor.status_anywhere(intent).await?;
     let readable = found.filter(|(agent, _)| caller.may_read(agent));
     let (state, receipt) = match readable.map(|(_, state)| state) {
         Some(IntentState::Escalated) => (encode::IntentStateName::Escalated, None),

@@ -604,7 +604,7 @@ enum RiskLevel {
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "verdict::Manifest")]
-struct Manifest {
+pub struct Manifest {
     max_memory: Option<MemoryLimit>,
     max_cpu: Option<CpuPercent>,
     timeout: Option<Timeout>,

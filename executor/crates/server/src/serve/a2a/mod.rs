@@ -14,7 +14,7 @@ use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, check_call_agent};
 use super::transport::events::single_event_response;
 use super::transport::json::{JsonBody, json_response};
 use a2g_core::deliver::WebhookPoster;
-use a2g_core::run::{DirectiveOutcome, Executor};
+use a2g_core::run::{DirectiveOutcome, Executor, all_agents};
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Approver, Governor, Operator};
 use a2g_journal::{TaskKey, TaskQuery, TaskSummary};
@@ -58,6 +58,10 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 const SHUTDOWN_RETRY_MS: u64 = 1_000;
 /// Roles that may read the tasks of other callers.
 const READ_ALL_ROLES: [Role; 3] = [Governor, Approver, Operator];
+/// The kind of document that other nodes of a fleet ask for.
+const TASK_DOCUMENT: &str = "a2a.task";
+/// The time between two requests for a task that another node cancels.
+const ELSEWHERE_INTERVAL: Duration = Duration::from_millis(100);
 
 const CALL_PROMPT: &str = "This executor runs tools. Send a `data` part {\"tool\": name, \"arguments\": {…}} with this \
                            `taskId`; the skills of the agent card are the tools.";
@@ -102,6 +106,7 @@ pub async fn routers(
     let store = TaskStore::new(Arc::clone(&executor), task_webhooks).await?;
     let door = Arc::new(A2a { executor, settings, port, webhooks, store });
     door.resume().await?;
+    share_tasks(&door);
     let public = Router::new().route("/.well-known/agent-card.json", get(public_card));
     let routes = Router::new()
         .route("/a2a/rpc", post(rpc))
@@ -114,6 +119,20 @@ pub async fn routers(
         ProtocolRouter { routes, auth: AuthPolicy::Required(access) },
         ProtocolRouter { routes: public, auth: AuthPolicy::Public },
     ])
+}
+
+/// Lets other nodes of a fleet read the tasks of this one.
+fn share_tasks(door: &Arc<A2a>) {
+    let weak = Arc::downgrade(door);
+    door.executor.share_documents(TASK_DOCUMENT, move |id| {
+        let weak = weak.clone();
+        Box::pin(async move {
+            let handle = weak.upgrade()?.store.find(id).await.ok()??;
+            // The webhooks have credentials.
+            let record = TaskRecord { webhooks: Vec::new(), ..TaskRecord::clone(&handle.record()) };
+            serde_json::to_string(&record).ok()
+        })
+    });
 }
 
 /// Middleware that counts a request, or refuses it at a limit, and adds the `X-RateLimit` headers.
@@ -241,6 +260,14 @@ fn error_response(
     }
 }
 
+/// Checks that a task which was to be canceled has not ended in another way, just before the cancellation.
+fn check_canceled(state: TaskState) -> Result<(), Problem> {
+    match state {
+        TaskState::Completed | TaskState::Failed | TaskState::Rejected => Err(Problem::NotCancelable(state)),
+        TaskState::Canceled | TaskState::Submitted | TaskState::Working | TaskState::InputRequired => Ok(()),
+    }
+}
+
 impl A2a {
     async fn answer(
         self: Arc<Self>,
@@ -283,7 +310,13 @@ impl A2a {
                 }
             }
             A2aRequest::Get { task, history } => {
-                let record = self.readable_task(caller, &task).await?.record();
+                let record = match self.readable_task(caller, &task).await {
+                    Ok(handle) => handle.record(),
+                    Err(Problem::TaskNotFound) => {
+                        Arc::new(self.find_elsewhere(caller, &task, &READ_ALL_ROLES).await?)
+                    }
+                    Err(problem) => return Err(problem),
+                };
                 ok_response(encode::task_response(id, &record.task, history, dialect))
             }
             A2aRequest::List { context, limit, offset, after } => {
@@ -295,8 +328,11 @@ impl A2a {
                 self.list_tasks(id, query, limit, offset).await?
             }
             A2aRequest::Cancel { task } => {
-                let handle = self.find_task(caller, &task, &[Governor, Operator]).await?;
-                let record = self.cancel(caller, &handle).await?;
+                let record = match self.find_task(caller, &task, &[Governor, Operator]).await {
+                    Ok(handle) => self.cancel(caller, &handle).await?,
+                    Err(Problem::TaskNotFound) => Arc::new(self.cancel_elsewhere(caller, &task).await?),
+                    Err(problem) => return Err(problem),
+                };
                 ok_response(encode::cancel_response(id, &record.task, dialect))
             }
             A2aRequest::Resubscribe { task } => {
@@ -370,6 +406,38 @@ impl A2a {
         let handle = self.store.find(id).await?.ok_or(Problem::TaskNotFound)?;
         let may_access = caller.may_act_as(&handle.record().owner) || caller.is_any_of(roles);
         if may_access { Ok(handle) } else { Err(Problem::TaskNotFound) }
+    }
+
+    /// As [`Self::find_task`], for a task that another node of the fleet has: its record at this moment.
+    async fn find_elsewhere(
+        &self,
+        caller: &Caller,
+        task: &str,
+        roles: &[Role],
+    ) -> Result<TaskRecord, Problem> {
+        let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
+        let text = self.executor.find_document(TASK_DOCUMENT, id).await?.ok_or(Problem::TaskNotFound)?;
+        let record =
+            serde_json::from_str::<TaskRecord>(&text).map_err(|_other_version| Problem::TaskNotFound)?;
+        let may_access = caller.may_act_as(&record.owner) || caller.is_any_of(roles);
+        if may_access { Ok(record) } else { Err(Problem::TaskNotFound) }
+    }
+
+    /// Cancels a task that another node of the fleet has.
+    async fn cancel_elsewhere(&self, caller: &Caller, task: &str) -> Result<TaskRecord, Problem> {
+        let find = async || self.find_elsewhere(caller, task, &[Governor, Operator]).await;
+        let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
+        let mut record = find().await?;
+        if record.state().is_terminal() {
+            return Err(Problem::NotCancelable(record.state()));
+        }
+        self.executor.cancel(id, &all_agents, caller.name()).await?;
+        let deadline = tokio::time::Instant::now() + CANCEL_TIMEOUT;
+        while !record.state().is_terminal() && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(ELSEWHERE_INTERVAL).await;
+            record = find().await?;
+        }
+        check_canceled(record.state()).map(|()| record)
     }
 
     /// A task of the caller, if webhooks are enabled.
@@ -621,15 +689,7 @@ impl A2a {
             }
         }
         let record = handle.record();
-        match record.state() {
-            // The run may have ended just before the cancellation.
-            state @ (TaskState::Completed | TaskState::Failed | TaskState::Rejected) => {
-                Err(Problem::NotCancelable(state))
-            }
-            TaskState::Canceled | TaskState::Submitted | TaskState::Working | TaskState::InputRequired => {
-                Ok(record)
-            }
-        }
+        check_canceled(record.state()).map(|()| record)
     }
 
     /// Records the denial of a permission prompt that was pending when its task was canceled.

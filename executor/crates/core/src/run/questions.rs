@@ -1,0 +1,288 @@
+//! Questions between the nodes of a fleet: who has an intent that waits for a person, and who has a document.
+//!
+//! ```text
+//! asks:  does INTENT wait at you?      answers:  its agent, and a challenge
+//!        decide, with the challenge              the effect, or the fault
+//!        do you have the document ID?            the document
+//! ```
+//! A decision is made by the node at which the intent waits, under its own list of callers. The challenge makes each
+//! decision single-use: a copy of an earlier one decides nothing.
+
+use super::decisions::DirectiveOutcome;
+use super::fleet::Fleet;
+use super::{AgentFilter, Executor};
+use a2g_fleet::{NodeText, Question};
+use a2g_govern::DecisionRight;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::stop::OperatorReason;
+use a2g_types::stored::v1;
+use a2g_types::verdict::{Directive, Manifest};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use strum::VariantArray as _;
+use uuid::Uuid;
+
+/// The time in which the nodes reply to a question.
+const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time in which a node makes a decision.
+const DECIDE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time before a subscription that failed is made again.
+const SUBSCRIBE_DELAY: Duration = Duration::from_secs(1);
+/// The maximum number of challenges. The oldest is forgotten first.
+const MAX_CHALLENGES: usize = 1024;
+
+/// Reads a document by its id, in the form that other nodes get.
+type DocumentReader = dyn Fn(IntentId) -> BoxFuture<'static, Option<String>> + Send + Sync;
+
+/// The documents that other nodes may ask for, and the challenges of intents that wait here.
+#[derive(Default)]
+pub(super) struct Answers {
+    documents: Mutex<HashMap<String, Arc<DocumentReader>>>,
+    /// In the order in which they were made.
+    challenges: Mutex<Vec<(IntentId, String)>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "question", rename_all = "snake_case")]
+enum QuestionText {
+    Waits {
+        intent: IntentId,
+    },
+    Decide {
+        intent: IntentId,
+        challenge: String,
+        approved: bool,
+        manifest: Option<NodeManifest>,
+        reason: Option<String>,
+        /// Read by [`a2g_govern::Callers::decider_of_node`].
+        author: Value,
+    },
+    Document {
+        kind: String,
+        id: IntentId,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct NodeManifest(#[serde(with = "v1::Manifest")] Manifest);
+
+/// An intent that waits at another node.
+#[derive(Debug, Serialize, Deserialize)]
+struct WaitsElsewhere {
+    agent: AgentDid,
+    challenge: String,
+}
+
+/// The answer to a decision.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Decided {
+    Applied,
+    NeedsMoreApprovals,
+    Invalid { pointer: String, message: String },
+    InvalidRequest(String),
+    Refused { blocked_by: String, risk_score: Option<f64>, message: String },
+    Busy { message: String, retry_after_ms: u64 },
+    Failed,
+}
+
+impl Decided {
+    fn from_result(result: Result<DirectiveOutcome, Fault>) -> Self {
+        match result {
+            Ok(DirectiveOutcome::Applied) => Self::Applied,
+            Ok(DirectiveOutcome::NeedsMoreApprovals) => Self::NeedsMoreApprovals,
+            Err(Fault::InvalidParams { message, pointer }) => Self::Invalid { pointer, message },
+            Err(Fault::InvalidRequest(message)) => Self::InvalidRequest(message),
+            Err(Fault::Refused { blocked_by, risk_score, message, intent: _ }) => {
+                Self::Refused { blocked_by: blocked_by.as_str().to_owned(), risk_score, message }
+            }
+            Err(Fault::Busy { message, retry_after_ms }) => Self::Busy { message, retry_after_ms },
+            Err(fault) => {
+                tracing::error!(?fault, "a decision that another node passed on has failed");
+                Self::Failed
+            }
+        }
+    }
+
+    fn into_result(self, intent: IntentId) -> Result<DirectiveOutcome, Fault> {
+        let failed = || Fault::Internal("the node at which the intent waits could not decide".to_owned());
+        Err(match self {
+            Self::Applied => return Ok(DirectiveOutcome::Applied),
+            Self::NeedsMoreApprovals => return Ok(DirectiveOutcome::NeedsMoreApprovals),
+            Self::Invalid { pointer, message } => Fault::invalid(pointer, message),
+            Self::InvalidRequest(message) => Fault::InvalidRequest(message),
+            Self::Refused { blocked_by, risk_score, message } => {
+                let blocked_by = BlockedBy::VARIANTS.iter().find(|known| known.as_str() == blocked_by);
+                let Some(blocked_by) = blocked_by.copied() else { return Err(failed()) };
+                Fault::Refused { intent: Some(intent), risk_score, blocked_by, message }
+            }
+            Self::Busy { message, retry_after_ms } => Fault::Busy { message, retry_after_ms },
+            Self::Failed => failed(),
+        })
+    }
+}
+
+impl Answers {
+    fn new_challenge(&self, intent: IntentId) -> String {
+        let challenge = Uuid::new_v4().to_string();
+        let mut all = self.challenges.lock();
+        if all.len() >= MAX_CHALLENGES {
+            all.remove(0);
+        }
+        all.push((intent, challenge.clone()));
+        challenge
+    }
+
+    /// Removes a challenge. Returns `false` if it was not made for the intent, or was used before.
+    fn use_challenge(&self, intent: IntentId, challenge: &str) -> bool {
+        let mut all = self.challenges.lock();
+        let position = all.iter().position(|(known, text)| *known == intent && text == challenge);
+        position.map(|position| all.remove(position)).is_some()
+    }
+}
+
+impl Executor {
+    /// Answers other nodes' questions for documents of this kind.
+    pub fn share_documents(
+        &self,
+        kind: &str,
+        read: impl Fn(IntentId) -> BoxFuture<'static, Option<String>> + Send + Sync + 'static,
+    ) {
+        self.answers.documents.lock().insert(kind.to_owned(), Arc::new(read));
+    }
+
+    /// Asks the other nodes for a document; `None` if none of them has it.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub async fn find_document(&self, kind: &str, id: IntentId) -> Result<Option<String>, Fault> {
+        let question = QuestionText::Document { kind: kind.to_owned(), id };
+        let answer = self.ask(&question, ASK_TIMEOUT).await?;
+        Ok(answer.map(|answer| answer.as_str().to_owned()))
+    }
+
+    /// The agent of an intent that waits for a person at another node.
+    pub(super) async fn agent_waiting_elsewhere(&self, intent: IntentId) -> Result<Option<AgentDid>, Fault> {
+        Ok(self.find_waiting_elsewhere(intent).await?.map(|waits| waits.agent))
+    }
+
+    async fn find_waiting_elsewhere(&self, intent: IntentId) -> Result<Option<WaitsElsewhere>, Fault> {
+        let answer = self.ask(&QuestionText::Waits { intent }, ASK_TIMEOUT).await?;
+        Ok(answer.and_then(|answer| serde_json::from_str(answer.as_str()).ok()))
+    }
+
+    async fn ask(&self, question: &QuestionText, timeout: Duration) -> Result<Option<NodeText>, Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(None) };
+        let text = serde_json::to_string(question).map_err(|error| Fault::Internal(error.to_string()))?;
+        fleet.ask(&text, timeout).await.map_err(|error| self.fleet_fault(&error))
+    }
+
+    /// Passes a directive on to the node at which its intent waits; `None` if it waits at no other node.
+    pub(super) async fn decide_elsewhere(
+        &self,
+        directive: &Directive,
+        right: &DecisionRight<'_>,
+    ) -> Result<Option<DirectiveOutcome>, Fault> {
+        let Directive { intent, approved, manifest, reason } = directive;
+        let Some(author) = right.author().to_node() else { return Ok(None) };
+        let Some(WaitsElsewhere { challenge, agent: _ }) = self.find_waiting_elsewhere(*intent).await? else {
+            return Ok(None);
+        };
+        let question = QuestionText::Decide {
+            intent: *intent,
+            challenge,
+            approved: *approved,
+            manifest: manifest.clone().map(NodeManifest),
+            reason: reason.as_ref().map(ToString::to_string),
+            author,
+        };
+        let answer = self.ask(&question, DECIDE_TIMEOUT).await?;
+        match answer.and_then(|answer| serde_json::from_str::<Decided>(answer.as_str()).ok()) {
+            Some(decided) => decided.into_result(*intent).map(Some),
+            None => Err(self.busy_fault(
+                "the node at which the intent waits has not answered: ask for the state of the intent",
+            )),
+        }
+    }
+
+    /// Answers the questions of other nodes, until the sessions end.
+    pub(super) async fn answer_questions(self: Arc<Self>, fleet: Arc<Fleet>) {
+        let mut questions = loop {
+            match fleet.questions().await {
+                Ok(questions) => break questions,
+                Err(error) => {
+                    tracing::debug!(%error, "retried");
+                    tokio::time::sleep(SUBSCRIBE_DELAY).await;
+                }
+            }
+        };
+        while let Some(question) = questions.next().await {
+            let (executor, fleet) = (Arc::clone(&self), Arc::clone(&fleet));
+            self.sessions.spawn(async move {
+                let answer = executor.find_answer(&question).await;
+                if let Err(error) = fleet.reply(question, answer).await {
+                    tracing::debug!(%error, "a question was not answered");
+                }
+            });
+        }
+    }
+
+    async fn find_answer(self: &Arc<Self>, question: &Question) -> Option<String> {
+        match serde_json::from_str(question.text().as_str()).ok()? {
+            QuestionText::Waits { intent } => {
+                let agent = self.escalations.agent_of(intent, self.clock.now())?;
+                let challenge = self.answers.new_challenge(intent);
+                serde_json::to_string(&WaitsElsewhere { agent, challenge }).ok()
+            }
+            QuestionText::Decide { intent, challenge, approved, manifest, reason, author: _ } => {
+                if !self.answers.use_challenge(intent, &challenge) {
+                    return None;
+                }
+                let reason = reason.map(|reason| OperatorReason::parse(&reason)).transpose().ok()?;
+                let manifest = manifest.map(|NodeManifest(manifest)| manifest);
+                let directive = Directive { intent, approved, manifest, reason };
+                let decided = self.decide_for_node(&directive, question.text()).await;
+                serde_json::to_string(&Decided::from_result(decided)).ok()
+            }
+            QuestionText::Document { kind, id } => {
+                let read = self.answers.documents.lock().get(&kind).cloned()?;
+                read(id).await
+            }
+        }
+    }
+
+    async fn decide_for_node(
+        self: &Arc<Self>,
+        directive: &Directive,
+        decision: &NodeText,
+    ) -> Result<DirectiveOutcome, Fault> {
+        let decider = self.callers.load().decider_of_node(decision, self.clock.now());
+        let right = decider.as_ref().and_then(|decider| decider.decision_right());
+        match right {
+            Some(right) => self.decide(directive, right, None).await,
+            None => Err(Fault::Refused {
+                intent: Some(directive.intent),
+                risk_score: None,
+                blocked_by: BlockedBy::CallerUnauthorized,
+                message: "the list of callers (`server.callers`) of the node at which the intent waits does not let this \
+                          caller decide: give all nodes the same list"
+                    .to_owned(),
+            }),
+        }
+    }
+
+    /// The agent of an intent that waits at another node, if `filter` selects it.
+    pub(super) async fn waits_elsewhere(
+        &self,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+    ) -> Result<bool, Fault> {
+        Ok(self.agent_waiting_elsewhere(intent).await?.is_some_and(|agent| filter(&agent)))
+    }
+}
