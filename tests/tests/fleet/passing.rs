@@ -150,9 +150,8 @@ fn a_call_that_no_other_node_may_run_stays() {
         _full => options,
     };
     let switched_off = |_: &str, options: Options| options.set("fleet.pass_calls", false);
-    let changes: [&dyn Fn(&str, Options) -> Options; 2] = [&with_other, &switched_off];
-    for change in changes {
-        let Some(busy) = Busy::start_with(change) else { return };
+    for busy in [Busy::start_with(with_other), Busy::start_with(switched_off)] {
+        let Some(busy) = busy else { return };
         let call = append("x");
         let answer = call_queued(&busy.full, &call);
         std::thread::sleep(std::time::Duration::from_secs(1));

@@ -20,6 +20,7 @@ use super::{Executor, LoadedCatalog, RunEvent, RunEventSink};
 use a2g_fleet::{CallMessage, MAX_MESSAGE_BYTES, NodeName, PassedCall, RunMessages, TakeMessage};
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource};
+use a2g_runtime::timer_now;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::outcome::{Artifact, LogLine, Progress, Receipt};
@@ -29,7 +30,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
-use tokio::time::Instant;
 use tracing::Instrument as _;
 
 /// The time after which a call that another node has taken waits here again, unless that node has claimed it.
@@ -189,7 +189,7 @@ impl Executor {
         events: &mut EventReceiver,
     ) -> Result<PassedEnd, Fault> {
         let [mut delay, max_delay] = FOLLOW_DELAYS;
-        let passed_at = Instant::now();
+        let passed_at = timer_now();
         let mut next_request = passed_at + delay;
         let (mut is_claimed, mut has_ended, mut failed) = (false, false, 0);
         loop {
@@ -213,7 +213,7 @@ impl Executor {
                 _stopped = running.abort().wait() => return Err(receipt_pending_fault(call.intent)),
             }
             delay = (delay * 3 / 2).min(max_delay);
-            next_request = Instant::now() + delay;
+            next_request = timer_now() + delay;
             let found = match fleet.find(call.intent).await {
                 Ok(Some(found)) => self.known_in_fleet(fleet, call, found).await,
                 Ok(None) if is_claimed || has_ended || passed_at.elapsed() >= CLAIM_TIMEOUT => {

@@ -286,3 +286,24 @@ impl Executor {
         Ok(self.agent_waiting_elsewhere(intent).await?.is_some_and(|agent| filter(&agent)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_challenge_is_good_for_one_decision_on_its_intent() {
+        let answers = Answers::default();
+        let [intent, other] = [(); 2].map(|()| IntentId::random());
+        let challenge = answers.new_challenge(intent);
+        assert!(!answers.use_challenge(other, &challenge));
+        assert!(answers.use_challenge(intent, &challenge));
+        assert!(!answers.use_challenge(intent, &challenge), "it was used");
+        let first = answers.new_challenge(intent);
+        for _ in 0..MAX_CHALLENGES {
+            answers.new_challenge(other);
+        }
+        assert!(!answers.use_challenge(intent, &first), "it was forgotten");
+        assert_eq!(answers.challenges.lock().len(), MAX_CHALLENGES);
+    }
+}

@@ -764,7 +764,7 @@ mod tests {
         ];
         let waiting = waiting.map(|(name, priority, text)| {
             let place = slots.reserve(&agent(name)).unwrap();
-            tokio::spawn(offered(place, priority, text))
+            a2g_runtime::spawn::spawn_run_task(offered(place, priority, text))
         });
         tokio::task::yield_now().await;
         assert_eq!(slots.highest_offer(), Some(Priority::Critical));

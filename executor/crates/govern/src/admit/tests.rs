@@ -48,7 +48,7 @@ fn proven(module: Option<Digest>) -> VerifiedProof {
 fn waiting() -> Vec<(String, Escalated)> {
     let escalated = |door, priority, proof| Escalated {
         call: call(door, priority),
-        verdict: VerifiedVerdict { verdict: verdict(), proof },
+        verdict: VerifiedVerdict { verdict: Arc::new(verdict()), proof },
         module: None,
     };
     let doors = Door::VARIANTS

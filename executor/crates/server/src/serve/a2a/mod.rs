@@ -432,8 +432,8 @@ impl A2a {
             return Err(Problem::NotCancelable(record.state()));
         }
         self.executor.cancel(id, &all_agents, caller.name()).await?;
-        let deadline = tokio::time::Instant::now() + CANCEL_TIMEOUT;
-        while !record.state().is_terminal() && tokio::time::Instant::now() < deadline {
+        let deadline = a2g_runtime::timer_now() + CANCEL_TIMEOUT;
+        while !record.state().is_terminal() && a2g_runtime::timer_now() < deadline {
             tokio::time::sleep(ELSEWHERE_INTERVAL).await;
             record = find().await?;
         }
