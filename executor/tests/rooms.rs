@@ -267,7 +267,7 @@ fn heavy_dependencies_are_used_in_their_rooms_only() {
 
 /// Each type that carries authority or evidence of it, with all that gives others one by value. Evidence can be cloned:
 /// it makes nothing run by itself.
-const MAKERS: [(&str, &[&str]); 14] = [
+const MAKERS: [(&str, &[&str]); 16] = [
     ("Authority", &["Authority::take", "take_authority"]),
     ("Granter", &["Granter::new"]),
     ("OperatorLimits", &["OperatorLimits::new"]),
@@ -277,6 +277,7 @@ const MAKERS: [(&str, &[&str]); 14] = [
         &[
             "VerifiedVerdict::from_governor_connection",
             "VerifiedVerdict::from_call",
+            "VerifiedVerdict::from_node",
             "Governor::decide",
             "derive(Clone)",
         ],
@@ -302,6 +303,7 @@ const MAKERS: [(&str, &[&str]); 14] = [
             "Caller::console_person",
             "Caller::anonymous",
             "Caller::local_person",
+            "Callers::decider_of_node",
             "Callers::identify",
             "CallerDirectory::identify",
         ],
@@ -329,6 +331,8 @@ const MAKERS: [(&str, &[&str]); 14] = [
     ),
     ("TrustedTool", &["ToolTrust::check", "check_trust", "derive(Clone)"]),
     ("Handover", &["Handover::from_permit", "derive(Deserialize)"]),
+    ("NodeText", &["Fleet::ask"]),
+    ("PassedCall", &["Fleet::take_call"]),
 ];
 
 #[test]

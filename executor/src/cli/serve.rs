@@ -165,7 +165,10 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     config.check_folders(origin)?;
     config.check_tool_names(origin)?;
     let run_as = check_containment(&config, Some(&config.listen))?;
-    config.fleet.as_ref().map(|fleet| read_key(&fleet.key_file)).transpose()?;
+    if let Some(fleet) = &config.fleet {
+        read_key(&fleet.key_file)?;
+        fleet.login.check_files()?;
+    }
     let trust = Trust::read(&config.trust, config.did.clone())?;
     config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
     // A remote governor has its own policies.

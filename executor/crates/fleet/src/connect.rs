@@ -12,6 +12,7 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
 use async_nats::{Client, ConnectOptions, ServerAddr};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +56,36 @@ pub struct FleetSettings {
     pub keep: Duration,
     /// `true` if free nodes run calls that wait at this one, and this one runs those of others.
     pub passes_calls: bool,
+}
+
+impl Login {
+    /// Checks that the files of the login can be read.
+    ///
+    /// # Ambient Authority
+    /// Opens the files.
+    ///
+    /// # Errors
+    /// [`FleetError::File`].
+    pub fn check_files(&self) -> Result<(), FleetError> {
+        let Self { credentials, nkey_file, ca_file } = self;
+        let files = [
+            ("fleet.credentials", credentials),
+            ("fleet.nkey_file", nkey_file),
+            ("fleet.ca_file", ca_file),
+        ];
+        for (setting, path) in files {
+            if let Some(path) = path
+                && let Err(error) = std::fs::File::open(path)
+            {
+                return Err(file_error(path, setting, error));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn file_error(path: &Path, setting: &'static str, error: impl Display) -> FleetError {
+    FleetError::File { path: path.display().to_string(), setting, reason: error.to_string() }
 }
 
 /// Connects a node to its fleet, and takes the node's lease. `has_receipt` returns `true` if the node's journal has a
@@ -101,11 +132,6 @@ pub async fn open_store(settings: &FleetSettings) -> Result<NatsStore, FleetErro
 }
 
 async fn options(settings: &FleetSettings) -> Result<ConnectOptions, FleetError> {
-    let file = |path: &Path, setting, reason: String| FleetError::File {
-        path: path.display().to_string(),
-        setting,
-        reason,
-    };
     let Login { credentials, nkey_file, ca_file } = &settings.login;
     let mut options = ConnectOptions::new()
         .name(format!("a2g-executor {} {}", settings.name, settings.node))
@@ -113,17 +139,17 @@ async fn options(settings: &FleetSettings) -> Result<ConnectOptions, FleetError>
         .request_timeout(Some(REQUEST_TIMEOUT));
     if let Some(path) = credentials {
         let added = options.credentials_file(path).await;
-        options = added.map_err(|error| file(path, "fleet.credentials", error.to_string()))?;
+        options = added.map_err(|error| file_error(path, "fleet.credentials", error))?;
     }
     if let Some(path) = nkey_file {
         let seed = tokio::fs::read_to_string(path).await;
-        let seed = seed.map_err(|error| file(path, "fleet.nkey_file", error.to_string()))?;
+        let seed = seed.map_err(|error| file_error(path, "fleet.nkey_file", error))?;
         options = options.nkey(seed.trim().to_owned());
     }
     if let Some(path) = ca_file {
         // Read by the client only when it connects, where an error would not name the file.
         let found = tokio::fs::metadata(path).await;
-        found.map_err(|error| file(path, "fleet.ca_file", error.to_string()))?;
+        found.map_err(|error| file_error(path, "fleet.ca_file", error))?;
         options = options.add_root_certificates(path.clone());
     }
     Ok(options)
