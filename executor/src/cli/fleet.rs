@@ -6,7 +6,7 @@ use super::layout::{Listing, text};
 use super::output::{note, one_line, print};
 use super::setup::config;
 use a2g_core::run::Fleet;
-use a2g_fleet::{FleetKey, FleetSettings, FleetView, NatsStore, NodeHead, NodeName, NodeState, NodeStatus};
+use a2g_fleet::{FleetKey, FleetSettings, FleetView, NatsStore, NodeHead, NodeName, NodeStatus};
 use a2g_govern::read_secret;
 use a2g_journal::chain::from_hex;
 use a2g_journal::{InterruptedEnd, InterruptedJournal};
@@ -78,7 +78,8 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
     if json {
         let nodes = nodes.iter().map(|node| {
             serde_json::json!({
-                "node": node.node.as_str(), "state": state(node).0, "taken_over_by": state(node).1, "version": node.version,
+                "node": node.node.as_str(), "state": node.state_name(),
+                "taken_over_by": node.taken_over_by().map(NodeName::as_str), "version": node.version,
                 "running": node.load.running, "queued": node.load.queued, "waiting": node.load.waiting, "concurrent": node.load.concurrent,
                 "undelivered": node.load.undelivered, "open": node.open, "receipts": node.receipts, "head": node.head,
             })
@@ -93,9 +94,9 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
     for node in nodes {
         listing.row([
             text(node.node.to_string()),
-            text(match state(node) {
-                (state, None) => state.to_owned(),
-                (state, Some(by)) => format!("{state}, {by} took over"),
+            text(match node.taken_over_by() {
+                None => node.state_name().to_owned(),
+                Some(by) => format!("{}, {by} took over", node.state_name()),
             }),
             text(&node.version),
             text(format!("{} of {}", node.load.running, node.load.concurrent)),
@@ -109,16 +110,6 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
     listing.show(std::io::stdout());
     print(format_args!("fleet hash {hash}"));
     Ok(ExitCode::SUCCESS)
-}
-
-/// The state of a node, and the node that has taken over.
-fn state(node: &NodeStatus) -> (&'static str, Option<&str>) {
-    match &node.state {
-        NodeState::Live => ("live", None),
-        NodeState::Draining => ("draining", None),
-        NodeState::Left => ("left", None),
-        NodeState::TakenOver(by) => ("lost", Some(by.as_str())),
-    }
 }
 
 /// The hash of the latest receipts of all nodes, in hexadecimal. It changes with each new receipt.

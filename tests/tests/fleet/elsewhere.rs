@@ -2,6 +2,7 @@
 
 use super::Fleet;
 use crate::callers::{List, agent};
+use crate::console;
 use crate::harness::*;
 use crate::methods::{ESCALATES, write};
 use serde_json::{Value, json};
@@ -13,6 +14,7 @@ struct Nodes {
     two: Executor,
     agent: String,
     approver: String,
+    operator: String,
 }
 
 impl Nodes {
@@ -21,12 +23,13 @@ impl Nodes {
         let list = List::new();
         let agent = agent(&list, "agent", AGENT);
         let approver = list.add("ann", &["--role", "approver"]);
+        let operator = list.add("op", &["--role", "operator"]);
         let [one, two] = ["one", "two"].map(|node| Executor::start(list.of(fleet.options(node))));
         // A node asks only those that it knows to run.
         for node in ["one", "two"] {
             fleet.wait_for(one.home(), node, |node| node["state"] == "live");
         }
-        Some(Self { fleet, one, two, agent, approver })
+        Some(Self { fleet, one, two, agent, approver, operator })
     }
 
     /// Sends an intent that waits for a person at the first node.
@@ -59,6 +62,18 @@ fn an_intent_that_waits_is_decided_from_any_node() {
     let [approved, denied, cancelled] = ["approved", "denied", "cancelled"].map(|name| nodes.wait(name));
     assert_eq!(nodes.state(two, &approved), "escalated");
     fleet.wait_for(one.home(), "one", |node| node["waiting"] == 3);
+    // The consoles of other nodes say where it waits.
+    let count = "3 more at the node <strong>one</strong>";
+    for (token, is_told, sees_nodes) in
+        [(&nodes.agent, false, false), (approver, true, false), (&nodes.operator, true, true)]
+    {
+        let console = console::Client::with_token(two, token);
+        for path in ["/console", "/console/inbox"] {
+            let page = console.get(path).1;
+            assert_eq!(page.contains(count), is_told, "{page}");
+            assert_eq!(page.contains("Waiting for a person"), sees_nodes && path == "/console", "{page}");
+        }
+    }
     // The agent may not decide, at any node.
     error(&decide(two, &nodes.agent, &approved, "APPROVED"), -32000);
     assert_eq!(result(&decide(two, approver, &approved, "APPROVED"))["accepted"], true);

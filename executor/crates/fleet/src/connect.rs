@@ -68,11 +68,8 @@ impl Login {
     /// [`FleetError::File`].
     pub fn check_files(&self) -> Result<(), FleetError> {
         let Self { credentials, nkey_file, ca_file } = self;
-        let files = [
-            ("fleet.credentials", credentials),
-            ("fleet.nkey_file", nkey_file),
-            ("fleet.ca_file", ca_file),
-        ];
+        let files =
+            [("fleet.credentials", credentials), ("fleet.nkey_file", nkey_file), ("fleet.ca_file", ca_file)];
         for (setting, path) in files {
             if let Some(path) = path
                 && let Err(error) = std::fs::File::open(path)

@@ -5,7 +5,7 @@ use crate::lease::{NodeLoad, NodeState, node_key};
 use crate::record::{DrainRecord, NodeRecord, decode, encode};
 use crate::seal::SealedStore;
 use crate::store::{Store, StoredValue};
-use crate::{FleetError, FleetKey, FleetName, NodeName};
+use crate::{Fleet, FleetError, FleetKey, FleetName, NodeName};
 
 /// What the fleet knows of a node.
 #[derive(Debug, Clone)]
@@ -26,6 +26,28 @@ pub struct NodeStatus {
     pub open: usize,
 }
 
+impl NodeStatus {
+    /// The state in one word.
+    #[must_use]
+    pub fn state_name(&self) -> &'static str {
+        match self.state {
+            NodeState::Live => "live",
+            NodeState::Draining => "draining",
+            NodeState::Left => "left",
+            NodeState::TakenOver(_) => "lost",
+        }
+    }
+
+    /// The node that has taken over, if this one is lost.
+    #[must_use]
+    pub fn taken_over_by(&self) -> Option<&NodeName> {
+        match &self.state {
+            NodeState::TakenOver(by) => Some(by),
+            NodeState::Live | NodeState::Draining | NodeState::Left => None,
+        }
+    }
+}
+
 /// A fleet, as an operator sees it.
 pub struct FleetView<S>(SealedStore<S>);
 
@@ -41,23 +63,7 @@ impl<S: Store> FleetView<S> {
     /// # Errors
     /// [`FleetError`].
     pub async fn status(&self) -> Result<(Vec<NodeStatus>, Vec<FleetError>), FleetError> {
-        let (mut all, mut unreadable) = (Vec::new(), Vec::new());
-        for node in nodes(&self.0).await? {
-            let record = match read_node(&self.0, &node).await {
-                Ok(Some(record)) => record,
-                Ok(None) => continue,
-                Err(error @ FleetError::Value { .. }) => {
-                    unreadable.push(error);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let open = marks(&self.0, &node).await?.len();
-            let NodeRecord { state, receipts, head, version, load, .. } = record;
-            all.push(NodeStatus { node, state, version, receipts, head, load, open });
-        }
-        all.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
-        Ok((all, unreadable))
+        read_status(&self.0).await
     }
 
     /// Asks a node to finish its runs and to leave. Returns `false` if there is no such node, or it has left.
@@ -72,6 +78,38 @@ impl<S: Store> FleetView<S> {
         self.0.put(&drain_key(node), &encode(&DrainRecord { epoch })?).await?;
         Ok(true)
     }
+}
+
+impl<S: Store> Fleet<S> {
+    /// All nodes of the fleet, by name, without those whose leases cannot be read.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn status(&self) -> Result<Vec<NodeStatus>, FleetError> {
+        read_status(&self.store).await.map(|(nodes, _unreadable)| nodes)
+    }
+}
+
+async fn read_status<S: Store>(
+    store: &SealedStore<S>,
+) -> Result<(Vec<NodeStatus>, Vec<FleetError>), FleetError> {
+    let (mut all, mut unreadable) = (Vec::new(), Vec::new());
+    for node in nodes(store).await? {
+        let record = match read_node(store, &node).await {
+            Ok(Some(record)) => record,
+            Ok(None) => continue,
+            Err(error @ FleetError::Value { .. }) => {
+                unreadable.push(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let open = marks(store, &node).await?.len();
+        let NodeRecord { state, receipts, head, version, load, .. } = record;
+        all.push(NodeStatus { node, state, version, receipts, head, load, open });
+    }
+    all.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
+    Ok((all, unreadable))
 }
 
 /// Returns `true` if an operator has asked the node to leave since it joined with this epoch.

@@ -11,7 +11,7 @@
 use super::{Executor, RETRY_AFTER_MS};
 use a2g_fleet::{
     Claim, ClaimReply, FinishReply, FleetError, FoundClaim, LocalReport, NewClaim, NodeHead, NodeLoad,
-    NodeState, OrphanReport, RENEWAL,
+    NodeName, NodeState, NodeStatus, OrphanReport, RENEWAL,
 };
 use a2g_journal::{
     KnownIntent, ReportState, Reporting, Stage, StageSource, StartRequest, StartResult, content_hash,
@@ -41,6 +41,8 @@ pub(super) const FOLLOW_DELAYS: [Duration; 2] = [Duration::from_millis(20), Dura
 pub(super) const MAX_FAILED_REQUESTS: u32 = 10;
 /// The time between two checks of the lease during a run.
 const LEASE_CHECK: Duration = Duration::from_millis(250);
+/// The time in which the state of all nodes is read.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The first and the maximum delay between two attempts to write an end.
 const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 /// The time between two sweeps: checks of the leases and marks of all nodes.
@@ -124,6 +126,23 @@ impl Executor {
     #[must_use]
     pub fn fleet(&self) -> Option<&Arc<Fleet>> {
         self.fleet.as_ref()
+    }
+
+    /// The name of this executor in its fleet.
+    #[must_use]
+    pub fn node_name(&self) -> Option<&NodeName> {
+        self.fleet.as_ref().map(|fleet| fleet.node())
+    }
+
+    /// The nodes of the fleet, by name; `None` without a fleet.
+    ///
+    /// # Errors
+    /// If the fleet cannot be read in time.
+    pub async fn fleet_nodes(&self) -> Option<Result<Vec<NodeStatus>, Fault>> {
+        let fleet = self.fleet.as_ref()?;
+        let nodes = tokio::time::timeout(STATUS_TIMEOUT, fleet.status()).await;
+        let timeout = |_elapsed| self.busy_fault("the servers of the fleet do not answer");
+        Some(nodes.map_err(timeout).and_then(|nodes| nodes.map_err(|error| self.fleet_fault(&error))))
     }
 
     /// Looks up an intent in the journal, and then in the fleet. `expires_at` is the expiry of a verdict that came with

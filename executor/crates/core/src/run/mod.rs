@@ -30,6 +30,7 @@ mod subscribers;
 mod switch;
 mod trace;
 
+pub use a2g_fleet::NodeStatus;
 pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};

@@ -3,7 +3,8 @@
 use super::ConsoleState;
 use super::page::{countdown, line, scrolling_table, short_id};
 use super::session::SignedIn;
-use a2g_core::run::WaitingSummary;
+use a2g_core::run::{NodeStatus, WaitingSummary};
+use a2g_types::fault::Fault;
 use a2g_types::verdict::RiskLevel;
 use axum::extract::State;
 use axum::response::Response;
@@ -14,9 +15,14 @@ use time::OffsetDateTime;
 /// `GET /console/inbox`.
 pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
     let waiting = visible_intents(&console, &signed_in);
+    let nodes = match signed_in.caller.may_read_all() {
+        true => console.executor.fleet_nodes().await,
+        false => None,
+    };
     let body = html! {
         h1 { "Inbox" }
         (list_part(&waiting, console.executor.clock().now()))
+        (elsewhere_part(&console, nodes.as_ref()))
     };
     signed_in.viewer().page("Inbox", &body)
 }
@@ -50,6 +56,20 @@ pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Mark
                     }
                 }))
             }
+        }
+    }
+}
+
+/// The numbers of intents that wait at other nodes of the fleet, whose consoles have them.
+pub(super) fn elsewhere_part(
+    console: &ConsoleState,
+    nodes: Option<&Result<Vec<NodeStatus>, Fault>>,
+) -> Markup {
+    let Some(Ok(nodes)) = nodes else { return html! {} };
+    let others = nodes.iter().filter(|node| Some(&node.node) != console.executor.node_name());
+    html! {
+        @for NodeStatus { node, load, .. } in others.filter(|node| node.load.waiting > 0) {
+            p role="status" { (load.waiting) " more at the node " strong { (node) } ": its console has them." }
         }
     }
 }

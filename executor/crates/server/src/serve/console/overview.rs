@@ -6,8 +6,10 @@ use super::inbox;
 use super::page::{Viewer, at, fault_page, forbidden, intent_link, line, milliseconds, scrolling_table};
 use super::session::{PostedForm, SignedIn};
 use super::sign_in::{redeem_key, sign_in_first};
+use a2g_core::run::NodeStatus;
 use a2g_govern::Role;
 use a2g_journal::{ChainCheck, Condition};
+use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::memory;
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
@@ -45,12 +47,20 @@ pub(super) async fn show(
     };
     let now = console.executor.clock().now();
     let waiting = inbox::visible_intents(&console, &signed_in);
+    let nodes = match signed_in.caller.may_read_all() {
+        true => console.executor.fleet_nodes().await,
+        false => None,
+    };
     let body = html! {
         h1 { "Overview" }
         (figures(&console, &signed_in))
+        @if let Some(nodes) = &nodes {
+            @if signed_in.caller.is_any_of(&[Role::Operator]) { (fleet_part(nodes)) }
+        }
         @if signed_in.caller.is_any_of(&[Role::Operator]) { (containment::part(&console.containment)) }
         h2 { "Waiting for a decision" }
         (inbox::list_part(&waiting, now))
+        (inbox::elsewhere_part(&console, nodes.as_ref()))
         // Only for those who may call `a2g/stops`: a stop names an agent that other callers may not know.
         @if signed_in.caller.switch_right().is_some() {
             h2 { "Stops" }
@@ -58,6 +68,36 @@ pub(super) async fn show(
         }
     };
     signed_in.viewer().page("Overview", &body)
+}
+
+/// The nodes of the fleet.
+fn fleet_part(nodes: &Result<Vec<NodeStatus>, Fault>) -> Markup {
+    html! {
+        section #fleet hx-get="/console" hx-trigger="every 15s" hx-select="#fleet" hx-swap="outerHTML" {
+            h2 { "Fleet" }
+            @match nodes {
+                Err(_) => p role="status" { "The servers of the fleet do not answer: nothing can run until they do." },
+                Ok(nodes) => (scrolling_table("Nodes", &html! {
+                    thead { tr {
+                        th { "Node" } th { "State" } th { "Version" } th { "Running" } th { "Queued" }
+                        th { "Waiting for a person" } th { "Open" } th { "Reports not delivered" }
+                    } }
+                    tbody {
+                        @for node in nodes {
+                            tr {
+                                td { (node.node) }
+                                td { (node.state_name()) @if let Some(by) = node.taken_over_by() { ", " (by) " took over" } }
+                                td { (line(&node.version)) }
+                                td { (node.load.running) " of " (node.load.concurrent) }
+                                td { (node.load.queued) } td { (node.load.waiting) } td { (node.open) }
+                                td { (node.load.undelivered) }
+                            }
+                        }
+                    }
+                })),
+            }
+        }
+    }
 }
 
 /// The figures, which the page refreshes while runs begin and end.
