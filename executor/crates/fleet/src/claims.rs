@@ -197,7 +197,12 @@ impl<S: Store> Fleet<S> {
         match &reply {
             Ok(ClaimReply::New(_)) => {}
             Ok(ClaimReply::Known(_)) => drop(self.active.lock().remove(&intent)),
-            Ok(ClaimReply::Replayed) => self.abandoned.lock().push(intent),
+            // Before the refusal is answered: if this node were lost with the claim, another would report it as aborted.
+            Ok(ClaimReply::Replayed) => {
+                if self.remove_claim(intent).await.is_err() {
+                    self.abandoned.lock().push(intent);
+                }
+            }
             Err(_) => {
                 self.doubtful.lock().push((intent, self.clock.monotonic() + DOUBT));
                 self.abandoned.lock().push(intent);
