@@ -56,7 +56,10 @@ use std::fmt::Display;
 #[non_exhaustive]
 pub enum FleetError {
     /// No server answers, or none accepts the login.
-    #[error("no server of the fleet can be used ({servers}): {reason}")]
+    #[error(
+        "no server of the fleet can be used ({servers}): {reason}; check `fleet.servers`, the login \
+         (`fleet.credentials` or `fleet.nkey_file`) and, for TLS, `fleet.ca_file`"
+    )]
     Connect {
         /// The addresses, without passwords.
         servers: String,
@@ -74,7 +77,10 @@ pub enum FleetError {
         reason: String,
     },
     /// The servers have no JetStream, or refuse to create the stream.
-    #[error("the fleet's stream `{stream}` cannot be opened: {reason}")]
+    #[error(
+        "the fleet's stream `{stream}` cannot be opened: {reason}; the servers in `fleet.servers` need JetStream, which \
+         the login has to be allowed to use, and have to be as many as `fleet.replicas`"
+    )]
     Stream {
         /// The name of the stream.
         stream: String,
@@ -84,7 +90,8 @@ pub enum FleetError {
     /// The stream has another format.
     #[error(
         "the fleet's stream `{stream}` was made by another version of the executor, or by another program: its \
-         description is `{found}` and has to be `{expected}`"
+         description is `{found}` and has to be `{expected}`; give all nodes one version, or choose another \
+         `fleet.name`"
     )]
     Format {
         /// The name of the stream.
