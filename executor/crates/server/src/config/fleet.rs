@@ -34,6 +34,12 @@ pub(super) fn parse_fleet(
             "has to name 1 to {MAX_SERVERS} servers of NATS"
         )));
     }
+    // The client would ignore it, and this file contains no secrets.
+    if servers.iter().any(|server| server.contains('@')) {
+        return Err(invalid("fleet.servers")(
+            &"has an address with a login: name a file with the login in `fleet.credentials` or `fleet.nkey_file`",
+        ));
+    }
     let is_url = |server: &&String| ["nats://", "tls://"].iter().any(|scheme| server.starts_with(scheme));
     if let Some(other) = servers.iter().find(|server| !is_url(server)) {
         return Err(invalid("fleet.servers")(&format_args!(
