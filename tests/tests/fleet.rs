@@ -2,6 +2,7 @@
 //! installs from PyPI, and are skipped without it.
 
 mod elsewhere;
+mod kills;
 mod passing;
 mod servers;
 
@@ -9,12 +10,10 @@ use crate::harness::*;
 use crate::lifecycle::call_in_background;
 use crate::methods;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use tempfile::TempDir;
 
 const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -30,12 +29,15 @@ struct Fleet {
 impl Fleet {
     /// `None` if the server is not installed.
     fn start() -> Option<Self> {
-        let servers = NatsServers::start(1)?;
+        NatsServers::start(1).map(Self::with)
+    }
+
+    fn with(servers: NatsServers) -> Self {
         let governor = Governor::start(&[methods::policy()]);
         let fleet =
             Self { servers, governor, catalogue: methods::catalogue(), folder: tempfile::tempdir().unwrap() };
         fleet.key_file("fleet.key", KEY);
-        Some(fleet)
+        fleet
     }
 
     fn key_file(&self, name: &str, digits: &str) -> PathBuf {
@@ -99,6 +101,17 @@ fn wait_at_the_gate(node: &Executor) -> (Value, JoinHandle<Value>) {
 /// What the nodes have written to their logs, together.
 fn written(nodes: &[&Executor]) -> String {
     nodes.iter().filter_map(|node| node.file("log")).collect()
+}
+
+/// The content of each file of the workspaces. Files of one name are added up.
+fn written_files(nodes: &[Executor]) -> BTreeMap<String, String> {
+    let mut files = BTreeMap::<String, String>::new();
+    for entry in nodes.iter().flat_map(|node| std::fs::read_dir(node.workspace()).unwrap()) {
+        let entry = entry.unwrap();
+        let content = std::fs::read_to_string(entry.path()).unwrap();
+        files.entry(entry.file_name().into_string().unwrap()).or_default().push_str(&content);
+    }
+    files
 }
 
 #[test]
@@ -336,81 +349,4 @@ fn a_value_that_no_node_wrote_is_refused() {
     let message = refused["error"]["message"].as_str().unwrap_or_else(|| panic!("{refused}"));
     assert!(message.contains("was written by no node of this fleet"), "{refused}");
     assert_eq!(written(&[&one]), "x");
-}
-
-/// The number of kills of the next test: 8, or `A2G_FLEET_KILLS`.
-fn kills() -> usize {
-    std::env::var("A2G_FLEET_KILLS").map_or(8, |text| text.parse().expect("a number of kills"))
-}
-
-#[test]
-fn kills_under_load_lose_and_repeat_nothing() {
-    let Some(mut fleet) = Fleet::start() else { return };
-    let mut nodes: Vec<Executor> = ["one", "two", "three"].map(|node| fleet.node(node)).into();
-    let addresses = Mutex::new(nodes.iter().map(|node| node.address()).collect::<Vec<_>>());
-    let (has_ended, answered) = (AtomicBool::new(false), Mutex::new(Vec::<(Value, String)>::new()));
-    std::thread::scope(|scope| {
-        let _ends = SetOnDrop(&has_ended);
-        for client in 0..6 {
-            let (addresses, answered, has_ended) = (&addresses, &answered, &has_ended);
-            scope.spawn(move || {
-                let mut nth = client;
-                while !has_ended.load(Ordering::Relaxed) {
-                    let call = append("x");
-                    let status = eventually("an answer", || {
-                        nth += 1;
-                        let address = addresses.lock().unwrap()[nth % 3];
-                        let answer = HttpClient::ask(address, "a2g/execute", &call)?;
-                        let report = answer["error"]["data"]["report"]["status"].as_str();
-                        report.or(answer["result"]["status"].as_str()).map(str::to_owned)
-                    });
-                    answered.lock().unwrap().push((call, status));
-                }
-            });
-        }
-        for kill in 0..kills() {
-            std::thread::sleep(Duration::from_millis(300 + 211 * (kill as u64 % 5)));
-            if kill % 4 == 3 {
-                fleet.servers.kill(0);
-                fleet.servers.restart(0);
-                continue;
-            }
-            let nth = kill % 3;
-            let home = nodes.remove(nth).kill();
-            let node = Executor::start_in(home);
-            addresses.lock().unwrap()[nth] = node.address();
-            nodes.insert(nth, node);
-        }
-        has_ended.store(true, Ordering::Relaxed);
-    });
-    let answered = answered.into_inner().unwrap();
-    let nodes: Vec<&Executor> = nodes.iter().collect();
-    for name in ["one", "two", "three"] {
-        fleet.wait_for(nodes[0].home(), name, |node| node["open"] == 0 && node["state"] == "live");
-    }
-    let succeeded = answered.iter().filter(|(_, status)| status == "SUCCESS").count();
-    let aborted = answered.len() - succeeded;
-    let bytes = written(&nodes).len();
-    // An aborted run may have written its byte.
-    assert!((succeeded..=succeeded + aborted).contains(&bytes), "{bytes} bytes, {succeeded} + {aborted}");
-    let reports = fleet.governor.reports();
-    for (call, status) in &answered {
-        let id = id_of(call);
-        let of_intent: Vec<&Value> =
-            reports.iter().filter(|report| report["intent_id"] == id.as_str()).collect();
-        assert!(!of_intent.is_empty(), "{id} is not reported");
-        assert!(
-            of_intent.iter().all(|report| report["status"] == status.as_str()),
-            "{id}: {status}, {of_intent:?}"
-        );
-        let repeated = nodes[1].rpc("a2g/execute", call);
-        let repeated =
-            repeated["error"]["data"]["report"]["status"].as_str().or(repeated["result"]["status"].as_str());
-        assert_eq!(repeated, Some(status.as_str()), "{id}");
-    }
-    for node in nodes {
-        let verified = node.home().run(&["journal", "verify"]);
-        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
-    }
-    println!("{} intents, {aborted} of them aborted", answered.len());
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The id of the executor if none is configured.
-const EXECUTOR: &str = "did:a2g:executor:1.0:local";
+pub const EXECUTOR: &str = "did:a2g:executor:1.0:local";
 
 /// The keys that one agent shares with the executor.
 #[derive(Clone, Copy)]
@@ -112,6 +112,12 @@ impl Agent {
 
     pub fn execute(&self, tool: &str, arguments: Value) -> Value {
         self.command("tool.execute", &json!({ "tool": tool, "arguments": arguments }))
+    }
+
+    /// As [`Self::execute`], with this id of the message and the intent.
+    pub fn execute_as(&self, id: &str, tool: &str, arguments: Value) -> Value {
+        let message = self.message("command", &json!({ "action": "tool.execute", "id": id }));
+        self.sealed(message, &json!({ "parameters": { "tool": tool, "arguments": arguments } }))
     }
 
     fn query(&self, question: &str, resource: &str) -> Value {

@@ -214,6 +214,15 @@ impl Executor {
         Self::serving(process, home)
     }
 
+    /// As [`Self::start_in`], and starts it again if it ends before it listens, as a service manager does.
+    pub fn start_in_until_it_listens(home: Home) -> Self {
+        let process = super::eventually("it listens", || {
+            let mut process = Process::spawn("executor", &mut home.command());
+            process.listens_on_unless_it_ends().map(|_| process)
+        });
+        Self::serving(process, home)
+    }
+
     /// Starts an executor at an address, and waits only until it accepts connections there.
     pub fn start_at(address: SocketAddr, options: Options) -> Self {
         let home = Home::new(options.argument("--listen").argument(&address.to_string()));

@@ -27,6 +27,15 @@ impl HttpAnswer {
     }
 }
 
+/// Why there is no whole answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// There was no connection.
+    Unreachable,
+    /// The connection ended before the whole answer. The server may have read the request.
+    Broken,
+}
+
 /// A whole request that posts JSON to a path, with these lines of its head beside those that say what it is.
 pub fn post_request(path: &str, lines: &[&str], body: &str) -> String {
     let more: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
@@ -80,12 +89,22 @@ impl HttpClient {
 
     fn ask_with(address: SocketAddr, lines: &[&str], method: &str, params: &Value) -> Option<Value> {
         let request = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
-        let stream = TcpStream::connect(address).ok()?;
-        stream.set_read_timeout(Some(TIMEOUT)).ok()?;
-        let mut client = Self { connection: Some(BufReader::new(stream)), ..Self::connect(address) };
-        let answer = client.exchange(post_request("/jsonrpc", lines, &request).as_bytes()).ok()?;
+        let answer = Self::post_to(address, "/jsonrpc", lines, &request).ok()?;
         check_answers(request.as_bytes(), &answer.body);
         Some(answer.json())
+    }
+
+    /// Posts JSON with more lines in the head, over a connection of its own to a server that may be gone at any moment.
+    pub fn post_to(
+        address: SocketAddr,
+        path: &str,
+        lines: &[&str],
+        body: &str,
+    ) -> Result<HttpAnswer, NoAnswer> {
+        let stream = TcpStream::connect(address).map_err(|_refused| NoAnswer::Unreachable)?;
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        let mut client = Self { connection: Some(BufReader::new(stream)), ..Self::connect(address) };
+        client.exchange(post_request(path, lines, body).as_bytes()).map_err(|_ended| NoAnswer::Broken)
     }
 
     /// Posts bytes to `/jsonrpc` as JSON.

@@ -46,7 +46,7 @@ pub use executor::{Executor, Home, Options, isolation};
 pub use exposition::Exposition;
 pub use fake_governor::{FakeGovernor, Reply};
 pub use governor::{Governor, policy_for_all, write_policies};
-pub use http::{HttpAnswer, HttpClient, post_request, read_message};
+pub use http::{HttpAnswer, HttpClient, NoAnswer, post_request, read_message};
 pub use keys::{EXECUTOR, ISSUER, Keys, claims, set_mode, sha256, succeeds};
 pub use message::*;
 pub use nats::NatsServers;
