@@ -8,7 +8,7 @@ mod servers;
 
 use crate::harness::*;
 use crate::lifecycle::call_in_background;
-use crate::methods;
+use crate::{methods, proofs};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -333,6 +333,47 @@ fn settings_that_fit_no_fleet_are_refused_with_the_reason() {
         assert!(said.contains(reason), "{reason}:\n{said}");
     }
     assert_eq!(result(&one.rpc("a2g/execute", &append("x")))["status"], "SUCCESS");
+}
+
+#[test]
+fn a_proof_is_used_once_in_the_whole_fleet() {
+    let Some(fleet) = Fleet::start() else { return };
+    let keys = Keys::new();
+    let start = |node| {
+        let options = fleet.options(node).set("executor.did", EXECUTOR).signed_only();
+        Executor::start(options.set("trust.keys", json!(keys.trusted_folder())))
+    };
+    let nodes = [start("one"), start("two")];
+    let calls = proofs::of_one_identifier(&keys, 16);
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let ask = |(call, node): (_, &Executor)| {
+            let address = node.address();
+            scope.spawn(move || HttpClient::ask(address, "a2g/execute", call).unwrap())
+        };
+        let threads: Vec<_> = calls.iter().zip(nodes.iter().cycle()).map(ask).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let ran: Vec<usize> = (0..calls.len()).filter(|nth| answers[*nth].get("result").is_some()).collect();
+    assert_eq!(ran.len(), 1, "{answers:?}");
+    // In turn, and after a new start, too.
+    let [one, two] = nodes;
+    let one = Executor::start_in(one.kill());
+    for (nth, call) in calls.iter().enumerate() {
+        for node in [&one, &two] {
+            let answer = eventually("a final answer", || {
+                let answer = node.rpc("a2g/execute", call);
+                answer["error"]["data"]["retry_after_ms"].is_null().then_some(answer)
+            });
+            if nth == ran[0] {
+                assert_eq!(answer["result"], answers[nth]["result"]);
+            } else {
+                assert!(expect_blocked(&answer, "verdict_replayed").contains("already used"), "{answer}");
+            }
+        }
+    }
+    assert_eq!(written(&[&one, &two]), "x");
+    let reports = fleet.governor.reports();
+    assert_eq!(reports.len(), 1, "a refused intent is reported: {reports:?}");
 }
 
 #[test]
