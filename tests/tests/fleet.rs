@@ -305,34 +305,125 @@ fn refusal(options: Options) -> String {
     process.whole_stderr()
 }
 
+/// Servers that need a login, or TLS, and the files for that.
+struct Guarded {
+    plain: NatsServers,
+    tls: NatsServers,
+    folder: TempDir,
+}
+
+impl Guarded {
+    /// Seeds of NKeys: one that may use JetStream, one that may not, and one that is unknown.
+    const SEEDS: [(&str, &str); 3] = [
+        ("right.nk", "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"),
+        ("poor.nk", "SUAPQMN2FLNDQ3LVOSHLF44PUFBDZTNLVQHF6N3D4PCTZPAJUDDUQTCU2U"),
+        ("unknown.nk", "SUAHRT27G5T62MCFSHM6A5GU2AGECFQ3TF2JIDSZ2ZS2V56KQ7NP653WMM"),
+    ];
+    /// The public keys of the first two.
+    const ACCOUNTS: &str = "accounts {
+        RIGHT { jetstream: enabled, users: [{ nkey: UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4 }] }
+        POOR { users: [{ nkey: UBYG3NAZQGE3PNHJYO4UOFMGKUZRWFK64G4QSBSTUHQQQJI5I5227SKD }] }
+    }";
+
+    fn start() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, content: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            path
+        };
+        Self::SEEDS.iter().for_each(|(name, seed)| drop(write(name, seed)));
+        write("empty", "");
+        let make = || rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let (made, other) = (make(), make());
+        write("other.pem", &other.cert.pem());
+        let cert = write("right.pem", &made.cert.pem());
+        let key = write("key.pem", &made.signing_key.serialize_pem());
+        let plain = NatsServers::start_with(1, Self::ACCOUNTS)?;
+        let tls = NatsServers::start_with(1, &format!("tls {{ cert_file: {cert:?}, key_file: {key:?} }}"))?;
+        Some(Self { plain, tls, folder })
+    }
+
+    fn file(&self, name: &str) -> Value {
+        json!(self.folder.path().join(name))
+    }
+}
+
 #[test]
 fn settings_that_fit_no_fleet_are_refused_with_the_reason() {
-    let Some(fleet) = Fleet::start() else { return };
+    let Some((fleet, guarded)) = Fleet::start().zip(Guarded::start()) else { return };
     let short = fleet.key_file("short.key", "00ff");
     let other = fleet.key_file("other.key", &KEY.replace('0', "f"));
     let open = fleet.key_file("open.key", KEY);
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o644)).unwrap();
     let one = fleet.node("one");
-    let foreign = json!({ "name": "A2G_foreign", "subjects": ["a2g.foreign.>"], "description": "of others" });
-    fleet.servers.ask(0, "$JS.API.STREAM.CREATE.A2G_foreign", &foreign).unwrap();
+    for (name, description) in [("foreign", "of others"), ("old", "A2G fleet old, format 0")] {
+        let subjects = json!([format!("a2g.{name}.>")]);
+        let stream =
+            json!({ "name": format!("A2G_{name}"), "subjects": subjects, "description": description });
+        fleet.servers.ask(0, &format!("$JS.API.STREAM.CREATE.A2G_{name}"), &stream).unwrap();
+    }
     let two = || fleet.options("two");
-    let cases: [(Options, &str); 10] = [
-        (two().set("fleet.servers", json!([])), "`fleet.servers` has to name 1 to 16 servers"),
-        (two().set("fleet.servers", json!(["127.0.0.1:4222"])), "which is not a URL such as `nats://"),
-        (two().set("fleet.servers", json!(["nats://127.0.0.1:1"])), "no server of the fleet can be used"),
-        (two().set("fleet.node", "a.b"), "`fleet.node` has to have 1 to 64 characters"),
-        (two().set("fleet.replicas", 2), "`fleet.replicas` has to be 1, 3 or 5"),
-        (two().set("fleet.key_file", json!(short)), "has to contain 64 hexadecimal digits"),
-        (two().set("fleet.key_file", json!(open)), "chmod 600"),
-        (two().set("fleet.key_file", json!(other)), "is not the one of the fleet `tests`"),
-        (two().set("fleet.name", "foreign"), "its description is `of others`"),
-        (two().set("fleet.node", "one"), "another executor with the name `one` (`fleet.node`) runs"),
+    let at = |scheme: &str, servers: &NatsServers| {
+        two().set("fleet.servers", json!([format!("{scheme}{}", servers.addresses()[0])]))
+    };
+    let plain = |setting: &str, file: &str| at("nats://", &guarded.plain).set(setting, guarded.file(file));
+    let tls = |file: &str| at("tls://", &guarded.tls).set("fleet.ca_file", guarded.file(file));
+    let (login, jet_stream) = ("authorization violation", "JetStream not enabled for account");
+    let cases = [
+        (two().set("fleet.servers", json!([])), "`fleet.servers`", "has to name 1 to 16 servers"),
+        (
+            two().set("fleet.servers", json!(["127.0.0.1:4222"])),
+            "`fleet.servers`",
+            "is not a URL such as `nats://",
+        ),
+        (two().set("fleet.servers", json!(["nats://127.0.0.1:1"])), "`fleet.servers`", "Connection refused"),
+        (at("nats://me:secret@", &guarded.plain), "`fleet.servers`", "has an address with a login"),
+        (at("nats://", &guarded.plain), "`fleet.credentials`", login),
+        (plain("fleet.nkey_file", "unknown.nk"), "`fleet.nkey_file`", login),
+        (plain("fleet.nkey_file", "empty"), "`fleet.nkey_file`", "failed signing nonce"),
+        (plain("fleet.nkey_file", "none"), "`fleet.nkey_file`", "No such file"),
+        (plain("fleet.credentials", "none"), "`fleet.credentials`", "No such file"),
+        (plain("fleet.credentials", "right.nk"), "`fleet.credentials`", "cannot parse user JWT"),
+        (plain("fleet.nkey_file", "poor.nk"), "`fleet.servers`", jet_stream),
+        (at("tls://", &guarded.plain), "`fleet.servers`", "for TLS, `fleet.ca_file`"),
+        (at("tls://", &guarded.tls), "`fleet.ca_file`", "UnknownIssuer"),
+        (at("nats://", &guarded.tls), "`fleet.ca_file`", "UnknownIssuer"),
+        (tls("empty"), "`fleet.ca_file`", "UnknownIssuer"),
+        (tls("other.pem"), "`fleet.ca_file`", "invalid peer certificate"),
+        (tls("none"), "`fleet.ca_file`", "No such file"),
+        (two().set("fleet.node", "a.b"), "`fleet.node`", "has to have 1 to 64 characters"),
+        (two().set("fleet.node", "one"), "`fleet.node`", "another executor with the name `one`"),
+        (two().set("fleet.replicas", 2), "`fleet.replicas`", "has to be 1, 3 or 5"),
+        (
+            two().set("fleet.name", "new").set("fleet.replicas", 3),
+            "`fleet.replicas`",
+            "replicas > 1 not supported",
+        ),
+        (
+            two().set("fleet.key_file", json!(short)),
+            "`fleet.key_file`",
+            "has to contain 64 hexadecimal digits",
+        ),
+        (two().set("fleet.key_file", json!(open)), "`fleet.key_file`", "chmod 600"),
+        (
+            two().set("fleet.key_file", json!(other)),
+            "`fleet.key_file`",
+            "is not the one of the fleet `tests`",
+        ),
+        (two().set("fleet.name", "a.b"), "`fleet.name`", "has to have 1 to 64 characters"),
+        (two().set("fleet.name", "foreign"), "`fleet.name`", "its description is `of others`"),
+        (two().set("fleet.name", "old"), "`fleet.name`", "its description is `A2G fleet old, format 0`"),
     ];
-    for (options, reason) in cases {
+    for (options, setting, reason) in cases {
         let said = refusal(options);
-        assert!(said.contains(reason), "{reason}:\n{said}");
+        assert!(said.contains(setting) && said.contains(reason), "{setting}, {reason}:\n{said}");
+        assert!(!said.contains("secret@"), "{said}");
     }
     assert_eq!(result(&one.rpc("a2g/execute", &append("x")))["status"], "SUCCESS");
+    for options in [plain("fleet.nkey_file", "right.nk"), tls("right.pem")] {
+        assert_eq!(result(&Executor::start(options).rpc("a2g/execute", &append("x")))["status"], "SUCCESS");
+    }
 }
 
 #[test]
