@@ -468,6 +468,60 @@ fn a_proof_is_used_once_in_the_whole_fleet() {
 }
 
 #[test]
+fn a_copy_of_a_journal_takes_the_name_of_the_node_that_has_it() {
+    let Some(fleet) = Fleet::start() else { return };
+    let (first, other) = (fleet.node("one"), fleet.node("two"));
+    let done = append("x");
+    let answer = first.rpc("a2g/execute", &done);
+    // The lease names the receipt.
+    fleet.wait_for(other.home(), "one", |node| node["receipts"] == 1 && node["open"] == 0);
+    let (call, caller) = wait_at_the_gate(&first);
+    let copy = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(first.home().journal().parent().unwrap()).unwrap().map(Result::unwrap) {
+        if file.file_type().unwrap().is_file() {
+            std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+        }
+    }
+    let second =
+        Executor::start(fleet.options("one").set("journal.path", json!(copy.path().join("journal.db"))));
+    assert_eq!(second.rpc("a2g/execute", &done)["result"], answer["result"]);
+    assert!(caller.join().unwrap().get("result").is_none());
+    let aborted = second.rpc("a2g/execute", &call);
+    assert_eq!(error(&aborted, -32001)["data"]["report"]["status"], "ABORTED");
+    assert_eq!(other.rpc("a2g/execute", &call)["error"], aborted["error"]);
+    assert_eq!(result(&second.rpc("a2g/execute", &append("y")))["status"], "SUCCESS");
+    let refused = first.rpc("a2g/execute", &append("z"));
+    assert!(refused["error"]["data"]["retry_after_ms"].is_u64(), "{refused}");
+    assert_eq!(first.client().request("GET", "/health", &[], b"").status, 503);
+    assert_eq!(written(&[&first, &second, &other]), "xy");
+    assert_eq!(fleet.reports_of(&id_of(&call)).len(), 1);
+}
+
+#[test]
+fn a_node_with_a_new_journal_waits_until_the_old_one_is_lost() {
+    let Some(fleet) = Fleet::start() else { return };
+    let (one, two) = (fleet.node("one"), fleet.node("two"));
+    let (address, call) = (one.address(), execute("gate", json!({})));
+    let params = call.clone();
+    let caller = std::thread::spawn(move || HttpClient::ask(address, "a2g/execute", &params));
+    one.wait_at_the_gate(1);
+    let killed = one.kill();
+    assert_eq!(caller.join().unwrap(), None);
+    let one = fleet.node("one");
+    one.line_with("waiting until it has ended");
+    for node in [&one, &two] {
+        assert_eq!(error(&node.rpc("a2g/execute", &call), -32001)["data"]["report"]["status"], "ABORTED");
+    }
+    assert_eq!((one.runs_of_the_gate(), two.runs_of_the_gate()), (0, 0));
+    let reports = fleet.reports_of(&id_of(&call));
+    assert!(reports.iter().all(|report| report["status"] == "ABORTED"), "{reports:?}");
+    // The old journal no longer belongs to the name while another executor has it.
+    let mut process = Process::spawn("executor", &mut killed.command());
+    assert!(!process.wait_for_exit().success());
+    assert!(process.whole_stderr().contains("another executor with the name `one` (`fleet.node`) runs"));
+}
+
+#[test]
 fn a_value_that_no_node_wrote_is_refused() {
     let Some(fleet) = Fleet::start() else { return };
     let one = fleet.node("one");
