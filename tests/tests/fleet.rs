@@ -5,6 +5,7 @@ mod elsewhere;
 mod kills;
 mod passing;
 mod servers;
+mod split;
 
 use crate::harness::*;
 use crate::lifecycle::call_in_background;
