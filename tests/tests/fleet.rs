@@ -6,6 +6,7 @@ mod kills;
 mod passing;
 mod servers;
 mod split;
+mod storage;
 
 use crate::harness::*;
 use crate::lifecycle::call_in_background;
