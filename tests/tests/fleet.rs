@@ -4,6 +4,7 @@
 mod elsewhere;
 mod kills;
 mod passing;
+mod rolling;
 mod servers;
 mod split;
 mod storage;
