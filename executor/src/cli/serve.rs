@@ -472,9 +472,13 @@ async fn serve(
         tracing::info!(tools, "the executor listens on {}", http_server.url());
         sessions.spawn(async move { catalogue.prepare().await });
         let executor_to_close = Arc::clone(&executor);
+        let (drained, until_drained) = tokio::sync::oneshot::channel::<()>();
         let server = sessions.spawn(http_server.serve(async move {
-            stop_signal().await;
-            executor_to_close.close();
+            tokio::select! {
+                () = stop_signal() => executor_to_close.close(),
+                // No signal comes if an operator drains this node of a fleet: without this, answers would be cut off.
+                _ = until_drained => {}
+            }
         }));
         // The stop signal closes the executor; open requests are answered while it drains.
         tokio::select! {
@@ -483,6 +487,7 @@ async fn serve(
         }
         drain(&executor, config.drain).await?;
         executor.leave_fleet().await;
+        let _stopped_by_a_signal = drained.send(());
         let _ignored = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, server).await;
         end_sessions(&sessions).await;
         return Ok(());
