@@ -230,7 +230,7 @@ fn nothing_runs_while_no_server_answers() {
     let refused = one.rpc("a2g/execute", &call);
     let refusal = refused.get("error").unwrap_or_else(|| panic!("{refused}"));
     assert!(refusal["data"]["retry_after_ms"].as_u64().is_some(), "{refused}");
-    assert!(refusal["message"].as_str().unwrap().contains("cannot claim intents at the moment"), "{refused}");
+    assert!(refusal["message"].as_str().unwrap().contains("the fleet cannot be used at the moment"), "{refused}");
     assert_eq!(written(&[&one]), "a");
     // A run that ends meanwhile is answered later.
     one.open_the_gate();
