@@ -106,7 +106,7 @@ fn written(nodes: &[&Executor]) -> String {
     nodes.iter().filter_map(|node| node.file("log")).collect()
 }
 
-/// The content of each file of the workspaces. Files of one name are added up.
+/// The content of each file of the workspaces. Files with the same name are concatenated.
 fn written_files(nodes: &[Executor]) -> BTreeMap<String, String> {
     let mut files = BTreeMap::<String, String>::new();
     for entry in nodes.iter().flat_map(|node| std::fs::read_dir(node.workspace()).unwrap()) {
@@ -230,7 +230,10 @@ fn nothing_runs_while_no_server_answers() {
     let refused = one.rpc("a2g/execute", &call);
     let refusal = refused.get("error").unwrap_or_else(|| panic!("{refused}"));
     assert!(refusal["data"]["retry_after_ms"].as_u64().is_some(), "{refused}");
-    assert!(refusal["message"].as_str().unwrap().contains("the fleet cannot be used at the moment"), "{refused}");
+    assert!(
+        refusal["message"].as_str().unwrap().contains("the fleet cannot be used at the moment"),
+        "{refused}"
+    );
     assert_eq!(written(&[&one]), "a");
     // A run that ends meanwhile is answered later.
     one.open_the_gate();
@@ -308,7 +311,7 @@ fn refusal(options: Options) -> String {
     process.whole_stderr()
 }
 
-/// Servers that need a login, or TLS, and the files for that.
+/// A server that needs a login, one that needs TLS, and the files for both.
 struct Guarded {
     plain: NatsServers,
     tls: NatsServers,
@@ -322,7 +325,7 @@ impl Guarded {
         ("poor.nk", "SUAPQMN2FLNDQ3LVOSHLF44PUFBDZTNLVQHF6N3D4PCTZPAJUDDUQTCU2U"),
         ("unknown.nk", "SUAHRT27G5T62MCFSHM6A5GU2AGECFQ3TF2JIDSZ2ZS2V56KQ7NP653WMM"),
     ];
-    /// The public keys of the first two.
+    /// The accounts of the first two, with their public keys.
     const ACCOUNTS: &str = "accounts {
         RIGHT { jetstream: enabled, users: [{ nkey: UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4 }] }
         POOR { users: [{ nkey: UBYG3NAZQGE3PNHJYO4UOFMGKUZRWFK64G4QSBSTUHQQQJI5I5227SKD }] }
@@ -449,7 +452,7 @@ fn a_proof_is_used_once_in_the_whole_fleet() {
     });
     let ran: Vec<usize> = (0..calls.len()).filter(|nth| answers[*nth].get("result").is_some()).collect();
     assert_eq!(ran.len(), 1, "{answers:?}");
-    // In turn, and after a new start, too.
+    // Also one after another, and after a restart.
     let [one, two] = nodes;
     let one = Executor::start_in(one.kill());
     for (nth, call) in calls.iter().enumerate() {
@@ -476,7 +479,7 @@ fn a_copy_of_a_journal_takes_the_name_of_the_node_that_has_it() {
     let (first, other) = (fleet.node("one"), fleet.node("two"));
     let done = append("x");
     let answer = first.rpc("a2g/execute", &done);
-    // The lease names the receipt.
+    // The lease has the number of receipts.
     fleet.wait_for(other.home(), "one", |node| node["receipts"] == 1 && node["open"] == 0);
     let (call, caller) = wait_at_the_gate(&first);
     let copy = tempfile::tempdir().unwrap();

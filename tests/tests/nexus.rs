@@ -114,7 +114,7 @@ impl Agent {
         self.command("tool.execute", &json!({ "tool": tool, "arguments": arguments }))
     }
 
-    /// As [`Self::execute`], with this id of the message and the intent.
+    /// As [`Self::execute`], with this id for the message and the intent.
     pub fn execute_as(&self, id: &str, tool: &str, arguments: Value) -> Value {
         let message = self.message("command", &json!({ "action": "tool.execute", "id": id }));
         self.sealed(message, &json!({ "parameters": { "tool": tool, "arguments": arguments } }))

@@ -80,7 +80,8 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
             serde_json::json!({
                 "node": node.node.as_str(), "state": node.state_name(),
                 "taken_over_by": node.taken_over_by().map(NodeName::as_str), "version": node.version,
-                "running": node.load.running, "queued": node.load.queued, "waiting": node.load.waiting, "concurrent": node.load.concurrent,
+                "running": node.load.running, "queued": node.load.queued, "waiting": node.load.waiting,
+                "concurrent": node.load.concurrent,
                 "undelivered": node.load.undelivered, "open": node.open, "receipts": node.receipts, "head": node.head,
             })
         });

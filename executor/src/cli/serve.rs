@@ -476,7 +476,7 @@ async fn serve(
         let server = sessions.spawn(http_server.serve(async move {
             tokio::select! {
                 () = stop_signal() => executor_to_close.close(),
-                // No signal comes if an operator drains this node of a fleet: without this, answers would be cut off.
+                // If an operator drains this node of a fleet, no signal comes; the last answers still have to be sent.
                 _ = until_drained => {}
             }
         }));

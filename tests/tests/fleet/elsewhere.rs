@@ -7,7 +7,7 @@ use crate::harness::*;
 use crate::methods::{ESCALATES, write};
 use serde_json::{Value, json};
 
-/// Two nodes with one list of callers, and the tokens of an agent and an approver in it.
+/// Two nodes with one list of callers, and the tokens of an agent, an approver and an operator in it.
 struct Nodes {
     fleet: Fleet,
     one: Executor,
@@ -33,7 +33,7 @@ impl Nodes {
     }
 
     /// Sends an intent that waits for a person at the first node.
-    fn wait(&self, name: &str) -> Value {
+    fn escalate(&self, name: &str) -> Value {
         let call = intent("write_file", write(name, ESCALATES));
         let answer = ask(&self.one, &self.agent, "a2g/intent", &call);
         assert_eq!(result(&answer)["verdict"], "ESCALATE", "{answer}");
@@ -59,7 +59,7 @@ fn decide(node: &Executor, token: &str, id: &Value, decision: &str) -> Value {
 fn an_intent_that_waits_is_decided_from_any_node() {
     let Some(nodes) = Nodes::start() else { return };
     let Nodes { fleet, one, two, approver, .. } = &nodes;
-    let [approved, denied, cancelled] = ["approved", "denied", "cancelled"].map(|name| nodes.wait(name));
+    let [approved, denied, cancelled] = ["approved", "denied", "cancelled"].map(|name| nodes.escalate(name));
     assert_eq!(nodes.state(two, &approved), "escalated");
     fleet.wait_for(one.home(), "one", |node| node["waiting"] == 3);
     // The consoles of other nodes say where it waits.
@@ -102,7 +102,7 @@ fn a_decision_needs_the_role_at_the_node_where_the_intent_waits() {
     // Another person with the name of a listed one.
     let namesake = other.add("ann", &["--role", "approver"]);
     let three = Executor::start(other.of(nodes.fleet.options("three")));
-    let id = nodes.wait("file");
+    let id = nodes.escalate("file");
     eventually("the new node knows the others", || {
         let answer = decide(&three, &stranger, &id, "APPROVED");
         let message = answer["error"]["message"].as_str()?;

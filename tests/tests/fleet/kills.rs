@@ -1,8 +1,9 @@
-//! Executors and servers that are hit at random moments, under the load of clients of all doors.
+//! Executors that are killed or paused, and servers that are killed, at random moments, under the load of clients of
+//! all doors.
 //!
 //! ```text
-//! 16 clients ──▶ one, two, three ──▶ three servers of NATS     SIGKILL and a new start, at random
-//!                 SIGKILL and a new start, SIGSTOP and SIGCONT, at random
+//! 16 clients ──▶ one, two, three ──▶ three servers of NATS     SIGKILL and a restart, at random
+//!                 SIGKILL and a restart, or SIGSTOP and SIGCONT, at random
 //! ```
 //! Each call appends a byte to a file of its own. At the end, the answers, the files, the governor's reports and the
 //! journals have to agree.
@@ -21,8 +22,8 @@ use std::time::Duration;
 
 pub(super) const NODES: [&str; 3] = ["one", "two", "three"];
 const CLIENTS: usize = 16;
-/// One of so many pauses of a node is longer than its lease, if there are so many disturbances.
-const LONG_PAUSES: usize = 25;
+/// Every so many disturbances of nodes, a pause is longer than the lease.
+const LONG_PAUSE_EVERY: usize = 25;
 
 /// The number of disturbances: 12, or `A2G_FLEET_KILLS`.
 fn disturbances() -> usize {
@@ -96,7 +97,7 @@ pub(super) enum Reply {
     Refused { ran: bool },
     /// There was no whole answer.
     None(NoAnswer),
-    /// None of these.
+    /// Any other answer.
     Odd(String),
 }
 
@@ -217,9 +218,9 @@ impl Intent {
         let request = json!({ "jsonrpc": "3.0", "id": "r", "method": "write_file",
             "params": { "payload": self.arguments() } });
         let answer = post(address, "/run", &[], &request.to_string());
-        let places = ["/metadata/context_hints/intent_id", "/error/data/intent_id"];
+        let pointers = ["/metadata/context_hints/intent_id", "/error/data/intent_id"];
         let named = |answer: &Value| {
-            places.iter().find_map(|place| answer.pointer(place)?.as_str().map(str::to_owned))
+            pointers.iter().find_map(|pointer| answer.pointer(pointer)?.as_str().map(str::to_owned))
         };
         let id = answer.as_ref().ok().and_then(named);
         let reply = read(answer, &["/result/status_code", "/error/data/status_code"]);
@@ -254,13 +255,13 @@ fn post_to_a2a(
     post(address, "/a2a/rpc", &[], &request.to_string())
 }
 
-/// Reads the status of the report at one of these places, or a refusal that allows a repeat.
-fn read(answer: Result<Value, NoAnswer>, places: &[&str]) -> Reply {
+/// Reads the status of the report at one of these JSON pointers, or a refusal that allows a repeat.
+fn read(answer: Result<Value, NoAnswer>, pointers: &[&str]) -> Reply {
     let answer = match answer {
         Ok(answer) => answer,
         Err(why) => return Reply::None(why),
     };
-    let mut statuses = places.iter().filter_map(|place| answer.pointer(place)?.as_str());
+    let mut statuses = pointers.iter().filter_map(|pointer| answer.pointer(pointer)?.as_str());
     if let Some(status) = statuses.find(|status| matches!(*status, "SUCCESS" | "ABORTED")) {
         return Reply::Ended(status.to_owned());
     }
@@ -280,12 +281,12 @@ fn read(answer: Result<Value, NoAnswer>, places: &[&str]) -> Reply {
     Reply::Odd(answer.to_string())
 }
 
-fn has_member(value: &Value, is_it: &dyn Fn(&str, &Value) -> bool) -> bool {
+fn has_member(value: &Value, is_match: &dyn Fn(&str, &Value) -> bool) -> bool {
     match value {
         Value::Object(members) => {
-            members.iter().any(|(name, value)| is_it(name, value) || has_member(value, is_it))
+            members.iter().any(|(name, value)| is_match(name, value) || has_member(value, is_match))
         }
-        Value::Array(items) => items.iter().any(|item| has_member(item, is_it)),
+        Value::Array(items) => items.iter().any(|item| has_member(item, is_match)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }
@@ -334,7 +335,7 @@ impl Load {
                 if let Reply::Ended(status) = reply {
                     return Some(status);
                 }
-                self.note(&mut intent, &reply);
+                self.record(&mut intent, &reply);
                 sleep_up_to(100);
                 None
             });
@@ -343,8 +344,8 @@ impl Load {
         }
     }
 
-    /// Notes a reply that is no end. A call over the sovereign door is then replaced by another one.
-    fn note(&self, intent: &mut Intent, reply: &Reply) {
+    /// Records a reply that is not an end. A call over the sovereign door is then replaced by another one.
+    fn record(&self, intent: &mut Intent, reply: &Reply) {
         let mut seen = self.seen.lock().unwrap();
         match reply {
             Reply::None(NoAnswer::Broken) => seen.broken.push(intent.door),
@@ -457,7 +458,7 @@ fn kills_under_load_lose_and_repeat_nothing() {
             sleep_up_to(1000);
             let nth = usize::try_from(random(3)).unwrap();
             if random(2) == 0 {
-                let is_long = number % LONG_PAUSES == LONG_PAUSES - 1;
+                let is_long = number % LONG_PAUSE_EVERY == LONG_PAUSE_EVERY - 1;
                 nodes[nth].process().pause();
                 std::thread::sleep(Duration::from_millis(if is_long { 26_000 } else { random(2000) }));
                 nodes[nth].process().resume();

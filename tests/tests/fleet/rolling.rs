@@ -24,7 +24,7 @@ fn nodes_are_replaced_under_load_and_no_call_fails() {
             let asked = nodes[(nth + 1) % 3].home().run(&["fleet", "drain", NODES[nth]]);
             assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
             assert!(nodes[nth].process().wait_for_exit().success());
-            // The process has ended, so this only gives its folders.
+            // The process has ended, so this only returns its folders.
             let home = nodes.remove(nth).kill();
             nodes.insert(nth, Executor::start_in(home));
             load.addresses.lock().unwrap()[nth] = nodes[nth].address();
@@ -35,8 +35,8 @@ fn nodes_are_replaced_under_load_and_no_call_fails() {
         let seen = load.seen.lock().unwrap();
         let aborted: Vec<_> = seen.ended.iter().filter(|(_, status)| status != "SUCCESS").collect();
         assert!(aborted.is_empty(), "{aborted:?}");
-        // A connection that a process has at its end, and whose request it has not read, ends without an answer. Calls
-        // that were cut off would be many more.
+        // A request that a process has not read when it ends gets no answer. If a drained node cut off calls, there
+        // would be many more.
         assert!(seen.broken.len() <= CLIENTS, "{:?}", seen.broken);
     }
     load.check(&fleet, &nodes);

@@ -12,13 +12,13 @@ use std::time::Duration;
 /// What happens to the bytes of a connection that is cut.
 #[derive(Clone, Copy)]
 enum Cut {
-    /// They arrive when the cut is healed, as the kernel sends them again: late renewals and claims.
+    /// They arrive once the link is healed, because the kernel sends them again: late renewals and claims.
     Hold,
-    /// They never arrive, so that the two ends no longer understand each other.
+    /// They never arrive, so the two ends no longer understand each other.
     Drop,
 }
 
-/// A network between a node and a server, which can be cut without closing a connection.
+/// A network link between a node and a server, which can be cut without closing a connection.
 struct Link {
     listener: Listener,
     is_cut: Arc<AtomicBool>,
@@ -30,9 +30,9 @@ impl Link {
         let flag = Arc::clone(&is_cut);
         let listener = Listener::start(move |near| {
             let Ok(far) = TcpStream::connect(server) else { return };
-            let (near_too, far_too, flag_too) =
+            let (near_copy, far_copy, flag_copy) =
                 (near.try_clone().unwrap(), far.try_clone().unwrap(), Arc::clone(&flag));
-            let back = std::thread::spawn(move || pass(far_too, near_too, &flag_too, cut));
+            let back = std::thread::spawn(move || pass(far_copy, near_copy, &flag_copy, cut));
             pass(near, far, &flag, cut);
             back.join().unwrap();
         });
@@ -55,7 +55,7 @@ impl Drop for Link {
     }
 }
 
-/// Passes bytes on in one direction, until either end closes.
+/// Passes on bytes in one direction, until either end closes.
 fn pass(mut from: TcpStream, mut to: TcpStream, is_cut: &AtomicBool, cut: Cut) {
     let mut bytes = vec![0; 1 << 16];
     loop {
@@ -105,7 +105,7 @@ fn a_node_that_is_cut_off_stops_its_runs_and_joins_again() {
     let runs: Vec<_> = cut_off.iter().map(wait_at_the_gate).collect();
     let (kept, keeps) = wait_at_the_gate(&three);
     links.iter().for_each(Link::cut);
-    // Refused before anything runs, and not by chance before the node has noticed.
+    // Refused before anything runs, even if the node has not noticed the cut yet.
     for node in &cut_off {
         let refused = node.rpc("a2g/execute", &append("x"));
         assert!(refused["error"]["data"]["retry_after_ms"].is_u64(), "{refused}");

@@ -25,7 +25,7 @@ fn expect_retry(answer: &Value) {
     assert!(answer["error"]["data"]["retry_after_ms"].is_u64(), "{answer}");
 }
 
-/// Checks that nothing runs after `fill`, and that all goes on by itself after `make_room`.
+/// Checks that nothing runs after `fill`, and that the nodes go on by themselves after `make_room`.
 fn survive_a_full_server(
     mut fleet: Fleet,
     fill: impl FnOnce(&NatsServers),

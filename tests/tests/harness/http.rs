@@ -94,7 +94,7 @@ impl HttpClient {
         Some(answer.json())
     }
 
-    /// Posts JSON with more lines in the head, over a connection of its own to a server that may be gone at any moment.
+    /// Posts JSON with these lines added to the head, over a new connection to a server that may end at any moment.
     pub fn post_to(
         address: SocketAddr,
         path: &str,

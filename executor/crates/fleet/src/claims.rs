@@ -197,7 +197,8 @@ impl<S: Store> Fleet<S> {
         match &reply {
             Ok(ClaimReply::New(_)) => {}
             Ok(ClaimReply::Known(_)) => drop(self.active.lock().remove(&intent)),
-            // Before the refusal is answered: if this node were lost with the claim, another would report it as aborted.
+            // Removed before the call is refused: if this node were lost with the claim, another would report it as
+            // aborted.
             Ok(ClaimReply::Replayed) => {
                 if self.remove_claim(intent).await.is_err() {
                     self.abandoned.lock().push(intent);

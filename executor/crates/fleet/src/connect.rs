@@ -54,7 +54,7 @@ pub struct FleetSettings {
     pub replicas: usize,
     /// The time for which a claim is stored after its last change.
     pub keep: Duration,
-    /// `true` if free nodes run calls that wait at this one, and this one runs those of others.
+    /// `true` if other nodes may run calls that wait at this one, and this one runs calls that wait at others.
     pub passes_calls: bool,
 }
 

@@ -38,8 +38,8 @@ pub use claims::{Claim, ClaimReply, FinishReply, Fleet, FoundClaim, FoundEnd, Ne
 pub use connect::{FleetSettings, Login, connect, open_store};
 pub use lease::{FENCE, LEASE, NodeHead, NodeLoad, NodeState, RENEWAL};
 pub use messages::{
-    Announcements, CallMessage, MAX_MESSAGE_BYTES, NodeText, PassedCall, Question, Questions, RunMessages,
-    TakeMessage, TakeMessages, TakeRequest, WaitingCalls,
+    Announcement, Announcements, CallMessage, EventMessages, MAX_MESSAGE_BYTES, NodeText, PassedCall,
+    Question, Questions, TakeRequest, TakeRequests,
 };
 pub use nats::NatsStore;
 pub use orders::Order;
@@ -78,8 +78,8 @@ pub enum FleetError {
     },
     /// The servers have no JetStream, or refuse to create the stream.
     #[error(
-        "the fleet's stream `{stream}` cannot be opened: {reason}; the servers in `fleet.servers` need JetStream, which \
-         the login has to be allowed to use, and have to be as many as `fleet.replicas`"
+        "the fleet's stream `{stream}` cannot be opened: {reason}; the servers in `fleet.servers` need JetStream, the \
+         login has to be allowed to use it, and there have to be at least `fleet.replicas` servers"
     )]
     Stream {
         /// The name of the stream.

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! a2g-live.FLEET.waiting      a node announces that calls wait at it
-//! a2g-live.FLEET.take.NODE    a node with a free slot asks for one of these calls; the reply is the call
+//! a2g-live.FLEET.take.NODE    a node with a free slot asks for one of these calls; the reply has the call, or none
 //! a2g-live.FLEET.run.INTENT   the events of a run, for the node at which its call waited
-//! a2g-live.FLEET.ask          a question to all nodes; each replies, and one of them may have the answer
+//! a2g-live.FLEET.ask          a question to all nodes; each replies, and one reply may have the answer
 //! ```
 //! A message may be lost. A call is run only by the node that claims it, so a lost message costs time and nothing else.
-//! Messages are authenticated like the values in the stream: by fleet, subject and, for a reply, the request.
+//! Messages are authenticated as the values in the stream are: by fleet, subject and, for a reply, the request.
 
 use crate::nats::NatsStore;
 use crate::seal::Seal;
@@ -31,47 +31,46 @@ const ASK: &str = "ask";
 
 /// An announcement that calls wait at a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaitingCalls {
+pub struct Announcement {
     /// The node.
     pub node: NodeName,
-    /// The highest priority among them, from 0.
+    /// The highest priority of these calls; 0 is the lowest of all.
     pub priority: u8,
 }
 
-/// A request of a node with a free slot for a call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The request of a node with a free slot for a waiting call.
+#[derive(Debug)]
 pub struct TakeRequest {
-    /// The node.
-    pub node: NodeName,
-    /// Its tools, and the hash of the module of each.
+    /// The tools of that node, and the hash of the module of each.
     pub tools: HashMap<String, String>,
     /// The agents whose calls it cannot run now.
     pub full_agents: Vec<String>,
     nonce: String,
-}
-
-/// A request for a call, and the way to answer it.
-#[derive(Debug)]
-pub struct TakeMessage {
-    /// The request.
-    pub request: TakeRequest,
     reply: Subject,
 }
 
-/// A call that waited at another node, which has written it.
-// Made only from an authenticated message, because its verdict counts as verified. So it cannot be deserialized.
-#[derive(Debug)]
-pub struct PassedCall(CallMessage);
+#[derive(Debug, Serialize, Deserialize)]
+struct TakeMessage {
+    node: NodeName,
+    tools: HashMap<String, String>,
+    full_agents: Vec<String>,
+    nonce: String,
+}
 
-/// A call that a node passes on.
+/// A call that this node passes on to another.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallMessage {
     /// The call and its verdict.
     pub text: String,
-    /// `true` if the node asked the governor; `false` if the verdict came with the call.
+    /// `true` if the governor was asked; `false` if the verdict came with the call.
     pub asked_governor: bool,
 }
+
+/// A call that another node of this fleet has passed on.
+// Made only from an authenticated message, because its verdict counts as verified: so it is not `Deserialize`.
+#[derive(Debug)]
+pub struct PassedCall(CallMessage);
 
 impl PassedCall {
     /// The call and its verdict.
@@ -80,7 +79,7 @@ impl PassedCall {
         &self.0.text
     }
 
-    /// Returns `true` if the other node asked the governor; `false` if the verdict came with the call.
+    /// Returns `true` if the other node has asked the governor; `false` if the verdict came with the call.
     #[must_use]
     pub fn has_asked_governor(&self) -> bool {
         self.0.asked_governor
@@ -103,8 +102,15 @@ impl Question {
     }
 }
 
+#[derive(Debug, Serialize, Deserialize)]
+struct QuestionMessage {
+    node: NodeName,
+    text: String,
+    nonce: String,
+}
+
 /// A text that a node of this fleet wrote.
-// Made only from an authenticated message, like `PassedCall`.
+// Made only from an authenticated message, as `PassedCall`.
 #[derive(Debug)]
 pub struct NodeText(String);
 
@@ -116,33 +122,26 @@ impl NodeText {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct QuestionMessage {
-    node: NodeName,
-    text: String,
-    nonce: String,
-}
+/// The announcements of other nodes.
+pub struct Announcements(Subscription);
+
+/// The requests of other nodes for calls that wait at this one.
+pub struct TakeRequests(Subscription);
+
+/// The events of one run at another node.
+pub struct EventMessages(Subscription);
 
 /// The questions of other nodes.
-pub struct Questions(Messages);
+pub struct Questions(Subscription);
 
-/// The announcements of other nodes.
-pub struct Announcements(Messages);
-
-/// The requests of other nodes.
-pub struct TakeMessages(Messages);
-
-/// The events of one run.
-pub struct RunMessages(Messages);
-
-struct Messages {
+struct Subscription {
     fleet: Arc<Fleet<NatsStore>>,
     key: String,
     subscriber: Subscriber,
 }
 
-impl Messages {
-    async fn subscribe(fleet: &Arc<Fleet<NatsStore>>, key: String) -> Result<Self, FleetError> {
+impl Subscription {
+    async fn new(fleet: &Arc<Fleet<NatsStore>>, key: String) -> Result<Self, FleetError> {
         let subscriber = fleet.client().subscribe(fleet.live_subject(&key)).await;
         let subscriber = subscriber.map_err(|error| FleetError::unavailable("subscribe", error))?;
         Ok(Self { fleet: Arc::clone(fleet), key, subscriber })
@@ -159,6 +158,7 @@ impl Messages {
         }
     }
 
+    /// The next authentic message that this version can read; `None` as for [`Self::next`].
     async fn next_parsed<T: for<'a> Deserialize<'a>>(&mut self) -> Option<(Message, T)> {
         loop {
             let (message, value) = self.next().await?;
@@ -174,29 +174,29 @@ impl Messages {
 
 impl Announcements {
     /// The next announcement of another node; `None` if the connection is closed for good.
-    pub async fn next(&mut self) -> Option<WaitingCalls> {
+    pub async fn next(&mut self) -> Option<Announcement> {
         loop {
-            let (_, waiting) = self.0.next_parsed::<WaitingCalls>().await?;
-            if waiting.node != self.0.fleet.node {
-                return Some(waiting);
+            let (_, announcement) = self.0.next_parsed::<Announcement>().await?;
+            if announcement.node != self.0.fleet.node {
+                return Some(announcement);
             }
         }
     }
 }
 
-impl TakeMessages {
+impl TakeRequests {
     /// The next request; `None` if the connection is closed for good.
-    pub async fn next(&mut self) -> Option<TakeMessage> {
+    pub async fn next(&mut self) -> Option<TakeRequest> {
         loop {
-            let (message, request) = self.0.next_parsed().await?;
+            let (message, TakeMessage { node: _, tools, full_agents, nonce }) = self.0.next_parsed().await?;
             if let Some(reply) = message.reply {
-                return Some(TakeMessage { request, reply });
+                return Some(TakeRequest { tools, full_agents, nonce, reply });
             }
         }
     }
 }
 
-impl RunMessages {
+impl EventMessages {
     /// The next event; `None` if the connection is closed for good.
     pub async fn next(&mut self) -> Option<Bytes> {
         self.0.next().await.map(|(_, value)| value)
@@ -233,13 +233,26 @@ impl Fleet<NatsStore> {
         sent.map_err(|error| FleetError::unavailable("send a message", error))
     }
 
-    /// Announces that calls wait at this node.
+    /// Sends a sealed reply. `request` names the operation in an error.
+    async fn send_reply(
+        &self,
+        reply: Subject,
+        key: &str,
+        value: &impl Serialize,
+        request: &'static str,
+    ) -> Result<(), FleetError> {
+        let sealed = self.seal().seal(key, &to_bytes(value)?);
+        let sent = self.client().publish(reply, sealed).await;
+        sent.map_err(|error| FleetError::unavailable(request, error))
+    }
+
+    /// Announces that calls wait at this node, with the highest priority of these calls.
     ///
     /// # Errors
     /// [`FleetError`].
     pub async fn announce_waiting(&self, priority: u8) -> Result<(), FleetError> {
-        let waiting = WaitingCalls { node: self.node.clone(), priority };
-        self.send(WAITING, &to_bytes(&waiting)?).await
+        let announcement = Announcement { node: self.node.clone(), priority };
+        self.send(WAITING, &to_bytes(&announcement)?).await
     }
 
     /// Subscribes to the announcements of other nodes.
@@ -247,11 +260,11 @@ impl Fleet<NatsStore> {
     /// # Errors
     /// [`FleetError`].
     pub async fn announcements(self: &Arc<Self>) -> Result<Announcements, FleetError> {
-        Messages::subscribe(self, WAITING.to_owned()).await.map(Announcements)
+        Subscription::new(self, WAITING.to_owned()).await.map(Announcements)
     }
 
     /// Asks a node for a waiting call. `tools` are the tools of this node with the hashes of their modules, and
-    /// `full_agents` the agents whose calls it cannot run now. Returns `None` if no such call waits there.
+    /// `full_agents` the agents whose calls this node cannot run now. Returns `None` if no call that fits waits there.
     ///
     /// # Errors
     /// [`FleetError`].
@@ -264,13 +277,13 @@ impl Fleet<NatsStore> {
         let failed = |error: String| FleetError::unavailable("ask for a waiting call", error);
         let key = take_key(from);
         let request =
-            TakeRequest { node: self.node.clone(), tools, full_agents, nonce: Uuid::new_v4().to_string() };
+            TakeMessage { node: self.node.clone(), tools, full_agents, nonce: Uuid::new_v4().to_string() };
         let sealed = self.seal().seal(&key, &to_bytes(&request)?);
         let reply = self.client().request(self.live_subject(&key), sealed);
         let reply =
             tokio::time::timeout(TAKE_TIMEOUT, reply).await.map_err(|error| failed(error.to_string()))?;
         let reply = reply.map_err(|error| failed(error.to_string()))?;
-        let key = reply_key(from, &request.nonce);
+        let key = take_reply_key(from, &request.nonce);
         let value = self.seal().open(&key, &reply.payload)?;
         let call = serde_json::from_slice::<Option<CallMessage>>(&value);
         call.map(|call| call.map(PassedCall)).map_err(|error| FleetError::value(&key, error))
@@ -280,32 +293,46 @@ impl Fleet<NatsStore> {
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn take_messages(self: &Arc<Self>) -> Result<TakeMessages, FleetError> {
-        Messages::subscribe(self, take_key(&self.node)).await.map(TakeMessages)
+    pub async fn take_requests(self: &Arc<Self>) -> Result<TakeRequests, FleetError> {
+        Subscription::new(self, take_key(&self.node)).await.map(TakeRequests)
     }
 
-    /// Answers a request with a call, or with `None`.
+    /// Replies to a request with a call, or with `None` if no call that fits waits at this node.
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn answer_take(
+    pub async fn reply_to_take(
         &self,
-        message: TakeMessage,
+        request: TakeRequest,
         call: Option<CallMessage>,
     ) -> Result<(), FleetError> {
-        let TakeMessage { request, reply } = message;
-        let sealed = self.seal().seal(&reply_key(&self.node, &request.nonce), &to_bytes(&call)?);
-        let sent = self.client().publish(reply, sealed).await;
-        sent.map_err(|error| FleetError::unavailable("pass on a call", error))
+        let key = take_reply_key(&self.node, &request.nonce);
+        self.send_reply(request.reply, &key, &call, "pass on a call").await
     }
 
-    /// Asks the other nodes, and returns the first answer. `None` if all nodes that are known to run have replied that they
-    /// have none, or after `timeout`.
+    /// Sends an event of a run to the node at which its call waited.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn send_event(&self, intent: IntentId, event: &[u8]) -> Result<(), FleetError> {
+        self.send(&run_key(intent), event).await
+    }
+
+    /// Subscribes to the events of a run.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn event_messages(self: &Arc<Self>, intent: IntentId) -> Result<EventMessages, FleetError> {
+        Subscription::new(self, run_key(intent)).await.map(EventMessages)
+    }
+
+    /// Asks the other nodes, and returns the first answer; `None` if every node that is known to run has replied
+    /// without one, or after `timeout`.
     ///
     /// # Errors
     /// [`FleetError`].
     pub async fn ask(&self, text: &str, timeout: Duration) -> Result<Option<NodeText>, FleetError> {
-        // A node that joins now is seen by the next sweep.
+        // Before the first sweep, the number is unknown; a node that joins is counted by the next one.
         let others = self.live_others().unwrap_or(usize::MAX);
         if others == 0 {
             return Ok(None);
@@ -314,7 +341,7 @@ impl Fleet<NatsStore> {
         let inbox = self.client().new_inbox();
         let mut replies = self.client().subscribe(inbox.clone()).await.map_err(|error| failed(&error))?;
         let nonce = Uuid::new_v4().to_string();
-        let key = ask_key(&nonce);
+        let key = ask_reply_key(&nonce);
         let question = QuestionMessage { node: self.node.clone(), text: text.to_owned(), nonce };
         let question = self.seal().seal(ASK, &to_bytes(&question)?);
         let sent = self.client().publish_with_reply(self.live_subject(ASK), inbox, question).await;
@@ -322,7 +349,7 @@ impl Fleet<NatsStore> {
         let answer = async {
             for _ in 0..others {
                 let reply = replies.next().await?;
-                // Any other reply, also a foreign one, counts as one without an answer.
+                // A reply that cannot be read counts as one without an answer.
                 if let Ok(value) = self.seal().open(&key, &reply.payload)
                     && let Ok(Some(answer)) = serde_json::from_slice::<Option<String>>(&value)
                 {
@@ -339,52 +366,39 @@ impl Fleet<NatsStore> {
     /// # Errors
     /// [`FleetError`].
     pub async fn questions(self: &Arc<Self>) -> Result<Questions, FleetError> {
-        Messages::subscribe(self, ASK.to_owned()).await.map(Questions)
+        Subscription::new(self, ASK.to_owned()).await.map(Questions)
     }
 
-    /// Replies to a question, with `None` if this node does not have the answer. An answer that is too long for a message is
-    /// not sent.
+    /// Replies to a question with an answer, or with `None` if this node has none. An answer of more than
+    /// [`MAX_MESSAGE_BYTES`] is replaced by `None`.
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn reply(&self, question: Question, answer: Option<String>) -> Result<(), FleetError> {
+    pub async fn reply_to_question(
+        &self,
+        question: Question,
+        answer: Option<String>,
+    ) -> Result<(), FleetError> {
         let answer = answer.filter(|answer| answer.len() <= MAX_MESSAGE_BYTES);
-        let sealed = self.seal().seal(&ask_key(&question.nonce), &to_bytes(&answer)?);
-        let sent = self.client().publish(question.reply, sealed).await;
-        sent.map_err(|error| FleetError::unavailable("reply to a question", error))
+        let key = ask_reply_key(&question.nonce);
+        self.send_reply(question.reply, &key, &answer, "reply to a question").await
     }
-
-    /// Sends an event of a run to the node at which its call waited.
-    ///
-    /// # Errors
-    /// [`FleetError`].
-    pub async fn send_event(&self, intent: IntentId, event: &[u8]) -> Result<(), FleetError> {
-        self.send(&run_key(intent), event).await
-    }
-
-    /// Subscribes to the events of a run.
-    ///
-    /// # Errors
-    /// [`FleetError`].
-    pub async fn run_messages(self: &Arc<Self>, intent: IntentId) -> Result<RunMessages, FleetError> {
-        Messages::subscribe(self, run_key(intent)).await.map(RunMessages)
-    }
-}
-
-fn ask_key(nonce: &str) -> String {
-    format!("{ASK}.{nonce}")
 }
 
 fn take_key(node: &NodeName) -> String {
     format!("take.{node}")
 }
 
-fn reply_key(node: &NodeName, nonce: &str) -> String {
+fn take_reply_key(node: &NodeName, nonce: &str) -> String {
     format!("take.{node}.{nonce}")
 }
 
 fn run_key(intent: IntentId) -> String {
     format!("run.{intent}")
+}
+
+fn ask_reply_key(nonce: &str) -> String {
+    format!("{ASK}.{nonce}")
 }
 
 fn to_bytes(value: &impl Serialize) -> Result<Vec<u8>, FleetError> {

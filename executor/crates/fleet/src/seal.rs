@@ -37,7 +37,7 @@ impl FleetKey {
     }
 }
 
-/// The key of a fleet. It authenticates each value with the HMAC-SHA256 of fleet, key and value, which precedes the value.
+/// The key of a fleet. It authenticates each value: the HMAC-SHA256 of fleet, key and value precedes the value.
 #[derive(Debug)]
 pub(crate) struct Seal {
     key: FleetKey,

@@ -1,9 +1,10 @@
 //! Admission: the checks between a verdict and a run.
 //!
 //! A [`VerifiedVerdict`] can only be made here: from a verdict that came over the executor's own connection, with a
-//! proof, under the operator's explicit permission, or from another node of the fleet that had verified it. [`Admitted`] can only be made from a [`VerifiedVerdict`] that
-//! answers this very call, approves it, and has not expired, or from the [`OperatorLimits`] of the process that runs
-//! the call. An [`Admitted`] call can be granted only once.
+//! proof, under the operator's explicit permission, or from another node of the fleet, which has verified it.
+//! [`Admitted`] can only be made from a [`VerifiedVerdict`] that answers this very call, approves it, and has not
+//! expired, or from the [`OperatorLimits`] of the process that runs the call. An [`Admitted`] call can be granted only
+//! once.
 
 use super::proof::{ProofError, Trust, VerifiedProof};
 use super::standing::{StandingPolicies, StandingPolicyError};
@@ -109,7 +110,7 @@ impl VerifiedVerdict {
         Self { verdict: Arc::new(verdict), proof: None }
     }
 
-    /// A call that waited at another node, and the verdict that this node had verified.
+    /// A call that waited at another node, and the verdict that the other node has verified.
     ///
     /// # Errors
     /// If the call was not written by [`Admitted::to_node`].
@@ -194,7 +195,7 @@ pub struct Admitted<L = Layers> {
     proof: Option<VerifiedProof>,
     /// The module that was installed when the call began to wait for a person.
     module: Option<Digest>,
-    /// The verdict under which another node may run the call as well; `None` if only this executor may run it.
+    /// The verdict under which another node may run the call; `None` if only this executor may run it.
     verdict: Option<Arc<Verdict>>,
 }
 
@@ -206,8 +207,8 @@ pub struct Escalated {
     module: Option<Digest>,
 }
 
-/// The form of a call and its verified verdict in the executor's own journal, and between the nodes of a fleet. No other
-/// input is deserialized into it.
+/// A call and its verified verdict, as they are in the executor's own journal and in messages between the nodes of a
+/// fleet. No other input is deserialized into it.
 #[derive(Serialize, Deserialize)]
 struct StoredCall {
     #[serde(with = "v1::Call")]
@@ -477,8 +478,8 @@ impl<L> Admitted<L> {
         self.keep_until
     }
 
-    /// Returns `true` if another node of a fleet may run the call under the same verdict. A call that a person approved,
-    /// and one under the operator's own limits, may run only here.
+    /// Returns `true` if another node of a fleet may run the call under the same verdict. A call that a person
+    /// approved, or that runs under the operator's limits, may run only here.
     #[must_use]
     pub fn may_run_elsewhere(&self) -> bool {
         self.verdict.is_some()

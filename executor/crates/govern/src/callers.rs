@@ -409,7 +409,7 @@ impl DecisionAuthor {
         self.name == other.name || self.identity().is_some_and(|identity| other.identity() == Some(identity))
     }
 
-    /// This author for another node of the fleet; `None` for an author without an entry in a list.
+    /// This author in the form for another node of the fleet; `None` for an author without an entry in a list.
     #[must_use]
     pub fn to_node(&self) -> Option<Value> {
         let (name, identity) = (self.name.clone(), self.identity()?.clone());
@@ -851,8 +851,8 @@ impl Callers {
         }
     }
 
-    /// The caller in this list whom another node has authenticated, and whose decision it passes on; `None` if the caller
-    /// may not decide here. The member `author` of the text is that of [`DecisionAuthor::to_node`].
+    /// The listed caller whom another node has authenticated, and whose decision that node passes on; `None` if the
+    /// caller may not decide here. `decision` is an object whose member `author` is from [`DecisionAuthor::to_node`].
     #[must_use]
     pub fn decider_of_node(&self, decision: &NodeText, now: OffsetDateTime) -> Option<Arc<Caller>> {
         #[derive(Deserialize)]

@@ -313,15 +313,15 @@ impl Journal {
     /// the fleet does.
     pub fn announce_stage(&self, intent: IntentId, stage: Stage) {
         if let Some(open) = self.lock().get(&intent) {
-            open.stage.send_if_modified(|present| {
-                let is_changed = *present != stage;
-                *present = stage;
+            open.stage.send_if_modified(|current| {
+                let is_changed = *current != stage;
+                *current = stage;
                 is_changed
             });
         }
     }
 
-    /// Closes a claim whose call another executor of the fleet has run. This journal does not store the receipt.
+    /// Closes the claim of a call that another executor of the fleet has run. This journal does not store the receipt.
     pub fn close_elsewhere(&self, intent: IntentId, receipt: Arc<Receipt>) {
         close_intent(&self.open, intent, Stage::Finished(receipt));
     }

@@ -20,12 +20,13 @@ struct RunEntry {
     parent: Option<IntentId>,
     /// The calls of the run, once it has begun.
     calls: Option<Arc<NestedCalls>>,
-    /// `true` while another node has the call: only the end of this process stops it here.
+    /// `true` while another node has the call: that node stops it, and this one only at the end of its process.
     is_passed_on: bool,
 }
 
 impl RunEntry {
-    fn is_stopped_here(&self, reason: AbortReason) -> bool {
+    /// Returns `true` if `reason` stops the run at this node.
+    fn is_stopped_by(&self, reason: AbortReason) -> bool {
         !self.is_passed_on || reason == AbortReason::Shutdown
     }
 }
@@ -102,7 +103,7 @@ impl ActiveRuns {
         reason: AbortReason,
     ) -> Option<bool> {
         let runs = self.lock();
-        let is_selected = |run: &&RunEntry| filter(&run.agent) && run.is_stopped_here(reason);
+        let is_selected = |run: &&RunEntry| filter(&run.agent) && run.is_stopped_by(reason);
         let abort = &runs.get(&intent).filter(is_selected)?.abort;
         let is_first = abort.reason().is_none();
         abort.trigger(reason);
@@ -113,7 +114,7 @@ impl ActiveRuns {
     /// before.
     pub(super) fn abort_all(&self, filter: CallFilter<'_>, reason: AbortReason) -> (usize, Vec<IntentId>) {
         let runs = self.lock();
-        let is_selected = |run: &RunEntry| filter(&run.agent, &run.tool) && run.is_stopped_here(reason);
+        let is_selected = |run: &RunEntry| filter(&run.agent, &run.tool) && run.is_stopped_by(reason);
         let selected = runs.iter().filter(|(_, run)| is_selected(run)).collect::<Vec<_>>();
         let newly_stopped = selected.iter().filter(|(_, run)| run.abort.reason().is_none());
         let newly_stopped = newly_stopped.map(|(intent, _)| **intent).collect();

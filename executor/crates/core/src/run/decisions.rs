@@ -320,7 +320,7 @@ impl Executor {
     /// # Errors
     /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        // The last look finds a call that another node has given back.
+        // The second attempt here finds a call that another node has given back meanwhile.
         Ok(self.cancel_here(intent, filter, by).await?
             || self.end_elsewhere(intent, filter, by, false).await?
             || self.cancel_here(intent, filter, by).await?)

@@ -5,7 +5,7 @@ use super::faults::receipt_pending_fault;
 use super::fleet::StartOutcome;
 use super::nested::NestedCalls;
 use super::passing::PassedEnd;
-use super::slots::{IdleSlot, SlotTurn};
+use super::slots::{IdleSlot, RunSlot, SlotTurn};
 use super::trace::Stopwatch;
 use super::{
     ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, trace,
@@ -27,8 +27,19 @@ use std::pin::pin;
 use std::sync::Arc;
 use tracing::Instrument as _;
 
+/// The end of the wait of a claimed intent.
+enum SlotWait {
+    /// The guest may run here.
+    Run(RunSlot),
+    /// The intent was cancelled or stopped while it waited.
+    Aborted,
+    /// Another node has run the call.
+    Finished(Arc<Receipt>),
+}
+
 impl Executor {
-    /// Claims an admitted call and runs it in its own task. `idle_slot` was taken for a call of another node.
+    /// Claims an admitted call and runs it in its own task. `idle_slot` is the slot that was taken for the call, if the
+    /// call waited at another node.
     pub(super) async fn run(
         self: &Arc<Self>,
         admitted: Admitted,
@@ -54,65 +65,19 @@ impl Executor {
     /// Runs a claimed intent until it has a receipt or is released.
     pub(super) async fn run_claimed(
         self: Arc<Self>,
-        claimed: ClaimedRun,
+        mut claimed: ClaimedRun,
         mut stopwatch: Stopwatch,
         sink: RunEventSink,
     ) -> Result<Arc<Receipt>, Fault> {
-        let ClaimedRun {
-            admitted,
-            loaded,
-            verdict,
-            approved_by,
-            permit,
-            mut place,
-            lent_slot,
-            idle_slot,
-            running,
-        } = claimed;
-        let call = admitted.call();
         let queued_at = self.clock.monotonic();
-        let mut offer = match (&approved_by, &idle_slot) {
-            (None, None) => self.offer(&admitted, &loaded),
-            (Some(_), _) | (_, Some(_)) => None,
+        let wait = self.wait_for_slot(&mut claimed, &sink).await;
+        let ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, running, .. } = claimed;
+        let slot = match wait? {
+            SlotWait::Run(slot) => Some(slot),
+            SlotWait::Aborted => None,
+            SlotWait::Finished(receipt) => return Ok(receipt),
         };
-        let mut assigned = idle_slot.and_then(|slot| slot.assign(&call.agent));
-        let slot = loop {
-            if assigned.is_some() {
-                break assigned.take();
-            }
-            let turn = {
-                // `None` if the intent is cancelled or stopped while it waits.
-                let turn = async {
-                    tracing::debug!("queued");
-                    tokio::select! {
-                        turn = place.acquire_slot(call.priority, lent_slot.clone(), offer.clone()) => turn,
-                        _cancelled = running.abort().wait() => None,
-                    }
-                };
-                let mut turn = pin!(turn.instrument(trace::queue_span()));
-                match turn.as_mut().now_or_never() {
-                    Some(turn) => turn,
-                    None => {
-                        sink.notify_waiting();
-                        self.passing.announce(offer.as_ref());
-                        turn.await
-                    }
-                }
-            };
-            let request = match turn {
-                Some(SlotTurn::Run(slot)) => break Some(slot),
-                Some(SlotTurn::PassOn(request)) => request,
-                None => break None,
-            };
-            place.mark_passed_on();
-            match self.pass_on(&admitted, verdict.is_some(), request, &running, &sink).await? {
-                PassedEnd::Finished(receipt) => return Ok(receipt),
-                PassedEnd::Returned => {
-                    place.mark_returned();
-                    offer = None;
-                }
-            }
-        };
+        let call = admitted.call();
         let queue = stopwatch.exclude(queued_at, self.clock.monotonic());
         if approved_by.is_some() && running.abort().reason() == Some(AbortReason::Shutdown) {
             // The next process runs it: no caller waits for the result.
@@ -233,6 +198,59 @@ impl Executor {
             Err(_elapsed) => {
                 spawn::spawn_run_task(finish.in_current_span());
                 Err(receipt_pending_fault(intent))
+            }
+        }
+    }
+
+    /// Waits until a claimed intent has a slot. Another node may run the call meanwhile, unless a person approved it or
+    /// it came from another node.
+    async fn wait_for_slot(
+        self: &Arc<Self>,
+        claimed: &mut ClaimedRun,
+        sink: &RunEventSink,
+    ) -> Result<SlotWait, Fault> {
+        let ClaimedRun {
+            admitted, loaded, verdict, approved_by, place, lent_slot, idle_slot, running, ..
+        } = claimed;
+        let call = admitted.call();
+        let may_be_offered = approved_by.is_none() && idle_slot.is_none();
+        let mut offer = if may_be_offered { self.offer(admitted, loaded) } else { None };
+        if let Some(slot) = idle_slot.take().and_then(|slot| slot.assign(&call.agent)) {
+            return Ok(SlotWait::Run(slot));
+        }
+        loop {
+            let turn = {
+                // `None` if the intent is cancelled or stopped while it waits.
+                let turn = async {
+                    tracing::debug!("queued");
+                    tokio::select! {
+                        turn = place.acquire_slot(call.priority, lent_slot.clone(), offer.clone()) => turn,
+                        _cancelled = running.abort().wait() => None,
+                    }
+                };
+                let mut turn = pin!(turn.instrument(trace::queue_span()));
+                match turn.as_mut().now_or_never() {
+                    Some(turn) => turn,
+                    None => {
+                        sink.notify_waiting();
+                        self.passing.announce(offer.as_ref());
+                        turn.await
+                    }
+                }
+            };
+            let request = match turn {
+                Some(SlotTurn::Run(slot)) => return Ok(SlotWait::Run(slot)),
+                Some(SlotTurn::PassOn(request)) => request,
+                None => return Ok(SlotWait::Aborted),
+            };
+            place.set_passed_on(true);
+            match self.pass_on(admitted, verdict.is_some(), request, running, sink).await? {
+                PassedEnd::Finished(receipt) => return Ok(SlotWait::Finished(receipt)),
+                PassedEnd::Returned => {
+                    place.set_passed_on(false);
+                    // Not offered again: the node that has not run the call would take it again.
+                    offer = None;
+                }
             }
         }
     }

@@ -41,6 +41,8 @@ pub(super) const FOLLOW_DELAYS: [Duration; 2] = [Duration::from_millis(20), Dura
 pub(super) const MAX_FAILED_REQUESTS: u32 = 10;
 /// The time between two checks of the lease during a run.
 const LEASE_CHECK: Duration = Duration::from_millis(250);
+/// The time before a subscription that failed is requested again.
+const SUBSCRIBE_DELAY: Duration = Duration::from_secs(1);
 /// The time in which the state of all nodes is read.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The first and the maximum delay between two attempts to write an end.
@@ -381,6 +383,20 @@ impl Executor {
         let Some(fleet) = &self.fleet else { return false };
         // A report that is sent twice is better than one that is not sent.
         fleet.is_delivered(intent).await.unwrap_or(false)
+    }
+}
+
+/// Requests a subscription until it succeeds.
+pub(super) async fn subscribe<T, R>(request: impl Fn() -> R) -> T
+where
+    R: Future<Output = Result<T, FleetError>>,
+{
+    loop {
+        match request().await {
+            Ok(subscription) => return subscription,
+            Err(error) => tracing::debug!(%error, "a subscription failed, and is retried"),
+        }
+        tokio::time::sleep(SUBSCRIBE_DELAY).await;
     }
 }
 

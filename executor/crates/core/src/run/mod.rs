@@ -235,8 +235,8 @@ impl Executor {
         }
     }
 
-    /// Shares the claims of intents with the other nodes of a fleet. If `passes_calls`, a node with a free slot runs calls
-    /// that wait at another.
+    /// Shares the claims of intents with the other nodes of a fleet. If `passes_calls` is `true`, a node with a free
+    /// slot runs calls that wait at another.
     #[must_use]
     pub fn with_fleet(self, fleet: Option<Arc<Fleet>>, passes_calls: bool) -> Self {
         Self { passing: Passing::new(fleet.is_some() && passes_calls), fleet, ..self }
@@ -425,7 +425,7 @@ struct ClaimedRun {
     place: Place,
     /// The slot of the call's parent, which the call may use.
     lent_slot: Option<Arc<Semaphore>>,
-    /// The slot that was taken for a call of another node.
+    /// The slot that was taken for the call, if the call waited at another node.
     idle_slot: Option<IdleSlot>,
     running: ActiveRun,
 }

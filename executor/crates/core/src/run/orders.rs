@@ -25,10 +25,10 @@ use tokio::task::JoinHandle;
 const ORDER_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two requests for the state of an intent that another node was told to end.
 const END_INTERVAL: Duration = Duration::from_millis(100);
+/// The maximum number of requests for the state of such an intent.
+const MAX_END_REQUESTS: u32 = 40;
 /// The time between two requests for the claim of a call that was passed on.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(20);
-/// The maximum number of requests for the state.
-const MAX_END_REQUESTS: u32 = 40;
 
 /// The text of an order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -112,8 +112,8 @@ impl Executor {
         given.map_err(|error| self.order_fault(&error))
     }
 
-    /// Ends an intent that another node runs, or that waits for a person there, if `filter` selects its agent. Returns
-    /// `false` if there is no such node.
+    /// Ends an intent that runs or waits for a person at another node, if `filter` selects its agent. Returns `false`
+    /// if there is no such intent.
     pub(super) async fn end_elsewhere(
         &self,
         intent: IntentId,
@@ -122,14 +122,14 @@ impl Executor {
         is_revoked: bool,
     ) -> Result<bool, Fault> {
         let Some(fleet) = &self.fleet else { return Ok(false) };
-        let mut is_found = self.runs_elsewhere(intent, &filter).await?;
-        while !is_found && self.active_runs.is_passed_on(intent) {
-            // The other node follows the order only once it has claimed the intent.
+        let mut is_running = self.runs_elsewhere(intent, &filter).await?;
+        while !is_running && self.active_runs.is_passed_on(intent) {
+            // An order has no effect at the other node before that node has claimed the intent.
             tokio::time::sleep(CLAIM_INTERVAL).await;
-            is_found = self.runs_elsewhere(intent, &filter).await?;
+            is_running = self.runs_elsewhere(intent, &filter).await?;
         }
-        let is_waiting = !is_found && self.waits_elsewhere(intent, &filter).await?;
-        if !is_found && !is_waiting {
+        let is_waiting = !is_running && self.waits_elsewhere(intent, &filter).await?;
+        if !is_running && !is_waiting {
             return Ok(false);
         }
         let (node, by) = (fleet.node().to_string(), by.to_owned());
@@ -138,9 +138,10 @@ impl Executor {
         give(fleet, &name, &text).await.map_err(|error| self.order_fault(&error))?;
         for _ in 0..MAX_END_REQUESTS {
             tokio::time::sleep(END_INTERVAL).await;
-            let is_open = match is_waiting {
-                true => self.waits_elsewhere(intent, &filter).await?,
-                false => self.runs_elsewhere(intent, &filter).await?,
+            let is_open = if is_waiting {
+                self.waits_elsewhere(intent, &filter).await?
+            } else {
+                self.runs_elsewhere(intent, &filter).await?
             };
             if !is_open {
                 if let Err(error) = fleet.withdraw_order(&name).await {

@@ -13,16 +13,17 @@
 
 use super::active_runs::ActiveRun;
 use super::faults::receipt_pending_fault;
-use super::fleet::{FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS};
+use super::fleet::{FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
 use super::slots::{IdleSlot, Offer, PassOnRequest};
 use super::trace::{self, Stopwatch};
 use super::{Executor, LoadedCatalog, RunEvent, RunEventSink};
-use a2g_fleet::{CallMessage, MAX_MESSAGE_BYTES, NodeName, PassedCall, RunMessages, TakeMessage};
+use a2g_fleet::{CallMessage, EventMessages, MAX_MESSAGE_BYTES, NodeName, PassedCall, TakeRequest};
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource};
 use a2g_runtime::timer_now;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
+use a2g_types::ident::IntentId;
 use a2g_types::outcome::{Artifact, LogLine, Progress, Receipt};
 use a2g_types::stored::v1;
 use serde::{Deserialize, Serialize};
@@ -38,14 +39,13 @@ const CLAIM_TIMEOUT: Duration = Duration::from_secs(3);
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(250);
 /// The minimum time between two announcements.
 const MIN_ANNOUNCE_INTERVAL: Duration = Duration::from_millis(1);
-/// The time before a subscription that failed is made again.
-const SUBSCRIBE_DELAY: Duration = Duration::from_secs(1);
-/// The maximum number of events that wait to be sent. The receipt has those that do not fit.
+/// The maximum number of events that wait to be sent. More are dropped: the receipt has their log lines and artifacts.
 const MAX_UNSENT_EVENTS: usize = 256;
 
-/// Whether calls are passed on, and the signal that one waits.
+/// The signal that a call waits which another node may run, and the numbers of calls that were shared.
 #[derive(Debug, Default)]
 pub(super) struct Passing {
+    /// `true` if calls are passed on and taken.
     is_enabled: bool,
     waiting: Notify,
     /// The number of calls that have waited here and run at another node.
@@ -81,16 +81,20 @@ pub(super) enum PassedEnd {
 enum PassedEvent {
     Started,
     Progress(#[serde(with = "v1::Progress")] Progress),
+    /// The number of earlier log lines, and the line.
     Log(usize, #[serde(with = "v1::LogLine")] LogLine),
+    /// The number of earlier artifacts, and the artifact.
     Artifact(usize, #[serde(with = "v1::Artifact")] Artifact),
-    /// The receipt is in the fleet, or the call has not run.
+    /// No event follows: the receipt is in the fleet, or the call has not run.
     Ended,
 }
 
 /// Delivers the events of another node to a sink, each log line and artifact once and in order.
 struct EventReceiver {
     sink: RunEventSink,
+    /// The number of log lines delivered.
     logs: usize,
+    /// The number of artifacts delivered.
     artifacts: usize,
 }
 
@@ -99,7 +103,7 @@ impl EventReceiver {
         let event = match event {
             PassedEvent::Started => RunEvent::Started,
             PassedEvent::Progress(progress) => RunEvent::Progress(progress),
-            // If an earlier one was lost, the receipt has this one too.
+            // If an earlier one was lost, `complete` delivers this one in its order.
             PassedEvent::Log(number, line) if number == self.logs => {
                 self.logs += 1;
                 RunEvent::Log(line)
@@ -114,7 +118,7 @@ impl EventReceiver {
     }
 
     /// Delivers the log lines and artifacts whose events were lost.
-    fn complete(&mut self, receipt: &Receipt) {
+    fn complete(&self, receipt: &Receipt) {
         let output = &receipt.outcome.output;
         for line in output.logs.iter().skip(self.logs) {
             self.sink.send(RunEvent::Log(line.clone()));
@@ -126,7 +130,7 @@ impl EventReceiver {
 }
 
 impl Executor {
-    /// What another node needs to run a call; `None` for a call that has to run here.
+    /// The offer of a call to other nodes; `None` for a call that has to run here.
     pub(super) fn offer(&self, admitted: &Admitted<Granted>, loaded: &LoadedCatalog) -> Option<Offer> {
         let call = admitted.call();
         if !self.passing.is_enabled || call.parent.is_some() || !admitted.may_run_elsewhere() {
@@ -148,7 +152,7 @@ impl Executor {
         let call = admitted.call();
         let Some(fleet) = &self.fleet else { return Ok(PassedEnd::Returned) };
         // Subscribed before the other node has the call, so that no event is lost.
-        let Ok(messages) = fleet.run_messages(call.intent).await else { return Ok(PassedEnd::Returned) };
+        let Ok(messages) = fleet.event_messages(call.intent).await else { return Ok(PassedEnd::Returned) };
         let Some(text) = admitted.to_node().ok().flatten().filter(|text| text.len() <= MAX_MESSAGE_BYTES)
         else {
             return Ok(PassedEnd::Returned);
@@ -180,11 +184,13 @@ impl Executor {
         end
     }
 
+    /// Delivers the events of a call that was passed on, and reads its claim until the call has ended or was not
+    /// claimed in time.
     async fn follow_passed(
         self: &Arc<Self>,
         fleet: &Arc<Fleet>,
         call: &Call,
-        mut messages: RunMessages,
+        mut messages: EventMessages,
         running: &ActiveRun,
         events: &mut EventReceiver,
     ) -> Result<PassedEnd, Fault> {
@@ -244,11 +250,12 @@ impl Executor {
         }
     }
 
+    /// Announces the calls that wait here.
     async fn announce_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
         loop {
             self.passing.waiting.notified().await;
             while let Some(priority) = self.slots.highest_offer() {
-                // `keep_fleet` logs that the servers do not answer.
+                // If the servers do not answer, `keep_fleet` logs it.
                 drop(fleet.announce_waiting(priority as u8).await);
                 tokio::time::sleep(MIN_ANNOUNCE_INTERVAL).await;
                 drop(tokio::time::timeout(ANNOUNCE_INTERVAL, self.passing.waiting.notified()).await);
@@ -256,39 +263,30 @@ impl Executor {
         }
     }
 
+    /// Replies to the requests of other nodes for calls that wait here.
     async fn answer_requests(self: Arc<Self>, fleet: Arc<Fleet>) {
-        let mut requests = loop {
-            match fleet.take_messages().await {
-                Ok(requests) => break requests,
-                Err(error) => retry_subscription(&error).await,
-            }
-        };
-        while let Some(message) = requests.next().await {
-            let request = &message.request;
-            let text = self.slots.pass_on(|agent, offer| {
+        let mut requests = subscribe(|| fleet.take_requests()).await;
+        while let Some(request) = requests.next().await {
+            let call = self.slots.pass_on(|agent, offer| {
                 let module = request.tools.get(offer.tool.as_str());
                 module.is_some_and(|module| *module == offer.module.to_string())
                     && !request.full_agents.iter().any(|full| full == agent.as_str())
             });
             let fleet = Arc::clone(&fleet);
             self.sessions.spawn(async move {
-                let call = match text {
-                    Some(text) => text.await.ok(),
+                let call = match call {
+                    Some(call) => call.await.ok(),
                     None => None,
                 };
-                answer(&fleet, message, call).await;
+                reply(&fleet, request, call).await;
             });
         }
     }
 
+    /// Takes calls that wait at other nodes, while a slot is free.
     async fn take_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
-        let mut announcements = loop {
-            match fleet.announcements().await {
-                Ok(announcements) => break announcements,
-                Err(error) => retry_subscription(&error).await,
-            }
-        };
-        // The nodes at which calls wait, and the highest priority at each.
+        let mut announcements = subscribe(|| fleet.announcements()).await;
+        // The nodes at which calls wait, as far as known, and the highest priority at each.
         let mut waiting: Vec<(NodeName, u8)> = Vec::new();
         loop {
             tokio::select! {
@@ -297,7 +295,7 @@ impl Executor {
                     waiting.retain(|(node, _)| *node != announced.node);
                     waiting.push((announced.node, announced.priority));
                 }
-                () = self.slots.wait_for_idle(), if !waiting.is_empty() => {}
+                () = self.slots.wait_for_returned_slot(), if !waiting.is_empty() => {}
             }
             while let Some((node, _)) = waiting.iter().max_by_key(|(_, priority)| *priority).cloned() {
                 let Some(slot) = self.slots.take_idle().filter(|_| self.may_take(&fleet)) else { break };
@@ -316,11 +314,13 @@ impl Executor {
         }
     }
 
+    /// Returns `true` if this node may claim and run one more call.
     fn may_take(&self, fleet: &Fleet) -> bool {
         fleet.may_run() && self.check_memory().is_ok()
     }
 
-    /// Runs a call that waited at another node. That node answers and refuses: what this one refuses waits there again.
+    /// Runs a call that waited at another node. Only that node answers its caller: a call that this node refuses waits
+    /// there again.
     async fn run_passed(
         self: Arc<Self>,
         fleet: Arc<Fleet>,
@@ -339,17 +339,18 @@ impl Executor {
         let sender = send_events(Arc::clone(&fleet), call.intent, events);
         let run = async {
             tracing::debug!(%from, "taken from another node");
-            let result = self.run_admitted(call, verdict, passed.has_asked_governor(), stopwatch, sink, slot);
+            let result = self.admit_passed(call, verdict, passed.has_asked_governor(), stopwatch, sink, slot);
             match result.await {
                 Ok(_receipt) => drop(self.passing.taken.fetch_add(1, Relaxed)),
                 Err(fault) => tracing::debug!(?fault, "the call waits at the other node again"),
             }
         };
-        // The sender ends when the run has dropped its sink.
+        // The sender ends once the run has dropped its sink.
         tokio::join!(run.instrument(span), sender);
     }
 
-    async fn run_admitted(
+    /// Admits and runs a call that waited at another node, under the policies, ceilings and stops of this one.
+    async fn admit_passed(
         self: &Arc<Self>,
         call: Call,
         verdict: VerifiedVerdict,
@@ -373,19 +374,14 @@ impl Executor {
     }
 }
 
-async fn answer(fleet: &Fleet, message: TakeMessage, call: Option<CallMessage>) {
-    if let Err(error) = fleet.answer_take(message, call).await {
-        // A call waits here again once its claim does not appear.
-        tracing::debug!(%error, "a request for a call was not answered");
+async fn reply(fleet: &Fleet, request: TakeRequest, call: Option<CallMessage>) {
+    if let Err(error) = fleet.reply_to_take(request, call).await {
+        // The call waits here again after `CLAIM_TIMEOUT`.
+        tracing::debug!(%error, "the reply to a request for a call was not sent");
     }
 }
 
-async fn retry_subscription(error: &a2g_fleet::FleetError) {
-    tracing::debug!(%error, "retried");
-    tokio::time::sleep(SUBSCRIBE_DELAY).await;
-}
-
-/// A sink whose events another node gets.
+/// A sink, and the events that it got, in the form for another node. Events beyond [`MAX_UNSENT_EVENTS`] are dropped.
 fn event_sink() -> (RunEventSink, mpsc::Receiver<PassedEvent>) {
     let (sender, events) = mpsc::channel(MAX_UNSENT_EVENTS);
     let (logs, artifacts) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -401,12 +397,8 @@ fn event_sink() -> (RunEventSink, mpsc::Receiver<PassedEvent>) {
     (sink, events)
 }
 
-/// Sends the events of a run, and its end once nothing can send events any more.
-async fn send_events(
-    fleet: Arc<Fleet>,
-    intent: a2g_types::ident::IntentId,
-    mut events: mpsc::Receiver<PassedEvent>,
-) {
+/// Sends the events of a run, and then its end, once every sink of the run is dropped.
+async fn send_events(fleet: Arc<Fleet>, intent: IntentId, mut events: mpsc::Receiver<PassedEvent>) {
     let send = async |event: &PassedEvent| {
         let text = serde_json::to_vec(event).unwrap_or_default();
         if text.len() <= MAX_MESSAGE_BYTES

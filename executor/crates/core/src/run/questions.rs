@@ -1,15 +1,16 @@
-//! Questions between the nodes of a fleet: who has an intent that waits for a person, and who has a document.
+//! Questions between the nodes of a fleet: which one has an intent that waits for a person, or a document.
 //!
 //! ```text
-//! asks:  does INTENT wait at you?      answers:  its agent, and a challenge
-//!        decide, with the challenge              the effect, or the fault
-//!        do you have the document ID?            the document
+//! question                                    answer
+//! does INTENT wait at you?                    its agent, and a challenge
+//! decide on INTENT, with the challenge        the effect, or the fault
+//! do you have the document ID?                the document
 //! ```
 //! A decision is made by the node at which the intent waits, under its own list of callers. The challenge makes each
 //! decision single-use: a copy of an earlier one decides nothing.
 
 use super::decisions::DirectiveOutcome;
-use super::fleet::Fleet;
+use super::fleet::{Fleet, subscribe};
 use super::{AgentFilter, Executor};
 use a2g_fleet::{NodeText, Question};
 use a2g_govern::DecisionRight;
@@ -30,19 +31,18 @@ use uuid::Uuid;
 
 /// The time in which the nodes reply to a question.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time in which a node makes a decision.
+/// The time in which the node at which an intent waits makes a decision.
 const DECIDE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time before a subscription that failed is made again.
-const SUBSCRIBE_DELAY: Duration = Duration::from_secs(1);
-/// The maximum number of challenges. The oldest is forgotten first.
+/// The maximum number of unused challenges. The oldest is forgotten first.
 const MAX_CHALLENGES: usize = 1024;
 
 /// Reads a document by its id, in the form that other nodes get.
 type DocumentReader = dyn Fn(IntentId) -> BoxFuture<'static, Option<String>> + Send + Sync;
 
-/// The documents that other nodes may ask for, and the challenges of intents that wait here.
+/// What this node needs to answer other nodes: readers of documents, and the challenges of intents that wait here.
 #[derive(Default)]
 pub(super) struct Answers {
+    /// By the kind of document.
     documents: Mutex<HashMap<String, Arc<DocumentReader>>>,
     /// In the order in which they were made.
     challenges: Mutex<Vec<(IntentId, String)>>,
@@ -72,14 +72,14 @@ enum QuestionText {
 #[derive(Debug, Serialize, Deserialize)]
 struct NodeManifest(#[serde(with = "v1::Manifest")] Manifest);
 
-/// An intent that waits at another node.
+/// The answer to [`QuestionText::Waits`]: the intent waits at the node that answers.
 #[derive(Debug, Serialize, Deserialize)]
 struct WaitsElsewhere {
     agent: AgentDid,
     challenge: String,
 }
 
-/// The answer to a decision.
+/// The answer to [`QuestionText::Decide`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Decided {
@@ -148,7 +148,8 @@ impl Answers {
 }
 
 impl Executor {
-    /// Answers other nodes' questions for documents of this kind.
+    /// Answers questions of other nodes for documents of a kind with the results of `read`; `None` if there is no such
+    /// document.
     pub fn share_documents(
         &self,
         kind: &str,
@@ -183,7 +184,8 @@ impl Executor {
         fleet.ask(&text, timeout).await.map_err(|error| self.fleet_fault(&error))
     }
 
-    /// Passes a directive on to the node at which its intent waits; `None` if it waits at no other node.
+    /// Passes a directive on to the node at which its intent waits. Returns `None` if the intent waits at no other
+    /// node, or the author has no entry in a list.
     pub(super) async fn decide_elsewhere(
         &self,
         directive: &Directive,
@@ -205,6 +207,7 @@ impl Executor {
         let answer = self.ask(&question, DECIDE_TIMEOUT).await?;
         match answer.and_then(|answer| serde_json::from_str::<Decided>(answer.as_str()).ok()) {
             Some(decided) => decided.into_result(*intent).map(Some),
+            // The node may have decided.
             None => Err(self.busy_fault(
                 "the node at which the intent waits has not answered: ask for the state of the intent",
             )),
@@ -213,21 +216,13 @@ impl Executor {
 
     /// Answers the questions of other nodes, until the sessions end.
     pub(super) async fn answer_questions(self: Arc<Self>, fleet: Arc<Fleet>) {
-        let mut questions = loop {
-            match fleet.questions().await {
-                Ok(questions) => break questions,
-                Err(error) => {
-                    tracing::debug!(%error, "retried");
-                    tokio::time::sleep(SUBSCRIBE_DELAY).await;
-                }
-            }
-        };
+        let mut questions = subscribe(|| fleet.questions()).await;
         while let Some(question) = questions.next().await {
             let (executor, fleet) = (Arc::clone(&self), Arc::clone(&fleet));
             self.sessions.spawn(async move {
                 let answer = executor.find_answer(&question).await;
-                if let Err(error) = fleet.reply(question, answer).await {
-                    tracing::debug!(%error, "a question was not answered");
+                if let Err(error) = fleet.reply_to_question(question, answer).await {
+                    tracing::debug!(%error, "the reply to a question was not sent");
                 }
             });
         }
@@ -270,14 +265,14 @@ impl Executor {
                 intent: Some(directive.intent),
                 risk_score: None,
                 blocked_by: BlockedBy::CallerUnauthorized,
-                message: "the list of callers (`server.callers`) of the node at which the intent waits does not let this \
-                          caller decide: give all nodes the same list"
+                message: "the list of callers (`server.callers`) of the node at which the intent waits does not let \
+                          this caller decide: give all nodes the same list"
                     .to_owned(),
             }),
         }
     }
 
-    /// The agent of an intent that waits at another node, if `filter` selects it.
+    /// Returns `true` if an intent whose agent `filter` selects waits for a person at another node.
     pub(super) async fn waits_elsewhere(
         &self,
         intent: IntentId,

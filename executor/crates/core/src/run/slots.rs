@@ -4,7 +4,7 @@
 //! reserve(agent) ─▶ Place: the intent waits or runs ─ acquire_slot() ─▶ ExecutionSlot: a guest may run
 //!        └─▶ CapacityError: the executor closes, the queue is full, or the agent's share of the queue is full
 //!
-//! In a fleet:  a waiter with an Offer ─ pass_on() ─▶ it runs at another node, which has taken an IdleSlot for it
+//! In a fleet:  waiter with an Offer ─ pass_on() ─▶ another node, which has taken an IdleSlot, runs the call
 //! ```
 //! An agent that exceeds its share delays only itself: at most as many of its waiters are eligible for a slot as its
 //! share has free slots. Among the waiters of one agent, and among all agents with eligible waiters, the higher
@@ -61,13 +61,13 @@ pub(super) struct Slots {
     queue: Mutex<SlotQueue>,
     /// The number of places in use.
     places: watch::Sender<usize>,
-    /// The number of places of calls that run at other nodes.
+    /// The number of places whose calls other nodes have.
     passed_on: AtomicUsize,
     /// The number of nested runs that use the slot of their parent.
     lent: AtomicUsize,
     closing: watch::Sender<bool>,
-    /// Notified when a slot becomes free that no waiter gets.
-    idle: Notify,
+    /// Notified when a run returns its slot.
+    slot_returned: Notify,
 }
 
 /// The free slots, and the running and waiting intents of each agent.
@@ -98,7 +98,7 @@ struct AgentShare {
 #[derive(Debug)]
 struct Waiter {
     arrival: u64,
-    turn_tx: oneshot::Sender<Turn>,
+    turn_tx: oneshot::Sender<SlotTurn>,
     offer: Option<Offer>,
 }
 
@@ -110,14 +110,7 @@ pub(super) struct Offer {
     pub(super) module: Digest,
 }
 
-/// The end of a wait.
-#[derive(Debug)]
-enum Turn {
-    Run(ExecutionSlot),
-    PassOn(PassOnRequest),
-}
-
-/// The request of another node for a waiting call: the call is sent through it.
+/// The request of another node for a waiting call, through which the call is sent.
 pub(super) type PassOnRequest = oneshot::Sender<CallMessage>;
 
 /// The end of a wait for a slot.
@@ -134,11 +127,11 @@ pub(super) enum SlotTurn {
 pub(super) struct Place {
     slots: Arc<Slots>,
     agent: AgentDid,
-    /// `true` while the call runs at another node: it does not count against the limits of the queue.
+    /// `true` while another node has the call: the place does not count against the limits of the queue.
     is_passed_on: bool,
 }
 
-/// A free slot that is kept for a call of another node.
+/// A slot that is kept for a call of another node. It is free again when it is dropped without [`Self::assign`].
 #[derive(Debug)]
 pub(super) struct IdleSlot {
     slots: Arc<Slots>,
@@ -194,7 +187,7 @@ impl Slots {
             passed_on: AtomicUsize::new(0),
             lent: AtomicUsize::new(0),
             closing: watch::channel(false).0,
-            idle: Notify::new(),
+            slot_returned: Notify::new(),
         }
     }
 
@@ -258,9 +251,9 @@ impl Slots {
         Some(IdleSlot { slots: Arc::clone(self), is_assigned: false })
     }
 
-    /// Waits until a slot becomes free that no waiter gets.
-    pub(super) async fn wait_for_idle(&self) {
-        self.idle.notified().await;
+    /// Waits until a run has returned its slot, which a waiter of this executor may have got.
+    pub(super) async fn wait_for_returned_slot(&self) {
+        self.slot_returned.notified().await;
     }
 
     /// The agents whose share has no free slot.
@@ -278,8 +271,8 @@ impl Slots {
         offered.map(|(_, priority, _)| priority).max()
     }
 
-    /// Passes on the waiter with the highest priority, and among these the earliest, whose agent and offer are accepted.
-    /// Returns `None` if there is none. The call arrives through the receiver, unless the waiter has gone.
+    /// Passes on the earliest waiter of the highest priority, among the waiters whose agent and offer are accepted.
+    /// Returns `None` if there is none. The call arrives through the receiver, unless the waiter is gone.
     pub(super) fn pass_on(
         &self,
         is_accepted: impl Fn(&AgentDid, &Offer) -> bool,
@@ -294,7 +287,7 @@ impl Slots {
         let waiter = queue.remove_waiter(&agent, priority, arrival, self.capacity.concurrent_per_agent)?;
         drop(queue);
         let (request, call) = oneshot::channel();
-        waiter.turn_tx.send(Turn::PassOn(request)).ok()?;
+        waiter.turn_tx.send(SlotTurn::PassOn(request)).ok()?;
         Some(call)
     }
 
@@ -331,7 +324,7 @@ impl Slots {
         // If a waiter is gone, its slot is dropped here, and `ExecutionSlot::drop` takes the lock.
         drop(queue);
         for (waiter, slot) in assignments {
-            drop(waiter.turn_tx.send(Turn::Run(slot)));
+            drop(waiter.turn_tx.send(SlotTurn::Run(RunSlot::Own(slot))));
         }
         result
     }
@@ -449,8 +442,8 @@ impl AgentShare {
 
 impl Place {
     /// Waits until the agent's share and the executor have a free slot and no other waiter goes first, or until another
-    /// node takes the offer.
-    async fn wait_for_turn(&self, priority: Priority, offer: Option<Offer>) -> Option<Turn> {
+    /// node takes the call.
+    async fn wait_for_turn(&self, priority: Priority, offer: Option<Offer>) -> Option<SlotTurn> {
         let (turn_tx, turn) = oneshot::channel();
         let max_running = self.slots.capacity.concurrent_per_agent;
         let arrival = self.slots.change(|queue| {
@@ -466,41 +459,28 @@ impl Place {
         turn.await.ok()
     }
 
-    /// Waits for a slot: its own, or `lent`, the slot of a nested call's parent, if that is free first. With an offer,
-    /// another node may take the call meanwhile.
+    /// Waits for a slot: its own, or `lent`, the slot of a nested call's parent, if that is free first. If `offer` is
+    /// given, another node may take the call instead.
     pub(super) async fn acquire_slot(
         &self,
         priority: Priority,
         lent: Option<Arc<Semaphore>>,
         offer: Option<Offer>,
     ) -> Option<SlotTurn> {
-        let own = async {
-            Some(match self.wait_for_turn(priority, offer).await? {
-                Turn::Run(slot) => SlotTurn::Run(RunSlot::Own(slot)),
-                Turn::PassOn(request) => SlotTurn::PassOn(request),
-            })
-        };
-        let Some(lent) = lent else { return own.await };
+        let turn = self.wait_for_turn(priority, offer);
+        let Some(lent) = lent else { return turn.await };
         tokio::select! {
             biased;
             lent = lent.acquire_owned() => {
                 lent.ok().map(|permit| SlotTurn::Run(RunSlot::Lent(permit, LentRun::begin(&self.slots))))
             }
-            slot = own => slot,
+            turn = turn => turn,
         }
     }
 
-    /// Returns the place to the queue, because the call runs at another node. It counts as open until it is dropped.
-    pub(super) fn mark_passed_on(&mut self) {
-        self.set_passed_on(true);
-    }
-
-    /// Takes the place again, because the other node has not run the call.
-    pub(super) fn mark_returned(&mut self) {
-        self.set_passed_on(false);
-    }
-
-    fn set_passed_on(&mut self, is_passed_on: bool) {
+    /// Frees the place in the queue while another node has the call, or takes it again. In both cases
+    /// [`Slots::wait_until_idle`] waits until the place is dropped.
+    pub(super) fn set_passed_on(&mut self, is_passed_on: bool) {
         if self.is_passed_on == is_passed_on {
             return;
         }
@@ -519,7 +499,7 @@ impl Place {
 }
 
 impl IdleSlot {
-    /// Gives the slot to a run of an agent; `None` if the agent's share has no free slot any more.
+    /// Gives the slot to a run of an agent. Returns `None` if the agent's share has no free slot any more.
     pub(super) fn assign(mut self, agent: &AgentDid) -> Option<RunSlot> {
         let mut queue = self.slots.lock();
         let max_running = self.slots.capacity.concurrent_per_agent;
@@ -546,10 +526,8 @@ impl Drop for IdleSlot {
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let Self { place: Place { slots, agent, .. }, arrival, priority } = self;
-        let removed =
+        let _removed =
             slots.lock().remove_waiter(agent, *priority, *arrival, slots.capacity.concurrent_per_agent);
-        // Dropped without the lock: it may hold a slot that it never took.
-        drop(removed);
     }
 }
 
@@ -563,13 +541,13 @@ impl Drop for ExecutionSlot {
             queue.adjust_eligible(&self.agent, self.slots.capacity.concurrent_per_agent);
             queue.remove_if_unused(&self.agent);
         });
-        self.slots.idle.notify_one();
+        self.slots.slot_returned.notify_one();
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.mark_returned();
+        self.set_passed_on(false);
         let mut queue = self.slots.lock();
         if let Some(share) = queue.agents.get_mut(&self.agent) {
             share.places = share.places.saturating_sub(1);
@@ -737,7 +715,7 @@ mod tests {
         assert_eq!(slots.lock().free, 1);
     }
 
-    /// A waiter with an offer, and the text that it passes on once it is asked to.
+    /// Waits with an offer. Returns `true` if another node asked for the call and got `text`.
     async fn offered(place: Place, priority: Priority, text: &'static str) -> bool {
         let offer = Offer { tool: ToolName::parse("t").unwrap(), module: Digest([0; 32]) };
         match place.acquire_slot(priority, None, Some(offer)).await {
@@ -806,7 +784,7 @@ mod tests {
         let slots = slots(0, 0, 1, 1);
         let mut place = slots.reserve(&agent("a")).unwrap();
         assert_eq!(slots.reserve(&agent("a")).unwrap_err(), CapacityError::QueueFull);
-        place.mark_passed_on();
+        place.set_passed_on(true);
         let second = slots.reserve(&agent("a")).unwrap();
         assert_eq!(slots.queue_stats(), (0, 1));
         drop((place, second));

@@ -34,7 +34,7 @@ pub(super) fn parse_fleet(
             "has to name 1 to {MAX_SERVERS} servers of NATS"
         )));
     }
-    // The client would ignore it, and this file contains no secrets.
+    // The client would ignore the login, and the configuration contains no secrets.
     if servers.iter().any(|server| server.contains('@')) {
         return Err(invalid("fleet.servers")(
             &"has an address with a login: name a file with the login in `fleet.credentials` or `fleet.nkey_file`",

@@ -58,7 +58,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 const SHUTDOWN_RETRY_MS: u64 = 1_000;
 /// Roles that may read the tasks of other callers.
 const READ_ALL_ROLES: [Role; 3] = [Governor, Approver, Operator];
-/// The kind of document that other nodes of a fleet ask for.
+/// The kind of the documents that are tasks, for other nodes of a fleet.
 const TASK_DOCUMENT: &str = "a2a.task";
 /// The time between two requests for a task that another node cancels.
 const ELSEWHERE_INTERVAL: Duration = Duration::from_millis(100);
@@ -128,7 +128,7 @@ fn share_tasks(door: &Arc<A2a>) {
         let weak = weak.clone();
         Box::pin(async move {
             let handle = weak.upgrade()?.store.find(id).await.ok()??;
-            // The webhooks have credentials.
+            // Without the webhooks, which have credentials.
             let record = TaskRecord { webhooks: Vec::new(), ..TaskRecord::clone(&handle.record()) };
             serde_json::to_string(&record).ok()
         })
@@ -260,7 +260,7 @@ fn error_response(
     }
 }
 
-/// Checks that a task which was to be canceled has not ended in another way, just before the cancellation.
+/// Checks that a task was canceled: it may have ended in another way just before.
 fn check_canceled(state: TaskState) -> Result<(), Problem> {
     match state {
         TaskState::Completed | TaskState::Failed | TaskState::Rejected => Err(Problem::NotCancelable(state)),
@@ -408,7 +408,7 @@ impl A2a {
         if may_access { Ok(handle) } else { Err(Problem::TaskNotFound) }
     }
 
-    /// As [`Self::find_task`], for a task that another node of the fleet has: its record at this moment.
+    /// As [`Self::find_task`], for a task of another node of the fleet. Returns the task's present record.
     async fn find_elsewhere(
         &self,
         caller: &Caller,
@@ -423,7 +423,7 @@ impl A2a {
         if may_access { Ok(record) } else { Err(Problem::TaskNotFound) }
     }
 
-    /// Cancels a task that another node of the fleet has.
+    /// As [`Self::cancel`], for a task of another node of the fleet.
     async fn cancel_elsewhere(&self, caller: &Caller, task: &str) -> Result<TaskRecord, Problem> {
         let find = async || self.find_elsewhere(caller, task, &[Governor, Operator]).await;
         let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };

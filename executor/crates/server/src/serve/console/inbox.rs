@@ -15,10 +15,7 @@ use time::OffsetDateTime;
 /// `GET /console/inbox`.
 pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
     let waiting = visible_intents(&console, &signed_in);
-    let nodes = match signed_in.caller.may_read_all() {
-        true => console.executor.fleet_nodes().await,
-        false => None,
-    };
+    let nodes = readable_nodes(&console, &signed_in).await;
     let body = html! {
         h1 { "Inbox" }
         (list_part(&waiting, console.executor.clock().now()))
@@ -60,6 +57,14 @@ pub(super) fn list_part(waiting: &[WaitingSummary], now: OffsetDateTime) -> Mark
     }
 }
 
+/// The nodes of the fleet, for a person who may read the intents of all agents.
+pub(super) async fn readable_nodes(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+) -> Option<Result<Vec<NodeStatus>, Fault>> {
+    if signed_in.caller.may_read_all() { console.executor.fleet_nodes().await } else { None }
+}
+
 /// The numbers of intents that wait at other nodes of the fleet, whose consoles have them.
 pub(super) fn elsewhere_part(
     console: &ConsoleState,
@@ -69,7 +74,7 @@ pub(super) fn elsewhere_part(
     let others = nodes.iter().filter(|node| Some(&node.node) != console.executor.node_name());
     html! {
         @for NodeStatus { node, load, .. } in others.filter(|node| node.load.waiting > 0) {
-            p role="status" { (load.waiting) " more at the node " strong { (node) } ": its console has them." }
+            p role="status" { (load.waiting) " more at the node " strong { (node) } ": its console shows them." }
         }
     }
 }

@@ -47,10 +47,7 @@ pub(super) async fn show(
     };
     let now = console.executor.clock().now();
     let waiting = inbox::visible_intents(&console, &signed_in);
-    let nodes = match signed_in.caller.may_read_all() {
-        true => console.executor.fleet_nodes().await,
-        false => None,
-    };
+    let nodes = inbox::readable_nodes(&console, &signed_in).await;
     let body = html! {
         h1 { "Overview" }
         (figures(&console, &signed_in))
@@ -70,7 +67,7 @@ pub(super) async fn show(
     signed_in.viewer().page("Overview", &body)
 }
 
-/// The nodes of the fleet.
+/// The nodes of the fleet, which the page refreshes.
 fn fleet_part(nodes: &Result<Vec<NodeStatus>, Fault>) -> Markup {
     html! {
         section #fleet hx-get="/console" hx-trigger="every 15s" hx-select="#fleet" hx-swap="outerHTML" {
@@ -86,7 +83,10 @@ fn fleet_part(nodes: &Result<Vec<NodeStatus>, Fault>) -> Markup {
                         @for node in nodes {
                             tr {
                                 td { (node.node) }
-                                td { (node.state_name()) @if let Some(by) = node.taken_over_by() { ", " (by) " took over" } }
+                                td {
+                                    (node.state_name())
+                                    @if let Some(by) = node.taken_over_by() { ", " (by) " took over" }
+                                }
                                 td { (line(&node.version)) }
                                 td { (node.load.running) " of " (node.load.concurrent) }
                                 td { (node.load.queued) } td { (node.load.waiting) } td { (node.open) }
