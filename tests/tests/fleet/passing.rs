@@ -1,10 +1,13 @@
 //! Calls that wait at one node of a fleet and run at another.
 
-use super::{Fleet, append, wait_at_the_gate, written};
+use super::{Fleet, KEY, append, wait_at_the_gate, written};
 use crate::harness::*;
 use crate::lifecycle::{call_in_background, call_queued};
 use crate::methods::write;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
+use sha2::Sha256;
+use std::collections::HashMap;
 use std::thread::JoinHandle;
 
 /// A node with one slot, which a gate has, and a node with one that is free.
@@ -160,4 +163,122 @@ fn a_call_that_no_other_node_may_run_stays() {
         assert_eq!((busy.full.file("log").as_deref(), busy.free.file("log")), (Some("x"), None));
         busy.finish(0);
     }
+}
+
+/// A node with the fleet's key that takes calls and never claims them.
+struct Ghost(NatsClient);
+
+impl Ghost {
+    fn join(fleet: &Fleet) -> Self {
+        Self(fleet.servers.client(0, "a2g-live.tests.>"))
+    }
+
+    /// The value of the next message of a key.
+    fn receive(&mut self, key: &str) -> Value {
+        loop {
+            let (subject, payload) = self.0.receive();
+            if subject == format!("a2g-live.tests.{key}") {
+                return serde_json::from_slice(&payload[32..]).unwrap();
+            }
+        }
+    }
+
+    /// Takes the next call that waits at a node.
+    fn take(&mut self, from: &Executor, name: &str) {
+        let ticket = loop {
+            let announcement = self.receive("waiting");
+            if announcement["node"] == name {
+                break announcement["ticket"].clone();
+            }
+        };
+        let listed = from.rpc("a2g/tools", &json!({}));
+        let tools = listed["result"]["tools"].as_array().unwrap().iter().map(|tool| {
+            let digest = tool["digest"].as_str().unwrap().trim_start_matches("sha256:");
+            (tool["name"].as_str().unwrap(), digest)
+        });
+        let (nonce, key) = (intent_id(), format!("take.{name}"));
+        let tools = tools.collect::<HashMap<_, _>>();
+        let request =
+            json!({ "node": "ghost", "ticket": ticket, "tools": tools, "full_agents": [], "nonce": nonce });
+        self.0.publish(&format!("a2g-live.tests.{key}"), "", &sealed(&key, &request));
+        let reply = self.receive(&format!("reply.ghost.{nonce}"));
+        assert!(reply["value"]["text"].is_string(), "{reply}");
+    }
+}
+
+/// A message as a node of the fleet writes it.
+fn sealed(key: &str, value: &Value) -> Vec<u8> {
+    let digits = (0..KEY.len() / 2).map(|nth| u8::from_str_radix(&KEY[2 * nth..2 * nth + 2], 16).unwrap());
+    let value = value.to_string();
+    let mac = Hmac::<Sha256>::new_from_slice(&digits.collect::<Vec<_>>()).unwrap();
+    let code = mac.chain_update(b"tests\0").chain_update(key).chain_update(b"\0").chain_update(&value);
+    [&code.finalize().into_bytes()[..], value.as_bytes()].concat()
+}
+
+#[test]
+fn a_call_that_another_node_takes_and_never_claims_is_not_lost() {
+    let Some(fleet) = Fleet::start() else { return };
+    let mut ghost = Ghost::join(&fleet);
+    for (nth, order) in ["none", "a2g/cancel", "g2a/revoke", "a2g/stop"].into_iter().enumerate() {
+        let name = format!("full-{nth}");
+        let full = Executor::start(fleet.options(&name).set("executor.concurrent", 1));
+        let (_, blocking) = wait_at_the_gate(&full);
+        let call = execute("write_file", write("file", "x"));
+        let answer = call_in_background(&full, "a2g/execute", &call);
+        ghost.take(&full, &name);
+        let id = json!({ "intent_id": id_of(&call) });
+        match order {
+            "none" => full.open_the_gate(),
+            "a2g/cancel" => assert_eq!(result(&full.rpc(order, &id))["cancelled"], true),
+            "g2a/revoke" => assert_eq!(result(&full.rpc(order, &id))["aborted"], 1),
+            // The stop includes the run at the gate. It is lifted before the call is back.
+            _stop => {
+                let target = json!({ "agent_did": AGENT });
+                result(&full.rpc(order, &json!({ "target": target, "reason": "test" })));
+                result(&full.rpc("a2g/resume", &json!({ "target": target })));
+            }
+        }
+        let answer = answer.join().unwrap();
+        let (status, content) = match order {
+            "none" => (answer["result"]["status"].as_str(), Some("x")),
+            _ended => (answer["error"]["data"]["report"]["status"].as_str(), None),
+        };
+        assert_eq!(status, Some(if order == "none" { "SUCCESS" } else { "ABORTED" }), "{order}: {answer}");
+        assert_eq!(full.file("file").as_deref(), content, "{order}");
+        assert_eq!(fleet.reports_of(&id_of(&call)).len(), 1, "{order}");
+        full.open_the_gate();
+        drop(blocking.join().unwrap());
+    }
+}
+
+#[test]
+fn a_copied_message_moves_nothing() {
+    let Some(busy) = Busy::start() else { return };
+    let mut copies = busy.fleet.servers.client(0, "a2g-live.tests.>");
+    assert_eq!(result(&busy.full.rpc("a2g/execute", &append("x")))["status"], "SUCCESS");
+    eventually("the nodes ask each other", || {
+        let status = busy.full.rpc("a2g/status", &json!({ "intent_id": intent_id() }));
+        (status["error"]["code"] == -32602).then_some(())
+    });
+    let mut copied = HashMap::new();
+    while !["take.full", "ask"].iter().all(|key| copied.contains_key(&format!("a2g-live.tests.{key}"))) {
+        let (subject, payload) = copies.receive();
+        copied.insert(subject, payload);
+    }
+    let messages = || {
+        let info = busy.fleet.servers.ask(0, "$JS.API.STREAM.INFO.A2G_tests", &json!({})).unwrap();
+        info["state"]["messages"].as_u64().unwrap()
+    };
+    let stored = messages();
+    // With the rights of a node, a reply to this subject would forget all claims.
+    for (subject, payload) in &copied {
+        for reply in ["$JS.API.STREAM.PURGE.A2G_tests", "a2g.tests.claim.x", ""] {
+            copies.publish(subject, reply, payload);
+        }
+    }
+    let call = append("y");
+    assert_eq!(result(&busy.full.rpc("a2g/execute", &call))["status"], "SUCCESS");
+    assert!(messages() >= stored, "the stream has lost values");
+    assert_eq!(written(&[&busy.full, &busy.free]), "xy");
+    busy.finish(2);
 }

@@ -49,7 +49,7 @@ pub use governor::{Governor, policy_for_all, write_policies};
 pub use http::{HttpAnswer, HttpClient, NoAnswer, post_request, read_message};
 pub use keys::{EXECUTOR, ISSUER, Keys, claims, set_mode, sha256, succeeds};
 pub use message::*;
-pub use nats::NatsServers;
+pub use nats::{NatsClient, NatsServers};
 pub use process::{Process, Server, children_of, parent_of};
 pub use published::check_answer;
 pub use stdio::StdioClient;

@@ -181,6 +181,57 @@ impl NatsServers {
     }
 }
 
+/// A client of one server, without a login, that sends and receives messages as they are.
+pub struct NatsClient(BufReader<TcpStream>);
+
+impl NatsServers {
+    /// A client that gets the messages of a subject.
+    pub fn client(&self, nth: usize, subject: &str) -> NatsClient {
+        let mut client = NatsClient(BufReader::new(connect(self.servers[nth].client).expect("a connection")));
+        client.send(format!("CONNECT {{\"verbose\":false}}\r\nSUB {subject} 1\r\nPING\r\n").as_bytes());
+        let mut line = String::new();
+        while line != "PONG\r\n" {
+            line.clear();
+            client.0.read_line(&mut line).expect("an answer");
+        }
+        client.0.get_ref().set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        client
+    }
+}
+
+impl NatsClient {
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).expect("the server reads");
+    }
+
+    /// Publishes a message, with a subject for replies or with none.
+    pub fn publish(&mut self, subject: &str, reply: &str, payload: &[u8]) {
+        let head = format!("PUB {subject} {reply} {}\r\n", payload.len());
+        self.send(&[head.as_bytes(), payload, b"\r\n"].concat());
+    }
+
+    /// The subject and the payload of the next message.
+    pub fn receive(&mut self) -> (String, Vec<u8>) {
+        loop {
+            let mut line = String::new();
+            assert!(
+                self.0.read_line(&mut line).expect("a message") > 0,
+                "the server has closed the connection"
+            );
+            match &line.split_whitespace().collect::<Vec<_>>()[..] {
+                ["MSG", subject, _, .., length] => {
+                    let mut payload = vec![0; length.parse::<usize>().expect("a length") + 2];
+                    self.0.read_exact(&mut payload).expect("a payload");
+                    payload.truncate(payload.len() - 2);
+                    return ((*subject).to_owned(), payload);
+                }
+                ["PING"] => self.send(b"PONG\r\n"),
+                _ => {}
+            }
+        }
+    }
+}
+
 fn connect(address: SocketAddr) -> Option<TcpStream> {
     let stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT)).expect("a timeout");

@@ -1,6 +1,7 @@
 //! The claims of intents: one node of the fleet claims each, and one receipt ends it.
 
 use crate::lease::{Lease, NodeHead, NodeLoad, NodeState, node_key};
+use crate::messages::Tickets;
 use crate::orders::SeenOrders;
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ProofRecord, ReceiptPlace};
 use crate::record::{decode, encode};
@@ -47,6 +48,7 @@ pub struct Fleet<S> {
     doubtful: Mutex<Vec<(IntentId, Instant)>>,
     pub(crate) takeovers: Takeovers,
     pub(crate) orders: SeenOrders,
+    pub(crate) tickets: Tickets,
 }
 
 /// What a node claims: an intent, and what the fleet stores about it.
@@ -133,8 +135,8 @@ impl<S: Store> Fleet<S> {
     ) -> Result<Self, FleetError> {
         let store = SealedStore::new(store, key, fleet);
         let lease = Lease::take(node.clone(), Arc::clone(&clock), &store, head).await?;
-        let (active, abandoned, doubtful, takeovers, orders) = Default::default();
-        Ok(Self { node, store, lease, clock, active, abandoned, doubtful, takeovers, orders })
+        let (active, abandoned, doubtful, takeovers, orders, tickets) = Default::default();
+        Ok(Self { node, store, lease, clock, active, abandoned, doubtful, takeovers, orders, tickets })
     }
 
     /// The name of this node.

@@ -126,6 +126,9 @@ pub enum FleetError {
         /// The client's reason.
         reason: String,
     },
+    /// A node has not replied in time.
+    #[error("not all nodes of the fleet have answered in time")]
+    NotAnswered,
     /// Another node has given a later order.
     #[error("another node of the fleet has given a later order, which this one has not followed yet")]
     LaterOrder,

@@ -5,27 +5,36 @@
 //! a2g-live.FLEET.take.NODE    a node with a free slot asks for one of these calls; the reply has the call, or none
 //! a2g-live.FLEET.run.INTENT   the events of a run, for the node at which its call waited
 //! a2g-live.FLEET.ask          a question to all nodes; each replies, and one reply may have the answer
+//! a2g-live.FLEET.reply.…      the replies to one request: its node and its nonce
 //! ```
 //! A message may be lost. A call is run only by the node that claims it, so a lost message costs time and nothing else.
-//! Messages are authenticated as the values in the stream are: by fleet, subject and, for a reply, the request.
+//! Messages are authenticated as the values in the stream are: by fleet and subject.
+//!
+//! A node never publishes to the reply subject that a message of NATS names, because that is not authenticated: with the
+//! node's own rights, it could name the API that purges the stream.
 
 use crate::nats::NatsStore;
 use crate::seal::Seal;
 use crate::{Fleet, FleetError, NodeName};
 use a2g_types::ident::IntentId;
-use async_nats::{Client, Message, Subject, Subscriber};
+use async_nats::{Client, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// The maximum size of a message, in bytes. A server accepts messages of 1 MiB by default.
 pub const MAX_MESSAGE_BYTES: usize = 512 << 10;
 /// The time in which a node answers a request for a call.
-const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
+const TAKE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time for which a node passes calls on after an announcement.
+const TICKET_LIFE: Duration = Duration::from_secs(5);
+/// The minimum time between two tickets.
+const TICKET_INTERVAL: Duration = Duration::from_millis(100);
 const WAITING: &str = "waiting";
 const ASK: &str = "ask";
 
@@ -36,22 +45,62 @@ pub struct Announcement {
     pub node: NodeName,
     /// The highest priority of these calls; 0 is the lowest of all.
     pub priority: u8,
+    /// Names the announcement in a request for one of these calls.
+    pub ticket: String,
+}
+
+/// The tickets of the latest announcements of this node.
+#[derive(Debug, Default)]
+pub(crate) struct Tickets(Mutex<VecDeque<Ticket>>);
+
+#[derive(Debug)]
+struct Ticket {
+    text: String,
+    issued_at: Instant,
+    /// The nonces of the requests that have named it: a copy of a request gets no call.
+    used: HashSet<String>,
+}
+
+impl Tickets {
+    fn issue(&self, now: Instant) -> String {
+        let mut all = self.0.lock();
+        let age = |ticket: &Ticket| now.saturating_duration_since(ticket.issued_at);
+        all.retain(|ticket| age(ticket) < TICKET_LIFE);
+        if let Some(latest) = all.back().filter(|latest| age(latest) < TICKET_INTERVAL) {
+            return latest.text.clone();
+        }
+        let text = Uuid::new_v4().to_string();
+        all.push_back(Ticket { text: text.clone(), issued_at: now, used: HashSet::new() });
+        text
+    }
+
+    /// Returns `true` if the ticket is current, and no earlier request had this nonce.
+    fn accept(&self, text: &str, nonce: &str, now: Instant) -> bool {
+        let mut all = self.0.lock();
+        let ticket = all.iter_mut().find(|ticket| ticket.text == text);
+        ticket.is_some_and(|ticket| {
+            now.saturating_duration_since(ticket.issued_at) < TICKET_LIFE
+                && ticket.used.insert(nonce.to_owned())
+        })
+    }
 }
 
 /// The request of a node with a free slot for a waiting call.
 #[derive(Debug)]
 pub struct TakeRequest {
+    /// The node.
+    pub node: NodeName,
     /// The tools of that node, and the hash of the module of each.
     pub tools: HashMap<String, String>,
     /// The agents whose calls it cannot run now.
     pub full_agents: Vec<String>,
-    nonce: String,
-    reply: Subject,
+    nonce: Uuid,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct TakeMessage {
     node: NodeName,
+    ticket: String,
     tools: HashMap<String, String>,
     full_agents: Vec<String>,
     nonce: String,
@@ -89,9 +138,9 @@ impl PassedCall {
 /// A question of another node.
 #[derive(Debug)]
 pub struct Question {
+    node: NodeName,
     text: NodeText,
-    nonce: String,
-    reply: Subject,
+    nonce: Uuid,
 }
 
 impl Question {
@@ -122,6 +171,15 @@ impl NodeText {
     }
 }
 
+#[derive(Debug, Serialize, Deserialize)]
+struct Reply<T> {
+    node: NodeName,
+    value: Option<T>,
+}
+
+/// The replies to one request.
+struct Replies(Subscription);
+
 /// The announcements of other nodes.
 pub struct Announcements(Subscription);
 
@@ -138,34 +196,40 @@ struct Subscription {
     fleet: Arc<Fleet<NatsStore>>,
     key: String,
     subscriber: Subscriber,
+    /// `true` once the log has a message that was ignored: whoever may publish could otherwise fill the log.
+    has_warned: bool,
 }
 
 impl Subscription {
     async fn new(fleet: &Arc<Fleet<NatsStore>>, key: String) -> Result<Self, FleetError> {
         let subscriber = fleet.client().subscribe(fleet.live_subject(&key)).await;
         let subscriber = subscriber.map_err(|error| FleetError::unavailable("subscribe", error))?;
-        Ok(Self { fleet: Arc::clone(fleet), key, subscriber })
+        Ok(Self { fleet: Arc::clone(fleet), key, subscriber, has_warned: false })
     }
 
     /// The next authentic message; `None` if the connection is closed for good.
-    async fn next(&mut self) -> Option<(Message, Bytes)> {
+    async fn next(&mut self) -> Option<Bytes> {
         loop {
             let message = self.subscriber.next().await?;
             match self.fleet.seal().open(&self.key, &message.payload) {
-                Ok(value) => return Some((message, value)),
-                Err(error) => tracing::warn!(%error, "a message is ignored"),
+                Ok(value) => return Some(value),
+                Err(error) if self.has_warned => tracing::debug!(%error, "a message is ignored"),
+                Err(error) => {
+                    self.has_warned = true;
+                    tracing::warn!(%error, "a message is ignored, as will be later ones of this subject");
+                }
             }
         }
     }
 
     /// The next authentic message that this version can read; `None` as for [`Self::next`].
-    async fn next_parsed<T: for<'a> Deserialize<'a>>(&mut self) -> Option<(Message, T)> {
+    async fn next_parsed<T: for<'a> Deserialize<'a>>(&mut self) -> Option<T> {
         loop {
-            let (message, value) = self.next().await?;
+            let value = self.next().await?;
             match serde_json::from_slice(&value) {
-                Ok(value) => return Some((message, value)),
+                Ok(value) => return Some(value),
                 Err(error) => {
-                    tracing::warn!(subject = self.key, %error, "a message of another version is ignored");
+                    tracing::debug!(subject = self.key, %error, "a message of another version is ignored");
                 }
             }
         }
@@ -176,7 +240,7 @@ impl Announcements {
     /// The next announcement of another node; `None` if the connection is closed for good.
     pub async fn next(&mut self) -> Option<Announcement> {
         loop {
-            let (_, announcement) = self.0.next_parsed::<Announcement>().await?;
+            let announcement = self.0.next_parsed::<Announcement>().await?;
             if announcement.node != self.0.fleet.node {
                 return Some(announcement);
             }
@@ -188,10 +252,15 @@ impl TakeRequests {
     /// The next request; `None` if the connection is closed for good.
     pub async fn next(&mut self) -> Option<TakeRequest> {
         loop {
-            let (message, TakeMessage { node: _, tools, full_agents, nonce }) = self.0.next_parsed().await?;
-            if let Some(reply) = message.reply {
-                return Some(TakeRequest { tools, full_agents, nonce, reply });
+            let TakeMessage { node, ticket, tools, full_agents, nonce } = self.0.next_parsed().await?;
+            let fleet = &self.0.fleet;
+            let Ok(parsed) = Uuid::parse_str(&nonce) else { continue };
+            let request = TakeRequest { node, tools, full_agents, nonce: parsed };
+            if fleet.tickets.accept(&ticket, &nonce, fleet.clock.monotonic()) {
+                return Some(request);
             }
+            // The announcement is too old, or this is a copy of an earlier request.
+            drop(fleet.reply_to_take(request, None).await);
         }
     }
 }
@@ -199,7 +268,7 @@ impl TakeRequests {
 impl EventMessages {
     /// The next event; `None` if the connection is closed for good.
     pub async fn next(&mut self) -> Option<Bytes> {
-        self.0.next().await.map(|(_, value)| value)
+        self.0.next().await
     }
 }
 
@@ -207,11 +276,21 @@ impl Questions {
     /// The next question of another node; `None` if the connection is closed for good.
     pub async fn next(&mut self) -> Option<Question> {
         loop {
-            let (message, QuestionMessage { node, text, nonce }) = self.0.next_parsed().await?;
-            if let Some(reply) = message.reply.filter(|_| node != self.0.fleet.node) {
-                return Some(Question { text: NodeText(text), nonce, reply });
+            let QuestionMessage { node, text, nonce } = self.0.next_parsed().await?;
+            if node != self.0.fleet.node
+                && let Ok(nonce) = Uuid::parse_str(&nonce)
+            {
+                return Some(Question { node, text: NodeText(text), nonce });
             }
         }
+    }
+}
+
+impl Replies {
+    /// The next reply, and the node that sent it; `None` if the connection is closed for good.
+    async fn next<T: for<'a> Deserialize<'a>>(&mut self) -> Option<(NodeName, Option<T>)> {
+        let Reply { node, value } = self.0.next_parsed().await?;
+        Some((node, value))
     }
 }
 
@@ -233,17 +312,27 @@ impl Fleet<NatsStore> {
         sent.map_err(|error| FleetError::unavailable("send a message", error))
     }
 
-    /// Sends a sealed reply. `request` names the operation in an error.
+    /// Sends a request with a nonce, and subscribes to the replies before.
+    async fn send_request(
+        self: &Arc<Self>,
+        key: &str,
+        nonce: Uuid,
+        message: &impl Serialize,
+    ) -> Result<Replies, FleetError> {
+        let replies = Subscription::new(self, reply_key(&self.node, nonce)).await?;
+        self.send(key, &to_bytes(message)?).await?;
+        Ok(Replies(replies))
+    }
+
+    /// Replies to the request of `node` with this nonce.
     async fn send_reply(
         &self,
-        reply: Subject,
-        key: &str,
-        value: &impl Serialize,
-        request: &'static str,
+        node: &NodeName,
+        nonce: Uuid,
+        value: Option<impl Serialize>,
     ) -> Result<(), FleetError> {
-        let sealed = self.seal().seal(key, &to_bytes(value)?);
-        let sent = self.client().publish(reply, sealed).await;
-        sent.map_err(|error| FleetError::unavailable(request, error))
+        let reply = Reply { node: self.node.clone(), value };
+        self.send(&reply_key(node, nonce), &to_bytes(&reply)?).await
     }
 
     /// Announces that calls wait at this node, with the highest priority of these calls.
@@ -251,7 +340,8 @@ impl Fleet<NatsStore> {
     /// # Errors
     /// [`FleetError`].
     pub async fn announce_waiting(&self, priority: u8) -> Result<(), FleetError> {
-        let announcement = Announcement { node: self.node.clone(), priority };
+        let ticket = self.tickets.issue(self.clock.monotonic());
+        let announcement = Announcement { node: self.node.clone(), priority, ticket };
         self.send(WAITING, &to_bytes(&announcement)?).await
     }
 
@@ -263,30 +353,27 @@ impl Fleet<NatsStore> {
         Subscription::new(self, WAITING.to_owned()).await.map(Announcements)
     }
 
-    /// Asks a node for a waiting call. `tools` are the tools of this node with the hashes of their modules, and
+    /// Asks a node for a waiting call, with the ticket of its announcement. `tools` are the tools of this node with the hashes of their modules, and
     /// `full_agents` the agents whose calls this node cannot run now. Returns `None` if no call that fits waits there.
     ///
     /// # Errors
     /// [`FleetError`].
     pub async fn take_call(
-        &self,
+        self: &Arc<Self>,
         from: &NodeName,
+        ticket: &str,
         tools: HashMap<String, String>,
         full_agents: Vec<String>,
     ) -> Result<Option<PassedCall>, FleetError> {
-        let failed = |error: String| FleetError::unavailable("ask for a waiting call", error);
-        let key = take_key(from);
-        let request =
-            TakeMessage { node: self.node.clone(), tools, full_agents, nonce: Uuid::new_v4().to_string() };
-        let sealed = self.seal().seal(&key, &to_bytes(&request)?);
-        let reply = self.client().request(self.live_subject(&key), sealed);
-        let reply =
-            tokio::time::timeout(TAKE_TIMEOUT, reply).await.map_err(|error| failed(error.to_string()))?;
-        let reply = reply.map_err(|error| failed(error.to_string()))?;
-        let key = take_reply_key(from, &request.nonce);
-        let value = self.seal().open(&key, &reply.payload)?;
-        let call = serde_json::from_slice::<Option<CallMessage>>(&value);
-        call.map(|call| call.map(PassedCall)).map_err(|error| FleetError::value(&key, error))
+        let nonce = Uuid::new_v4();
+        let (node, ticket) = (self.node.clone(), ticket.to_owned());
+        let request = TakeMessage { node, ticket, tools, full_agents, nonce: nonce.to_string() };
+        let mut replies = self.send_request(&take_key(from), nonce, &request).await?;
+        let reply = tokio::time::timeout(TAKE_TIMEOUT, replies.next::<CallMessage>()).await;
+        match reply {
+            Ok(Some((_, call))) => Ok(call.map(PassedCall)),
+            Ok(None) | Err(_) => Err(FleetError::NotAnswered),
+        }
     }
 
     /// Subscribes to the requests for calls that wait at this node.
@@ -306,8 +393,7 @@ impl Fleet<NatsStore> {
         request: TakeRequest,
         call: Option<CallMessage>,
     ) -> Result<(), FleetError> {
-        let key = take_reply_key(&self.node, &request.nonce);
-        self.send_reply(request.reply, &key, &call, "pass on a call").await
+        self.send_reply(&request.node, request.nonce, call).await
     }
 
     /// Sends an event of a run to the node at which its call waited.
@@ -326,39 +412,39 @@ impl Fleet<NatsStore> {
         Subscription::new(self, run_key(intent)).await.map(EventMessages)
     }
 
-    /// Asks the other nodes, and returns the first answer; `None` if every node that is known to run has replied
-    /// without one, or after `timeout`.
+    /// Asks the other nodes, and returns the first answer; `None` if all nodes that are known to run have replied
+    /// without one.
     ///
     /// # Errors
-    /// [`FleetError`].
-    pub async fn ask(&self, text: &str, timeout: Duration) -> Result<Option<NodeText>, FleetError> {
-        // Before the first sweep, the number is unknown; a node that joins is counted by the next one.
-        let others = self.live_others().unwrap_or(usize::MAX);
+    /// [`FleetError`]; [`FleetError::NotAnswered`] if a node that is not known to be lost has not replied within `timeout`.
+    pub async fn ask(
+        self: &Arc<Self>,
+        text: &str,
+        timeout: Duration,
+    ) -> Result<Option<NodeText>, FleetError> {
+        let others = match self.live_others() {
+            Some(others) => others,
+            None => self.count_live_others().await?,
+        };
         if others == 0 {
             return Ok(None);
         }
-        let failed = |error: &dyn std::fmt::Display| FleetError::unavailable("ask the other nodes", error);
-        let inbox = self.client().new_inbox();
-        let mut replies = self.client().subscribe(inbox.clone()).await.map_err(|error| failed(&error))?;
-        let nonce = Uuid::new_v4().to_string();
-        let key = ask_reply_key(&nonce);
-        let question = QuestionMessage { node: self.node.clone(), text: text.to_owned(), nonce };
-        let question = self.seal().seal(ASK, &to_bytes(&question)?);
-        let sent = self.client().publish_with_reply(self.live_subject(ASK), inbox, question).await;
-        sent.map_err(|error| failed(&error))?;
+        let nonce = Uuid::new_v4();
+        let question =
+            QuestionMessage { node: self.node.clone(), text: text.to_owned(), nonce: nonce.to_string() };
+        let mut replies = self.send_request(ASK, nonce, &question).await?;
         let answer = async {
-            for _ in 0..others {
-                let reply = replies.next().await?;
-                // A reply that cannot be read counts as one without an answer.
-                if let Ok(value) = self.seal().open(&key, &reply.payload)
-                    && let Ok(Some(answer)) = serde_json::from_slice::<Option<String>>(&value)
-                {
-                    return Some(NodeText(answer));
+            let mut nodes = HashSet::new();
+            while nodes.len() < others {
+                let (node, answer) = replies.next::<String>().await.ok_or(FleetError::NotAnswered)?;
+                if let Some(answer) = answer {
+                    return Ok(Some(NodeText(answer)));
                 }
+                nodes.insert(node);
             }
-            None
+            Ok(None)
         };
-        Ok(tokio::time::timeout(timeout, answer).await.unwrap_or_default())
+        tokio::time::timeout(timeout, answer).await.unwrap_or(Err(FleetError::NotAnswered))
     }
 
     /// Subscribes to the questions of other nodes.
@@ -380,8 +466,7 @@ impl Fleet<NatsStore> {
         answer: Option<String>,
     ) -> Result<(), FleetError> {
         let answer = answer.filter(|answer| answer.len() <= MAX_MESSAGE_BYTES);
-        let key = ask_reply_key(&question.nonce);
-        self.send_reply(question.reply, &key, &answer, "reply to a question").await
+        self.send_reply(&question.node, question.nonce, answer).await
     }
 }
 
@@ -389,18 +474,34 @@ fn take_key(node: &NodeName) -> String {
     format!("take.{node}")
 }
 
-fn take_reply_key(node: &NodeName, nonce: &str) -> String {
-    format!("take.{node}.{nonce}")
+/// The key of the replies to a request of `node`.
+fn reply_key(node: &NodeName, nonce: Uuid) -> String {
+    format!("reply.{node}.{nonce}")
 }
 
 fn run_key(intent: IntentId) -> String {
     format!("run.{intent}")
 }
 
-fn ask_reply_key(nonce: &str) -> String {
-    format!("{ASK}.{nonce}")
-}
-
 fn to_bytes(value: &impl Serialize) -> Result<Vec<u8>, FleetError> {
     serde_json::to_vec(value).map_err(|error| FleetError::value("(new)", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2g_types::clock::{Clock as _, SystemClock};
+
+    #[test]
+    fn a_request_is_accepted_once_and_only_for_a_current_ticket() {
+        let (tickets, start) = (Tickets::default(), SystemClock.monotonic());
+        let ticket = tickets.issue(start);
+        assert_eq!(tickets.issue(start + TICKET_INTERVAL / 2), ticket);
+        assert!(tickets.accept(&ticket, "first", start) && tickets.accept(&ticket, "second", start));
+        assert!(!tickets.accept(&ticket, "first", start), "it is a copy");
+        assert!(!tickets.accept("another", "third", start), "the node has not issued it");
+        let later = tickets.issue(start + TICKET_LIFE / 2);
+        assert!(!tickets.accept(&ticket, "third", start + TICKET_LIFE), "it is too old");
+        assert!(tickets.accept(&later, "third", start + TICKET_LIFE));
+    }
 }

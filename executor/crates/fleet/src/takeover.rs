@@ -144,6 +144,18 @@ impl<S: Store> Fleet<S> {
         *self.takeovers.live_others.lock()
     }
 
+    /// The number of other nodes that hold a lease, or are not known to be lost.
+    pub(crate) async fn count_live_others(&self) -> Result<usize, FleetError> {
+        let mut count = 0;
+        for node in nodes(&self.store).await? {
+            let key = node_key(&node);
+            let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { continue };
+            let record = decode::<NodeRecord>(&key, &bytes)?;
+            count += usize::from(node != self.node && !record.state.has_ended());
+        }
+        Ok(count)
+    }
+
     /// Returns `true` if another node holds its lease.
     async fn sweep_node(
         &self,

@@ -22,12 +22,21 @@ struct RunEntry {
     calls: Option<Arc<NestedCalls>>,
     /// `true` while another node has the call: that node stops it, and this one only at the end of its process.
     is_passed_on: bool,
+    /// The reason for which the run is stopped if the other node gives the call back.
+    stop_on_return: Option<AbortReason>,
 }
 
 impl RunEntry {
-    /// Returns `true` if `reason` stops the run at this node.
-    fn is_stopped_by(&self, reason: AbortReason) -> bool {
-        !self.is_passed_on || reason == AbortReason::Shutdown
+    /// Stops the run, now or when another node gives its call back. Returns `None` if another node has the call, otherwise
+    /// `true` if nothing stopped it before.
+    fn stop(&mut self, reason: AbortReason) -> Option<bool> {
+        if self.is_passed_on && reason != AbortReason::Shutdown {
+            self.stop_on_return.get_or_insert(reason);
+            return None;
+        }
+        let is_first = self.abort.reason().is_none();
+        self.abort.trigger(reason);
+        Some(is_first)
     }
 }
 
@@ -58,8 +67,15 @@ impl ActiveRuns {
             abort.trigger(AbortReason::ParentEnded);
         }
         let (agent, tool) = (call.agent.clone(), call.tool.clone());
-        let entry =
-            RunEntry { agent, tool, abort: Arc::clone(&abort), parent, calls: None, is_passed_on: false };
+        let entry = RunEntry {
+            agent,
+            tool,
+            abort: Arc::clone(&abort),
+            parent,
+            calls: None,
+            is_passed_on: false,
+            stop_on_return: None,
+        };
         runs.insert(call.intent, entry);
         ActiveRun { all: self.clone(), intent: call.intent, abort }
     }
@@ -90,9 +106,9 @@ impl ActiveRuns {
         children.for_each(|run| run.abort.trigger(AbortReason::ParentEnded));
     }
 
-    /// Returns `true` if another node has the call of an intent.
-    pub(super) fn is_passed_on(&self, intent: IntentId) -> bool {
-        self.lock().get(&intent).is_some_and(|run| run.is_passed_on)
+    /// Returns `true` if another node has the call of an intent of the selected agents.
+    pub(super) fn is_passed_on(&self, intent: IntentId, filter: AgentFilter<'_>) -> bool {
+        self.lock().get(&intent).is_some_and(|run| run.is_passed_on && filter(&run.agent))
     }
 
     /// Stops a run of the selected agents. Returns `true` if nothing stopped it before; `None` if there is no such run.
@@ -102,24 +118,19 @@ impl ActiveRuns {
         filter: AgentFilter<'_>,
         reason: AbortReason,
     ) -> Option<bool> {
-        let runs = self.lock();
-        let is_selected = |run: &&RunEntry| filter(&run.agent) && run.is_stopped_by(reason);
-        let abort = &runs.get(&intent).filter(is_selected)?.abort;
-        let is_first = abort.reason().is_none();
-        abort.trigger(reason);
-        Some(is_first)
+        self.lock().get_mut(&intent).filter(|run| filter(&run.agent))?.stop(reason)
     }
 
     /// Stops all selected runs. Returns their number, and the intents of the runs that nothing stopped
     /// before.
     pub(super) fn abort_all(&self, filter: CallFilter<'_>, reason: AbortReason) -> (usize, Vec<IntentId>) {
-        let runs = self.lock();
-        let is_selected = |run: &RunEntry| filter(&run.agent, &run.tool) && run.is_stopped_by(reason);
-        let selected = runs.iter().filter(|(_, run)| is_selected(run)).collect::<Vec<_>>();
-        let newly_stopped = selected.iter().filter(|(_, run)| run.abort.reason().is_none());
-        let newly_stopped = newly_stopped.map(|(intent, _)| **intent).collect();
-        selected.iter().for_each(|(_, run)| run.abort.trigger(reason));
-        (selected.len(), newly_stopped)
+        let mut runs = self.lock();
+        let selected = runs.iter_mut().filter(|(_, run)| filter(&run.agent, &run.tool));
+        let stopped =
+            selected.filter_map(|(intent, run)| run.stop(reason).map(|is_first| (*intent, is_first)));
+        let stopped = stopped.collect::<Vec<_>>();
+        let newly_stopped = stopped.iter().filter(|(_, is_first)| *is_first).map(|(intent, _)| *intent);
+        (stopped.len(), newly_stopped.collect())
     }
 }
 
@@ -131,6 +142,9 @@ impl ActiveRun {
     pub(super) fn set_passed_on(&self, is_passed_on: bool) {
         if let Some(run) = self.all.lock().get_mut(&self.intent) {
             run.is_passed_on = is_passed_on;
+            if let Some(reason) = run.stop_on_return.take().filter(|_| !is_passed_on) {
+                run.abort.trigger(reason);
+            }
         }
     }
 

@@ -332,16 +332,16 @@ impl Executor {
         }
         let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
         let lent_slot = parent.and_then(|parent| self.active_runs.calls_of(parent)).map(|calls| calls.slot());
-        let (approved_by, idle_slot) = (None, None);
         let claimed = ClaimedRun {
             admitted,
             loaded,
             verdict,
-            approved_by,
+            approved_by: None,
             permit,
             place,
             lent_slot,
-            idle_slot,
+            taken: None,
+            was_passed_on: false,
             running,
         };
         Ok(ClaimOutcome::Claimed(Box::new(claimed)))

@@ -320,9 +320,13 @@ impl Executor {
     /// # Errors
     /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
+        let is_here = self.cancel_here(intent, filter, by).await?;
+        // Its caller may have sent the same call to another node too, which claimed it first.
+        if is_here && !self.runs_elsewhere(intent, filter).await.unwrap_or(false) {
+            return Ok(true);
+        }
         // The second attempt here finds a call that another node has given back meanwhile.
-        Ok(self.cancel_here(intent, filter, by).await?
-            || self.end_elsewhere(intent, filter, by, false).await?
+        Ok(self.end_elsewhere(intent, filter, by, false).await?
             || self.cancel_here(intent, filter, by).await?)
     }
 
@@ -376,7 +380,11 @@ impl Executor {
             return Ok(count);
         }
         let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
-        self.end_elsewhere(intent, is_included, by, true).await.map(usize::from)
+        if self.end_elsewhere(intent, is_included, by, true).await? {
+            return Ok(1);
+        }
+        // As in `cancel`.
+        self.revoke_here(agent, Some(intent), by).await
     }
 
     /// As [`Self::revoke`], at this executor only.

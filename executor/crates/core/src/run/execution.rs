@@ -4,8 +4,8 @@ use super::active_runs::ActiveRun;
 use super::faults::receipt_pending_fault;
 use super::fleet::StartOutcome;
 use super::nested::NestedCalls;
-use super::passing::PassedEnd;
-use super::slots::{IdleSlot, RunSlot, SlotTurn};
+use super::passing::{PassedEnd, TakenCall};
+use super::slots::{RunSlot, SlotTurn};
 use super::trace::Stopwatch;
 use super::{
     ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, trace,
@@ -47,10 +47,10 @@ impl Executor {
         verdict: Option<Arc<Verdict>>,
         stopwatch: Stopwatch,
         sink: RunEventSink,
-        idle_slot: Option<IdleSlot>,
+        taken: Option<TakenCall>,
     ) -> Result<Arc<Receipt>, Fault> {
         let claimed = match self.claim(admitted, loaded, verdict).await? {
-            ClaimOutcome::Claimed(claimed) => ClaimedRun { idle_slot, ..*claimed },
+            ClaimOutcome::Claimed(claimed) => ClaimedRun { taken, ..*claimed },
             ClaimOutcome::Known(call, known) => return Ok(self.await_existing(&call, known).await?.0),
         };
         let executor = Arc::clone(self);
@@ -71,7 +71,18 @@ impl Executor {
     ) -> Result<Arc<Receipt>, Fault> {
         let queued_at = self.clock.monotonic();
         let wait = self.wait_for_slot(&mut claimed, &sink).await;
-        let ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, running, .. } = claimed;
+        let ClaimedRun {
+            admitted,
+            loaded,
+            verdict,
+            approved_by,
+            permit,
+            place,
+            running,
+            taken,
+            was_passed_on,
+            ..
+        } = claimed;
         let slot = match wait? {
             SlotWait::Run(slot) => Some(slot),
             SlotWait::Aborted => None,
@@ -84,7 +95,13 @@ impl Executor {
             self.release(call.intent).await?;
             return Err(self.busy_fault("the executor is shutting down"));
         }
-        if let Err(refusal) = self.check_start(&admitted, &running) {
+        let is_late = taken.is_some_and(|taken| taken.is_late(self.clock.monotonic()));
+        let check = if is_late {
+            Err(self.busy_fault("this executor took the call from another node too long ago"))
+        } else {
+            self.check_start(&admitted, &running, was_passed_on)
+        };
+        if let Err(refusal) = check {
             self.release(call.intent).await?;
             return Err(refusal);
         }
@@ -121,7 +138,7 @@ impl Executor {
         };
         // Checked again, because the writes of the start may have been slow.
         let check = if claim.is_held() {
-            self.check_start(&admitted, &running)
+            self.check_start(&admitted, &running, was_passed_on)
         } else {
             Err(self.busy_fault(
                 "this executor lost its lease in the fleet before the tool ran: send the call again",
@@ -209,15 +226,22 @@ impl Executor {
         claimed: &mut ClaimedRun,
         sink: &RunEventSink,
     ) -> Result<SlotWait, Fault> {
-        let ClaimedRun {
-            admitted, loaded, verdict, approved_by, place, lent_slot, idle_slot, running, ..
-        } = claimed;
-        let call = admitted.call();
-        let may_be_offered = approved_by.is_none() && idle_slot.is_none();
-        let mut offer = if may_be_offered { self.offer(admitted, loaded) } else { None };
-        if let Some(slot) = idle_slot.take().and_then(|slot| slot.assign(&call.agent)) {
+        if let Some(slot) = claimed.taken.as_mut().and_then(TakenCall::take_slot) {
             return Ok(SlotWait::Run(slot));
         }
+        let ClaimedRun {
+            admitted,
+            loaded,
+            verdict,
+            approved_by,
+            place,
+            lent_slot,
+            running,
+            was_passed_on,
+            ..
+        } = claimed;
+        let call = admitted.call();
+        let mut offer = if approved_by.is_none() { self.offer(admitted, loaded) } else { None };
         loop {
             let turn = {
                 // `None` if the intent is cancelled or stopped while it waits.
@@ -243,21 +267,32 @@ impl Executor {
                 Some(SlotTurn::PassOn(request)) => request,
                 None => return Ok(SlotWait::Aborted),
             };
+            let node = request.node.clone();
             place.set_passed_on(true);
             match self.pass_on(admitted, verdict.is_some(), request, running, sink).await? {
                 PassedEnd::Finished(receipt) => return Ok(SlotWait::Finished(receipt)),
                 PassedEnd::Returned => {
-                    place.set_passed_on(false);
-                    // Not offered again: the node that has not run the call would take it again.
-                    offer = None;
+                    *was_passed_on = true;
+                    offer.iter_mut().for_each(|offer| offer.returned_by.push(node.clone()));
                 }
+                PassedEnd::Kept => offer = None,
             }
+            place.set_passed_on(false);
         }
     }
 
     /// Checks that the guest may still start. A call that may not is withdrawn rather than aborted, because nothing has run.
-    fn check_start(&self, admitted: &Admitted<Granted>, running: &ActiveRun) -> Result<(), Fault> {
-        self.check_running(admitted.call(), running.abort())?;
+    fn check_start(
+        &self,
+        admitted: &Admitted<Granted>,
+        running: &ActiveRun,
+        was_passed_on: bool,
+    ) -> Result<(), Fault> {
+        match self.check_running(admitted.call(), running.abort()) {
+            // Another node may still have the call: if it were withdrawn, it could run there. So it ends as aborted.
+            Err(_stopped) if was_passed_on => running.abort().trigger(AbortReason::Stopped),
+            result => result?,
+        }
         admitted.check_expiry(self.clock.now())
     }
 

@@ -62,10 +62,10 @@ use active_runs::{ActiveRun, ActiveRuns};
 use arc_swap::ArcSwap;
 use escalations::Escalations;
 use output::ExpectedOutput;
-use passing::Passing;
+use passing::{Passing, TakenCall};
 use questions::Answers;
 use refusal_log::RefusalLog;
-use slots::{IdleSlot, Place, Slots};
+use slots::{Place, Slots};
 use std::sync::Arc;
 use std::time::Duration;
 use subscribers::Subscribers;
@@ -223,7 +223,7 @@ impl Executor {
             journal,
             fleet: None,
             passing: Passing::default(),
-            answers: Answers::default(),
+            answers: Answers::new(clock.monotonic()),
             active_runs: ActiveRuns::default(),
             escalations,
             switch,
@@ -425,7 +425,9 @@ struct ClaimedRun {
     place: Place,
     /// The slot of the call's parent, which the call may use.
     lent_slot: Option<Arc<Semaphore>>,
-    /// The slot that was taken for the call, if the call waited at another node.
-    idle_slot: Option<IdleSlot>,
+    /// For a call that waited at another node: its slot, and the time until which it has to be claimed.
+    taken: Option<TakenCall>,
+    /// `true` if another node has taken the call and given it back, or may still claim it.
+    was_passed_on: bool,
     running: ActiveRun,
 }

@@ -8,10 +8,12 @@ use super::Executor;
 use super::fleet::Fleet;
 use a2g_fleet::{FleetError, Order};
 use a2g_govern::PolicyOrigin;
+use a2g_journal::Stage;
 use a2g_runtime::spawn;
 use a2g_types::clock::{from_micros, to_micros};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::outcome::AbortReason;
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use a2g_types::tool::Digest;
 use a2g_types::verdict::Policy;
@@ -123,14 +125,19 @@ impl Executor {
     ) -> Result<bool, Fault> {
         let Some(fleet) = &self.fleet else { return Ok(false) };
         let mut is_running = self.runs_elsewhere(intent, &filter).await?;
-        while !is_running && self.active_runs.is_passed_on(intent) {
+        let mut was_passed_on = false;
+        while !is_running && self.active_runs.is_passed_on(intent, &filter) {
+            was_passed_on = true;
             // An order has no effect at the other node before that node has claimed the intent.
             tokio::time::sleep(CLAIM_INTERVAL).await;
             is_running = self.runs_elsewhere(intent, &filter).await?;
         }
-        let is_waiting = !is_running && self.waits_elsewhere(intent, &filter).await?;
-        if !is_running && !is_waiting {
-            return Ok(false);
+        if !is_running && was_passed_on {
+            // The other node has given it back, so the stop that was kept for this case ends it here.
+            return self.await_ordered_end(intent).await;
+        }
+        if !is_running {
+            return self.end_waiting_elsewhere(intent, &filter, by, is_revoked).await;
         }
         let (node, by) = (fleet.node().to_string(), by.to_owned());
         let text = OrderText::End { node, intent: intent.to_string(), by, is_revoked };
@@ -138,28 +145,41 @@ impl Executor {
         give(fleet, &name, &text).await.map_err(|error| self.order_fault(&error))?;
         for _ in 0..MAX_END_REQUESTS {
             tokio::time::sleep(END_INTERVAL).await;
-            let is_open = if is_waiting {
-                self.waits_elsewhere(intent, &filter).await?
-            } else {
-                self.runs_elsewhere(intent, &filter).await?
-            };
-            if !is_open {
-                if let Err(error) = fleet.withdraw_order(&name).await {
-                    tracing::debug!(%intent, %error, "the followed order could not be removed");
-                }
-                return Ok(true);
+            if self.runs_elsewhere(intent, &filter).await? {
+                continue;
             }
+            if let Err(error) = fleet.withdraw_order(&name).await {
+                tracing::debug!(%intent, %error, "the followed order could not be removed");
+            }
+            // The run may have ended by itself before the order reached it.
+            let stage = self.find_stage_in_fleet(intent).await?;
+            return Ok(stage.is_some_and(|(_, stage)| was_ended_by_order(&stage)));
         }
         Err(self.busy_fault("the node that runs the intent was told to end it, and has not done so yet"))
     }
 
-    async fn runs_elsewhere(
+    async fn await_ordered_end(&self, intent: IntentId) -> Result<bool, Fault> {
+        for _ in 0..MAX_END_REQUESTS {
+            if let Some((_, stage @ Stage::Finished(_))) = self.find_stage_in_fleet(intent).await? {
+                return Ok(was_ended_by_order(&stage));
+            }
+            tokio::time::sleep(END_INTERVAL).await;
+        }
+        Err(self.busy_fault("the intent is being ended: ask for its state"))
+    }
+
+    /// Returns `true` if another node runs an intent whose agent `filter` selects.
+    pub(super) async fn runs_elsewhere(
         &self,
         intent: IntentId,
-        filter: &impl Fn(&AgentDid) -> bool,
+        filter: &(impl Fn(&AgentDid) -> bool + ?Sized),
     ) -> Result<bool, Fault> {
-        let found = self.find_stage_in_fleet(intent).await?;
-        Ok(found.is_some_and(|(agent, stage)| filter(&agent) && stage == a2g_journal::Stage::Running))
+        let Some(fleet) = &self.fleet else { return Ok(false) };
+        let found = fleet.find(intent).await.map_err(|error| self.fleet_fault(&error))?;
+        Ok(found.is_some_and(|found| {
+            let is_selected = || AgentDid::parse(&found.agent).is_ok_and(|agent| filter(&agent));
+            found.end.is_none() && found.node != *fleet.node() && is_selected()
+        }))
     }
 
     /// Follows the orders that were given before this node joined, and tells the others of its own stops.
@@ -266,6 +286,23 @@ impl Executor {
         self.busy_fault(&format!(
             "the nodes of the fleet may not all know of it, so repeat it later: {error}"
         ))
+    }
+}
+
+fn was_ended_by_order(stage: &Stage) -> bool {
+    match stage {
+        Stage::Finished(receipt) => match receipt.outcome.end.abort_reason() {
+            Some(AbortReason::Cancelled | AbortReason::Revoked) => true,
+            Some(
+                AbortReason::Shutdown
+                | AbortReason::Lost
+                | AbortReason::LeaseLost
+                | AbortReason::ParentEnded
+                | AbortReason::Stopped,
+            )
+            | None => false,
+        },
+        Stage::Queued | Stage::Running | Stage::Ended | Stage::Pruned | Stage::Released => false,
     }
 }
 

@@ -14,10 +14,12 @@
 use super::active_runs::ActiveRun;
 use super::faults::receipt_pending_fault;
 use super::fleet::{FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
-use super::slots::{IdleSlot, Offer, PassOnRequest};
+use super::slots::{IdleSlot, Offer, PassOnRequest, RunSlot};
 use super::trace::{self, Stopwatch};
 use super::{Executor, LoadedCatalog, RunEvent, RunEventSink};
-use a2g_fleet::{CallMessage, EventMessages, MAX_MESSAGE_BYTES, NodeName, PassedCall, TakeRequest};
+use a2g_fleet::{
+    Announcement, CallMessage, EventMessages, MAX_MESSAGE_BYTES, NodeName, PassedCall, TakeRequest,
+};
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource};
 use a2g_runtime::timer_now;
@@ -27,14 +29,20 @@ use a2g_types::ident::IntentId;
 use a2g_types::outcome::{Artifact, LogLine, Progress, Receipt};
 use a2g_types::stored::v1;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 use tracing::Instrument as _;
 
 /// The time after which a call that another node has taken waits here again, unless that node has claimed it.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(3);
+/// The time after its request for a call in which a node has to claim it.
+// Shorter than CLAIM_TIMEOUT, which begins later.
+const CLAIM_DEADLINE: Duration = Duration::from_secs(2);
+/// The time for which a node that has not replied is asked for no call.
+const AVOID_TIME: Duration = Duration::from_secs(5);
 /// The time between two announcements of calls that keep waiting.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(250);
 /// The minimum time between two announcements.
@@ -73,6 +81,26 @@ pub(super) enum PassedEnd {
     Finished(Arc<Receipt>),
     /// The call has not run, and has to wait here again.
     Returned,
+    /// The call cannot be passed on.
+    Kept,
+}
+
+/// A call that waited at another node.
+pub(super) struct TakenCall {
+    /// `None` once the run has it.
+    slot: Option<RunSlot>,
+    claim_by: Instant,
+}
+
+impl TakenCall {
+    pub(super) fn take_slot(&mut self) -> Option<RunSlot> {
+        self.slot.take()
+    }
+
+    /// Returns `true` if the other node may have taken the call back.
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        now >= self.claim_by
+    }
 }
 
 /// What the node that runs a call tells the node at which the call waited.
@@ -137,7 +165,7 @@ impl Executor {
             return None;
         }
         let module = loaded.usable_tool(&call.tool)?.descriptor.digest;
-        Some(Offer { tool: call.tool.clone(), module })
+        Some(Offer { tool: call.tool.clone(), module, returned_by: Vec::new() })
     }
 
     /// Passes a call on to the node that asked for it, and waits for its receipt. Releases the intent on an error.
@@ -150,18 +178,18 @@ impl Executor {
         sink: &RunEventSink,
     ) -> Result<PassedEnd, Fault> {
         let call = admitted.call();
-        let Some(fleet) = &self.fleet else { return Ok(PassedEnd::Returned) };
+        let Some(fleet) = &self.fleet else { return Ok(PassedEnd::Kept) };
         // Subscribed before the other node has the call, so that no event is lost.
-        let Ok(messages) = fleet.event_messages(call.intent).await else { return Ok(PassedEnd::Returned) };
+        let Ok(messages) = fleet.event_messages(call.intent).await else { return Ok(PassedEnd::Kept) };
         let Some(text) = admitted.to_node().ok().flatten().filter(|text| text.len() <= MAX_MESSAGE_BYTES)
         else {
-            return Ok(PassedEnd::Returned);
+            return Ok(PassedEnd::Kept);
         };
         running.set_passed_on(true);
         let is_stopped = running.abort().reason().is_some();
-        if is_stopped || request.send(CallMessage { text, asked_governor }).is_err() {
+        if is_stopped || request.call.send(CallMessage { text, asked_governor }).is_err() {
             running.set_passed_on(false);
-            return Ok(PassedEnd::Returned);
+            return Ok(PassedEnd::Kept);
         }
         tracing::debug!("passed on");
         let sink = self.subscribers.wrap(call, sink.clone());
@@ -174,7 +202,7 @@ impl Executor {
                 self.subscribers.publish_finished(receipt);
                 self.passing.passed.fetch_add(1, Relaxed);
             }
-            Ok(PassedEnd::Returned) => {
+            Ok(PassedEnd::Returned | PassedEnd::Kept) => {
                 tracing::debug!("the other node has not run the call");
                 self.journal.announce_stage(call.intent, Stage::Queued);
                 running.set_passed_on(false);
@@ -216,7 +244,7 @@ impl Executor {
                 }
                 () = tokio::time::sleep_until(next_request) => {}
                 // Only the end of this process stops a call that was passed on.
-                _stopped = running.abort().wait() => return Err(receipt_pending_fault(call.intent)),
+                _stopped = running.abort().wait() => return Err(self.unknown_end(call, is_claimed)),
             }
             delay = (delay * 3 / 2).min(max_delay);
             next_request = timer_now() + delay;
@@ -235,10 +263,20 @@ impl Executor {
                 Ok(KnownIntent::Same(..)) => (is_claimed, failed) = (true, 0),
                 // Another call has the same id. This executor refuses this one when it claims it.
                 Ok(KnownIntent::Conflict | KnownIntent::Denied(_)) => return Ok(PassedEnd::Returned),
-                Err(_) if failed >= MAX_FAILED_REQUESTS => return Err(receipt_pending_fault(call.intent)),
+                Err(_) if failed >= MAX_FAILED_REQUESTS => return Err(self.unknown_end(call, is_claimed)),
                 Err(_) => failed += 1,
             }
         }
+    }
+
+    /// The fault for a call whose end this node cannot learn now.
+    fn unknown_end(&self, call: &Call, is_claimed: bool) -> Fault {
+        if is_claimed {
+            return receipt_pending_fault(call.intent);
+        }
+        self.busy_fault(
+            "another node of the fleet has taken the call, and may run it: send it again to learn its end",
+        )
     }
 
     /// Passes on calls that wait here, and runs calls that wait at other nodes, until the sessions end.
@@ -267,7 +305,7 @@ impl Executor {
     async fn answer_requests(self: Arc<Self>, fleet: Arc<Fleet>) {
         let mut requests = subscribe(|| fleet.take_requests()).await;
         while let Some(request) = requests.next().await {
-            let call = self.slots.pass_on(|agent, offer| {
+            let call = self.slots.pass_on(&request.node, |agent, offer| {
                 let module = request.tools.get(offer.tool.as_str());
                 module.is_some_and(|module| *module == offer.module.to_string())
                     && !request.full_agents.iter().any(|full| full == agent.as_str())
@@ -286,29 +324,32 @@ impl Executor {
     /// Takes calls that wait at other nodes, while a slot is free.
     async fn take_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
         let mut announcements = subscribe(|| fleet.announcements()).await;
-        // The nodes at which calls wait, as far as known, and the highest priority at each.
-        let mut waiting: Vec<(NodeName, u8)> = Vec::new();
+        // The latest announcement of each node at which calls may wait, and the nodes that have not replied lately.
+        let (mut waiting, mut avoided) = (HashMap::<NodeName, Announcement>::new(), HashMap::new());
         loop {
             tokio::select! {
-                announced = announcements.next() => {
-                    let Some(announced) = announced else { return };
-                    waiting.retain(|(node, _)| *node != announced.node);
-                    waiting.push((announced.node, announced.priority));
+                announcement = announcements.next() => {
+                    let Some(announcement) = announcement else { return };
+                    avoided.retain(|_, until| *until > self.clock.monotonic());
+                    if !avoided.contains_key(&announcement.node) {
+                        waiting.insert(announcement.node.clone(), announcement);
+                    }
                 }
                 () = self.slots.wait_for_returned_slot(), if !waiting.is_empty() => {}
             }
-            while let Some((node, _)) = waiting.iter().max_by_key(|(_, priority)| *priority).cloned() {
+            while let Some(next) = waiting.values().max_by_key(|waiting| waiting.priority).cloned() {
                 let Some(slot) = self.slots.take_idle().filter(|_| self.may_take(&fleet)) else { break };
                 let full_agents = self.slots.full_agents().iter().map(ToString::to_string).collect();
                 let tools = self.tools();
                 let tools = tools.iter().map(|tool| (tool.name.to_string(), tool.digest.to_string()));
-                match fleet.take_call(&node, tools.collect(), full_agents).await {
-                    Ok(Some(call)) => {
-                        let (executor, fleet) = (Arc::clone(&self), Arc::clone(&fleet));
-                        self.sessions
-                            .spawn(async move { executor.run_passed(fleet, &node, &call, slot).await });
+                let claim_by = self.clock.monotonic() + CLAIM_DEADLINE;
+                match fleet.take_call(&next.node, &next.ticket, tools.collect(), full_agents).await {
+                    Ok(Some(call)) => self.begin_passed(&fleet, next.node, &call, slot, claim_by),
+                    Ok(None) => drop(waiting.remove(&next.node)),
+                    Err(_) => {
+                        waiting.remove(&next.node);
+                        avoided.insert(next.node, self.clock.monotonic() + AVOID_TIME);
                     }
-                    Ok(None) | Err(_) => waiting.retain(|(other, _)| *other != node),
                 }
             }
         }
@@ -321,32 +362,39 @@ impl Executor {
 
     /// Runs a call that waited at another node. Only that node answers its caller: a call that this node refuses waits
     /// there again.
-    async fn run_passed(
-        self: Arc<Self>,
-        fleet: Arc<Fleet>,
-        from: &NodeName,
+    fn begin_passed(
+        self: &Arc<Self>,
+        fleet: &Arc<Fleet>,
+        from: NodeName,
         passed: &PassedCall,
         slot: IdleSlot,
+        claim_by: Instant,
     ) {
-        let stopwatch = Stopwatch::start(self.clock.monotonic());
         let (call, verdict) = match VerifiedVerdict::from_node(passed) {
             Ok(call) => call,
             Err(error) => return tracing::warn!(%from, %error, "a call of another node cannot be read"),
         };
+        let stopwatch = Stopwatch::start(self.clock.monotonic());
         let summary = IntentSummary::from_call(&call);
         let span = trace::intent_span(&summary, call.door);
         let (sink, events) = event_sink();
-        let sender = send_events(Arc::clone(&fleet), call.intent, events);
-        let run = async {
+        let sender = send_events(Arc::clone(fleet), call.intent, events);
+        // Before the next request, which names the agents whose share is full.
+        let slot = slot.assign(&call.agent);
+        let (executor, asked_governor) = (Arc::clone(self), passed.has_asked_governor());
+        let run = async move {
+            let Some(slot) = slot else { return };
             tracing::debug!(%from, "taken from another node");
-            let result = self.admit_passed(call, verdict, passed.has_asked_governor(), stopwatch, sink, slot);
-            match result.await {
-                Ok(_receipt) => drop(self.passing.taken.fetch_add(1, Relaxed)),
+            let taken = TakenCall { slot: Some(slot), claim_by };
+            match executor.admit_passed(call, verdict, asked_governor, stopwatch, sink, taken).await {
+                Ok(_receipt) => drop(executor.passing.taken.fetch_add(1, Relaxed)),
                 Err(fault) => tracing::debug!(?fault, "the call waits at the other node again"),
             }
         };
         // The sender ends once the run has dropped its sink.
-        tokio::join!(run.instrument(span), sender);
+        self.sessions.spawn(async move {
+            tokio::join!(run.instrument(span), sender);
+        });
     }
 
     /// Admits and runs a call that waited at another node, under the policies, ceilings and stops of this one.
@@ -357,7 +405,7 @@ impl Executor {
         asked_governor: bool,
         stopwatch: Stopwatch,
         sink: RunEventSink,
-        slot: IdleSlot,
+        taken: TakenCall,
     ) -> Result<Arc<Receipt>, Fault> {
         let loaded = self.find_catalog(&call)?;
         self.check_stopped(&call)?;
@@ -365,7 +413,7 @@ impl Executor {
         match admit(call, verdict, self.clock.now())? {
             Admission::Run(admitted) => {
                 Self::check_arguments(&loaded, admitted.call()).await?;
-                self.run(*admitted, loaded, stored_verdict, stopwatch, sink, Some(slot)).await
+                self.run(*admitted, loaded, stored_verdict, stopwatch, sink, Some(taken)).await
             }
             Admission::Wait(escalated) => {
                 Err(Fault::Internal(format!("the intent {} waits for a person", escalated.call().intent)))

@@ -4,20 +4,22 @@
 //! question                                    answer
 //! does INTENT wait at you?                    its agent, and a challenge
 //! decide on INTENT, with the challenge        the effect, or the fault
+//! end the wait of INTENT, with the challenge  whether it waited
 //! do you have the document ID?                the document
 //! ```
-//! A decision is made by the node at which the intent waits, under its own list of callers. The challenge makes each
-//! decision single-use: a copy of an earlier one decides nothing.
+//! A decision is made by the node at which the intent waits, under its own list of callers. A challenge is good for one
+//! decision: a copy of an earlier one decides nothing.
 
 use super::decisions::DirectiveOutcome;
 use super::fleet::{Fleet, subscribe};
-use super::{AgentFilter, Executor};
+use super::{AgentFilter, Executor, all_agents};
 use a2g_fleet::{NodeText, Question};
 use a2g_govern::DecisionRight;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::stop::OperatorReason;
 use a2g_types::stored::v1;
+use a2g_types::tool::Digest;
 use a2g_types::verdict::{Directive, Manifest};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -25,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use strum::VariantArray as _;
 use uuid::Uuid;
 
@@ -33,19 +35,26 @@ use uuid::Uuid;
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time in which the node at which an intent waits makes a decision.
 const DECIDE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The maximum number of unused challenges. The oldest is forgotten first.
-const MAX_CHALLENGES: usize = 1024;
+/// The time after a challenge in which it can be used.
+const CHALLENGE_LIFE: Duration = Duration::from_secs(60);
 
 /// Reads a document by its id, in the form that other nodes get.
 type DocumentReader = dyn Fn(IntentId) -> BoxFuture<'static, Option<String>> + Send + Sync;
 
 /// What this node needs to answer other nodes: readers of documents, and the challenges of intents that wait here.
-#[derive(Default)]
 pub(super) struct Answers {
     /// By the kind of document.
     documents: Mutex<HashMap<String, Arc<DocumentReader>>>,
-    /// In the order in which they were made.
-    challenges: Mutex<Vec<(IntentId, String)>>,
+    challenges: Challenges,
+}
+
+/// The challenges of intents that wait here. They are not stored before they are used, so that no number of questions
+/// displaces one.
+struct Challenges {
+    secret: Uuid,
+    /// The used ones that could be used still, with the times at which they were made.
+    used: Mutex<Vec<(String, Instant)>>,
+    started_at: Instant,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,6 +71,12 @@ enum QuestionText {
         reason: Option<String>,
         /// Read by [`a2g_govern::Callers::decider_of_node`].
         author: Value,
+    },
+    EndWait {
+        intent: IntentId,
+        challenge: String,
+        by: String,
+        is_revoked: bool,
     },
     Document {
         kind: String,
@@ -129,21 +144,42 @@ impl Decided {
 }
 
 impl Answers {
-    fn new_challenge(&self, intent: IntentId) -> String {
-        let challenge = Uuid::new_v4().to_string();
-        let mut all = self.challenges.lock();
-        if all.len() >= MAX_CHALLENGES {
-            all.remove(0);
-        }
-        all.push((intent, challenge.clone()));
-        challenge
+    pub(super) fn new(now: Instant) -> Self {
+        let challenges = Challenges { secret: Uuid::new_v4(), used: Mutex::default(), started_at: now };
+        Self { documents: Mutex::default(), challenges }
+    }
+}
+
+impl Challenges {
+    fn make(&self, intent: IntentId, now: Instant) -> String {
+        let made_at = now.saturating_duration_since(self.started_at).as_millis();
+        let text = format!("{made_at}.{}", Uuid::new_v4());
+        format!("{text}.{}", self.code(intent, &text))
     }
 
-    /// Removes a challenge. Returns `false` if it was not made for the intent, or was used before.
-    fn use_challenge(&self, intent: IntentId, challenge: &str) -> bool {
-        let mut all = self.challenges.lock();
-        let position = all.iter().position(|(known, text)| *known == intent && text == challenge);
-        position.map(|position| all.remove(position)).is_some()
+    fn code(&self, intent: IntentId, text: &str) -> Digest {
+        let secret = self.secret;
+        Digest::compute(format!("{secret}.{intent}.{text}.{secret}").as_bytes())
+    }
+
+    /// Uses a challenge up. Returns `false` if it was not made for the intent, is too old, or was used before.
+    fn use_up(&self, intent: IntentId, challenge: &str, now: Instant) -> bool {
+        let Some((text, code)) = challenge.rsplit_once('.') else { return false };
+        let made_at = text.split_once('.').and_then(|(made_at, _)| made_at.parse().ok());
+        let Some(made_at) = made_at.map(|millis| self.started_at + Duration::from_millis(millis)) else {
+            return false;
+        };
+        let age = now.saturating_duration_since(made_at);
+        if self.code(intent, text).to_string() != code || age >= CHALLENGE_LIFE {
+            return false;
+        }
+        let mut used = self.used.lock();
+        used.retain(|(_, made_at)| now.saturating_duration_since(*made_at) < CHALLENGE_LIFE);
+        let is_new = used.iter().all(|(known, _)| known != challenge);
+        if is_new {
+            used.push((challenge.to_owned(), made_at));
+        }
+        is_new
     }
 }
 
@@ -204,7 +240,7 @@ impl Executor {
             reason: reason.as_ref().map(ToString::to_string),
             author,
         };
-        let answer = self.ask(&question, DECIDE_TIMEOUT).await?;
+        let answer = self.ask(&question, DECIDE_TIMEOUT).await.ok().flatten();
         match answer.and_then(|answer| serde_json::from_str::<Decided>(answer.as_str()).ok()) {
             Some(decided) => decided.into_result(*intent).map(Some),
             // The node may have decided.
@@ -232,11 +268,11 @@ impl Executor {
         match serde_json::from_str(question.text().as_str()).ok()? {
             QuestionText::Waits { intent } => {
                 let agent = self.escalations.agent_of(intent, self.clock.now())?;
-                let challenge = self.answers.new_challenge(intent);
+                let challenge = self.answers.challenges.make(intent, self.clock.monotonic());
                 serde_json::to_string(&WaitsElsewhere { agent, challenge }).ok()
             }
             QuestionText::Decide { intent, challenge, approved, manifest, reason, author: _ } => {
-                if !self.answers.use_challenge(intent, &challenge) {
+                if !self.answers.challenges.use_up(intent, &challenge, self.clock.monotonic()) {
                     return None;
                 }
                 let reason = reason.map(|reason| OperatorReason::parse(&reason)).transpose().ok()?;
@@ -244,6 +280,18 @@ impl Executor {
                 let directive = Directive { intent, approved, manifest, reason };
                 let decided = self.decide_for_node(&directive, question.text()).await;
                 serde_json::to_string(&Decided::from_result(decided)).ok()
+            }
+            QuestionText::EndWait { intent, challenge, by, is_revoked } => {
+                if !self.answers.challenges.use_up(intent, &challenge, self.clock.monotonic()) {
+                    return None;
+                }
+                let ended = if is_revoked {
+                    self.revoke_here(None, Some(intent), &by).await.map(|count| count > 0)
+                } else {
+                    self.cancel_here(intent, &all_agents, &by).await
+                };
+                // Without an answer, the other node does not know the effect.
+                serde_json::to_string(&ended.ok()?).ok()
             }
             QuestionText::Document { kind, id } => {
                 let read = self.answers.documents.lock().get(&kind).cloned()?;
@@ -272,33 +320,49 @@ impl Executor {
         }
     }
 
-    /// Returns `true` if an intent whose agent `filter` selects waits for a person at another node.
-    pub(super) async fn waits_elsewhere(
+    /// Ends the wait of an intent at another node, if `filter` selects its agent. Returns `false` if it waits at none.
+    pub(super) async fn end_waiting_elsewhere(
         &self,
         intent: IntentId,
         filter: AgentFilter<'_>,
+        by: &str,
+        is_revoked: bool,
     ) -> Result<bool, Fault> {
-        Ok(self.agent_waiting_elsewhere(intent).await?.is_some_and(|agent| filter(&agent)))
+        let Some(waits) = self.find_waiting_elsewhere(intent).await?.filter(|waits| filter(&waits.agent))
+        else {
+            return Ok(false);
+        };
+        let question =
+            QuestionText::EndWait { intent, challenge: waits.challenge, by: by.to_owned(), is_revoked };
+        let answer = self.ask(&question, DECIDE_TIMEOUT).await.ok().flatten();
+        let ended = answer.and_then(|answer| serde_json::from_str(answer.as_str()).ok());
+        ended.ok_or_else(|| {
+            self.busy_fault("the node at which the intent waits was told to end it, and has not answered")
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use a2g_types::clock::{Clock as _, SystemClock};
 
     #[test]
     fn a_challenge_is_good_for_one_decision_on_its_intent() {
-        let answers = Answers::default();
+        let now = SystemClock.monotonic();
+        let challenges = Answers::new(now).challenges;
         let [intent, other] = [(); 2].map(|()| IntentId::random());
-        let challenge = answers.new_challenge(intent);
-        assert!(!answers.use_challenge(other, &challenge));
-        assert!(answers.use_challenge(intent, &challenge));
-        assert!(!answers.use_challenge(intent, &challenge), "it was used");
-        let first = answers.new_challenge(intent);
-        for _ in 0..MAX_CHALLENGES {
-            answers.new_challenge(other);
-        }
-        assert!(!answers.use_challenge(intent, &first), "it was forgotten");
-        assert_eq!(answers.challenges.lock().len(), MAX_CHALLENGES);
+        let challenge = challenges.make(intent, now);
+        assert!(!challenges.use_up(other, &challenge, now));
+        assert!(!challenges.use_up(intent, &format!("9{challenge}"), now), "it was changed");
+        assert!(challenges.use_up(intent, &challenge, now));
+        assert!(!challenges.use_up(intent, &challenge, now), "it was used");
+        let late = challenges.make(intent, now);
+        assert!(!challenges.use_up(intent, &late, now + CHALLENGE_LIFE), "it is too old");
+        assert!(challenges.use_up(intent, &late, now + CHALLENGE_LIFE / 2));
+        assert!(
+            !Answers::new(now).challenges.use_up(intent, &challenges.make(intent, now), now),
+            "of another process"
+        );
     }
 }

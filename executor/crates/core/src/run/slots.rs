@@ -15,14 +15,14 @@
 //! goes to the earliest arrival of all.
 // The queue uses no semaphore, because a semaphore serves its waiters only in the order of arrival.
 
-use a2g_fleet::CallMessage;
+use a2g_fleet::{CallMessage, NodeName};
 use a2g_types::call::Priority;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::tool::Digest;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use strum::VariantArray as _;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
@@ -108,10 +108,17 @@ pub(super) struct Offer {
     pub(super) tool: ToolName,
     /// The module of the tool.
     pub(super) module: Digest,
+    /// The nodes that have taken the call and have not run it.
+    pub(super) returned_by: Vec<NodeName>,
 }
 
 /// The request of another node for a waiting call, through which the call is sent.
-pub(super) type PassOnRequest = oneshot::Sender<CallMessage>;
+#[derive(Debug)]
+pub(super) struct PassOnRequest {
+    /// The other node.
+    pub(super) node: NodeName,
+    pub(super) call: oneshot::Sender<CallMessage>,
+}
 
 /// The end of a wait for a slot.
 #[derive(Debug)]
@@ -129,6 +136,8 @@ pub(super) struct Place {
     agent: AgentDid,
     /// `true` while another node has the call: the place does not count against the limits of the queue.
     is_passed_on: bool,
+    /// The arrival of the intent in the queue, which it keeps if it waits again; 0 before.
+    arrival: AtomicU64,
 }
 
 /// A slot that is kept for a call of another node. It is free again when it is dropped without [`Self::assign`].
@@ -224,7 +233,12 @@ impl Slots {
         let share = queue.agents.entry(agent.clone()).or_default();
         let places_of_agent = share.places;
         share.places += 1;
-        let place = Place { slots: Arc::clone(self), agent: agent.clone(), is_passed_on: false };
+        let place = Place {
+            slots: Arc::clone(self),
+            agent: agent.clone(),
+            is_passed_on: false,
+            arrival: AtomicU64::new(0),
+        };
         drop(queue);
         let mut places = 0;
         self.places.send_modify(|count| {
@@ -275,18 +289,21 @@ impl Slots {
     /// Returns `None` if there is none. The call arrives through the receiver, unless the waiter is gone.
     pub(super) fn pass_on(
         &self,
+        node: &NodeName,
         is_accepted: impl Fn(&AgentDid, &Offer) -> bool,
     ) -> Option<oneshot::Receiver<CallMessage>> {
         let mut queue = self.lock();
         let accepted = queue.waiters().filter(|(agent, _, waiter)| {
-            waiter.offer.as_ref().is_some_and(|offer| is_accepted(agent, offer))
+            let offer = waiter.offer.as_ref().filter(|offer| !offer.returned_by.contains(node));
+            offer.is_some_and(|offer| is_accepted(agent, offer))
         });
         let (agent, priority, waiter) =
             accepted.max_by_key(|(_, priority, waiter)| (*priority, std::cmp::Reverse(waiter.arrival)))?;
         let (agent, arrival) = (agent.clone(), waiter.arrival);
         let waiter = queue.remove_waiter(&agent, priority, arrival, self.capacity.concurrent_per_agent)?;
         drop(queue);
-        let (request, call) = oneshot::channel();
+        let (call_tx, call) = oneshot::channel();
+        let request = PassOnRequest { node: node.clone(), call: call_tx };
         waiter.turn_tx.send(SlotTurn::PassOn(request)).ok()?;
         Some(call)
     }
@@ -447,10 +464,15 @@ impl Place {
         let (turn_tx, turn) = oneshot::channel();
         let max_running = self.slots.capacity.concurrent_per_agent;
         let arrival = self.slots.change(|queue| {
-            let arrival = queue.tick();
+            let arrival = match self.arrival.load(Relaxed) {
+                0 => queue.tick(),
+                earlier => earlier,
+            };
+            self.arrival.store(arrival, Relaxed);
             let share = queue.agents.entry(self.agent.clone()).or_default();
             if let Some(waiting) = share.waiters_mut(priority) {
-                waiting.push_back(Waiter { arrival, turn_tx, offer });
+                let position = waiting.partition_point(|waiter| waiter.arrival < arrival);
+                waiting.insert(position, Waiter { arrival, turn_tx, offer });
             }
             queue.adjust_eligible(&self.agent, max_running);
             arrival
@@ -570,6 +592,10 @@ mod tests {
         queue_per_agent: usize,
     ) -> Arc<Slots> {
         Arc::new(Slots::new(Capacity { concurrent, concurrent_per_agent, queue, queue_per_agent }))
+    }
+
+    fn node(name: &str) -> NodeName {
+        NodeName::try_from(name.to_owned()).unwrap()
     }
 
     fn agent(name: &str) -> AgentDid {
@@ -717,10 +743,14 @@ mod tests {
 
     /// Waits with an offer. Returns `true` if another node asked for the call and got `text`.
     async fn offered(place: Place, priority: Priority, text: &'static str) -> bool {
-        let offer = Offer { tool: ToolName::parse("t").unwrap(), module: Digest([0; 32]) };
+        let offer = Offer {
+            tool: ToolName::parse("t").unwrap(),
+            module: Digest([0; 32]),
+            returned_by: vec![node("bad")],
+        };
         match place.acquire_slot(priority, None, Some(offer)).await {
             Some(SlotTurn::PassOn(request)) => {
-                request.send(CallMessage { text: text.to_owned(), asked_governor: false }).is_ok()
+                request.call.send(CallMessage { text: text.to_owned(), asked_governor: false }).is_ok()
             }
             Some(SlotTurn::Run(_)) | None => false,
         }
@@ -748,9 +778,10 @@ mod tests {
         assert_eq!(slots.highest_offer(), Some(Priority::Critical));
         let is_accepted = |other: &AgentDid, _: &Offer| *other != agent("full");
         for text in ["high", "later", "normal"] {
-            assert_eq!(slots.pass_on(is_accepted).unwrap().await.unwrap().text, text);
+            assert!(slots.pass_on(&node("bad"), is_accepted).is_none());
+            assert_eq!(slots.pass_on(&node("good"), is_accepted).unwrap().await.unwrap().text, text);
         }
-        assert!(slots.pass_on(is_accepted).is_none());
+        assert!(slots.pass_on(&node("good"), is_accepted).is_none());
         assert_eq!(slots.queue_stats(), (1, 2));
         let [normal, high, later, full] = waiting;
         assert!(normal.await.unwrap() && high.await.unwrap() && later.await.unwrap());
@@ -789,5 +820,20 @@ mod tests {
         assert_eq!(slots.queue_stats(), (0, 1));
         drop((place, second));
         assert_eq!((slots.queue_stats(), slots.lock().agents.len(), *slots.places.borrow()), ((0, 0), 0, 0));
+    }
+
+    #[test]
+    fn a_call_that_waits_again_keeps_its_turn() {
+        let slots = slots(1, 1, 8, 8);
+        let places = ["a", "b", "c"].map(|name| slots.reserve(&agent(name)).unwrap());
+        let [running, first, second] = &places;
+        let slot = running.acquire_slot(Priority::Normal, None, None).now_or_never().unwrap().unwrap();
+        assert!(first.acquire_slot(Priority::Normal, None, None).now_or_never().is_none());
+        let mut second = Box::pin(second.acquire_slot(Priority::Normal, None, None));
+        assert!((&mut second).now_or_never().is_none());
+        let mut again = Box::pin(first.acquire_slot(Priority::Normal, None, None));
+        assert!((&mut again).now_or_never().is_none());
+        drop(slot);
+        assert!((&mut second).now_or_never().is_none() && again.now_or_never().is_some());
     }
 }
