@@ -21,13 +21,14 @@ use a2g_fleet::{
     Announcement, CallMessage, EventMessages, MAX_MESSAGE_BYTES, NodeName, PassedCall, TakeRequest,
 };
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
-use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource};
+use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
 use a2g_runtime::timer_now;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::{Artifact, LogLine, Progress, Receipt};
 use a2g_types::stored::v1;
+use a2g_types::tool::Digest;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -226,6 +227,7 @@ impl Executor {
         let passed_at = timer_now();
         let mut next_request = passed_at + delay;
         let (mut is_claimed, mut has_ended, mut failed) = (false, false, 0);
+        let content = Digest(content_hash(call)).to_string();
         loop {
             tokio::select! {
                 message = messages.next() => {
@@ -249,6 +251,10 @@ impl Executor {
             delay = (delay * 3 / 2).min(max_delay);
             next_request = timer_now() + delay;
             let found = match fleet.find(call.intent).await {
+                Ok(Some(found)) if found.end.is_none() && found.content == content => {
+                    (is_claimed, failed) = (true, 0);
+                    continue;
+                }
                 Ok(Some(found)) => self.known_in_fleet(fleet, call, found).await,
                 Ok(None) if is_claimed || has_ended || passed_at.elapsed() >= CLAIM_TIMEOUT => {
                     return Ok(PassedEnd::Returned);
@@ -260,9 +266,10 @@ impl Executor {
                 Ok(KnownIntent::Same(StageSource::Final(Stage::Finished(receipt)), _)) => {
                     return Ok(PassedEnd::Finished(receipt));
                 }
-                Ok(KnownIntent::Same(..)) => (is_claimed, failed) = (true, 0),
-                // Another call has the same id. This executor refuses this one when it claims it.
-                Ok(KnownIntent::Conflict | KnownIntent::Denied(_)) => return Ok(PassedEnd::Returned),
+                // Another call has the same id: this executor refuses this one when it claims it.
+                Ok(KnownIntent::Same(..) | KnownIntent::Conflict | KnownIntent::Denied(_)) => {
+                    return Ok(PassedEnd::Returned);
+                }
                 Err(_) if failed >= MAX_FAILED_REQUESTS => return Err(self.unknown_end(call, is_claimed)),
                 Err(_) => failed += 1,
             }
