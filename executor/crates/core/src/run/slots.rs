@@ -136,7 +136,7 @@ pub(super) struct Place {
     agent: AgentDid,
     /// `true` while another node has the call: the place does not count against the limits of the queue.
     is_passed_on: bool,
-    /// The arrival of the intent in the queue, which it keeps if it waits again; 0 before.
+    /// The arrival of the intent in the queue, which it keeps among the intents of its agent if it waits again; 0 before.
     arrival: AtomicU64,
 }
 
@@ -823,9 +823,9 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_waits_again_keeps_its_turn() {
+    fn a_call_that_waits_again_keeps_its_turn_among_those_of_its_agent() {
         let slots = slots(1, 1, 8, 8);
-        let places = ["a", "b", "c"].map(|name| slots.reserve(&agent(name)).unwrap());
+        let places = ["a", "b", "b"].map(|name| slots.reserve(&agent(name)).unwrap());
         let [running, first, second] = &places;
         let slot = running.acquire_slot(Priority::Normal, None, None).now_or_never().unwrap().unwrap();
         assert!(first.acquire_slot(Priority::Normal, None, None).now_or_never().is_none());
@@ -834,6 +834,7 @@ mod tests {
         let mut again = Box::pin(first.acquire_slot(Priority::Normal, None, None));
         assert!((&mut again).now_or_never().is_none());
         drop(slot);
-        assert!((&mut second).now_or_never().is_none() && again.now_or_never().is_some());
+        let turn = again.now_or_never();
+        assert!(turn.is_some() && (&mut second).now_or_never().is_none());
     }
 }
