@@ -136,7 +136,8 @@ pub(super) struct Place {
     agent: AgentDid,
     /// `true` while another node has the call: the place does not count against the limits of the queue.
     is_passed_on: bool,
-    /// The arrival of the intent in the queue, which it keeps among the intents of its agent if it waits again; 0 before.
+    /// The arrival of the intent in the queue; 0 before. It keeps its turn among the intents of its agent if it waits
+    /// again.
     arrival: AtomicU64,
 }
 
