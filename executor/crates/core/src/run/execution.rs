@@ -4,7 +4,7 @@ use super::active_runs::ActiveRun;
 use super::faults::receipt_pending_fault;
 use super::fleet::StartOutcome;
 use super::nested::NestedCalls;
-use super::passing::{PassedEnd, TakenCall};
+use super::passing::{AVOID_TIME, PassedEnd, TakenCall};
 use super::slots::{RunSlot, SlotTurn};
 use super::trace::Stopwatch;
 use super::{
@@ -273,7 +273,8 @@ impl Executor {
                 PassedEnd::Finished(receipt) => return Ok(SlotWait::Finished(receipt)),
                 PassedEnd::Returned => {
                     *was_passed_on = true;
-                    offer.iter_mut().for_each(|offer| offer.returned_by.push(node.clone()));
+                    let until = self.clock.monotonic() + AVOID_TIME;
+                    offer.iter_mut().for_each(|offer| offer.returned_by.push((node.clone(), until)));
                 }
                 PassedEnd::Kept => offer = None,
             }

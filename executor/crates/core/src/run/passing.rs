@@ -42,8 +42,9 @@ const CLAIM_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time after its request for a call in which a node has to claim it.
 // Shorter than CLAIM_TIMEOUT, which begins later.
 const CLAIM_DEADLINE: Duration = Duration::from_secs(2);
-/// The time for which a node that has not replied is asked for no call.
-const AVOID_TIME: Duration = Duration::from_secs(5);
+/// The time for which a node that has not replied is asked for no call, and one that has not run a call does not get it
+/// again.
+pub(super) const AVOID_TIME: Duration = Duration::from_secs(5);
 /// The time between two announcements of calls that keep waiting.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(250);
 /// The minimum time between two announcements.
@@ -312,7 +313,7 @@ impl Executor {
     async fn answer_requests(self: Arc<Self>, fleet: Arc<Fleet>) {
         let mut requests = subscribe(|| fleet.take_requests()).await;
         while let Some(request) = requests.next().await {
-            let call = self.slots.pass_on(&request.node, |agent, offer| {
+            let call = self.slots.pass_on(&request.node, self.clock.monotonic(), |agent, offer| {
                 let module = request.tools.get(offer.tool.as_str());
                 module.is_some_and(|module| *module == offer.module.to_string())
                     && !request.full_agents.iter().any(|full| full == agent.as_str())

@@ -32,7 +32,7 @@ use strum::VariantArray as _;
 use uuid::Uuid;
 
 /// The time in which the nodes reply to a question.
-const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time in which the node at which an intent waits makes a decision.
 const DECIDE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time after a challenge in which it can be used.

@@ -23,6 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
 use strum::VariantArray as _;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
@@ -108,8 +109,8 @@ pub(super) struct Offer {
     pub(super) tool: ToolName,
     /// The module of the tool.
     pub(super) module: Digest,
-    /// The nodes that have taken the call and have not run it.
-    pub(super) returned_by: Vec<NodeName>,
+    /// The nodes that have taken the call and have not run it, and until when they do not get it again.
+    pub(super) returned_by: Vec<(NodeName, Instant)>,
 }
 
 /// The request of another node for a waiting call, through which the call is sent.
@@ -291,11 +292,14 @@ impl Slots {
     pub(super) fn pass_on(
         &self,
         node: &NodeName,
+        now: Instant,
         is_accepted: impl Fn(&AgentDid, &Offer) -> bool,
     ) -> Option<oneshot::Receiver<CallMessage>> {
         let mut queue = self.lock();
         let accepted = queue.waiters().filter(|(agent, _, waiter)| {
-            let offer = waiter.offer.as_ref().filter(|offer| !offer.returned_by.contains(node));
+            let may_get =
+                |offer: &&Offer| offer.returned_by.iter().all(|(by, until)| by != node || *until <= now);
+            let offer = waiter.offer.as_ref().filter(may_get);
             offer.is_some_and(|offer| is_accepted(agent, offer))
         });
         let (agent, priority, waiter) =
@@ -584,6 +588,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use a2g_types::clock::{Clock as _, SystemClock};
     use futures_util::FutureExt as _;
 
     fn slots(
@@ -593,6 +598,11 @@ mod tests {
         queue_per_agent: usize,
     ) -> Arc<Slots> {
         Arc::new(Slots::new(Capacity { concurrent, concurrent_per_agent, queue, queue_per_agent }))
+    }
+
+    /// A time that no test reaches.
+    fn later() -> Instant {
+        SystemClock.monotonic() + std::time::Duration::from_secs(3600)
     }
 
     fn node(name: &str) -> NodeName {
@@ -747,7 +757,7 @@ mod tests {
         let offer = Offer {
             tool: ToolName::parse("t").unwrap(),
             module: Digest([0; 32]),
-            returned_by: vec![node("bad")],
+            returned_by: vec![(node("bad"), later())],
         };
         match place.acquire_slot(priority, None, Some(offer)).await {
             Some(SlotTurn::PassOn(request)) => {
@@ -777,12 +787,13 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert_eq!(slots.highest_offer(), Some(Priority::Critical));
+        let now = SystemClock.monotonic();
         let is_accepted = |other: &AgentDid, _: &Offer| *other != agent("full");
         for text in ["high", "later", "normal"] {
-            assert!(slots.pass_on(&node("bad"), is_accepted).is_none());
-            assert_eq!(slots.pass_on(&node("good"), is_accepted).unwrap().await.unwrap().text, text);
+            assert!(slots.pass_on(&node("bad"), now, is_accepted).is_none());
+            assert_eq!(slots.pass_on(&node("good"), now, is_accepted).unwrap().await.unwrap().text, text);
         }
-        assert!(slots.pass_on(&node("good"), is_accepted).is_none());
+        assert!(slots.pass_on(&node("good"), later(), is_accepted).is_none());
         assert_eq!(slots.queue_stats(), (1, 2));
         let [normal, high, later, full] = waiting;
         assert!(normal.await.unwrap() && high.await.unwrap() && later.await.unwrap());
