@@ -1,4 +1,4 @@
-//! What one node of a fleet has, asked for at another: intents that wait for a person, and tasks of A2A.
+//! Intents that wait for a person at one node of a fleet, and tasks of A2A, asked for at another node.
 
 use super::Fleet;
 use crate::callers::{List, agent};

@@ -38,7 +38,7 @@ fn sleep_up_to(ms: u64) {
     std::thread::sleep(Duration::from_millis(random(ms)));
 }
 
-/// How a call is sent, and who chooses the id of its intent:
+/// A way to send a call. The table says who chooses the id of its intent:
 ///
 /// | door | the id of the intent | a repeat |
 /// |---|---|---|
@@ -86,14 +86,14 @@ impl Door {
     }
 }
 
-/// What came back for a call.
+/// The answer to a call.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// The status of the report.
     Ended(String),
     /// The intent has an id, and no end yet.
     Accepted,
-    /// Nothing ran, or it ran and its end is not stored yet (`ran`). The call may be sent again.
+    /// The call has not run, or its end is not stored yet (`ran`). It may be sent again.
     Refused { ran: bool },
     /// There was no whole answer.
     None(NoAnswer),
@@ -291,7 +291,7 @@ fn has_member(value: &Value, is_match: &dyn Fn(&str, &Value) -> bool) -> bool {
     }
 }
 
-/// What the clients saw.
+/// The answers that the clients got.
 #[derive(Default)]
 pub(super) struct Seen {
     /// The intents that ended, with the status of the answer.
@@ -306,7 +306,7 @@ pub(super) struct Seen {
     pub(super) odd: Vec<String>,
 }
 
-/// Where the nodes listen, and what their clients see.
+/// The addresses of the nodes, and the answers that their clients got.
 pub(super) struct Load {
     pub(super) addresses: Mutex<Vec<SocketAddr>>,
     pub(super) has_ended: AtomicBool,

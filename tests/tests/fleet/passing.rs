@@ -78,7 +78,7 @@ fn a_call_that_waits_runs_at_a_free_node() {
     for id in [id_of(&call), asked["intent_id"].as_str().unwrap().to_owned()] {
         assert_eq!(busy.fleet.reports_of(&id).len(), 1);
     }
-    // What the other node refuses is refused here.
+    // A call that the other node refuses is refused here.
     let denied = execute("write_file", json!({ "path": "/workspace/a", "content": 1 }));
     error(&busy.full.rpc("a2g/execute", &denied), -32602);
     busy.finish(2);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What happens to the bytes of a connection that is cut.
+/// The treatment of the bytes of a connection that is cut.
 #[derive(Clone, Copy)]
 enum Cut {
     /// They arrive once the link is healed, because the kernel sends them again: late renewals and claims.

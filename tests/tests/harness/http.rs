@@ -27,7 +27,7 @@ impl HttpAnswer {
     }
 }
 
-/// Why there is no whole answer.
+/// The reason why there is no whole answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoAnswer {
     /// There was no connection.

@@ -105,7 +105,7 @@ impl TakenCall {
     }
 }
 
-/// What the node that runs a call tells the node at which the call waited.
+/// A message of the node that runs a call to the node at which the call waited.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum PassedEvent {

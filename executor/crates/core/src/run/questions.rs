@@ -41,7 +41,7 @@ const CHALLENGE_LIFE: Duration = Duration::from_secs(60);
 /// Reads a document by its id, in the form that other nodes get.
 type DocumentReader = dyn Fn(IntentId) -> BoxFuture<'static, Option<String>> + Send + Sync;
 
-/// What this node needs to answer other nodes: readers of documents, and the challenges of intents that wait here.
+/// The readers of documents for other nodes, and the challenges of intents that wait here.
 pub(super) struct Answers {
     /// By the kind of document.
     documents: Mutex<HashMap<String, Arc<DocumentReader>>>,

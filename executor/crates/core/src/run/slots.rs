@@ -103,7 +103,7 @@ struct Waiter {
     offer: Option<Offer>,
 }
 
-/// What another node needs to run a waiting call.
+/// The tool and the module that another node needs to run a waiting call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) tool: ToolName,
