@@ -320,10 +320,12 @@ impl Executor {
     /// # Errors
     /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        let is_here = self.cancel_here(intent, filter, by).await?;
-        // Its caller may have sent the same call to another node too, which claimed it first.
-        if is_here && !self.runs_elsewhere(intent, filter).await.unwrap_or(false) {
-            return Ok(true);
+        if self.cancel_here(intent, filter, by).await? {
+            // Its caller may have sent the same call to another node too, which claimed it first.
+            return match self.runs_elsewhere(intent, filter).await {
+                Ok(true) => self.end_elsewhere(intent, filter, by, false).await,
+                Ok(false) | Err(_) => Ok(true),
+            };
         }
         // The second attempt here finds a call that another node has given back meanwhile.
         Ok(self.end_elsewhere(intent, filter, by, false).await?

@@ -165,16 +165,15 @@ impl Challenges {
     /// Uses a challenge up. Returns `false` if it was not made for the intent, is too old, or was used before.
     fn use_up(&self, intent: IntentId, challenge: &str, now: Instant) -> bool {
         let Some((text, code)) = challenge.rsplit_once('.') else { return false };
-        let made_at = text.split_once('.').and_then(|(made_at, _)| made_at.parse().ok());
-        let Some(made_at) = made_at.map(|millis| self.started_at + Duration::from_millis(millis)) else {
-            return false;
-        };
-        let age = now.saturating_duration_since(made_at);
-        if self.code(intent, text).to_string() != code || age >= CHALLENGE_LIFE {
+        if self.code(intent, text).to_string() != code {
             return false;
         }
+        let made_at = text.split_once('.').and_then(|(made_at, _)| made_at.parse().ok());
+        let made_at = made_at.and_then(|millis| self.started_at.checked_add(Duration::from_millis(millis)));
+        let is_current = |at: &Instant| now.saturating_duration_since(*at) < CHALLENGE_LIFE;
+        let Some(made_at) = made_at.filter(is_current) else { return false };
         let mut used = self.used.lock();
-        used.retain(|(_, made_at)| now.saturating_duration_since(*made_at) < CHALLENGE_LIFE);
+        used.retain(|(_, made_at)| is_current(made_at));
         let is_new = used.iter().all(|(known, _)| known != challenge);
         if is_new {
             used.push((challenge.to_owned(), made_at));
@@ -355,6 +354,9 @@ mod tests {
         let challenge = challenges.make(intent, now);
         assert!(!challenges.use_up(other, &challenge, now));
         assert!(!challenges.use_up(intent, &format!("9{challenge}"), now), "it was changed");
+        let text = format!("{}.x", u64::MAX);
+        let far = format!("{text}.{}", challenges.code(intent, &text));
+        assert!(!challenges.use_up(intent, &far, now), "its time is out of range");
         assert!(challenges.use_up(intent, &challenge, now));
         assert!(!challenges.use_up(intent, &challenge, now), "it was used");
         let late = challenges.make(intent, now);
