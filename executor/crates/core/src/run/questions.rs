@@ -170,7 +170,8 @@ impl Challenges {
         }
         let made_at = text.split_once('.').and_then(|(made_at, _)| made_at.parse().ok());
         let made_at = made_at.and_then(|millis| self.started_at.checked_add(Duration::from_millis(millis)));
-        let is_current = |at: &Instant| now.saturating_duration_since(*at) < CHALLENGE_LIFE;
+        let age = |at: &Instant| now.checked_duration_since(*at);
+        let is_current = |at: &Instant| age(at).is_some_and(|age| age < CHALLENGE_LIFE);
         let Some(made_at) = made_at.filter(is_current) else { return false };
         let mut used = self.used.lock();
         used.retain(|(_, made_at)| is_current(made_at));
@@ -356,7 +357,7 @@ mod tests {
         assert!(!challenges.use_up(intent, &format!("9{challenge}"), now), "it was changed");
         let text = format!("{}.x", u64::MAX);
         let far = format!("{text}.{}", challenges.code(intent, &text));
-        assert!(!challenges.use_up(intent, &far, now), "its time is out of range");
+        assert!(!challenges.use_up(intent, &far, now), "its time has not come");
         assert!(challenges.use_up(intent, &challenge, now));
         assert!(!challenges.use_up(intent, &challenge, now), "it was used");
         let late = challenges.make(intent, now);
