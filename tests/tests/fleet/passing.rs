@@ -85,6 +85,35 @@ fn a_call_that_waits_runs_at_a_free_node() {
 }
 
 #[test]
+fn a_full_queue_takes_calls_while_another_node_empties_it() {
+    for passes_calls in [true, false] {
+        let small = |_: &str, options: Options| {
+            options.set("executor.queue", 1).set("fleet.pass_calls", passes_calls)
+        };
+        let Some(busy) = Busy::start_with(small) else { return };
+        // A node looks for others every 5 s.
+        std::thread::sleep(std::time::Duration::from_secs(if passes_calls { 6 } else { 0 }));
+        let calls = [(); 6].map(|()| call_in_background(&busy.full, "a2g/execute", &append("x")));
+        if !passes_calls {
+            let is_refused = |answer: &&Value| answer["error"]["data"]["retry_after_ms"].is_number();
+            eventually("the others are refused", || {
+                (calls.iter().filter(|call| call.is_finished()).count() == 5).then_some(())
+            });
+            busy.full.open_the_gate();
+            let answers = calls.map(|call| call.join().unwrap());
+            assert_eq!(answers.iter().filter(is_refused).count(), 5, "{answers:?}");
+            busy.finish(0);
+            continue;
+        }
+        for answer in calls.map(|call| call.join().unwrap()) {
+            assert_eq!(result(&answer)["status"], "SUCCESS", "{answer}");
+        }
+        assert_eq!(busy.free.file("log").as_deref(), Some("xxxxxx"));
+        busy.finish(6);
+    }
+}
+
+#[test]
 fn a_passed_call_has_events_and_a_task_where_it_waited() {
     let Some(busy) = Busy::start() else { return };
     std::fs::write(busy.free.workspace().join("a"), "needle").unwrap();

@@ -144,6 +144,12 @@ impl<S: Store> Fleet<S> {
         *self.takeovers.live_others.lock()
     }
 
+    /// Returns `true` if another node held a lease at the latest [`Self::sweep`].
+    #[must_use]
+    pub fn has_live_others(&self) -> bool {
+        self.live_others().is_some_and(|others| others > 0)
+    }
+
     /// The number of other nodes that hold a lease, or are not known to be lost.
     pub(crate) async fn count_live_others(&self) -> Result<usize, FleetError> {
         let mut count = 0;

@@ -19,10 +19,13 @@ use a2g_types::outcome::{End, Receipt};
 use a2g_types::verdict::{Proof, Verdict};
 use serde_json::Value;
 use std::sync::Arc;
+use std::time::Duration;
 use tracing::Instrument as _;
 
 /// The delay after which a caller should retry while the tool is compiled.
 const PREPARING_RETRY_MS: u64 = 1_000;
+/// The time in which another node may take a call from a full queue.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of a tool's arguments that a message names.
 const MAX_SHOWN_NAMES: usize = 12;
 /// The message for a call or a request for a stored receipt when the memory budget is used up.
@@ -311,7 +314,7 @@ impl Executor {
         let Call { agent, parent, .. } = admitted.call();
         let place = match parent {
             Some(_) => self.slots.reserve_nested(agent),
-            None => self.reserve_place(agent)?,
+            None => self.reserve_place(agent).await?,
         };
         if !self.output.has_room(permit.grant().output().value.bytes()) {
             return Err(self.busy_fault(NO_MEMORY));
@@ -357,9 +360,15 @@ impl Executor {
         })
     }
 
-    /// Reserves a queue place for an intent of the agent.
-    pub(super) fn reserve_place(&self, agent: &AgentDid) -> Result<Place, Fault> {
-        self.slots.reserve(agent).map_err(|error| {
+    /// Reserves a queue place for an intent of the agent. If the queue is full and other nodes take calls from it, waits
+    /// for a place for a short time.
+    pub(super) async fn reserve_place(&self, agent: &AgentDid) -> Result<Place, Fault> {
+        let reserved = if self.may_pass_calls() {
+            self.slots.reserve_within(agent, PLACE_TIMEOUT).await
+        } else {
+            self.slots.reserve(agent)
+        };
+        reserved.map_err(|error| {
             self.busy_fault(match error {
                 CapacityError::Closing => "the executor is shutting down",
                 CapacityError::QueueFull => "the queue is full: `executor.queue` sets the maximum",

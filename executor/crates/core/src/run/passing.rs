@@ -160,6 +160,11 @@ impl EventReceiver {
 }
 
 impl Executor {
+    /// Returns `true` if there are other nodes that may take calls that wait here.
+    pub(super) fn may_pass_calls(&self) -> bool {
+        self.passing.is_enabled && self.fleet.as_ref().is_some_and(|fleet| fleet.has_live_others())
+    }
+
     /// The offer of a call to other nodes; `None` for a call that has to run here.
     pub(super) fn offer(&self, admitted: &Admitted<Granted>, loaded: &LoadedCatalog) -> Option<Offer> {
         let call = admitted.call();
@@ -352,7 +357,7 @@ impl Executor {
                 let tools = tools.iter().map(|tool| (tool.name.to_string(), tool.digest.to_string()));
                 let claim_by = self.clock.monotonic() + CLAIM_DEADLINE;
                 match fleet.take_call(&next.node, &next.ticket, tools.collect(), full_agents).await {
-                    Ok(Some(call)) => self.begin_passed(&fleet, next.node, &call, slot, claim_by),
+                    Ok(Some(call)) => self.begin_taken(&fleet, next.node, &call, slot, claim_by),
                     Ok(None) => drop(waiting.remove(&next.node)),
                     Err(_) => {
                         waiting.remove(&next.node);
@@ -370,7 +375,7 @@ impl Executor {
 
     /// Runs a call that waited at another node. Only that node answers its caller: a call that this node refuses waits
     /// there again.
-    fn begin_passed(
+    fn begin_taken(
         self: &Arc<Self>,
         fleet: &Arc<Fleet>,
         from: NodeName,
@@ -394,7 +399,7 @@ impl Executor {
             let Some(slot) = slot else { return };
             tracing::debug!(%from, "taken from another node");
             let taken = TakenCall { slot: Some(slot), claim_by };
-            match executor.admit_passed(call, verdict, asked_governor, stopwatch, sink, taken).await {
+            match executor.admit_taken(call, verdict, asked_governor, stopwatch, sink, taken).await {
                 Ok(_receipt) => drop(executor.passing.taken.fetch_add(1, Relaxed)),
                 Err(fault) => tracing::debug!(?fault, "the call waits at the other node again"),
             }
@@ -406,7 +411,7 @@ impl Executor {
     }
 
     /// Admits and runs a call that waited at another node, under the policies, ceilings and stops of this one.
-    async fn admit_passed(
+    async fn admit_taken(
         self: &Arc<Self>,
         call: Call,
         verdict: VerifiedVerdict,

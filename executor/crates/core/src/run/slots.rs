@@ -3,6 +3,7 @@
 //! ```text
 //! reserve(agent) ─▶ Place: the intent waits or runs ─ acquire_slot() ─▶ ExecutionSlot: a guest may run
 //!        └─▶ CapacityError: the executor closes, the queue is full, or the agent's share of the queue is full
+//!            (in a fleet, reserve_within() waits a little for a place that another node frees)
 //!
 //! In a fleet:  waiter with an Offer ─ pass_on() ─▶ another node, which has taken an IdleSlot, runs the call
 //! ```
@@ -23,13 +24,16 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use strum::VariantArray as _;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 /// The maximum number of slots given to a higher priority ahead of an earlier arrival before one goes to the earliest
 /// arrival.
 const MAX_OVERTAKES: u32 = 8;
+
+/// The maximum number of intents that wait for a place in a full queue.
+const MAX_WAITING_FOR_PLACES: usize = 64;
 
 /// The limits on running and waiting executions.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +73,10 @@ pub(super) struct Slots {
     closing: watch::Sender<bool>,
     /// Notified when a run returns its slot.
     slot_returned: Notify,
+    /// Notified when a place is free again, or no longer counts.
+    place_freed: Notify,
+    /// The intents that may wait for a place in a full queue.
+    waits_for_places: Semaphore,
 }
 
 /// The free slots, and the running and waiting intents of each agent.
@@ -135,6 +143,8 @@ pub(super) enum SlotTurn {
 pub(super) struct Place {
     slots: Arc<Slots>,
     agent: AgentDid,
+    /// `false` for a place that was taken only to be counted, and refused.
+    is_reserved: bool,
     /// `true` while another node has the call: the place does not count against the limits of the queue.
     is_passed_on: bool,
     /// The arrival of the intent in the queue; 0 before. It keeps its turn among the intents of its agent if it waits
@@ -199,6 +209,8 @@ impl Slots {
             lent: AtomicUsize::new(0),
             closing: watch::channel(false).0,
             slot_returned: Notify::new(),
+            place_freed: Notify::new(),
+            waits_for_places: Semaphore::new(MAX_WAITING_FOR_PLACES),
         }
     }
 
@@ -209,7 +221,7 @@ impl Slots {
     /// Reserves a queue place for an intent of an agent.
     pub(super) fn reserve(self: &Arc<Self>, agent: &AgentDid) -> Result<Place, CapacityError> {
         let Capacity { concurrent, concurrent_per_agent, queue: max_queue, queue_per_agent } = self.capacity;
-        let (place, places, places_of_agent) = self.take_place(agent);
+        let (mut place, places, places_of_agent) = self.take_place(agent);
         // Checked after the count, so that either `wait_until_idle` counts this place or this call sees `close`.
         if *self.closing.borrow() {
             return Err(CapacityError::Closing);
@@ -220,13 +232,45 @@ impl Slots {
         if places_of_agent >= concurrent_per_agent.saturating_add(queue_per_agent) {
             return Err(CapacityError::AgentQueueFull);
         }
+        place.is_reserved = true;
         Ok(place)
+    }
+
+    /// As [`Self::reserve`]. If the queue is full, waits for a place for at most `timeout`, unless
+    /// [`MAX_WAITING_FOR_PLACES`] intents do so.
+    pub(super) async fn reserve_within(
+        self: &Arc<Self>,
+        agent: &AgentDid,
+        timeout: Duration,
+    ) -> Result<Place, CapacityError> {
+        let refused = match self.reserve(agent) {
+            Ok(place) => return Ok(place),
+            Err(refused) => refused,
+        };
+        let (Ok(_wait), CapacityError::QueueFull | CapacityError::AgentQueueFull) =
+            (self.waits_for_places.try_acquire(), refused)
+        else {
+            return Err(refused);
+        };
+        let reserve = async {
+            loop {
+                // Created before the attempt, so that no place that is freed in between is missed.
+                let freed = self.place_freed.notified();
+                match self.reserve(agent) {
+                    Err(CapacityError::QueueFull | CapacityError::AgentQueueFull) => freed.await,
+                    result => return result,
+                }
+            }
+        };
+        tokio::time::timeout(timeout, reserve).await.unwrap_or(Err(refused))
     }
 
     /// Reserves a place for a nested call, even if the queue is full or the executor is closing: the parent may not be
     /// able to end before the call does.
     pub(super) fn reserve_nested(self: &Arc<Self>, agent: &AgentDid) -> Place {
-        self.take_place(agent).0
+        let mut place = self.take_place(agent).0;
+        place.is_reserved = true;
+        place
     }
 
     /// Takes a place. Returns it with the numbers of places that were taken before, by all agents and by this agent.
@@ -238,6 +282,7 @@ impl Slots {
         let place = Place {
             slots: Arc::clone(self),
             agent: agent.clone(),
+            is_reserved: false,
             is_passed_on: false,
             arrival: AtomicU64::new(0),
         };
@@ -518,6 +563,7 @@ impl Place {
             share.places = share.places.saturating_sub(1);
             queue.remove_if_unused(&self.agent);
             self.slots.passed_on.fetch_add(1, Relaxed);
+            self.slots.place_freed.notify_waiters();
         } else {
             share.places += 1;
             self.slots.passed_on.fetch_sub(1, Relaxed);
@@ -582,6 +628,9 @@ impl Drop for Place {
         queue.remove_if_unused(&self.agent);
         drop(queue);
         self.slots.places.send_modify(|count| *count = count.saturating_sub(1));
+        if self.is_reserved {
+            self.slots.place_freed.notify_waiters();
+        }
     }
 }
 
