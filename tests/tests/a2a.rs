@@ -54,14 +54,14 @@ fn definition(method: &str) -> &'static str {
 }
 
 /// A client of the door.
-struct Client {
+pub struct Client {
     http: HttpClient,
     address: SocketAddr,
     token: Option<String>,
 }
 
 impl Client {
-    fn of(executor: &Executor) -> Self {
+    pub fn of(executor: &Executor) -> Self {
         Self { http: executor.client(), address: executor.address(), token: None }
     }
 
@@ -121,18 +121,18 @@ impl Client {
     }
 
     /// Sends a call, and returns the id of its task without waiting for its end.
-    fn begin(&mut self, tool: &str, arguments: Value) -> String {
+    pub fn begin(&mut self, tool: &str, arguments: Value) -> String {
         let mut params = call(tool, arguments);
         params["configuration"] = json!({ "blocking": false });
         id(&self.result("message/send", params))
     }
 
-    fn task(&mut self, task: &str) -> Value {
+    pub fn task(&mut self, task: &str) -> Value {
         self.result("tasks/get", json!({ "id": task }))
     }
 
     /// Waits until a task has this state.
-    fn until(&mut self, task: &str, state: &str) -> Value {
+    pub fn until(&mut self, task: &str, state: &str) -> Value {
         eventually(&format!("the task is {state}"), || {
             Some(self.task(task)).filter(|task| task["status"]["state"] == state)
         })
@@ -152,13 +152,13 @@ impl Client {
     }
 
     /// Opens a stream.
-    fn stream(&self, method: &str, params: &Value) -> Stream {
+    pub fn stream(&self, method: &str, params: &Value) -> Stream {
         Stream::of(self.send(method, params))
     }
 }
 
 /// The server-sent events of one answer.
-struct Stream {
+pub struct Stream {
     reader: BufReader<TcpStream>,
     /// True to check each event against the schema.
     checked: bool,
@@ -176,7 +176,7 @@ impl Stream {
     }
 
     /// The next event; `None` at the end.
-    fn next(&mut self) -> Option<Value> {
+    pub fn next(&mut self) -> Option<Value> {
         loop {
             let mut line = String::new();
             if self.reader.read_line(&mut line).ok()? == 0 {
@@ -196,7 +196,7 @@ impl Stream {
     }
 
     /// The results of all events to the end.
-    fn rest(mut self) -> Vec<Value> {
+    pub fn rest(mut self) -> Vec<Value> {
         let mut all = Vec::new();
         while let Some(event) = self.next() {
             all.push(event["result"].clone());

@@ -11,7 +11,7 @@ mod storage;
 
 use crate::harness::*;
 use crate::lifecycle::call_in_background;
-use crate::{methods, proofs};
+use crate::{a2a, methods, proofs};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -182,6 +182,8 @@ fn the_runs_of_a_killed_node_are_reported_by_another_one() {
     let (address, params) = (one.address(), call.clone());
     let caller = std::thread::spawn(move || HttpClient::ask(address, "a2g/execute", &params));
     one.wait_at_the_gate(1);
+    let task = a2a::Client::of(&one).begin("gate", json!({ "path": "/workspace" }));
+    one.wait_at_the_gate(2);
     let home = one.kill();
     assert_eq!(caller.join().unwrap(), None);
     let reports = fleet.reports_of(&id_of(&call));
@@ -189,6 +191,11 @@ fn the_runs_of_a_killed_node_are_reported_by_another_one() {
     let answer = two.rpc("a2g/execute", &call);
     assert_eq!(error(&answer, -32001)["data"]["report"]["status"], "ABORTED");
     assert_eq!(two.runs_of_the_gate(), 0);
+    // A task of the lost node has ended, and says so at the other one.
+    let ended = a2a::Client::of(&two).until(&task, "failed");
+    assert_eq!(ended["id"], *task, "{ended}");
+    let page = crate::console::Client::local(&two).get(&format!("/console/runs/{}", id_of(&call))).1;
+    assert!(page.contains("ABORTED") && page.contains("Set by"), "{page}");
     // The node that was killed learns of it.
     let one = Executor::start_in(home);
     assert_eq!(one.rpc("a2g/execute", &call)["error"], answer["error"]);

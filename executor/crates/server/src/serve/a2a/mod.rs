@@ -3,6 +3,7 @@
 //! Errors of the protocol are answered with HTTP 200. A request without an `id` is answered with the id `null`, because
 //! the known clients send such requests and wait for an answer.
 
+mod elsewhere;
 mod follow;
 mod limits;
 mod stream;
@@ -14,7 +15,7 @@ use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, check_call_agent};
 use super::transport::events::single_event_response;
 use super::transport::json::{JsonBody, json_response};
 use a2g_core::deliver::WebhookPoster;
-use a2g_core::run::{DirectiveOutcome, Executor, all_agents};
+use a2g_core::run::{DirectiveOutcome, Executor};
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Approver, Governor, Operator};
 use a2g_journal::{TaskKey, TaskQuery, TaskSummary};
@@ -58,10 +59,6 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 const SHUTDOWN_RETRY_MS: u64 = 1_000;
 /// Roles that may read the tasks of other callers.
 const READ_ALL_ROLES: [Role; 3] = [Governor, Approver, Operator];
-/// The kind of the documents that are tasks, for other nodes of a fleet.
-const TASK_DOCUMENT: &str = "a2a.task";
-/// The time between two requests for a task that another node cancels.
-const ELSEWHERE_INTERVAL: Duration = Duration::from_millis(100);
 
 const CALL_PROMPT: &str = "This executor runs tools. Send a `data` part {\"tool\": name, \"arguments\": {…}} with this \
                            `taskId`; the skills of the agent card are the tools.";
@@ -106,7 +103,7 @@ pub async fn routers(
     let store = TaskStore::new(Arc::clone(&executor), task_webhooks).await?;
     let door = Arc::new(A2a { executor, settings, port, webhooks, store });
     door.resume().await?;
-    share_tasks(&door);
+    elsewhere::share_tasks(&door);
     let public = Router::new().route("/.well-known/agent-card.json", get(public_card));
     let routes = Router::new()
         .route("/a2a/rpc", post(rpc))
@@ -119,20 +116,6 @@ pub async fn routers(
         ProtocolRouter { routes, auth: AuthPolicy::Required(access) },
         ProtocolRouter { routes: public, auth: AuthPolicy::Public },
     ])
-}
-
-/// Lets other nodes of a fleet read the tasks of this one.
-fn share_tasks(door: &Arc<A2a>) {
-    let weak = Arc::downgrade(door);
-    door.executor.share_documents(TASK_DOCUMENT, move |id| {
-        let weak = weak.clone();
-        Box::pin(async move {
-            let handle = weak.upgrade()?.store.find(id).await.ok()??;
-            // Without the webhooks, which have credentials.
-            let record = TaskRecord { webhooks: Vec::new(), ..TaskRecord::clone(&handle.record()) };
-            serde_json::to_string(&record).ok()
-        })
-    });
 }
 
 /// Middleware that counts a request, or refuses it at a limit, and adds the `X-RateLimit` headers.
@@ -186,8 +169,8 @@ async fn task_stream(
     Extension(guard): Extension<Arc<RateLimitGuard>>,
     Path(task): Path<String>,
 ) -> Response {
-    match door.readable_task(&caller, &task).await {
-        Ok(handle) => door.stream_task(&handle, Id::null(), guard, &connection),
+    match door.follow_task(&caller, &task).await {
+        Ok(start) => door.stream_task(start, Id::null(), guard, &connection),
         Err(problem) => door.http_problem(&problem),
     }
 }
@@ -336,8 +319,8 @@ impl A2a {
                 ok_response(encode::cancel_response(id, &record.task, dialect))
             }
             A2aRequest::Resubscribe { task } => {
-                let handle = self.readable_task(caller, &task).await?;
-                self.stream_task(&handle, id.clone(), request_context.guard, &request_context.connection)
+                let start = self.follow_task(caller, &task).await?;
+                self.stream_task(start, id.clone(), request_context.guard, &request_context.connection)
             }
             A2aRequest::Permit { task, approved } => {
                 let record = self.answer_prompt(caller, &task, approved).await?;
@@ -406,38 +389,6 @@ impl A2a {
         let handle = self.store.find(id).await?.ok_or(Problem::TaskNotFound)?;
         let may_access = caller.may_act_as(&handle.record().owner) || caller.is_any_of(roles);
         if may_access { Ok(handle) } else { Err(Problem::TaskNotFound) }
-    }
-
-    /// As [`Self::find_task`], for a task of another node of the fleet. Returns the task's present record.
-    async fn find_elsewhere(
-        &self,
-        caller: &Caller,
-        task: &str,
-        roles: &[Role],
-    ) -> Result<TaskRecord, Problem> {
-        let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
-        let text = self.executor.find_document(TASK_DOCUMENT, id).await?.ok_or(Problem::TaskNotFound)?;
-        let record =
-            serde_json::from_str::<TaskRecord>(&text).map_err(|_other_version| Problem::TaskNotFound)?;
-        let may_access = caller.may_act_as(&record.owner) || caller.is_any_of(roles);
-        if may_access { Ok(record) } else { Err(Problem::TaskNotFound) }
-    }
-
-    /// As [`Self::cancel`], for a task of another node of the fleet.
-    async fn cancel_elsewhere(&self, caller: &Caller, task: &str) -> Result<TaskRecord, Problem> {
-        let find = async || self.find_elsewhere(caller, task, &[Governor, Operator]).await;
-        let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
-        let mut record = find().await?;
-        if record.state().is_terminal() {
-            return Err(Problem::NotCancelable(record.state()));
-        }
-        self.executor.cancel(id, &all_agents, caller.name()).await?;
-        let deadline = a2g_runtime::timer_now() + CANCEL_TIMEOUT;
-        while !record.state().is_terminal() && a2g_runtime::timer_now() < deadline {
-            tokio::time::sleep(ELSEWHERE_INTERVAL).await;
-            record = find().await?;
-        }
-        check_canceled(record.state()).map(|()| record)
     }
 
     /// A task of the caller, if webhooks are enabled.
@@ -775,16 +726,23 @@ impl A2a {
         TaskStream { id, dialect, write_timeout, _guard: guard, _work: connection.begin_request() }
     }
 
-    /// Streams a task from its current state on. The stream stays open while the task waits for a permission.
+    /// A task from its current state on. The stream stays open while the task waits for a permission.
+    async fn follow_task(self: &Arc<Self>, caller: &Caller, task: &str) -> Result<StreamStart, Problem> {
+        let (record, updates) = match self.readable_task(caller, task).await {
+            Ok(handle) => handle.subscribe(),
+            Err(Problem::TaskNotFound) => self.follow_elsewhere(caller, task).await?,
+            Err(problem) => return Err(problem),
+        };
+        Ok(StreamStart { record, updates, waits_for_a_person: true })
+    }
+
     fn stream_task(
         &self,
-        handle: &TaskHandle,
+        start: StreamStart,
         id: Id,
         guard: Arc<RateLimitGuard>,
         connection: &Arc<Connection>,
     ) -> Response {
-        let (record, updates) = handle.subscribe();
-        let start = StreamStart { record, updates, waits_for_a_person: true };
         self.new_stream(id, guard, connection).into_response(start, self.executor.sessions())
     }
 

@@ -38,7 +38,7 @@ use time::OffsetDateTime;
 use tokio::sync::{broadcast, watch};
 
 /// Maximum number of updates that wait for a slow stream. A stream that falls further behind is closed.
-const MAX_UPDATES_BEHIND: usize = 256;
+pub(super) const MAX_UPDATES_BEHIND: usize = 256;
 /// Maximum number of open tasks of one owner.
 const MAX_OPEN: usize = 250;
 
@@ -71,6 +71,34 @@ impl TaskRecord {
         let task = Task { id, context_id, status, artifacts: Vec::new(), history, metadata: None };
         let (governance, created) = (Governance::default(), now.truncate_to_microsecond());
         Self { owner, created, tool: None, governance, webhooks: Vec::new(), task }
+    }
+
+    /// The task of a receipt whose own record is not available. Its context is known only to that record.
+    pub(super) fn from_receipt(receipt: &Receipt, now: OffsetDateTime) -> Self {
+        let id = receipt.intent.to_string();
+        let status =
+            TaskStatus { state: TaskState::Working, message: None, timestamp: now.truncate_to_millisecond() };
+        let task = Task {
+            context_id: id.clone(),
+            id,
+            status,
+            artifacts: Vec::new(),
+            history: Vec::new(),
+            metadata: None,
+        };
+        let (owner, tool) = (receipt.agent.clone(), Some(receipt.tool.clone()));
+        let governance = Governance::default();
+        let mut record = Self { owner, created: now, tool, governance, webhooks: Vec::new(), task };
+        record.end_with_receipt(receipt, now);
+        record
+    }
+
+    /// The changes since an earlier state of the task.
+    pub(super) fn updates_since(&self, earlier: &Self) -> Vec<TaskUpdate> {
+        let new_artifacts = self.task.artifacts.iter().skip(earlier.task.artifacts.len());
+        let artifacts = new_artifacts.map(|artifact| self.artifact_update(artifact.clone()));
+        let status = (self.task.status != earlier.task.status).then(|| self.status_update());
+        artifacts.chain(status).collect()
     }
 
     pub(super) fn state(&self) -> TaskState {

@@ -1,0 +1,115 @@
+//! The tasks of other nodes of the fleet: read, cancelled and followed here, kept there.
+//!
+//! The task of a lost node is derived from the receipt, which the fleet has; its messages come back with its node.
+
+use super::tasks::{MAX_UPDATES_BEHIND, TaskRecord};
+use super::{A2a, CANCEL_TIMEOUT, READ_ALL_ROLES, check_canceled};
+use a2g_core::run::{IntentState, all_agents};
+use a2g_govern::Caller;
+use a2g_govern::Role::{self, Governor, Operator};
+use a2g_types::call::Door;
+use a2g_types::ident::IntentId;
+use a2g_wire::a2a::fault::Problem;
+use a2g_wire::a2a::message::TaskUpdate;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::broadcast;
+
+/// The kind of document that a task is for other nodes.
+const TASK_DOCUMENT: &str = "a2a.task";
+/// The time between two requests for a task that is being cancelled.
+const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
+/// The time between two requests for a task that is followed.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Lets other nodes of a fleet read the tasks of this one.
+pub(super) fn share_tasks(door: &Arc<A2a>) {
+    let weak = Arc::downgrade(door);
+    door.executor.share_documents(TASK_DOCUMENT, move |id| {
+        let weak = weak.clone();
+        Box::pin(async move {
+            let handle = weak.upgrade()?.store.find(id).await.ok()??;
+            // Without the webhooks, which have credentials.
+            let record = TaskRecord { webhooks: Vec::new(), ..TaskRecord::clone(&handle.record()) };
+            serde_json::to_string(&record).ok()
+        })
+    });
+}
+
+impl A2a {
+    /// As [`Self::find_task`], for a task of another node. Returns the task's present record.
+    pub(super) async fn find_elsewhere(
+        &self,
+        caller: &Caller,
+        task: &str,
+        roles: &[Role],
+    ) -> Result<TaskRecord, Problem> {
+        let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
+        let record = self.read_elsewhere(id).await?;
+        let may_access = caller.may_act_as(&record.owner) || caller.is_any_of(roles);
+        if may_access { Ok(record) } else { Err(Problem::TaskNotFound) }
+    }
+
+    async fn read_elsewhere(&self, id: IntentId) -> Result<TaskRecord, Problem> {
+        if self.executor.fleet().is_none() {
+            return Err(Problem::TaskNotFound);
+        }
+        if let Some(text) = self.executor.find_document(TASK_DOCUMENT, id).await? {
+            return serde_json::from_str(&text).map_err(|_other_version| Problem::TaskNotFound);
+        }
+        match self.executor.status(id).await? {
+            Some((_, IntentState::Finished(Some(receipt)))) if receipt.door == Some(Door::A2a) => {
+                Ok(TaskRecord::from_receipt(&receipt, self.executor.clock().now()))
+            }
+            Some(_) | None => Err(Problem::TaskNotFound),
+        }
+    }
+
+    /// As [`Self::cancel`], for a task of another node.
+    pub(super) async fn cancel_elsewhere(&self, caller: &Caller, task: &str) -> Result<TaskRecord, Problem> {
+        let find = async || self.find_elsewhere(caller, task, &[Governor, Operator]).await;
+        let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
+        let mut record = find().await?;
+        if record.state().is_terminal() {
+            return Err(Problem::NotCancelable(record.state()));
+        }
+        self.executor.cancel(id, &all_agents, caller.name()).await?;
+        let deadline = a2g_runtime::timer_now() + CANCEL_TIMEOUT;
+        while !record.state().is_terminal() && a2g_runtime::timer_now() < deadline {
+            tokio::time::sleep(CANCEL_INTERVAL).await;
+            record = find().await?;
+        }
+        check_canceled(record.state()).map(|()| record)
+    }
+
+    /// The record of another node's task, and its later updates while somebody receives them.
+    pub(super) async fn follow_elsewhere(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: &str,
+    ) -> Result<(Arc<TaskRecord>, broadcast::Receiver<Arc<TaskUpdate>>), Problem> {
+        let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
+        let record = self.find_elsewhere(caller, task, &READ_ALL_ROLES).await?;
+        let (sender, receiver) = broadcast::channel(MAX_UPDATES_BEHIND);
+        let (door, mut latest) = (Arc::clone(self), record.clone());
+        self.executor.sessions().spawn(async move {
+            while !latest.state().is_terminal() && sender.receiver_count() > 0 {
+                tokio::time::sleep(FOLLOW_INTERVAL).await;
+                match door.read_elsewhere(id).await {
+                    Ok(record) => {
+                        for update in record.updates_since(&latest) {
+                            drop(sender.send(Arc::new(update)));
+                        }
+                        latest = record;
+                    }
+                    Err(Problem::TaskNotFound) => return,
+                    // A node does not answer: it does so later, or another one takes over.
+                    Err(problem) => {
+                        tracing::debug!(?problem, task = %id, "a task cannot be followed at the moment")
+                    }
+                }
+            }
+        });
+        Ok((Arc::new(record), receiver))
+    }
+}
