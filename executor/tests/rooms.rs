@@ -303,7 +303,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
             "Caller::console_person",
             "Caller::anonymous",
             "Caller::local_person",
-            "Callers::decider_of_node",
+            "Callers::caller_of_node",
             "Callers::identify",
             "CallerDirectory::identify",
         ],

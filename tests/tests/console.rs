@@ -115,7 +115,7 @@ impl Client {
         (status, body)
     }
 
-    fn post(&self, path: &str, fields: &[(&str, &str)], headers: &str) -> (u16, String) {
+    pub fn post(&self, path: &str, fields: &[(&str, &str)], headers: &str) -> (u16, String) {
         let fields = fields.iter().map(|(name, value)| format!("{name}={}", percent(value)));
         let body = fields.collect::<Vec<_>>().join("&");
         let head = format!(
@@ -132,16 +132,16 @@ fn percent(text: &str) -> String {
 }
 
 /// The value of the first hidden field with this name.
-fn field(page: &str, name: &str) -> String {
+pub fn field(page: &str, name: &str) -> String {
     let marker = format!("name=\"{name}\" value=\"");
     page.split_once(&marker).expect("the field").1.split('"').next().unwrap().to_owned()
 }
 
 /// The names and values of a form's fields.
-type Fields = Vec<(String, String)>;
+pub type Fields = Vec<(String, String)>;
 
 /// The fields of the decision page as it is shown.
-fn shown(page: &str) -> Fields {
+pub fn shown(page: &str) -> Fields {
     let number = |name: &str| {
         let input = page.split_once(&format!("id=\"{name}\"")).expect("the limit").1;
         let input = input.split_once('>').unwrap().0;

@@ -19,7 +19,7 @@ fn error_of(executor: &Executor, message: &Value) -> Value {
 }
 
 /// A request whose client polls tasks.
-fn with_tasks(mut message: Value) -> Value {
+pub fn with_tasks(mut message: Value) -> Value {
     let capabilities = &mut message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
     capabilities["extensions"] = json!({ "io.modelcontextprotocol/tasks": {} });
     message

@@ -1,10 +1,10 @@
 //! Intents that wait for a person at one node of a fleet, and tasks of A2A, asked for at another node.
 
 use super::Fleet;
-use crate::callers::{List, agent};
-use crate::console;
+use crate::callers::{self, List, agent};
 use crate::harness::*;
 use crate::methods::{ESCALATES, write};
+use crate::{a2a, console, mcp, mcp_journal};
 use serde_json::{Value, json};
 
 /// Two nodes with one list of callers, and the tokens of an agent, an approver and an operator in it.
@@ -58,22 +58,14 @@ fn decide(node: &Executor, token: &str, id: &Value, decision: &str) -> Value {
 #[test]
 fn an_intent_that_waits_is_decided_from_any_node() {
     let Some(nodes) = Nodes::start() else { return };
-    let Nodes { fleet, one, two, approver, .. } = &nodes;
+    let Nodes { one, two, approver, .. } = &nodes;
     let [approved, denied, cancelled] = ["approved", "denied", "cancelled"].map(|name| nodes.escalate(name));
     assert_eq!(nodes.state(two, &approved), "escalated");
-    fleet.wait_for(one.home(), "one", |node| node["waiting"] == 3);
-    // The consoles of other nodes say where it waits.
-    let count = "3 more at the node <strong>one</strong>";
-    for (token, is_told, sees_nodes) in
-        [(&nodes.agent, false, false), (approver, true, false), (&nodes.operator, true, true)]
-    {
-        let console = console::Client::with_token(two, token);
-        for path in ["/console", "/console/inbox"] {
-            let page = console.get(path).1;
-            assert_eq!(page.contains(count), is_told, "{page}");
-            assert_eq!(page.contains("Waiting for a person"), sees_nodes && path == "/console", "{page}");
-        }
-    }
+    let message =
+        mcp_journal::with_tasks(mcp::request(1, "tasks/get", json!({ "taskId": approved["intent_id"] })));
+    let header = [("Authorization", &*callers::bearer(&nodes.agent))];
+    let task = mcp::post(&mut two.client(), &message, &header).json();
+    assert_eq!(result(&task)["status"], "working", "{task}");
     // The agent may not decide, at any node.
     error(&decide(two, &nodes.agent, &approved, "APPROVED"), -32000);
     assert_eq!(result(&decide(two, approver, &approved, "APPROVED"))["accepted"], true);
@@ -92,6 +84,76 @@ fn an_intent_that_waits_is_decided_from_any_node() {
     let shown = one.home().run(&["journal", "show", approved["intent_id"].as_str().unwrap()]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains("ann"), "{shown:?}");
     assert_eq!((one.file("denied"), one.file("cancelled"), two.file("approved")), (None, None, None));
+}
+
+/// Posts a form of a page as it is shown, with other values of some fields.
+fn post(console: &console::Client, path: &str, page: &str, changes: &[(&str, &str)]) -> (u16, String) {
+    let mut fields = vec![("form_token".to_owned(), console::field(page, "form_token"))];
+    if page.contains("name=\"basis\"") {
+        fields.extend(console::shown(page));
+    }
+    for (name, value) in changes {
+        fields.retain(|(field, _)| field != name);
+        fields.push((String::from(*name), String::from(*value)));
+    }
+    let fields = fields.iter().map(|(name, value)| (&**name, &**value)).collect::<Vec<_>>();
+    console.post(path, &fields, "")
+}
+
+#[test]
+fn the_console_of_any_node_decides_and_shows_the_run() {
+    let Some(nodes) = Nodes::start() else { return };
+    let Nodes { one, two, .. } = &nodes;
+    let [approved, denied, stopped] = ["approved", "denied", "stopped"].map(|name| {
+        let id = nodes.escalate(name)["intent_id"].as_str().unwrap().to_owned();
+        (format!("/console/decide/{id}"), format!("/console/runs/{id}"), id)
+    });
+    let [agent, approver, operator] =
+        [&nodes.agent, &nodes.approver, &nodes.operator].map(|token| console::Client::with_token(two, token));
+    for (person, sees_nodes) in [(&agent, false), (&approver, false), (&operator, true)] {
+        for list in ["/console", "/console/inbox"] {
+            let page = person.get(list).1;
+            assert!(page.contains(&approved.0) && page.contains("<td>one</td>"), "{page}");
+            assert_eq!(page.contains("Waiting for a person"), sees_nodes && list == "/console", "{page}");
+        }
+    }
+    // The token of the forms is this session's, at this node.
+    let page = approver.get(&approved.0).1;
+    assert!(page.contains("PRIVATE KEY"), "{page}");
+    assert_eq!(
+        console::field(&page, "form_token"),
+        console::field(&approver.get("/console").1, "form_token")
+    );
+    assert_eq!(page.matches("form_token").count(), 3, "{page}");
+    assert_eq!(post(&approver, &approved.0, &page, &[("form_token", "x")]).0, 403);
+    // Only who may decide does, and only on what was shown.
+    assert_eq!(post(&agent, &approved.0, &agent.get(&approved.0).1, &[("action", "deny")]).0, 403);
+    let (status, changed) = post(&approver, &approved.0, &page, &[("action", "approve"), ("memory", "16")]);
+    assert!(status == 200 && changed.contains("Nothing is decided yet"), "{changed}");
+    let approve = [("action", "approve")];
+    let wider = [("action", "approve"), ("memory", "4096")];
+    assert!(post(&approver, &approved.0, &page, &wider).1.contains("wider than the current grant"));
+    assert_eq!(nodes.state(one, &json!({ "intent_id": approved.2 })), "escalated");
+    assert_eq!(post(&approver, &approved.0, &changed, &approve).0, 303);
+    let run = eventually("the run has ended", || {
+        let page = approver.get(&approved.1).1;
+        page.contains("SUCCESS").then_some(page)
+    });
+    assert!(run.contains("of 16 MB") && run.contains("Timeline") && run.contains("Proof"), "{run}");
+    assert!(agent.get(&approved.1).1.contains("SUCCESS"));
+    assert_eq!(one.file("approved").as_deref(), Some(ESCALATES));
+    let deny = [("action", "deny"), ("reason", "not now")];
+    let page = approver.get(&denied.0).1;
+    assert_eq!(post(&approver, &denied.0, &page, &deny).0, 303);
+    assert!(approver.get(&denied.1).1.contains("not now"));
+    // A second decision finds nothing that waits.
+    assert!(post(&approver, &denied.0, &page, &approve).1.contains("no longer waits"));
+    let page = operator.get(&stopped.1).1;
+    assert!(page.contains("WAITS FOR A PERSON"), "{page}");
+    assert_eq!(post(&operator, &format!("{}/stop", stopped.1), &page, &[]).0, 303);
+    assert_eq!(approver.get(&stopped.0).0, 200);
+    assert_eq!((one.file("denied"), one.file("stopped"), two.file("approved")), (None, None, None));
+    assert_eq!(approver.get(&format!("/console/decide/{}", intent_id())).0, 404);
 }
 
 #[test]
@@ -114,37 +176,49 @@ fn a_decision_needs_the_role_at_the_node_where_the_intent_waits() {
             assert_eq!(error(&answer, -32000)["data"]["blocked_by"], "caller_unauthorized", "{answer}");
         }
     }
+    // Nor does the console of their node show it to them.
+    nodes.fleet.wait_for(nodes.one.home(), "one", |node| node["waiting"] == 1);
+    let intent = id["intent_id"].as_str().unwrap();
+    for token in [&stranger, &namesake] {
+        let console = console::Client::with_token(&three, token);
+        let page = console.get("/console/inbox").1;
+        assert!(!page.contains(intent) && page.contains("1 more at the node <strong>one</strong>"), "{page}");
+        assert_eq!(console.get(&format!("/console/decide/{intent}")).0, 404);
+        let form = [("form_token", &*console::field(&page, "form_token")), ("action", "deny")];
+        assert_eq!(console.post(&format!("/console/decide/{intent}"), &form, "").0, 404);
+    }
     assert_eq!(nodes.state(&nodes.one, &id), "escalated");
     assert_eq!(result(&decide(&nodes.two, &nodes.approver, &id, "DENIED"))["accepted"], true);
 }
 
 #[test]
-fn a_task_is_read_and_cancelled_at_any_node() {
+fn a_task_is_read_followed_and_cancelled_at_any_node() {
     let Some(fleet) = Fleet::start() else { return };
     let (one, two) = (fleet.node("one"), fleet.node("two"));
     fleet.wait_for(one.home(), "two", |node| node["state"] == "live");
-    let a2a = |node: &Executor, method: &str, params: Value| {
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+    let [mut here, mut there] = [&one, &two].map(a2a::Client::of);
+    let cancel = |node: &Executor, task: &str| {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/cancel", "params": { "id": task } });
         let headers = [("Content-Type", "application/json")];
-        node.client().request("POST", "/a2a/rpc", &headers, body.as_bytes()).json()
+        node.client().request("POST", "/a2a/rpc", &headers, body.to_string().as_bytes()).json()
     };
-    let begin = |tool: &str, arguments: Value| {
-        let part = json!({ "kind": "data", "data": { "tool": tool, "arguments": arguments } });
-        let message = json!({ "role": "user", "kind": "message", "messageId": intent_id(), "parts": [part] });
-        let params = json!({ "message": message, "configuration": { "blocking": false } });
-        json!({ "id": result(&a2a(&one, "message/send", params))["id"] })
-    };
-    let written = begin("write_file", write("a", "x"));
-    let task = eventually("the task ends", || {
-        let task = result(&a2a(&two, "tasks/get", written.clone())).clone();
-        (task["status"]["state"] == "completed").then_some(task)
-    });
-    assert_eq!(task, *result(&a2a(&one, "tasks/get", written.clone())));
-    error(&a2a(&two, "tasks/cancel", written), -32002);
-    let waiting = begin("gate", json!({ "path": "/workspace" }));
+    let written = here.begin("write_file", write("a", "x"));
+    let task = there.until(&written, "completed");
+    assert_eq!(task, here.task(&written));
+    error(&cancel(&two, &written), -32002);
+    let waiting = here.begin("gate", json!({ "path": "/workspace" }));
     one.wait_at_the_gate(1);
-    let canceled = a2a(&two, "tasks/cancel", waiting.clone());
+    let mut stream = there.stream("tasks/resubscribe", &json!({ "id": waiting }));
+    assert_eq!(stream.next().unwrap()["result"]["status"]["state"], "working");
+    let canceled = cancel(&two, &waiting);
     assert_eq!(result(&canceled)["status"]["state"], "canceled", "{canceled}");
-    assert_eq!(result(&a2a(&one, "tasks/get", waiting))["status"]["state"], "canceled");
-    error(&a2a(&two, "tasks/get", json!({ "id": intent_id() })), -32001);
+    assert_eq!(here.task(&waiting)["status"]["state"], "canceled");
+    let rest = stream.rest();
+    let last = rest.last().expect("the end");
+    assert!(last["status"]["state"] == "canceled" && last["final"] == true, "{rest:?}");
+    // A stream of a task that has ended has its whole state.
+    let ended = there.stream("tasks/resubscribe", &json!({ "id": written })).rest();
+    assert_eq!(ended, [task]);
+    let unknown = there.stream("tasks/resubscribe", &json!({ "id": intent_id() })).next().unwrap();
+    error(&unknown, -32001);
 }

@@ -23,12 +23,15 @@ use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// The maximum size of a message, in bytes. A server accepts messages of 1 MiB by default.
 pub const MAX_MESSAGE_BYTES: usize = 512 << 10;
+/// The maximum size of a reply to a question, in bytes, with the escapes of its answer.
+const MAX_REPLY_BYTES: usize = 900 << 10;
 /// The time in which a node answers a request for a call.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time for which a node passes calls on after an announcement.
@@ -422,29 +425,67 @@ impl Fleet<NatsStore> {
         text: &str,
         timeout: Duration,
     ) -> Result<Option<NodeText>, FleetError> {
+        let mut first = None;
+        let is_complete = self
+            .collect_answers(text, timeout, |_node, answer| {
+                first = Some(answer);
+                ControlFlow::Break(())
+            })
+            .await?;
+        if first.is_none() && !is_complete { Err(FleetError::NotAnswered) } else { Ok(first) }
+    }
+
+    /// Asks the other nodes, and returns the answers of those that give one within `timeout`.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn ask_all(
+        self: &Arc<Self>,
+        text: &str,
+        timeout: Duration,
+    ) -> Result<HashMap<NodeName, NodeText>, FleetError> {
+        let mut answers = HashMap::new();
+        self.collect_answers(text, timeout, |node, answer| {
+            answers.insert(node, answer);
+            ControlFlow::Continue(())
+        })
+        .await?;
+        Ok(answers)
+    }
+
+    /// Asks the other nodes, and passes each answer to `collect`, until that breaks. Returns `true` if it broke or all
+    /// nodes that are known to run have replied, and `false` after `timeout`.
+    async fn collect_answers(
+        self: &Arc<Self>,
+        text: &str,
+        timeout: Duration,
+        mut collect: impl FnMut(NodeName, NodeText) -> ControlFlow<()>,
+    ) -> Result<bool, FleetError> {
         let others = match self.live_others() {
             Some(others) => others,
             None => self.count_live_others().await?,
         };
         if others == 0 {
-            return Ok(None);
+            return Ok(true);
         }
         let nonce = Uuid::new_v4();
         let question =
             QuestionMessage { node: self.node.clone(), text: text.to_owned(), nonce: nonce.to_string() };
         let mut replies = self.send_request(ASK, nonce, &question).await?;
-        let answer = async {
+        let collect_all = async {
             let mut nodes = HashSet::new();
             while nodes.len() < others {
                 let (node, answer) = replies.next::<String>().await.ok_or(FleetError::NotAnswered)?;
-                if let Some(answer) = answer {
-                    return Ok(Some(NodeText(answer)));
+                if let Some(answer) = answer
+                    && collect(node.clone(), NodeText(answer)).is_break()
+                {
+                    break;
                 }
                 nodes.insert(node);
             }
-            Ok(None)
+            Ok(true)
         };
-        tokio::time::timeout(timeout, answer).await.unwrap_or(Err(FleetError::NotAnswered))
+        tokio::time::timeout(timeout, collect_all).await.unwrap_or(Ok(false))
     }
 
     /// Subscribes to the questions of other nodes.
@@ -455,8 +496,8 @@ impl Fleet<NatsStore> {
         Subscription::new(self, ASK.to_owned()).await.map(Questions)
     }
 
-    /// Replies to a question with an answer, or with `None` if this node has none. An answer of more than
-    /// [`MAX_MESSAGE_BYTES`] is replaced by `None`.
+    /// Replies to a question with an answer, or with `None` if this node has none. A reply of more than
+    /// `MAX_REPLY_BYTES` is sent without its answer.
     ///
     /// # Errors
     /// [`FleetError`].
@@ -465,8 +506,12 @@ impl Fleet<NatsStore> {
         question: Question,
         answer: Option<String>,
     ) -> Result<(), FleetError> {
-        let answer = answer.filter(|answer| answer.len() <= MAX_MESSAGE_BYTES);
-        self.send_reply(&question.node, question.nonce, answer).await
+        let Question { node, nonce, text: _ } = question;
+        let mut reply = to_bytes(&Reply { node: self.node.clone(), value: answer })?;
+        if reply.len() > MAX_REPLY_BYTES {
+            reply = to_bytes(&Reply { node: self.node.clone(), value: None::<String> })?;
+        }
+        self.send(&reply_key(&node, nonce), &reply).await
     }
 }
 

@@ -336,8 +336,7 @@ impl CallerList {
     }
 }
 
-/// An authenticated or anonymous caller. Only [`Callers::identify`], [`Caller::anonymous`] and
-/// [`Caller::any_agent`] construct one.
+/// An authenticated or anonymous caller. Only functions of this module construct one.
 #[derive(Debug)]
 pub struct Caller {
     name: Box<str>,
@@ -409,13 +408,6 @@ impl DecisionAuthor {
         self.name == other.name || self.identity().is_some_and(|identity| other.identity() == Some(identity))
     }
 
-    /// This author in the form for another node of the fleet; `None` for an author without an entry in a list.
-    #[must_use]
-    pub fn to_node(&self) -> Option<Value> {
-        let (name, identity) = (self.name.clone(), self.identity()?.clone());
-        serde_json::to_value(NodeAuthor { name, identity }).ok()
-    }
-
     fn identity(&self) -> Option<&CallerIdentity> {
         match &self.origin {
             Some(CallerOrigin::Entry { identity, list: _ }) => Some(identity),
@@ -424,9 +416,9 @@ impl DecisionAuthor {
     }
 }
 
-/// The author of a decision whom another node of the fleet has authenticated.
+/// A caller whom another node of the fleet has authenticated.
 #[derive(Serialize, Deserialize)]
-struct NodeAuthor {
+struct NodeCaller {
     name: Box<str>,
     identity: CallerIdentity,
 }
@@ -468,6 +460,13 @@ impl DecisionRight<'_> {
     #[must_use]
     pub fn author(&self) -> DecisionAuthor {
         DecisionAuthor { name: self.by.into(), origin: self.caller.map(|caller| caller.origin.clone()) }
+    }
+
+    /// The deciding caller in the form for another node of the fleet; `None` as for [`Caller::to_node`], and for the
+    /// governor.
+    #[must_use]
+    pub fn to_node(&self) -> Option<Value> {
+        self.caller?.to_node()
     }
 
     /// `true` if the deciding caller may also act for `agent`.
@@ -561,6 +560,19 @@ impl Caller {
                 Arc::new(Self { name, roles, agents, tools, origin: origin.clone() })
             }
         }
+    }
+
+    /// This caller in the form for another node of the fleet, which has its own list; `None` for a caller without an
+    /// entry in a list, and for one whose token reaches only some tools, because the entry has more rights than it.
+    #[must_use]
+    pub fn to_node(&self) -> Option<Value> {
+        let identity = match (&self.origin, &self.tools) {
+            (CallerOrigin::Entry { identity, list: _ }, ReachableTools::Every) => identity.clone(),
+            (CallerOrigin::Entry { .. }, ReachableTools::These(_)) | (CallerOrigin::Process, _) => {
+                return None;
+            }
+        };
+        serde_json::to_value(NodeCaller { name: self.name.clone(), identity }).ok()
     }
 
     /// The caller's agent, if it has exactly one.
@@ -851,20 +863,22 @@ impl Callers {
         }
     }
 
-    /// The listed caller whom another node has authenticated, and whose decision that node passes on; `None` if the
-    /// caller may not decide here. `decision` is an object whose member `author` is from [`DecisionAuthor::to_node`].
+    /// The listed caller whom another node has authenticated, and for whom that node asks; `None` if this list has no
+    /// such caller. `question` is an object whose member `caller`, or `author` for a decision, is from
+    /// [`Caller::to_node`].
     #[must_use]
-    pub fn decider_of_node(&self, decision: &NodeText, now: OffsetDateTime) -> Option<Arc<Caller>> {
+    pub fn caller_of_node(&self, question: &NodeText, now: OffsetDateTime) -> Option<Arc<Caller>> {
         #[derive(Deserialize)]
-        struct PassedDecision {
-            author: NodeAuthor,
+        struct PassedQuestion {
+            #[serde(alias = "author")]
+            caller: NodeCaller,
         }
-        let PassedDecision { author } = serde_json::from_str(decision.as_str()).ok()?;
-        let NodeAuthor { name, identity } = author;
+        let PassedQuestion { caller: NodeCaller { name, identity } } =
+            serde_json::from_str(question.as_str()).ok()?;
         let CallerSource::Listed(table) = &self.0 else { return None };
         let CallerRecord { caller, expires_at } = table.callers.get(*table.index.get(&identity)?)?;
         let is_valid = caller.name == name && expires_at.is_none_or(|until| until > now);
-        (is_valid && caller.decision_right().is_some()).then(|| Arc::clone(caller))
+        is_valid.then(|| Arc::clone(caller))
     }
 
     /// `true` if the author of a decision may still decide, and does not act for `agent`.

@@ -30,13 +30,14 @@ mod subscribers;
 mod switch;
 mod trace;
 
-pub use a2g_fleet::NodeStatus;
+pub use a2g_fleet::{NodeName, NodeStatus};
 pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use fleet::Fleet;
 pub use preview::{DecisionBasis, DecisionPreview, WaitingSummary};
 pub use query::IntentSignal;
+pub use questions::ConsoleQuestion;
 pub use slots::Capacity;
 pub use subscribers::{RunIdentity, RunNotification};
 
@@ -47,7 +48,7 @@ use a2g_govern::{
     ListedPolicy, PolicyOrigin, StandingPolicies, Trust,
 };
 use a2g_isolate::Isolate;
-use a2g_journal::{Journal, KnownIntent};
+use a2g_journal::{Journal, KnownIntent, Stage};
 use a2g_metrics::Metrics;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::Egress;
@@ -182,6 +183,19 @@ pub enum IntentState {
     Running,
     /// The intent has finished. `None` if the receipt was pruned.
     Finished(Option<Arc<Receipt>>),
+}
+
+impl IntentState {
+    /// The state of an intent whose claim has this stage; `None` for a claim that was released.
+    fn from_stage(stage: Stage) -> Option<Self> {
+        match stage {
+            Stage::Queued => Some(Self::Queued),
+            Stage::Running | Stage::Ended => Some(Self::Running),
+            Stage::Finished(receipt) => Some(Self::Finished(Some(receipt))),
+            Stage::Pruned => Some(Self::Finished(None)),
+            Stage::Released => None,
+        }
+    }
 }
 
 /// The answer to a call about which the governor was asked.

@@ -213,33 +213,33 @@ impl Executor {
         usage.map_err(|error| self.journal_fault(&error))
     }
 
-    /// The agent and the state of an intent; `None` for an unknown intent.
+    /// The agent and the state of an intent that waits, has run or runs at this executor; `None` for any other intent.
     ///
     /// # Errors
     /// If the journal cannot be read.
-    pub async fn status(&self, intent: IntentId) -> Result<Option<(AgentDid, IntentState)>, Fault> {
+    pub async fn status_here(&self, intent: IntentId) -> Result<Option<(AgentDid, IntentState)>, Fault> {
         if let Some(agent) = self.escalations.agent_of(intent, self.clock.now()) {
             return Ok(Some((agent, IntentState::Escalated)));
         }
         self.check_memory()?;
         let stage = self.journal.stage(intent, IfFull::Refuse).await;
-        let stage = match stage.map_err(|error| self.journal_fault(&error))? {
-            Some(stage) => Some(stage),
-            None => self.find_stage_in_fleet(intent).await?,
-        };
-        let state = stage.and_then(|(agent, stage)| {
-            let state = match stage {
-                Stage::Queued => IntentState::Queued,
-                Stage::Running | Stage::Ended => IntentState::Running,
-                Stage::Finished(receipt) => IntentState::Finished(Some(receipt)),
-                Stage::Pruned => IntentState::Finished(None),
-                Stage::Released => return None,
-            };
-            Some((agent, state))
-        });
+        let stage = stage.map_err(|error| self.journal_fault(&error))?;
         // An approved intent that could not begin is about to wait again.
         let agent = || self.escalations.agent_of_unclaimed(intent, self.clock.now());
+        let state = stage.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?)));
         Ok(state.or_else(|| agent().map(|agent| (agent, IntentState::Escalated))))
+    }
+
+    /// As [`Self::status_here`], also of an intent that a node of the fleet has claimed.
+    ///
+    /// # Errors
+    /// If the journal cannot be read, or the fleet cannot be reached.
+    pub async fn status(&self, intent: IntentId) -> Result<Option<(AgentDid, IntentState)>, Fault> {
+        if let Some(known) = self.status_here(intent).await? {
+            return Ok(Some(known));
+        }
+        let found = self.find_stage_in_fleet(intent).await?;
+        Ok(found.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?))))
     }
 
     /// As [`Self::status`], also of an intent that waits for a person at another node of the fleet.
@@ -327,7 +327,7 @@ impl Executor {
             StageSource::Final(stage) => stage,
             StageSource::Live(stage) => {
                 // A repeat that waits takes a queue place like a run, so that the number of repeats is limited.
-                let _place = self.reserve_place(&call.agent)?;
+                let _place = self.reserve_place(&call.agent).await?;
                 wait_for_end(stage).await
             }
         };

@@ -6,6 +6,7 @@
 //! decide on INTENT, with the challenge        the effect, or the fault
 //! end the wait of INTENT, with the challenge  whether it waited
 //! do you have the document ID?                the document
+//! a console's question for a caller           the answer of the other node's console
 //! ```
 //! A decision is made by the node at which the intent waits, under its own list of callers. A challenge is good for one
 //! decision: a copy of an earlier one decides nothing.
@@ -13,8 +14,8 @@
 use super::decisions::DirectiveOutcome;
 use super::fleet::{Fleet, subscribe};
 use super::{AgentFilter, Executor, all_agents};
-use a2g_fleet::{NodeText, Question};
-use a2g_govern::DecisionRight;
+use a2g_fleet::{NodeName, NodeText, Question};
+use a2g_govern::{Caller, DecisionRight};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::stop::OperatorReason;
@@ -26,7 +27,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use strum::VariantArray as _;
 use uuid::Uuid;
@@ -41,10 +42,25 @@ const CHALLENGE_LIFE: Duration = Duration::from_secs(60);
 /// Reads a document by its id, in the form that other nodes get.
 type DocumentReader = dyn Fn(IntentId) -> BoxFuture<'static, Option<String>> + Send + Sync;
 
-/// The readers of documents for other nodes, and the challenges of intents that wait here.
+/// Answers the question of another node's console.
+type ConsoleResponder = dyn Fn(ConsoleQuestion) -> BoxFuture<'static, Option<String>> + Send + Sync;
+
+/// A question of another node's console.
+#[derive(Debug)]
+pub struct ConsoleQuestion {
+    /// The person at the other console, with the rights that the list of callers of this node gives them.
+    pub caller: Arc<Caller>,
+    /// The question.
+    pub text: String,
+    /// The intent on which the question may decide, once; `None` if it may only read.
+    pub may_decide: Option<IntentId>,
+}
+
+/// What answers the questions of other nodes, and the challenges of intents that wait here.
 pub(super) struct Answers {
-    /// By the kind of document.
+    /// The readers of documents, by the kind of document.
     documents: Mutex<HashMap<String, Arc<DocumentReader>>>,
+    console: OnceLock<Box<ConsoleResponder>>,
     challenges: Challenges,
 }
 
@@ -69,7 +85,7 @@ enum QuestionText {
         approved: bool,
         manifest: Option<NodeManifest>,
         reason: Option<String>,
-        /// Read by [`a2g_govern::Callers::decider_of_node`].
+        /// Read by [`a2g_govern::Callers::caller_of_node`].
         author: Value,
     },
     EndWait {
@@ -81,6 +97,13 @@ enum QuestionText {
     Document {
         kind: String,
         id: IntentId,
+    },
+    Console {
+        text: String,
+        /// The intent on which the question decides, and the challenge.
+        decides: Option<(IntentId, String)>,
+        /// Read by [`a2g_govern::Callers::caller_of_node`].
+        caller: Value,
     },
 }
 
@@ -146,7 +169,7 @@ impl Decided {
 impl Answers {
     pub(super) fn new(now: Instant) -> Self {
         let challenges = Challenges { secret: Uuid::new_v4(), used: Mutex::default(), started_at: now };
-        Self { documents: Mutex::default(), challenges }
+        Self { documents: Mutex::default(), console: OnceLock::new(), challenges }
     }
 }
 
@@ -204,8 +227,72 @@ impl Executor {
         Ok(answer.map(|answer| answer.as_str().to_owned()))
     }
 
+    /// Answers questions of other nodes' consoles with the results of `respond`; `None` if this node has nothing of what
+    /// the question names. Only the first call has an effect.
+    pub fn answer_consoles(
+        &self,
+        respond: impl Fn(ConsoleQuestion) -> BoxFuture<'static, Option<String>> + Send + Sync + 'static,
+    ) {
+        drop(self.answers.console.set(Box::new(respond)));
+    }
+
+    /// Asks the consoles of the other nodes on behalf of a caller. `decides` is the intent on which the question decides.
+    /// Returns `None` if no node has an answer, if that intent waits at no other node, or if the caller has no entry in
+    /// a list.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached, or a node does not answer.
+    pub async fn ask_consoles(
+        &self,
+        caller: &Caller,
+        text: String,
+        decides: Option<IntentId>,
+    ) -> Result<Option<String>, Fault> {
+        let Some(caller) = caller.to_node() else { return Ok(None) };
+        let (decides, timeout) = match decides {
+            None => (None, ASK_TIMEOUT),
+            Some(intent) => match self.find_waiting_elsewhere(intent).await? {
+                None => return Ok(None),
+                Some(WaitsElsewhere { challenge, agent: _ }) => (Some((intent, challenge)), DECIDE_TIMEOUT),
+            },
+        };
+        let has_to_decide = decides.is_some();
+        let answer = self.ask(&QuestionText::Console { text, decides, caller }, timeout).await;
+        let answer = if has_to_decide { answer.map_err(|_fault| self.undecided_fault())? } else { answer? };
+        Ok(answer.map(|answer| answer.as_str().to_owned()))
+    }
+
+    /// As [`Self::ask_consoles`], with a question to which every node may have an answer. A node that does not answer is
+    /// left out.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub async fn ask_all_consoles(
+        &self,
+        caller: &Caller,
+        text: String,
+    ) -> Result<HashMap<NodeName, String>, Fault> {
+        let (Some(fleet), Some(caller)) = (&self.fleet, caller.to_node()) else {
+            return Ok(HashMap::new());
+        };
+        let question = to_text(&QuestionText::Console { text, decides: None, caller })?;
+        let answers =
+            fleet.ask_all(&question, ASK_TIMEOUT).await.map_err(|error| self.fleet_fault(&error))?;
+        Ok(answers.into_iter().map(|(node, answer)| (node, answer.as_str().to_owned())).collect())
+    }
+
+    /// The fault for a decision about which the node at which the intent waits has not answered.
+    fn undecided_fault(&self) -> Fault {
+        self.busy_fault(
+            "the node at which the intent waits has not answered, and may have decided: ask for the state of the intent",
+        )
+    }
+
     /// The agent of an intent that waits for a person at another node.
-    pub(super) async fn agent_waiting_elsewhere(&self, intent: IntentId) -> Result<Option<AgentDid>, Fault> {
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached, or a node does not answer.
+    pub async fn agent_waiting_elsewhere(&self, intent: IntentId) -> Result<Option<AgentDid>, Fault> {
         Ok(self.find_waiting_elsewhere(intent).await?.map(|waits| waits.agent))
     }
 
@@ -216,8 +303,7 @@ impl Executor {
 
     async fn ask(&self, question: &QuestionText, timeout: Duration) -> Result<Option<NodeText>, Fault> {
         let Some(fleet) = &self.fleet else { return Ok(None) };
-        let text = serde_json::to_string(question).map_err(|error| Fault::Internal(error.to_string()))?;
-        fleet.ask(&text, timeout).await.map_err(|error| self.fleet_fault(&error))
+        fleet.ask(&to_text(question)?, timeout).await.map_err(|error| self.fleet_fault(&error))
     }
 
     /// Passes a directive on to the node at which its intent waits. Returns `None` if the intent waits at no other
@@ -228,7 +314,7 @@ impl Executor {
         right: &DecisionRight<'_>,
     ) -> Result<Option<DirectiveOutcome>, Fault> {
         let Directive { intent, approved, manifest, reason } = directive;
-        let Some(author) = right.author().to_node() else { return Ok(None) };
+        let Some(author) = right.to_node() else { return Ok(None) };
         let Some(WaitsElsewhere { challenge, agent: _ }) = self.find_waiting_elsewhere(*intent).await? else {
             return Ok(None);
         };
@@ -243,10 +329,7 @@ impl Executor {
         let answer = self.ask(&question, DECIDE_TIMEOUT).await.ok().flatten();
         match answer.and_then(|answer| serde_json::from_str::<Decided>(answer.as_str()).ok()) {
             Some(decided) => decided.into_result(*intent).map(Some),
-            // The node may have decided.
-            None => Err(self.busy_fault(
-                "the node at which the intent waits has not answered: ask for the state of the intent",
-            )),
+            None => Err(self.undecided_fault()),
         }
     }
 
@@ -297,6 +380,18 @@ impl Executor {
                 let read = self.answers.documents.lock().get(&kind).cloned()?;
                 read(id).await
             }
+            QuestionText::Console { text, decides, caller: _ } => {
+                let now = self.clock.monotonic();
+                let is_current = |(intent, challenge): &(IntentId, String)| {
+                    self.answers.challenges.use_up(*intent, challenge, now)
+                };
+                if !decides.as_ref().is_none_or(is_current) {
+                    return None;
+                }
+                let caller = self.callers.load().caller_of_node(question.text(), self.clock.now())?;
+                let may_decide = decides.map(|(intent, _challenge)| intent);
+                self.answers.console.get()?(ConsoleQuestion { caller, text, may_decide }).await
+            }
         }
     }
 
@@ -305,8 +400,8 @@ impl Executor {
         directive: &Directive,
         decision: &NodeText,
     ) -> Result<DirectiveOutcome, Fault> {
-        let decider = self.callers.load().decider_of_node(decision, self.clock.now());
-        let right = decider.as_ref().and_then(|decider| decider.decision_right());
+        let caller = self.callers.load().caller_of_node(decision, self.clock.now());
+        let right = caller.as_ref().and_then(|caller| caller.decision_right());
         match right {
             Some(right) => self.decide(directive, right, None).await,
             None => Err(Fault::Refused {
@@ -340,6 +435,10 @@ impl Executor {
             self.busy_fault("the node at which the intent waits was told to end it, and has not answered")
         })
     }
+}
+
+fn to_text(question: &QuestionText) -> Result<String, Fault> {
+    serde_json::to_string(question).map_err(|error| Fault::Internal(error.to_string()))
 }
 
 #[cfg(test)]

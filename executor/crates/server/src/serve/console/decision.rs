@@ -10,6 +10,7 @@
 //! compares its grant with that one. If any part of it is wider, the intent waits for a person again.
 
 use super::ConsoleState;
+use super::elsewhere::{self, IntentPage};
 use super::form::FormFields;
 use super::inbox::{NO_REASON, risk_part};
 use super::page::{
@@ -46,9 +47,21 @@ pub(super) async fn show(
     Path(intent): Path<String>,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("intent") };
-    match propose(&console, &signed_in, intent) {
-        Some(proposal) => decision_page(&console, signed_in.viewer(), &proposal, None),
-        None => no_longer_waiting(&console, &signed_in, intent).await,
+    match show_here(&console, &signed_in, intent).await {
+        Some(page) => page,
+        None => elsewhere::show(&console, &signed_in, IntentPage::Decision, intent).await,
+    }
+}
+
+/// The page of an intent that waits or has waited at this node; `None` for any other intent.
+pub(super) async fn show_here(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+) -> Option<Response> {
+    match propose(console, signed_in, intent) {
+        Some(proposal) => Some(decision_page(console, signed_in.viewer(), &proposal, None)),
+        None => no_longer_waiting(console, signed_in, intent).await,
     }
 }
 
@@ -79,8 +92,12 @@ fn propose(console: &ConsoleState, signed_in: &SignedIn, intent: IntentId) -> Op
     Some(Proposal { original, proposed })
 }
 
-/// The answer for an intent that is not waiting.
-async fn no_longer_waiting(console: &ConsoleState, signed_in: &SignedIn, intent: IntentId) -> Response {
+/// The answer for an intent that is not waiting; `None` if this node has no records of it that the caller may see.
+async fn no_longer_waiting(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+) -> Option<Response> {
     match console.executor.run_record(intent).await {
         Ok(Some(record)) if may_read(&signed_in.caller, &record.agent) => {
             let body = html! {
@@ -88,10 +105,10 @@ async fn no_longer_waiting(console: &ConsoleState, signed_in: &SignedIn, intent:
                 p role="status" { "Somebody has decided on it, it has expired, or it was stopped." }
                 p { a href={ "/console/runs/" (intent.to_string()) } { "See what happened to it" } }
             };
-            signed_in.viewer().page("Decided", &body)
+            Some(signed_in.viewer().page("Decided", &body))
         }
-        Ok(_) => not_found("intent"),
-        Err(fault) => fault_page(&fault),
+        Ok(_) => None,
+        Err(fault) => Some(fault_page(&fault)),
     }
 }
 
@@ -125,7 +142,7 @@ fn decision_page(
                 dt { "Called by" } dd { "call " (parent.ordinal) " of " (parent.tool) " " (intent_link(parent.intent)) }
             }
             dt { "Why it waits" } dd { (whole(verdict.reason.as_deref().unwrap_or(NO_REASON))) }
-            dt { "Risk" } dd { (risk_part(verdict.risk.as_ref().map(|risk| (risk.level, risk.score)))) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (whole(threat)) } } }
+            dt { "Risk" } dd { (risk_part(verdict.risk.as_ref().map(|risk| (risk.level.as_str(), risk.score)))) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (whole(threat)) } } }
             dt { "Expires" } dd { (at(*expires_at)) " (" (countdown(*expires_at, now)) ")" }
             @if let Some(tool) = tool { dt { "Module" } dd { code.hash { (tool.digest.to_string()) } } }
             dt { "Basis" } dd { code.hash { (proposed.basis.to_string()) } " (the hash of the call, the tool, the verdict and the limits; the record of your approval has it)" }
@@ -399,26 +416,41 @@ pub(super) async fn decide(
     PostedForm { signed_in, form }: PostedForm,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("intent") };
-    let Some(right) = signed_in.caller.decision_right() else { return forbidden("approver or governor") };
-    let Some(proposal) = propose(&console, &signed_in, intent) else {
-        return no_longer_waiting(&console, &signed_in, intent).await;
+    match decide_here(&console, &signed_in, intent, &form).await {
+        Some(page) => page,
+        None => elsewhere::decide(&console, &signed_in, intent, form).await,
+    }
+}
+
+/// Takes the decision in a form; `None` for an intent that neither waits nor has waited at this node.
+pub(super) async fn decide_here(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+    form: &FormFields,
+) -> Option<Response> {
+    let Some(right) = signed_in.caller.decision_right() else {
+        return Some(forbidden("approver or governor"));
     };
-    let result = match PostedDecision::read(&form) {
-        Some(PostedDecision::Deny) => match denial(intent, &form) {
+    let Some(proposal) = propose(console, signed_in, intent) else {
+        return no_longer_waiting(console, signed_in, intent).await;
+    };
+    let result = match PostedDecision::read(form) {
+        Some(PostedDecision::Deny) => match denial(intent, form) {
             Ok(directive) => console.executor.apply_directive(&directive, right).await,
-            Err(error) => return undecided_page(&console, &signed_in, &proposal, &error),
+            Err(error) => return Some(undecided_page(console, signed_in, &proposal, &error)),
         },
         Some(action @ (PostedDecision::Approve | PostedDecision::Preview)) => {
-            let manifest = match parse_narrowing(&proposal.original, &form) {
+            let manifest = match parse_narrowing(&proposal.original, form) {
                 Ok(manifest) => manifest,
-                Err(error) => return undecided_page(&console, &signed_in, &proposal, &error),
+                Err(error) => return Some(undecided_page(console, signed_in, &proposal, &error)),
             };
             let Some(proposed) = console.executor.preview_decision(intent, Some(&manifest)) else {
-                return no_longer_waiting(&console, &signed_in, intent).await;
+                return no_longer_waiting(console, signed_in, intent).await;
             };
             let basis = proposed.basis;
             let is_as_shown = form.get("basis").map(DecisionBasis::parse) == Some(Ok(basis));
-            let is_too_early = !has_been_shown(&form, console.executor.clock().now());
+            let is_too_early = !has_been_shown(form, console.executor.clock().now());
             if !(matches!(action, PostedDecision::Approve) && is_as_shown) || is_too_early {
                 let notice = if is_as_shown && is_too_early && matches!(action, PostedDecision::Approve) {
                     "Nothing is decided yet: the approval came within a second of the page. Look again, and approve what is \
@@ -427,21 +459,17 @@ pub(super) async fn decide(
                     "Nothing is decided yet. These are the limits of the run now: look again, and approve them if you agree."
                 };
                 let proposal = Proposal { proposed, ..proposal };
-                return decision_page(&console, signed_in.viewer(), &proposal, Some(notice));
+                return Some(decision_page(console, signed_in.viewer(), &proposal, Some(notice)));
             }
             let directive = Directive { intent, approved: true, manifest: Some(manifest), reason: None };
             console.executor.apply_shown_directive(&directive, right, basis).await
         }
         None => {
-            return undecided_page(
-                &console,
-                &signed_in,
-                &proposal,
-                "the form names no action: open the page again",
-            );
+            let error = "the form names no action: open the page again";
+            return Some(undecided_page(console, signed_in, &proposal, error));
         }
     };
-    after_decision(&console, &signed_in, intent, result)
+    Some(after_decision(console, signed_in, intent, result))
 }
 
 /// The answer to a decision that the executor has taken or refused.

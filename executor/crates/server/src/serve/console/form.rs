@@ -13,6 +13,7 @@ use url::form_urlencoded;
 const MAX_FORM_BYTES: usize = 256 << 10;
 
 /// The fields of a form, in order.
+#[derive(serde::Serialize, serde::Deserialize)]
 pub(super) struct FormFields(Vec<(String, String)>);
 
 impl FormFields {
@@ -33,6 +34,11 @@ impl FormFields {
                 &format!("A form may have {} KiB: shorten it. Nothing was changed.", MAX_FORM_BYTES >> 10),
             ))),
         }
+    }
+
+    /// Removes all fields with this name.
+    pub(super) fn remove(&mut self, name: &str) {
+        self.0.retain(|(field, _)| field != name);
     }
 
     /// The first field with this name.

@@ -12,6 +12,7 @@ mod assets;
 mod chart;
 mod containment;
 mod decision;
+mod elsewhere;
 mod form;
 #[cfg(test)]
 mod hostile_texts;
@@ -130,6 +131,7 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
         journal,
         readings,
     });
+    elsewhere::answer_other_nodes(&console);
     let routes = Router::new()
         .route("/", get(|| async { Redirect::to("/console") }))
         .route("/console", get(overview::show))

@@ -2,7 +2,7 @@
 
 use super::ConsoleState;
 use super::containment;
-use super::inbox;
+use super::inbox::Inbox;
 use super::page::{Viewer, at, fault_page, forbidden, intent_link, line, milliseconds, scrolling_table};
 use super::session::{PostedForm, SignedIn};
 use super::sign_in::{redeem_key, sign_in_first};
@@ -45,19 +45,15 @@ pub(super) async fn show(
         Some(signed_in) => signed_in,
         None => return sign_in_first(&headers, "/console"),
     };
-    let now = console.executor.clock().now();
-    let waiting = inbox::visible_intents(&console, &signed_in);
-    let nodes = inbox::readable_nodes(&console, &signed_in).await;
+    let is_operator = signed_in.caller.is_any_of(&[Role::Operator]);
+    let inbox = Inbox::read(&console, &signed_in).await;
     let body = html! {
         h1 { "Overview" }
         (figures(&console, &signed_in))
-        @if let Some(nodes) = &nodes {
-            @if signed_in.caller.is_any_of(&[Role::Operator]) { (fleet_part(nodes)) }
-        }
-        @if signed_in.caller.is_any_of(&[Role::Operator]) { (containment::part(&console.containment)) }
+        @if let Some(nodes) = inbox.nodes.as_ref().filter(|_| is_operator) { (fleet_part(nodes)) }
+        @if is_operator { (containment::part(&console.containment)) }
         h2 { "Waiting for a decision" }
-        (inbox::list_part(&waiting, now))
-        (inbox::elsewhere_part(&console, nodes.as_ref()))
+        (inbox.part(&console))
         // Only for those who may call `a2g/stops`: a stop names an agent that other callers may not know.
         @if signed_in.caller.switch_right().is_some() {
             h2 { "Stops" }

@@ -1,5 +1,6 @@
 //! The frame of every page, and the parts that pages share.
 
+use super::session::FORM_TOKEN;
 use crate::serve::answers;
 use a2g_govern::{Caller, Role};
 use a2g_types::clock::format_seconds;
@@ -31,7 +32,7 @@ pub(super) struct Viewer<'a> {
 impl Viewer<'_> {
     /// The token that every form of the session has to send.
     pub(super) fn token_field(&self) -> Markup {
-        html! { input type="hidden" name="form_token" value=(self.form_token); }
+        html! { input type="hidden" name=(FORM_TOKEN) value=(self.form_token); }
     }
 
     /// A whole page.

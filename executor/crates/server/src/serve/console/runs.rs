@@ -1,5 +1,6 @@
 //! The page of one run: its limits and their use, its effects, and its place in the chain; and that of a refused call.
 
+use super::elsewhere::{self, IntentPage};
 use super::live_log::RunLog;
 use super::page::{
     Viewer, at, block, fault_page, intent_link, limits_table, line, milliseconds, not_found, problem,
@@ -12,6 +13,7 @@ use a2g_govern::Caller;
 use a2g_journal::{RecordedReceipt, RefusalSearch, RunRecord};
 use a2g_types::call::ParentRun;
 use a2g_types::failure_message::describe;
+use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::limit::Layer;
 use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Usage};
@@ -44,19 +46,49 @@ pub(super) async fn show(
     Path(intent): Path<String>,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
-    let state = match console.executor.status(intent).await {
+    if let Some(page) = show_here(&console, &signed_in, intent).await {
+        return page;
+    }
+    match elsewhere::find_page(&console, &signed_in, IntentPage::Run, intent).await {
+        Ok(Some(page)) => page,
+        Ok(None) | Err(Fault::Busy { .. }) => show_from_fleet(&console, &signed_in, intent).await,
+        Err(fault) => fault_page(&fault),
+    }
+}
+
+/// The page of an intent that only the fleet knows, because its node is lost or does not answer.
+async fn show_from_fleet(console: &ConsoleState, signed_in: &SignedIn, intent: IntentId) -> Response {
+    match console.executor.status(intent).await {
+        Ok(Some((agent, state))) if signed_in.caller.may_read(&agent) => {
+            let so_far = RunSoFar { calls: &[], said: None };
+            let place = ProofPlace { intent, journal: None };
+            let body = run_body(signed_in.viewer(), place, agent.as_str(), Some(&state), None, so_far);
+            signed_in.viewer().page("Run", &body)
+        }
+        Ok(_) => not_found("run"),
+        Err(fault) => fault_page(&fault),
+    }
+}
+
+/// The page of an intent that this node has run, refused or let wait; `None` for any other intent.
+pub(super) async fn show_here(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+) -> Option<Response> {
+    let state = match console.executor.status_here(intent).await {
         Ok(state) => state,
-        Err(fault) => return fault_page(&fault),
+        Err(fault) => return Some(fault_page(&fault)),
     };
     let record = match console.executor.run_record(intent).await {
         Ok(record) => record,
-        Err(fault) => return fault_page(&fault),
+        Err(fault) => return Some(fault_page(&fault)),
     };
     let agent = state.as_ref().map(|(agent, _)| agent.to_string());
     let agent = agent.or_else(|| record.as_ref().map(|record| record.agent.clone()));
-    let Some(agent) = agent else { return show_refusal(&console, &signed_in, intent).await };
+    let Some(agent) = agent else { return show_refusal(console, signed_in, intent).await };
     if !may_read(&signed_in.caller, &agent) {
-        return not_found("run");
+        return None;
     }
     let calls = console.executor.nested_calls(intent);
     let state = state.map(|(_, state)| state);
@@ -65,11 +97,11 @@ pub(super) async fn show(
     let journal = signed_in.caller.may_read_all().then(|| console.journal.display().to_string());
     let place = ProofPlace { intent, journal: journal.as_deref() };
     let body = run_body(signed_in.viewer(), place, &agent, state.as_ref(), record.as_ref(), so_far);
-    signed_in.viewer().page("Run", &body)
+    Some(signed_in.viewer().page("Run", &body))
 }
 
 /// The page of an intent that was refused, and so has no records.
-async fn show_refusal(console: &ConsoleState, signed_in: &SignedIn, intent: IntentId) -> Response {
+async fn show_refusal(console: &ConsoleState, signed_in: &SignedIn, intent: IntentId) -> Option<Response> {
     let search = RefusalSearch { text: Some(intent.to_string()), ..RefusalSearch::default() };
     let caller = Arc::clone(&signed_in.caller);
     let is_visible = move |agent: &str| may_read(&caller, agent);
@@ -77,9 +109,9 @@ async fn show_refusal(console: &ConsoleState, signed_in: &SignedIn, intent: Inte
         Ok(found) => {
             found.items.into_iter().map(|found| found.refusal).find(|refusal| refusal.intent == intent)
         }
-        Err(fault) => return fault_page(&fault),
+        Err(fault) => return Some(fault_page(&fault)),
     };
-    let Some(refusal) = found else { return not_found("run") };
+    let refusal = found?;
     let body = html! {
         h1 { "Refused call " code { (intent.to_string()) } }
         dl.facts {
@@ -90,7 +122,7 @@ async fn show_refusal(console: &ConsoleState, signed_in: &SignedIn, intent: Inte
         }
         p { "It did not run, and nothing else of it is stored." }
     };
-    signed_in.viewer().page("Refused call", &body)
+    Some(signed_in.viewer().page("Refused call", &body))
 }
 
 /// The arguments of the command that verifies a receipt.
@@ -117,7 +149,12 @@ pub(super) fn run_body(
     RunSoFar { calls, said }: RunSoFar<'_>,
 ) -> Markup {
     let intent = place.intent;
-    let receipt = record.and_then(|record| record.receipt.as_ref());
+    let recorded = record.and_then(|record| record.receipt.as_ref());
+    let receipt = match (recorded, state) {
+        (Some(recorded), _) => Some(&recorded.receipt),
+        (None, Some(IntentState::Finished(receipt))) => receipt.as_deref(),
+        (None, _) => None,
+    };
     let (name, is_open) = match state {
         Some(IntentState::Escalated) => ("WAITS FOR A PERSON", true),
         Some(IntentState::Queued) => ("QUEUED", true),
@@ -135,19 +172,19 @@ pub(super) fn run_body(
                 dt { "Status" } dd { (status(name)) }
                 dt { "Agent" } dd { (line(agent)) }
                 @if let Some(record) = record { dt { "Tool" } dd { a href={ "/console/tools/" (line(&record.tool)) } { (line(&record.tool)) } } }
-                @if let Some(door) = receipt.and_then(|receipt| receipt.receipt.door) { dt { "Door" } dd { (door) } }
-                @if let Some(parent) = receipt.and_then(|receipt| receipt.receipt.parent.as_ref()) { dt { "Called by" } dd { (parent_line(parent)) } }
+                @if let Some(door) = receipt.and_then(|receipt| receipt.door) { dt { "Door" } dd { (door) } }
+                @if let Some(parent) = receipt.and_then(|receipt| receipt.parent.as_ref()) { dt { "Called by" } dd { (parent_line(parent)) } }
             }
             @if matches!(state, Some(IntentState::Escalated)) {
                 p { a href={ "/console/decide/" (intent.to_string()) } { "See the decision page" } }
             }
-            @if let Some(receipt) = receipt { (outcome(&path, &receipt.receipt)) }
+            @if let Some(receipt) = receipt { (outcome(&path, receipt)) }
             @else {
                 @if !calls.is_empty() { h2 { "Calls so far" } (nested(calls)) }
                 @if let Some(said) = said { (log_so_far(said)) }
             }
             @if let Some(record) = record { (timeline(record)) }
-            @if let Some(receipt) = receipt { (proof(place, receipt)) }
+            @if let Some(recorded) = recorded { (proof(place, recorded)) }
             @if is_open && may_stop(viewer.caller, agent) {
                 form method="post" action={ (path) "/stop" } {
                     (viewer.token_field())
@@ -400,15 +437,15 @@ pub(super) async fn artifact(
     Query(query): Query<ArtifactQuery>,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("artifact") };
-    let record = match console.executor.run_record(intent).await {
-        Ok(record) => record.filter(|record| may_read(&signed_in.caller, &record.agent)),
+    let receipt = match console.executor.status(intent).await {
+        Ok(Some((agent, IntentState::Finished(receipt)))) if signed_in.caller.may_read(&agent) => receipt,
+        Ok(_) => None,
         Err(fault) => return fault_page(&fault),
     };
-    let receipt = record.and_then(|record| record.receipt);
-    let artifacts = receipt.map(|receipt| receipt.receipt.outcome.output.artifacts).unwrap_or_default();
-    let Some(artifact) = artifacts.into_iter().nth(index) else { return not_found("artifact") };
+    let artifact = receipt.as_ref().and_then(|receipt| receipt.outcome.output.artifacts.get(index));
+    let Some(artifact) = artifact else { return not_found("artifact") };
     let image = image_type(&artifact.content).filter(|_| query.image);
-    let mut response = artifact.content.into_response();
+    let mut response = artifact.content.clone().into_response();
     let headers = response.headers_mut();
     let mime = HeaderValue::from_static(image.unwrap_or("application/octet-stream"));
     headers.insert(header::CONTENT_TYPE, mime);

@@ -43,6 +43,9 @@ const SECURE_COOKIE: &str = "__Host-a2g_console";
 /// The cookie of a session without TLS.
 const COOKIE: &str = "a2g_console";
 
+/// The name of the field with the token of a session's forms.
+pub(super) const FORM_TOKEN: &str = "form_token";
+
 /// A random text that cannot be guessed.
 pub(super) fn new_secret() -> std::io::Result<String> {
     let mut bytes = [0; SECRET_BYTES];
@@ -234,7 +237,7 @@ impl axum::extract::FromRequest<Arc<ConsoleState>> for PostedForm {
         let (mut parts, body) = request.into_parts();
         let signed_in = <SignedIn as FromRequestParts<_>>::from_request_parts(&mut parts, console).await?;
         let form = FormFields::read(console, body, &signed_in.caller).await.map_err(|page| *page)?;
-        let token = Digest::compute(form.get("form_token").unwrap_or_default().as_bytes());
+        let token = Digest::compute(form.get(FORM_TOKEN).unwrap_or_default().as_bytes());
         if is_cross_site(&parts.headers) || token != Digest::compute(signed_in.form_token.as_bytes()) {
             return Err(problem(
                 StatusCode::FORBIDDEN,

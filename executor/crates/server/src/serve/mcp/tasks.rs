@@ -99,8 +99,22 @@ impl McpDoor {
                 Ok(TaskStatus::Completed(result))
             }
             Some(IntentState::Finished(None)) => Err(unknown_task()),
-            None => self.ended_status(context, task),
+            None => match self.ended_status(context, task) {
+                Err(unknown) => self.status_elsewhere(context, task).await?.ok_or(unknown),
+                ended => ended,
+            },
         }
+    }
+
+    /// The status of an intent that waits for a person at another node of the fleet; `None` for any other.
+    async fn status_elsewhere(
+        &self,
+        context: &RequestContext,
+        task: IntentId,
+    ) -> Result<Option<TaskStatus>, Fault> {
+        let agent = self.executor.agent_waiting_elsewhere(task).await?;
+        let is_visible = agent.is_some_and(|agent| context.caller.may_read(&agent));
+        Ok(is_visible.then_some(TaskStatus::Waiting(self.decider)))
     }
 
     fn waiting_status(&self, context: &RequestContext, task: IntentId) -> TaskStatus {

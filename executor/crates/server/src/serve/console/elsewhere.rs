@@ -1,0 +1,216 @@
+//! The pages of intents that wait, run or have run at another node of the fleet.
+//!
+//! ```text
+//! browser ─ session, form ─▶ this node ─ caller, request ─▶ the node that has the intent: its list of callers, its page
+//!         ◀─ token, page ───           ◀── page ──────────
+//! ```
+//! This node identifies the person and checks the form; the other node gives them the rights in its own list of callers,
+//! and decides. The token of the person's forms stays here: the other node writes a placeholder in its place.
+
+use super::form::FormFields;
+use super::inbox::{MAX_LISTED_ELSEWHERE, WaitingIntent};
+use super::page::{fault_page, not_found, problem};
+use super::session::{FORM_TOKEN, SignedIn, new_secret};
+use super::{ConsoleState, decision, runs};
+use crate::serve::answers;
+use a2g_core::run::{ConsoleQuestion, NodeName};
+use a2g_govern::Caller;
+use a2g_types::fault::Fault;
+use a2g_types::ident::IntentId;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{Html, IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Maximum size of a page that is sent to another node, in bytes. Its escapes may double it twice in a message.
+const MAX_PAGE_BYTES: usize = 220 << 10;
+
+/// A page about one intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum IntentPage {
+    Decision,
+    Run,
+}
+
+/// A question to the console of another node.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ConsoleRequest {
+    /// The intents that wait there.
+    Inbox,
+    Show {
+        page: IntentPage,
+        intent: IntentId,
+        /// What the page has in place of the token of its forms.
+        placeholder: String,
+    },
+    Decide {
+        intent: IntentId,
+        placeholder: String,
+        form: FormFields,
+    },
+}
+
+/// A page of another node.
+#[derive(Serialize, Deserialize)]
+struct ElsewherePage {
+    status: u16,
+    /// The target of a redirection.
+    location: Option<String>,
+    html: String,
+}
+
+/// The intents that wait at other nodes and that the caller may see, by node.
+pub(super) async fn list_waiting(
+    console: &ConsoleState,
+    caller: &Caller,
+) -> HashMap<NodeName, Vec<WaitingIntent>> {
+    let Ok(request) = serde_json::to_string(&ConsoleRequest::Inbox) else { return HashMap::new() };
+    let answers = console.executor.ask_all_consoles(caller, request).await.unwrap_or_default();
+    // A node of another version is left out.
+    let lists =
+        answers.into_iter().filter_map(|(node, answer)| Some((node, serde_json::from_str(&answer).ok()?)));
+    lists.collect()
+}
+
+/// The page of an intent at another node, or the page that says that there is none.
+pub(super) async fn show(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    page: IntentPage,
+    intent: IntentId,
+) -> Response {
+    match find_page(console, signed_in, page, intent).await {
+        Ok(found) => found.unwrap_or_else(|| not_found("intent")),
+        Err(fault) => fault_page(&fault),
+    }
+}
+
+/// The page of an intent at another node; `None` if no node has a page that the caller may see.
+pub(super) async fn find_page(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    page: IntentPage,
+    intent: IntentId,
+) -> Result<Option<Response>, Fault> {
+    let placeholder = new_placeholder()?;
+    let request = ConsoleRequest::Show { page, intent, placeholder: placeholder.clone() };
+    ask(console, signed_in, &request, &placeholder, None).await
+}
+
+/// Passes a decision on to the node at which its intent waits.
+pub(super) async fn decide(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+    mut form: FormFields,
+) -> Response {
+    form.remove(FORM_TOKEN);
+    let decide = async {
+        let placeholder = new_placeholder()?;
+        let request = ConsoleRequest::Decide { intent, placeholder: placeholder.clone(), form };
+        ask(console, signed_in, &request, &placeholder, Some(intent)).await
+    };
+    match decide.await {
+        Ok(Some(page)) => page,
+        // It may have been decided on at the other node in the meantime.
+        Ok(None) => show(console, signed_in, IntentPage::Decision, intent).await,
+        Err(fault) => fault_page(&fault),
+    }
+}
+
+fn new_placeholder() -> Result<String, Fault> {
+    new_secret().map_err(|error| Fault::Internal(error.to_string()))
+}
+
+async fn ask(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    request: &ConsoleRequest,
+    placeholder: &str,
+    decides: Option<IntentId>,
+) -> Result<Option<Response>, Fault> {
+    let request = serde_json::to_string(request).map_err(|error| Fault::Internal(error.to_string()))?;
+    let answer = console.executor.ask_consoles(&signed_in.caller, request, decides).await?;
+    let page = answer.and_then(|answer| serde_json::from_str::<ElsewherePage>(&answer).ok());
+    Ok(page.map(|page| page.into_response(signed_in, placeholder)))
+}
+
+impl ElsewherePage {
+    /// Reads the answer of this node's own console.
+    async fn from_response(response: Response) -> Self {
+        let (parts, body) = response.into_parts();
+        let location = parts.headers.get(header::LOCATION).and_then(|location| location.to_str().ok());
+        let location = location.map(str::to_owned);
+        let body = axum::body::to_bytes(body, MAX_PAGE_BYTES).await;
+        match body.ok().and_then(|body| String::from_utf8(body.into()).ok()) {
+            Some(html) => Self { status: parts.status.as_u16(), location, html },
+            None => {
+                let text = "It cannot be sent from the node of the fleet that has the intent: open the console of that node.";
+                let page = problem(StatusCode::CONFLICT, "This page is too long", text);
+                Box::pin(Self::from_response(page)).await
+            }
+        }
+    }
+
+    fn into_response(self, signed_in: &SignedIn, placeholder: &str) -> Response {
+        let Self { status, location, html } = self;
+        let html = html.replace(placeholder, &signed_in.form_token);
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Html(html)).into_response();
+        let location = location.filter(|location| location.starts_with("/console/"));
+        if let Some(location) = location.and_then(|location| HeaderValue::from_str(&location).ok()) {
+            response.headers_mut().insert(header::LOCATION, location);
+        }
+        answers::charge(&signed_in.caller, response)
+    }
+}
+
+/// Answers the questions of other nodes' consoles.
+pub(super) fn answer_other_nodes(console: &Arc<ConsoleState>) {
+    let weak = Arc::downgrade(console);
+    console.executor.answer_consoles(move |question| {
+        let weak = weak.clone();
+        Box::pin(async move { answer(&*weak.upgrade()?, question).await })
+    });
+}
+
+async fn answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<String> {
+    let ConsoleQuestion { caller, text, may_decide } = question;
+    let request = serde_json::from_str(&text).ok()?;
+    let page = match request {
+        ConsoleRequest::Inbox => {
+            let mut waiting = WaitingIntent::list(console, &caller);
+            waiting.truncate(MAX_LISTED_ELSEWHERE);
+            return serde_json::to_string(&waiting).ok();
+        }
+        ConsoleRequest::Show { page, intent, placeholder } => {
+            let Some(_place) = console.readings.take(caller.name()) else {
+                return serde_json::to_string(&ElsewherePage::from_response(too_many()).await).ok();
+            };
+            let signed_in = SignedIn { caller, form_token: placeholder };
+            match page {
+                IntentPage::Decision => decision::show_here(console, &signed_in, intent).await?,
+                IntentPage::Run => runs::show_here(console, &signed_in, intent).await?,
+            }
+        }
+        ConsoleRequest::Decide { intent, placeholder, form } => {
+            if may_decide != Some(intent) {
+                return None;
+            }
+            let signed_in = SignedIn { caller, form_token: placeholder };
+            decision::decide_here(console, &signed_in, intent, &form).await?
+        }
+    };
+    serde_json::to_string(&ElsewherePage::from_response(page).await).ok()
+}
+
+fn too_many() -> Response {
+    problem(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "Too many pages are being loaded",
+        "The node that has the intent reads its journal for other pages: wait a moment, and load the page again.",
+    )
+}
