@@ -290,6 +290,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
             "Escalations::find_undecided",
             "Escalations::new",
             "Escalations::take_approved",
+            "Escalations::take_for_denial",
             "Escalations::take_undecided",
             "derive(Clone)",
         ],
@@ -303,7 +304,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
             "Caller::console_person",
             "Caller::anonymous",
             "Caller::local_person",
-            "Callers::caller_of_node",
+            "Callers::caller_from_node",
             "Callers::identify",
             "CallerDirectory::identify",
         ],
@@ -331,7 +332,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
     ),
     ("TrustedTool", &["ToolTrust::check", "check_trust", "derive(Clone)"]),
     ("Handover", &["Handover::from_permit", "derive(Deserialize)"]),
-    ("NodeText", &["Fleet::ask"]),
+    ("NodeText", &["Fleet::ask", "Fleet::ask_all"]),
     ("PassedCall", &["Fleet::take_call"]),
 ];
 

@@ -105,12 +105,12 @@ impl Client {
         response
     }
 
-    fn result(&mut self, method: &str, params: Value) -> Value {
+    pub fn result(&mut self, method: &str, params: Value) -> Value {
         let response = self.rpc(method, params);
         response.get("result").unwrap_or_else(|| panic!("{method}: {response}")).clone()
     }
 
-    fn code(&mut self, method: &str, params: Value) -> i64 {
+    pub fn code(&mut self, method: &str, params: Value) -> i64 {
         let response = self.rpc(method, params);
         response["error"]["code"].as_i64().unwrap_or_else(|| panic!("{method}: {response}"))
     }

@@ -1,24 +1,16 @@
-//! `fleet`: lists the nodes of the configured fleet, and asks one to leave. Also joins `serve` to the fleet.
+//! `fleet`: lists the nodes of the configured fleet, and asks one to leave.
 
 use super::UsageError;
 use super::arguments::FleetCommand;
 use super::layout::{Listing, text};
 use super::output::{note, one_line, print};
 use super::setup::config;
-use a2g_core::run::Fleet;
-use a2g_fleet::{FleetKey, FleetSettings, FleetView, NatsStore, NodeHead, NodeName, NodeStatus};
+use a2g_fleet::{FleetKey, FleetSettings, FleetView, NatsStore, NodeName, NodeStatus};
 use a2g_govern::read_secret;
-use a2g_journal::chain::from_hex;
-use a2g_journal::{InterruptedEnd, InterruptedJournal};
-use a2g_types::clock::Clock;
-use a2g_types::stored;
 use anyhow::{Context as _, bail};
-use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use tokio::runtime::Handle;
 
 pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -117,38 +109,4 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
 fn hash_heads(nodes: &[NodeStatus]) -> String {
     let lines = nodes.iter().map(|node| format!("{} {} {}\n", node.node, node.receipts, node.head));
     a2g_journal::chain::to_hex(&Sha256::digest(lines.collect::<String>()).into())
-}
-
-/// Joins the fleet. Returns it, and how the runs that this node's earlier process did not finish have ended.
-///
-/// It blocks its thread, so the runtime has to have several.
-pub(super) fn join(
-    settings: &FleetSettings,
-    key: FleetKey,
-    clock: Arc<dyn Clock>,
-    journal: &InterruptedJournal<'_>,
-) -> anyhow::Result<(Arc<Fleet>, Vec<InterruptedEnd>)> {
-    let head = NodeHead { receipts: journal.head().number, hash: journal.head().hash };
-    let has_receipt = |number, hash: &str| {
-        from_hex(hash).is_some_and(|hash| journal.has_receipt(number, &hash).unwrap_or(false))
-    };
-    tokio::task::block_in_place(|| {
-        Handle::current().block_on(async {
-            let fleet = a2g_fleet::connect(settings, key, clock, head, has_receipt).await?;
-            let mut ends = Vec::new();
-            for run in journal.runs() {
-                let fallback = RawValue::from_string(run.fallback.to_owned())?;
-                let receipt = stored::read_receipt(run.fallback.as_bytes())?;
-                let agent = receipt.agent.as_str();
-                let end = fleet.end_interrupted(run.intent, run.content, agent, fallback).await?;
-                ends.push(match end {
-                    a2g_fleet::RecordedEnd::Receipt { receipt, is_delivered } => {
-                        InterruptedEnd::Receipt { receipt, is_reported: is_delivered }
-                    }
-                    a2g_fleet::RecordedEnd::Elsewhere => InterruptedEnd::Released,
-                });
-            }
-            Ok((Arc::new(fleet), ends))
-        })
-    })
 }

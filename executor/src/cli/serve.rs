@@ -4,7 +4,7 @@ use super::arguments::{Serve, Setup};
 #[cfg(feature = "console")]
 use super::console::{self, Console};
 use super::doors::protocol_routers;
-use super::fleet::{join, read_key};
+use super::fleet::read_key;
 use super::output::{note, one_line, print};
 use super::setup::{
     ANOTHER_USER_ADVICE, CgroupGuard, InspectedContainment, ToolRuntime, check_containment, config, file,
@@ -12,7 +12,7 @@ use super::setup::{
 };
 use a2g_core::catalog::prepare;
 use a2g_core::deliver;
-use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings, Fleet};
+use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings, Fleet, join_fleet};
 use a2g_fleet::{FleetSettings, NameError, NodeName};
 use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{
@@ -34,8 +34,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Mutex, mpsc};
+use tokio::task::block_in_place;
 
 /// Interval between checks for memory that can be returned to the system.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
@@ -585,7 +587,9 @@ fn journal(
                 };
                 let node = numbered_node(&settings.node, number)?;
                 let settings = FleetSettings { node, ..settings.clone() };
-                let (joined, ends) = join(&settings, key, Arc::clone(clock), interrupted)?;
+                let join = join_fleet(&settings, key, Arc::clone(clock), interrupted);
+                // `block_on` needs a thread of its own; the runtime has several.
+                let (joined, ends) = block_in_place(|| Handle::current().block_on(join))?;
                 tracing::info!(fleet = %settings.name, node = %settings.node, "joined the fleet");
                 fleet = Some(joined);
                 Ok(ends)
@@ -856,7 +860,7 @@ impl ServedCatalogue {
     /// Replaces the whole catalogue, so that a changed tool is never absent. On an error the old catalogue stays.
     async fn reload(&self) {
         let _guard = self.changes.lock().await;
-        tokio::task::block_in_place(|| self.tools_runtime.reload_trust(&self.config));
+        block_in_place(|| self.tools_runtime.reload_trust(&self.config));
         let loaded = match self.config.check_tool_names(Path::new("the configuration")) {
             Ok(()) => self.tools_runtime.load(&self.config, self.config.waiting).await,
             Err(error) => Err(error.into()),

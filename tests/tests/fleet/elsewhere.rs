@@ -34,10 +34,18 @@ impl Nodes {
 
     /// Sends an intent that waits for a person at the first node.
     fn escalate(&self, name: &str) -> Value {
+        self.escalate_at(&[&self.one], name).1
+    }
+
+    /// Sends an intent that waits for a person at each of these nodes. Returns its call and its id.
+    fn escalate_at(&self, waiting: &[&Executor], name: &str) -> (Value, Value) {
         let call = intent("write_file", write(name, ESCALATES));
-        let answer = ask(&self.one, &self.agent, "a2g/intent", &call);
-        assert_eq!(result(&answer)["verdict"], "ESCALATE", "{answer}");
-        json!({ "intent_id": call["intent_id"] })
+        for node in waiting {
+            let answer = ask(node, &self.agent, "a2g/intent", &call);
+            assert_eq!(result(&answer)["verdict"], "ESCALATE", "{answer}");
+        }
+        let id = json!({ "intent_id": call["intent_id"] });
+        (call, id)
     }
 
     fn state(&self, node: &Executor, id: &Value) -> String {
@@ -157,6 +165,35 @@ fn the_console_of_any_node_decides_and_shows_the_run() {
 }
 
 #[test]
+fn a_denial_and_a_cancellation_hold_at_every_node() {
+    let Some(nodes) = Nodes::start() else { return };
+    let Nodes { one, two, agent, approver, .. } = &nodes;
+    for (nth, waiting) in [&[one][..], &[one, two]].into_iter().enumerate() {
+        let (call, denied) = nodes.escalate_at(waiting, &format!("denied-{nth}"));
+        assert_eq!(result(&decide(two, approver, &denied, "DENIED"))["accepted"], true);
+        // Where it still waits, nobody can approve it, and it waits no longer.
+        error(&decide(one, approver, &denied, "APPROVED"), if nth == 0 { -32602 } else { -32000 });
+        for node in [one, two] {
+            let repeat = ask(node, agent, "a2g/intent", &call);
+            assert!(error(&repeat, -32000)["message"].to_string().contains("denied by `ann`"), "{repeat}");
+            assert_eq!(nodes.state(node, &denied), "unknown");
+            error(&decide(node, approver, &denied, "APPROVED"), -32602);
+            assert_eq!(node.file(&format!("denied-{nth}")), None);
+        }
+    }
+    // An intent that one node has run cannot be denied at another, where it waits too.
+    let (_, run) = nodes.escalate_at(&[one, two], "run");
+    assert_eq!(result(&decide(one, approver, &run, "APPROVED"))["accepted"], true);
+    eventually("it has run", || one.file("run"));
+    error(&decide(two, approver, &run, "DENIED"), -32602);
+    let (_, cancelled) = nodes.escalate_at(&[one, two], "cancelled");
+    assert_eq!(result(&ask(two, agent, "a2g/cancel", &cancelled))["cancelled"], true);
+    for node in [one, two] {
+        assert_eq!(nodes.state(node, &cancelled), "unknown");
+    }
+}
+
+#[test]
 fn a_decision_needs_the_role_at_the_node_where_the_intent_waits() {
     let Some(nodes) = Nodes::start() else { return };
     let other = List::new();
@@ -197,21 +234,16 @@ fn a_task_is_read_followed_and_cancelled_at_any_node() {
     let (one, two) = (fleet.node("one"), fleet.node("two"));
     fleet.wait_for(one.home(), "two", |node| node["state"] == "live");
     let [mut here, mut there] = [&one, &two].map(a2a::Client::of);
-    let cancel = |node: &Executor, task: &str| {
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/cancel", "params": { "id": task } });
-        let headers = [("Content-Type", "application/json")];
-        node.client().request("POST", "/a2a/rpc", &headers, body.to_string().as_bytes()).json()
-    };
     let written = here.begin("write_file", write("a", "x"));
     let task = there.until(&written, "completed");
     assert_eq!(task, here.task(&written));
-    error(&cancel(&two, &written), -32002);
+    assert_eq!(there.code("tasks/cancel", json!({ "id": written })), -32002);
     let waiting = here.begin("gate", json!({ "path": "/workspace" }));
     one.wait_at_the_gate(1);
     let mut stream = there.stream("tasks/resubscribe", &json!({ "id": waiting }));
     assert_eq!(stream.next().unwrap()["result"]["status"]["state"], "working");
-    let canceled = cancel(&two, &waiting);
-    assert_eq!(result(&canceled)["status"]["state"], "canceled", "{canceled}");
+    let canceled = there.result("tasks/cancel", json!({ "id": waiting }));
+    assert_eq!(canceled["status"]["state"], "canceled", "{canceled}");
     assert_eq!(here.task(&waiting)["status"]["state"], "canceled");
     let rest = stream.rest();
     let last = rest.last().expect("the end");

@@ -100,8 +100,32 @@ pub struct FoundClaim {
     pub agent: String,
     /// The governor's verdict, if the node asked the governor.
     pub verdict: Option<Box<RawValue>>,
-    /// `None` while the intent runs.
-    pub end: Option<FoundEnd>,
+    /// The state of the intent.
+    pub state: FoundState,
+}
+
+/// The state of a claimed intent.
+#[derive(Debug, Clone)]
+pub enum FoundState {
+    /// The intent runs.
+    Open,
+    /// The intent has run.
+    Ended(FoundEnd),
+    /// A person has denied the intent. The text is that of [`NewDenial::denial`].
+    Denied(Box<RawValue>),
+}
+
+/// The denial of an intent that waits for a person.
+#[derive(Debug, Clone)]
+pub struct NewDenial<'a> {
+    /// The intent.
+    pub intent: IntentId,
+    /// The hash of the call's content.
+    pub content: &'a [u8; 32],
+    /// The agent.
+    pub agent: &'a str,
+    /// The denial, for the answers of all nodes.
+    pub denial: Box<RawValue>,
 }
 
 /// The end of a claimed intent.
@@ -214,6 +238,29 @@ impl<S: Store> Fleet<S> {
         reply
     }
 
+    /// Denies an intent at all nodes: from now on, none can claim it. Returns the claim that exists already, if any.
+    ///
+    /// # Errors
+    /// [`FleetError`]; the call can be repeated.
+    pub async fn deny(&self, new: NewDenial<'_>) -> Result<Option<FoundClaim>, FleetError> {
+        let NewDenial { intent, content, agent, denial } = new;
+        let record = ClaimRecord {
+            node: self.node.clone(),
+            epoch: self.lease.epoch(),
+            content: Digest(*content).to_string(),
+            agent: agent.to_owned(),
+            verdict: None,
+            state: ClaimState::Denied { denial },
+        };
+        match self.store.update(&claim_key(intent), &encode(&record)?, 0).await? {
+            Write::Done(_) => Ok(None),
+            Write::Conflict => match self.find(intent).await? {
+                Some(found) => Ok(Some(found)),
+                None => Err(FleetError::unavailable("deny", "another node releases the intent")),
+            },
+        }
+    }
+
     async fn try_claim(&self, new: NewClaim<'_>) -> Result<ClaimReply, FleetError> {
         let NewClaim { intent, content, agent, verdict, fallback, proof } = new;
         let epoch = self.lease.epoch();
@@ -248,7 +295,7 @@ impl<S: Store> Fleet<S> {
                     if found.node == self.node
                         && found.epoch == epoch
                         && found.content == record.content
-                        && matches!(found.state, ClaimState::Open { .. }) =>
+                        && found.state.is_open() =>
                 {
                     // Written again, because `find` may be about to remove the one that was found.
                     match self.store.update(&claim, &claim_value, revision).await? {
@@ -324,9 +371,8 @@ impl<S: Store> Fleet<S> {
 
     /// Returns `true` if a claim is open, and its node does not hold the lease of that epoch any more.
     pub(crate) async fn is_lost(&self, claim: &ClaimRecord) -> Result<bool, FleetError> {
-        match claim.state {
-            ClaimState::Ended { .. } => return Ok(false),
-            ClaimState::Open { .. } => {}
+        if !claim.state.is_open() {
+            return Ok(false);
         }
         let key = node_key(&claim.node);
         let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(true) };
@@ -336,11 +382,7 @@ impl<S: Store> Fleet<S> {
 
     /// Returns `true` if an open claim was made by a request of this process that was given up: nothing runs under it.
     fn is_stray(&self, intent: IntentId, claim: &ClaimRecord) -> bool {
-        let is_open = match claim.state {
-            ClaimState::Open { .. } => true,
-            ClaimState::Ended { .. } => false,
-        };
-        is_open
+        claim.state.is_open()
             && claim.node == self.node
             && claim.epoch == self.lease.epoch()
             && !self.active.lock().contains(&intent)
@@ -417,7 +459,8 @@ impl<S: Store> Fleet<S> {
                 // An administrator has removed the claim, or it has expired.
                 None => expected = 0,
                 Some((found, revision)) => match found.state {
-                    ClaimState::Open { .. } => expected = revision,
+                    // A denial is possible only after an administrator has removed the claim; the intent has run.
+                    ClaimState::Open { .. } | ClaimState::Denied { .. } => expected = revision,
                     ClaimState::Ended { receipt: place, .. } => {
                         let end = FoundEnd { intent: claim.intent, place };
                         let found = self.read_receipt(&end).await?;
@@ -493,9 +536,8 @@ impl<S: Store> Fleet<S> {
 
     /// Removes an open claim of this node and its mark.
     async fn remove_claim(&self, intent: IntentId) -> Result<(), FleetError> {
-        let is_own = |claim: &ClaimRecord| match claim.state {
-            ClaimState::Open { .. } => claim.node == self.node && claim.epoch <= self.lease.epoch(),
-            ClaimState::Ended { .. } => false,
+        let is_own = |claim: &ClaimRecord| {
+            claim.state.is_open() && claim.node == self.node && claim.epoch <= self.lease.epoch()
         };
         if let Some((_, revision)) = self.read_claim(intent).await?.filter(|(claim, _)| is_own(claim)) {
             self.store.remove(revision).await?;
@@ -542,11 +584,12 @@ impl<S: Store> Fleet<S> {
 
 pub(crate) fn found_claim(intent: IntentId, record: ClaimRecord) -> FoundClaim {
     let ClaimRecord { node, content, agent, verdict, state, epoch: _ } = record;
-    let end = match state {
-        ClaimState::Open { .. } => None,
-        ClaimState::Ended { receipt: place, .. } => Some(FoundEnd { intent, place }),
+    let state = match state {
+        ClaimState::Open { .. } => FoundState::Open,
+        ClaimState::Ended { receipt: place, .. } => FoundState::Ended(FoundEnd { intent, place }),
+        ClaimState::Denied { denial } => FoundState::Denied(denial),
     };
-    FoundClaim { node, content, agent, verdict, end }
+    FoundClaim { node, content, agent, verdict, state }
 }
 
 impl FoundEnd {

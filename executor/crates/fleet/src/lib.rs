@@ -7,6 +7,7 @@
 //!   finish:  `claim.INTENT` gets the receipt ─▶ the report is delivered ─▶ the mark is removed
 //!   release: `claim.INTENT` is removed       ─▶ the mark is removed
 //! ```
+//! A person's denial creates `claim.INTENT` too, so an intent either starts at one node or is denied at all.
 //! Every write names the revision that it replaces, so one node claims an intent, and one receipt ends it. The marks
 //! list what a node has to end and to deliver, for the node that takes over when this one is lost. A node that ends
 //! the claim of a lost one makes a mark of its own first, `open.NODE.INTENT.end`, which stays until the report is
@@ -34,7 +35,9 @@ mod store;
 mod takeover;
 mod view;
 
-pub use claims::{Claim, ClaimReply, FinishReply, Fleet, FoundClaim, FoundEnd, NewClaim};
+pub use claims::{
+    Claim, ClaimReply, FinishReply, Fleet, FoundClaim, FoundEnd, FoundState, NewClaim, NewDenial,
+};
 pub use connect::{FleetSettings, Login, connect, open_store};
 pub use lease::{FENCE, LEASE, NodeHead, NodeLoad, NodeState, RENEWAL};
 pub use messages::{

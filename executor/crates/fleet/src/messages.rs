@@ -30,8 +30,8 @@ use uuid::Uuid;
 
 /// The maximum size of a message, in bytes. A server accepts messages of 1 MiB by default.
 pub const MAX_MESSAGE_BYTES: usize = 512 << 10;
-/// The maximum size of a reply to a question, in bytes, with the escapes of its answer.
-const MAX_REPLY_BYTES: usize = 900 << 10;
+/// The maximum size of an answer to a question, in bytes, with its escapes in the reply.
+const MAX_ANSWER_BYTES: usize = 900 << 10;
 /// The time in which a node answers a request for a call.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time for which a node passes calls on after an announcement.
@@ -435,7 +435,8 @@ impl Fleet<NatsStore> {
         if first.is_none() && !is_complete { Err(FleetError::NotAnswered) } else { Ok(first) }
     }
 
-    /// Asks the other nodes, and returns the answers of those that give one within `timeout`.
+    /// Asks the other nodes. Returns the answers of those that give one within `timeout`, and `true` if all nodes that are
+    /// known to run have replied.
     ///
     /// # Errors
     /// [`FleetError`].
@@ -443,14 +444,14 @@ impl Fleet<NatsStore> {
         self: &Arc<Self>,
         text: &str,
         timeout: Duration,
-    ) -> Result<HashMap<NodeName, NodeText>, FleetError> {
+    ) -> Result<(HashMap<NodeName, NodeText>, bool), FleetError> {
         let mut answers = HashMap::new();
-        self.collect_answers(text, timeout, |node, answer| {
+        let collect = |node, answer| {
             answers.insert(node, answer);
             ControlFlow::Continue(())
-        })
-        .await?;
-        Ok(answers)
+        };
+        let is_complete = self.collect_answers(text, timeout, collect).await?;
+        Ok((answers, is_complete))
     }
 
     /// Asks the other nodes, and passes each answer to `collect`, until that breaks. Returns `true` if it broke or all
@@ -496,8 +497,8 @@ impl Fleet<NatsStore> {
         Subscription::new(self, ASK.to_owned()).await.map(Questions)
     }
 
-    /// Replies to a question with an answer, or with `None` if this node has none. A reply of more than
-    /// `MAX_REPLY_BYTES` is sent without its answer.
+    /// Replies to a question with an answer, or with `None` if this node has none, or one that is longer than
+    /// `MAX_ANSWER_BYTES`.
     ///
     /// # Errors
     /// [`FleetError`].
@@ -507,11 +508,8 @@ impl Fleet<NatsStore> {
         answer: Option<String>,
     ) -> Result<(), FleetError> {
         let Question { node, nonce, text: _ } = question;
-        let mut reply = to_bytes(&Reply { node: self.node.clone(), value: answer })?;
-        if reply.len() > MAX_REPLY_BYTES {
-            reply = to_bytes(&Reply { node: self.node.clone(), value: None::<String> })?;
-        }
-        self.send(&reply_key(&node, nonce), &reply).await
+        let bytes = to_bytes(&answer)?.len();
+        self.send_reply(&node, nonce, answer.filter(|_| bytes <= MAX_ANSWER_BYTES)).await
     }
 }
 

@@ -84,6 +84,30 @@ pub(crate) enum ClaimState {
         by: NodeName,
         receipt: ReceiptPlace,
     },
+    /// A person has denied the intent: it never runs, and has no report.
+    Denied {
+        /// The denial, as the nodes answer it.
+        denial: Box<RawValue>,
+    },
+}
+
+impl ClaimState {
+    /// Returns `true` while the intent starts or runs.
+    pub(crate) fn is_open(&self) -> bool {
+        match self {
+            Self::Open { .. } => true,
+            Self::Ended { .. } | Self::Denied { .. } => false,
+        }
+    }
+
+    /// Returns `true` if a person has denied the intent.
+    #[cfg(test)]
+    pub(crate) fn is_denied(&self) -> bool {
+        match self {
+            Self::Denied { .. } => true,
+            Self::Open { .. } | Self::Ended { .. } => false,
+        }
+    }
 }
 
 /// The place of a receipt.

@@ -48,7 +48,7 @@ pub enum RecordedEnd {
         /// `true` if another node has delivered the report, or delivers it.
         is_delivered: bool,
     },
-    /// The run had not begun, and another node has claimed the intent since.
+    /// The run had not begun, and another node has claimed the intent since, or a person has denied it.
     Elsewhere,
 }
 
@@ -144,7 +144,7 @@ impl<S: Store> Fleet<S> {
         *self.takeovers.live_others.lock()
     }
 
-    /// Returns `true` if another node held a lease at the latest [`Self::sweep`].
+    /// Returns `true` if another node held a lease at the latest [`Self::sweep`]; `false` before the first one.
     #[must_use]
     pub fn has_live_others(&self) -> bool {
         self.live_others().is_some_and(|others| others > 0)
@@ -269,6 +269,8 @@ impl<S: Store> Fleet<S> {
             ClaimState::Open { .. } => {}
             // The node that has ended it has its own mark for the report.
             ClaimState::Ended { by, .. } if by != *node => self.store.remove(revision).await?,
+            // Left by a claim that failed because the intent was denied.
+            ClaimState::Denied { .. } => self.store.remove(revision).await?,
             ClaimState::Ended { .. } if local == LocalReport::Delivered => {
                 self.store.remove(revision).await?;
             }
@@ -322,7 +324,9 @@ impl<S: Store> Fleet<S> {
                         return Ok(RecordedEnd::Receipt { receipt, is_delivered: false });
                     }
                 }
-                ClaimState::Ended { .. } | ClaimState::Open { .. } => return Ok(RecordedEnd::Elsewhere),
+                ClaimState::Ended { .. } | ClaimState::Open { .. } | ClaimState::Denied { .. } => {
+                    return Ok(RecordedEnd::Elsewhere);
+                }
             }
         }
     }

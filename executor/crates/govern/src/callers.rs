@@ -867,13 +867,14 @@ impl Callers {
     /// such caller. `question` is an object whose member `caller`, or `author` for a decision, is from
     /// [`Caller::to_node`].
     #[must_use]
-    pub fn caller_of_node(&self, question: &NodeText, now: OffsetDateTime) -> Option<Arc<Caller>> {
+    pub fn caller_from_node(&self, question: &NodeText, now: OffsetDateTime) -> Option<Arc<Caller>> {
         #[derive(Deserialize)]
-        struct PassedQuestion {
+        struct CallerQuestion {
+            // The member `author` is that of a decision by `g2a/directive`; earlier versions read no other name.
             #[serde(alias = "author")]
             caller: NodeCaller,
         }
-        let PassedQuestion { caller: NodeCaller { name, identity } } =
+        let CallerQuestion { caller: NodeCaller { name, identity } } =
             serde_json::from_str(question.as_str()).ok()?;
         let CallerSource::Listed(table) = &self.0 else { return None };
         let CallerRecord { caller, expires_at } = table.callers.get(*table.index.get(&identity)?)?;

@@ -34,6 +34,8 @@ const EXPIRED_UNDECIDED: EndOfWait<'static> =
     EndOfWait::without_author(Resolution::Expired, "nobody decided before its verdict expired");
 /// The recorded reason why an approved intent did not run.
 const TOO_LATE: &str = "its verdict expired before it could start";
+/// The recorded reason why an approved intent that a person denied at another node did not run.
+const DENIED_ELSEWHERE: &str = "it was denied at another node of the fleet";
 /// The recorded reason why an approval no longer counts.
 const WIDER_THAN_SHOWN: &str =
     "its run would get more than its approvers were shown, so it waits for a person again";
@@ -320,12 +322,16 @@ impl Executor {
     /// # Errors
     /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
+        let was_waiting = self.escalations.is_held(intent);
         if self.cancel_here(intent, filter, by).await? {
-            // Its caller may have sent the same call to another node too, which claimed it first.
-            return match self.runs_elsewhere(intent, filter).await {
-                Ok(true) => self.end_elsewhere(intent, filter, by, false).await,
-                Ok(false) | Err(_) => Ok(true),
-            };
+            // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
+            if let Ok(true) = self.runs_elsewhere(intent, filter).await {
+                return self.end_elsewhere(intent, filter, by, false).await;
+            }
+            if was_waiting {
+                self.end_waiting_elsewhere(intent, filter, by, false).await?;
+            }
+            return Ok(true);
         }
         // The second attempt here finds a call that another node has given back meanwhile.
         Ok(self.end_elsewhere(intent, filter, by, false).await?
@@ -481,6 +487,7 @@ impl Executor {
         if !approved {
             return self.deny(directive, &right.author()).await.map(|()| DirectiveOutcome::Applied);
         }
+        self.check_denied_in_fleet(*intent).await?;
         let (escalated, taken) = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
         let combined = match self.combine_approvals(&escalated, taken, directive, &right, shown) {
@@ -690,10 +697,56 @@ impl Executor {
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
     /// gets the same fault.
     async fn deny(&self, directive: &Directive, author: &DecisionAuthor) -> Result<(), Fault> {
-        let by = author.name();
+        let may_deny = || self.check_authors(directive.intent, std::slice::from_ref(author), None);
+        let reason = directive.reason.as_ref().map(OperatorReason::as_str);
+        if let Some(fleet) = &self.fleet {
+            let (escalated, taken) = self.take_for_denial(directive.intent).await?;
+            let denied = async {
+                may_deny()?;
+                self.deny_in_fleet(fleet, &escalated, author.name(), reason).await
+            };
+            let denied = denied.await;
+            self.escalations.release(taken);
+            denied?;
+        }
+        self.deny_here(directive.intent, author.name(), reason, may_deny).await
+    }
+
+    /// Takes an undecided intent, once no other decision on it is in progress.
+    async fn take_for_denial(&self, intent: IntentId) -> Result<(Escalated, WaitNumber), Fault> {
+        let mut changes = self.escalations.changes();
+        loop {
+            changes.mark_unchanged();
+            match self.escalations.take_for_denial(intent) {
+                Removal::Removed(taken) => return Ok(taken),
+                Removal::InDecision => drop(changes.changed().await),
+                Removal::Absent => return Err(not_waiting_fault()),
+            }
+        }
+    }
+
+    /// Ends the wait of an intent that a person has denied at another node. If the fleet cannot be reached, its claim
+    /// decides later.
+    ///
+    /// # Errors
+    /// The denial.
+    async fn check_denied_in_fleet(&self, intent: IntentId) -> Result<(), Fault> {
+        let Ok(Some(denial)) = self.find_denial_in_fleet(intent).await else { return Ok(()) };
+        self.deny_here(intent, &denial.by, denial.reason.as_deref(), || Ok(())).await?;
+        Err(denial_fault(intent, &denial))
+    }
+
+    /// Denies an intent at this executor, if `may_deny` allows it when the denial is recorded.
+    async fn deny_here(
+        &self,
+        intent: IntentId,
+        by: &str,
+        reason: Option<&str>,
+        may_deny: impl Fn() -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         let deny = |removed: Vec<Escalated>| {
             let denials = removed.iter().map(|escalated| ResolvedIntent {
-                reason: directive.reason.as_ref().map(ToString::to_string),
+                reason: reason.map(str::to_owned),
                 ..new_decision(escalated, Resolution::Denied, by)
             });
             let recording = self.journal.resolve(denials.collect());
@@ -703,8 +756,7 @@ impl Executor {
         let (removed, recording) = loop {
             changes.mark_unchanged();
             // The list is read under the lock, because the other decision, which a denial waits for, may take long.
-            let may_deny = || self.check_authors(directive.intent, std::slice::from_ref(author), None);
-            match self.escalations.remove_undecided(directive.intent, may_deny, deny)? {
+            match self.escalations.remove_undecided(intent, &may_deny, deny)? {
                 Removal::Removed(denied) => break denied,
                 // The other decision may let the intent wait again, and the denial must not be lost then.
                 Removal::InDecision => drop(changes.changed().await),
@@ -713,12 +765,7 @@ impl Executor {
         };
         for escalated in &removed {
             let summary = IntentSummary::from_call(escalated.call());
-            let fault = denial_by(
-                by,
-                directive.reason.as_ref().map(OperatorReason::as_str),
-                summary.intent,
-                escalated.risk_score(),
-            );
+            let fault = denial_by(by, reason, summary.intent, escalated.risk_score());
             let span = trace::intent_span(&summary, escalated.call().door);
             span.in_scope(|| self.record_refusal(Some(&summary), fault));
         }
@@ -876,6 +923,11 @@ impl Executor {
                 Err(NotClaimed::WiderThanShown) => return self.return_to_waiting(&escalated, taken).await,
                 Err(NotClaimed::Refused(fault)) => fault,
             };
+            // Another node has recorded a denial since the approval.
+            if let Ok(Some(denial)) = self.find_denial_in_fleet(intent).await {
+                let (fault, ended) = (denial_fault(intent, &denial), Resolution::Cancelled);
+                return self.end_approved(&escalated, taken, fault, ended, DENIED_ELSEWHERE).await;
+            }
             if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
                 return self.end_approved(&escalated, taken, fault, Resolution::Cancelled, STOPPED).await;
             }

@@ -355,6 +355,24 @@ impl Escalations {
         Some((held.escalated.clone(), WaitNumber { intent, wait: held.wait, forgotten }))
     }
 
+    /// As [`Self::take_undecided`]; says whether an intent that cannot be taken is in another decision.
+    pub(super) fn take_for_denial(&self, intent: IntentId) -> Removal<(Escalated, WaitNumber)> {
+        let mut waiting = self.lock();
+        let Some(held) = waiting.get_mut(&intent).filter(|held| held.approval.is_none()) else {
+            return Removal::Absent;
+        };
+        match held.phase {
+            WaitPhase::Taken | WaitPhase::Approving => Removal::InDecision,
+            WaitPhase::Claimed => Removal::Absent,
+            WaitPhase::Waiting => {
+                held.phase = WaitPhase::Taken;
+                let forgotten = self.forget_count.load(Ordering::Relaxed);
+                let wait = WaitNumber { intent, wait: held.wait, forgotten };
+                Removal::Removed((held.escalated.clone(), wait))
+            }
+        }
+    }
+
     /// Takes an approved intent for a run. Returns `None` if it was cancelled, revoked or stopped.
     pub(super) fn take_approved(&self, intent: IntentId) -> Option<(Escalated, WaitNumber, Approval)> {
         let mut waiting = self.lock();

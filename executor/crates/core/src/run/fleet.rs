@@ -1,6 +1,7 @@
 //! The fleet: claims that all nodes see, and the work that this node does for lost ones.
 //!
 //! ```text
+//! join:     head of the journal ─▶ lease ─▶ ends of interrupted runs
 //! look-up:  journal ─▶ fleet                     (an intent of another node is followed until its receipt exists)
 //! start:    claim in the fleet ─▶ start in the journal ─▶ guest
 //! end:      receipt in the fleet ─▶ receipt in the journal ─▶ answer, report
@@ -10,14 +11,19 @@
 
 use super::{Executor, RETRY_AFTER_MS};
 use a2g_fleet::{
-    Claim, ClaimReply, FinishReply, FleetError, FoundClaim, LocalReport, NewClaim, NodeHead, NodeLoad,
-    NodeName, NodeState, NodeStatus, OrphanReport, RENEWAL,
+    Claim, ClaimReply, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState, LocalReport,
+    NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, NodeStatus, OrphanReport, RENEWAL,
+    RecordedEnd,
 };
+use a2g_govern::Escalated;
+use a2g_journal::chain::from_hex;
 use a2g_journal::{
-    KnownIntent, ReportState, Reporting, Stage, StageSource, StartRequest, StartResult, content_hash,
+    IntentDenial, InterruptedEnd, InterruptedJournal, KnownIntent, ReportState, Reporting, Stage,
+    StageSource, StartRequest, StartResult, content_hash,
 };
 use a2g_sandbox::Abort;
 use a2g_types::call::Call;
+use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
@@ -25,6 +31,7 @@ use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::stored;
 use a2g_types::tool::Digest;
 use a2g_types::verdict::Verdict;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::pin::pin;
 use std::sync::Arc;
@@ -49,6 +56,64 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 /// The time between two sweeps: checks of the leases and marks of all nodes.
 const SWEEP: Duration = Duration::from_secs(5);
+
+/// The denial of an intent, as the fleet stores it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FleetDenial {
+    by: String,
+    risk_score: Option<f64>,
+    reason: Option<String>,
+}
+
+fn read_denial(text: &RawValue) -> Result<IntentDenial, Fault> {
+    let denial = serde_json::from_str(text.get()).map_err(|error| Fault::Internal(error.to_string()))?;
+    let FleetDenial { by, risk_score, reason } = denial;
+    Ok(IntentDenial { by, risk_score, reason })
+}
+
+/// The reason why an executor cannot join its fleet.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinFleetError {
+    /// The fleet cannot be used.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    /// A receipt in the journal cannot be read.
+    #[error("the receipt of an interrupted run cannot be read: {0}")]
+    Receipt(#[from] serde_json::Error),
+}
+
+/// Joins a fleet. Returns the fleet, and the end of each run that this node's earlier process left open, in the order
+/// of [`InterruptedJournal::runs`].
+///
+/// # Errors
+/// If the fleet cannot be used, or a receipt in the journal cannot be read.
+pub async fn join_fleet(
+    settings: &FleetSettings,
+    key: FleetKey,
+    clock: Arc<dyn Clock>,
+    journal: &InterruptedJournal<'_>,
+) -> Result<(Arc<Fleet>, Vec<InterruptedEnd>), JoinFleetError> {
+    let head = NodeHead { receipts: journal.head().number, hash: journal.head().hash };
+    let has_receipt = |number, hash: &str| {
+        from_hex(hash).is_some_and(|hash| journal.has_receipt(number, &hash).unwrap_or(false))
+    };
+    let fleet = a2g_fleet::connect(settings, key, clock, head, has_receipt).await?;
+    let mut ends = Vec::new();
+    for run in journal.runs() {
+        let fallback = RawValue::from_string(run.fallback.to_owned())?;
+        let receipt = stored::read_receipt(run.fallback.as_bytes())?;
+        let agent = receipt.agent.as_str();
+        let end = fleet.end_interrupted(run.intent, run.content, agent, fallback).await?;
+        ends.push(match end {
+            RecordedEnd::Receipt { receipt, is_delivered } => {
+                InterruptedEnd::Receipt { receipt, is_reported: is_delivered }
+            }
+            RecordedEnd::Elsewhere => InterruptedEnd::Released,
+        });
+    }
+    Ok((Arc::new(fleet), ends))
+}
 
 /// The start of a run that was recorded, or the reason why there is none.
 pub(super) enum StartOutcome {
@@ -228,23 +293,71 @@ impl Executor {
         if found.content != content {
             return Ok(KnownIntent::Conflict);
         }
+        if let FoundState::Denied(denial) = &found.state {
+            return Ok(KnownIntent::Denied(read_denial(denial)?));
+        }
         let verdict = found.verdict.as_deref().map(|verdict| stored::read_verdict(verdict.get())).transpose();
         let verdict = verdict.map_err(|error| Fault::Internal(error.to_string()))?.map(Arc::new);
-        let source = if found.end.is_some() {
-            StageSource::Final(self.stage_in_fleet(fleet, found).await?)
-        } else {
-            StageSource::Live(self.follow(fleet, call.intent))
+        let source = match found.state {
+            FoundState::Open => StageSource::Live(self.follow(fleet, call.intent)),
+            FoundState::Ended(_) | FoundState::Denied(_) => {
+                StageSource::Final(self.stage_in_fleet(fleet, found).await?)
+            }
         };
         Ok(KnownIntent::Same(source, verdict))
     }
 
     async fn stage_in_fleet(&self, fleet: &Fleet, found: FoundClaim) -> Result<Stage, Fault> {
-        let Some(end) = found.end else { return Ok(Stage::Running) };
+        let end = match found.state {
+            FoundState::Open => return Ok(Stage::Running),
+            FoundState::Denied(_) => return Ok(Stage::Released),
+            FoundState::Ended(end) => end,
+        };
         let receipt = fleet.read_receipt(&end).await.map_err(|error| self.fleet_fault(&error))?;
         let receipt = stored::read_receipt(receipt.as_bytes());
         receipt
             .map(|receipt| Stage::Finished(Arc::new(receipt)))
             .map_err(|error| Fault::Internal(error.to_string()))
+    }
+
+    /// Denies an intent at all nodes, before this one records the denial.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached, or a node has claimed the intent.
+    pub(super) async fn deny_in_fleet(
+        &self,
+        fleet: &Fleet,
+        escalated: &Escalated,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Result<(), Fault> {
+        let (call, risk_score) = (escalated.call(), escalated.risk_score());
+        let denial = FleetDenial { by: by.to_owned(), risk_score, reason: reason.map(str::to_owned) };
+        let denial = serde_json::value::to_raw_value(&denial);
+        let new = NewDenial {
+            intent: call.intent,
+            content: &content_hash(call),
+            agent: call.agent.as_str(),
+            denial: denial.map_err(|error| Fault::Internal(error.to_string()))?,
+        };
+        let found = fleet.deny(new).await.map_err(|error| self.fleet_fault(&error))?;
+        match found.map(|found| found.state) {
+            None | Some(FoundState::Denied(_)) => Ok(()),
+            Some(FoundState::Open | FoundState::Ended(_)) => Err(Fault::invalid(
+                "/intent_id",
+                "a node of the fleet runs or has run this intent: it can no longer be denied",
+            )),
+        }
+    }
+
+    /// The denial of an intent by a person at any node; `None` for an intent that is not denied.
+    pub(super) async fn find_denial_in_fleet(&self, intent: IntentId) -> Result<Option<IntentDenial>, Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(None) };
+        let found = fleet.find(intent).await.map_err(|error| self.fleet_fault(&error))?;
+        match found.map(|found| found.state) {
+            Some(FoundState::Denied(denial)) => read_denial(&denial).map(Some),
+            Some(FoundState::Open | FoundState::Ended(_)) | None => Ok(None),
+        }
     }
 
     /// The agent and the stage of an intent that another node has claimed.

@@ -34,7 +34,7 @@ pub use a2g_fleet::{NodeName, NodeStatus};
 pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
-pub use fleet::Fleet;
+pub use fleet::{Fleet, JoinFleetError, join_fleet};
 pub use preview::{DecisionBasis, DecisionPreview, WaitingSummary};
 pub use query::IntentSignal;
 pub use questions::ConsoleQuestion;

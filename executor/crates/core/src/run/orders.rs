@@ -6,7 +6,7 @@
 
 use super::Executor;
 use super::fleet::Fleet;
-use a2g_fleet::{FleetError, Order};
+use a2g_fleet::{FleetError, FoundState, Order};
 use a2g_govern::PolicyOrigin;
 use a2g_journal::Stage;
 use a2g_runtime::spawn;
@@ -177,8 +177,12 @@ impl Executor {
         let Some(fleet) = &self.fleet else { return Ok(false) };
         let found = fleet.find(intent).await.map_err(|error| self.fleet_fault(&error))?;
         Ok(found.is_some_and(|found| {
+            let is_open = match found.state {
+                FoundState::Open => true,
+                FoundState::Ended(_) | FoundState::Denied(_) => false,
+            };
             let is_selected = || AgentDid::parse(&found.agent).is_ok_and(|agent| filter(&agent));
-            found.end.is_none() && found.node != *fleet.node() && is_selected()
+            is_open && found.node != *fleet.node() && is_selected()
         }))
     }
 

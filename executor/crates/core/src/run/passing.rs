@@ -18,7 +18,8 @@ use super::slots::{IdleSlot, Offer, PassOnRequest, RunSlot};
 use super::trace::{self, Stopwatch};
 use super::{Executor, LoadedCatalog, RunEvent, RunEventSink};
 use a2g_fleet::{
-    Announcement, CallMessage, EventMessages, MAX_MESSAGE_BYTES, NodeName, PassedCall, TakeRequest,
+    Announcement, CallMessage, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES, NodeName,
+    PassedCall, TakeRequest,
 };
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
@@ -257,7 +258,7 @@ impl Executor {
             delay = (delay * 3 / 2).min(max_delay);
             next_request = timer_now() + delay;
             let found = match fleet.find(call.intent).await {
-                Ok(Some(found)) if found.end.is_none() && found.content == content => {
+                Ok(Some(FoundClaim { state: FoundState::Open, content: found, .. })) if found == content => {
                     (is_claimed, failed) = (true, 0);
                     continue;
                 }

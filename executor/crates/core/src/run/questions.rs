@@ -1,4 +1,5 @@
-//! Questions between the nodes of a fleet: which one has an intent that waits for a person, or a document.
+//! Questions between the nodes of a fleet: which one has an intent that waits for a person, a document, or a page of the
+//! console.
 //!
 //! ```text
 //! question                                    answer
@@ -6,7 +7,7 @@
 //! decide on INTENT, with the challenge        the effect, or the fault
 //! end the wait of INTENT, with the challenge  whether it waited
 //! do you have the document ID?                the document
-//! a console's question for a caller           the answer of the other node's console
+//! what does your console show CALLER?         its answer; it may also decide, with a challenge
 //! ```
 //! A decision is made by the node at which the intent waits, under its own list of callers. A challenge is good for one
 //! decision: a copy of an earlier one decides nothing.
@@ -50,7 +51,7 @@ type ConsoleResponder = dyn Fn(ConsoleQuestion) -> BoxFuture<'static, Option<Str
 pub struct ConsoleQuestion {
     /// The person at the other console, with the rights that the list of callers of this node gives them.
     pub caller: Arc<Caller>,
-    /// The question.
+    /// As it was passed to [`Executor::ask_consoles`].
     pub text: String,
     /// The intent on which the question may decide, once; `None` if it may only read.
     pub may_decide: Option<IntentId>,
@@ -85,7 +86,7 @@ enum QuestionText {
         approved: bool,
         manifest: Option<NodeManifest>,
         reason: Option<String>,
-        /// Read by [`a2g_govern::Callers::caller_of_node`].
+        /// Read by [`a2g_govern::Callers::caller_from_node`].
         author: Value,
     },
     EndWait {
@@ -102,7 +103,7 @@ enum QuestionText {
         text: String,
         /// The intent on which the question decides, and the challenge.
         decides: Option<(IntentId, String)>,
-        /// Read by [`a2g_govern::Callers::caller_of_node`].
+        /// Read by [`a2g_govern::Callers::caller_from_node`].
         caller: Value,
     },
 }
@@ -236,12 +237,12 @@ impl Executor {
         drop(self.answers.console.set(Box::new(respond)));
     }
 
-    /// Asks the consoles of the other nodes on behalf of a caller. `decides` is the intent on which the question decides.
-    /// Returns `None` if no node has an answer, if that intent waits at no other node, or if the caller has no entry in
-    /// a list.
+    /// Asks the consoles of the other nodes on behalf of a caller. `decides` is the intent on which the question
+    /// decides. Returns `None` if no node has an answer, if that intent waits at no other node, or if
+    /// [`Caller::to_node`] has no form for the caller.
     ///
     /// # Errors
-    /// If the fleet cannot be reached, or a node does not answer.
+    /// If the fleet cannot be reached, or a node does not answer in time: it may have decided.
     pub async fn ask_consoles(
         &self,
         caller: &Caller,
@@ -249,21 +250,27 @@ impl Executor {
         decides: Option<IntentId>,
     ) -> Result<Option<String>, Fault> {
         let Some(caller) = caller.to_node() else { return Ok(None) };
-        let (decides, timeout) = match decides {
-            None => (None, ASK_TIMEOUT),
-            Some(intent) => match self.find_waiting_elsewhere(intent).await? {
-                None => return Ok(None),
-                Some(WaitsElsewhere { challenge, agent: _ }) => (Some((intent, challenge)), DECIDE_TIMEOUT),
-            },
+        let answer = match decides {
+            None => {
+                let question = QuestionText::Console { text, decides: None, caller };
+                self.ask(&question, ASK_TIMEOUT).await?
+            }
+            Some(intent) => {
+                let Some(WaitsElsewhere { challenge, agent: _ }) =
+                    self.find_waiting_elsewhere(intent).await?
+                else {
+                    return Ok(None);
+                };
+                let question = QuestionText::Console { text, decides: Some((intent, challenge)), caller };
+                let answer = self.ask(&question, DECIDE_TIMEOUT).await;
+                answer.map_err(|_fault| self.undecided_fault())?
+            }
         };
-        let has_to_decide = decides.is_some();
-        let answer = self.ask(&QuestionText::Console { text, decides, caller }, timeout).await;
-        let answer = if has_to_decide { answer.map_err(|_fault| self.undecided_fault())? } else { answer? };
         Ok(answer.map(|answer| answer.as_str().to_owned()))
     }
 
-    /// As [`Self::ask_consoles`], with a question to which every node may have an answer. A node that does not answer is
-    /// left out.
+    /// As [`Self::ask_consoles`], with a question to which every node may have an answer. Returns the answers, and `true`
+    /// if all nodes that are known to run have replied.
     ///
     /// # Errors
     /// If the fleet cannot be reached.
@@ -271,14 +278,15 @@ impl Executor {
         &self,
         caller: &Caller,
         text: String,
-    ) -> Result<HashMap<NodeName, String>, Fault> {
+    ) -> Result<(HashMap<NodeName, String>, bool), Fault> {
         let (Some(fleet), Some(caller)) = (&self.fleet, caller.to_node()) else {
-            return Ok(HashMap::new());
+            return Ok((HashMap::new(), true));
         };
         let question = to_text(&QuestionText::Console { text, decides: None, caller })?;
-        let answers =
-            fleet.ask_all(&question, ASK_TIMEOUT).await.map_err(|error| self.fleet_fault(&error))?;
-        Ok(answers.into_iter().map(|(node, answer)| (node, answer.as_str().to_owned())).collect())
+        let asked = fleet.ask_all(&question, ASK_TIMEOUT).await;
+        let (answers, is_complete) = asked.map_err(|error| self.fleet_fault(&error))?;
+        let answers = answers.into_iter().map(|(node, answer)| (node, answer.as_str().to_owned()));
+        Ok((answers.collect(), is_complete))
     }
 
     /// The fault for a decision about which the node at which the intent waits has not answered.
@@ -388,7 +396,7 @@ impl Executor {
                 if !decides.as_ref().is_none_or(is_current) {
                     return None;
                 }
-                let caller = self.callers.load().caller_of_node(question.text(), self.clock.now())?;
+                let caller = self.callers.load().caller_from_node(question.text(), self.clock.now())?;
                 let may_decide = decides.map(|(intent, _challenge)| intent);
                 self.answers.console.get()?(ConsoleQuestion { caller, text, may_decide }).await
             }
@@ -400,7 +408,7 @@ impl Executor {
         directive: &Directive,
         decision: &NodeText,
     ) -> Result<DirectiveOutcome, Fault> {
-        let caller = self.callers.load().caller_of_node(decision, self.clock.now());
+        let caller = self.callers.load().caller_from_node(decision, self.clock.now());
         let right = caller.as_ref().and_then(|caller| caller.decision_right());
         match right {
             Some(right) => self.decide(directive, right, None).await,
@@ -415,7 +423,7 @@ impl Executor {
         }
     }
 
-    /// Ends the wait of an intent at another node, if `filter` selects its agent. Returns `false` if it waits at none.
+    /// Ends the waits of an intent at all other nodes, if `filter` selects its agent. Returns `false` if it waits at none.
     pub(super) async fn end_waiting_elsewhere(
         &self,
         intent: IntentId,
@@ -423,17 +431,23 @@ impl Executor {
         by: &str,
         is_revoked: bool,
     ) -> Result<bool, Fault> {
-        let Some(waits) = self.find_waiting_elsewhere(intent).await?.filter(|waits| filter(&waits.agent))
-        else {
-            return Ok(false);
-        };
-        let question =
-            QuestionText::EndWait { intent, challenge: waits.challenge, by: by.to_owned(), is_revoked };
-        let answer = self.ask(&question, DECIDE_TIMEOUT).await.ok().flatten();
-        let ended = answer.and_then(|answer| serde_json::from_str(answer.as_str()).ok());
-        ended.ok_or_else(|| {
-            self.busy_fault("the node at which the intent waits was told to end it, and has not answered")
-        })
+        let mut has_ended = false;
+        while let Some(WaitsElsewhere { agent, challenge }) = self.find_waiting_elsewhere(intent).await?
+            && filter(&agent)
+        {
+            let question = QuestionText::EndWait { intent, challenge, by: by.to_owned(), is_revoked };
+            let answer = self.ask(&question, DECIDE_TIMEOUT).await.ok().flatten();
+            match answer.and_then(|answer| serde_json::from_str(answer.as_str()).ok()) {
+                Some(true) => has_ended = true,
+                Some(false) => break,
+                None => {
+                    let message =
+                        "the node at which the intent waits was told to end it, and has not answered";
+                    return Err(self.busy_fault(message));
+                }
+            }
+        }
+        Ok(has_ended)
     }
 }
 

@@ -73,10 +73,10 @@ pub(super) struct Slots {
     closing: watch::Sender<bool>,
     /// Notified when a run returns its slot.
     slot_returned: Notify,
-    /// Notified when a place is free again, or no longer counts.
+    /// Notified when a place is dropped, or its call is passed on to another node.
     place_freed: Notify,
-    /// The intents that may wait for a place in a full queue.
-    waits_for_places: Semaphore,
+    /// One permit for each intent that may wait for a place in a full queue.
+    place_waiters: Semaphore,
 }
 
 /// The free slots, and the running and waiting intents of each agent.
@@ -143,7 +143,7 @@ pub(super) enum SlotTurn {
 pub(super) struct Place {
     slots: Arc<Slots>,
     agent: AgentDid,
-    /// `false` for a place that was taken only to be counted, and refused.
+    /// `false` until the limits were checked: the end of such a place frees nothing that a waiter could get.
     is_reserved: bool,
     /// `true` while another node has the call: the place does not count against the limits of the queue.
     is_passed_on: bool,
@@ -210,7 +210,7 @@ impl Slots {
             closing: watch::channel(false).0,
             slot_returned: Notify::new(),
             place_freed: Notify::new(),
-            waits_for_places: Semaphore::new(MAX_WAITING_FOR_PLACES),
+            place_waiters: Semaphore::new(MAX_WAITING_FOR_PLACES),
         }
     }
 
@@ -248,7 +248,7 @@ impl Slots {
             Err(refused) => refused,
         };
         let (Ok(_wait), CapacityError::QueueFull | CapacityError::AgentQueueFull) =
-            (self.waits_for_places.try_acquire(), refused)
+            (self.place_waiters.try_acquire(), refused)
         else {
             return Err(refused);
         };

@@ -16,6 +16,8 @@ struct IntentHistory {
     answers: Vec<String>,
     reports: Vec<String>,
     is_replayed: bool,
+    /// `true` once a node has answered that the intent is denied.
+    is_denied: bool,
 }
 
 /// The events of all intents.
@@ -52,6 +54,17 @@ impl History {
         history.begun += 1;
         (history.running, history.is_outlived) = (Some(process), false);
         history.begun == 1
+    }
+
+    /// The intent is denied. Returns `false` if a guest has begun before.
+    pub(super) fn deny(&mut self, intent: IntentId) -> bool {
+        let history = self.of(intent);
+        history.is_denied = true;
+        history.begun == 0
+    }
+
+    pub(super) fn is_denied(&self, intent: IntentId) -> bool {
+        self.intents.get(&intent).is_some_and(|history| history.is_denied)
     }
 
     /// A guest begins with a proof. Returns `false` if a guest of another intent has used it.

@@ -12,7 +12,6 @@ mod node;
 mod world;
 
 use crate::FleetKey;
-use crate::record::ClaimState;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::ident::IntentId;
 use node::{Call, Journal, Process, Processes};
@@ -117,6 +116,12 @@ impl Simulation {
                     self.world.spawn(ProcessId { node, number: status.number }, true, process.call(call));
                 }
             }
+            Blow::Deny(number) => {
+                if let Some(process) = self.processes.lock()[node].clone() {
+                    let deny = process.deny(self.calls[number].intent);
+                    self.world.spawn(ProcessId { node, number: status.number }, true, deny);
+                }
+            }
             Blow::Kill | Blow::Start | Blow::Pause | Blow::Cut(_) => {}
         }
     }
@@ -173,6 +178,11 @@ impl Simulation {
                     state.schedule_blow(at, node, Blow::Call(call));
                 }
             }
+            if state.random.chance(200) {
+                let at = state.random.pick(&moments) + state.random.below(10 * latency);
+                let node = usize::try_from(state.random.below(NODES as u64)).unwrap();
+                state.schedule_blow(at, node, Blow::Deny(call));
+            }
         }
         let blows = if is_calm { 0 } else { state.random.below(8) };
         for _ in 0..blows {
@@ -189,7 +199,7 @@ impl Simulation {
             match blow {
                 Blow::Kill | Blow::Leave => state.schedule_blow(at + lasts, node, Blow::Start),
                 Blow::Pause => state.schedule_blow(at + lasts, node, Blow::Resume),
-                Blow::Start | Blow::Resume | Blow::Cut(_) | Blow::Call(_) => {}
+                Blow::Start | Blow::Resume | Blow::Cut(_) | Blow::Call(_) | Blow::Deny(_) => {}
             }
         }
         length
@@ -247,7 +257,7 @@ impl Simulation {
             let answered = {
                 let state = self.world.lock();
                 state.history.is_answered(intent)
-                    && !state.claim(intent).is_some_and(|claim| is_open(&claim.state))
+                    && !state.claim(intent).is_some_and(|claim| claim.state.is_open())
             };
             if answered {
                 continue;
@@ -276,7 +286,8 @@ impl Simulation {
                 if state.violation.is_some() {
                     return;
                 }
-                if state.history.is_answered(intent) || state.history.is_replayed(intent) {
+                let is_denied = state.claim(intent).is_some_and(|claim| claim.state.is_denied());
+                if is_denied || state.history.is_answered(intent) || state.history.is_replayed(intent) {
                     break;
                 }
             }
@@ -293,7 +304,7 @@ impl Simulation {
             if let Some(problem) = state.history.check(*intent) {
                 state.violate(format!("{intent}: {problem}"));
             }
-            if state.claim(*intent).is_some_and(|claim| is_open(&claim.state)) {
+            if state.claim(*intent).is_some_and(|claim| claim.state.is_open()) {
                 state.violate(format!("the claim of {intent} is open at the end"));
             }
         }
@@ -311,13 +322,6 @@ impl Simulation {
         if self.world.lock().violation.is_none() {
             self.check_end();
         }
-    }
-}
-
-fn is_open(state: &ClaimState) -> bool {
-    match state {
-        ClaimState::Open { .. } => true,
-        ClaimState::Ended { .. } => false,
     }
 }
 

@@ -1,10 +1,10 @@
 //! A node: what the executor does with the fleet, and what its journal keeps from one process to the next.
 
 use super::world::{ProcessId, SimulatedClock, SimulatedStore, World};
-use crate::record::ClaimState;
 use crate::{
-    Claim, ClaimReply, FinishReply, Fleet, FleetError, FleetKey, FleetName, FoundClaim, LocalReport,
-    NewClaim, NodeHead, NodeLoad, NodeName, NodeState, OrphanReport, RENEWAL, RecordedEnd,
+    Claim, ClaimReply, FinishReply, Fleet, FleetError, FleetKey, FleetName, FoundClaim, FoundState,
+    LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, OrphanReport, RENEWAL,
+    RecordedEnd,
 };
 use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
@@ -203,6 +203,22 @@ impl Process {
         }
     }
 
+    /// As a person's denial of an intent that waits at this node.
+    pub(super) async fn deny(self: Arc<Self>, intent: IntentId) {
+        let denial = RawValue::from_string("{}".to_owned()).unwrap();
+        let new = NewDenial { intent, content: &content(intent), agent: "did:a:model", denial };
+        let is_denied = match self.fleet.deny(new).await {
+            Ok(None) => true,
+            Ok(Some(found)) => matches!(found.state, FoundState::Denied(_)),
+            Err(_) => false,
+        };
+        self.note(|| format!("has denied {intent}: {is_denied}"));
+        let mut state = self.world.lock();
+        if is_denied && !state.history.deny(intent) {
+            state.violate(format!("{intent} is denied after its guest has begun"));
+        }
+    }
+
     /// `None` if the call is refused.
     async fn find_or_run(self: &Arc<Self>, call: Call) -> Option<String> {
         let intent = call.intent;
@@ -235,8 +251,10 @@ impl Process {
         let [mut delay, max_delay] = FOLLOW_DELAYS;
         let mut failed = 0;
         loop {
-            if let Some(end) = found.end {
-                return self.fleet.read_receipt(&end).await.ok().map(String::from);
+            match found.state {
+                FoundState::Ended(end) => return self.fleet.read_receipt(&end).await.ok().map(String::from),
+                FoundState::Denied(_) => return None,
+                FoundState::Open => {}
             }
             found = loop {
                 self.world.sleep(delay).await;
@@ -343,18 +361,15 @@ impl Process {
         self.note(|| format!("begins the guest of {intent}"));
         let name = self.fleet.node();
         let mut state = self.world.lock();
-        let is_own = state.claim(intent).is_some_and(|claim| {
-            claim.node == *name
-                && match claim.state {
-                    ClaimState::Open { .. } => true,
-                    ClaimState::Ended { .. } => false,
-                }
-        });
+        let is_own = state.claim(intent).is_some_and(|claim| claim.node == *name && claim.state.is_open());
         if !is_own {
             state.violate(format!("a guest of {intent} begins without a claim"));
         }
         if !state.keys("open.").contains(&format!("open.{name}.{intent}").as_str()) {
             state.violate(format!("a guest of {intent} begins without a mark"));
+        }
+        if state.history.is_denied(intent) {
+            state.violate(format!("a guest of {intent} begins after its denial"));
         }
         if !state.history.begin(intent, self.id) {
             state.violate(format!("a second guest of {intent} begins"));

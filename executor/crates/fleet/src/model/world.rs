@@ -147,6 +147,8 @@ pub(super) enum Blow {
     Leave,
     /// A client sends the call with this number.
     Call(usize),
+    /// A person denies the intent of this call.
+    Deny(usize),
 }
 
 #[derive(Debug)]
@@ -465,10 +467,7 @@ impl State {
         let Some(intent) = find_intent(key).filter(|_| key.starts_with("open.")) else { return };
         let Some(process) = self.history.running(intent) else { return };
         let is_own = key == format!("open.n{}.{intent}", process.node);
-        let is_open = self.claim(intent).is_some_and(|claim| match claim.state {
-            ClaimState::Open { .. } => true,
-            ClaimState::Ended { .. } => false,
-        });
+        let is_open = self.claim(intent).is_some_and(|claim| claim.state.is_open());
         if is_own && is_open {
             self.violate(format!("the mark of {intent} is removed while its guest runs on {process:?}"));
         }
@@ -481,7 +480,7 @@ impl State {
         let claim = self.claim(intent);
         let receipt = claim.as_ref().and_then(|claim| match &claim.state {
             ClaimState::Ended { receipt, .. } => Some(format!("{receipt:?}")),
-            ClaimState::Open { .. } => None,
+            ClaimState::Open { .. } | ClaimState::Denied { .. } => None,
         });
         if let Some(first) = self.history.end(intent)
             && receipt.as_ref() != Some(first)
