@@ -47,14 +47,14 @@ pub(super) async fn show(
     Path(intent): Path<String>,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("intent") };
-    match show_here(&console, &signed_in, intent).await {
+    match find_page_here(&console, &signed_in, intent).await {
         Some(page) => page,
         None => elsewhere::show(&console, &signed_in, IntentPage::Decision, intent).await,
     }
 }
 
 /// The page of an intent that waits or has waited at this node; `None` for any other intent.
-pub(super) async fn show_here(
+pub(super) async fn find_page_here(
     console: &ConsoleState,
     signed_in: &SignedIn,
     intent: IntentId,

@@ -1,4 +1,4 @@
-//! The pages of intents that wait, run or have run at another node of the fleet.
+//! Pages, decisions and inboxes of the consoles of other nodes.
 //!
 //! ```text
 //! browser ─ session, form ─▶ this node ─ caller, request ─▶ the node that has the intent: its list of callers, its page
@@ -8,7 +8,7 @@
 //! and decides. The token of the person's forms stays here: the other node writes a placeholder in its place.
 
 use super::form::FormFields;
-use super::inbox::{MAX_LISTED_ELSEWHERE, WaitingIntent};
+use super::inbox::NodeInbox;
 use super::page::{fault_page, not_found, problem};
 use super::session::{FORM_TOKEN, SignedIn, new_secret};
 use super::{ConsoleState, decision, runs};
@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Maximum size of a page that is sent to another node, in bytes. Its escapes may double it twice in a message.
+/// Maximum size of a page that is sent to another node, in bytes. JSON escapes it twice, in the answer and in the reply,
+/// and may double it each time.
 const MAX_PAGE_BYTES: usize = 220 << 10;
 
 /// A page about one intent.
@@ -44,35 +45,36 @@ enum ConsoleRequest {
         page: IntentPage,
         intent: IntentId,
         /// What the page has in place of the token of its forms.
-        placeholder: String,
+        token_placeholder: String,
     },
     Decide {
         intent: IntentId,
-        placeholder: String,
+        /// As for [`Self::Show`].
+        token_placeholder: String,
         form: FormFields,
     },
 }
 
-/// A page of another node.
+/// A page in the form for another node.
 #[derive(Serialize, Deserialize)]
-struct ElsewherePage {
+struct RenderedPage {
     status: u16,
     /// The target of a redirection.
     location: Option<String>,
     html: String,
 }
 
-/// The intents that wait at other nodes and that the caller may see, by node.
+/// The intents that wait at other nodes and that the caller may see, by node, and `true` if all nodes have replied.
 pub(super) async fn list_waiting(
     console: &ConsoleState,
     caller: &Caller,
-) -> HashMap<NodeName, Vec<WaitingIntent>> {
-    let Ok(request) = serde_json::to_string(&ConsoleRequest::Inbox) else { return HashMap::new() };
-    let answers = console.executor.ask_all_consoles(caller, request).await.unwrap_or_default();
-    // A node of another version is left out.
-    let lists =
+) -> (HashMap<NodeName, NodeInbox>, bool) {
+    let Ok(request) = serde_json::to_string(&ConsoleRequest::Inbox) else { return (HashMap::new(), false) };
+    let asked = console.executor.ask_all_consoles(caller, request).await;
+    let (answers, is_complete) = asked.unwrap_or_default();
+    let inboxes =
         answers.into_iter().filter_map(|(node, answer)| Some((node, serde_json::from_str(&answer).ok()?)));
-    lists.collect()
+    (inboxes.collect(), is_complete)
 }
 
 /// The page of an intent at another node, or the page that says that there is none.
@@ -95,9 +97,9 @@ pub(super) async fn find_page(
     page: IntentPage,
     intent: IntentId,
 ) -> Result<Option<Response>, Fault> {
-    let placeholder = new_placeholder()?;
-    let request = ConsoleRequest::Show { page, intent, placeholder: placeholder.clone() };
-    ask(console, signed_in, &request, &placeholder, None).await
+    let token_placeholder = new_token_placeholder()?;
+    let request = ConsoleRequest::Show { page, intent, token_placeholder: token_placeholder.clone() };
+    ask(console, signed_in, &request, &token_placeholder, None).await
 }
 
 /// Passes a decision on to the node at which its intent waits.
@@ -109,19 +111,19 @@ pub(super) async fn decide(
 ) -> Response {
     form.remove(FORM_TOKEN);
     let decide = async {
-        let placeholder = new_placeholder()?;
-        let request = ConsoleRequest::Decide { intent, placeholder: placeholder.clone(), form };
-        ask(console, signed_in, &request, &placeholder, Some(intent)).await
+        let token_placeholder = new_token_placeholder()?;
+        let request = ConsoleRequest::Decide { intent, token_placeholder: token_placeholder.clone(), form };
+        ask(console, signed_in, &request, &token_placeholder, Some(intent)).await
     };
     match decide.await {
         Ok(Some(page)) => page,
-        // It may have been decided on at the other node in the meantime.
+        // The other node may have decided meanwhile.
         Ok(None) => show(console, signed_in, IntentPage::Decision, intent).await,
         Err(fault) => fault_page(&fault),
     }
 }
 
-fn new_placeholder() -> Result<String, Fault> {
+fn new_token_placeholder() -> Result<String, Fault> {
     new_secret().map_err(|error| Fault::Internal(error.to_string()))
 }
 
@@ -129,16 +131,16 @@ async fn ask(
     console: &ConsoleState,
     signed_in: &SignedIn,
     request: &ConsoleRequest,
-    placeholder: &str,
+    token_placeholder: &str,
     decides: Option<IntentId>,
 ) -> Result<Option<Response>, Fault> {
     let request = serde_json::to_string(request).map_err(|error| Fault::Internal(error.to_string()))?;
     let answer = console.executor.ask_consoles(&signed_in.caller, request, decides).await?;
-    let page = answer.and_then(|answer| serde_json::from_str::<ElsewherePage>(&answer).ok());
-    Ok(page.map(|page| page.into_response(signed_in, placeholder)))
+    let page = answer.and_then(|answer| serde_json::from_str::<RenderedPage>(&answer).ok());
+    Ok(page.map(|page| page.into_response(signed_in, token_placeholder)))
 }
 
-impl ElsewherePage {
+impl RenderedPage {
     /// Reads the answer of this node's own console.
     async fn from_response(response: Response) -> Self {
         let (parts, body) = response.into_parts();
@@ -155,9 +157,9 @@ impl ElsewherePage {
         }
     }
 
-    fn into_response(self, signed_in: &SignedIn, placeholder: &str) -> Response {
+    fn into_response(self, signed_in: &SignedIn, token_placeholder: &str) -> Response {
         let Self { status, location, html } = self;
-        let html = html.replace(placeholder, &signed_in.form_token);
+        let html = html.replace(token_placeholder, &signed_in.form_token);
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Html(html)).into_response();
         let location = location.filter(|location| location.starts_with("/console/"));
@@ -182,35 +184,25 @@ async fn answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<Str
     let request = serde_json::from_str(&text).ok()?;
     let page = match request {
         ConsoleRequest::Inbox => {
-            let mut waiting = WaitingIntent::list(console, &caller);
-            waiting.truncate(MAX_LISTED_ELSEWHERE);
-            return serde_json::to_string(&waiting).ok();
+            return serde_json::to_string(&NodeInbox::read(console, &caller)).ok();
         }
-        ConsoleRequest::Show { page, intent, placeholder } => {
-            let Some(_place) = console.readings.take(caller.name()) else {
-                return serde_json::to_string(&ElsewherePage::from_response(too_many()).await).ok();
-            };
-            let signed_in = SignedIn { caller, form_token: placeholder };
-            match page {
-                IntentPage::Decision => decision::show_here(console, &signed_in, intent).await?,
-                IntentPage::Run => runs::show_here(console, &signed_in, intent).await?,
+        ConsoleRequest::Show { page, intent, token_placeholder } => match console.take_reading(&caller) {
+            Err(too_many) => too_many,
+            Ok(_place) => {
+                let signed_in = SignedIn { caller, form_token: token_placeholder };
+                match page {
+                    IntentPage::Decision => decision::find_page_here(console, &signed_in, intent).await?,
+                    IntentPage::Run => runs::find_page_here(console, &signed_in, intent).await?,
+                }
             }
-        }
-        ConsoleRequest::Decide { intent, placeholder, form } => {
+        },
+        ConsoleRequest::Decide { intent, token_placeholder, form } => {
             if may_decide != Some(intent) {
                 return None;
             }
-            let signed_in = SignedIn { caller, form_token: placeholder };
+            let signed_in = SignedIn { caller, form_token: token_placeholder };
             decision::decide_here(console, &signed_in, intent, &form).await?
         }
     };
-    serde_json::to_string(&ElsewherePage::from_response(page).await).ok()
-}
-
-fn too_many() -> Response {
-    problem(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "Too many pages are being loaded",
-        "The node that has the intent reads its journal for other pages: wait a moment, and load the page again.",
-    )
+    serde_json::to_string(&RenderedPage::from_response(page).await).ok()
 }

@@ -14,21 +14,41 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 
 /// Maximum number of intents of one node that the consoles of other nodes list.
-pub(super) const MAX_LISTED_ELSEWHERE: usize = 200;
+const MAX_ENTRIES_PER_NODE: usize = 200;
 
 /// The waiting intents that a caller may see.
 pub(super) struct Inbox {
-    /// Those of all nodes that answered, the first to expire first.
-    intents: Vec<(WaitingIntent, Option<NodeName>)>,
+    /// Those of all nodes that answered, the first to expire first, with their node; `None` for this one.
+    entries: Vec<(InboxEntry, Option<NodeName>)>,
     /// The nodes of the fleet, for a person who may read the intents of all agents.
     pub(super) nodes: Option<Result<Vec<NodeStatus>, Fault>>,
-    /// The other nodes that did not list all of theirs, with the number of those that are left out.
+    /// The other nodes that have not listed all of theirs, with the number of those that are left out.
     unlisted: Vec<(NodeName, usize)>,
+    /// `true` if all other nodes that are known to run have replied.
+    is_complete: bool,
 }
 
-/// A waiting intent in the list, and in the answer to another node.
+/// The waiting intents of a node that a caller may see, in the form for another node.
 #[derive(serde::Serialize, serde::Deserialize)]
-pub(super) struct WaitingIntent {
+pub(super) struct NodeInbox {
+    /// At most [`MAX_ENTRIES_PER_NODE`].
+    entries: Vec<InboxEntry>,
+    /// The number of all.
+    count: usize,
+}
+
+impl NodeInbox {
+    pub(super) fn read(console: &ConsoleState, caller: &Caller) -> Self {
+        let mut entries = InboxEntry::list_own(console, caller);
+        let count = entries.len();
+        entries.truncate(MAX_ENTRIES_PER_NODE);
+        Self { entries, count }
+    }
+}
+
+/// A line of the inbox, also in the form for another node.
+#[derive(serde::Serialize, serde::Deserialize)]
+pub(super) struct InboxEntry {
     pub(super) intent: IntentId,
     agent: AgentDid,
     tool: ToolName,
@@ -38,9 +58,9 @@ pub(super) struct WaitingIntent {
     expires_at: OffsetDateTime,
 }
 
-impl WaitingIntent {
+impl InboxEntry {
     /// The intents that wait at this node and that the caller may see, the first to expire first.
-    pub(super) fn list(console: &ConsoleState, caller: &Caller) -> Vec<Self> {
+    pub(super) fn list_own(console: &ConsoleState, caller: &Caller) -> Vec<Self> {
         let waiting = console.executor.waiting_intents(&|agent| caller.may_read(agent));
         let intents = waiting.into_iter().map(|waiting| {
             let WaitingSummary { intent, agent, tool, risk, reason, expires_at } = waiting;
@@ -55,27 +75,22 @@ impl Inbox {
     pub(super) async fn read(console: &ConsoleState, signed_in: &SignedIn) -> Self {
         let caller = &*signed_in.caller;
         let nodes = async { if caller.may_read_all() { console.executor.fleet_nodes().await } else { None } };
-        let (elsewhere, nodes) = tokio::join!(elsewhere::list_waiting(console, caller), nodes);
-        let own = WaitingIntent::list(console, caller).into_iter().map(|waiting| (waiting, None));
-        let mut intents = own.collect::<Vec<_>>();
-        let others = nodes.iter().flatten().flatten();
-        let others = others.filter(|node| Some(&node.node) != console.executor.node_name());
-        let unlisted = others.filter_map(|NodeStatus { node, load, .. }| {
-            let listed = match elsewhere.get(node) {
-                // The load is older than the list.
-                Some(listed) if listed.len() < MAX_LISTED_ELSEWHERE => return None,
-                Some(listed) => listed.len(),
-                None => 0,
-            };
-            let count = load.waiting.saturating_sub(listed);
-            (count > 0).then(|| (node.clone(), count))
+        let ((elsewhere, is_complete), nodes) = tokio::join!(elsewhere::list_waiting(console, caller), nodes);
+        let own = InboxEntry::list_own(console, caller).into_iter().map(|entry| (entry, None));
+        let mut entries = own.collect::<Vec<_>>();
+        // The load of a node that has replied is older than its list.
+        let silent = nodes.iter().flatten().flatten().filter(|node| {
+            Some(&node.node) != console.executor.node_name() && !elsewhere.contains_key(&node.node)
         });
-        let unlisted = unlisted.collect();
-        intents.extend(elsewhere.into_iter().flat_map(|(node, waiting)| {
-            waiting.into_iter().map(move |waiting| (waiting, Some(node.clone())))
-        }));
-        intents.sort_by_key(|(waiting, _)| (waiting.expires_at, waiting.intent));
-        Self { intents, nodes, unlisted }
+        let mut unlisted = silent.map(|node| (node.node.clone(), node.load.waiting)).collect::<Vec<_>>();
+        for (node, NodeInbox { entries: listed, count }) in elsewhere {
+            unlisted.push((node.clone(), count.saturating_sub(listed.len())));
+            entries.extend(listed.into_iter().map(|entry| (entry, Some(node.clone()))));
+        }
+        unlisted.retain(|(_, count)| *count > 0);
+        unlisted.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
+        entries.sort_by_key(|(entry, _)| (entry.expires_at, entry.intent));
+        Self { entries, nodes, unlisted, is_complete }
     }
 
     /// The list, which the page refreshes when an intent starts or stops waiting at this node, and from time to time if
@@ -87,7 +102,7 @@ impl Inbox {
         html! {
             section #inbox hx-get="/console/inbox" hx-trigger=(trigger) hx-select="#inbox" hx-swap="outerHTML"
                 aria-live="polite" {
-                @if self.intents.is_empty() {
+                @if self.entries.is_empty() {
                     p { "Nothing waits for a decision." }
                 } @else {
                     (scrolling_table("Waiting calls", &html! {
@@ -96,7 +111,7 @@ impl Inbox {
                             @if is_in_fleet { th { "Node" } }
                         } }
                         tbody {
-                            @for (WaitingIntent { intent, agent, tool, risk, reason, expires_at }, node) in &self.intents {
+                            @for (InboxEntry { intent, agent, tool, risk, reason, expires_at }, node) in &self.entries {
                                 tr {
                                     td { a href={ "/console/decide/" (intent.to_string()) } { "Decide on " (short_id(*intent)) } }
                                     td { (line(agent.as_str())) }
@@ -111,7 +126,12 @@ impl Inbox {
                     }))
                 }
                 @for (node, count) in &self.unlisted {
-                    p role="status" { (count) " more at the node " strong { (node) } ": its console shows them." }
+                    p role="status" {
+                        (count) " more at the node " strong { (node) } ": its console shows them, once it runs."
+                    }
+                }
+                @if !self.is_complete {
+                    p role="status" { "A node of the fleet does not answer: what waits there is missing here." }
                 }
             }
         }

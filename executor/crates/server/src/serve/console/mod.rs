@@ -41,6 +41,7 @@ pub use notify::{Notifier, NotifyWebhook};
 use super::auth::CallerDirectory;
 use super::protocol::{AuthPolicy, ProtocolRouter};
 use a2g_core::run::Executor;
+use a2g_govern::Caller;
 use a2g_wire::strict_json::JsonBounds;
 use axum::Router;
 use axum::extract::{FromRequestParts, Request, State};
@@ -91,6 +92,23 @@ const MAX_READINGS_PER_CALLER: usize = 8;
 /// The same for all callers: half of the queue of the journal's readers, which other doors use as well.
 const MAX_READINGS: usize = 64;
 
+impl ConsoleState {
+    /// Takes a place to read the journal for a caller.
+    ///
+    /// # Errors
+    /// The page that says that too many are taken.
+    #[allow(clippy::result_large_err, reason = "the caller answers with the page")]
+    fn take_reading(&self, caller: &Caller) -> Result<Place, Response> {
+        self.readings.take(caller.name()).ok_or_else(|| {
+            let text = format!(
+                "At most {MAX_READINGS_PER_CALLER} pages of one caller, and {MAX_READINGS} of all, read the journal at once: \
+                 wait a moment, and load the page again."
+            );
+            page::problem(StatusCode::SERVICE_UNAVAILABLE, "Too many pages are being loaded", &text)
+        })
+    }
+}
+
 /// A signed-in caller with a place to read the journal.
 struct ReadingViewer {
     signed_in: SignedIn,
@@ -102,13 +120,7 @@ impl FromRequestParts<Arc<ConsoleState>> for ReadingViewer {
 
     async fn from_request_parts(parts: &mut Parts, console: &Arc<ConsoleState>) -> Result<Self, Response> {
         let signed_in = <SignedIn as FromRequestParts<_>>::from_request_parts(parts, console).await?;
-        let place = console.readings.take(signed_in.caller.name()).ok_or_else(|| {
-            let text = format!(
-                "At most {MAX_READINGS_PER_CALLER} pages of one caller, and {MAX_READINGS} of all, read the journal at once: \
-                 wait a moment, and load the page again."
-            );
-            page::problem(StatusCode::SERVICE_UNAVAILABLE, "Too many pages are being loaded", &text)
-        })?;
+        let place = console.take_reading(&signed_in.caller)?;
         Ok(Self { signed_in, _place: place })
     }
 }

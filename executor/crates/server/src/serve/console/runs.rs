@@ -13,7 +13,6 @@ use a2g_govern::Caller;
 use a2g_journal::{RecordedReceipt, RefusalSearch, RunRecord};
 use a2g_types::call::ParentRun;
 use a2g_types::failure_message::describe;
-use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::limit::Layer;
 use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Usage};
@@ -46,32 +45,39 @@ pub(super) async fn show(
     Path(intent): Path<String>,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
-    if let Some(page) = show_here(&console, &signed_in, intent).await {
+    if let Some(page) = find_page_here(&console, &signed_in, intent).await {
         return page;
     }
-    match elsewhere::find_page(&console, &signed_in, IntentPage::Run, intent).await {
-        Ok(Some(page)) => page,
-        Ok(None) | Err(Fault::Busy { .. }) => show_from_fleet(&console, &signed_in, intent).await,
-        Err(fault) => fault_page(&fault),
-    }
+    let fault = match elsewhere::find_page(&console, &signed_in, IntentPage::Run, intent).await {
+        Ok(Some(page)) => return page,
+        Ok(None) => None,
+        Err(fault) => Some(fault),
+    };
+    // Its node may be lost, or may not answer; the fleet has the receipt.
+    let page = find_page_in_fleet(&console, &signed_in, intent).await;
+    page.or_else(|| fault.as_ref().map(fault_page)).unwrap_or_else(|| not_found("run"))
 }
 
-/// The page of an intent that only the fleet knows, because its node is lost or does not answer.
-async fn show_from_fleet(console: &ConsoleState, signed_in: &SignedIn, intent: IntentId) -> Response {
+/// The page of an intent from what the fleet has of it; `None` for an intent that no node has claimed.
+async fn find_page_in_fleet(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+) -> Option<Response> {
     match console.executor.status(intent).await {
         Ok(Some((agent, state))) if signed_in.caller.may_read(&agent) => {
             let so_far = RunSoFar { calls: &[], said: None };
             let place = ProofPlace { intent, journal: None };
             let body = run_body(signed_in.viewer(), place, agent.as_str(), Some(&state), None, so_far);
-            signed_in.viewer().page("Run", &body)
+            Some(signed_in.viewer().page("Run", &body))
         }
-        Ok(_) => not_found("run"),
-        Err(fault) => fault_page(&fault),
+        Ok(_) => None,
+        Err(fault) => Some(fault_page(&fault)),
     }
 }
 
 /// The page of an intent that this node has run, refused or let wait; `None` for any other intent.
-pub(super) async fn show_here(
+pub(super) async fn find_page_here(
     console: &ConsoleState,
     signed_in: &SignedIn,
     intent: IntentId,
