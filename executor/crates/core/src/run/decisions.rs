@@ -485,7 +485,12 @@ impl Executor {
     ) -> Result<DirectiveOutcome, Fault> {
         let Directive { intent, approved, manifest: _, reason: _ } = directive;
         if !approved {
-            return self.deny(directive, &right.author()).await.map(|()| DirectiveOutcome::Applied);
+            // The denial has its own task, because the person may disconnect before the fleet has it.
+            let (executor, directive, author) = (Arc::clone(self), directive.clone(), right.author());
+            let denial = async move { executor.deny(&directive, &author).await };
+            let denial = spawn::spawn_run_task(denial.in_current_span()).await;
+            let ended_early = |error| Fault::Internal(format!("the task of a denial ended early: {error}"));
+            return denial.map_err(ended_early)?.map(|()| DirectiveOutcome::Applied);
         }
         self.check_denied_in_fleet(*intent).await?;
         let (escalated, taken) = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
