@@ -836,7 +836,7 @@ pub(super) struct SwitchTarget {
 #[derive(Debug, Args)]
 pub(super) struct ExecutorAddress {
     /// The executor's URL; `/jsonrpc` is added if it has no path
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7420")]
+    #[arg(long, value_name = "URL", default_value = Self::DEFAULT_URL)]
     pub(super) url: String,
     /// A file with the bearer token, readable only by its owner
     #[arg(long, value_name = "FILE")]
@@ -844,6 +844,11 @@ pub(super) struct ExecutorAddress {
     /// Certificates (PEM) to trust besides the machine's
     #[arg(long, value_name = "FILE")]
     pub(super) ca_file: Option<PathBuf>,
+}
+
+impl ExecutorAddress {
+    /// The URL of an executor with its default settings.
+    pub(super) const DEFAULT_URL: &str = "http://127.0.0.1:7420";
 }
 
 #[derive(Debug, Subcommand)]

@@ -31,8 +31,9 @@ pub(super) fn stop(arguments: StopCommand) -> anyhow::Result<ExitCode> {
     let ended = member(&result, "aborted")?;
     let ended = ended.as_u64().context("the executor's answer has no number of aborted intents")?;
     note(format_args!(
-        "Stopped {target}. Ended runs and intents: {ended}. `a2g-executor resume {}` lifts the stop.",
-        target.cli_options()
+        "Stopped {target}. Ended runs and intents: {ended}. `a2g-executor resume {}{}` lifts the stop.",
+        target.cli_options(),
+        options(&address)
     ));
     Ok(ExitCode::SUCCESS)
 }
@@ -65,6 +66,20 @@ fn call(address: &ExecutorAddress, method: &str, params: Box<RawValue>) -> anyho
             if error.is_usage() { UsageError(error.to_string()).into() } else { error.into() }
         },
     )
+}
+
+/// The options with which another command reaches the same executor as the same caller.
+fn options(ExecutorAddress { url, token_file, ca_file }: &ExecutorAddress) -> String {
+    let mut options = String::new();
+    if url != ExecutorAddress::DEFAULT_URL {
+        options.push_str(&format!(" --url {}", one_line(url)));
+    }
+    for (name, file) in [("--token-file", token_file), ("--ca-file", ca_file)] {
+        if let Some(file) = file {
+            options.push_str(&format!(" {name} {}", one_line(file.display().to_string())));
+        }
+    }
+    options
 }
 
 fn parse_target(target: SwitchTarget) -> Result<StopTarget, UsageError> {
