@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast;
 
-/// The kind of document that a task is for other nodes.
+/// The document kind of a task.
 const TASK_DOCUMENT: &str = "a2a.task";
 /// The time between two requests for a task that is being cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
@@ -82,7 +82,7 @@ impl A2a {
         check_canceled(record.state()).map(|()| record)
     }
 
-    /// The record of another node's task, and its later updates while somebody receives them.
+    /// The record of another node's task, and its later updates while the receiver exists.
     pub(super) async fn follow_elsewhere(
         self: &Arc<Self>,
         caller: &Caller,
@@ -103,7 +103,7 @@ impl A2a {
                         latest = record;
                     }
                     Err(Problem::TaskNotFound) => return,
-                    // A node does not answer: it does so later, or another one takes over.
+                    // The node may answer later, or be taken over.
                     Err(problem) => {
                         tracing::debug!(?problem, task = %id, "a task cannot be followed at the moment")
                     }

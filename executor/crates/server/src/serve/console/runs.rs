@@ -53,7 +53,7 @@ pub(super) async fn show(
         Ok(None) => None,
         Err(fault) => Some(fault),
     };
-    // Its node may be lost, or may not answer; the fleet has the receipt.
+    // The fleet has the receipt, even if the node is lost or does not answer.
     let page = find_page_in_fleet(&console, &signed_in, intent).await;
     page.or_else(|| fault.as_ref().map(fault_page)).unwrap_or_else(|| not_found("run"))
 }
