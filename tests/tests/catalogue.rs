@@ -78,7 +78,7 @@ fn a_server_serves_while_tools_are_prepared_in_a_confined_process() {
         let line = limits.lines().find(|line| line.starts_with(name)).expect("a limit");
         line[name.len()..].split_whitespace().next().expect("a value").to_owned()
     };
-    assert_eq!((limit("Max cpu time"), limit("Max data size")), ("20".into(), (1_u64 << 30).to_string()));
+    assert_eq!((limit("Max cpu time"), limit("Max data size")), ("60".into(), (1_u64 << 30).to_string()));
     let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).expect("a namespace");
     assert_ne!(network(&compiler.to_string()), network("self"));
     // Meanwhile the server answers, runs what is ready, and says of the rest when to come again.

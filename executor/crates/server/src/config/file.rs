@@ -483,7 +483,7 @@ impl Default for Catalog {
             tools: "tools".into(),
             cache: None,
             definitions: None,
-            compile_seconds: 20,
+            compile_seconds: 60,
             compile_memory_mb: 1024,
             trust: None,
             remote: Vec::new(),
