@@ -151,11 +151,11 @@ const COMMANDS = {
   async press({ key }) {
     await page.keyboard.press(key);
   },
-  // The role and name of the element that has the focus.
+  // The role and name of the element that has the focus. Some versions of Chromium end a name with a space.
   async focused() {
     const handle = await page.evaluateHandle(() => document.activeElement);
     const node = await page.accessibility.snapshot({ root: handle.asElement(), interestingOnly: false });
-    return { role: node?.role ?? "", name: node?.name ?? "" };
+    return { role: node?.role ?? "", name: node?.name?.trim() ?? "" };
   },
   // The visible texts of all elements that a selector finds.
   texts: ({ selector }) => page.$$eval(selector, (nodes) => nodes.map((node) => node.innerText.trim())),
