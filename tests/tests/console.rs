@@ -159,6 +159,25 @@ pub fn shown(page: &str) -> Fields {
 }
 
 #[test]
+fn an_event_during_a_refresh_causes_another_refresh() {
+    let executor = Executor::start(Options::new());
+    let Some(mut browser) = sign_in(&executor) else { return };
+    let refreshes = "performance.getEntriesByName(new URL('/console/inbox', location).href).length";
+    // The first event of the stream causes a refresh. Events during the end of it count as one.
+    let is_settled = "!document.querySelector('#inbox').matches('[class*=htmx-]')";
+    let before = eventually("the end of the first refresh", || {
+        browser
+            .evaluate(refreshes)
+            .as_u64()
+            .filter(|count| *count > 0 && browser.evaluate(is_settled) == true)
+    });
+    let events = "for (const nth of [1, 2])
+        document.body['htmx-internal-data'].sseEventSource.dispatchEvent(new MessageEvent('inbox'))";
+    browser.evaluate(events);
+    eventually("two more refreshes", || (browser.evaluate(refreshes) == before + 2).then_some(()));
+}
+
+#[test]
 fn a_person_narrows_approves_and_proves_a_call() {
     let executor = Executor::start(Options::new());
     let Some(mut browser) = sign_in(&executor) else { return };

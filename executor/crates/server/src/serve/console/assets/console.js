@@ -1,4 +1,4 @@
-// Counts down to the times at which verdicts expire, and copies texts. The pages work without it.
+// Counts down to the times at which verdicts expire, copies texts, and repeats events. The pages work without it.
 "use strict";
 function remaining(until) {
   const seconds = Math.floor((Date.parse(until) - Date.now()) / 1000);
@@ -29,3 +29,21 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
   button.hidden = false;
   button.addEventListener("click", () => copy(button));
 }
+
+// An element that is being replaced hears no event, so its replacement gets the event instead.
+const missed = new Map();
+htmx.createEventSource = (url) => {
+  const source = new EventSource(url);
+  for (const name of ["inbox", "runs"]) {
+    source.addEventListener(name, () => {
+      for (const element of document.querySelectorAll(`[hx-trigger*="sse:${name}"]`)) {
+        if (element.matches(".htmx-request, .htmx-added")) missed.set(element.id, `sse:${name}`);
+      }
+    });
+  }
+  return source;
+};
+document.addEventListener("htmx:load", ({ target }) => {
+  const event = missed.get(target.id);
+  if (missed.delete(target.id)) htmx.trigger(target, event);
+});
