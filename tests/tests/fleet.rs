@@ -295,15 +295,24 @@ fn stops_and_revocations_hold_at_every_node() {
 #[test]
 fn a_node_leaves_when_it_is_drained() {
     let Some(fleet) = Fleet::start() else { return };
-    let (mut one, two) = (fleet.node("one"), fleet.node("two"));
+    let mut one = Executor::start(fleet.options("one").set("executor.drain_seconds", 60));
+    let two = fleet.node("two");
     let (call, caller) = wait_at_the_gate(&one);
-    let asked = two.home().run(&["fleet", "drain", "one"]);
+    let asked = two.home().run(&["fleet", "drain", "one", "--no-wait"]);
     assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
     fleet.wait_for(two.home(), "one", |node| node["state"] == "draining");
-    one.open_the_gate();
+    let drained = std::thread::scope(|scope| {
+        let drained = scope.spawn(|| two.home().run(&["fleet", "drain", "one"]));
+        // Longer than the time between two lines about the node.
+        std::thread::sleep(std::time::Duration::from_secs(6));
+        one.open_the_gate();
+        drained.join().unwrap()
+    });
+    assert!(drained.status.success());
+    let told = String::from_utf8_lossy(&drained.stderr);
+    assert!(told.contains("`one` is draining: 1 running") && told.contains("`one` has left"), "{told}");
     assert_eq!(result(&caller.join().unwrap())["status"], "SUCCESS");
     assert!(one.process().wait_for_exit().success());
-    fleet.wait_for(two.home(), "one", |node| node["state"] == "left");
     let again = two.home().run(&["fleet", "drain", "one"]);
     assert_eq!(again.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&again.stderr).contains("no running node `one`"));

@@ -1029,11 +1029,19 @@ Example:
         #[arg(long)]
         json: bool,
     },
-    /// Ask a node to finish its runs, to leave the fleet and to end
-    #[command(after_help = "Example:\n  a2g-executor fleet drain exec-1 --config executor.toml")]
+    /// Ask a node to finish its runs, to leave the fleet and to end, and wait until it has left
+    #[command(after_help = "\
+The node starts no more runs, and ends those that go on for longer than its
+`executor.drain_seconds`. Ctrl-C ends only the wait: the node still leaves.
+
+Example:
+  a2g-executor fleet drain exec-1 --config executor.toml")]
     Drain {
         #[command(flatten)]
         setup: Setup,
+        /// Return once the node is asked
+        #[arg(long)]
+        no_wait: bool,
         /// The name of the node (`fleet.node`)
         node: String,
     },

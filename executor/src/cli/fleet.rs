@@ -1,16 +1,23 @@
-//! `fleet`: lists the nodes of the configured fleet, and asks one to leave.
+//! `fleet`: lists the nodes of the configured fleet, and drains one.
 
 use super::UsageError;
 use super::arguments::FleetCommand;
 use super::layout::{Listing, text};
 use super::output::{note, one_line, print};
 use super::setup::config;
-use a2g_fleet::{FleetKey, FleetSettings, FleetView, NatsStore, NodeName, NodeStatus};
+use a2g_fleet::{FleetKey, FleetSettings, FleetView, NatsStore, NodeName, NodeState, NodeStatus};
 use a2g_govern::read_secret;
+use a2g_types::clock::{Clock as _, SystemClock};
 use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// The time between two polls of a node that is drained.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// The time between two progress lines.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -26,20 +33,56 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
             }
             print_status(&settings, &nodes, json)
         }),
-        FleetCommand::Drain { setup, node } => runtime.block_on(async {
+        FleetCommand::Drain { setup, no_wait, node } => runtime.block_on(async {
             let (settings, view) = open_view(&config(&setup)?.fleet).await?;
             let name = NodeName::try_from(node.clone());
             let name = name.map_err(|error| UsageError(format!("`{}` {error}", one_line(&node))))?;
-            if !view.request_drain(&name).await? {
+            let Some(epoch) = view.request_drain(&name).await? else {
                 bail!(
                     "the fleet `{}` has no running node `{name}`: see `a2g-executor fleet status`",
                     settings.name
                 );
-            }
+            };
             note(format_args!("`{name}` was asked to finish its runs and to end. It checks this every 3 s."));
+            if !no_wait {
+                wait_until_left(&view, &name, epoch).await?;
+                note(format_args!("`{name}` has left."));
+            }
             Ok(ExitCode::SUCCESS)
         }),
     }
+}
+
+/// Waits until a node has left the fleet that it joined with this epoch.
+async fn wait_until_left(view: &FleetView<NatsStore>, name: &NodeName, epoch: u64) -> anyhow::Result<()> {
+    let started_at = SystemClock.monotonic();
+    let mut note_after = PROGRESS_INTERVAL;
+    while let Some((found_epoch, state, load)) = view.find_node(name).await? {
+        // A service manager has started the node again, after it had left.
+        if found_epoch != epoch {
+            break;
+        }
+        match state {
+            NodeState::Left => break,
+            NodeState::TakenOver(by) => bail!(
+                "`{name}` was lost before it left: `{by}` has taken over, and ended its runs as ABORTED. Check the log of \
+                 `{name}`, then start it again"
+            ),
+            NodeState::Live | NodeState::Draining => {}
+        }
+        let elapsed = SystemClock.monotonic().saturating_duration_since(started_at);
+        if elapsed >= note_after {
+            note_after += PROGRESS_INTERVAL;
+            note(format_args!(
+                "`{name}` is draining: {} running, {} queued, after {} s",
+                load.running,
+                load.queued,
+                elapsed.as_secs()
+            ));
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    Ok(())
 }
 
 async fn open_view(

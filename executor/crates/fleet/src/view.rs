@@ -66,17 +66,27 @@ impl<S: Store> FleetView<S> {
         read_status(&self.0).await
     }
 
-    /// Asks a node to finish its runs and to leave. Returns `false` if there is no such node, or it has left.
+    /// The epoch, the state and the load of a node; `None` if there is no such node.
+    ///
+    /// # Errors
+    /// [`FleetError`], also if the lease of the node cannot be read.
+    pub async fn find_node(&self, node: &NodeName) -> Result<Option<(u64, NodeState, NodeLoad)>, FleetError> {
+        let record = read_node(&self.0, node).await?;
+        Ok(record.map(|NodeRecord { epoch, state, load, .. }| (epoch, state, load)))
+    }
+
+    /// Asks a node to finish its runs and to leave. Returns the epoch of its current join; `None` if there is no such
+    /// node, or it has left.
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn request_drain(&self, node: &NodeName) -> Result<bool, FleetError> {
-        let Some(NodeRecord { epoch, state, .. }) = read_node(&self.0, node).await? else { return Ok(false) };
+    pub async fn request_drain(&self, node: &NodeName) -> Result<Option<u64>, FleetError> {
+        let Some(NodeRecord { epoch, state, .. }) = read_node(&self.0, node).await? else { return Ok(None) };
         if state.has_ended() {
-            return Ok(false);
+            return Ok(None);
         }
         self.0.put(&drain_key(node), &encode(&DrainRecord { epoch })?).await?;
-        Ok(true)
+        Ok(Some(epoch))
     }
 }
 
