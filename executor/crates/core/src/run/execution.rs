@@ -271,7 +271,8 @@ impl Executor {
             place.set_passed_on(true);
             match self.pass_on(admitted, verdict.is_some(), request, running, sink).await? {
                 PassedEnd::Finished(receipt) => return Ok(SlotWait::Finished(receipt)),
-                PassedEnd::Returned => {
+                // This node has the tool, so its own rules decide, not the refusal of the other node.
+                PassedEnd::Returned(_refusal) => {
                     *was_passed_on = true;
                     let until = self.clock.monotonic() + AVOID_TIME;
                     offer.iter_mut().for_each(|offer| offer.returned_by.push((node.clone(), until)));

@@ -5,16 +5,25 @@ use a2g_journal::{IntentSummary, JournalError};
 use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::IntentId;
+use a2g_types::ident::{IntentId, ToolName};
+use serde::{Deserialize, Serialize};
+use strum::VariantArray as _;
 
 impl Executor {
     /// Records the refusal of a call, or of another request if `call` is `None`. Returns the fault.
     pub fn refuse(&self, call: Option<&Call>, blocked_by: BlockedBy, message: String) -> Fault {
         let intent = call.map(|call| call.intent);
         let refusal = Fault::Refused { intent, risk_score: None, blocked_by, message };
-        let Some(call) = call else { return self.record_refusal(None, refusal) };
+        match call {
+            Some(call) => self.record_call_refusal(call, refusal),
+            None => self.record_refusal(None, refusal),
+        }
+    }
+
+    /// As [`Self::record_refusal`], within the span of the call.
+    pub(super) fn record_call_refusal(&self, call: &Call, fault: Fault) -> Fault {
         let summary = IntentSummary::from_call(call);
-        trace::intent_span(&summary, call.door).in_scope(|| self.record_refusal(Some(&summary), refusal))
+        trace::intent_span(&summary, call.door).in_scope(|| self.record_refusal(Some(&summary), fault))
     }
 
     /// Counts and logs a refusal, and returns the fault. The refusal of a call is also recorded in the journal, and has
@@ -46,6 +55,76 @@ impl Executor {
     pub(super) fn busy_fault(&self, message: &str) -> Fault {
         Fault::Busy { message: message.to_owned(), retry_after_ms: RETRY_AFTER_MS }
     }
+}
+
+/// A fault as one node sends it to another: without receipts, and without the text of internal errors.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum NodeFault {
+    Invalid { pointer: String, message: String },
+    InvalidRequest(String),
+    ToolUnavailable { tool: String, message: String },
+    Refused { blocked_by: String, risk_score: Option<f64>, message: String },
+    Busy { message: String, retry_after_ms: u64 },
+    Failed,
+}
+
+impl NodeFault {
+    /// The form that is sent. A fault without one is logged here, and sent as [`Self::Failed`].
+    pub(super) fn new(fault: Fault) -> Self {
+        match fault {
+            Fault::InvalidParams { message, pointer } => Self::Invalid { pointer, message },
+            Fault::InvalidRequest(message) => Self::InvalidRequest(message),
+            Fault::ToolUnavailable { tool, message } => {
+                Self::ToolUnavailable { tool: tool.to_string(), message }
+            }
+            Fault::Refused { blocked_by, risk_score, message, intent: _ } => {
+                Self::Refused { blocked_by: blocked_by.as_str().to_owned(), risk_score, message }
+            }
+            Fault::Busy { message, retry_after_ms } => Self::Busy { message, retry_after_ms },
+            fault @ (Fault::Internal(_)
+            | Fault::Parse(_)
+            | Fault::MethodNotFound(_)
+            | Fault::RegistrationFailed(_)
+            | Fault::SessionExpired(_)
+            | Fault::Failed(_)
+            | Fault::LimitReached(..)
+            | Fault::ReceiptPending { .. }) => {
+                tracing::warn!(?fault, "a request of another node has failed");
+                Self::Failed
+            }
+        }
+    }
+
+    /// The fault for the caller of this node, about the given intent.
+    pub(super) fn into_fault(self, intent: IntentId) -> Fault {
+        let unknown =
+            |text: &str| Fault::Internal(format!("the other node has another version: it sent `{text}`"));
+        match self {
+            Self::Invalid { pointer, message } => Fault::invalid(pointer, message),
+            Self::InvalidRequest(message) => Fault::InvalidRequest(message),
+            Self::ToolUnavailable { tool, message } => match ToolName::parse(&tool) {
+                Ok(tool) => Fault::ToolUnavailable { tool, message },
+                Err(_) => unknown(&tool),
+            },
+            Self::Refused { blocked_by, risk_score, message } => {
+                let known = BlockedBy::VARIANTS.iter().find(|known| known.as_str() == blocked_by);
+                let Some(blocked_by) = known.copied() else { return unknown(&blocked_by) };
+                Fault::Refused { intent: Some(intent), risk_score, blocked_by, message }
+            }
+            Self::Busy { message, retry_after_ms } => Fault::Busy { message, retry_after_ms },
+            Self::Failed => Fault::Internal("the other node failed: its log has the reason".to_owned()),
+        }
+    }
+}
+
+/// The fault for a call whose tool this node lacks, and which is not passed on.
+pub(super) fn not_passed_fault(tool: &ToolName, reason: &str) -> Fault {
+    let message = format!(
+        "this node of the fleet does not have the tool `{tool}`, and {reason}: install the tool here, or send the call to \
+         a node that has it"
+    );
+    Fault::ToolUnavailable { tool: tool.clone(), message }
 }
 
 pub(super) fn receipt_pending_fault(intent: IntentId) -> Fault {

@@ -221,9 +221,15 @@ impl Executor {
     ) -> Result<Option<KnownIntent>, Fault> {
         let known = self.journal.find(call, expires_at).await.map_err(|error| self.journal_fault(&error))?;
         // The id of a nested call is known only to the node that runs its parent.
-        let Some(fleet) = self.fleet.as_ref().filter(|_| known.is_none() && call.parent.is_none()) else {
+        if known.is_some() || call.parent.is_some() {
             return Ok(known);
-        };
+        }
+        self.find_in_fleet(call).await
+    }
+
+    /// Looks up an intent in the fleet.
+    pub(super) async fn find_in_fleet(self: &Arc<Self>, call: &Call) -> Result<Option<KnownIntent>, Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(None) };
         match fleet.find(call.intent).await.map_err(|error| self.fleet_fault(&error))? {
             None => Ok(None),
             Some(found) => self.known_in_fleet(fleet, call, found).await.map(Some),

@@ -1,7 +1,7 @@
-//! Calls that wait at one node of a fleet and run at another.
+//! Calls that one node of a fleet passes on, because it has no free slot or lacks the tool, and another node runs.
 //!
 //! ```text
-//! the node without a free slot                      a node with one
+//! the node at which a call waits                    a node with a free slot
 //! announces that calls wait           ─▶
 //!                                     ◀─  takes an idle slot, and asks for a call: tools, full agents
 //! the call that would run next        ─▶  claims the intent in the fleet, and runs it like its own
@@ -10,11 +10,14 @@
 //! ```
 //! The claim decides who runs a call. If none appears in time, the call waits here again, and whoever claims it first
 //! runs it. Calls that a person approved, and nested calls, run where they wait.
+//!
+//! A call whose tool this node lacks waits only for another node. Its refusal is the answer, unless it is only busy.
 
 use super::active_runs::ActiveRun;
-use super::faults::receipt_pending_fault;
+use super::admission::ReservedClaim;
+use super::faults::{NodeFault, not_passed_fault, receipt_pending_fault};
 use super::fleet::{FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
-use super::slots::{IdleSlot, Offer, PassOnRequest, RunSlot};
+use super::slots::{IdleSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use super::trace::{self, Stopwatch};
 use super::{Executor, LoadedCatalog, RunEvent, RunEventSink};
 use a2g_fleet::{
@@ -23,13 +26,14 @@ use a2g_fleet::{
 };
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
-use a2g_runtime::timer_now;
+use a2g_runtime::{spawn, timer_now};
 use a2g_types::call::Call;
-use a2g_types::fault::Fault;
+use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
-use a2g_types::outcome::{Artifact, LogLine, Progress, Receipt};
+use a2g_types::outcome::{AbortReason, Artifact, LogLine, Progress, Receipt};
 use a2g_types::stored::v1;
 use a2g_types::tool::Digest;
+use a2g_types::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -46,6 +50,10 @@ const CLAIM_DEADLINE: Duration = Duration::from_secs(2);
 /// The time for which a node that has not replied is asked for no call, and one that has not run a call does not get it
 /// again.
 pub(super) const AVOID_TIME: Duration = Duration::from_secs(5);
+/// The time between two checks that another node still has the tool of a call that waits for it.
+const TOOL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// The time before a call that could not be sent to a node is offered again.
+const RESEND_DELAY: Duration = Duration::from_millis(250);
 /// The time between two announcements of calls that keep waiting.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(250);
 /// The minimum time between two announcements.
@@ -57,7 +65,7 @@ const MAX_UNSENT_EVENTS: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Passing {
     /// `true` if calls are passed on and taken.
-    is_enabled: bool,
+    pub(super) is_enabled: bool,
     waiting: Notify,
     /// The number of calls that have waited here and run at another node.
     pub(super) passed: AtomicU64,
@@ -78,13 +86,13 @@ impl Passing {
     }
 }
 
-/// The end of a call that another node has taken.
+/// How an attempt to pass a call on has ended.
 pub(super) enum PassedEnd {
-    /// The call has run.
+    /// The other node has run the call.
     Finished(Arc<Receipt>),
-    /// The call has not run, and has to wait here again.
-    Returned,
-    /// The call cannot be passed on.
+    /// The other node has not run the call. The fault is its refusal; `None` if it sent none.
+    Returned(Option<Fault>),
+    /// The call was not sent.
     Kept,
 }
 
@@ -116,6 +124,8 @@ enum PassedEvent {
     Log(usize, #[serde(with = "v1::LogLine")] LogLine),
     /// The number of earlier artifacts, and the artifact.
     Artifact(usize, #[serde(with = "v1::Artifact")] Artifact),
+    /// The sender has not run the call, for this reason. [`Self::Ended`] follows.
+    Refused(NodeFault),
     /// No event follows: the receipt is in the fleet, or the call has not run.
     Ended,
 }
@@ -143,7 +153,8 @@ impl EventReceiver {
                 self.artifacts += 1;
                 RunEvent::Artifact(artifact)
             }
-            PassedEvent::Log(..) | PassedEvent::Artifact(..) | PassedEvent::Ended => return,
+            PassedEvent::Log(..) | PassedEvent::Artifact(..) => return,
+            PassedEvent::Refused(_) | PassedEvent::Ended => return,
         };
         self.sink.send(event);
     }
@@ -173,13 +184,147 @@ impl Executor {
             return None;
         }
         let module = loaded.usable_tool(&call.tool)?.descriptor.digest;
-        Some(Offer { tool: call.tool.clone(), module, returned_by: Vec::new() })
+        Some(Offer { tool: call.tool.clone(), module: Some(module), returned_by: Vec::new() })
+    }
+
+    /// Runs an admitted call at another node, because this one lacks its tool.
+    pub(super) async fn run_elsewhere(
+        self: &Arc<Self>,
+        admitted: Admitted,
+        verdict: Option<Arc<Verdict>>,
+        sink: RunEventSink,
+    ) -> Result<Arc<Receipt>, Fault> {
+        if node_text(&admitted).is_none() {
+            let reason = format!(
+                "the call and its verdict are larger than {} KiB, which is the fixed maximum for passing it on",
+                MAX_MESSAGE_BYTES >> 10
+            );
+            return Err(not_passed_fault(&admitted.call().tool, &reason));
+        }
+        let (executor, asked_governor) = (Arc::clone(self), verdict.is_some());
+        let (place, running) = match self.reserve_and_claim(&admitted, verdict).await? {
+            ReservedClaim::New(place, running) => (place, running),
+            ReservedClaim::Known(known) => return Ok(self.await_existing(admitted.call(), known).await?.0),
+        };
+        // Goes on if the caller disconnects, as a run does.
+        let task =
+            async move { executor.wait_for_node(&admitted, asked_governor, place, running, &sink).await };
+        let result = spawn::spawn_run_task(task.in_current_span()).await;
+        result.unwrap_or_else(|error| {
+            Err(Fault::Internal(format!("the task of a call that was passed on ended early: {error}")))
+        })
+    }
+
+    /// Passes a claimed call on to the nodes that ask for it, until one has run or refused it. Releases the intent unless
+    /// one has run it.
+    async fn wait_for_node(
+        self: Arc<Self>,
+        admitted: &Admitted,
+        asked_governor: bool,
+        mut place: Place,
+        running: ActiveRun,
+        sink: &RunEventSink,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let call = admitted.call();
+        let mut offer = Offer { tool: call.tool.clone(), module: None, returned_by: Vec::new() };
+        // `true` once a node had the call and sent no refusal. It may still claim it, so a refusal here could be untrue.
+        let mut may_be_claimed = false;
+        sink.notify_waiting();
+        let fault = loop {
+            let request = match self.next_request(call, &place, &running, &offer).await {
+                Ok(request) => request,
+                Err(fault) => break fault,
+            };
+            if let Err(expired) = admitted.check_expiry(self.clock.now()) {
+                break expired;
+            }
+            let node = request.node.clone();
+            place.set_passed_on(true);
+            let end = self.pass_on(admitted, asked_governor, request, &running, sink).await?;
+            place.set_passed_on(false);
+            match end {
+                PassedEnd::Finished(receipt) => return Ok(receipt),
+                PassedEnd::Returned(Some(Fault::Busy { .. })) => {}
+                PassedEnd::Returned(Some(refusal)) => break refusal,
+                PassedEnd::Returned(None) => may_be_claimed = true,
+                // Such as without a connection: the next request would end in the same way.
+                PassedEnd::Kept => {
+                    tokio::time::sleep(RESEND_DELAY).await;
+                    continue;
+                }
+            }
+            offer.returned_by.push((node, self.clock.monotonic() + AVOID_TIME));
+            // Another node may have claimed or denied the intent, also with other content.
+            match self.find_in_fleet(call).await {
+                Ok(None) => {}
+                Ok(Some(known)) => {
+                    self.release(call.intent).await?;
+                    return Ok(self.await_existing(call, known).await?.0);
+                }
+                Err(fault) => break fault,
+            }
+        };
+        self.release(call.intent).await?;
+        Err(if may_be_claimed { self.unknown_end(call, false) } else { fault })
+    }
+
+    /// Waits until a node asks for a call whose tool this one lacks.
+    ///
+    /// # Errors
+    /// If the call is stopped, or no node has the tool any more.
+    async fn next_request(
+        &self,
+        call: &Call,
+        place: &Place,
+        running: &ActiveRun,
+        offer: &Offer,
+    ) -> Result<PassOnRequest, Fault> {
+        tokio::select! {
+            // Polled in this order, so that the call waits before it is announced.
+            biased;
+            turn = place.wait_for_turn(call.priority, Some(offer.clone())) => match turn {
+                Some(SlotTurn::PassOn(request)) => Ok(request),
+                Some(SlotTurn::Run(_)) | None => {
+                    let message = "a call whose tool this node lacks got a slot, or lost its place in the queue";
+                    Err(Fault::Internal(message.to_owned()))
+                }
+            },
+            reason = running.abort().wait() => Err(self.stopped_fault(call, reason)),
+            absent = self.announce_until_absent(call, offer) => Err(absent),
+        }
+    }
+
+    /// The fault for a call that was stopped while it waited for another node.
+    fn stopped_fault(&self, call: &Call, reason: AbortReason) -> Fault {
+        if reason == AbortReason::Shutdown {
+            return self.busy_fault("the executor is shutting down");
+        }
+        let refusal = || Fault::Refused {
+            intent: Some(call.intent),
+            risk_score: None,
+            blocked_by: BlockedBy::Stopped,
+            message: format!("{}, before another node of the fleet ran it", reason.message()),
+        };
+        self.check_stopped(call).err().unwrap_or_else(refusal)
+    }
+
+    /// Announces a call whose tool this node lacks, and waits until no other node has it either.
+    async fn announce_until_absent(&self, call: &Call, offer: &Offer) -> Fault {
+        self.passing.announce(Some(offer));
+        loop {
+            tokio::time::sleep(TOOL_CHECK_INTERVAL).await;
+            match self.check_tool_elsewhere(call).await {
+                // A node that does not answer may come back.
+                Ok(()) | Err(Fault::Busy { .. }) => {}
+                Err(absent) => return absent,
+            }
+        }
     }
 
     /// Passes a call on to the node that asked for it, and waits for its receipt. Releases the intent on an error.
-    pub(super) async fn pass_on(
+    pub(super) async fn pass_on<L>(
         self: &Arc<Self>,
-        admitted: &Admitted<Granted>,
+        admitted: &Admitted<L>,
         asked_governor: bool,
         request: PassOnRequest,
         running: &ActiveRun,
@@ -189,10 +334,7 @@ impl Executor {
         let Some(fleet) = &self.fleet else { return Ok(PassedEnd::Kept) };
         // Subscribed before the other node has the call, so that no event is lost.
         let Ok(messages) = fleet.event_messages(call.intent).await else { return Ok(PassedEnd::Kept) };
-        let Some(text) = admitted.to_node().ok().flatten().filter(|text| text.len() <= MAX_MESSAGE_BYTES)
-        else {
-            return Ok(PassedEnd::Kept);
-        };
+        let Some(text) = node_text(admitted) else { return Ok(PassedEnd::Kept) };
         running.set_passed_on(true);
         let is_stopped = running.abort().reason().is_some();
         if is_stopped || request.call.send(CallMessage { text, asked_governor }).is_err() {
@@ -210,7 +352,7 @@ impl Executor {
                 self.subscribers.publish_finished(receipt);
                 self.passing.passed.fetch_add(1, Relaxed);
             }
-            Ok(PassedEnd::Returned | PassedEnd::Kept) => {
+            Ok(PassedEnd::Returned(_) | PassedEnd::Kept) => {
                 tracing::debug!("the other node has not run the call");
                 self.journal.announce_stage(call.intent, Stage::Queued);
                 running.set_passed_on(false);
@@ -233,7 +375,7 @@ impl Executor {
         let [mut delay, max_delay] = FOLLOW_DELAYS;
         let passed_at = timer_now();
         let mut next_request = passed_at + delay;
-        let (mut is_claimed, mut has_ended, mut failed) = (false, false, 0);
+        let (mut is_claimed, mut has_ended, mut failed, mut refusal) = (false, false, 0, None);
         let content = Digest(content_hash(call)).to_string();
         loop {
             tokio::select! {
@@ -241,6 +383,10 @@ impl Executor {
                     let event = message.as_deref().map(serde_json::from_slice::<PassedEvent>);
                     match event {
                         Some(Ok(PassedEvent::Ended)) => has_ended = true,
+                        Some(Ok(PassedEvent::Refused(fault))) => {
+                            refusal = Some(fault.into_fault(call.intent));
+                            continue;
+                        }
                         Some(Ok(event)) => {
                             self.journal.announce_stage(call.intent, Stage::Running);
                             events.deliver(event);
@@ -264,7 +410,7 @@ impl Executor {
                 }
                 Ok(Some(found)) => self.known_in_fleet(fleet, call, found).await,
                 Ok(None) if is_claimed || has_ended || passed_at.elapsed() >= CLAIM_TIMEOUT => {
-                    return Ok(PassedEnd::Returned);
+                    return Ok(PassedEnd::Returned(refusal));
                 }
                 Ok(None) => continue,
                 Err(error) => Err(self.fleet_fault(&error)),
@@ -273,9 +419,9 @@ impl Executor {
                 Ok(KnownIntent::Same(StageSource::Final(Stage::Finished(receipt)), _)) => {
                     return Ok(PassedEnd::Finished(receipt));
                 }
-                // Another call has the same id: this executor refuses this one when it claims it.
+                // Another call has the same id, or the intent is denied: the caller looks the intent up again.
                 Ok(KnownIntent::Same(..) | KnownIntent::Conflict | KnownIntent::Denied(_)) => {
-                    return Ok(PassedEnd::Returned);
+                    return Ok(PassedEnd::Returned(None));
                 }
                 Err(_) if failed >= MAX_FAILED_REQUESTS => return Err(self.unknown_end(call, is_claimed)),
                 Err(_) => failed += 1,
@@ -321,7 +467,8 @@ impl Executor {
         while let Some(request) = requests.next().await {
             let call = self.slots.pass_on(&request.node, self.clock.monotonic(), |agent, offer| {
                 let module = request.tools.get(offer.tool.as_str());
-                module.is_some_and(|module| *module == offer.module.to_string())
+                let is_usable = |module: &String| offer.module.is_none_or(|own| *module == own.to_string());
+                module.is_some_and(is_usable)
                     && !request.full_agents.iter().any(|full| full == agent.as_str())
             });
             let fleet = Arc::clone(&fleet);
@@ -374,8 +521,8 @@ impl Executor {
         fleet.may_run() && self.check_memory().is_ok()
     }
 
-    /// Runs a call that waited at another node. Only that node answers its caller: a call that this node refuses waits
-    /// there again.
+    /// Runs a call that waited at another node. Only that node answers its caller: it gets the refusal of this one, and
+    /// lets the call wait again if it has the tool itself.
     fn begin_taken(
         self: &Arc<Self>,
         fleet: &Arc<Fleet>,
@@ -391,7 +538,8 @@ impl Executor {
         let stopwatch = Stopwatch::start(self.clock.monotonic());
         let summary = IntentSummary::from_call(&call);
         let span = trace::intent_span(&summary, call.door);
-        let (sink, events) = event_sink();
+        let (event_tx, events) = mpsc::channel(MAX_UNSENT_EVENTS);
+        let sink = event_sink(event_tx.clone());
         let sender = send_events(Arc::clone(fleet), call.intent, events);
         // Before the next request, which names the agents whose share is full.
         let slot = slot.assign(&call.agent);
@@ -402,10 +550,13 @@ impl Executor {
             let taken = TakenCall { slot: Some(slot), claim_by };
             match executor.admit_taken(call, verdict, asked_governor, stopwatch, sink, taken).await {
                 Ok(_receipt) => drop(executor.passing.taken.fetch_add(1, Relaxed)),
-                Err(fault) => tracing::debug!(?fault, "the call waits at the other node again"),
+                Err(fault) => {
+                    tracing::debug!(?fault, "a call of another node has not run");
+                    drop(event_tx.send(PassedEvent::Refused(NodeFault::new(fault))).await);
+                }
             }
         };
-        // The sender ends once the run has dropped its sink.
+        // The sender ends once the run has dropped `sink` and `event_tx`.
         self.sessions.spawn(async move {
             tokio::join!(run.instrument(span), sender);
         });
@@ -436,6 +587,11 @@ impl Executor {
     }
 }
 
+/// The text of a call for another node; `None` if it is larger than [`MAX_MESSAGE_BYTES`] or may run only here.
+fn node_text<L>(admitted: &Admitted<L>) -> Option<String> {
+    admitted.to_node().ok().flatten().filter(|text| text.len() <= MAX_MESSAGE_BYTES)
+}
+
 async fn reply(fleet: &Fleet, request: TakeRequest, call: Option<CallMessage>) {
     if let Err(error) = fleet.reply_to_take(request, call).await {
         // The call waits here again after `CLAIM_TIMEOUT`.
@@ -443,20 +599,19 @@ async fn reply(fleet: &Fleet, request: TakeRequest, call: Option<CallMessage>) {
     }
 }
 
-/// A sink, and the events that it got, in the form for another node. Events beyond [`MAX_UNSENT_EVENTS`] are dropped.
-fn event_sink() -> (RunEventSink, mpsc::Receiver<PassedEvent>) {
-    let (sender, events) = mpsc::channel(MAX_UNSENT_EVENTS);
+/// A sink that sends the events of a run to `events`, in the form for another node. Events that find the channel full are
+/// dropped.
+fn event_sink(events: mpsc::Sender<PassedEvent>) -> RunEventSink {
     let (logs, artifacts) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let sink = RunEventSink::new(move |event| {
+    RunEventSink::new(move |event| {
         let event = match event {
             RunEvent::Started => PassedEvent::Started,
             RunEvent::Progress(progress) => PassedEvent::Progress(progress),
             RunEvent::Log(line) => PassedEvent::Log(logs.fetch_add(1, Relaxed), line),
             RunEvent::Artifact(artifact) => PassedEvent::Artifact(artifacts.fetch_add(1, Relaxed), artifact),
         };
-        drop(sender.try_send(event));
-    });
-    (sink, events)
+        drop(events.try_send(event));
+    })
 }
 
 /// Sends the events of a run, and then its end, once every sink of the run is dropped.

@@ -1,5 +1,5 @@
-//! Questions between the nodes of a fleet: which one has an intent that waits for a person, a document, or a page of the
-//! console.
+//! Questions between the nodes of a fleet: which one has a tool, an intent that waits for a person, a document, or a page
+//! of the console.
 //!
 //! ```text
 //! question                                    answer
@@ -8,15 +8,18 @@
 //! end the wait of INTENT, with the challenge  whether it waited
 //! do you have the document ID?                the document
 //! what does your console show CALLER?         its answer; it may also decide, with a challenge
+//! do you run calls with the tool NAME?        an empty answer, or none
 //! ```
 //! A decision is made by the node at which the intent waits, under its own list of callers. A challenge is good for one
 //! decision: a copy of an earlier one decides nothing.
 
 use super::decisions::DirectiveOutcome;
+use super::faults::NodeFault;
 use super::fleet::{Fleet, subscribe};
 use super::{AgentFilter, Executor, all_agents};
 use a2g_fleet::{NodeName, NodeText, Question};
 use a2g_govern::{Caller, DecisionRight};
+use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::stop::OperatorReason;
@@ -30,7 +33,6 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use strum::VariantArray as _;
 use uuid::Uuid;
 
 /// The time in which the nodes reply to a question.
@@ -99,6 +101,9 @@ enum QuestionText {
         kind: String,
         id: IntentId,
     },
+    HasTool {
+        tool: String,
+    },
     Console {
         text: String,
         /// The intent on which the question decides, and the challenge.
@@ -124,11 +129,9 @@ struct WaitsElsewhere {
 enum Decided {
     Applied,
     NeedsMoreApprovals,
-    Invalid { pointer: String, message: String },
-    InvalidRequest(String),
-    Refused { blocked_by: String, risk_score: Option<f64>, message: String },
-    Busy { message: String, retry_after_ms: u64 },
-    Failed,
+    // Untagged, so that a fault has the same form as from a node of an earlier version.
+    #[serde(untagged)]
+    Fault(NodeFault),
 }
 
 impl Decided {
@@ -136,34 +139,16 @@ impl Decided {
         match result {
             Ok(DirectiveOutcome::Applied) => Self::Applied,
             Ok(DirectiveOutcome::NeedsMoreApprovals) => Self::NeedsMoreApprovals,
-            Err(Fault::InvalidParams { message, pointer }) => Self::Invalid { pointer, message },
-            Err(Fault::InvalidRequest(message)) => Self::InvalidRequest(message),
-            Err(Fault::Refused { blocked_by, risk_score, message, intent: _ }) => {
-                Self::Refused { blocked_by: blocked_by.as_str().to_owned(), risk_score, message }
-            }
-            Err(Fault::Busy { message, retry_after_ms }) => Self::Busy { message, retry_after_ms },
-            Err(fault) => {
-                tracing::error!(?fault, "a decision that another node passed on has failed");
-                Self::Failed
-            }
+            Err(fault) => Self::Fault(NodeFault::new(fault)),
         }
     }
 
     fn into_result(self, intent: IntentId) -> Result<DirectiveOutcome, Fault> {
-        let failed = || Fault::Internal("the node at which the intent waits could not decide".to_owned());
-        Err(match self {
-            Self::Applied => return Ok(DirectiveOutcome::Applied),
-            Self::NeedsMoreApprovals => return Ok(DirectiveOutcome::NeedsMoreApprovals),
-            Self::Invalid { pointer, message } => Fault::invalid(pointer, message),
-            Self::InvalidRequest(message) => Fault::InvalidRequest(message),
-            Self::Refused { blocked_by, risk_score, message } => {
-                let blocked_by = BlockedBy::VARIANTS.iter().find(|known| known.as_str() == blocked_by);
-                let Some(blocked_by) = blocked_by.copied() else { return Err(failed()) };
-                Fault::Refused { intent: Some(intent), risk_score, blocked_by, message }
-            }
-            Self::Busy { message, retry_after_ms } => Fault::Busy { message, retry_after_ms },
-            Self::Failed => failed(),
-        })
+        match self {
+            Self::Applied => Ok(DirectiveOutcome::Applied),
+            Self::NeedsMoreApprovals => Ok(DirectiveOutcome::NeedsMoreApprovals),
+            Self::Fault(fault) => Err(fault.into_fault(intent)),
+        }
     }
 }
 
@@ -226,6 +211,18 @@ impl Executor {
         let question = QuestionText::Document { kind: kind.to_owned(), id };
         let answer = self.ask(&question, ASK_TIMEOUT).await?;
         Ok(answer.map(|answer| answer.as_str().to_owned()))
+    }
+
+    /// Checks that another node has the tool of a call, which this one lacks.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParams`] if no node has it; [`Fault::Busy`] if one that may have it does not answer.
+    pub(super) async fn check_tool_elsewhere(&self, call: &Call) -> Result<(), Fault> {
+        let question = QuestionText::HasTool { tool: call.tool.to_string() };
+        match self.ask(&question, ASK_TIMEOUT).await? {
+            Some(_has_tool) => Ok(()),
+            None => Err(self.absent_tool_fault(&call.agent, &call.tool)),
+        }
     }
 
     /// Answers questions of other nodes' consoles with the results of `respond`; `None` if this node has nothing of what
@@ -383,6 +380,11 @@ impl Executor {
                 };
                 // Without an answer, the other node does not know the effect.
                 serde_json::to_string(&ended.ok()?).ok()
+            }
+            QuestionText::HasTool { tool } => {
+                // A tool that is being compiled counts: the call waits until it is ready.
+                let may_take = self.passing.is_enabled && self.tool_names().contains(&tool);
+                may_take.then(String::new)
             }
             QuestionText::Document { kind, id } => {
                 let read = self.answers.documents.lock().get(&kind).cloned()?;

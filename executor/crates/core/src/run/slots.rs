@@ -12,8 +12,8 @@
 //! priority goes first, and within one priority the earlier arrival. A priority gives no agent more slots than its
 //! share.
 //!
-//! No waiter starves: after [`MAX_OVERTAKES`] slots given to a higher priority ahead of an earlier arrival, one slot
-//! goes to the earliest arrival of all.
+//! No waiter for a slot starves: after [`MAX_OVERTAKES`] slots given to a higher priority ahead of an earlier arrival, one
+//! slot goes to the earliest arrival of all. A waiter whose tool this executor lacks has a place, and gets no slot.
 // The queue uses no semaphore, because a semaphore serves its waiters only in the order of arrival.
 
 use a2g_fleet::{CallMessage, NodeName};
@@ -90,6 +90,8 @@ struct SlotQueue {
     /// A logical clock, incremented at every arrival and at every adjustment of an agent's eligible waiters.
     now: u64,
     agents: HashMap<AgentDid, AgentShare>,
+    /// The waiters whose tool this executor lacks: they get no slot, and another node may run them.
+    only_elsewhere: Vec<(AgentDid, Priority, Waiter)>,
 }
 
 /// The places, slots and waiters of one agent.
@@ -111,12 +113,12 @@ struct Waiter {
     offer: Option<Offer>,
 }
 
-/// The tool and the module that another node needs to run a waiting call.
+/// What another node needs to run a waiting call: the tool, and this module of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) tool: ToolName,
-    /// The module of the tool.
-    pub(super) module: Digest,
+    /// `None` if this executor lacks the tool: any module is accepted.
+    pub(super) module: Option<Digest>,
     /// The nodes that have taken the call and have not run it, and until when they do not get it again.
     pub(super) returned_by: Vec<(NodeName, Instant)>,
 }
@@ -200,7 +202,13 @@ struct WaitGuard<'a> {
 
 impl Slots {
     pub(super) fn new(capacity: Capacity) -> Self {
-        let queue = SlotQueue { free: capacity.concurrent, overtakes: 0, now: 0, agents: HashMap::new() };
+        let queue = SlotQueue {
+            free: capacity.concurrent,
+            overtakes: 0,
+            now: 0,
+            agents: HashMap::new(),
+            only_elsewhere: Vec::new(),
+        };
         Self {
             capacity,
             queue: Mutex::new(queue),
@@ -405,12 +413,13 @@ impl SlotQueue {
 
     /// All waiters, with their agents and priorities.
     fn waiters(&self) -> impl Iterator<Item = (&AgentDid, Priority, &Waiter)> {
-        self.agents.iter().flat_map(|(agent, share)| {
+        let here = self.agents.iter().flat_map(|(agent, share)| {
             let by_priority = Priority::VARIANTS.iter().copied().zip(&share.waiting);
             by_priority.flat_map(move |(priority, waiting)| {
                 waiting.iter().map(move |waiter| (agent, priority, waiter))
             })
-        })
+        });
+        here.chain(self.only_elsewhere.iter().map(|(agent, priority, waiter)| (agent, *priority, waiter)))
     }
 
     /// Removes the next waiter that may run, and takes a slot for it.
@@ -457,6 +466,16 @@ impl SlotQueue {
         share.eligible_since.resize(waiting.min(max_running.saturating_sub(share.running)), now);
     }
 
+    /// Inserts a waiter by its arrival.
+    fn insert_waiter(&mut self, agent: &AgentDid, priority: Priority, waiter: Waiter, max_running: usize) {
+        let share = self.agents.entry(agent.clone()).or_default();
+        if let Some(waiting) = share.waiters_mut(priority) {
+            let position = waiting.partition_point(|other| other.arrival < waiter.arrival);
+            waiting.insert(position, waiter);
+        }
+        self.adjust_eligible(agent, max_running);
+    }
+
     /// Removes a waiter from the queue.
     fn remove_waiter(
         &mut self,
@@ -465,6 +484,9 @@ impl SlotQueue {
         arrival: u64,
         max_running: usize,
     ) -> Option<Waiter> {
+        if let Some(at) = self.only_elsewhere.iter().position(|(_, _, waiter)| waiter.arrival == arrival) {
+            return Some(self.only_elsewhere.swap_remove(at).2);
+        }
         let waiting = self.agents.get_mut(agent)?.waiters_mut(priority)?;
         let at = waiting.binary_search_by_key(&arrival, |waiter| waiter.arrival).ok()?;
         let waiter = waiting.remove(at);
@@ -509,22 +531,23 @@ impl AgentShare {
 
 impl Place {
     /// Waits until the agent's share and the executor have a free slot and no other waiter goes first, or until another
-    /// node takes the call.
-    async fn wait_for_turn(&self, priority: Priority, offer: Option<Offer>) -> Option<SlotTurn> {
+    /// node takes the call. If `offer` names no module, waits only for another node.
+    pub(super) async fn wait_for_turn(&self, priority: Priority, offer: Option<Offer>) -> Option<SlotTurn> {
         let (turn_tx, turn) = oneshot::channel();
-        let max_running = self.slots.capacity.concurrent_per_agent;
+        let may_run_here = offer.as_ref().is_none_or(|offer| offer.module.is_some());
         let arrival = self.slots.change(|queue| {
             let arrival = match self.arrival.load(Relaxed) {
                 0 => queue.tick(),
                 earlier => earlier,
             };
             self.arrival.store(arrival, Relaxed);
-            let share = queue.agents.entry(self.agent.clone()).or_default();
-            if let Some(waiting) = share.waiters_mut(priority) {
-                let position = waiting.partition_point(|waiter| waiter.arrival < arrival);
-                waiting.insert(position, Waiter { arrival, turn_tx, offer });
+            let waiter = Waiter { arrival, turn_tx, offer };
+            if may_run_here {
+                let max_running = self.slots.capacity.concurrent_per_agent;
+                queue.insert_waiter(&self.agent, priority, waiter, max_running);
+            } else {
+                queue.only_elsewhere.push((self.agent.clone(), priority, waiter));
             }
-            queue.adjust_eligible(&self.agent, max_running);
             arrival
         });
         let _guard = WaitGuard { place: self, arrival, priority };
@@ -805,7 +828,7 @@ mod tests {
     async fn offered(place: Place, priority: Priority, text: &'static str) -> bool {
         let offer = Offer {
             tool: ToolName::parse("t").unwrap(),
-            module: Digest([0; 32]),
+            module: Some(Digest([0; 32])),
             returned_by: vec![(node("bad"), later())],
         };
         match place.acquire_slot(priority, None, Some(offer)).await {
@@ -814,6 +837,25 @@ mod tests {
             }
             Some(SlotTurn::Run(_)) | None => false,
         }
+    }
+
+    #[tokio::test]
+    async fn a_waiter_without_its_tool_gets_no_slot() {
+        let slots = slots(1, 1, 8, 8);
+        let offer = Offer { tool: ToolName::parse("t").unwrap(), module: None, returned_by: Vec::new() };
+        let [passed, dropped] = [(); 2].map(|()| slots.reserve(&agent("a")).unwrap());
+        let mut passed = Box::pin(passed.wait_for_turn(Priority::Normal, Some(offer.clone())));
+        let mut dropped = Box::pin(dropped.wait_for_turn(Priority::Low, Some(offer)));
+        assert!((&mut passed).now_or_never().is_none() && (&mut dropped).now_or_never().is_none());
+        assert_eq!(slots.lock().free, 1);
+        assert_eq!(slots.highest_offer(), Some(Priority::Normal));
+        let _call =
+            slots.pass_on(&node("b"), SystemClock.monotonic(), |_, offer| offer.module.is_none()).unwrap();
+        let turn = (&mut passed).now_or_never().unwrap();
+        assert!(matches!(turn, Some(SlotTurn::PassOn(_))), "{turn:?}");
+        assert_eq!(slots.highest_offer(), Some(Priority::Low));
+        drop(dropped);
+        assert_eq!(slots.highest_offer(), None);
     }
 
     #[tokio::test]

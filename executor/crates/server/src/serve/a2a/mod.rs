@@ -495,7 +495,8 @@ impl A2a {
                     parent: None,
                 };
                 check_call_agent(&self.executor, caller, &call)?;
-                self.executor.check_tool(&call).map_err(|fault| tool_call.relocate_fault(fault))?;
+                let checked = self.executor.check_tool(&call).await;
+                checked.map_err(|fault| tool_call.relocate_fault(fault))?;
                 Some(call)
             }
         };

@@ -377,9 +377,11 @@ impl Session {
             parent: None,
         };
         check_call_agent(&self.shared.executor, &caller, &call).map_err(|fault| fault::to_error(&fault))?;
-        // Checked before queueing, so that a call that cannot run takes no place in the queue.
+        // Checked before queueing, so that a call that cannot run takes no place in the queue. Other nodes are asked once
+        // the call runs: a question takes up to 3 s, in which this session would read nothing.
         let executor = &self.shared.executor;
-        executor.check_tool(&call).map_err(|fault| call_failure(&fault, &call.tool, &executor.tools()))?;
+        let checked = executor.check_tool_locally(&call);
+        checked.map_err(|fault| call_failure(&fault, &call.tool, &executor.tools()))?;
         state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming });
         self.open.send_replace(state.open());
         Ok(())
