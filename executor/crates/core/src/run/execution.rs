@@ -51,7 +51,11 @@ impl Executor {
     ) -> Result<Arc<Receipt>, Fault> {
         let claimed = match self.claim(admitted, loaded, verdict).await? {
             ClaimOutcome::Claimed(claimed) => ClaimedRun { taken, ..*claimed },
-            ClaimOutcome::Known(call, known) => return Ok(self.await_existing(&call, known).await?.0),
+            ClaimOutcome::Known(call, known) => {
+                // The earlier call may wait here for this slot.
+                drop(taken);
+                return Ok(self.await_existing(&call, known).await?.0);
+            }
         };
         let executor = Arc::clone(self);
         let task = async move { executor.run_claimed(claimed, stopwatch, sink).await };
@@ -128,7 +132,7 @@ impl Executor {
         let claim = match start_outcome? {
             StartOutcome::New(claim) => claim,
             StartOutcome::Known(known) => {
-                drop(prepared);
+                drop((prepared, slot, output));
                 return Ok(self.await_existing(call, known).await?.0);
             }
             StartOutcome::Replayed => {
