@@ -159,6 +159,39 @@ fn a_passed_call_is_cancelled_from_any_node() {
 }
 
 #[test]
+fn a_call_that_both_nodes_have_takes_no_slot_from_itself() {
+    let Some(busy) = Busy::start() else { return };
+    for _ in 0..20 {
+        let call = append("x");
+        let answers = [&busy.full, &busy.free].map(|node| call_in_background(node, "a2g/execute", &call));
+        for answer in answers.map(|answer| answer.join().unwrap()) {
+            assert_eq!(result(&answer)["status"], "SUCCESS", "{answer}");
+        }
+        assert_eq!(busy.fleet.reports_of(&id_of(&call)).len(), 1);
+    }
+    assert_eq!(busy.free.file("log").unwrap(), "x".repeat(20));
+    busy.full.open_the_gate();
+    assert_eq!(result(&busy.blocking.join().unwrap())["status"], "SUCCESS");
+}
+
+#[test]
+fn a_call_that_waits_for_a_slot_is_seen_and_cancelled_from_any_node() {
+    let switched_off = |_: &str, options: Options| options.set("fleet.pass_calls", false);
+    let Some(busy) = Busy::start_with(switched_off) else { return };
+    let call = append("x");
+    let answer = call_queued(&busy.full, &call);
+    let id = json!({ "intent_id": id_of(&call) });
+    assert_eq!(result(&busy.free.rpc("a2g/status", &id))["state"], "queued");
+    // It does not wait for a person.
+    let directive = json!({ "intent_id": id_of(&call), "decision": "APPROVED" });
+    error(&busy.free.rpc("g2a/directive", &directive), -32602);
+    assert_eq!(result(&busy.free.rpc("a2g/cancel", &id))["cancelled"], true);
+    assert_eq!(error(&answer.join().unwrap(), -32001)["data"]["report"]["status"], "ABORTED");
+    assert_eq!(result(&busy.free.rpc("a2g/cancel", &id))["cancelled"], false);
+    busy.finish(0);
+}
+
+#[test]
 fn a_passed_call_whose_node_is_killed_ends_once() {
     let Some(busy) = Busy::start() else { return };
     let call = execute("gate", json!({ "passed": true }));

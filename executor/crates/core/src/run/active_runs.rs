@@ -106,6 +106,11 @@ impl ActiveRuns {
         children.for_each(|run| run.abort.trigger(AbortReason::ParentEnded));
     }
 
+    /// The agent of an intent that runs or waits for a slot here; `None` if another node has the call.
+    pub(super) fn agent_of(&self, intent: IntentId) -> Option<AgentDid> {
+        self.lock().get(&intent).filter(|run| !run.is_passed_on).map(|run| run.agent.clone())
+    }
+
     /// Returns `true` if another node has the call of an intent of the selected agents.
     pub(super) fn is_passed_on(&self, intent: IntentId, filter: AgentFilter<'_>) -> bool {
         self.lock().get(&intent).is_some_and(|run| run.is_passed_on && filter(&run.agent))

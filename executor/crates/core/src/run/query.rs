@@ -242,7 +242,7 @@ impl Executor {
         Ok(found.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?))))
     }
 
-    /// As [`Self::status`], also of an intent that waits for a person at another node of the fleet.
+    /// As [`Self::status`], also of an intent that waits for a person or a slot at another node of the fleet.
     ///
     /// # Errors
     /// If the journal cannot be read, or the fleet cannot be reached.
@@ -250,8 +250,7 @@ impl Executor {
         if let Some(known) = self.status(intent).await? {
             return Ok(Some(known));
         }
-        let agent = self.agent_waiting_elsewhere(intent).await?;
-        Ok(agent.map(|agent| (agent, IntentState::Escalated)))
+        self.status_of_waiting_elsewhere(intent).await
     }
 
     /// Makes a signal before the state of an intent is read, so that no change in between is lost.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! question                                    answer
-//! does INTENT wait at you?                    its agent, and a challenge
+//! does INTENT wait at you?                    its agent, for what it waits, and a challenge
 //! decide on INTENT, with the challenge        the effect, or the fault
 //! end the wait of INTENT, with the challenge  whether it waited
 //! do you have the document ID?                the document
@@ -16,7 +16,7 @@
 use super::decisions::DirectiveOutcome;
 use super::faults::NodeFault;
 use super::fleet::{Fleet, subscribe};
-use super::{AgentFilter, Executor, all_agents};
+use super::{AgentFilter, Executor, IntentState, all_agents};
 use a2g_fleet::{NodeName, NodeText, Question};
 use a2g_govern::{Caller, DecisionRight};
 use a2g_types::call::Call;
@@ -39,6 +39,8 @@ use uuid::Uuid;
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time in which the node at which an intent waits makes a decision.
 const DECIDE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time between two requests for the end of a call that waits for a slot.
+const END_INTERVAL: Duration = Duration::from_millis(50);
 /// The time after a challenge in which it can be used.
 const CHALLENGE_LIFE: Duration = Duration::from_secs(60);
 
@@ -121,6 +123,10 @@ struct NodeManifest(#[serde(with = "v1::Manifest")] Manifest);
 struct WaitsElsewhere {
     agent: AgentDid,
     challenge: String,
+    /// `true` if the intent waits for a slot, `false` if it waits for a person.
+    // Nodes of an earlier version answer only for the latter.
+    #[serde(default)]
+    is_queued: bool,
 }
 
 /// The answer to [`QuestionText::Decide`].
@@ -253,7 +259,7 @@ impl Executor {
                 self.ask(&question, ASK_TIMEOUT).await?
             }
             Some(intent) => {
-                let Some(WaitsElsewhere { challenge, agent: _ }) =
+                let Some(WaitsElsewhere { challenge, is_queued: false, agent: _ }) =
                     self.find_waiting_elsewhere(intent).await?
                 else {
                     return Ok(None);
@@ -293,12 +299,18 @@ impl Executor {
         )
     }
 
-    /// The agent of an intent that waits for a person at another node.
+    /// The agent and the state of an intent that waits for a person or a slot at another node.
     ///
     /// # Errors
     /// If the fleet cannot be reached, or a node does not answer.
-    pub async fn agent_waiting_elsewhere(&self, intent: IntentId) -> Result<Option<AgentDid>, Fault> {
-        Ok(self.find_waiting_elsewhere(intent).await?.map(|waits| waits.agent))
+    pub async fn status_of_waiting_elsewhere(
+        &self,
+        intent: IntentId,
+    ) -> Result<Option<(AgentDid, IntentState)>, Fault> {
+        let waits = self.find_waiting_elsewhere(intent).await?;
+        Ok(waits.map(|WaitsElsewhere { agent, is_queued, challenge: _ }| {
+            (agent, if is_queued { IntentState::Queued } else { IntentState::Escalated })
+        }))
     }
 
     async fn find_waiting_elsewhere(&self, intent: IntentId) -> Result<Option<WaitsElsewhere>, Fault> {
@@ -320,7 +332,9 @@ impl Executor {
     ) -> Result<Option<DirectiveOutcome>, Fault> {
         let Directive { intent, approved, manifest, reason } = directive;
         let Some(author) = right.to_node() else { return Ok(None) };
-        let Some(WaitsElsewhere { challenge, agent: _ }) = self.find_waiting_elsewhere(*intent).await? else {
+        let Some(WaitsElsewhere { challenge, is_queued: false, agent: _ }) =
+            self.find_waiting_elsewhere(*intent).await?
+        else {
             return Ok(None);
         };
         let question = QuestionText::Decide {
@@ -355,9 +369,12 @@ impl Executor {
     async fn find_answer(self: &Arc<Self>, question: &Question) -> Option<String> {
         match serde_json::from_str(question.text().as_str()).ok()? {
             QuestionText::Waits { intent } => {
-                let agent = self.escalations.agent_of(intent, self.clock.now())?;
+                let (agent, is_queued) = match self.escalations.agent_of(intent, self.clock.now()) {
+                    Some(agent) => (agent, false),
+                    None => (self.active_runs.agent_of(intent)?, true),
+                };
                 let challenge = self.answers.challenges.make(intent, self.clock.monotonic());
-                serde_json::to_string(&WaitsElsewhere { agent, challenge }).ok()
+                serde_json::to_string(&WaitsElsewhere { agent, challenge, is_queued }).ok()
             }
             QuestionText::Decide { intent, challenge, approved, manifest, reason, author: _ } => {
                 if !self.answers.challenges.use_up(intent, &challenge, self.clock.monotonic()) {
@@ -425,7 +442,7 @@ impl Executor {
         }
     }
 
-    /// Ends the waits of an intent at all other nodes, if `filter` selects its agent. Returns `false` if it waits at none.
+    /// Ends the waits of an intent at all other nodes, for a person or a slot, if `filter` selects its agent. Returns `false` if it waits at none.
     pub(super) async fn end_waiting_elsewhere(
         &self,
         intent: IntentId,
@@ -434,13 +451,20 @@ impl Executor {
         is_revoked: bool,
     ) -> Result<bool, Fault> {
         let mut has_ended = false;
-        while let Some(WaitsElsewhere { agent, challenge }) = self.find_waiting_elsewhere(intent).await?
+        while let Some(WaitsElsewhere { agent, challenge, is_queued }) =
+            self.find_waiting_elsewhere(intent).await?
             && filter(&agent)
         {
             let question = QuestionText::EndWait { intent, challenge, by: by.to_owned(), is_revoked };
             let answer = self.ask(&question, DECIDE_TIMEOUT).await.ok().flatten();
             match answer.and_then(|answer| serde_json::from_str(answer.as_str()).ok()) {
-                Some(true) => has_ended = true,
+                Some(true) => {
+                    has_ended = true;
+                    if is_queued {
+                        // The call ends in a moment, and another node may have it too.
+                        tokio::time::sleep(END_INTERVAL).await;
+                    }
+                }
                 Some(false) => break,
                 None => {
                     let message =

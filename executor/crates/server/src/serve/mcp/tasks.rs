@@ -106,15 +106,18 @@ impl McpDoor {
         }
     }
 
-    /// The status of an intent that waits for a person at another node of the fleet; `None` for any other.
+    /// The status of an intent that waits for a person or a slot at another node of the fleet; `None` for any other.
     async fn status_elsewhere(
         &self,
         context: &RequestContext,
         task: IntentId,
     ) -> Result<Option<TaskStatus>, Fault> {
-        let agent = self.executor.agent_waiting_elsewhere(task).await?;
-        let is_visible = agent.is_some_and(|agent| context.caller.may_read(&agent));
-        Ok(is_visible.then_some(TaskStatus::Waiting(self.decider)))
+        let found = self.executor.status_of_waiting_elsewhere(task).await?;
+        let visible = found.filter(|(agent, _)| context.caller.may_read(agent));
+        Ok(visible.map(|(_, state)| match state {
+            IntentState::Escalated => TaskStatus::Waiting(self.decider),
+            IntentState::Queued | IntentState::Running | IntentState::Finished(_) => TaskStatus::Running,
+        }))
     }
 
     fn waiting_status(&self, context: &RequestContext, task: IntentId) -> TaskStatus {
