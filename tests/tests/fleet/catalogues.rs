@@ -13,6 +13,8 @@ struct UnequalNodes {
     fleet: Fleet,
     bare: Executor,
     full: Executor,
+    /// The tools of `bare`.
+    catalogue: Catalogue,
 }
 
 impl UnequalNodes {
@@ -20,9 +22,9 @@ impl UnequalNodes {
         let fleet = Fleet::start()?;
         let keys = nexus::Keys::of(&[PLANNER]);
         let full = Executor::start(options(&fleet, &keys, "full").set("executor.concurrent", 1));
-        let empty = Catalogue::empty();
-        let bare = Executor::start(options(&fleet, &keys, "bare").catalogue(&empty));
-        let nodes = Self { fleet, bare, full };
+        let catalogue = Catalogue::empty();
+        let bare = Executor::start(options(&fleet, &keys, "bare").catalogue(&catalogue));
+        let nodes = Self { fleet, bare, full, catalogue };
         // A node looks for others every 5 s.
         eventually("the node without tools sees the other", || {
             let answer =
@@ -43,7 +45,7 @@ fn wait_until_queued(node: &Executor, call: &Value) {
 
 #[test]
 fn a_call_for_a_tool_of_another_node_runs_there() {
-    let Some(UnequalNodes { fleet, bare, full }) = UnequalNodes::start() else { return };
+    let Some(UnequalNodes { fleet, bare, full, .. }) = UnequalNodes::start() else { return };
     for door in DOORS {
         let mut intent = Intent::new(door);
         let reply = intent.send(bare.address());
@@ -70,7 +72,7 @@ fn a_call_for_a_tool_of_another_node_runs_there() {
 
 #[test]
 fn a_call_that_cannot_run_elsewhere_is_refused_with_the_reason() {
-    let Some(UnequalNodes { fleet: _fleet, bare, full }) = UnequalNodes::start() else { return };
+    let Some(UnequalNodes { fleet: _fleet, bare, full, .. }) = UnequalNodes::start() else { return };
     let refused = |tool: &str, arguments: Value, code: i64, part: &str| {
         let answer = bare.rpc("a2g/execute", &execute(tool, arguments));
         assert!(error(&answer, code).to_string().contains(part), "{answer}");
@@ -105,7 +107,7 @@ fn a_node_that_takes_no_calls_is_not_waited_for() {
 
 #[test]
 fn a_call_for_a_tool_of_a_busy_node_waits_and_can_be_cancelled() {
-    let Some(UnequalNodes { fleet, bare, full }) = UnequalNodes::start() else { return };
+    let Some(UnequalNodes { fleet, bare, full, .. }) = UnequalNodes::start() else { return };
     let (_, blocking) = wait_at_the_gate(&full);
     let [waits, cancelled] = ["waits", "cancelled"].map(|name| execute("write_file", write(name, "x")));
     let answers = [&waits, &cancelled].map(|call| call_in_background(&bare, "a2g/execute", call));
@@ -117,6 +119,10 @@ fn a_call_for_a_tool_of_a_busy_node_waits_and_can_be_cancelled() {
     let cancelled_answer = cancelled_answer.join().unwrap();
     assert!(error(&cancelled_answer, -32000).to_string().contains("cancelled by"), "{cancelled_answer}");
     full.open_the_gate();
+    for node in [&bare, &full] {
+        let repeated = node.rpc("a2g/execute", &cancelled);
+        assert!(error(&repeated, -32000).to_string().contains("cancelled by"), "{repeated}");
+    }
     assert_eq!(result(&blocking.join().unwrap())["status"], "SUCCESS");
     assert_eq!(result(&waits_answer.join().unwrap())["status"], "SUCCESS");
     assert_eq!((full.file("waits").as_deref(), full.file("cancelled")), (Some("x"), None));
@@ -125,7 +131,7 @@ fn a_call_for_a_tool_of_a_busy_node_waits_and_can_be_cancelled() {
 
 #[test]
 fn a_call_that_waits_for_a_node_that_leaves_is_refused() {
-    let Some(UnequalNodes { fleet: _fleet, bare, mut full }) = UnequalNodes::start() else { return };
+    let Some(UnequalNodes { fleet: _fleet, bare, mut full, .. }) = UnequalNodes::start() else { return };
     let (_, blocking) = wait_at_the_gate(&full);
     let call = execute("write_file", write("left", "x"));
     let answer = call_in_background(&bare, "a2g/execute", &call);
@@ -136,4 +142,21 @@ fn a_call_that_waits_for_a_node_that_leaves_is_refused() {
     let answer = answer.join().unwrap();
     assert!(error(&answer, -32602).to_string().contains("there is no tool `write_file`"), "{answer}");
     assert_eq!(full.file("left"), None);
+}
+
+#[test]
+fn a_call_that_waits_runs_here_once_its_tool_is_installed() {
+    let Some(UnequalNodes { fleet: _fleet, mut bare, full, catalogue }) = UnequalNodes::start() else {
+        return;
+    };
+    let (_, blocking) = wait_at_the_gate(&full);
+    let call = execute("write_file", write("installed", "x"));
+    let answer = call_in_background(&bare, "a2g/execute", &call);
+    wait_until_queued(&bare, &call);
+    let _catalogue = catalogue.copy("write_file");
+    bare.process().hang_up();
+    assert_eq!(result(&answer.join().unwrap())["status"], "SUCCESS");
+    assert_eq!((bare.file("installed").as_deref(), full.file("installed")), (Some("x"), None));
+    full.open_the_gate();
+    assert_eq!(result(&blocking.join().unwrap())["status"], "SUCCESS");
 }

@@ -230,7 +230,7 @@ impl Executor {
                 Self::check_arguments(&loaded, admitted.call()).await?;
                 self.run(admitted, loaded, verdict, stopwatch, sink, None).await
             }
-            ToolLocation::Elsewhere => self.run_elsewhere(admitted, verdict, sink).await,
+            ToolLocation::Elsewhere => self.run_elsewhere(admitted, verdict, stopwatch, sink).await,
         }
     }
 

@@ -708,7 +708,8 @@ impl Executor {
             let (escalated, taken) = self.take_for_denial(directive.intent).await?;
             let denied = async {
                 may_deny()?;
-                self.deny_in_fleet(fleet, &escalated, author.name(), reason).await
+                let (call, risk_score) = (escalated.call(), escalated.risk_score());
+                self.deny_in_fleet(fleet, call, risk_score, author.name(), reason).await
             };
             let denied = denied.await;
             self.escalations.release(taken);

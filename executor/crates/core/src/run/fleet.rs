@@ -15,7 +15,6 @@ use a2g_fleet::{
     NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, NodeStatus, OrphanReport, RENEWAL,
     RecordedEnd,
 };
-use a2g_govern::Escalated;
 use a2g_journal::chain::from_hex;
 use a2g_journal::{
     IntentDenial, InterruptedEnd, InterruptedJournal, KnownIntent, ReportState, Reporting, Stage,
@@ -333,11 +332,11 @@ impl Executor {
     pub(super) async fn deny_in_fleet(
         &self,
         fleet: &Fleet,
-        escalated: &Escalated,
+        call: &Call,
+        risk_score: Option<f64>,
         by: &str,
         reason: Option<&str>,
     ) -> Result<(), Fault> {
-        let (call, risk_score) = (escalated.call(), escalated.risk_score());
         let denial = FleetDenial { by: by.to_owned(), risk_score, reason: reason.map(str::to_owned) };
         let denial = serde_json::value::to_raw_value(&denial);
         let new = NewDenial {

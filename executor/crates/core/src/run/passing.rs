@@ -52,6 +52,8 @@ const CLAIM_DEADLINE: Duration = Duration::from_secs(2);
 pub(super) const AVOID_TIME: Duration = Duration::from_secs(5);
 /// The time between two checks that another node still has the tool of a call that waits for it.
 const TOOL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Who denies a call that was cancelled or revoked before it ran, in the answers to its repeats.
+const DENIED_BY: &str = "the executor";
 /// The time before a call that could not be sent to a node is offered again.
 const RESEND_DELAY: Duration = Duration::from_millis(250);
 /// The time between two announcements of calls that keep waiting.
@@ -94,6 +96,23 @@ pub(super) enum PassedEnd {
     Returned(Option<Fault>),
     /// The call was not sent.
     Kept,
+}
+
+/// The end of the wait of a call whose tool this node lacks.
+enum NodeWait {
+    /// Another node has run the call.
+    Finished(Arc<Receipt>),
+    /// The call has not run, and this node has the tool now.
+    HasTool(Arc<LoadedCatalog>),
+}
+
+/// What comes next for a call whose tool this node lacks.
+enum NextRequest {
+    PassOn(PassOnRequest),
+    /// This node has the tool now.
+    HasTool(Arc<LoadedCatalog>),
+    Refused(Fault),
+    Stopped(AbortReason),
 }
 
 /// A call that waited at another node.
@@ -192,6 +211,7 @@ impl Executor {
         self: &Arc<Self>,
         admitted: Admitted,
         verdict: Option<Arc<Verdict>>,
+        stopwatch: Stopwatch,
         sink: RunEventSink,
     ) -> Result<Arc<Receipt>, Fault> {
         if node_text(&admitted).is_none() {
@@ -201,49 +221,62 @@ impl Executor {
             );
             return Err(not_passed_fault(&admitted.call().tool, &reason));
         }
-        let (executor, asked_governor) = (Arc::clone(self), verdict.is_some());
-        let (place, running) = match self.reserve_and_claim(&admitted, verdict).await? {
+        let (place, running) = match self.reserve_and_claim(&admitted, verdict.clone()).await? {
             ReservedClaim::New(place, running) => (place, running),
             ReservedClaim::Known(known) => return Ok(self.await_existing(admitted.call(), known).await?.0),
         };
+        let executor = Arc::clone(self);
+        let task = async move {
+            match executor.wait_for_node(&admitted, verdict.is_some(), place, running, &sink).await? {
+                NodeWait::Finished(receipt) => Ok(receipt),
+                NodeWait::HasTool(loaded) => {
+                    Self::check_arguments(&loaded, admitted.call()).await?;
+                    executor.run(admitted, loaded, verdict, stopwatch, sink, None).await
+                }
+            }
+        };
         // Goes on if the caller disconnects, as a run does.
-        let task =
-            async move { executor.wait_for_node(&admitted, asked_governor, place, running, &sink).await };
         let result = spawn::spawn_run_task(task.in_current_span()).await;
         result.unwrap_or_else(|error| {
             Err(Fault::Internal(format!("the task of a call that was passed on ended early: {error}")))
         })
     }
 
-    /// Passes a claimed call on to the nodes that ask for it, until one has run or refused it. Releases the intent unless
-    /// one has run it.
+    /// Passes a claimed call on to the nodes that ask for it, until one has run or refused it, or this node has the tool.
+    /// Releases the intent unless another node has run it.
     async fn wait_for_node(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         admitted: &Admitted,
         asked_governor: bool,
         mut place: Place,
         running: ActiveRun,
         sink: &RunEventSink,
-    ) -> Result<Arc<Receipt>, Fault> {
+    ) -> Result<NodeWait, Fault> {
         let call = admitted.call();
         let mut offer = Offer { tool: call.tool.clone(), module: None, returned_by: Vec::new() };
         // `true` once a node had the call and sent no refusal. It may still claim it, so a refusal here could be untrue.
         let mut may_be_claimed = false;
         sink.notify_waiting();
         let fault = loop {
-            let request = match self.next_request(call, &place, &running, &offer).await {
-                Ok(request) => request,
-                Err(fault) => break fault,
+            let request = match self.next_request(admitted, &place, &running, &offer).await {
+                NextRequest::PassOn(request) => request,
+                NextRequest::HasTool(loaded) => {
+                    self.release(call.intent).await?;
+                    return Ok(NodeWait::HasTool(loaded));
+                }
+                NextRequest::Refused(fault) => break fault,
+                NextRequest::Stopped(reason) => {
+                    let fault = self.end_stopped(call, reason, may_be_claimed).await;
+                    self.release(call.intent).await?;
+                    return Err(fault);
+                }
             };
-            if let Err(expired) = admitted.check_expiry(self.clock.now()) {
-                break expired;
-            }
             let node = request.node.clone();
             place.set_passed_on(true);
             let end = self.pass_on(admitted, asked_governor, request, &running, sink).await?;
             place.set_passed_on(false);
             match end {
-                PassedEnd::Finished(receipt) => return Ok(receipt),
+                PassedEnd::Finished(receipt) => return Ok(NodeWait::Finished(receipt)),
                 PassedEnd::Returned(Some(Fault::Busy { .. })) => {}
                 PassedEnd::Returned(Some(refusal)) => break refusal,
                 PassedEnd::Returned(None) => may_be_claimed = true,
@@ -259,7 +292,8 @@ impl Executor {
                 Ok(None) => {}
                 Ok(Some(known)) => {
                     self.release(call.intent).await?;
-                    return Ok(self.await_existing(call, known).await?.0);
+                    drop((place, running));
+                    return Ok(NodeWait::Finished(self.await_existing(call, known).await?.0));
                 }
                 Err(fault) => break fault,
             }
@@ -269,54 +303,82 @@ impl Executor {
     }
 
     /// Waits until a node asks for a call whose tool this one lacks.
-    ///
-    /// # Errors
-    /// If the call is stopped, or no node has the tool any more.
     async fn next_request(
         &self,
-        call: &Call,
+        admitted: &Admitted,
         place: &Place,
         running: &ActiveRun,
         offer: &Offer,
-    ) -> Result<PassOnRequest, Fault> {
+    ) -> NextRequest {
         tokio::select! {
             // Polled in this order, so that the call waits before it is announced.
             biased;
-            turn = place.wait_for_turn(call.priority, Some(offer.clone())) => match turn {
-                Some(SlotTurn::PassOn(request)) => Ok(request),
+            turn = place.wait_for_turn(admitted.call().priority, Some(offer.clone())) => match turn {
+                Some(SlotTurn::PassOn(request)) => match admitted.check_expiry(self.clock.now()) {
+                    Ok(()) => NextRequest::PassOn(request),
+                    Err(expired) => NextRequest::Refused(expired),
+                },
                 Some(SlotTurn::Run(_)) | None => {
                     let message = "a call whose tool this node lacks got a slot, or lost its place in the queue";
-                    Err(Fault::Internal(message.to_owned()))
+                    NextRequest::Refused(Fault::Internal(message.to_owned()))
                 }
             },
-            reason = running.abort().wait() => Err(self.stopped_fault(call, reason)),
-            absent = self.announce_until_absent(call, offer) => Err(absent),
+            reason = running.abort().wait() => NextRequest::Stopped(reason),
+            next = self.announce_until_useless(admitted, offer) => next,
         }
     }
 
-    /// The fault for a call that was stopped while it waited for another node.
-    fn stopped_fault(&self, call: &Call, reason: AbortReason) -> Fault {
-        if reason == AbortReason::Shutdown {
-            return self.busy_fault("the executor is shutting down");
-        }
-        let refusal = || Fault::Refused {
+    /// Ends a call that was stopped while it waited for another node. One that was cancelled or revoked can then run at no
+    /// node. Returns the fault for its caller.
+    async fn end_stopped(&self, call: &Call, reason: AbortReason, may_be_claimed: bool) -> Fault {
+        let refusal = |message| Fault::Refused {
             intent: Some(call.intent),
             risk_score: None,
             blocked_by: BlockedBy::Stopped,
-            message: format!("{}, before another node of the fleet ran it", reason.message()),
+            message,
         };
-        self.check_stopped(call).err().unwrap_or_else(refusal)
+        match (reason, &self.fleet) {
+            (AbortReason::Cancelled | AbortReason::Revoked, Some(fleet)) => {
+                let denied = self.deny_in_fleet(fleet, call, None, DENIED_BY, Some(reason.message())).await;
+                match denied {
+                    Ok(()) => refusal(format!("{}, before it ran", reason.message())),
+                    Err(_claimed_or_unreachable) => self.unknown_end(call, false),
+                }
+            }
+            _ if may_be_claimed => self.unknown_end(call, false),
+            (AbortReason::Stopped, _) => self.check_stopped(call).err().unwrap_or_else(|| {
+                refusal(
+                    "an operator stopped this call before it ran, and has lifted the stop since".to_owned(),
+                )
+            }),
+            (
+                AbortReason::Cancelled
+                | AbortReason::Revoked
+                | AbortReason::Shutdown
+                | AbortReason::Lost
+                | AbortReason::LeaseLost
+                | AbortReason::ParentEnded,
+                _,
+            ) => self.busy_fault("the executor is shutting down"),
+        }
     }
 
-    /// Announces a call whose tool this node lacks, and waits until no other node has it either.
-    async fn announce_until_absent(&self, call: &Call, offer: &Offer) -> Fault {
+    /// Announces a call whose tool this node lacks, until its verdict expires, this node has the tool, or none has it.
+    async fn announce_until_useless(&self, admitted: &Admitted, offer: &Offer) -> NextRequest {
+        let call = admitted.call();
         self.passing.announce(Some(offer));
         loop {
             tokio::time::sleep(TOOL_CHECK_INTERVAL).await;
+            if let Err(expired) = admitted.check_expiry(self.clock.now()) {
+                return NextRequest::Refused(expired);
+            }
+            if let Ok(loaded) = self.find_catalog(call) {
+                return NextRequest::HasTool(loaded);
+            }
             match self.check_tool_elsewhere(call).await {
                 // A node that does not answer may come back.
                 Ok(()) | Err(Fault::Busy { .. }) => {}
-                Err(absent) => return absent,
+                Err(absent) => return NextRequest::Refused(absent),
             }
         }
     }
