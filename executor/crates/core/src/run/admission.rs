@@ -43,7 +43,7 @@ pub(super) enum ReservedClaim {
     Known(KnownIntent),
 }
 
-/// Where the tool of a call can be used.
+/// The location of a call's tool.
 enum ToolLocation {
     /// At this node, with this catalogue.
     Here(Arc<LoadedCatalog>),

@@ -52,7 +52,7 @@ const CLAIM_DEADLINE: Duration = Duration::from_secs(2);
 pub(super) const AVOID_TIME: Duration = Duration::from_secs(5);
 /// The time between two checks that another node still has the tool of a call that waits for it.
 const TOOL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Who denies a call that was cancelled or revoked before it ran, in the answers to its repeats.
+/// The author of the denial of a call that was cancelled or revoked before it ran, as its repeats are told.
 const DENIED_BY: &str = "the executor";
 /// The time before a call that could not be sent to a node is offered again.
 const RESEND_DELAY: Duration = Duration::from_millis(250);
@@ -88,7 +88,7 @@ impl Passing {
     }
 }
 
-/// How an attempt to pass a call on has ended.
+/// The end of an attempt to pass a call on.
 pub(super) enum PassedEnd {
     /// The other node has run the call.
     Finished(Arc<Receipt>),
@@ -106,7 +106,7 @@ enum NodeWait {
     HasTool(Arc<LoadedCatalog>),
 }
 
-/// What comes next for a call whose tool this node lacks.
+/// The next step of a call whose tool this node lacks.
 enum NextRequest {
     PassOn(PassOnRequest),
     /// This node has the tool now.

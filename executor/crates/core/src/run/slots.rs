@@ -113,7 +113,7 @@ struct Waiter {
     offer: Option<Offer>,
 }
 
-/// What another node needs to run a waiting call: the tool, and this module of it.
+/// The tool, and the module of it, that a node needs to run a waiting call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) tool: ToolName,
