@@ -153,9 +153,9 @@ pub enum Fault {
 }
 
 /// The message that a caller gets for [`Fault::ReceiptPending`].
-pub const RECEIPT_PENDING: &str = "the tool ran, but its receipt is not written yet, because the journal's disk is \
-     full or the fleet cannot be reached: query `a2g/status`, or send the same intent again, which does not run \
-     the tool again";
+pub const RECEIPT_PENDING: &str = "the tool has started, and its receipt is not here yet, because the journal's disk \
+     is full, the fleet cannot be reached, or another node of it runs the tool: query `a2g/status`, or send the same \
+     intent again, which does not run the tool again";
 
 impl Fault {
     /// The fault for an invalid parameter; `pointer` is an RFC 6901 JSON Pointer into `params`.

@@ -236,7 +236,7 @@ impl Executor {
 
     /// Lets a call wait for a person, who is shown the tool: so this executor has to have it.
     async fn hold_at(
-        self: &Arc<Self>,
+        &self,
         location: ToolLocation,
         escalated: Escalated,
         sink: &RunEventSink,
@@ -259,7 +259,7 @@ impl Executor {
     /// # Errors
     /// [`Fault::InvalidParams`], [`Fault::ToolUnavailable`], or [`Fault::Refused`] with `tool_untrusted`, which is
     /// recorded; [`Fault::Busy`] while the tool is compiled, or if another node does not answer.
-    pub async fn check_tool(self: &Arc<Self>, call: &Call) -> Result<(), Fault> {
+    pub async fn check_tool(&self, call: &Call) -> Result<(), Fault> {
         let checked = match self.locate_tool(call) {
             Ok(ToolLocation::Here(_)) => Ok(()),
             Ok(ToolLocation::Elsewhere) => self.check_tool_elsewhere(call).await,

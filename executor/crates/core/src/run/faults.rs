@@ -90,7 +90,7 @@ impl NodeFault {
             | Fault::Failed(_)
             | Fault::LimitReached(..)
             | Fault::ReceiptPending { .. }) => {
-                tracing::warn!(?fault, "a request of another node has failed");
+                tracing::error!(?fault, "a request of another node has failed");
                 Self::Failed
             }
         }

@@ -324,7 +324,7 @@ impl Executor {
                 }
             },
             reason = running.abort().wait() => NextRequest::Stopped(reason),
-            next = self.announce_until_useless(admitted, offer) => next,
+            next = self.announce_and_check(admitted, offer) => next,
         }
     }
 
@@ -337,34 +337,34 @@ impl Executor {
             blocked_by: BlockedBy::Stopped,
             message,
         };
-        match (reason, &self.fleet) {
-            (AbortReason::Cancelled | AbortReason::Revoked, Some(fleet)) => {
-                let denied = self.deny_in_fleet(fleet, call, None, DENIED_BY, Some(reason.message())).await;
+        match reason {
+            AbortReason::Cancelled | AbortReason::Revoked => {
+                let denied = match &self.fleet {
+                    Some(fleet) => {
+                        self.deny_in_fleet(fleet, call, None, DENIED_BY, Some(reason.message())).await
+                    }
+                    None => Ok(()),
+                };
                 match denied {
                     Ok(()) => refusal(format!("{}, before it ran", reason.message())),
                     Err(_claimed_or_unreachable) => self.unknown_end(call, false),
                 }
             }
-            _ if may_be_claimed => self.unknown_end(call, false),
-            (AbortReason::Stopped, _) => self.check_stopped(call).err().unwrap_or_else(|| {
-                refusal(
-                    "an operator stopped this call before it ran, and has lifted the stop since".to_owned(),
-                )
+            AbortReason::Stopped if !may_be_claimed => self.check_stopped(call).err().unwrap_or_else(|| {
+                let message = "an operator stopped this call before it ran, and has lifted the stop since";
+                refusal(message.to_owned())
             }),
-            (
-                AbortReason::Cancelled
-                | AbortReason::Revoked
-                | AbortReason::Shutdown
-                | AbortReason::Lost
-                | AbortReason::LeaseLost
-                | AbortReason::ParentEnded,
-                _,
-            ) => self.busy_fault("the executor is shutting down"),
+            AbortReason::Shutdown if !may_be_claimed => self.busy_fault("the executor is shutting down"),
+            AbortReason::Stopped
+            | AbortReason::Shutdown
+            | AbortReason::Lost
+            | AbortReason::LeaseLost
+            | AbortReason::ParentEnded => self.unknown_end(call, false),
         }
     }
 
     /// Announces a call whose tool this node lacks, until its verdict expires, this node has the tool, or none has it.
-    async fn announce_until_useless(&self, admitted: &Admitted, offer: &Offer) -> NextRequest {
+    async fn announce_and_check(&self, admitted: &Admitted, offer: &Offer) -> NextRequest {
         let call = admitted.call();
         self.passing.announce(Some(offer));
         loop {
