@@ -463,7 +463,7 @@ fn errors_say_which_intent_they_are_about() {
     let pending = fault::to_error(&pending);
     assert_eq!((pending.code, pending.retryable), (A2eCode::RuntimeError, true));
     let detail = json!({ "intent_id": INTENT, "ran": true, "retry_after_ms": 5 });
-    assert_eq!((json!(pending.detail), pending.message.contains("ran")), (detail, true));
+    assert_eq!((json!(pending.detail), pending.message.contains("has started")), (detail, true));
     let escalated = fault::escalation_error(IntentId::parse(INTENT).unwrap(), Some(0.9));
     assert_eq!((escalated.code, escalated.retryable), (A2eCode::ToolDenied, true));
     assert_eq!(

@@ -28,7 +28,7 @@ fn every_fault_has_its_code_and_its_data() {
     let (code, message, data) = fault::to_error(&Fault::ReceiptPending { intent, retry_after_ms: 250 });
     let pending = json!({ "intent_id": INTENT, "ran": true, "retry_after_ms": 250 });
     assert_eq!((code, data), (-32003, Some(pending)));
-    assert!(message.contains("the tool ran") && message.contains("a2g/status"), "{message}");
+    assert!(message.contains("the tool has started") && message.contains("a2g/status"), "{message}");
     with_data(Fault::ToolUnavailable { tool, message: m() }, -32001, json!({ "tool": "echo" }));
     let refused = |intent, risk_score| Fault::Refused {
         intent,
