@@ -9,6 +9,7 @@ mod rolling;
 mod servers;
 mod split;
 mod storage;
+mod stored;
 
 use crate::harness::*;
 use crate::lifecycle::call_in_background;

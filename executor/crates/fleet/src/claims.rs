@@ -3,6 +3,7 @@
 use crate::lease::{Lease, NodeHead, NodeLoad, NodeState, node_key};
 use crate::messages::Tickets;
 use crate::orders::SeenOrders;
+use crate::queued::StoredCalls;
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ProofRecord, ReceiptPlace};
 use crate::record::{decode, encode};
 use crate::seal::{KEY_CHECK, SealedStore};
@@ -49,6 +50,7 @@ pub struct Fleet<S> {
     pub(crate) takeovers: Takeovers,
     pub(crate) orders: SeenOrders,
     pub(crate) tickets: Tickets,
+    pub(crate) stored_calls: StoredCalls,
 }
 
 /// What a node claims: an intent, and what the fleet stores about it.
@@ -159,8 +161,21 @@ impl<S: Store> Fleet<S> {
     ) -> Result<Self, FleetError> {
         let store = SealedStore::new(store, key, fleet);
         let lease = Lease::take(node.clone(), Arc::clone(&clock), &store, head).await?;
-        let (active, abandoned, doubtful, takeovers, orders, tickets) = Default::default();
-        Ok(Self { node, store, lease, clock, active, abandoned, doubtful, takeovers, orders, tickets })
+        let (active, abandoned, doubtful, takeovers) = Default::default();
+        let (orders, tickets, stored_calls) = Default::default();
+        Ok(Self {
+            node,
+            store,
+            lease,
+            clock,
+            active,
+            abandoned,
+            doubtful,
+            takeovers,
+            orders,
+            tickets,
+            stored_calls,
+        })
     }
 
     /// The name of this node.

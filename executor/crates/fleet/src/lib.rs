@@ -19,6 +19,8 @@
 //! so no guest runs when its claim is ended by another node. Each time that a node joins, its *epoch* grows; claims of
 //! earlier epochs no longer belong to it.
 //!
+//! A call whose caller does not wait with it is *stored* while it waits for a slot: see `queued.rs`.
+//!
 //! A node that cannot reach the servers claims nothing: its calls are refused before anything runs.
 
 mod claims;
@@ -29,6 +31,7 @@ mod messages;
 mod model;
 mod nats;
 mod orders;
+mod queued;
 mod record;
 mod seal;
 mod store;
@@ -46,6 +49,7 @@ pub use messages::{
 };
 pub use nats::NatsStore;
 pub use orders::Order;
+pub use queued::LostCall;
 pub use record::{FleetName, NameError, NodeName};
 pub use seal::FleetKey;
 pub use store::{Store, StoredValue, Write};

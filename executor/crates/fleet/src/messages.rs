@@ -109,8 +109,8 @@ struct TakeMessage {
     nonce: String,
 }
 
-/// A call that this node passes on to another.
-#[derive(Debug, Serialize, Deserialize)]
+/// A call that this node passes on to another, or stores for another.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallMessage {
     /// The call and its verdict.
@@ -119,10 +119,10 @@ pub struct CallMessage {
     pub asked_governor: bool,
 }
 
-/// A call that another node of this fleet has passed on.
-// Made only from an authenticated message, because its verdict counts as verified: so it is not `Deserialize`.
+/// A call that another node of this fleet has passed on, or has stored before it was lost.
+// Made only from an authenticated message or value, because its verdict counts as verified: so it is not `Deserialize`.
 #[derive(Debug)]
-pub struct PassedCall(CallMessage);
+pub struct PassedCall(pub(crate) CallMessage);
 
 impl PassedCall {
     /// The call and its verdict.

@@ -52,6 +52,16 @@ pub enum RecordedEnd {
     Elsewhere,
 }
 
+/// The state of a node in a sweep.
+enum NodeSweep {
+    /// Another node, which holds its lease or is not known to be lost.
+    Live,
+    /// A lost node that this one takes over, or this node itself: the claims of earlier epochs are ended.
+    TakenOver,
+    /// Another node has changed the lease meanwhile.
+    Changed,
+}
+
 /// What this node knows of the others.
 #[derive(Default)]
 pub(crate) struct Takeovers {
@@ -125,15 +135,25 @@ impl<S: Store> Fleet<S> {
     }
 
     /// Takes over the nodes that are lost, and ends what they left open. `local` says what this process does with the
-    /// report of an intent that it has claimed.
+    /// report of an intent that it has claimed. The stored calls of other nodes are taken over only if `takes_calls` is
+    /// `true`.
     ///
     /// # Errors
     /// The first [`FleetError`]; a later call continues.
-    pub async fn sweep(&self, local: impl Fn(IntentId) -> LocalReport + Sync) -> Result<(), FleetError> {
+    pub async fn sweep(
+        &self,
+        local: impl Fn(IntentId) -> LocalReport + Sync,
+        takes_calls: bool,
+    ) -> Result<(), FleetError> {
         let mut live_others = 0;
         for node in nodes(&self.store).await? {
-            let is_live = skip_unreadable(self.sweep_node(&node, &local).await)?.unwrap_or(false);
-            live_others += usize::from(is_live);
+            match skip_unreadable(self.sweep_node(&node, &local).await)? {
+                Some(NodeSweep::Live) => live_others += 1,
+                Some(NodeSweep::TakenOver) if takes_calls || node == self.node => {
+                    self.take_over_calls(&node).await?;
+                }
+                Some(NodeSweep::TakenOver | NodeSweep::Changed) | None => {}
+            }
         }
         *self.takeovers.live_others.lock() = Some(live_others);
         Ok(())
@@ -162,19 +182,21 @@ impl<S: Store> Fleet<S> {
         Ok(count)
     }
 
-    /// Returns `true` if another node holds its lease.
+    /// Ends the claims that a lost node, or an earlier epoch of this node, left open.
     async fn sweep_node(
         &self,
         node: &NodeName,
         local: &(impl Fn(IntentId) -> LocalReport + Sync),
-    ) -> Result<bool, FleetError> {
+    ) -> Result<NodeSweep, FleetError> {
         let key = node_key(node);
-        let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { return Ok(false) };
+        let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else {
+            return Ok(NodeSweep::Changed);
+        };
         let record = decode::<NodeRecord>(&key, &bytes)?;
         if *node == self.node {
             // The claims of this epoch are those of this process.
             self.end_claims(node, record.epoch.saturating_sub(1), local).await?;
-            return Ok(false);
+            return Ok(NodeSweep::TakenOver);
         }
         let is_stale = self.is_stale(node, revision);
         let is_taken = match &record.state {
@@ -182,20 +204,23 @@ impl<S: Store> Fleet<S> {
             NodeState::Left => true,
             NodeState::TakenOver(by) => *by == self.node || is_stale,
         };
+        if !is_taken {
+            return Ok(NodeSweep::Live);
+        }
         // Nothing is written about a node that has ended, and left nothing open.
-        if !is_taken || (record.state.has_ended() && self.marks(node).await?.is_empty()) {
-            return Ok(!is_taken);
+        if record.state.has_ended() && self.marks(node).await?.is_empty() {
+            return Ok(NodeSweep::TakenOver);
         }
         let epoch = record.epoch;
         if record.state != NodeState::TakenOver(self.node.clone()) {
             let taken = NodeRecord { state: NodeState::TakenOver(self.node.clone()), ..record };
             if self.store.update(&key, &encode(&taken)?, revision).await? == Write::Conflict {
-                return Ok(false);
+                return Ok(NodeSweep::Changed);
             }
             tracing::warn!(%node, "the node is lost or has left: this one ends its open intents and delivers its reports");
         }
         self.end_claims(node, epoch, &|_| LocalReport::Unknown).await?;
-        Ok(false)
+        Ok(NodeSweep::TakenOver)
     }
 
     /// Returns `true` if a lease has had this revision for [`LEASE`], by the clock of this node.
@@ -333,7 +358,7 @@ impl<S: Store> Fleet<S> {
 }
 
 /// Logs a value that no node wrote: it concerns one node or intent, and must not keep the others from being looked at.
-fn skip_unreadable<T>(result: Result<T, FleetError>) -> Result<Option<T>, FleetError> {
+pub(crate) fn skip_unreadable<T>(result: Result<T, FleetError>) -> Result<Option<T>, FleetError> {
     match result {
         Err(error @ FleetError::Value { .. }) => {
             tracing::warn!(%error, "a value in the fleet is ignored");

@@ -44,7 +44,7 @@ pub(super) enum ReservedClaim {
 }
 
 /// The location of a call's tool.
-enum ToolLocation {
+pub(super) enum ToolLocation {
     /// At this node, with this catalogue.
     Here(Arc<LoadedCatalog>),
     /// Not in the catalogue of this node. Another node of the fleet may have it.
@@ -217,7 +217,7 @@ impl Executor {
     }
 
     /// Runs an admitted call here, or at another node, which then checks the arguments.
-    async fn run_at(
+    pub(super) async fn run_at(
         self: &Arc<Self>,
         location: ToolLocation,
         admitted: Admitted,
@@ -277,7 +277,7 @@ impl Executor {
     }
 
     /// Finds the tool of a call. Other nodes are not asked yet.
-    fn locate_tool(&self, call: &Call) -> Result<ToolLocation, Fault> {
+    pub(super) fn locate_tool(&self, call: &Call) -> Result<ToolLocation, Fault> {
         let Call { agent, tool, parent, .. } = call;
         let is_absent = self.current_catalog().catalog.get(tool).is_none();
         // No other node is asked for an agent whose policies refuse the tool.

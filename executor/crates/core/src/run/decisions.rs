@@ -322,7 +322,8 @@ impl Executor {
     /// # Errors
     /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        let was_waiting = self.escalations.is_held(intent);
+        let was_taken_over = !self.withdraw_stored(intent, filter).await?;
+        let was_waiting = self.escalations.is_held(intent) || was_taken_over;
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
             if let Ok(true) = self.runs_elsewhere(intent, filter).await {
@@ -345,6 +346,8 @@ impl Executor {
         filter: AgentFilter<'_>,
         by: &str,
     ) -> Result<bool, Fault> {
+        // If another node has taken the call over, the caller of this function ends it there.
+        let _is_withdrawn = self.withdraw_stored(intent, filter).await?;
         let now = self.clock.now();
         let recording = self.escalations.remove_waiting(intent, filter, |removed| {
             let end = EndOfWait {
@@ -383,11 +386,15 @@ impl Executor {
             self.finish_order(order).await?;
             return count;
         };
+        let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
+        let was_taken_over = !self.withdraw_stored(intent, &is_included).await?;
         let count = self.revoke_here(agent, Some(intent), by).await?;
         if count > 0 {
+            if was_taken_over {
+                self.end_waiting_elsewhere(intent, &is_included, by, true).await?;
+            }
             return Ok(count);
         }
-        let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
         if self.end_elsewhere(intent, is_included, by, true).await? {
             return Ok(1);
         }
@@ -409,6 +416,9 @@ impl Executor {
             "revoked"
         );
         let (filter, now) = (|owner: &AgentDid| agent.is_none_or(|agent| agent == owner), self.clock.now());
+        if let Some(intent) = intent {
+            let _is_withdrawn = self.withdraw_stored(intent, &filter).await?;
+        }
         let end = EndOfWait {
             resolution: Resolution::Revoked,
             author_or_reason: by,

@@ -61,6 +61,11 @@ impl RunEventSink {
         self.persistence.clone()
     }
 
+    /// Returns `true` for the call of a task, whose caller does not have to wait for the end.
+    pub(super) fn has_task(&self) -> bool {
+        self.persistence.is_some()
+    }
+
     /// Calls [`TaskPersistence::on_wait`].
     pub(super) fn notify_waiting(&self) {
         if let Some(persistence) = &self.persistence {

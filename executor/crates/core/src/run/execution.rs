@@ -57,8 +57,13 @@ impl Executor {
                 return Ok(self.await_existing(&call, known).await?.0);
             }
         };
-        let executor = Arc::clone(self);
-        let task = async move { executor.run_claimed(claimed, stopwatch, sink).await };
+        let (executor, intent, has_task) =
+            (Arc::clone(self), claimed.admitted.call().intent, sink.has_task());
+        let task = async move {
+            let result = Arc::clone(&executor).run_claimed(claimed, stopwatch, sink).await;
+            // `run_lost` does this for the call of a lost node.
+            if has_task { executor.end_stored(intent, result).await } else { result }
+        };
         let task = spawn::spawn_run_task(task.in_current_span());
         match task.await {
             Ok(result) => result,
@@ -261,6 +266,9 @@ impl Executor {
                     Some(turn) => turn,
                     None => {
                         sink.notify_waiting();
+                        if offer.is_some() {
+                            self.store_waiting(admitted, verdict.is_some(), sink).await;
+                        }
                         self.passing.announce(offer.as_ref());
                         turn.await
                     }

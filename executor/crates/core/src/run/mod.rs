@@ -26,6 +26,7 @@ mod questions;
 mod refusal_log;
 mod result_check;
 mod slots;
+mod stored_calls;
 mod subscribers;
 mod switch;
 mod trace;

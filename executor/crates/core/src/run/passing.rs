@@ -225,8 +225,9 @@ impl Executor {
             ReservedClaim::New(place, running) => (place, running),
             ReservedClaim::Known(known) => return Ok(self.await_existing(admitted.call(), known).await?.0),
         };
-        let executor = Arc::clone(self);
-        let task = async move {
+        let (executor, intent) = (Arc::clone(self), admitted.call().intent);
+        let run = async move |executor: &Arc<Self>| {
+            executor.store_waiting(&admitted, verdict.is_some(), &sink).await;
             match executor.wait_for_node(&admitted, verdict.is_some(), place, running, &sink).await? {
                 NodeWait::Finished(receipt) => Ok(receipt),
                 NodeWait::HasTool(loaded) => {
@@ -234,6 +235,10 @@ impl Executor {
                     executor.run(admitted, loaded, verdict, stopwatch, sink, None).await
                 }
             }
+        };
+        let task = async move {
+            let result = run(&executor).await;
+            executor.end_stored(intent, result).await
         };
         // Goes on if the caller disconnects, as a run does.
         let result = spawn::spawn_run_task(task.in_current_span()).await;
@@ -650,7 +655,7 @@ impl Executor {
 }
 
 /// The text of a call for another node; `None` if it is larger than [`MAX_MESSAGE_BYTES`] or may run only here.
-fn node_text<L>(admitted: &Admitted<L>) -> Option<String> {
+pub(super) fn node_text<L>(admitted: &Admitted<L>) -> Option<String> {
     admitted.to_node().ok().flatten().filter(|text| text.len() <= MAX_MESSAGE_BYTES)
 }
 

@@ -300,13 +300,18 @@ impl Executor {
                 Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                 Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
                 Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),
-                None => match self.find_stage_in_fleet(intent).await? {
-                    Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
-                    Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {
-                        tokio::time::sleep(MAX_SIGNAL_DELAY).await;
+                None => {
+                    // Before the claim is read: a stored call is removed once its claim exists.
+                    let is_stored = self.is_stored(intent).await?;
+                    match self.find_stage_in_fleet(intent).await? {
+                        Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
+                        Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),
+                        None if !is_stored => return Ok(None),
+                        Some((_, Stage::Queued | Stage::Running | Stage::Ended)) | None => {
+                            tokio::time::sleep(MAX_SIGNAL_DELAY).await;
+                        }
                     }
-                    Some((_, Stage::Pruned | Stage::Released)) | None => return Ok(None),
-                },
+                }
             }
         }
     }

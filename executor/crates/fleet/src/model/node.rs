@@ -473,7 +473,7 @@ impl Process {
         self.fleet.renew(state, HEAD, NodeLoad::default()).await?;
         self.fleet.remove_abandoned().await?;
         if is_sweep {
-            self.fleet.sweep(|intent| self.report_state(intent)).await?;
+            self.fleet.sweep(|intent| self.report_state(intent), true).await?;
         }
         Ok(())
     }

@@ -225,6 +225,8 @@ impl A2a {
             if waits_for_a_message {
                 continue;
             }
+            // Before the status is read: a stored call is removed once it has one.
+            let is_stored = self.executor.is_stored(handle.id).await?;
             match self.executor.status(handle.id).await? {
                 Some((_, IntentState::Finished(Some(receipt)))) => {
                     self.finish(&handle, &receipt, None).await;
@@ -245,6 +247,11 @@ impl A2a {
                     self.executor.sessions().spawn(async move { door.await_end(&handle).await });
                 }
                 Some((_, IntentState::Queued | IntentState::Running)) => {
+                    let (door, handle) = (Arc::clone(self), handle);
+                    self.executor.sessions().spawn(async move { door.await_end(&handle).await });
+                }
+                // A node of the fleet runs the call.
+                None if is_stored => {
                     let (door, handle) = (Arc::clone(self), handle);
                     self.executor.sessions().spawn(async move { door.await_end(&handle).await });
                 }

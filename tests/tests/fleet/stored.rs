@@ -1,0 +1,85 @@
+//! Tasks that wait for a slot at a node that is lost.
+
+use super::Fleet;
+use crate::a2a;
+use crate::harness::*;
+use crate::methods::write;
+use serde_json::{Value, json};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// A node whose only slot a gate has, and its client.
+fn full_node(fleet: &Fleet, name: &str) -> (Executor, a2a::Client) {
+    let node = Executor::start(fleet.options(name).set("executor.concurrent", 1));
+    let mut client = a2a::Client::of(&node);
+    client.begin("gate", json!({ "path": "/workspace" }));
+    node.wait_at_the_gate(1);
+    (node, client)
+}
+
+fn state(node: &Executor, task: &str) -> Value {
+    node.rpc("a2g/status", &json!({ "intent_id": task }))["result"]["state"].clone()
+}
+
+fn wait_until_queued(node: &Executor, task: &str) {
+    eventually("the task waits", || (state(node, task) == "queued").then_some(()));
+}
+
+/// The node that continues a task looks for its end every second.
+fn wait_until_completed(client: &mut a2a::Client, task: &str) {
+    eventually("the task is completed", || {
+        // Requests for tasks are limited.
+        sleep(Duration::from_millis(250));
+        (client.task(task)["status"]["state"] == "completed").then_some(())
+    });
+}
+
+#[test]
+fn a_task_that_waits_at_a_lost_node_runs_at_another() {
+    let Some(fleet) = Fleet::start() else { return };
+    let [(one, mut here), (two, mut there)] = ["one", "two"].map(|name| full_node(&fleet, name));
+    let [waits, canceled] = ["waits", "canceled"].map(|name| {
+        let task = here.begin("write_file", write(name, "x"));
+        wait_until_queued(&one, &task);
+        task
+    });
+    assert_eq!(there.result("tasks/cancel", json!({ "id": canceled }))["status"]["state"], "canceled");
+    let home = one.kill();
+    wait_until_queued(&two, &waits);
+    assert_eq!(two.file("waits"), None);
+    two.open_the_gate();
+    assert_eq!(fleet.reports_of(&waits)[0]["status"], "SUCCESS");
+    assert_eq!((two.file("waits").as_deref(), two.file("canceled")), (Some("x"), None));
+    // The task has its state at its own node too, once that has started again.
+    let one = Executor::start_in(home);
+    let mut here = a2a::Client::of(&one);
+    wait_until_completed(&mut here, &waits);
+    assert_eq!(here.task(&canceled)["status"]["state"], "canceled");
+    assert_eq!((one.file("waits"), one.file("canceled")), (None, None));
+    assert_eq!(fleet.reports_of(&waits).len(), 1);
+    eventually("no call is stored any more", || {
+        let filter = json!({ "subjects_filter": "a2g.tests.queued.>" });
+        let stream = fleet.servers.ask(0, "$JS.API.STREAM.INFO.A2G_tests", &filter)?;
+        (stream["state"]["messages"].is_u64() && stream["state"]["subjects"].is_null()).then_some(())
+    });
+}
+
+#[test]
+fn a_task_that_waits_runs_after_the_restart_of_its_node() {
+    let Some(fleet) = Fleet::start() else { return };
+    let (one, mut here) = full_node(&fleet, "one");
+    let [waits, stopped] = ["waits", "stopped"].map(|name| {
+        let task = here.begin("write_file", write(name, "x"));
+        wait_until_queued(&one, &task);
+        task
+    });
+    let canceled = here.result("tasks/cancel", json!({ "id": stopped }));
+    assert_eq!(canceled["status"]["state"], "canceled");
+    let one = Executor::start_in(one.kill());
+    assert_eq!(fleet.reports_of(&waits)[0]["status"], "SUCCESS");
+    let mut here = a2a::Client::of(&one);
+    wait_until_completed(&mut here, &waits);
+    assert_eq!((one.file("waits").as_deref(), one.file("stopped")), (Some("x"), None));
+    assert_eq!(here.task(&stopped)["status"]["state"], "canceled");
+    assert_eq!(fleet.reports_of(&waits).len(), 1);
+}
