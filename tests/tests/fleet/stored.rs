@@ -58,7 +58,7 @@ fn a_task_that_waits_at_a_lost_node_runs_at_another() {
     assert_eq!((one.file("waits"), one.file("canceled")), (None, None));
     assert_eq!(fleet.reports_of(&waits).len(), 1);
     eventually("no call is stored any more", || {
-        let filter = json!({ "subjects_filter": "a2g.tests.queued.>" });
+        let filter = json!({ "subjects_filter": "a2g.tests.call.>" });
         let stream = fleet.servers.ask(0, "$JS.API.STREAM.INFO.A2G_tests", &filter)?;
         (stream["state"]["messages"].is_u64() && stream["state"]["subjects"].is_null()).then_some(())
     });
@@ -82,4 +82,31 @@ fn a_task_that_waits_runs_after_the_restart_of_its_node() {
     assert_eq!((one.file("waits").as_deref(), one.file("stopped")), (Some("x"), None));
     assert_eq!(here.task(&stopped)["status"]["state"], "canceled");
     assert_eq!(fleet.reports_of(&waits).len(), 1);
+}
+
+#[test]
+fn an_orphan_waits_for_its_tool_and_can_be_cancelled() {
+    let Some(fleet) = Fleet::start() else { return };
+    let (one, mut here) = full_node(&fleet, "one");
+    let [waits, canceled] = ["waits", "canceled"].map(|name| {
+        let task = here.begin("write_file", write(name, "x"));
+        wait_until_queued(&one, &task);
+        task
+    });
+    let two = Executor::start(fleet.options("two").catalogue(&Catalogue::empty()));
+    fleet.wait_for(two.home(), "one", |node| node["state"] == "live");
+    let home = one.kill();
+    for task in [&waits, &canceled] {
+        wait_until_queued(&two, task);
+    }
+    let id = json!({ "intent_id": canceled });
+    assert_eq!(result(&two.rpc("a2g/cancel", &id))["cancelled"], true);
+    assert_eq!(result(&two.rpc("a2g/cancel", &id))["cancelled"], false);
+    // Its own node has the tool.
+    let one = Executor::start_in(home);
+    assert_eq!(fleet.reports_of(&waits)[0]["status"], "SUCCESS");
+    let mut here = a2a::Client::of(&one);
+    wait_until_completed(&mut here, &waits);
+    assert_eq!((one.file("waits").as_deref(), one.file("canceled")), (Some("x"), None));
+    assert_eq!(here.task(&canceled)["status"]["state"], "failed");
 }

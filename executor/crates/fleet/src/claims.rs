@@ -3,11 +3,11 @@
 use crate::lease::{Lease, NodeHead, NodeLoad, NodeState, node_key};
 use crate::messages::Tickets;
 use crate::orders::SeenOrders;
-use crate::queued::StoredCalls;
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ProofRecord, ReceiptPlace};
 use crate::record::{decode, encode};
 use crate::seal::{KEY_CHECK, SealedStore};
 use crate::store::{Store, StoredValue, Write};
+use crate::stored_calls::StoredCalls;
 use crate::takeover::{OrphanReport, Takeovers};
 use crate::view::is_drain_requested;
 use crate::{FleetError, NodeName};
@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 const PART_BYTES: usize = 512 << 10;
 /// The maximum size of a receipt, in bytes. A claim that names a longer one is refused.
 const MAX_RECEIPT_BYTES: usize = 512 << 20;
-/// The maximum number of times that a claim is read again because another node or task has changed it.
-const MAX_TRIES: usize = 8;
+/// The maximum number of times that a claim or a stored call is read again because another node or task has changed it.
+pub(crate) const MAX_TRIES: usize = 8;
 
 /// The time for which a node looks for a claim whose request has failed: the request may still take effect.
 const DOUBT: Duration = Duration::from_secs(60);
@@ -389,10 +389,15 @@ impl<S: Store> Fleet<S> {
         if !claim.state.is_open() {
             return Ok(false);
         }
-        let key = node_key(&claim.node);
-        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(true) };
+        Ok(self.read_epoch(&claim.node).await?.is_none_or(|epoch| epoch > claim.epoch))
+    }
+
+    /// The epoch of a node's lease; `None` for a node that has ended.
+    pub(crate) async fn read_epoch(&self, node: &NodeName) -> Result<Option<u64>, FleetError> {
+        let key = node_key(node);
+        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(None) };
         let NodeRecord { epoch, state, .. } = decode(&key, &bytes)?;
-        Ok(state.has_ended() || epoch > claim.epoch)
+        Ok((!state.has_ended()).then_some(epoch))
     }
 
     /// Returns `true` if an open claim was made by a request of this process that was given up: nothing runs under it.

@@ -19,7 +19,8 @@
 //! so no guest runs when its claim is ended by another node. Each time that a node joins, its *epoch* grows; claims of
 //! earlier epochs no longer belong to it.
 //!
-//! A call whose caller does not wait with it is *stored* while it waits for a slot: see `queued.rs`.
+//! The call of an A2A task is *stored* while it waits for a slot, because its caller does not wait with it: see
+//! `stored_calls.rs`.
 //!
 //! A node that cannot reach the servers claims nothing: its calls are refused before anything runs.
 
@@ -31,10 +32,10 @@ mod messages;
 mod model;
 mod nats;
 mod orders;
-mod queued;
 mod record;
 mod seal;
 mod store;
+mod stored_calls;
 mod takeover;
 mod view;
 
@@ -49,10 +50,10 @@ pub use messages::{
 };
 pub use nats::NatsStore;
 pub use orders::Order;
-pub use queued::LostCall;
 pub use record::{FleetName, NameError, NodeName};
 pub use seal::FleetKey;
 pub use store::{Store, StoredValue, Write};
+pub use stored_calls::{OrphanCall, Withdrawal};
 pub use takeover::{LocalReport, OrphanReport, RecordedEnd};
 pub use view::{FleetView, NodeStatus};
 

@@ -52,12 +52,12 @@ pub enum RecordedEnd {
     Elsewhere,
 }
 
-/// The state of a node in a sweep.
+/// The result of the sweep of one node.
 enum NodeSweep {
     /// Another node, which holds its lease or is not known to be lost.
     Live,
-    /// A lost node that this one takes over, or this node itself: the claims of earlier epochs are ended.
-    TakenOver,
+    /// A lost node, or the earlier epochs of this one: their claims are ended, and their stored calls can be taken over.
+    Ended,
     /// Another node has changed the lease meanwhile.
     Changed,
 }
@@ -135,8 +135,7 @@ impl<S: Store> Fleet<S> {
     }
 
     /// Takes over the nodes that are lost, and ends what they left open. `local` says what this process does with the
-    /// report of an intent that it has claimed. The stored calls of other nodes are taken over only if `takes_calls` is
-    /// `true`.
+    /// report of an intent that it has claimed. Stored calls of other nodes are taken over only if `takes_calls`.
     ///
     /// # Errors
     /// The first [`FleetError`]; a later call continues.
@@ -149,10 +148,10 @@ impl<S: Store> Fleet<S> {
         for node in nodes(&self.store).await? {
             match skip_unreadable(self.sweep_node(&node, &local).await)? {
                 Some(NodeSweep::Live) => live_others += 1,
-                Some(NodeSweep::TakenOver) if takes_calls || node == self.node => {
+                Some(NodeSweep::Ended) if takes_calls || node == self.node => {
                     self.take_over_calls(&node).await?;
                 }
-                Some(NodeSweep::TakenOver | NodeSweep::Changed) | None => {}
+                Some(NodeSweep::Ended | NodeSweep::Changed) | None => {}
             }
         }
         *self.takeovers.live_others.lock() = Some(live_others);
@@ -182,7 +181,8 @@ impl<S: Store> Fleet<S> {
         Ok(count)
     }
 
-    /// Ends the claims that a lost node, or an earlier epoch of this node, left open.
+    /// Ends the claims that a lost node, or an earlier epoch of this node, left open. Returns whether the stored calls of
+    /// the node can be taken over.
     async fn sweep_node(
         &self,
         node: &NodeName,
@@ -196,7 +196,7 @@ impl<S: Store> Fleet<S> {
         if *node == self.node {
             // The claims of this epoch are those of this process.
             self.end_claims(node, record.epoch.saturating_sub(1), local).await?;
-            return Ok(NodeSweep::TakenOver);
+            return Ok(NodeSweep::Ended);
         }
         let is_stale = self.is_stale(node, revision);
         let is_taken = match &record.state {
@@ -209,7 +209,7 @@ impl<S: Store> Fleet<S> {
         }
         // Nothing is written about a node that has ended, and left nothing open.
         if record.state.has_ended() && self.marks(node).await?.is_empty() {
-            return Ok(NodeSweep::TakenOver);
+            return Ok(NodeSweep::Ended);
         }
         let epoch = record.epoch;
         if record.state != NodeState::TakenOver(self.node.clone()) {
@@ -220,7 +220,7 @@ impl<S: Store> Fleet<S> {
             tracing::warn!(%node, "the node is lost or has left: this one ends its open intents and delivers its reports");
         }
         self.end_claims(node, epoch, &|_| LocalReport::Unknown).await?;
-        Ok(NodeSweep::TakenOver)
+        Ok(NodeSweep::Ended)
     }
 
     /// Returns `true` if a lease has had this revision for [`LEASE`], by the clock of this node.

@@ -10,6 +10,7 @@ use super::faults::intent_conflict_fault;
 use super::preview::{DecisionBasis, changed_fault, summarize};
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RETRY_AFTER_MS, all_agents};
+use a2g_fleet::Withdrawal;
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated, denial_by};
 use a2g_journal::{
     Approval, HoldResult, IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent,
@@ -322,8 +323,9 @@ impl Executor {
     /// # Errors
     /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        let was_taken_over = !self.withdraw_stored(intent, filter).await?;
-        let was_waiting = self.escalations.is_held(intent) || was_taken_over;
+        // The call may wait for a person here, or for a slot at another node that has taken it over.
+        let withdrawn = self.withdraw_stored_call(intent, filter).await;
+        let was_waiting = self.escalations.is_held(intent) || matches!(withdrawn, Ok(Withdrawal::TakenOver));
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
             if let Ok(true) = self.runs_elsewhere(intent, filter).await {
@@ -346,8 +348,7 @@ impl Executor {
         filter: AgentFilter<'_>,
         by: &str,
     ) -> Result<bool, Fault> {
-        // If another node has taken the call over, the caller of this function ends it there.
-        let _is_withdrawn = self.withdraw_stored(intent, filter).await?;
+        let withdrawn = self.withdraw_stored_call(intent, filter).await.map(drop);
         let now = self.clock.now();
         let recording = self.escalations.remove_waiting(intent, filter, |removed| {
             let end = EndOfWait {
@@ -363,8 +364,9 @@ impl Executor {
             (None, Some(true)) => self.journal.record_stop(&[intent], by, "a2g/cancel").await,
             // The journal has the caller that stopped it first.
             (None, Some(false)) => Ok(()),
-            (None, None) => return Ok(false),
+            (None, None) => return self.end_orphan_call(intent, filter, AbortReason::Cancelled).await,
         };
+        withdrawn?;
         result.map(|()| true).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
@@ -387,10 +389,10 @@ impl Executor {
             return count;
         };
         let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
-        let was_taken_over = !self.withdraw_stored(intent, &is_included).await?;
+        let withdrawn = self.withdraw_stored_call(intent, &is_included).await;
         let count = self.revoke_here(agent, Some(intent), by).await?;
         if count > 0 {
-            if was_taken_over {
+            if matches!(withdrawn, Ok(Withdrawal::TakenOver)) {
                 self.end_waiting_elsewhere(intent, &is_included, by, true).await?;
             }
             return Ok(count);
@@ -416,9 +418,10 @@ impl Executor {
             "revoked"
         );
         let (filter, now) = (|owner: &AgentDid| agent.is_none_or(|agent| agent == owner), self.clock.now());
-        if let Some(intent) = intent {
-            let _is_withdrawn = self.withdraw_stored(intent, &filter).await?;
-        }
+        let withdrawn = match intent {
+            Some(intent) => self.withdraw_stored_call(intent, &filter).await.map(drop),
+            None => Ok(()),
+        };
         let end = EndOfWait {
             resolution: Resolution::Revoked,
             author_or_reason: by,
@@ -449,7 +452,15 @@ impl Executor {
             }
             self.journal.record_revocation(agent, intent, by, count).await
         };
-        record_all.await.map(|()| count).map_err(|error| self.unsaved_decision_fault(&error))
+        let recorded = record_all.await.map_err(|error| self.unsaved_decision_fault(&error));
+        withdrawn?;
+        recorded?;
+        match intent {
+            Some(intent) if count == 0 => {
+                self.end_orphan_call(intent, &filter, AbortReason::Revoked).await.map(usize::from)
+            }
+            Some(_) | None => Ok(count),
+        }
     }
 
     /// Applies a directive to an escalated intent. An intent with enough approvals runs in its own task; one that needs

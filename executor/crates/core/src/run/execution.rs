@@ -61,8 +61,8 @@ impl Executor {
             (Arc::clone(self), claimed.admitted.call().intent, sink.has_task());
         let task = async move {
             let result = Arc::clone(&executor).run_claimed(claimed, stopwatch, sink).await;
-            // `run_lost` does this for the call of a lost node.
-            if has_task { executor.end_stored(intent, result).await } else { result }
+            // `run_orphan_call` ends the storage of a lost node's call.
+            if has_task { executor.end_stored_call(intent, result).await } else { result }
         };
         let task = spawn::spawn_run_task(task.in_current_span());
         match task.await {
@@ -159,6 +159,7 @@ impl Executor {
             self.release(call.intent).await?;
             return Err(refusal);
         }
+        self.remove_stored_call(call.intent);
         let sink = self.subscribers.wrap(call, sink);
         let open = |egress: &Arc<Egress>| egress.open(&call.agent, run_request.grant());
         let network = self.egress.as_ref().map_or(Network::Off, open);
@@ -266,11 +267,13 @@ impl Executor {
                     Some(turn) => turn,
                     None => {
                         sink.notify_waiting();
-                        if offer.is_some() {
-                            self.store_waiting(admitted, verdict.is_some(), sink).await;
-                        }
                         self.passing.announce(offer.as_ref());
-                        turn.await
+                        let store = async {
+                            if offer.is_some() {
+                                self.store_waiting_call(admitted, verdict.is_some(), sink).await;
+                            }
+                        };
+                        tokio::join!(turn, store).0
                     }
                 }
             };

@@ -414,7 +414,7 @@ impl Executor {
         let Some(fleet) = self.fleet.clone() else { return };
         self.sessions.spawn(deliver_orphans(Arc::clone(&self), Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).follow_orders(Arc::clone(&fleet)));
-        self.sessions.spawn(Arc::clone(&self).run_lost_calls(Arc::clone(&fleet)));
+        self.sessions.spawn(Arc::clone(&self).run_orphan_calls(Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).sweep_fleet(Arc::clone(&fleet)));
         self.share_calls(&fleet);
         self.sessions.spawn(Arc::clone(&self).answer_questions(Arc::clone(&fleet)));

@@ -53,7 +53,7 @@ pub(super) const AVOID_TIME: Duration = Duration::from_secs(5);
 /// The time between two checks that another node still has the tool of a call that waits for it.
 const TOOL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The author of the denial of a call that was cancelled or revoked before it ran, as its repeats are told.
-const DENIED_BY: &str = "the executor";
+pub(super) const DENIED_BY: &str = "the executor";
 /// The time before a call that could not be sent to a node is offered again.
 const RESEND_DELAY: Duration = Duration::from_millis(250);
 /// The time between two announcements of calls that keep waiting.
@@ -225,9 +225,9 @@ impl Executor {
             ReservedClaim::New(place, running) => (place, running),
             ReservedClaim::Known(known) => return Ok(self.await_existing(admitted.call(), known).await?.0),
         };
-        let (executor, intent) = (Arc::clone(self), admitted.call().intent);
+        let (executor, intent, has_task) = (Arc::clone(self), admitted.call().intent, sink.has_task());
         let run = async move |executor: &Arc<Self>| {
-            executor.store_waiting(&admitted, verdict.is_some(), &sink).await;
+            executor.store_waiting_call(&admitted, verdict.is_some(), &sink).await;
             match executor.wait_for_node(&admitted, verdict.is_some(), place, running, &sink).await? {
                 NodeWait::Finished(receipt) => Ok(receipt),
                 NodeWait::HasTool(loaded) => {
@@ -238,7 +238,7 @@ impl Executor {
         };
         let task = async move {
             let result = run(&executor).await;
-            executor.end_stored(intent, result).await
+            if has_task { executor.end_stored_call(intent, result).await } else { result }
         };
         // Goes on if the caller disconnects, as a run does.
         let result = spawn::spawn_run_task(task.in_current_span()).await;
@@ -640,13 +640,22 @@ impl Executor {
         taken: TakenCall,
     ) -> Result<Arc<Receipt>, Fault> {
         let loaded = self.find_catalog(&call)?;
+        let (admitted, stored_verdict) = self.admit_from_node(call, verdict, asked_governor)?;
+        Self::check_arguments(&loaded, admitted.call()).await?;
+        self.run(admitted, loaded, stored_verdict, stopwatch, sink, Some(taken)).await
+    }
+
+    /// Admits a call of another node, under the stops of this one. Returns the verdict to store, if the governor was asked.
+    pub(super) fn admit_from_node(
+        &self,
+        call: Call,
+        verdict: VerifiedVerdict,
+        asked_governor: bool,
+    ) -> Result<(Admitted, Option<Arc<Verdict>>), Fault> {
         self.check_stopped(&call)?;
         let stored_verdict = asked_governor.then(|| Arc::clone(verdict.verdict()));
         match admit(call, verdict, self.clock.now())? {
-            Admission::Run(admitted) => {
-                Self::check_arguments(&loaded, admitted.call()).await?;
-                self.run(*admitted, loaded, stored_verdict, stopwatch, sink, Some(taken)).await
-            }
+            Admission::Run(admitted) => Ok((*admitted, stored_verdict)),
             Admission::Wait(escalated) => {
                 Err(Fault::Internal(format!("the intent {} waits for a person", escalated.call().intent)))
             }

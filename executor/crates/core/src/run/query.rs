@@ -224,6 +224,7 @@ impl Executor {
         self.check_memory()?;
         let stage = self.journal.stage(intent, IfFull::Refuse).await;
         let stage = stage.map_err(|error| self.journal_fault(&error))?;
+        let stage = stage.or_else(|| Some((self.orphan_calls.agent_of(intent)?, Stage::Queued)));
         // An approved intent that could not begin is about to wait again.
         let agent = || self.escalations.agent_of_unclaimed(intent, self.clock.now());
         let state = stage.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?)));
@@ -301,8 +302,8 @@ impl Executor {
                 Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
                 Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),
                 None => {
-                    // Before the claim is read: a stored call is removed once its claim exists.
-                    let is_stored = self.is_stored(intent).await?;
+                    // Read before the claim, because a stored call is removed once its intent has a claim.
+                    let is_stored = self.is_call_stored(intent).await?;
                     match self.find_stage_in_fleet(intent).await? {
                         Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                         Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),

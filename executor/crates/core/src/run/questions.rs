@@ -371,7 +371,10 @@ impl Executor {
             QuestionText::Waits { intent } => {
                 let (agent, is_queued) = match self.escalations.agent_of(intent, self.clock.now()) {
                     Some(agent) => (agent, false),
-                    None => (self.active_runs.agent_of(intent)?, true),
+                    None => {
+                        let agent = self.active_runs.agent_of(intent);
+                        (agent.or_else(|| self.orphan_calls.agent_of(intent))?, true)
+                    }
                 };
                 let challenge = self.answers.challenges.make(intent, self.clock.monotonic());
                 serde_json::to_string(&WaitsElsewhere { agent, challenge, is_queued }).ok()

@@ -225,8 +225,8 @@ impl A2a {
             if waits_for_a_message {
                 continue;
             }
-            // Before the status is read: a stored call is removed once it has one.
-            let is_stored = self.executor.is_stored(handle.id).await?;
+            // Read before the status, because a stored call is removed once its intent has a claim.
+            let is_stored = self.executor.is_call_stored(handle.id).await?;
             match self.executor.status(handle.id).await? {
                 Some((_, IntentState::Finished(Some(receipt)))) => {
                     self.finish(&handle, &receipt, None).await;
@@ -243,18 +243,11 @@ impl A2a {
                     if !record.is_prompting() {
                         self.restore_prompt(&handle).await;
                     }
-                    let (door, handle) = (Arc::clone(self), handle);
-                    self.executor.sessions().spawn(async move { door.await_end(&handle).await });
+                    self.follow(handle);
                 }
-                Some((_, IntentState::Queued | IntentState::Running)) => {
-                    let (door, handle) = (Arc::clone(self), handle);
-                    self.executor.sessions().spawn(async move { door.await_end(&handle).await });
-                }
-                // A node of the fleet runs the call.
-                None if is_stored => {
-                    let (door, handle) = (Arc::clone(self), handle);
-                    self.executor.sessions().spawn(async move { door.await_end(&handle).await });
-                }
+                Some((_, IntentState::Queued | IntentState::Running)) => self.follow(handle),
+                // The call waits at a node of the fleet, or will once it is taken over.
+                None if is_stored => self.follow(handle),
                 None if record.is_prompting() => {
                     let reason = "the call was not approved in time";
                     self.end_without_run(&handle, TaskState::Rejected, reason).await;
@@ -266,6 +259,12 @@ impl A2a {
             }
         }
         Ok(())
+    }
+
+    /// Waits for the end of a task in a tokio task of its own.
+    fn follow(self: &Arc<Self>, handle: Arc<TaskHandle>) {
+        let door = Arc::clone(self);
+        self.executor.sessions().spawn(async move { door.await_end(&handle).await });
     }
 
     /// Like [`Self::prompt`], for an escalation that an earlier process did not record. The prompt then has no reason.
