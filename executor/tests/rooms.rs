@@ -333,7 +333,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
     ("TrustedTool", &["ToolTrust::check", "check_trust", "derive(Clone)"]),
     ("Handover", &["Handover::from_permit", "derive(Deserialize)"]),
     ("NodeText", &["Fleet::ask", "Fleet::ask_all"]),
-    ("PassedCall", &["Fleet::take_call", "Fleet::take_over_call"]),
+    ("PassedCall", &["Fleet::read_call", "Fleet::take_call", "Fleet::take_over_call"]),
 ];
 
 #[test]

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 /// A node whose only slot a gate has, and its client.
 fn full_node(fleet: &Fleet, name: &str) -> (Executor, a2a::Client) {
-    let node = Executor::start(fleet.options(name).set("executor.concurrent", 1));
+    let options = fleet.options(name).set("executor.concurrent", 1).set("executor.drain_seconds", 1);
+    let node = Executor::start(options);
     let mut client = a2a::Client::of(&node);
     client.begin("gate", json!({ "path": "/workspace" }));
     node.wait_at_the_gate(1);
@@ -108,5 +109,36 @@ fn an_orphan_waits_for_its_tool_and_can_be_cancelled() {
     let mut here = a2a::Client::of(&one);
     wait_until_completed(&mut here, &waits);
     assert_eq!((one.file("waits").as_deref(), one.file("canceled")), (Some("x"), None));
-    assert_eq!(here.task(&canceled)["status"]["state"], "failed");
+    let task = here.task(&canceled);
+    assert_eq!(task["status"]["state"], "rejected", "{task}");
+    assert!(task.to_string().contains("cancelled by `a2g/cancel`"), "{task}");
+}
+
+#[test]
+fn a_task_waits_through_an_outage_and_the_end_of_its_node() {
+    let Some(fleet) = Fleet::start() else { return };
+    let (mut one, mut here) = full_node(&fleet, "one");
+    let task = here.begin("write_file", write("first", "x"));
+    wait_until_queued(&one, &task);
+    // The run that has the slot is aborted once the lease is lost, and the next call cannot be claimed.
+    fleet.servers.pause(0);
+    let is_up = || one.client().request("GET", "/health", &[], b"").status == 200;
+    eventually("the lease is lost", || (!is_up()).then_some(()));
+    sleep(Duration::from_secs(2));
+    assert_eq!(one.file("first"), None);
+    fleet.servers.resume(0);
+    assert_eq!(fleet.reports_of(&task)[0]["status"], "SUCCESS");
+    wait_until_completed(&mut here, &task);
+    assert_eq!(one.file("first").as_deref(), Some("x"));
+    // The other node has no slot either until this one has left.
+    let (two, _) = full_node(&fleet, "two");
+    here.begin("gate", json!({ "path": "/workspace" }));
+    one.wait_at_the_gate(2);
+    let task = here.begin("write_file", write("second", "x"));
+    wait_until_queued(&one, &task);
+    one.process().terminate();
+    one.process().wait_for_exit();
+    two.open_the_gate();
+    assert_eq!(fleet.reports_of(&task)[0]["status"], "SUCCESS");
+    assert_eq!((one.file("second"), two.file("second").as_deref()), (None, Some("x")));
 }

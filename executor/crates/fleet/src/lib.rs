@@ -53,7 +53,7 @@ pub use orders::Order;
 pub use record::{FleetName, NameError, NodeName};
 pub use seal::FleetKey;
 pub use store::{Store, StoredValue, Write};
-pub use stored_calls::{OrphanCall, Withdrawal};
+pub use stored_calls::OrphanCall;
 pub use takeover::{LocalReport, OrphanReport, RecordedEnd};
 pub use view::{FleetView, NodeStatus};
 

@@ -2,14 +2,13 @@
 //! runs it.
 //!
 //! ```text
-//! store ─▶ `call.NODE.INTENT` ─▶ the intent has a claim          ─▶ removed
-//!                │           └─▶ withdrawn: it runs at no node   ─▶ removed
-//!                └─▶ its holder is lost: another node becomes the holder, and runs it
+//! store ─▶ `call.NODE.INTENT` ─▶ the intent has a claim, of a run or a denial ─▶ removed
+//!                └─▶ its holder is lost: another node becomes the holder, and runs or denies it
 //! ```
-//! A withdrawal and a takeover name the revision that they replace, so one of them fails. The claim decides which node
-//! runs the call, as for any other.
+//! Only the claim decides what becomes of the intent. So a call that is removed may come back, as after a server of NATS
+//! was killed: the next sweep finds the claim, and removes the call again.
 
-use crate::claims::{Fleet, MAX_TRIES};
+use crate::claims::Fleet;
 use crate::messages::{CallMessage, PassedCall};
 use crate::record::{decode, encode};
 use crate::store::{Store, StoredValue, Write};
@@ -18,7 +17,7 @@ use crate::{FleetError, NodeName};
 use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use tokio::sync::Notify;
 
 /// The value of a stored call.
@@ -29,26 +28,17 @@ struct StoredCallRecord {
     holder: NodeName,
     /// The epoch of that node when it got the call.
     epoch: u64,
-    /// `None` once the call is withdrawn.
-    call: Option<CallMessage>,
-}
-
-/// A stored call that waits in this process.
-#[derive(Debug, Clone)]
-struct HeldCall {
-    key: String,
-    epoch: u64,
+    call: CallMessage,
 }
 
 /// The stored calls of this process.
 #[derive(Default)]
 pub(crate) struct StoredCalls {
-    held: Mutex<HashMap<IntentId, HeldCall>>,
-    /// The calls that were taken over from lost nodes, and that nobody has asked for yet.
+    /// The keys of the calls that wait here.
+    held: Mutex<HashMap<IntentId, String>>,
+    /// Those that were taken over from lost nodes, until [`Fleet::next_orphan_call`] returns them.
     orphans: Mutex<VecDeque<OrphanCall>>,
     has_orphans: Notify,
-    /// The intents whose takeover by this process may have taken effect, because its answer was lost.
-    doubtful: Mutex<HashSet<IntentId>>,
 }
 
 /// A call that a lost node left.
@@ -62,86 +52,39 @@ pub struct OrphanCall {
     pub call: PassedCall,
 }
 
-/// The end of a withdrawal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum Withdrawal {
-    /// No other node runs the call.
-    Withdrawn,
-    /// Another node has taken the call over before, and may run it.
-    TakenOver,
-}
-
 impl<S: Store> Fleet<S> {
-    /// Stores a call that waits at this node. It is stored until it is passed to [`Self::remove_call`] or
-    /// [`Self::withdraw_call`].
+    /// Stores a call that waits at this node, until [`Self::remove_call`].
     ///
     /// # Errors
     /// [`FleetError`]; the call may have been stored.
     pub async fn store_call(&self, intent: IntentId, call: CallMessage) -> Result<(), FleetError> {
         let (key, epoch) = (call_key(&self.node, intent), self.lease.epoch());
-        let record = StoredCallRecord { holder: self.node.clone(), epoch, call: Some(call) };
-        // Held before it is written: otherwise a sweep could remove it.
-        self.stored_calls.held.lock().insert(intent, HeldCall { key: key.clone(), epoch });
+        let record = StoredCallRecord { holder: self.node.clone(), epoch, call };
+        // Held before it is written: otherwise a sweep could take it over.
+        self.stored_calls.held.lock().insert(intent, key.clone());
         self.store.put(&key, &encode(&record)?).await.map(drop)
     }
 
-    /// Returns `true` if this process has a call that may be stored.
-    #[must_use]
-    pub fn holds_call(&self, intent: IntentId) -> bool {
-        self.stored_calls.held.lock().contains_key(&intent)
-    }
-
-    /// Removes the stored call of an intent that has a claim.
+    /// Removes a call whose intent has a claim.
     ///
     /// # Errors
-    /// [`FleetError`]; the next sweep removes the call.
+    /// [`FleetError`]; a sweep removes the call.
     pub async fn remove_call(&self, intent: IntentId) -> Result<(), FleetError> {
-        let Some(HeldCall { key, .. }) = self.stored_calls.held.lock().remove(&intent) else { return Ok(()) };
+        let Some(key) = self.stored_calls.held.lock().remove(&intent) else { return Ok(()) };
         match self.store.get(&key).await? {
             Some(StoredValue { revision, .. }) => self.store.remove(revision).await,
             None => Ok(()),
         }
     }
 
-    /// Withdraws a call of this process, so that no other node takes it over. A call that this process does not hold is
-    /// withdrawn already.
+    /// Reads a call that waits at this node; `None` if the fleet does not have it.
     ///
     /// # Errors
-    /// [`FleetError`]; the withdrawal can be repeated.
-    pub async fn withdraw_call(&self, intent: IntentId) -> Result<Withdrawal, FleetError> {
-        let Some(held) = self.stored_calls.held.lock().get(&intent).cloned() else {
-            return Ok(Withdrawal::Withdrawn);
-        };
-        let end = self.try_withdrawal(intent, &held).await?;
-        self.stored_calls.held.lock().remove(&intent);
-        Ok(end)
-    }
-
-    async fn try_withdrawal(&self, intent: IntentId, held: &HeldCall) -> Result<Withdrawal, FleetError> {
-        let HeldCall { key, epoch } = held;
-        let withdrawn = StoredCallRecord { holder: self.node.clone(), epoch: *epoch, call: None };
-        let withdrawn = encode(&withdrawn)?;
-        for _ in 0..MAX_TRIES {
-            let Some(StoredValue { bytes, revision }) = self.store.get(key).await? else {
-                if self.read_claim(intent).await?.is_some() {
-                    return Ok(Withdrawal::TakenOver);
-                }
-                // A request to store it that failed may still take effect, but not after this later one.
-                drop(self.store.remove(self.store.put(key, &withdrawn).await?).await);
-                return Ok(Withdrawal::Withdrawn);
-            };
-            let found = decode::<StoredCallRecord>(key, &bytes)?;
-            if found.holder != self.node || found.epoch != *epoch {
-                return Ok(Withdrawal::TakenOver);
-            }
-            if let Write::Done(revision) = self.store.update(key, &withdrawn, revision).await? {
-                // If this fails, a sweep removes it.
-                drop(self.store.remove(revision).await);
-                return Ok(Withdrawal::Withdrawn);
-            }
-        }
-        Err(FleetError::unavailable("withdraw a call", "other nodes keep changing it"))
+    /// [`FleetError`].
+    pub async fn read_call(&self, intent: IntentId) -> Result<Option<PassedCall>, FleetError> {
+        let Some(key) = self.stored_calls.held.lock().get(&intent).cloned() else { return Ok(None) };
+        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(None) };
+        Ok(Some(PassedCall(decode::<StoredCallRecord>(&key, &bytes)?.call)))
     }
 
     /// Returns `true` if the fleet stores a call that has waited at this node.
@@ -149,13 +92,10 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError`].
     pub async fn is_call_stored(&self, intent: IntentId) -> Result<bool, FleetError> {
-        let key = call_key(&self.node, intent);
-        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(false) };
-        Ok(decode::<StoredCallRecord>(&key, &bytes)?.call.is_some())
+        Ok(self.store.get(&call_key(&self.node, intent)).await?.is_some())
     }
 
-    /// Waits for a call of a lost node. This process holds it until it is passed to [`Self::remove_call`] or
-    /// [`Self::withdraw_call`].
+    /// Waits for a call of a lost node, which waits at this one from now on, until [`Self::remove_call`].
     pub async fn next_orphan_call(&self) -> OrphanCall {
         loop {
             let added = self.stored_calls.has_orphans.notified();
@@ -164,6 +104,10 @@ impl<S: Store> Fleet<S> {
             }
             added.await;
         }
+    }
+
+    fn holds_call(&self, intent: IntentId) -> bool {
+        self.stored_calls.held.lock().contains_key(&intent)
     }
 
     /// Takes over the stored calls of `node` whose holders are lost.
@@ -178,8 +122,8 @@ impl<S: Store> Fleet<S> {
         Ok(())
     }
 
-    /// Takes over one stored call, or removes it if it has ended. `epochs` has the epoch of each lease that was read in
-    /// this sweep; `None` for a node that has ended.
+    /// Takes over one stored call, or removes it if its intent has a claim. `epochs` has the epoch of each lease that was
+    /// read in this sweep; `None` for a node that has ended.
     async fn take_over_call(
         &self,
         intent: IntentId,
@@ -188,11 +132,6 @@ impl<S: Store> Fleet<S> {
     ) -> Result<(), FleetError> {
         let Some(StoredValue { bytes, revision }) = self.store.get(key).await? else { return Ok(()) };
         let StoredCallRecord { holder, epoch, call } = decode(key, &bytes)?;
-        let was_doubtful = self.stored_calls.doubtful.lock().remove(&intent);
-        // Checked after the read, because a call is held before it is stored.
-        if self.holds_call(intent) {
-            return Ok(());
-        }
         let current = match epochs.get(&holder) {
             Some(current) => *current,
             None => {
@@ -201,23 +140,21 @@ impl<S: Store> Fleet<S> {
                 current
             }
         };
-        let is_current = current == Some(epoch);
-        if is_current && holder != self.node {
+        if current == Some(epoch) && holder != self.node {
             return Ok(());
         }
-        // A call of this process that it no longer holds is left from a removal that failed, or from a takeover whose
-        // answer was lost.
-        let has_ended = (is_current && !was_doubtful) || self.read_claim(intent).await?.is_some();
-        let Some(call) = call.filter(|_| !has_ended) else { return self.store.remove(revision).await };
-        let epoch = self.lease.epoch();
-        let record = StoredCallRecord { holder: self.node.clone(), epoch, call: Some(call.clone()) };
-        self.stored_calls.doubtful.lock().insert(intent);
-        let written = self.store.update(key, &encode(&record)?, revision).await?;
-        self.stored_calls.doubtful.lock().remove(&intent);
-        if let Write::Done(_) = written {
-            let held = HeldCall { key: key.to_owned(), epoch };
-            self.stored_calls.held.lock().insert(intent, held);
-            let orphan = OrphanCall { intent, from: holder, call: PassedCall(call) };
+        let has_claim = self.read_claim(intent).await?.is_some();
+        // Checked after the reads: a call is held before it is stored, and until it has a claim.
+        if self.holds_call(intent) {
+            return Ok(());
+        }
+        if has_claim {
+            return self.store.remove(revision).await;
+        }
+        let record = StoredCallRecord { holder: self.node.clone(), epoch: self.lease.epoch(), call };
+        if let Write::Done(_) = self.store.update(key, &encode(&record)?, revision).await? {
+            self.stored_calls.held.lock().insert(intent, key.to_owned());
+            let orphan = OrphanCall { intent, from: holder, call: PassedCall(record.call) };
             self.stored_calls.orphans.lock().push_back(orphan);
             self.stored_calls.has_orphans.notify_one();
         }
@@ -381,9 +318,9 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_withdrawn_or_taken_over_and_never_both() {
-        let mut withdrawn = 0;
-        for seed in 0..3_000 {
+    fn one_node_takes_over_the_call_of_a_lost_one() {
+        let mut by_two = 0;
+        for seed in 0..1_000 {
             let nodes = Nodes::join();
             let [one, two, three] = &nodes.all;
             let intent = IntentId::random();
@@ -391,36 +328,25 @@ mod tests {
             finish(two.take_over_calls(&one.node));
             assert_eq!(take_orphans(two), 0, "the node is not lost");
             nodes.lose(0);
-            let sweep = async |node: &Fleet<SlowStore>| {
-                node.take_over_calls(&one.node).await.unwrap();
-                None
-            };
-            let withdraw = async {
-                for _ in 0..seed % 12 {
-                    wait_once().await;
-                }
-                Some(one.withdraw_call(intent).await.unwrap())
-            };
-            let ends =
-                interleave(seed, vec![Box::pin(withdraw), Box::pin(sweep(two)), Box::pin(sweep(three))]);
-            let is_withdrawn = ends[0] == Some(Withdrawal::Withdrawn);
-            let (by_two, by_three) = (take_orphans(two), take_orphans(three));
-            assert_eq!(by_two + by_three, usize::from(!is_withdrawn), "seed {seed}");
-            withdrawn += u32::from(is_withdrawn);
-            assert!(!one.holds_call(intent));
+            let sweeps = [two, three]
+                .map(|node| Box::pin(node.take_over_calls(&one.node)) as Pin<Box<dyn Future<Output = _>>>);
+            assert!(interleave(seed, sweeps.into()).iter().all(Result::is_ok));
+            let taken = [two, three].map(take_orphans);
+            assert_eq!(taken.iter().sum::<usize>(), 1, "seed {seed}");
+            by_two += taken[0];
             // The next one takes it over if that node is lost too.
             nodes.lose(1);
             finish(three.take_over_calls(&one.node));
-            assert_eq!(take_orphans(three), by_two, "seed {seed}");
-            assert_eq!(finish(one.is_call_stored(intent)), !is_withdrawn);
+            assert_eq!(take_orphans(three), taken[0], "seed {seed}");
+            assert!(finish(one.is_call_stored(intent)));
             finish(three.remove_call(intent));
             assert!(!nodes.has_key("call."), "seed {seed}");
         }
-        assert!((300..2_700).contains(&withdrawn), "{withdrawn} of 3000");
+        assert!((100..900).contains(&by_two), "{by_two} of 1000");
     }
 
     #[test]
-    fn a_call_that_has_a_claim_is_not_taken_over() {
+    fn a_call_that_has_a_claim_is_removed() {
         let nodes = Nodes::join();
         let [one, two, _] = &nodes.all;
         let [claimed, denied] = [(); 2].map(|()| IntentId::random());
@@ -435,10 +361,6 @@ mod tests {
         nodes.lose(0);
         finish(two.take_over_calls(&one.node));
         assert_eq!((take_orphans(two), nodes.has_key("call.")), (0, false));
-        // The node had them until it was lost, and learns that they may have run.
-        for intent in [claimed, denied] {
-            assert_eq!(finish(one.withdraw_call(intent)), Withdrawal::TakenOver);
-        }
     }
 
     #[test]
@@ -453,30 +375,21 @@ mod tests {
         assert!(failed[0].is_err() && take_orphans(two) == 0);
         finish(two.take_over_calls(&one.node));
         assert_eq!((take_orphans(two), two.holds_call(intent)), (1, true));
-        assert_eq!(finish(two.withdraw_call(intent)), Withdrawal::Withdrawn);
-        assert!(!nodes.has_key("call."));
+        assert_eq!(finish(two.read_call(intent)).unwrap().text(), "{}");
     }
 
     #[test]
     fn a_node_takes_over_the_calls_of_its_earlier_process() {
         let nodes = Nodes::join();
         let [one, ..] = &nodes.all;
-        let [waits, ended] = [(); 2].map(|()| IntentId::random());
-        finish(one.store_call(waits, call()));
+        let intent = IntentId::random();
+        finish(one.store_call(intent, call()));
         finish(one.take_over_calls(&one.node));
         assert_eq!(take_orphans(one), 0, "it waits here");
-        // Removed from memory only, as by a process that ended, and by a removal that failed.
         one.stored_calls.held.lock().clear();
-        let record = |epoch| StoredCallRecord { holder: one.node.clone(), epoch, call: Some(call()) };
-        let put = |intent, epoch| {
-            finish(one.store.put(&call_key(&one.node, intent), &encode(&record(epoch)).unwrap()))
-        };
-        put(waits, one.lease.epoch() - 1);
-        put(ended, one.lease.epoch());
         finish(one.take_over_calls(&one.node));
-        assert_eq!((take_orphans(one), one.holds_call(waits), one.holds_call(ended)), (1, true, false));
-        assert!(!nodes.has_key(&ended.to_string()));
-        finish(one.remove_call(waits));
+        assert_eq!((take_orphans(one), one.holds_call(intent)), (1, true));
+        finish(one.remove_call(intent));
         assert!(!nodes.has_key("call."));
     }
 }

@@ -10,7 +10,6 @@ use super::faults::intent_conflict_fault;
 use super::preview::{DecisionBasis, changed_fault, summarize};
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RETRY_AFTER_MS, all_agents};
-use a2g_fleet::Withdrawal;
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated, denial_by};
 use a2g_journal::{
     Approval, HoldResult, IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent,
@@ -323,9 +322,7 @@ impl Executor {
     /// # Errors
     /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        // The call may wait for a person here, or for a slot at another node that has taken it over.
-        let withdrawn = self.withdraw_stored_call(intent, filter).await;
-        let was_waiting = self.escalations.is_held(intent) || matches!(withdrawn, Ok(Withdrawal::TakenOver));
+        let was_waiting = self.escalations.is_held(intent);
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
             if let Ok(true) = self.runs_elsewhere(intent, filter).await {
@@ -348,7 +345,7 @@ impl Executor {
         filter: AgentFilter<'_>,
         by: &str,
     ) -> Result<bool, Fault> {
-        let withdrawn = self.withdraw_stored_call(intent, filter).await.map(drop);
+        self.stop_stored_call(intent, filter, AbortReason::Cancelled);
         let now = self.clock.now();
         let recording = self.escalations.remove_waiting(intent, filter, |removed| {
             let end = EndOfWait {
@@ -364,9 +361,9 @@ impl Executor {
             (None, Some(true)) => self.journal.record_stop(&[intent], by, "a2g/cancel").await,
             // The journal has the caller that stopped it first.
             (None, Some(false)) => Ok(()),
-            (None, None) => return self.end_orphan_call(intent, filter, AbortReason::Cancelled).await,
+            (None, None) => return self.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await,
         };
-        withdrawn?;
+        self.await_stopped_call(intent).await?;
         result.map(|()| true).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
@@ -388,15 +385,11 @@ impl Executor {
             self.finish_order(order).await?;
             return count;
         };
-        let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
-        let withdrawn = self.withdraw_stored_call(intent, &is_included).await;
         let count = self.revoke_here(agent, Some(intent), by).await?;
         if count > 0 {
-            if matches!(withdrawn, Ok(Withdrawal::TakenOver)) {
-                self.end_waiting_elsewhere(intent, &is_included, by, true).await?;
-            }
             return Ok(count);
         }
+        let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
         if self.end_elsewhere(intent, is_included, by, true).await? {
             return Ok(1);
         }
@@ -418,10 +411,9 @@ impl Executor {
             "revoked"
         );
         let (filter, now) = (|owner: &AgentDid| agent.is_none_or(|agent| agent == owner), self.clock.now());
-        let withdrawn = match intent {
-            Some(intent) => self.withdraw_stored_call(intent, &filter).await.map(drop),
-            None => Ok(()),
-        };
+        if let Some(intent) = intent {
+            self.stop_stored_call(intent, &filter, AbortReason::Revoked);
+        }
         let end = EndOfWait {
             resolution: Resolution::Revoked,
             author_or_reason: by,
@@ -453,14 +445,17 @@ impl Executor {
             self.journal.record_revocation(agent, intent, by, count).await
         };
         let recorded = record_all.await.map_err(|error| self.unsaved_decision_fault(&error));
-        withdrawn?;
-        recorded?;
-        match intent {
+        let count = match intent {
             Some(intent) if count == 0 => {
-                self.end_orphan_call(intent, &filter, AbortReason::Revoked).await.map(usize::from)
+                usize::from(self.end_unclaimed_call(intent, &filter, AbortReason::Revoked).await?)
             }
-            Some(_) | None => Ok(count),
-        }
+            Some(intent) => {
+                self.await_stopped_call(intent).await?;
+                count
+            }
+            None => count,
+        };
+        recorded.map(|()| count)
     }
 
     /// Applies a directive to an escalated intent. An intent with enough approvals runs in its own task; one that needs

@@ -66,6 +66,11 @@ impl RunEventSink {
         self.persistence.is_some()
     }
 
+    /// The sink without the task.
+    pub(super) fn without_task(self) -> Self {
+        Self { persistence: None, ..self }
+    }
+
     /// Calls [`TaskPersistence::on_wait`].
     pub(super) fn notify_waiting(&self) {
         if let Some(persistence) = &self.persistence {

@@ -57,12 +57,14 @@ impl Executor {
                 return Ok(self.await_existing(&call, known).await?.0);
             }
         };
-        let (executor, intent, has_task) =
-            (Arc::clone(self), claimed.admitted.call().intent, sink.has_task());
+        let (executor, intent) = (Arc::clone(self), claimed.admitted.call().intent);
+        let task_sink = sink.has_task().then(|| sink.clone());
         let task = async move {
             let result = Arc::clone(&executor).run_claimed(claimed, stopwatch, sink).await;
-            // `run_orphan_call` ends the storage of a lost node's call.
-            if has_task { executor.end_stored_call(intent, result).await } else { result }
+            match task_sink {
+                Some(sink) => executor.end_stored_call(intent, result, sink).await,
+                None => result,
+            }
         };
         let task = spawn::spawn_run_task(task.in_current_span());
         match task.await {
@@ -99,8 +101,9 @@ impl Executor {
         };
         let call = admitted.call();
         let queue = stopwatch.exclude(queued_at, self.clock.monotonic());
-        if approved_by.is_some() && running.abort().reason() == Some(AbortReason::Shutdown) {
-            // The next process runs it: no caller waits for the result.
+        let runs_later = approved_by.is_some() || self.stored_calls.contains(call.intent);
+        if runs_later && running.abort().reason() == Some(AbortReason::Shutdown) {
+            // The next process or another node runs it: no caller waits for the result.
             self.release(call.intent).await?;
             return Err(self.busy_fault("the executor is shutting down"));
         }

@@ -70,7 +70,7 @@ use refusal_log::RefusalLog;
 use slots::{Place, Slots};
 use std::sync::Arc;
 use std::time::Duration;
-use stored_calls::OrphanCalls;
+use stored_calls::StoredCalls;
 use subscribers::Subscribers;
 use switch::Switch;
 use tokio::sync::{Semaphore, watch};
@@ -145,7 +145,7 @@ pub struct Executor {
     /// `None` for an executor that shares nothing with others.
     fleet: Option<Arc<Fleet>>,
     passing: Passing,
-    orphan_calls: OrphanCalls,
+    stored_calls: StoredCalls,
     answers: Answers,
     slots: Arc<Slots>,
     output: ExpectedOutput,
@@ -240,7 +240,7 @@ impl Executor {
             journal,
             fleet: None,
             passing: Passing::default(),
-            orphan_calls: OrphanCalls::default(),
+            stored_calls: StoredCalls::default(),
             answers: Answers::new(clock.monotonic()),
             active_runs: ActiveRuns::default(),
             escalations,

@@ -18,6 +18,7 @@ use super::admission::ReservedClaim;
 use super::faults::{NodeFault, not_passed_fault, receipt_pending_fault};
 use super::fleet::{FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
 use super::slots::{IdleSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
+use super::stored_calls::DENIED_BY;
 use super::trace::{self, Stopwatch};
 use super::{Executor, LoadedCatalog, RunEvent, RunEventSink};
 use a2g_fleet::{
@@ -52,8 +53,6 @@ const CLAIM_DEADLINE: Duration = Duration::from_secs(2);
 pub(super) const AVOID_TIME: Duration = Duration::from_secs(5);
 /// The time between two checks that another node still has the tool of a call that waits for it.
 const TOOL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// The author of the denial of a call that was cancelled or revoked before it ran, as its repeats are told.
-pub(super) const DENIED_BY: &str = "the executor";
 /// The time before a call that could not be sent to a node is offered again.
 const RESEND_DELAY: Duration = Duration::from_millis(250);
 /// The time between two announcements of calls that keep waiting.
@@ -225,7 +224,8 @@ impl Executor {
             ReservedClaim::New(place, running) => (place, running),
             ReservedClaim::Known(known) => return Ok(self.await_existing(admitted.call(), known).await?.0),
         };
-        let (executor, intent, has_task) = (Arc::clone(self), admitted.call().intent, sink.has_task());
+        let (executor, intent) = (Arc::clone(self), admitted.call().intent);
+        let task_sink = sink.has_task().then(|| sink.clone());
         let run = async move |executor: &Arc<Self>| {
             executor.store_waiting_call(&admitted, verdict.is_some(), &sink).await;
             match executor.wait_for_node(&admitted, verdict.is_some(), place, running, &sink).await? {
@@ -238,7 +238,10 @@ impl Executor {
         };
         let task = async move {
             let result = run(&executor).await;
-            if has_task { executor.end_stored_call(intent, result).await } else { result }
+            match task_sink {
+                Some(sink) => executor.end_stored_call(intent, result, sink).await,
+                None => result,
+            }
         };
         // Goes on if the caller disconnects, as a run does.
         let result = spawn::spawn_run_task(task.in_current_span()).await;

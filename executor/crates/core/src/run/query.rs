@@ -134,6 +134,15 @@ impl Executor {
         Ok(denial.map(|denial| decisions::denial_fault(intent, &denial)))
     }
 
+    /// As [`Self::denial`], for a denial that holds at all nodes of the fleet.
+    ///
+    /// # Errors
+    /// The fleet cannot be reached.
+    pub async fn denial_in_fleet(&self, intent: IntentId) -> Result<Option<Fault>, Fault> {
+        let denial = self.find_denial_in_fleet(intent).await?;
+        Ok(denial.map(|denial| decisions::denial_fault(intent, &denial)))
+    }
+
     /// The hash of the record with the receipt of an intent, in hexadecimal; `None` without a journal on the disk.
     #[must_use]
     pub fn receipt_hash(&self, intent: IntentId) -> Option<String> {
@@ -224,7 +233,7 @@ impl Executor {
         self.check_memory()?;
         let stage = self.journal.stage(intent, IfFull::Refuse).await;
         let stage = stage.map_err(|error| self.journal_fault(&error))?;
-        let stage = stage.or_else(|| Some((self.orphan_calls.agent_of(intent)?, Stage::Queued)));
+        let stage = stage.or_else(|| Some((self.stored_calls.agent_of(intent)?, Stage::Queued)));
         // An approved intent that could not begin is about to wait again.
         let agent = || self.escalations.agent_of_unclaimed(intent, self.clock.now());
         let state = stage.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?)));

@@ -373,7 +373,7 @@ impl Executor {
                     Some(agent) => (agent, false),
                     None => {
                         let agent = self.active_runs.agent_of(intent);
-                        (agent.or_else(|| self.orphan_calls.agent_of(intent))?, true)
+                        (agent.or_else(|| self.stored_calls.agent_of(intent))?, true)
                     }
                 };
                 let challenge = self.answers.challenges.make(intent, self.clock.monotonic());

@@ -1,44 +1,91 @@
-//! Stored calls: the call of a task waits for a slot without its caller, so the fleet stores it, and another node runs it
-//! if this one is lost.
+//! Stored calls: the call of a task waits for a slot without its caller, so the fleet stores it until its intent has a
+//! claim. If this node is lost before, another one runs the call.
 //!
 //! ```text
-//! waits ─▶ stored ─▶ has a claim                                        ─▶ removed
-//!             │  └─▶ does not run: withdrawn, so that no other node runs it ─▶ answered
-//!             └─▶ its node is lost: an orphan, which waits at another node
+//! waits ─▶ stored ─▶ runs at some node: the intent has a claim        ─▶ removed, answered
+//!             │  └─▶ refused or cancelled: the intent is denied         ─▶ removed, answered
+//!             ├─▶ this node cannot run it now: waits here again
+//!             └─▶ this node is lost: an orphan, which waits at another node
 //! ```
+//! The claim of a run and the denial exclude each other, so a call that was cancelled or refused runs at no node, and a
+//! caller is told only what is so at all of them.
 
 use super::fleet::Fleet;
-use super::passing::{DENIED_BY, node_text};
+use super::passing::node_text;
+use super::switch::refusal;
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, Executor, RunEventSink};
-use a2g_fleet::{CallMessage, OrphanCall, Withdrawal};
+use a2g_fleet::{CallMessage, OrphanCall, PassedCall};
 use a2g_govern::{Admitted, VerifiedVerdict};
 use a2g_journal::IntentSummary;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::outcome::{AbortReason, Receipt};
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::Instrument as _;
 
-/// The time between two attempts to withdraw a call, or to run an orphan while this node is busy.
+/// The time between two attempts to run or to deny a stored call, while this node or the fleet is busy.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The time between two checks that a call that is being stopped has ended.
+const END_INTERVAL: Duration = Duration::from_millis(10);
+/// The maximum number of such checks.
+const MAX_END_CHECKS: u32 = 300;
+/// The author of the denial of a call that was cancelled, revoked or refused before it ran, as its repeats are told.
+pub(super) const DENIED_BY: &str = "the executor";
 
-/// The calls of lost nodes that this one runs, also while they have no place in the queue.
+/// The stored calls of this process, those of lost nodes included, until their intents have claims.
 #[derive(Debug, Default)]
-pub(super) struct OrphanCalls(Mutex<HashMap<IntentId, Arc<Call>>>);
+pub(super) struct StoredCalls(Mutex<HashMap<IntentId, StoredCall>>);
 
-impl OrphanCalls {
-    /// The agent of a call.
-    pub(super) fn agent_of(&self, intent: IntentId) -> Option<AgentDid> {
-        self.0.lock().get(&intent).map(|call| call.agent.clone())
+#[derive(Debug)]
+struct StoredCall {
+    call: Arc<Call>,
+    /// The reason for which the call has to end without a run.
+    stop: Option<AbortReason>,
+}
+
+impl StoredCalls {
+    /// Adds a call. Returns `false` if it is stored already.
+    fn add(&self, call: &Call) -> bool {
+        let is_new = !self.contains(call.intent);
+        if is_new {
+            self.0.lock().insert(call.intent, StoredCall { call: Arc::new(call.clone()), stop: None });
+        }
+        is_new
     }
 
-    fn get(&self, intent: IntentId) -> Option<Arc<Call>> {
-        self.0.lock().get(&intent).cloned()
+    pub(super) fn contains(&self, intent: IntentId) -> bool {
+        self.0.lock().contains_key(&intent)
+    }
+
+    /// The agent of a call.
+    pub(super) fn agent_of(&self, intent: IntentId) -> Option<AgentDid> {
+        self.0.lock().get(&intent).map(|stored| stored.call.agent.clone())
+    }
+
+    fn call(&self, intent: IntentId) -> Option<Arc<Call>> {
+        self.0.lock().get(&intent).map(|stored| Arc::clone(&stored.call))
+    }
+
+    fn stop_reason(&self, intent: IntentId) -> Option<AbortReason> {
+        self.0.lock().get(&intent)?.stop
+    }
+
+    /// Stops a call of the selected agents, also if it is about to wait again. Returns it; `None` if there is none.
+    fn stop(&self, intent: IntentId, filter: AgentFilter<'_>, reason: AbortReason) -> Option<Arc<Call>> {
+        let mut all = self.0.lock();
+        let stored = all.get_mut(&intent).filter(|stored| filter(&stored.call.agent))?;
+        stored.stop.get_or_insert(reason);
+        Some(Arc::clone(&stored.call))
+    }
+
+    fn remove(&self, intent: IntentId) -> bool {
+        self.0.lock().remove(&intent).is_some()
     }
 }
 
@@ -53,9 +100,9 @@ impl Executor {
         let Some(fleet) = self.fleet.as_ref().filter(|_| self.passing.is_enabled && sink.has_task()) else {
             return;
         };
-        let intent = admitted.call().intent;
-        let Some(text) = node_text(admitted).filter(|_| !fleet.holds_call(intent)) else { return };
-        if let Err(error) = fleet.store_call(intent, CallMessage { text, asked_governor }).await {
+        let call = admitted.call();
+        let Some(text) = node_text(admitted).filter(|_| self.stored_calls.add(call)) else { return };
+        if let Err(error) = fleet.store_call(call.intent, CallMessage { text, asked_governor }).await {
             // The call waits nevertheless. While the servers do not answer, nothing is claimed either.
             tracing::debug!(%error, "a call that waits here may not be stored");
         }
@@ -63,84 +110,128 @@ impl Executor {
 
     /// Removes the stored call of an intent that has a claim.
     pub(super) fn remove_stored_call(&self, intent: IntentId) {
-        if let Some(fleet) = self.fleet.clone().filter(|fleet| fleet.holds_call(intent)) {
-            self.sessions.spawn(async move { remove_call(&fleet, intent).await });
+        if self.stored_calls.remove(intent)
+            && let Some(fleet) = self.fleet.clone()
+        {
+            self.sessions.spawn(async move {
+                if let Err(error) = fleet.remove_call(intent).await {
+                    // A sweep removes it.
+                    tracing::debug!(%intent, %error, "a stored call is not removed yet");
+                }
+            });
         }
     }
 
-    /// Ends the storage of a call that has ended here with `result`, before its caller is answered. Returns the receipt of
-    /// another node that has taken the call over.
+    /// Ends the storage of a call that has ended here with `result`, before its caller is answered. A call that this node
+    /// could not run waits here again.
     pub(super) async fn end_stored_call(
         self: &Arc<Self>,
         intent: IntentId,
         result: Result<Arc<Receipt>, Fault>,
+        sink: RunEventSink,
     ) -> Result<Arc<Receipt>, Fault> {
-        let Some(fleet) = self.fleet.as_ref().filter(|fleet| fleet.holds_call(intent)) else {
-            return result;
-        };
-        let fault = match result {
+        let Some(call) = self.stored_calls.call(intent) else { return result };
+        match result {
             Ok(_) | Err(Fault::ReceiptPending { .. }) => {
                 self.remove_stored_call(intent);
-                return result;
+                result
             }
-            Err(fault) => fault,
-        };
-        match withdraw(fleet, intent).await {
-            Withdrawal::Withdrawn => return Err(fault),
-            Withdrawal::TakenOver => {}
+            Err(fault @ Fault::Busy { .. }) => match self.read_stored_call(intent).await {
+                Some(passed) => match VerifiedVerdict::from_node(&passed) {
+                    Ok((call, verdict)) => {
+                        tracing::debug!(?fault, "a call waits here again");
+                        self.run_stored_call(call, verdict, passed.has_asked_governor(), sink).await
+                    }
+                    Err(error) => self.deny_stored_call(&call, Fault::Internal(error.to_string())).await,
+                },
+                None => self.deny_stored_call(&call, fault).await,
+            },
+            Err(fault) => self.deny_stored_call(&call, fault).await,
         }
+    }
+
+    /// Reads a stored call of this process as soon as the servers can be reached; `None` if the fleet does not have it.
+    async fn read_stored_call(&self, intent: IntentId) -> Option<PassedCall> {
+        let fleet = self.fleet.as_ref()?;
         loop {
-            match self.await_outcome(intent).await {
-                Ok(receipt) => return receipt.ok_or(fault),
-                Err(Fault::Busy { .. }) => tokio::time::sleep(RETRY_INTERVAL).await,
-                Err(fault) => return Err(fault),
+            match fleet.read_call(intent).await {
+                Ok(call) => return call,
+                Err(error) => tracing::debug!(%error, "a stored call cannot be read yet"),
             }
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
-    /// Withdraws the stored call of an intent that is being stopped, if `filter` selects its agent.
-    ///
-    /// # Errors
-    /// If the fleet cannot be reached: another node could run the call if this one were lost.
-    pub(super) async fn withdraw_stored_call(
-        &self,
-        intent: IntentId,
-        filter: AgentFilter<'_>,
-    ) -> Result<Withdrawal, Fault> {
-        let agent = self.active_runs.agent_of(intent);
-        match &self.fleet {
-            Some(fleet) if agent.is_some_and(|agent| filter(&agent)) => {
-                fleet.withdraw_call(intent).await.map_err(|error| self.fleet_fault(&error))
+    /// Denies a call that does not run here, as soon as the servers can be reached, and returns the reason. If another node
+    /// has claimed its intent, returns the end of that run.
+    async fn deny_stored_call(self: &Arc<Self>, call: &Call, fault: Fault) -> Result<Arc<Receipt>, Fault> {
+        let Some(fleet) = &self.fleet else { return Err(fault) };
+        loop {
+            match self.deny_in_fleet(fleet, call, None, DENIED_BY, Some(denial_reason(&fault))).await {
+                Ok(()) => {
+                    self.remove_stored_call(call.intent);
+                    return Err(fault);
+                }
+                // Until then, another node may run the call, so an answer could be untrue.
+                Err(Fault::Busy { .. }) => {}
+                Err(_claimed) => {
+                    if let Ok(Some(known)) = self.find_in_fleet(call).await {
+                        match self.await_existing(call, known).await {
+                            Err(Fault::Busy { .. }) => {}
+                            result => {
+                                self.remove_stored_call(call.intent);
+                                return result.map(|(receipt, _verdict)| receipt);
+                            }
+                        }
+                    }
+                }
             }
-            Some(_) | None => Ok(Withdrawal::Withdrawn),
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
-    /// Ends an orphan that has no place in the queue, if `filter` selects its agent: it runs at no node, also not at the
-    /// one that was lost. Returns `false` if there is none.
+    /// Stops a stored call of the selected agents that has no claim yet: it then runs at no node. Returns `false` if there
+    /// is none.
     ///
     /// # Errors
-    /// If the fleet cannot be reached.
-    pub(super) async fn end_orphan_call(
+    /// If the fleet cannot be reached: the call is denied as soon as it can be.
+    pub(super) async fn end_unclaimed_call(
         &self,
         intent: IntentId,
         filter: AgentFilter<'_>,
         reason: AbortReason,
     ) -> Result<bool, Fault> {
-        let Some(call) = self.orphan_calls.get(intent).filter(|call| filter(&call.agent)) else {
+        let (Some(fleet), Some(call)) = (&self.fleet, self.stored_calls.call(intent)) else {
             return Ok(false);
         };
-        let Some(fleet) = &self.fleet else { return Ok(false) };
-        match fleet.withdraw_call(intent).await.map_err(|error| self.fleet_fault(&error))? {
-            Withdrawal::Withdrawn => {}
-            Withdrawal::TakenOver => return Ok(false),
+        if !filter(&call.agent) || self.active_runs.is_passed_on(intent, filter) {
+            return Ok(false);
         }
         match self.deny_in_fleet(fleet, &call, None, DENIED_BY, Some(reason.message())).await {
             Ok(()) => Ok(true),
             Err(busy @ Fault::Busy { .. }) => Err(busy),
-            // The node that was lost has come back, and has claimed the intent.
             Err(_claimed) => Ok(false),
         }
+    }
+
+    /// Marks a stored call of the selected agents, so that it does not wait again once its run is stopped.
+    pub(super) fn stop_stored_call(&self, intent: IntentId, filter: AgentFilter<'_>, reason: AbortReason) {
+        self.stored_calls.stop(intent, filter, reason);
+    }
+
+    /// Waits until a call that was stopped has a claim or a denial: until then, it would run elsewhere if this node were
+    /// lost.
+    ///
+    /// # Errors
+    /// [`Fault::Busy`] if it has none in time.
+    pub(super) async fn await_stopped_call(&self, intent: IntentId) -> Result<(), Fault> {
+        for _ in 0..MAX_END_CHECKS {
+            if !self.stored_calls.contains(intent) {
+                return Ok(());
+            }
+            tokio::time::sleep(END_INTERVAL).await;
+        }
+        Err(self.busy_fault("the call is being ended, and the fleet does not know it yet: ask for its state"))
     }
 
     /// Returns `true` if the fleet stores a call that has waited at this node.
@@ -159,84 +250,96 @@ impl Executor {
             let (call, verdict) = match VerifiedVerdict::from_node(&passed) {
                 Ok(call) => call,
                 Err(error) => {
-                    tracing::error!(%intent, %from, %error, "the call of a lost node is dropped: this version cannot read it");
-                    remove_call(&fleet, intent).await;
+                    tracing::error!(%intent, %from, %error, "this version cannot read the call of a lost node, which does not run");
                     continue;
                 }
             };
             let span = trace::intent_span(&IntentSummary::from_call(&call), call.door);
             span.in_scope(|| tracing::info!(%from, "the call waited at a lost node, and waits here now"));
-            self.orphan_calls.0.lock().insert(intent, Arc::new(call.clone()));
-            let (executor, fleet) = (Arc::clone(&self), Arc::clone(&fleet));
-            let asked_governor = passed.has_asked_governor();
+            self.stored_calls.add(&call);
+            let (executor, asked_governor) = (Arc::clone(&self), passed.has_asked_governor());
             let run = async move {
-                executor.run_orphan_call(&fleet, call, verdict, asked_governor).await;
-                executor.orphan_calls.0.lock().remove(&intent);
+                let sink = RunEventSink::none();
+                if let Err(fault) = executor.run_stored_call(call, verdict, asked_governor, sink).await {
+                    tracing::warn!(?fault, "the call of a lost node has not run");
+                }
             };
             self.sessions.spawn(run.instrument(span));
         }
     }
 
-    /// Runs a call of a lost node, as soon as this node can, unless it is withdrawn before.
-    async fn run_orphan_call(
+    /// Runs a stored call as soon as this node can, unless it is stopped before.
+    async fn run_stored_call(
         self: &Arc<Self>,
-        fleet: &Fleet,
         call: Call,
         verdict: VerifiedVerdict,
         asked_governor: bool,
-    ) {
-        let intent = call.intent;
-        while fleet.holds_call(intent) {
-            match self.admit_orphan_call(call.clone(), verdict.clone(), asked_governor).await {
-                Ok(_) | Err(Fault::ReceiptPending { .. }) => return remove_call(fleet, intent).await,
-                // Such as a full queue, or a tool that is being compiled.
-                Err(Fault::Busy { .. }) => tokio::time::sleep(RETRY_INTERVAL).await,
-                Err(fault) => {
-                    tracing::warn!(?fault, "the call of a lost node does not run");
-                    // Compared with the holder, because another node may have taken the call over.
-                    let _end = withdraw(fleet, intent).await;
-                    return;
+        sink: RunEventSink,
+    ) -> Result<Arc<Receipt>, Fault> {
+        // Without the task: its call is stored already, and its end is written by the door.
+        let sink = sink.without_task();
+        loop {
+            if let Some(reason) = self.stored_calls.stop_reason(call.intent) {
+                let fault = refusal(call.intent, format!("{}, before it ran", reason.message()));
+                return self.deny_stored_call(&call, fault).await;
+            }
+            let run = self.admit_stored_call(call.clone(), verdict.clone(), asked_governor, sink.clone());
+            match run.await {
+                Ok(receipt) => {
+                    self.remove_stored_call(call.intent);
+                    return Ok(receipt);
                 }
+                Err(pending @ Fault::ReceiptPending { .. }) => {
+                    self.remove_stored_call(call.intent);
+                    return Err(pending);
+                }
+                // Such as a full queue, or a fleet that cannot be reached.
+                Err(Fault::Busy { .. }) => tokio::time::sleep(RETRY_INTERVAL).await,
+                Err(fault) => return self.deny_stored_call(&call, fault).await,
             }
         }
     }
 
-    /// Admits and runs a call of a lost node, under the policies, ceilings and stops of this one.
-    async fn admit_orphan_call(
-        self: &Arc<Self>,
+    /// Admits and runs a stored call, under the policies, ceilings and stops of this node.
+    // Boxed, because the run of a call can end in another one of the same call.
+    fn admit_stored_call<'a>(
+        self: &'a Arc<Self>,
         call: Call,
         verdict: VerifiedVerdict,
         asked_governor: bool,
-    ) -> Result<Arc<Receipt>, Fault> {
-        let stopwatch = Stopwatch::start(self.clock.monotonic());
-        self.check_memory()?;
-        if let Some(known) = self.find_known(&call, None).await? {
-            return Ok(self.await_existing(&call, known).await?.0);
-        }
-        let (admitted, stored_verdict) = self.admit_from_node(call, verdict, asked_governor)?;
-        // The tool may be at a node that is not back yet; the expiry of the verdict limits the wait.
-        let location = self.locate_tool(admitted.call());
-        let location =
-            location.map_err(|_| self.busy_fault("the tool of a lost node's call is not here yet"))?;
-        self.run_at(location, admitted, stored_verdict, stopwatch, RunEventSink::none()).await
+        sink: RunEventSink,
+    ) -> BoxFuture<'a, Result<Arc<Receipt>, Fault>> {
+        Box::pin(async move {
+            let stopwatch = Stopwatch::start(self.clock.monotonic());
+            self.check_memory()?;
+            if let Some(known) = self.find_known(&call, None).await? {
+                return Ok(self.await_existing(&call, known).await?.0);
+            }
+            let (admitted, stored_verdict) = self.admit_from_node(call, verdict, asked_governor)?;
+            // The tool may be at a node that is not back yet; the expiry of the verdict limits the wait.
+            let location = self.locate_tool(admitted.call());
+            let location =
+                location.map_err(|_| self.busy_fault("the tool of a stored call is not here yet"))?;
+            self.run_at(location, admitted, stored_verdict, stopwatch, sink).await
+        })
     }
 }
 
-/// Withdraws a call, as soon as the servers can be reached: until then, another node may run it, so an answer could be
-/// untrue.
-async fn withdraw(fleet: &Fleet, intent: IntentId) -> Withdrawal {
-    loop {
-        match fleet.withdraw_call(intent).await {
-            Ok(end) => return end,
-            Err(error) => tracing::debug!(%error, "a stored call is not withdrawn yet"),
-        }
-        tokio::time::sleep(RETRY_INTERVAL).await;
-    }
-}
-
-async fn remove_call(fleet: &Fleet, intent: IntentId) {
-    if let Err(error) = fleet.remove_call(intent).await {
-        // The next sweep removes it.
-        tracing::debug!(%intent, %error, "a stored call is not removed yet");
+/// The reason in the denial of a call that does not run.
+fn denial_reason(fault: &Fault) -> &str {
+    match fault {
+        Fault::Refused { message, .. }
+        | Fault::InvalidParams { message, .. }
+        | Fault::ToolUnavailable { message, .. }
+        | Fault::Busy { message, .. }
+        | Fault::InvalidRequest(message) => message,
+        Fault::Internal(_)
+        | Fault::Parse(_)
+        | Fault::MethodNotFound(_)
+        | Fault::RegistrationFailed(_)
+        | Fault::SessionExpired(_)
+        | Fault::Failed(_)
+        | Fault::LimitReached(..)
+        | Fault::ReceiptPending { .. } => "its node has failed: the log there has the reason",
     }
 }

@@ -260,7 +260,7 @@ pub(super) fn stop_fault(intent: IntentId, stop: &Stop) -> Fault {
     refusal(intent, stop.refusal_message())
 }
 
-fn refusal(intent: IntentId, message: String) -> Fault {
+pub(super) fn refusal(intent: IntentId, message: String) -> Fault {
     Fault::Refused { intent: Some(intent), risk_score: None, blocked_by: BlockedBy::Stopped, message }
 }
 

@@ -16,6 +16,7 @@ use a2g_wire::a2a::governance::{
 use a2g_wire::a2a::message::{Part, TaskState, TaskUpdate};
 use serde_json::{Map, json};
 use std::sync::Arc;
+use std::time::Duration;
 use time::OffsetDateTime;
 
 /// The `source` of a decision that arrived as `g2a/directive`.
@@ -106,12 +107,12 @@ impl A2a {
     /// Waits for the end of an intent that another process started, or whose run this future no longer drives.
     async fn await_end(&self, handle: &Arc<TaskHandle>) {
         let outcome = tokio::select! {
-            outcome = self.executor.await_outcome(handle.id) => outcome,
+            outcome = self.await_outcome(handle.id) => outcome,
             by = handle.wait_for_stop() => {
                 if let Err(fault) = self.executor.cancel(handle.id, &all_agents, &by).await {
                     tracing::warn!(task = %handle.id, ?fault, "the run of a canceled task could not be cancelled");
                 }
-                self.executor.await_outcome(handle.id).await
+                self.await_outcome(handle.id).await
             }
         };
         let stopped = handle.is_stopped();
@@ -123,12 +124,26 @@ impl A2a {
             Ok(None) if stopped => {
                 self.end_without_run(handle, TaskState::Canceled, "canceled before it ran").await
             }
-            Ok(None) => {
-                let reason =
-                    "the call did not run: it was denied, stopped by an operator, or not approved in time";
-                self.end_without_run(handle, TaskState::Rejected, reason).await;
-            }
+            Ok(None) => match self.executor.denial_in_fleet(handle.id).await {
+                Ok(Some(denial)) => self.fail(handle, &denial).await,
+                Ok(None) | Err(_) => {
+                    let reason = "the call did not run: it was denied, stopped by an operator, or not approved in time";
+                    self.end_without_run(handle, TaskState::Rejected, reason).await;
+                }
+            },
             Err(fault) => self.fail(handle, &fault).await,
+        }
+    }
+
+    /// Waits for the end of an intent, also while the servers of the fleet do not answer: a task ends once.
+    async fn await_outcome(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
+        loop {
+            match self.executor.await_outcome(intent).await {
+                Err(Fault::Busy { retry_after_ms, .. }) => {
+                    tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;
+                }
+                outcome => return outcome,
+            }
         }
     }
 
@@ -226,7 +241,8 @@ impl A2a {
                 continue;
             }
             // Read before the status, because a stored call is removed once its intent has a claim.
-            let is_stored = self.executor.is_call_stored(handle.id).await?;
+            // If the servers do not answer, the task is followed until they do.
+            let is_stored = self.executor.is_call_stored(handle.id).await.unwrap_or(true);
             match self.executor.status(handle.id).await? {
                 Some((_, IntentState::Finished(Some(receipt)))) => {
                     self.finish(&handle, &receipt, None).await;
@@ -252,10 +268,13 @@ impl A2a {
                     let reason = "the call was not approved in time";
                     self.end_without_run(&handle, TaskState::Rejected, reason).await;
                 }
-                None => {
-                    let reason = "the executor ended before the tool ran: send the call again";
-                    self.end_without_run(&handle, TaskState::Failed, reason).await;
-                }
+                None => match self.executor.denial_in_fleet(handle.id).await? {
+                    Some(denial) => self.fail(&handle, &denial).await,
+                    None => {
+                        let reason = "the executor ended before the tool ran: send the call again";
+                        self.end_without_run(&handle, TaskState::Failed, reason).await;
+                    }
+                },
             }
         }
         Ok(())
