@@ -309,7 +309,10 @@ const MAKERS: [(&str, &[&str]); 16] = [
             "CallerDirectory::identify",
         ],
     ),
-    ("Admitted", &["Admitted::grant", "Escalated::resolve", "OperatorLimits::admit"]),
+    (
+        "Admitted",
+        &["Admitted::grant", "Escalated::resolve", "Executor::admit_from_node", "OperatorLimits::admit"],
+    ),
     (
         "Grant",
         &[
@@ -333,7 +336,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
     ("TrustedTool", &["ToolTrust::check", "check_trust", "derive(Clone)"]),
     ("Handover", &["Handover::from_permit", "derive(Deserialize)"]),
     ("NodeText", &["Fleet::ask", "Fleet::ask_all"]),
-    ("PassedCall", &["Fleet::read_call", "Fleet::take_call", "Fleet::take_over_call"]),
+    ("PassedCall", &["Fleet::read_call", "Fleet::take_call", "PassedCall::from_sealed_value"]),
 ];
 
 #[test]

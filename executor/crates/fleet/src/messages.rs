@@ -122,9 +122,14 @@ pub struct CallMessage {
 /// A call that another node of this fleet has passed on, or has stored before it was lost.
 // Made only from an authenticated message or value, because its verdict counts as verified: so it is not `Deserialize`.
 #[derive(Debug)]
-pub struct PassedCall(pub(crate) CallMessage);
+pub struct PassedCall(CallMessage);
 
 impl PassedCall {
+    /// The call in a value of the stream, which [`SealedStore`](crate::seal::SealedStore) has authenticated.
+    pub(crate) fn from_sealed_value(call: CallMessage) -> Self {
+        Self(call)
+    }
+
     /// The call and its verdict.
     #[must_use]
     pub fn text(&self) -> &str {

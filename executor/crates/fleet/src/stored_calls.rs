@@ -84,7 +84,8 @@ impl<S: Store> Fleet<S> {
     pub async fn read_call(&self, intent: IntentId) -> Result<Option<PassedCall>, FleetError> {
         let Some(key) = self.stored_calls.held.lock().get(&intent).cloned() else { return Ok(None) };
         let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(None) };
-        Ok(Some(PassedCall(decode::<StoredCallRecord>(&key, &bytes)?.call)))
+        let record = decode::<StoredCallRecord>(&key, &bytes)?;
+        Ok(Some(PassedCall::from_sealed_value(record.call)))
     }
 
     /// Returns `true` if the fleet stores a call that has waited at this node.
@@ -154,7 +155,8 @@ impl<S: Store> Fleet<S> {
         let record = StoredCallRecord { holder: self.node.clone(), epoch: self.lease.epoch(), call };
         if let Write::Done(_) = self.store.update(key, &encode(&record)?, revision).await? {
             self.stored_calls.held.lock().insert(intent, key.to_owned());
-            let orphan = OrphanCall { intent, from: holder, call: PassedCall(record.call) };
+            let orphan =
+                OrphanCall { intent, from: holder, call: PassedCall::from_sealed_value(record.call) };
             self.stored_calls.orphans.lock().push_back(orphan);
             self.stored_calls.has_orphans.notify_one();
         }
