@@ -208,7 +208,11 @@ impl Executor {
             return Ok(false);
         }
         match self.deny_in_fleet(fleet, &call, None, DENIED_BY, Some(reason.message())).await {
-            Ok(()) => Ok(true),
+            // The task that runs the call finds the denial.
+            Ok(()) => {
+                self.remove_stored_call(intent);
+                Ok(true)
+            }
             Err(busy @ Fault::Busy { .. }) => Err(busy),
             Err(_claimed) => Ok(false),
         }
