@@ -26,6 +26,15 @@ fn wait_until_queued(node: &Executor, task: &str) {
     eventually("the task waits", || (state(node, task) == "queued").then_some(()));
 }
 
+/// Begins tasks that write the files with these names, and waits until they are in the queue of the node.
+fn begin_waiting(node: &Executor, client: &mut a2a::Client, names: [&str; 2]) -> [String; 2] {
+    names.map(|name| {
+        let task = client.begin("write_file", write(name, "x"));
+        wait_until_queued(node, &task);
+        task
+    })
+}
+
 /// The node that continues a task looks for its end every second.
 fn wait_until_completed(client: &mut a2a::Client, task: &str) {
     eventually("the task is completed", || {
@@ -39,11 +48,7 @@ fn wait_until_completed(client: &mut a2a::Client, task: &str) {
 fn a_task_that_waits_at_a_lost_node_runs_at_another() {
     let Some(fleet) = Fleet::start() else { return };
     let [(one, mut here), (two, mut there)] = ["one", "two"].map(|name| full_node(&fleet, name));
-    let [waits, canceled] = ["waits", "canceled"].map(|name| {
-        let task = here.begin("write_file", write(name, "x"));
-        wait_until_queued(&one, &task);
-        task
-    });
+    let [waits, canceled] = begin_waiting(&one, &mut here, ["waits", "canceled"]);
     assert_eq!(there.result("tasks/cancel", json!({ "id": canceled }))["status"]["state"], "canceled");
     let home = one.kill();
     wait_until_queued(&two, &waits);
@@ -69,11 +74,7 @@ fn a_task_that_waits_at_a_lost_node_runs_at_another() {
 fn a_task_that_waits_runs_after_the_restart_of_its_node() {
     let Some(fleet) = Fleet::start() else { return };
     let (one, mut here) = full_node(&fleet, "one");
-    let [waits, stopped] = ["waits", "stopped"].map(|name| {
-        let task = here.begin("write_file", write(name, "x"));
-        wait_until_queued(&one, &task);
-        task
-    });
+    let [waits, stopped] = begin_waiting(&one, &mut here, ["waits", "stopped"]);
     let canceled = here.result("tasks/cancel", json!({ "id": stopped }));
     assert_eq!(canceled["status"]["state"], "canceled");
     let one = Executor::start_in(one.kill());
@@ -89,11 +90,7 @@ fn a_task_that_waits_runs_after_the_restart_of_its_node() {
 fn an_orphan_waits_for_its_tool_and_can_be_cancelled() {
     let Some(fleet) = Fleet::start() else { return };
     let (one, mut here) = full_node(&fleet, "one");
-    let [waits, canceled] = ["waits", "canceled"].map(|name| {
-        let task = here.begin("write_file", write(name, "x"));
-        wait_until_queued(&one, &task);
-        task
-    });
+    let [waits, canceled] = begin_waiting(&one, &mut here, ["waits", "canceled"]);
     let two = Executor::start(fleet.options("two").catalogue(&Catalogue::empty()));
     fleet.wait_for(two.home(), "one", |node| node["state"] == "live");
     let home = one.kill();

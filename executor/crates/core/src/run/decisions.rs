@@ -345,7 +345,7 @@ impl Executor {
         filter: AgentFilter<'_>,
         by: &str,
     ) -> Result<bool, Fault> {
-        self.stop_stored_call(intent, filter, AbortReason::Cancelled);
+        self.stored_calls.stop(intent, filter, AbortReason::Cancelled);
         let now = self.clock.now();
         let recording = self.escalations.remove_waiting(intent, filter, |removed| {
             let end = EndOfWait {
@@ -412,7 +412,7 @@ impl Executor {
         );
         let (filter, now) = (|owner: &AgentDid| agent.is_none_or(|agent| agent == owner), self.clock.now());
         if let Some(intent) = intent {
-            self.stop_stored_call(intent, &filter, AbortReason::Revoked);
+            self.stored_calls.stop(intent, &filter, AbortReason::Revoked);
         }
         let end = EndOfWait {
             resolution: Resolution::Revoked,

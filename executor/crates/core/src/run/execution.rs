@@ -61,10 +61,7 @@ impl Executor {
         let task_sink = sink.has_task().then(|| sink.clone());
         let task = async move {
             let result = Arc::clone(&executor).run_claimed(claimed, stopwatch, sink).await;
-            match task_sink {
-                Some(sink) => executor.end_stored_call(intent, result, sink).await,
-                None => result,
-            }
+            executor.end_stored_call(intent, result, task_sink).await
         };
         let task = spawn::spawn_run_task(task.in_current_span());
         match task.await {

@@ -238,10 +238,7 @@ impl Executor {
         };
         let task = async move {
             let result = run(&executor).await;
-            match task_sink {
-                Some(sink) => executor.end_stored_call(intent, result, sink).await,
-                None => result,
-            }
+            executor.end_stored_call(intent, result, task_sink).await
         };
         // Goes on if the caller disconnects, as a run does.
         let result = spawn::spawn_run_task(task.in_current_span()).await;

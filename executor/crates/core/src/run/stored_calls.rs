@@ -25,6 +25,7 @@ use a2g_types::outcome::{AbortReason, Receipt};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::Instrument as _;
@@ -52,11 +53,13 @@ struct StoredCall {
 impl StoredCalls {
     /// Adds a call. Returns `false` if it is stored already.
     fn add(&self, call: &Call) -> bool {
-        let is_new = !self.contains(call.intent);
-        if is_new {
-            self.0.lock().insert(call.intent, StoredCall { call: Arc::new(call.clone()), stop: None });
+        match self.0.lock().entry(call.intent) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(StoredCall { call: Arc::new(call.clone()), stop: None });
+                true
+            }
         }
-        is_new
     }
 
     pub(super) fn contains(&self, intent: IntentId) -> bool {
@@ -76,12 +79,11 @@ impl StoredCalls {
         self.0.lock().get(&intent)?.stop
     }
 
-    /// Stops a call of the selected agents, also if it is about to wait again. Returns it; `None` if there is none.
-    fn stop(&self, intent: IntentId, filter: AgentFilter<'_>, reason: AbortReason) -> Option<Arc<Call>> {
-        let mut all = self.0.lock();
-        let stored = all.get_mut(&intent).filter(|stored| filter(&stored.call.agent))?;
-        stored.stop.get_or_insert(reason);
-        Some(Arc::clone(&stored.call))
+    /// Marks a call of the selected agents, so that it does not wait again once its run is stopped.
+    pub(super) fn stop(&self, intent: IntentId, filter: AgentFilter<'_>, reason: AbortReason) {
+        if let Some(stored) = self.0.lock().get_mut(&intent).filter(|stored| filter(&stored.call.agent)) {
+            stored.stop.get_or_insert(reason);
+        }
     }
 
     fn remove(&self, intent: IntentId) -> bool {
@@ -123,14 +125,15 @@ impl Executor {
     }
 
     /// Ends the storage of a call that has ended here with `result`, before its caller is answered. A call that this node
-    /// could not run waits here again.
+    /// could not run waits here again. `task_sink` is the sink of its run; `None` unless it is the call of a task.
     pub(super) async fn end_stored_call(
         self: &Arc<Self>,
         intent: IntentId,
         result: Result<Arc<Receipt>, Fault>,
-        sink: RunEventSink,
+        task_sink: Option<RunEventSink>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let Some(call) = self.stored_calls.call(intent) else { return result };
+        // `run_stored_call` ends the storage of the calls that it runs.
+        let (Some(call), Some(sink)) = (self.stored_calls.call(intent), task_sink) else { return result };
         match result {
             Ok(_) | Err(Fault::ReceiptPending { .. }) => {
                 self.remove_stored_call(intent);
@@ -216,11 +219,6 @@ impl Executor {
             Err(busy @ Fault::Busy { .. }) => Err(busy),
             Err(_claimed) => Ok(false),
         }
-    }
-
-    /// Marks a stored call of the selected agents, so that it does not wait again once its run is stopped.
-    pub(super) fn stop_stored_call(&self, intent: IntentId, filter: AgentFilter<'_>, reason: AbortReason) {
-        self.stored_calls.stop(intent, filter, reason);
     }
 
     /// Waits until a call that was stopped has a claim or a denial: until then, it would run elsewhere if this node were
