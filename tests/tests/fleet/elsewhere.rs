@@ -7,12 +7,13 @@ use crate::methods::{ESCALATES, write};
 use crate::{a2a, console, mcp, mcp_journal};
 use serde_json::{Value, json};
 
-/// Two nodes with one list of callers, and the tokens of an agent, an approver and an operator in it.
+/// Two nodes with one list of callers, and the tokens of two agents, an approver and an operator in it.
 struct Nodes {
     fleet: Fleet,
     one: Executor,
     two: Executor,
     agent: String,
+    other: String,
     approver: String,
     operator: String,
 }
@@ -21,7 +22,8 @@ impl Nodes {
     fn start() -> Option<Self> {
         let fleet = Fleet::start()?;
         let list = List::new();
-        let agent = agent(&list, "agent", AGENT);
+        let [agent, other] = [("agent", AGENT), ("other", "did:a2g:agent:1.0:other")]
+            .map(|(name, did)| agent(&list, name, did));
         let approver = list.add("ann", &["--role", "approver"]);
         let operator = list.add("op", &["--role", "operator"]);
         let [one, two] = ["one", "two"].map(|node| Executor::start(list.of(fleet.options(node))));
@@ -29,7 +31,7 @@ impl Nodes {
         for node in ["one", "two"] {
             fleet.wait_for(one.home(), node, |node| node["state"] == "live");
         }
-        Some(Self { fleet, one, two, agent, approver, operator })
+        Some(Self { fleet, one, two, agent, other, approver, operator })
     }
 
     /// Sends an intent that waits for a person at the first node.
@@ -162,6 +164,58 @@ fn the_console_of_any_node_decides_and_shows_the_run() {
     assert_eq!(approver.get(&stopped.0).0, 200);
     assert_eq!((one.file("denied"), one.file("stopped"), two.file("approved")), (None, None, None));
     assert_eq!(approver.get(&format!("/console/decide/{}", intent_id())).0, 404);
+}
+
+/// The ids of the intents that a list of the console links to, in its order.
+fn listed(page: &str) -> Vec<String> {
+    let links = page.split("href=\"/console/runs/").skip(1);
+    links.map(|link| link.split('"').next().unwrap_or_default().to_owned()).collect()
+}
+
+/// The link to the next page of a list.
+fn older(page: &str) -> Option<String> {
+    let (before, _) = page.split_once("\">Older</a>")?;
+    Some(before.rsplit_once("href=\"")?.1.replace("&amp;", "&"))
+}
+
+#[test]
+fn the_console_of_any_node_lists_the_runs_and_refusals_of_all() {
+    let Some(mut nodes) = Nodes::start() else { return };
+    let Nodes { one, two, .. } = &nodes;
+    let send = |node: &Executor, path: &str| {
+        let call = intent("read_file", json!({ "path": path }));
+        ask(node, &nodes.agent, "a2g/intent", &call);
+        call["intent_id"].as_str().unwrap().to_owned()
+    };
+    // More than a page has, the newest first.
+    let mut sent =
+        (0..30).flat_map(|_| [one, two].map(|node| send(node, "/workspace/absent"))).collect::<Vec<_>>();
+    sent.reverse();
+    let refused = [one, two].map(|node| send(node, "/etc/shadow"));
+    let [agent, operator] =
+        [&nodes.agent, &nodes.operator].map(|token| console::Client::with_token(two, token));
+    for person in [&agent, &operator] {
+        let first = person.get("/console/runs?tool=read_file").1;
+        assert!(first.contains("<td>one</td>") && first.contains("<td>two</td>"), "{first}");
+        let next = older(&first).expect("a second page");
+        let second = person.get(&next).1;
+        assert_eq!(older(&second), None, "{second}");
+        assert_eq!([listed(&first), listed(&second)].concat(), sent);
+        eventually("the refusals of both nodes are listed", || {
+            let page = listed(&person.get("/console/refused?tool=read_file").1);
+            refused.iter().all(|id| page.contains(id)).then_some(())
+        });
+    }
+    // A caller with other agents sees none of them, at any node.
+    assert!(listed(&console::Client::with_token(two, &nodes.other).get("/console/runs").1).is_empty());
+    assert_eq!(operator.get("/console/runs?before=x").0, 400);
+    let missing = "A node of the fleet has not answered";
+    assert!(!operator.get("/console/runs").1.contains(missing));
+    nodes.one.process().pause();
+    let (status, page) = operator.get("/console/runs");
+    nodes.one.process().resume();
+    assert!(status == 200 && page.contains(missing) && !page.contains("<td>one</td>"), "{page}");
+    assert!(page.contains("<td>two</td>"), "{page}");
 }
 
 #[test]

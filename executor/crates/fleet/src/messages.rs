@@ -432,16 +432,16 @@ impl Fleet<NatsStore> {
     ) -> Result<Option<NodeText>, FleetError> {
         let mut first = None;
         let is_complete = self
-            .collect_answers(text, timeout, |_node, answer| {
-                first = Some(answer);
-                ControlFlow::Break(())
+            .collect_replies(text, timeout, |_node, answer| {
+                first = answer;
+                if first.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })
             .await?;
         if first.is_none() && !is_complete { Err(FleetError::NotAnswered) } else { Ok(first) }
     }
 
     /// Asks the other nodes. Returns the answers of those that give one within `timeout`, and `true` if all nodes that are
-    /// known to run have replied.
+    /// known to run have given one.
     ///
     /// # Errors
     /// [`FleetError`].
@@ -450,22 +450,25 @@ impl Fleet<NatsStore> {
         text: &str,
         timeout: Duration,
     ) -> Result<(HashMap<NodeName, NodeText>, bool), FleetError> {
-        let mut answers = HashMap::new();
+        let (mut answers, mut have_answered) = (HashMap::new(), true);
         let collect = |node, answer| {
-            answers.insert(node, answer);
+            match answer {
+                Some(answer) => drop(answers.insert(node, answer)),
+                None => have_answered = false,
+            }
             ControlFlow::Continue(())
         };
-        let is_complete = self.collect_answers(text, timeout, collect).await?;
-        Ok((answers, is_complete))
+        let have_replied = self.collect_replies(text, timeout, collect).await?;
+        Ok((answers, have_replied && have_answered))
     }
 
-    /// Asks the other nodes, and passes each answer to `collect`, until that breaks. Returns `true` if it broke or all
+    /// Asks the other nodes, and passes each reply to `collect`, until that breaks. Returns `true` if it broke or all
     /// nodes that are known to run have replied, and `false` after `timeout`.
-    async fn collect_answers(
+    async fn collect_replies(
         self: &Arc<Self>,
         text: &str,
         timeout: Duration,
-        mut collect: impl FnMut(NodeName, NodeText) -> ControlFlow<()>,
+        mut collect: impl FnMut(NodeName, Option<NodeText>) -> ControlFlow<()>,
     ) -> Result<bool, FleetError> {
         let others = match self.live_others() {
             Some(others) => others,
@@ -482,9 +485,7 @@ impl Fleet<NatsStore> {
             let mut nodes = HashSet::new();
             while nodes.len() < others {
                 let (node, answer) = replies.next::<String>().await.ok_or(FleetError::NotAnswered)?;
-                if let Some(answer) = answer
-                    && collect(node.clone(), NodeText(answer)).is_break()
-                {
+                if collect(node.clone(), answer.map(NodeText)).is_break() {
                     break;
                 }
                 nodes.insert(node);

@@ -273,7 +273,7 @@ impl Executor {
     }
 
     /// As [`Self::ask_consoles`], with a question to which every node may have an answer. Returns the answers, and `true`
-    /// if all nodes that are known to run have replied.
+    /// if all nodes that are known to run have given one.
     ///
     /// # Errors
     /// If the fleet cannot be reached.

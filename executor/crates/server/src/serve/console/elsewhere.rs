@@ -1,4 +1,4 @@
-//! Pages, decisions and inboxes of the consoles of other nodes.
+//! Pages, decisions, inboxes and searches of the consoles of other nodes.
 //!
 //! ```text
 //! browser ─ session, form ─▶ this node ─ caller, request ─▶ the node that has the intent: its list of callers, its page
@@ -9,7 +9,9 @@
 
 use super::form::FormFields;
 use super::inbox::NodeInbox;
+use super::merged_page::NodePage;
 use super::page::{fault_page, not_found, problem};
+use super::search::{self, ListKind, SearchQuery};
 use super::session::{FORM_TOKEN, SignedIn, new_secret};
 use super::{ConsoleState, decision, runs};
 use crate::serve::answers;
@@ -19,8 +21,9 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse as _, Response};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Maximum size of a page that is sent to another node, in bytes. JSON escapes it twice, in the answer and in the reply,
@@ -41,6 +44,8 @@ pub(super) enum IntentPage {
 enum ConsoleRequest {
     /// The intents that wait there.
     Inbox,
+    /// One page of a search there, as [`NodePage`].
+    Search { list: ListKind, query: SearchQuery },
     Show {
         page: IntentPage,
         intent: IntentId,
@@ -64,17 +69,41 @@ struct RenderedPage {
     html: String,
 }
 
-/// The intents that wait at other nodes and that the caller may see, by node, and `true` if all nodes have replied.
+/// The intents that wait at other nodes and that the caller may see, by node, and `true` if all nodes have listed theirs.
 pub(super) async fn list_waiting(
     console: &ConsoleState,
     caller: &Caller,
 ) -> (HashMap<NodeName, NodeInbox>, bool) {
-    let Ok(request) = serde_json::to_string(&ConsoleRequest::Inbox) else { return (HashMap::new(), false) };
+    let (inboxes, is_complete) = ask_all(console, caller, &ConsoleRequest::Inbox).await;
+    (inboxes.into_iter().collect(), is_complete)
+}
+
+/// What other nodes find in a search, by node, and `true` if all nodes have answered.
+pub(super) async fn search<T: DeserializeOwned>(
+    console: &ConsoleState,
+    caller: &Caller,
+    list: ListKind,
+    query: &SearchQuery,
+) -> (BTreeMap<String, NodePage<T>>, bool) {
+    let request = ConsoleRequest::Search { list, query: query.clone() };
+    let (pages, is_complete) = ask_all(console, caller, &request).await;
+    (pages.into_iter().map(|(node, page)| (node.to_string(), page)).collect(), is_complete)
+}
+
+/// The answers of all other nodes to a request, and `true` if every node has given one.
+async fn ask_all<T: DeserializeOwned>(
+    console: &ConsoleState,
+    caller: &Caller,
+    request: &ConsoleRequest,
+) -> (Vec<(NodeName, T)>, bool) {
+    let Ok(request) = serde_json::to_string(request) else { return (Vec::new(), false) };
     let asked = console.executor.ask_all_consoles(caller, request).await;
     let (answers, is_complete) = asked.unwrap_or_default();
-    let inboxes =
-        answers.into_iter().filter_map(|(node, answer)| Some((node, serde_json::from_str(&answer).ok()?)));
-    (inboxes.collect(), is_complete)
+    let count = answers.len();
+    let read = |(node, answer): (NodeName, String)| Some((node, serde_json::from_str(&answer).ok()?));
+    let answers = answers.into_iter().filter_map(read).collect::<Vec<_>>();
+    let is_complete = is_complete && answers.len() == count;
+    (answers, is_complete)
 }
 
 /// The page of an intent at another node, or the page that says that there is none.
@@ -185,6 +214,18 @@ async fn answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<Str
     let page = match request {
         ConsoleRequest::Inbox => {
             return serde_json::to_string(&NodeInbox::read(console, &caller)).ok();
+        }
+        ConsoleRequest::Search { list, query } => {
+            let _place = console.take_reading(&caller).ok()?;
+            let answer = match list {
+                ListKind::Runs => {
+                    serde_json::to_string(&search::find_runs_here(console, &caller, &query).await.ok()?)
+                }
+                ListKind::Refusals => {
+                    serde_json::to_string(&search::find_refusals_here(console, &caller, &query).await.ok()?)
+                }
+            };
+            return answer.ok();
         }
         ConsoleRequest::Show { page, intent, token_placeholder } => match console.take_reading(&caller) {
             Err(too_many) => too_many,

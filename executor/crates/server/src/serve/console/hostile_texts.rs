@@ -3,15 +3,16 @@
 //! Each page is rendered twice: with the hostile texts, and with harmless ones of the same length. A tokenizer of the HTML
 //! standard has to find the same elements with the same attributes in both, so none of them comes from a text.
 
+use super::merged_page::{MergedPage, NodePage, NodeRow, Positions};
 use super::page::{Html, Viewer, document};
 use super::runs::{ProofPlace, RunSoFar, run_body};
-use super::search::{SearchQuery, list_body, refused_body};
+use super::search::{Listing, RefusalRow, RunRow, SearchQuery, list_body, refused_body};
 use super::usage::usage_body;
 use a2g_core::run::IntentState;
 use a2g_govern::Caller;
 use a2g_journal::{
-    ClaimResult, IntentSummary, Journal, JournalOptions, RefusalSearch, Reporting, RunRecord, RunSearch,
-    SeriesSpan, StartRequest, StartResult,
+    ClaimResult, IntentSummary, Journal, JournalOptions, Page, RefusalSearch, Reporting, RunRecord,
+    RunSearch, SeriesSpan, StartRequest, StartResult,
 };
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::durability::Durability;
@@ -348,6 +349,12 @@ fn run_page(record: &RunRecord) -> Vec<String> {
     skeleton(&run_body(viewer, place, &record.agent, Some(&state), Some(record), so_far))
 }
 
+/// The page of a node in a fleet.
+fn listing<R: Clone, T>(page: &Page<R>, row: impl Fn(R) -> NodeRow<T>) -> Listing<T> {
+    let pages = [("node".to_owned(), NodePage::new(page.clone(), row))].into();
+    Listing { page: MergedPage::merge(pages, &Positions::default(), 50), is_in_fleet: true, missing: None }
+}
+
 fn query(text: &str) -> SearchQuery {
     // The other fields are refused unless they are a DID, a tool's name, a status or a time.
     serde_json::from_value(json!({ "text": text, "undelivered": text })).unwrap()
@@ -387,14 +394,22 @@ async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
         for run in &mut harmless.items {
             run.approved_by.iter_mut().for_each(|by| *by = twin(by));
         }
-        let shape = skeleton(&list_body(&query(&text), &page));
-        assert_eq!(shape, skeleton(&list_body(&query(&twin(&text)), &harmless)), "{text}");
+        let shape = skeleton(&list_body(&query(&text), &listing(&page, RunRow::numbered)));
+        assert_eq!(
+            shape,
+            skeleton(&list_body(&query(&twin(&text)), &listing(&harmless, RunRow::numbered))),
+            "{text}"
+        );
         // Rows of a file that somebody changed may have anything in these columns.
         let mut changed = page.clone();
         for run in &mut changed.items {
             (run.agent, run.tool) = (hostile.text(), hostile.text());
         }
-        assert_eq!(shape, skeleton(&list_body(&query(&text), &changed)), "{text}");
+        assert_eq!(
+            shape,
+            skeleton(&list_body(&query(&text), &listing(&changed, RunRow::numbered))),
+            "{text}"
+        );
         runs += page.items.len();
         before = page.next;
         if before.is_none() {
@@ -408,8 +423,12 @@ async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
         let text = hostile.text();
         let mut harmless = page.clone();
         harmless.items.iter_mut().for_each(|one| one.refusal.message = twin(&one.refusal.message));
-        let shape = skeleton(&refused_body(&query(&text), &page));
-        assert_eq!(shape, skeleton(&refused_body(&query(&twin(&text)), &harmless)), "{text}");
+        let shape = skeleton(&refused_body(&query(&text), &listing(&page, RefusalRow::numbered)));
+        assert_eq!(
+            shape,
+            skeleton(&refused_body(&query(&twin(&text)), &listing(&harmless, RefusalRow::numbered))),
+            "{text}"
+        );
         refusals += page.items.len();
         before = page.next;
         if before.is_none() {

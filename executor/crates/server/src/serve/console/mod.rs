@@ -20,6 +20,7 @@ mod inbox;
 mod live;
 mod live_log;
 mod local_key;
+mod merged_page;
 mod narrower;
 mod notify;
 mod overview;

@@ -1,20 +1,30 @@
-//! The searches of runs and of refused calls, page by page.
+//! The searches of runs and of refused calls, page by page, over all nodes of the fleet.
 
-use super::page::{at, fault_page, intent_link, line, milliseconds, problem, scrolling_table, status};
+use super::elsewhere;
+use super::merged_page::{MergedPage, NodePage, NodeRow, Positions};
+use super::page::{
+    MAX_LINE_CHARS, at, fault_page, intent_link, line, milliseconds, problem, scrolling_table, status,
+};
 use super::runs::may_read;
+use super::session::SignedIn;
 use super::{ConsoleState, ReadingViewer};
-use a2g_journal::history::Filter;
-use a2g_journal::{NumberedRefusal, Page, RefusalSearch, RunSearch, RunSummary};
+use a2g_core::run::NodeName;
+use a2g_govern::Caller;
+use a2g_journal::history::{Filter, RefusalEntry};
+use a2g_journal::{NumberedRefusal, RefusalSearch, RunSearch, RunSummary};
 use a2g_types::call::Door;
-use a2g_types::fault::BlockedBy;
-use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Status;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 use strum::VariantArray as _;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -23,7 +33,7 @@ use time::format_description::well_known::Rfc3339;
 const PAGE_ROWS: usize = 50;
 
 /// The query of a search, of runs or of refused calls. An empty field does not restrict it.
-#[derive(Debug, Default, serde::Deserialize)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct SearchQuery {
     agent: String,
@@ -35,7 +45,90 @@ pub(super) struct SearchQuery {
     until: String,
     undelivered: String,
     text: String,
-    before: Option<u64>,
+    /// Read by [`Positions::parse`].
+    before: String,
+}
+
+/// What a search lists.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ListKind {
+    Runs,
+    Refusals,
+}
+
+/// A run in a list, in the form for another node.
+#[derive(Serialize, Deserialize)]
+pub(super) struct RunRow {
+    intent: IntentId,
+    agent: String,
+    tool: String,
+    door: Option<String>,
+    status: String,
+    approved_by: Option<String>,
+    wall: Duration,
+    is_delivered: bool,
+    is_nested: bool,
+    calls: u32,
+}
+
+impl RunRow {
+    pub(super) fn numbered(run: RunSummary) -> NodeRow<Self> {
+        let content = Self {
+            intent: run.intent,
+            is_nested: run.is_nested(),
+            agent: shorten(run.agent),
+            tool: shorten(run.tool),
+            door: run.door.map(|door| door.to_string()),
+            status: run.status,
+            approved_by: run.approved_by.map(shorten),
+            wall: run.wall,
+            is_delivered: run.delivered,
+            calls: run.calls,
+        };
+        NodeRow { number: run.record, at: run.ended, content }
+    }
+}
+
+/// A refused call in a list, in the form for another node.
+#[derive(Serialize, Deserialize)]
+pub(super) struct RefusalRow {
+    intent: IntentId,
+    agent: String,
+    tool: String,
+    blocked_by: String,
+    message: String,
+}
+
+impl RefusalRow {
+    pub(super) fn numbered(refusal: NumberedRefusal) -> NodeRow<Self> {
+        let NumberedRefusal { number, refusal } = refusal;
+        let RefusalEntry { at, intent, agent, tool, blocked_by, message } = refusal;
+        let content = Self {
+            intent,
+            agent: shorten(agent),
+            tool: shorten(tool),
+            blocked_by,
+            message: shorten(message),
+        };
+        NodeRow { number, at, content }
+    }
+}
+
+/// Shortens a text to what [`line`] shows of it, and one character more, which makes `line` say so.
+fn shorten(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_LINE_CHARS + 1) {
+        text.truncate(end);
+    }
+    text
+}
+
+/// What a page of a search lists.
+pub(super) struct Listing<T> {
+    pub(super) page: MergedPage<T>,
+    pub(super) is_in_fleet: bool,
+    /// Why the rows of other nodes may be missing.
+    pub(super) missing: Option<&'static str>,
 }
 
 impl SearchQuery {
@@ -99,11 +192,20 @@ impl SearchQuery {
         Some(self.text.clone()).filter(|text| !text.is_empty())
     }
 
-    /// The URL of one page of this search: with the rows before the number `before`, or the first page.
-    fn url(&self, path: &str, before: Option<u64>) -> String {
+    fn to_run_search(&self) -> Result<RunSearch, String> {
+        Ok(RunSearch { filter: self.to_filter()?, door: self.to_door()?, text: self.to_text() })
+    }
+
+    fn to_refusal_search(&self) -> Result<RefusalSearch, String> {
+        let blocked_by = self.to_blocked_by()?;
+        Ok(RefusalSearch { filter: self.to_filter()?, blocked_by, text: self.to_text() })
+    }
+
+    /// The URL of one page of this search: the page that begins at `before`, or the first one.
+    fn url(&self, path: &str, before: Option<&Positions>) -> String {
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         query.extend_pairs(self.fields().into_iter().filter(|(_, value)| !value.is_empty()));
-        query.extend_pairs(before.map(|before| ("before", before.to_string())));
+        query.extend_pairs(before.map(|before| ("before", before.to_text())));
         format!("{path}?{}", query.finish())
     }
 }
@@ -141,14 +243,16 @@ fn search_select(
     }
 }
 
-/// The link to the next page of a search, and how far the search has come.
-fn next_link<T>(query: &SearchQuery, path: &str, page: &Page<T>) -> Markup {
+/// The link to the next page of a search, how far the search has come, and what is missing.
+fn rest_part<T>(query: &SearchQuery, path: &str, listing: &Listing<T>) -> Markup {
+    let MergedPage { rows: _, next, searched_until } = &listing.page;
     html! {
-        @if let Some(next) = page.next {
-            p { a href=(query.url(path, Some(next))) { @if page.is_complete { "Older" } @else { "Search further back" } }
-                @if let (false, Some(until)) = (page.is_complete, page.searched_until) { ": searched back to " (at(until)) }
+        @if let Some(next) = next {
+            p { a href=(query.url(path, Some(next))) { @if searched_until.is_none() { "Older" } @else { "Search further back" } }
+                @if let Some(until) = searched_until { ": searched back to " (at(*until)) }
             }
         }
+        @if let Some(missing) = listing.missing { p role="status" { (missing) } }
     }
 }
 
@@ -158,27 +262,99 @@ pub(super) async fn list_runs(
     ReadingViewer { signed_in, _place }: ReadingViewer,
     Query(query): Query<SearchQuery>,
 ) -> Response {
-    let (filter, door) = match (query.to_filter(), query.to_door()) {
-        (Ok(filter), Ok(door)) => (filter, door),
-        (Err(error), _) | (_, Err(error)) => return refuse_search(&error),
-    };
-    let search = RunSearch { filter, door, text: query.to_text() };
-    let caller = Arc::clone(&signed_in.caller);
-    let is_visible = move |agent: &str| may_read(&caller, agent);
-    match console.executor.search_runs(search, is_visible, query.before, PAGE_ROWS).await {
-        Ok(page) => signed_in.viewer().page("Runs", &list_body(&query, &page)),
-        Err(fault) => fault_page(&fault),
+    let here = find_runs_here(&console, &signed_in.caller, &query).await;
+    match list(&console, &signed_in, ListKind::Runs, &query, here).await {
+        Ok(listing) => signed_in.viewer().page("Runs", &list_body(&query, &listing)),
+        Err(refusal) => refusal.into_response(),
     }
+}
+
+/// Why there is no list.
+pub(super) enum SearchRefusal {
+    /// A sentence for the person, without its full stop.
+    Invalid(String),
+    Fault(Fault),
+}
+
+impl SearchRefusal {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Invalid(error) => refuse_search(&error),
+            Self::Fault(fault) => fault_page(&fault),
+        }
+    }
+}
+
+fn own_name(console: &ConsoleState) -> &str {
+    console.executor.node_name().map_or("", NodeName::as_str)
+}
+
+/// The runs that the journal of this node has.
+pub(super) async fn find_runs_here(
+    console: &ConsoleState,
+    caller: &Arc<Caller>,
+    query: &SearchQuery,
+) -> Result<NodePage<RunRow>, SearchRefusal> {
+    let search = query.to_run_search().map_err(SearchRefusal::Invalid)?;
+    let before = Positions::parse(&query.before).map_err(|error| SearchRefusal::Invalid(error.to_owned()))?;
+    let caller = Arc::clone(caller);
+    let is_visible = move |agent: &str| may_read(&caller, agent);
+    let found =
+        console.executor.search_runs(search, is_visible, before.of(own_name(console)), PAGE_ROWS).await;
+    found.map(|page| NodePage::new(page, RunRow::numbered)).map_err(SearchRefusal::Fault)
+}
+
+/// The refused calls that the journal of this node has.
+pub(super) async fn find_refusals_here(
+    console: &ConsoleState,
+    caller: &Arc<Caller>,
+    query: &SearchQuery,
+) -> Result<NodePage<RefusalRow>, SearchRefusal> {
+    let search = query.to_refusal_search().map_err(SearchRefusal::Invalid)?;
+    let before = Positions::parse(&query.before).map_err(|error| SearchRefusal::Invalid(error.to_owned()))?;
+    let caller = Arc::clone(caller);
+    let is_visible = move |agent: &str| may_read(&caller, agent);
+    let found =
+        console.executor.search_refusals(search, is_visible, before.of(own_name(console)), PAGE_ROWS).await;
+    found.map(|page| NodePage::new(page, RefusalRow::numbered)).map_err(SearchRefusal::Fault)
+}
+
+/// Merges what this node has found with what the others find.
+async fn list<T: DeserializeOwned>(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    kind: ListKind,
+    query: &SearchQuery,
+    here: Result<NodePage<T>, SearchRefusal>,
+) -> Result<Listing<T>, SearchRefusal> {
+    let here = here?;
+    let positions = Positions::parse(&query.before).unwrap_or_default();
+    let is_in_fleet = console.executor.node_name().is_some();
+    let is_known_elsewhere = signed_in.caller.to_node().is_some();
+    let (mut pages, has_all) = elsewhere::search(console, &signed_in.caller, kind, query).await;
+    pages.insert(own_name(console).to_owned(), here);
+    let missing = match (is_in_fleet, is_known_elsewhere) {
+        (false, _) => None,
+        (true, false) => Some(
+            "Only this node is listed: the other nodes of the fleet list theirs for people in `server.callers` whose \
+             token reaches all tools.",
+        ),
+        (true, true) => {
+            (!has_all).then_some("A node of the fleet has not answered: what it has is missing here.")
+        }
+    };
+    Ok(Listing { page: MergedPage::merge(pages, &positions, PAGE_ROWS), is_in_fleet, missing })
 }
 
 fn refuse_search(error: &str) -> Response {
     problem(StatusCode::BAD_REQUEST, "This search is not valid", &format!("{}.", line(error)))
 }
 
-pub(super) fn list_body(query: &SearchQuery, page: &Page<RunSummary>) -> Markup {
+pub(super) fn list_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Markup {
     const PATH: &str = "/console/runs";
+    let trigger = if listing.is_in_fleet { "sse:runs, every 15s" } else { "sse:runs" };
     // Only the first page refreshes itself: on a later one, the rows would move while somebody reads them.
-    let trigger = query.before.is_none().then_some("sse:runs");
+    let trigger = query.before.is_empty().then_some(trigger);
     html! {
         h1 { "Runs" }
         form.search method="get" action=(PATH) role="search" {
@@ -193,28 +369,32 @@ pub(super) fn list_body(query: &SearchQuery, page: &Page<RunSummary>) -> Markup 
             p { button type="submit" { "Search" } " " a href="/console/refused" { "Refused calls" } }
         }
         section #runs hx-get=(query.url(PATH, None)) hx-trigger=[trigger] hx-select="#runs" hx-swap="outerHTML" {
-            @if page.items.is_empty() { p { "No runs were found." } } @else { (table(&page.items)) }
-            (next_link(query, PATH, page))
+            @if listing.page.rows.is_empty() { p { "No runs were found." } } @else { (table(listing)) }
+            (rest_part(query, PATH, listing))
         }
     }
 }
 
-fn table(runs: &[RunSummary]) -> Markup {
+fn table(listing: &Listing<RunRow>) -> Markup {
     scrolling_table(
         "Runs",
         &html! {
-            thead { tr { th { "Ended" } th { "Run" } th { "Agent" } th { "Tool" } th { "Door" } th { "Status" } th { "Time" } th { "Report" } } }
+            thead { tr {
+                th { "Ended" } th { "Run" } th { "Agent" } th { "Tool" } th { "Door" } th { "Status" } th { "Time" } th { "Report" }
+                @if listing.is_in_fleet { th { "Node" } }
+            } }
             tbody {
-                @for run in runs {
+                @for (node, NodeRow { at: ended, content: run, number: _ }) in &listing.page.rows {
                     tr {
-                        td { (at(run.ended)) }
-                        td { (intent_link(run.intent)) @if run.is_nested() { " (nested)" } @if run.calls > 0 { " (" (run.calls) " calls)" } }
+                        td { (at(*ended)) }
+                        td { (intent_link(run.intent)) @if run.is_nested { " (nested)" } @if run.calls > 0 { " (" (run.calls) " calls)" } }
                         td { (line(&run.agent)) }
                         td { (line(&run.tool)) }
-                        td { @if let Some(door) = run.door { (door) } }
+                        td { @if let Some(door) = &run.door { (line(door)) } }
                         td { (status(&run.status)) @if let Some(by) = &run.approved_by { " approved by " (line(by)) } }
                         td.number { (milliseconds(run.wall)) }
-                        td { @if run.delivered { "delivered" } @else { "not delivered yet" } }
+                        td { @if run.is_delivered { "delivered" } @else { "not delivered yet" } }
+                        @if listing.is_in_fleet { td { (line(node)) } }
                     }
                 }
             }
@@ -228,20 +408,14 @@ pub(super) async fn list_refusals(
     ReadingViewer { signed_in, _place }: ReadingViewer,
     Query(query): Query<SearchQuery>,
 ) -> Response {
-    let (filter, blocked_by) = match (query.to_filter(), query.to_blocked_by()) {
-        (Ok(filter), Ok(blocked_by)) => (filter, blocked_by),
-        (Err(error), _) | (_, Err(error)) => return refuse_search(&error),
-    };
-    let search = RefusalSearch { filter, blocked_by, text: query.to_text() };
-    let caller = Arc::clone(&signed_in.caller);
-    let is_visible = move |agent: &str| may_read(&caller, agent);
-    match console.executor.search_refusals(search, is_visible, query.before, PAGE_ROWS).await {
-        Ok(page) => signed_in.viewer().page("Refused calls", &refused_body(&query, &page)),
-        Err(fault) => fault_page(&fault),
+    let here = find_refusals_here(&console, &signed_in.caller, &query).await;
+    match list(&console, &signed_in, ListKind::Refusals, &query, here).await {
+        Ok(listing) => signed_in.viewer().page("Refused calls", &refused_body(&query, &listing)),
+        Err(refusal) => refusal.into_response(),
     }
 }
 
-pub(super) fn refused_body(query: &SearchQuery, page: &Page<NumberedRefusal>) -> Markup {
+pub(super) fn refused_body(query: &SearchQuery, listing: &Listing<RefusalRow>) -> Markup {
     const PATH: &str = "/console/refused";
     html! {
         h1 { "Refused calls" }
@@ -254,20 +428,24 @@ pub(super) fn refused_body(query: &SearchQuery, page: &Page<NumberedRefusal>) ->
             (search_input("until", "Until (UTC)", "datetime-local", &query.until))
             p { button type="submit" { "Search" } " " a href="/console/runs" { "Runs" } }
         }
-        @if page.items.is_empty() { p { "No refused calls were found." } } @else {
+        @if listing.page.rows.is_empty() { p { "No refused calls were found." } } @else {
             (scrolling_table("Refused calls", &html! {
-                thead { tr { th { "When" } th { "Intent" } th { "Agent" } th { "Tool" } th { "Refused by" } th { "Why, and what to change" } } }
+                thead { tr {
+                    th { "When" } th { "Intent" } th { "Agent" } th { "Tool" } th { "Refused by" } th { "Why, and what to change" }
+                    @if listing.is_in_fleet { th { "Node" } }
+                } }
                 tbody {
-                    @for NumberedRefusal { refusal, .. } in &page.items {
+                    @for (node, NodeRow { at: refused, content: call, number: _ }) in &listing.page.rows {
                         tr {
-                            td { (at(refusal.at)) } td { (intent_link(refusal.intent)) }
-                            td { (line(&refusal.agent)) } td { (line(&refusal.tool)) }
-                            td { code { (line(&refusal.blocked_by)) } } td { (line(&refusal.message)) }
+                            td { (at(*refused)) } td { (intent_link(call.intent)) }
+                            td { (line(&call.agent)) } td { (line(&call.tool)) }
+                            td { code { (line(&call.blocked_by)) } } td { (line(&call.message)) }
+                            @if listing.is_in_fleet { td { (line(node)) } }
                         }
                     }
                 }
             }))
         }
-        (next_link(query, PATH, page))
+        (rest_part(query, PATH, listing))
     }
 }
