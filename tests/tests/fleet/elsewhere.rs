@@ -208,13 +208,17 @@ fn the_console_of_any_node_lists_the_runs_and_refusals_of_all() {
     }
     // A caller with other agents sees none of them, at any node.
     assert!(listed(&console::Client::with_token(two, &nodes.other).get("/console/runs").1).is_empty());
-    assert_eq!(operator.get("/console/runs?before=x").0, 400);
-    let missing = "A node of the fleet has not answered";
-    assert!(!operator.get("/console/runs").1.contains(missing));
+    let (status, page) = operator.get("/console/runs?before=x");
+    assert!(status == 400 && page.contains("This search is not valid"), "{page}");
+    let missing = "A node of the fleet has not listed its rows";
+    let unlisted = "The rows of these nodes are missing here: one (live).";
+    let all = operator.get("/console/runs").1;
+    assert!(!all.contains(missing) && !all.contains("missing here"), "{all}");
     nodes.one.process().pause();
     let (status, page) = operator.get("/console/runs");
     nodes.one.process().resume();
-    assert!(status == 200 && page.contains(missing) && !page.contains("<td>one</td>"), "{page}");
+    assert!(status == 200 && page.contains(missing) && page.contains(unlisted), "{page}");
+    assert!(!page.contains("<td>one</td>"), "{page}");
     assert!(page.contains("<td>two</td>"), "{page}");
 }
 

@@ -15,7 +15,7 @@ use super::search::{self, ListKind, SearchQuery};
 use super::session::{FORM_TOKEN, SignedIn, new_secret};
 use super::{ConsoleState, decision, runs};
 use crate::serve::answers;
-use a2g_core::run::{ConsoleQuestion, NodeName};
+use a2g_core::run::{ConsoleQuestion, NodeName, NodeStatus};
 use a2g_govern::Caller;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
@@ -45,7 +45,7 @@ enum ConsoleRequest {
     /// The intents that wait there.
     Inbox,
     /// One page of a search there, as [`NodePage`].
-    Search { list: ListKind, query: SearchQuery },
+    Search { kind: ListKind, query: SearchQuery },
     Show {
         page: IntentPage,
         intent: IntentId,
@@ -69,7 +69,16 @@ struct RenderedPage {
     html: String,
 }
 
-/// The intents that wait at other nodes and that the caller may see, by node, and `true` if all nodes have listed theirs.
+/// The nodes of the fleet, also those that do not run, for a person who may read the intents of all agents.
+pub(super) async fn known_nodes(
+    console: &ConsoleState,
+    caller: &Caller,
+) -> Option<Result<Vec<NodeStatus>, Fault>> {
+    if caller.may_read_all() { console.executor.fleet_nodes().await } else { None }
+}
+
+/// The intents that wait at other nodes and that the caller may see, by node, and `true` if all nodes that run have
+/// listed theirs.
 pub(super) async fn list_waiting(
     console: &ConsoleState,
     caller: &Caller,
@@ -78,19 +87,19 @@ pub(super) async fn list_waiting(
     (inboxes.into_iter().collect(), is_complete)
 }
 
-/// What other nodes find in a search, by node, and `true` if all nodes have answered.
-pub(super) async fn search<T: DeserializeOwned>(
+/// What other nodes find in a search, by node, and `true` if all nodes that run have given an answer.
+pub(super) async fn find_rows<T: DeserializeOwned>(
     console: &ConsoleState,
     caller: &Caller,
-    list: ListKind,
+    kind: ListKind,
     query: &SearchQuery,
 ) -> (BTreeMap<String, NodePage<T>>, bool) {
-    let request = ConsoleRequest::Search { list, query: query.clone() };
+    let request = ConsoleRequest::Search { kind, query: query.clone() };
     let (pages, is_complete) = ask_all(console, caller, &request).await;
     (pages.into_iter().map(|(node, page)| (node.to_string(), page)).collect(), is_complete)
 }
 
-/// The answers of all other nodes to a request, and `true` if every node has given one.
+/// The answers of other nodes to a request, and `true` if all nodes that run have given one.
 async fn ask_all<T: DeserializeOwned>(
     console: &ConsoleState,
     caller: &Caller,
@@ -98,12 +107,15 @@ async fn ask_all<T: DeserializeOwned>(
 ) -> (Vec<(NodeName, T)>, bool) {
     let Ok(request) = serde_json::to_string(request) else { return (Vec::new(), false) };
     let asked = console.executor.ask_all_consoles(caller, request).await;
-    let (answers, is_complete) = asked.unwrap_or_default();
-    let count = answers.len();
-    let read = |(node, answer): (NodeName, String)| Some((node, serde_json::from_str(&answer).ok()?));
-    let answers = answers.into_iter().filter_map(read).collect::<Vec<_>>();
-    let is_complete = is_complete && answers.len() == count;
-    (answers, is_complete)
+    let (answers, mut is_complete) = asked.unwrap_or_default();
+    let mut parsed = Vec::with_capacity(answers.len());
+    for (node, answer) in answers {
+        match serde_json::from_str(&answer) {
+            Ok(answer) => parsed.push((node, answer)),
+            Err(_) => is_complete = false,
+        }
+    }
+    (parsed, is_complete)
 }
 
 /// The page of an intent at another node, or the page that says that there is none.
@@ -215,17 +227,18 @@ async fn answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<Str
         ConsoleRequest::Inbox => {
             return serde_json::to_string(&NodeInbox::read(console, &caller)).ok();
         }
-        ConsoleRequest::Search { list, query } => {
+        ConsoleRequest::Search { kind, query } => {
             let _place = console.take_reading(&caller).ok()?;
-            let answer = match list {
+            match kind {
                 ListKind::Runs => {
-                    serde_json::to_string(&search::find_runs_here(console, &caller, &query).await.ok()?)
+                    let page = search::find_runs_here(console, &caller, &query).await.ok()?;
+                    return serde_json::to_string(&page).ok();
                 }
                 ListKind::Refusals => {
-                    serde_json::to_string(&search::find_refusals_here(console, &caller, &query).await.ok()?)
+                    let page = search::find_refusals_here(console, &caller, &query).await.ok()?;
+                    return serde_json::to_string(&page).ok();
                 }
-            };
-            return answer.ok();
+            }
         }
         ConsoleRequest::Show { page, intent, token_placeholder } => match console.take_reading(&caller) {
             Err(too_many) => too_many,

@@ -24,7 +24,7 @@ pub(super) struct Inbox {
     pub(super) nodes: Option<Result<Vec<NodeStatus>, Fault>>,
     /// The other nodes that have not listed all of theirs, with the number of those that are left out.
     unlisted: Vec<(NodeName, usize)>,
-    /// `true` if all other nodes that are known to run have replied.
+    /// `true` if all other nodes that are known to run have listed theirs.
     is_complete: bool,
 }
 
@@ -74,8 +74,9 @@ impl InboxEntry {
 impl Inbox {
     pub(super) async fn read(console: &ConsoleState, signed_in: &SignedIn) -> Self {
         let caller = &*signed_in.caller;
-        let nodes = async { if caller.may_read_all() { console.executor.fleet_nodes().await } else { None } };
-        let ((elsewhere, is_complete), nodes) = tokio::join!(elsewhere::list_waiting(console, caller), nodes);
+        let (waiting, nodes) =
+            (elsewhere::list_waiting(console, caller), elsewhere::known_nodes(console, caller));
+        let ((elsewhere, is_complete), nodes) = tokio::join!(waiting, nodes);
         let own = InboxEntry::list_own(console, caller).into_iter().map(|entry| (entry, None));
         let mut entries = own.collect::<Vec<_>>();
         // The load of a node that has replied is older than its list.
@@ -97,8 +98,8 @@ impl Inbox {
     /// other nodes may have some.
     pub(super) fn part(&self, console: &ConsoleState) -> Markup {
         let now = console.executor.clock().now();
-        let is_in_fleet = console.executor.node_name().is_some();
-        let trigger = if is_in_fleet { "sse:inbox, every 15s" } else { "sse:inbox" };
+        let own_name = console.executor.node_name();
+        let trigger = if own_name.is_some() { "sse:inbox, every 15s" } else { "sse:inbox" };
         html! {
             section #inbox hx-get="/console/inbox" hx-trigger=(trigger) hx-select="#inbox" hx-swap="outerHTML"
                 aria-live="polite" {
@@ -108,7 +109,7 @@ impl Inbox {
                     (scrolling_table("Waiting calls", &html! {
                         thead { tr {
                             th { "Intent" } th { "Agent" } th { "Tool" } th { "Risk" } th { "Why it waits" } th { "Expires" }
-                            @if is_in_fleet { th { "Node" } }
+                            @if own_name.is_some() { th { "Node" } }
                         } }
                         tbody {
                             @for (InboxEntry { intent, agent, tool, risk, reason, expires_at }, node) in &self.entries {
@@ -119,7 +120,7 @@ impl Inbox {
                                     td { (risk_part(risk.as_ref().map(|(level, score)| (level.as_str(), *score)))) }
                                     td { (line(reason.as_deref().unwrap_or(NO_REASON))) }
                                     td { (countdown(*expires_at, now)) }
-                                    @if is_in_fleet { td { @match node { Some(node) => (node), None => "this one" } } }
+                                    @if let Some(own_name) = own_name { td { (node.as_ref().unwrap_or(own_name)) } }
                                 }
                             }
                         }
@@ -131,7 +132,9 @@ impl Inbox {
                     }
                 }
                 @if !self.is_complete {
-                    p role="status" { "A node of the fleet does not answer: what waits there is missing here." }
+                    p role="status" {
+                        "A node of the fleet has not listed the intents that wait there: they are missing here."
+                    }
                 }
             }
         }

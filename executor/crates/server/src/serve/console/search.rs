@@ -6,7 +6,6 @@ use super::page::{
     MAX_LINE_CHARS, at, fault_page, intent_link, line, milliseconds, problem, scrolling_table, status,
 };
 use super::runs::may_read;
-use super::session::SignedIn;
 use super::{ConsoleState, ReadingViewer};
 use a2g_core::run::NodeName;
 use a2g_govern::Caller;
@@ -16,6 +15,7 @@ use a2g_types::call::Door;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Status;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -31,8 +31,18 @@ use time::format_description::well_known::Rfc3339;
 
 /// Number of rows of one page.
 const PAGE_ROWS: usize = 50;
+/// Maximum number of nodes that a list names because it has no rows of theirs.
+const MAX_NAMED_NODES: usize = 5;
+
+/// The text for a query whose fields, which are texts, cannot be read because of `before`.
+const WRONG_PAGE: &str = "the link does not say where a page begins";
+const ONLY_THIS_NODE: &str = "Only this node is listed: the other nodes of the fleet list theirs for people in \
+                              `server.callers` whose token reaches all tools.";
+const INCOMPLETE: &str =
+    "A node of the fleet has not listed its rows: they are missing here. Load the page again.";
 
 /// The query of a search, of runs or of refused calls. An empty field does not restrict it.
+// Nodes of an earlier version would ignore a new field: a new filter needs a request of its own between nodes.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct SearchQuery {
@@ -45,8 +55,7 @@ pub(super) struct SearchQuery {
     until: String,
     undelivered: String,
     text: String,
-    /// Read by [`Positions::parse`].
-    before: String,
+    before: Positions,
 }
 
 /// What a search lists.
@@ -73,7 +82,7 @@ pub(super) struct RunRow {
 }
 
 impl RunRow {
-    pub(super) fn numbered(run: RunSummary) -> NodeRow<Self> {
+    pub(super) fn of_run(run: RunSummary) -> NodeRow<Self> {
         let content = Self {
             intent: run.intent,
             is_nested: run.is_nested(),
@@ -101,7 +110,7 @@ pub(super) struct RefusalRow {
 }
 
 impl RefusalRow {
-    pub(super) fn numbered(refusal: NumberedRefusal) -> NodeRow<Self> {
+    pub(super) fn of_refusal(refusal: NumberedRefusal) -> NodeRow<Self> {
         let NumberedRefusal { number, refusal } = refusal;
         let RefusalEntry { at, intent, agent, tool, blocked_by, message } = refusal;
         let content = Self {
@@ -127,8 +136,8 @@ fn shorten(mut text: String) -> String {
 pub(super) struct Listing<T> {
     pub(super) page: MergedPage<T>,
     pub(super) is_in_fleet: bool,
-    /// Why the rows of other nodes may be missing.
-    pub(super) missing: Option<&'static str>,
+    /// Sentences about the rows of other nodes that are missing.
+    pub(super) notices: Vec<String>,
 }
 
 impl SearchQuery {
@@ -205,7 +214,7 @@ impl SearchQuery {
     fn url(&self, path: &str, before: Option<&Positions>) -> String {
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         query.extend_pairs(self.fields().into_iter().filter(|(_, value)| !value.is_empty()));
-        query.extend_pairs(before.map(|before| ("before", before.to_text())));
+        query.extend_pairs(before.map(|before| ("before", String::from(before.clone()))));
         format!("{path}?{}", query.finish())
     }
 }
@@ -244,7 +253,7 @@ fn search_select(
 }
 
 /// The link to the next page of a search, how far the search has come, and what is missing.
-fn rest_part<T>(query: &SearchQuery, path: &str, listing: &Listing<T>) -> Markup {
+fn next_part<T>(query: &SearchQuery, path: &str, listing: &Listing<T>) -> Markup {
     let MergedPage { rows: _, next, searched_until } = &listing.page;
     html! {
         @if let Some(next) = next {
@@ -252,21 +261,26 @@ fn rest_part<T>(query: &SearchQuery, path: &str, listing: &Listing<T>) -> Markup
                 @if let Some(until) = searched_until { ": searched back to " (at(*until)) }
             }
         }
-        @if let Some(missing) = listing.missing { p role="status" { (missing) } }
+        @for notice in &listing.notices { p role="status" { (line(notice)) } }
     }
 }
 
 /// `GET /console/runs`.
 pub(super) async fn list_runs(
     State(console): State<Arc<ConsoleState>>,
-    ReadingViewer { signed_in, _place }: ReadingViewer,
-    Query(query): Query<SearchQuery>,
+    ReadingViewer { signed_in, _place: place }: ReadingViewer,
+    query: Result<Query<SearchQuery>, QueryRejection>,
 ) -> Response {
-    let here = find_runs_here(&console, &signed_in.caller, &query).await;
-    match list(&console, &signed_in, ListKind::Runs, &query, here).await {
-        Ok(listing) => signed_in.viewer().page("Runs", &list_body(&query, &listing)),
-        Err(refusal) => refusal.into_response(),
-    }
+    let Ok(Query(query)) = query else { return refuse_search(WRONG_PAGE) };
+    let caller = &signed_in.caller;
+    let listed = async {
+        let here = find_runs_here(&console, caller, &query).await?;
+        // Other nodes read their journals in places of their own.
+        drop(place);
+        Ok(merge_nodes(&console, caller, ListKind::Runs, &query, here).await)
+    };
+    let show = |listing| signed_in.viewer().page("Runs", &runs_body(&query, &listing));
+    listed.await.map_or_else(SearchRefusal::into_response, show)
 }
 
 /// Why there is no list.
@@ -285,8 +299,20 @@ impl SearchRefusal {
     }
 }
 
+/// The key of this node's pages and positions, which is empty outside of a fleet.
 fn own_name(console: &ConsoleState) -> &str {
     console.executor.node_name().map_or("", NodeName::as_str)
+}
+
+/// Where the page of this node begins.
+fn own_position(console: &ConsoleState, query: &SearchQuery) -> Option<u64> {
+    query.before.of(own_name(console))
+}
+
+/// Selects the agents whose runs and refused calls a caller may see.
+fn visible_agents(caller: &Arc<Caller>) -> impl Fn(&str) -> bool + use<> {
+    let caller = Arc::clone(caller);
+    move |agent| may_read(&caller, agent)
 }
 
 /// The runs that the journal of this node has.
@@ -296,12 +322,9 @@ pub(super) async fn find_runs_here(
     query: &SearchQuery,
 ) -> Result<NodePage<RunRow>, SearchRefusal> {
     let search = query.to_run_search().map_err(SearchRefusal::Invalid)?;
-    let before = Positions::parse(&query.before).map_err(|error| SearchRefusal::Invalid(error.to_owned()))?;
-    let caller = Arc::clone(caller);
-    let is_visible = move |agent: &str| may_read(&caller, agent);
-    let found =
-        console.executor.search_runs(search, is_visible, before.of(own_name(console)), PAGE_ROWS).await;
-    found.map(|page| NodePage::new(page, RunRow::numbered)).map_err(SearchRefusal::Fault)
+    let (is_visible, before) = (visible_agents(caller), own_position(console, query));
+    let found = console.executor.search_runs(search, is_visible, before, PAGE_ROWS).await;
+    found.map(|page| NodePage::new(page, RunRow::of_run)).map_err(SearchRefusal::Fault)
 }
 
 /// The refused calls that the journal of this node has.
@@ -311,50 +334,63 @@ pub(super) async fn find_refusals_here(
     query: &SearchQuery,
 ) -> Result<NodePage<RefusalRow>, SearchRefusal> {
     let search = query.to_refusal_search().map_err(SearchRefusal::Invalid)?;
-    let before = Positions::parse(&query.before).map_err(|error| SearchRefusal::Invalid(error.to_owned()))?;
-    let caller = Arc::clone(caller);
-    let is_visible = move |agent: &str| may_read(&caller, agent);
-    let found =
-        console.executor.search_refusals(search, is_visible, before.of(own_name(console)), PAGE_ROWS).await;
-    found.map(|page| NodePage::new(page, RefusalRow::numbered)).map_err(SearchRefusal::Fault)
+    let (is_visible, before) = (visible_agents(caller), own_position(console, query));
+    let found = console.executor.search_refusals(search, is_visible, before, PAGE_ROWS).await;
+    found.map(|page| NodePage::new(page, RefusalRow::of_refusal)).map_err(SearchRefusal::Fault)
 }
 
 /// Merges what this node has found with what the others find.
-async fn list<T: DeserializeOwned>(
+async fn merge_nodes<T: DeserializeOwned>(
     console: &ConsoleState,
-    signed_in: &SignedIn,
+    caller: &Caller,
     kind: ListKind,
     query: &SearchQuery,
-    here: Result<NodePage<T>, SearchRefusal>,
-) -> Result<Listing<T>, SearchRefusal> {
-    let here = here?;
-    let positions = Positions::parse(&query.before).unwrap_or_default();
-    let is_in_fleet = console.executor.node_name().is_some();
-    let is_known_elsewhere = signed_in.caller.to_node().is_some();
-    let (mut pages, has_all) = elsewhere::search(console, &signed_in.caller, kind, query).await;
+    here: NodePage<T>,
+) -> Listing<T> {
+    let found = elsewhere::find_rows(console, caller, kind, query);
+    let ((mut pages, is_complete), nodes) = tokio::join!(found, elsewhere::known_nodes(console, caller));
     pages.insert(own_name(console).to_owned(), here);
-    let missing = match (is_in_fleet, is_known_elsewhere) {
-        (false, _) => None,
-        (true, false) => Some(
-            "Only this node is listed: the other nodes of the fleet list theirs for people in `server.callers` whose \
-             token reaches all tools.",
-        ),
-        (true, true) => {
-            (!has_all).then_some("A node of the fleet has not answered: what it has is missing here.")
+    let is_in_fleet = console.executor.node_name().is_some();
+    let mut notices = Vec::new();
+    if is_in_fleet && caller.to_node().is_none() {
+        notices.push(ONLY_THIS_NODE.to_owned());
+    } else if is_in_fleet {
+        let nodes = nodes.and_then(Result::ok).unwrap_or_default();
+        let unlisted = nodes.iter().filter(|node| !pages.contains_key(node.node.as_str()));
+        let unlisted =
+            unlisted.map(|node| format!("{} ({})", node.node, node.state_name())).collect::<Vec<_>>();
+        if !is_complete {
+            notices.push(INCOMPLETE.to_owned());
         }
-    };
-    Ok(Listing { page: MergedPage::merge(pages, &positions, PAGE_ROWS), is_in_fleet, missing })
+        if !unlisted.is_empty() {
+            notices.push(name_unlisted(&unlisted));
+        }
+    }
+    Listing { page: MergedPage::merge(pages, &query.before, PAGE_ROWS), is_in_fleet, notices }
+}
+
+/// Says for which nodes a list has no rows. The fleet also remembers nodes that do not run.
+fn name_unlisted(nodes: &[String]) -> String {
+    let named = nodes.iter().take(MAX_NAMED_NODES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match nodes.len().saturating_sub(MAX_NAMED_NODES) {
+        0 => format!("The rows of these nodes are missing here: {named}."),
+        more => format!("The rows of these nodes are missing here: {named}, and {more} more."),
+    }
 }
 
 fn refuse_search(error: &str) -> Response {
     problem(StatusCode::BAD_REQUEST, "This search is not valid", &format!("{}.", line(error)))
 }
 
-pub(super) fn list_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Markup {
+pub(super) fn runs_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Markup {
     const PATH: &str = "/console/runs";
-    let trigger = if listing.is_in_fleet { "sse:runs, every 15s" } else { "sse:runs" };
-    // Only the first page refreshes itself: on a later one, the rows would move while somebody reads them.
-    let trigger = query.before.is_empty().then_some(trigger);
+    let trigger = match (query.before.is_empty(), listing.is_in_fleet) {
+        (true, false) => Some("sse:runs"),
+        // Events report only the runs of this node.
+        (true, true) => Some("sse:runs, every 15s"),
+        // On a later page, the rows would move while somebody reads them.
+        (false, _) => None,
+    };
     html! {
         h1 { "Runs" }
         form.search method="get" action=(PATH) role="search" {
@@ -370,7 +406,7 @@ pub(super) fn list_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Marku
         }
         section #runs hx-get=(query.url(PATH, None)) hx-trigger=[trigger] hx-select="#runs" hx-swap="outerHTML" {
             @if listing.page.rows.is_empty() { p { "No runs were found." } } @else { (table(listing)) }
-            (rest_part(query, PATH, listing))
+            (next_part(query, PATH, listing))
         }
     }
 }
@@ -405,14 +441,18 @@ fn table(listing: &Listing<RunRow>) -> Markup {
 /// `GET /console/refused`.
 pub(super) async fn list_refusals(
     State(console): State<Arc<ConsoleState>>,
-    ReadingViewer { signed_in, _place }: ReadingViewer,
-    Query(query): Query<SearchQuery>,
+    ReadingViewer { signed_in, _place: place }: ReadingViewer,
+    query: Result<Query<SearchQuery>, QueryRejection>,
 ) -> Response {
-    let here = find_refusals_here(&console, &signed_in.caller, &query).await;
-    match list(&console, &signed_in, ListKind::Refusals, &query, here).await {
-        Ok(listing) => signed_in.viewer().page("Refused calls", &refused_body(&query, &listing)),
-        Err(refusal) => refusal.into_response(),
-    }
+    let Ok(Query(query)) = query else { return refuse_search(WRONG_PAGE) };
+    let caller = &signed_in.caller;
+    let listed = async {
+        let here = find_refusals_here(&console, caller, &query).await?;
+        drop(place);
+        Ok(merge_nodes(&console, caller, ListKind::Refusals, &query, here).await)
+    };
+    let show = |listing| signed_in.viewer().page("Refused calls", &refused_body(&query, &listing));
+    listed.await.map_or_else(SearchRefusal::into_response, show)
 }
 
 pub(super) fn refused_body(query: &SearchQuery, listing: &Listing<RefusalRow>) -> Markup {
@@ -446,6 +486,6 @@ pub(super) fn refused_body(query: &SearchQuery, listing: &Listing<RefusalRow>) -
                 }
             }))
         }
-        (rest_part(query, PATH, listing))
+        (next_part(query, PATH, listing))
     }
 }
