@@ -41,7 +41,7 @@ use tokio::task::block_in_place;
 
 /// Interval between checks for memory that can be returned to the system.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum number of bytes of large blocks that must be allocated after one return of memory before the next.
+/// Minimum number of bytes of large blocks that must be freed after one return of memory before the next.
 const TRIM_BYTES: u64 = 4 << 20;
 /// Maximum time for the delivery of reports after the last run has ended.
 const LAST_DELIVERIES_TIMEOUT: Duration = Duration::from_secs(5);
@@ -554,7 +554,7 @@ async fn trim_memory() {
     let (mut at_last_trim, mut at_last_check) = (0, 0);
     loop {
         tokio::time::sleep(TRIM_INTERVAL).await;
-        let now = memory::large_block_bytes_ever_allocated();
+        let now = memory::freed_large_block_bytes();
         let (since_trim, since_check) = (now - at_last_trim, now - at_last_check);
         at_last_check = now;
         if since_trim >= TRIM_BYTES && since_check <= since_trim / 4 {

@@ -19,8 +19,8 @@ struct Shard(AtomicI64);
 
 static USED_BYTES: [Shard; SHARDS] = [const { Shard(AtomicI64::new(0)) }; SHARDS];
 static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
-/// Total size in bytes of all large blocks ever allocated, including freed ones.
-static LARGE_BLOCK_BYTES: AtomicU64 = AtomicU64::new(0);
+/// Total size in bytes of all large blocks ever freed.
+static FREED_LARGE_BLOCK_BYTES: AtomicU64 = AtomicU64::new(0);
 /// Minimum size of a large block. Smaller blocks are reused soon after they are freed.
 const MIN_LARGE_BLOCK_BYTES: usize = 32 << 10;
 /// Maximum size of a freed block that the allocator retains for reuse.
@@ -40,8 +40,8 @@ thread_local! {
 pub struct CountingAllocator;
 
 fn count(bytes: usize, sign: i64) {
-    if bytes >= MIN_LARGE_BLOCK_BYTES && sign > 0 {
-        LARGE_BLOCK_BYTES.fetch_add(bytes as u64, Relaxed);
+    if bytes >= MIN_LARGE_BLOCK_BYTES && sign < 0 {
+        FREED_LARGE_BLOCK_BYTES.fetch_add(bytes as u64, Relaxed);
     }
     let shard = SHARD.try_with(|shard| {
         if shard.get() == 0 {
@@ -90,11 +90,10 @@ pub fn used_bytes() -> u64 {
     u64::try_from(sum).unwrap_or(0)
 }
 
-/// Total size in bytes of all large blocks that this process has ever allocated. Freed memory may stay with the
-/// process, up to the amount by which this number has grown.
+/// Total size in bytes of all large blocks that this process has ever freed. The allocator may retain part of them.
 #[must_use]
-pub fn large_block_bytes_ever_allocated() -> u64 {
-    LARGE_BLOCK_BYTES.load(Relaxed)
+pub fn freed_large_block_bytes() -> u64 {
+    FREED_LARGE_BLOCK_BYTES.load(Relaxed)
 }
 
 /// Sets the heap size above which no more input is accepted, and the share of it that one caller may hold, both in
