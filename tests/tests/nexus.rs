@@ -623,15 +623,23 @@ fn messages_are_limited_to_a_hundred_per_second() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let mut socket = socket(&executor, &[]);
-    let messages = (0..300).map(|_| PLANNER.query("get_status", "executor")).collect::<Vec<_>>();
-    for message in &messages {
-        send(&mut socket, message);
-    }
-    let answers = messages.iter().map(|_| receive(&mut socket, PLANNER)).collect::<Vec<_>>();
-    let limited =
-        answers.iter().filter(|answer| answer["error"]["code"] == "RATE_LIMITED").collect::<Vec<_>>();
-    assert!((1..=200).contains(&limited.len()), "{}", limited.len());
-    let limited = expect_failure(limited[0], "RATE_LIMITED");
+    let start = Instant::now();
+    let mut accepted = 0_u128;
+    // The executor has to handle messages faster than it accepts them: on a busy machine, not every burst is limited.
+    let limited = eventually("a burst exceeds the limit", || {
+        let messages = (0..300).map(|_| PLANNER.query("get_status", "executor")).collect::<Vec<_>>();
+        for message in &messages {
+            send(&mut socket, message);
+        }
+        let answers = messages.iter().map(|_| receive(&mut socket, PLANNER)).collect::<Vec<_>>();
+        let (limited, others) =
+            answers.into_iter().partition::<Vec<_>, _>(|answer| answer["error"]["code"] == "RATE_LIMITED");
+        accepted += others.len() as u128;
+        limited.into_iter().next()
+    });
+    let most = 101 + start.elapsed().as_millis() / 10;
+    assert!((100..=most).contains(&accepted), "{accepted} of {most}");
+    let limited = expect_failure(&limited, "RATE_LIMITED");
     assert_eq!(limited["retryable"], true);
     let wait = limited["details"]["retryAfterMs"].as_u64();
     assert!(wait.is_some_and(|ms| (1..=10).contains(&ms)), "a message is accepted every 10 ms: {limited}");
