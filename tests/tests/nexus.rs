@@ -114,6 +114,13 @@ impl Agent {
         self.command("tool.execute", &json!({ "tool": tool, "arguments": arguments }))
     }
 
+    /// As [`Self::execute`], with a priority.
+    pub fn execute_at(&self, priority: &str, tool: &str, arguments: Value) -> Value {
+        let more = json!({ "action": "tool.execute", "priority": priority });
+        let parameters = json!({ "parameters": { "tool": tool, "arguments": arguments } });
+        self.sealed(self.message("command", &more), &parameters)
+    }
+
     /// As [`Self::execute`], with this id for the message and the intent.
     pub fn execute_as(&self, id: &str, tool: &str, arguments: Value) -> Value {
         let message = self.message("command", &json!({ "action": "tool.execute", "id": id }));
@@ -658,16 +665,11 @@ fn priorities_order_the_queue() {
     let executor = Executor::start(options.set("executor.concurrent", 1));
     let mut socket = socket(&executor, &[]);
     subscribe(&mut socket, PLANNER, &["started"], "exactly-once");
-    let command = |priority: &str, tool: &str, arguments: Value| {
-        let mut message = PLANNER.message("command", &json!({ "action": "tool.execute" }));
-        message["priority"] = json!(priority);
-        PLANNER.sealed(message, &json!({ "parameters": { "tool": tool, "arguments": arguments } }))
-    };
-    let gate = command("low", "gate", self::gate());
+    let gate = PLANNER.execute_at("low", "gate", self::gate());
     send(&mut socket, &gate);
     eventually("it runs", || executor.file("runs"));
     let order = ["low", "normal", "critical", "high", "normal"];
-    let waiting = order.map(|priority| command(priority, "write_file", write(priority, "x")));
+    let waiting = order.map(|priority| PLANNER.execute_at(priority, "write_file", write(priority, "x")));
     for message in &waiting {
         send(&mut socket, message);
         let id = message["id"].as_str().unwrap();

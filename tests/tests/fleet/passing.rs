@@ -4,6 +4,7 @@ use super::{Fleet, KEY, append, wait_at_the_gate, written};
 use crate::harness::*;
 use crate::lifecycle::{call_in_background, call_queued};
 use crate::methods::write;
+use crate::nexus::{self, PLANNER};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -111,6 +112,33 @@ fn a_full_queue_takes_calls_while_another_node_empties_it() {
         assert_eq!(busy.free.file("log").as_deref(), Some("xxxxxx"));
         busy.finish(6);
     }
+}
+
+#[test]
+fn a_freed_slot_goes_to_a_higher_priority_at_another_node() {
+    let keys = nexus::Keys::of(&[PLANNER]);
+    let door = json!({ "key_file": keys.path(), "id": nexus::EXECUTOR });
+    let Some(busy) = Busy::start_with(|_, options| options.set("doors.nexus", door.clone())) else { return };
+    let (_, other_blocking) = wait_at_the_gate(&busy.free);
+    // A call of low priority waits at the node whose slot becomes free, and a normal one at the other.
+    let arguments = |content: &str| json!({ "path": "/workspace/log", "content": content, "mode": "append" });
+    let low = PLANNER.execute_at("low", "write_file", arguments("low"));
+    std::thread::scope(|scope| {
+        let low_answer = scope.spawn(|| nexus::ask(&busy.free, PLANNER, &low));
+        eventually("the call of low priority waits", || {
+            let state = busy.free.rpc("a2g/status", &json!({ "intent_id": low["id"] }));
+            (state["result"]["state"] == "queued").then_some(())
+        });
+        let normal = call_queued(&busy.full, &execute("write_file", arguments("normal, ")));
+        // Nothing shows that the other node has heard of the call. Announcements are repeated every 250 ms.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        busy.free.open_the_gate();
+        assert_eq!(result(&normal.join().unwrap())["status"], "SUCCESS");
+        assert_eq!(low_answer.join().unwrap()["status"], "SUCCESS");
+    });
+    assert_eq!(busy.free.file("log").as_deref(), Some("normal, low"));
+    assert_eq!(result(&other_blocking.join().unwrap())["status"], "SUCCESS");
+    busy.finish(1);
 }
 
 #[test]

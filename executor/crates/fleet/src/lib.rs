@@ -45,8 +45,8 @@ pub use claims::{
 pub use connect::{FleetSettings, Login, connect, open_store};
 pub use lease::{FENCE, LEASE, NodeHead, NodeLoad, NodeState, RENEWAL};
 pub use messages::{
-    Announcement, Announcements, CallMessage, EventMessages, MAX_MESSAGE_BYTES, NodeText, PassedCall,
-    Question, Questions, TakeRequest, TakeRequests,
+    Announcement, Announcements, CallMessage, CallSelection, EventMessages, MAX_MESSAGE_BYTES, NodeText,
+    PassedCall, Question, Questions, TakeRequest, TakeRequests,
 };
 pub use nats::NatsStore;
 pub use orders::Order;

@@ -4,7 +4,7 @@
 //! a2g-live.FLEET.waiting      a node announces that calls wait at it
 //! a2g-live.FLEET.take.NODE    a node with a free slot asks for one of these calls; the reply has the call, or none
 //! a2g-live.FLEET.run.INTENT   the events of a run, for the node at which its call waited
-//! a2g-live.FLEET.ask          a question to all nodes; each replies, and one reply may have the answer
+//! a2g-live.FLEET.ask          a question to all nodes; each replies, with an answer or without one
 //! a2g-live.FLEET.reply.…      the replies to one request: its node and its nonce
 //! ```
 //! A message may be lost. A call is run only by the node that claims it, so a lost message costs time and nothing else.
@@ -93,19 +93,29 @@ impl Tickets {
 pub struct TakeRequest {
     /// The node.
     pub node: NodeName,
-    /// The tools of that node, and the hash of the module of each.
+    /// The calls that it accepts.
+    pub selection: CallSelection,
+    nonce: Uuid,
+}
+
+/// The calls that a node accepts from another.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct CallSelection {
+    /// The tools of the node, and the hash of the module of each.
     pub tools: HashMap<String, String>,
     /// The agents whose calls it cannot run now.
     pub full_agents: Vec<String>,
-    nonce: Uuid,
+    /// The priority that a call has to exceed, because calls of this priority wait at the node itself.
+    #[serde(default)]
+    pub above: Option<u8>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct TakeMessage {
     node: NodeName,
     ticket: String,
-    tools: HashMap<String, String>,
-    full_agents: Vec<String>,
+    #[serde(flatten)]
+    selection: CallSelection,
     nonce: String,
 }
 
@@ -260,10 +270,10 @@ impl TakeRequests {
     /// The next request; `None` if the connection is closed for good.
     pub async fn next(&mut self) -> Option<TakeRequest> {
         loop {
-            let TakeMessage { node, ticket, tools, full_agents, nonce } = self.0.next_parsed().await?;
+            let TakeMessage { node, ticket, selection, nonce } = self.0.next_parsed().await?;
             let fleet = &self.0.fleet;
             let Ok(parsed) = Uuid::parse_str(&nonce) else { continue };
-            let request = TakeRequest { node, tools, full_agents, nonce: parsed };
+            let request = TakeRequest { node, selection, nonce: parsed };
             if fleet.tickets.accept(&ticket, &nonce, fleet.clock.monotonic()) {
                 return Some(request);
             }
@@ -361,8 +371,8 @@ impl Fleet<NatsStore> {
         Subscription::new(self, WAITING.to_owned()).await.map(Announcements)
     }
 
-    /// Asks a node for a waiting call, with the ticket of its announcement. `tools` are the tools of this node with the hashes of their modules, and
-    /// `full_agents` the agents whose calls this node cannot run now. Returns `None` if no call that fits waits there.
+    /// Asks a node for a waiting call, with the ticket of its announcement. Returns `None` if no call of the selection
+    /// waits there.
     ///
     /// # Errors
     /// [`FleetError`].
@@ -370,18 +380,17 @@ impl Fleet<NatsStore> {
         self: &Arc<Self>,
         from: &NodeName,
         ticket: &str,
-        tools: HashMap<String, String>,
-        full_agents: Vec<String>,
+        selection: CallSelection,
     ) -> Result<Option<PassedCall>, FleetError> {
         let nonce = Uuid::new_v4();
         let (node, ticket) = (self.node.clone(), ticket.to_owned());
-        let request = TakeMessage { node, ticket, tools, full_agents, nonce: nonce.to_string() };
-        let mut replies = self.send_request(&take_key(from), nonce, &request).await?;
-        let reply = tokio::time::timeout(TAKE_TIMEOUT, replies.next::<CallMessage>()).await;
-        match reply {
-            Ok(Some((_, call))) => Ok(call.map(PassedCall)),
-            Ok(None) | Err(_) => Err(FleetError::NotAnswered),
-        }
+        let request = TakeMessage { node, ticket, selection, nonce: nonce.to_string() };
+        let ask = async {
+            let mut replies = self.send_request(&take_key(from), nonce, &request).await?;
+            let (_, call) = replies.next::<CallMessage>().await.ok_or(FleetError::NotAnswered)?;
+            Ok(call.map(PassedCall))
+        };
+        tokio::time::timeout(TAKE_TIMEOUT, ask).await.unwrap_or(Err(FleetError::NotAnswered))
     }
 
     /// Subscribes to the requests for calls that wait at this node.
@@ -441,7 +450,7 @@ impl Fleet<NatsStore> {
     }
 
     /// Asks the other nodes. Returns the answers of those that give one within `timeout`, and `true` if all nodes that are
-    /// known to run have given one.
+    /// known to run have given one. A node that has just joined may take the place of one of these.
     ///
     /// # Errors
     /// [`FleetError`].

@@ -3,11 +3,13 @@
 //! ```text
 //! the node at which a call waits                    a node with a free slot
 //! announces that calls wait           ─▶
-//!                                     ◀─  takes an idle slot, and asks for a call: tools, full agents
+//!                                     ◀─  takes an idle slot, and asks for a call: tools, full agents, priority
 //! the call that would run next        ─▶  claims the intent in the fleet, and runs it like its own
 //! events for its door and its task    ◀─  events
 //! the receipt, from the claim         ◀─  the end
 //! ```
+//! A node serves its own queue first, but a slot that becomes free goes to a call of a higher priority elsewhere.
+//!
 //! The claim decides who runs a call. If none appears in time, the call waits here again, and whoever claims it first
 //! runs it. Calls that a person approved, and nested calls, run where they wait.
 //!
@@ -17,18 +19,18 @@ use super::active_runs::ActiveRun;
 use super::admission::ReservedClaim;
 use super::faults::{NodeFault, not_passed_fault, receipt_pending_fault};
 use super::fleet::{FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
-use super::slots::{IdleSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
+use super::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use super::stored_calls::DENIED_BY;
 use super::trace::{self, Stopwatch};
 use super::{Executor, LoadedCatalog, RunEvent, RunEventSink};
 use a2g_fleet::{
-    Announcement, CallMessage, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES, NodeName,
-    PassedCall, TakeRequest,
+    Announcement, CallMessage, CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES,
+    NodeName, PassedCall, TakeRequest,
 };
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
 use a2g_runtime::{spawn, timer_now};
-use a2g_types::call::Call;
+use a2g_types::call::{Call, Priority};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::{AbortReason, Artifact, LogLine, Progress, Receipt};
@@ -40,6 +42,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use strum::VariantArray as _;
 use tokio::sync::{Notify, mpsc};
 use tracing::Instrument as _;
 
@@ -59,6 +62,8 @@ const RESEND_DELAY: Duration = Duration::from_millis(250);
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(250);
 /// The minimum time between two announcements.
 const MIN_ANNOUNCE_INTERVAL: Duration = Duration::from_millis(1);
+/// The time after which an announcement that was not repeated is ignored.
+const ANNOUNCEMENT_LIFE: Duration = Duration::from_secs(1);
 /// The maximum number of events that wait to be sent. More are dropped: the receipt has their log lines and artifacts.
 const MAX_UNSENT_EVENTS: usize = 256;
 
@@ -532,11 +537,13 @@ impl Executor {
     async fn answer_requests(self: Arc<Self>, fleet: Arc<Fleet>) {
         let mut requests = subscribe(|| fleet.take_requests()).await;
         while let Some(request) = requests.next().await {
-            let call = self.slots.pass_on(&request.node, self.clock.monotonic(), |agent, offer| {
-                let module = request.tools.get(offer.tool.as_str());
+            let CallSelection { tools, full_agents, above } = &request.selection;
+            let call = self.slots.pass_on(&request.node, self.clock.monotonic(), |agent, priority, offer| {
+                let module = tools.get(offer.tool.as_str());
                 let is_usable = |module: &String| offer.module.is_none_or(|own| *module == own.to_string());
                 module.is_some_and(is_usable)
-                    && !request.full_agents.iter().any(|full| full == agent.as_str())
+                    && !full_agents.iter().any(|full| full == agent.as_str())
+                    && above.is_none_or(|above| priority as u8 > above)
             });
             let fleet = Arc::clone(&fleet);
             self.sessions.spawn(async move {
@@ -552,28 +559,50 @@ impl Executor {
     /// Takes calls that wait at other nodes, while a slot is free.
     async fn take_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
         let mut announcements = subscribe(|| fleet.announcements()).await;
-        // The latest announcement of each node at which calls may wait, and the nodes that have not replied lately.
-        let (mut waiting, mut avoided) = (HashMap::<NodeName, Announcement>::new(), HashMap::new());
+        // The latest announcement of each node at which calls may wait, and its time.
+        let mut waiting = HashMap::<NodeName, (Announcement, Instant)>::new();
+        // The nodes that have not replied lately.
+        let mut avoided = HashMap::new();
+        let kept_slot = KeptSlot::new(&self.slots);
         loop {
+            let highest = waiting.values().map(|(announcement, _)| announcement.priority).max();
+            kept_slot.keep_for(
+                highest.and_then(|priority| Priority::VARIANTS.get(usize::from(priority)).copied()),
+            );
             tokio::select! {
                 announcement = announcements.next() => {
                     let Some(announcement) = announcement else { return };
-                    avoided.retain(|_, until| *until > self.clock.monotonic());
+                    let now = self.clock.monotonic();
+                    avoided.retain(|_, until| *until > now);
                     if !avoided.contains_key(&announcement.node) {
-                        waiting.insert(announcement.node.clone(), announcement);
+                        waiting.insert(announcement.node.clone(), (announcement, now));
                     }
                 }
                 () = self.slots.wait_for_returned_slot(), if !waiting.is_empty() => {}
             }
-            while let Some(next) = waiting.values().max_by_key(|waiting| waiting.priority).cloned() {
-                let Some(slot) = self.slots.take_idle().filter(|_| self.may_take(&fleet)) else { break };
+            let now = self.clock.monotonic();
+            waiting.retain(|_, (_, heard_at)| now.saturating_duration_since(*heard_at) < ANNOUNCEMENT_LIFE);
+            let mut unused = None;
+            while let Some((next, _)) = waiting.values().max_by_key(|(waiting, _)| waiting.priority).cloned()
+            {
+                let slot = unused.take().or_else(|| self.slots.take_idle());
+                let Some(slot) = slot.filter(|_| self.may_take(&fleet)) else { break };
+                let above = slot.above().map(|priority| priority as u8);
+                if above.is_some_and(|above| next.priority <= above) {
+                    break;
+                }
                 let full_agents = self.slots.full_agents().iter().map(ToString::to_string).collect();
                 let tools = self.tools();
-                let tools = tools.iter().map(|tool| (tool.name.to_string(), tool.digest.to_string()));
+                let tools =
+                    tools.iter().map(|tool| (tool.name.to_string(), tool.digest.to_string())).collect();
+                let selection = CallSelection { tools, full_agents, above };
                 let claim_by = self.clock.monotonic() + CLAIM_DEADLINE;
-                match fleet.take_call(&next.node, &next.ticket, tools.collect(), full_agents).await {
+                match fleet.take_call(&next.node, &next.ticket, selection).await {
                     Ok(Some(call)) => self.begin_taken(&fleet, next.node, &call, slot, claim_by),
-                    Ok(None) => drop(waiting.remove(&next.node)),
+                    Ok(None) => {
+                        waiting.remove(&next.node);
+                        unused = Some(slot);
+                    }
                     Err(_) => {
                         waiting.remove(&next.node);
                         avoided.insert(next.node, self.clock.monotonic() + AVOID_TIME);

@@ -6,6 +6,7 @@
 //!            (in a fleet, reserve_within() waits a little for a place that another node frees)
 //!
 //! In a fleet:  waiter with an Offer ─ pass_on() ─▶ another node, which has taken an IdleSlot, runs the call
+//!              KeptSlot: the next slot that is returned is for a call of a higher priority at another node
 //! ```
 //! An agent that exceeds its share delays only itself: at most as many of its waiters are eligible for a slot as its
 //! share has free slots. Among the waiters of one agent, and among all agents with eligible waiters, the higher
@@ -92,6 +93,8 @@ struct SlotQueue {
     agents: HashMap<AgentDid, AgentShare>,
     /// The waiters whose tool this executor lacks: they get no slot, and another node may run them.
     only_elsewhere: Vec<(AgentDid, Priority, Waiter)>,
+    /// The priority of the call at another node for which the next returned slot is kept.
+    kept_for: Option<Priority>,
 }
 
 /// The places, slots and waiters of one agent.
@@ -158,8 +161,15 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct IdleSlot {
     slots: Arc<Slots>,
+    /// The highest priority of the waiters here that could have had the slot; `None` if there were none.
+    above: Option<Priority>,
     is_assigned: bool,
 }
+
+/// Keeps the next returned slot for a call that waits at another node, if its priority is higher than that of every
+/// waiter here that could get the slot. The slot goes to the waiters here once this value is dropped.
+#[derive(Debug)]
+pub(super) struct KeptSlot(Arc<Slots>);
 
 /// The right of one guest to run.
 #[derive(Debug)]
@@ -208,6 +218,7 @@ impl Slots {
             now: 0,
             agents: HashMap::new(),
             only_elsewhere: Vec::new(),
+            kept_for: None,
         };
         Self {
             capacity,
@@ -309,15 +320,18 @@ impl Slots {
         (running, self.places.borrow().saturating_sub(running + self.passed_on.load(Relaxed)))
     }
 
-    /// Takes a slot that no waiter of this executor may use, for a call of another node.
+    /// Takes a slot for a call of another node: one that no waiter of this executor may use, or one that was kept. More
+    /// slots are kept only after the next [`KeptSlot::keep_for`].
     pub(super) fn take_idle(self: &Arc<Self>) -> Option<IdleSlot> {
         if self.is_closed() {
             return None;
         }
-        let mut queue = self.lock();
-        queue.free = queue.free.checked_sub(1)?;
-        drop(queue);
-        Some(IdleSlot { slots: Arc::clone(self), is_assigned: false })
+        let above = self.change(|queue| {
+            queue.free = queue.free.checked_sub(1)?;
+            queue.kept_for = None;
+            Some(queue.eligible().filter_map(|(_, share)| Some(share.highest_waiting()?.0)).max())
+        })?;
+        Some(IdleSlot { slots: Arc::clone(self), above, is_assigned: false })
     }
 
     /// Waits until a run has returned its slot, which a waiter of this executor may have got.
@@ -340,20 +354,20 @@ impl Slots {
         offered.map(|(_, priority, _)| priority).max()
     }
 
-    /// Passes on the earliest waiter of the highest priority, among the waiters whose agent and offer are accepted.
-    /// Returns `None` if there is none. The call arrives through the receiver, unless the waiter is gone.
+    /// Passes on the earliest waiter of the highest priority, among the waiters whose agent, priority and offer are
+    /// accepted. Returns `None` if there is none. The call arrives through the receiver, unless the waiter is gone.
     pub(super) fn pass_on(
         &self,
         node: &NodeName,
         now: Instant,
-        is_accepted: impl Fn(&AgentDid, &Offer) -> bool,
+        is_accepted: impl Fn(&AgentDid, Priority, &Offer) -> bool,
     ) -> Option<oneshot::Receiver<CallMessage>> {
         let mut queue = self.lock();
-        let accepted = queue.waiters().filter(|(agent, _, waiter)| {
+        let accepted = queue.waiters().filter(|(agent, priority, waiter)| {
             let may_get =
                 |offer: &&Offer| offer.returned_by.iter().all(|(by, until)| by != node || *until <= now);
             let offer = waiter.offer.as_ref().filter(may_get);
-            offer.is_some_and(|offer| is_accepted(agent, offer))
+            offer.is_some_and(|offer| is_accepted(agent, *priority, offer))
         });
         let (agent, priority, waiter) =
             accepted.max_by_key(|(_, priority, waiter)| (*priority, std::cmp::Reverse(waiter.arrival)))?;
@@ -422,23 +436,31 @@ impl SlotQueue {
         here.chain(self.only_elsewhere.iter().map(|(agent, priority, waiter)| (agent, *priority, waiter)))
     }
 
-    /// Removes the next waiter that may run, and takes a slot for it.
+    /// The agents with waiters that may get the next slot.
+    fn eligible(&self) -> impl Iterator<Item = (&AgentDid, &AgentShare)> {
+        self.agents.iter().filter(|(_, share)| !share.eligible_since.is_empty())
+    }
+
+    /// Removes the next waiter that may run, and takes a slot for it. Returns `None` if there is none, or if the slot
+    /// is kept for a call of another node.
     fn pop_next(&mut self, max_running: usize) -> Option<(AgentDid, Waiter)> {
         if self.free == 0 {
             return None;
         }
-        let eligible = || self.agents.iter().filter(|(_, share)| !share.eligible_since.is_empty());
-        let by_arrival = eligible().min_by_key(|(_, share)| share.earliest_arrival())?;
-        let by_priority = eligible().min_by_key(|(_, share)| {
+        let by_arrival = self.eligible().min_by_key(|(_, share)| share.earliest_arrival())?;
+        let by_priority = self.eligible().min_by_key(|(_, share)| {
             // Agents of one priority are ordered by the later of two times: when the agent's first waiter of that
             // priority arrived, and when the agent's waiter that has been eligible for longest became eligible. For
             // an agent that was just served, the second time is recent, so the agent goes behind the others.
             let (highest, arrival) = share.highest_waiting().unzip();
             (std::cmp::Reverse(highest), share.eligible_since.front().copied().max(arrival))
         })?;
-        let is_overtaking =
-            by_priority.1.highest_waiting().map(|(highest, _)| highest) > by_arrival.1.earliest_priority();
+        let highest = by_priority.1.highest_waiting().map(|(highest, _)| highest);
+        let is_overtaking = highest.max(self.kept_for) > by_arrival.1.earliest_priority();
         let is_by_arrival = is_overtaking && self.overtakes >= MAX_OVERTAKES;
+        if self.kept_for > highest && !is_by_arrival {
+            return None;
+        }
         let (agent, priority) = if is_by_arrival {
             (by_arrival.0.clone(), by_arrival.1.earliest_priority()?)
         } else {
@@ -594,7 +616,33 @@ impl Place {
     }
 }
 
+impl KeptSlot {
+    /// Keeps no slot yet.
+    pub(super) fn new(slots: &Arc<Slots>) -> Self {
+        Self(Arc::clone(slots))
+    }
+
+    /// Keeps the next returned slot for a call of this priority; with `None`, keeps none.
+    pub(super) fn keep_for(&self, priority: Option<Priority>) {
+        let Self(slots) = self;
+        let is_closed = slots.is_closed();
+        // A slot that is free now is idle and need not be kept. No event would wake `wait_for_returned_slot` for it.
+        slots.change(|queue| queue.kept_for = priority.filter(|_| queue.free == 0 && !is_closed));
+    }
+}
+
+impl Drop for KeptSlot {
+    fn drop(&mut self) {
+        self.keep_for(None);
+    }
+}
+
 impl IdleSlot {
+    /// The priority that a call for this slot has to exceed, because a waiter of that priority could have it.
+    pub(super) fn above(&self) -> Option<Priority> {
+        self.above
+    }
+
     /// Gives the slot to a run of an agent. Returns `None` if the agent's share has no free slot any more.
     pub(super) fn assign(mut self, agent: &AgentDid) -> Option<RunSlot> {
         let mut queue = self.slots.lock();
@@ -605,6 +653,8 @@ impl IdleSlot {
         }
         share.running += 1;
         queue.adjust_eligible(agent, max_running);
+        // Not counted by `take_idle`: a slot for which no call came has overtaken nobody.
+        queue.overtakes += u32::from(self.above.is_some());
         drop(queue);
         self.is_assigned = true;
         Some(RunSlot::Own(ExecutionSlot { slots: Arc::clone(&self.slots), agent: agent.clone() }))
@@ -614,7 +664,11 @@ impl IdleSlot {
 impl Drop for IdleSlot {
     fn drop(&mut self) {
         if !self.is_assigned {
-            self.slots.change(|queue| queue.free += 1);
+            self.slots.change(|queue| {
+                queue.free += 1;
+                // This slot does not wake `wait_for_returned_slot`.
+                queue.kept_for = None;
+            });
         }
     }
 }
@@ -849,8 +903,8 @@ mod tests {
         assert!((&mut passed).now_or_never().is_none() && (&mut dropped).now_or_never().is_none());
         assert_eq!(slots.lock().free, 1);
         assert_eq!(slots.highest_offer(), Some(Priority::Normal));
-        let _call =
-            slots.pass_on(&node("b"), SystemClock.monotonic(), |_, offer| offer.module.is_none()).unwrap();
+        let call = slots.pass_on(&node("b"), SystemClock.monotonic(), |_, _, offer| offer.module.is_none());
+        let _call = call.unwrap();
         let turn = (&mut passed).now_or_never().unwrap();
         assert!(matches!(turn, Some(SlotTurn::PassOn(_))), "{turn:?}");
         assert_eq!(slots.highest_offer(), Some(Priority::Low));
@@ -879,7 +933,8 @@ mod tests {
         tokio::task::yield_now().await;
         assert_eq!(slots.highest_offer(), Some(Priority::Critical));
         let now = SystemClock.monotonic();
-        let is_accepted = |other: &AgentDid, _: &Offer| *other != agent("full");
+        let is_accepted = |other: &AgentDid, _, _: &Offer| *other != agent("full");
+        assert!(slots.pass_on(&node("good"), now, |_, priority, _| priority < Priority::Normal).is_none());
         for text in ["high", "later", "normal"] {
             assert!(slots.pass_on(&node("bad"), now, is_accepted).is_none());
             assert_eq!(slots.pass_on(&node("good"), now, is_accepted).unwrap().await.unwrap().text, text);
@@ -911,6 +966,59 @@ mod tests {
         assert_eq!((slots.queue_stats().0, slots.full_agents()), (0, Vec::new()));
         slots.close();
         assert!(slots.take_idle().is_none());
+    }
+
+    #[test]
+    fn a_returned_slot_is_kept_for_a_higher_priority_elsewhere() {
+        let slots = slots(1, 1, 8, 8);
+        let place = slots.reserve(&agent("b")).unwrap();
+        let kept_slot = KeptSlot::new(&slots);
+        for (elsewhere, is_kept) in [
+            (None, false),
+            (Some(Priority::Low), false),
+            (Some(Priority::Normal), false),
+            (Some(Priority::High), true),
+        ] {
+            let running = slots.take_idle().unwrap().assign(&agent("a")).unwrap();
+            let mut wait = Box::pin(place.acquire_slot(Priority::Normal, None, None));
+            assert!((&mut wait).now_or_never().is_none());
+            kept_slot.keep_for(elsewhere);
+            drop(running);
+            if is_kept {
+                assert!((&mut wait).now_or_never().is_none(), "the slot is kept");
+                // No call comes for it.
+                assert_eq!(slots.take_idle().unwrap().above(), Some(Priority::Normal));
+            }
+            assert!(wait.now_or_never().flatten().is_some(), "{elsewhere:?}");
+        }
+        let running = slots.take_idle().unwrap().assign(&agent("a")).unwrap();
+        let mut wait = Box::pin(place.acquire_slot(Priority::Normal, None, None));
+        assert!((&mut wait).now_or_never().is_none());
+        kept_slot.keep_for(Some(Priority::High));
+        drop(running);
+        assert!((&mut wait).now_or_never().is_none(), "the slot is kept");
+        drop(kept_slot);
+        assert!(wait.now_or_never().flatten().is_some());
+        assert_eq!(slots.lock().overtakes, 0, "no call has come");
+    }
+
+    #[test]
+    fn calls_of_other_nodes_starve_no_waiter() {
+        let slots = slots(1, 1, 8, 8);
+        let place = slots.reserve(&agent("b")).unwrap();
+        let kept_slot = KeptSlot::new(&slots);
+        let mut running = slots.take_idle().unwrap().assign(&agent("a"));
+        let mut wait = Box::pin(place.acquire_slot(Priority::Low, None, None));
+        assert!((&mut wait).now_or_never().is_none());
+        for _ in 0..MAX_OVERTAKES {
+            kept_slot.keep_for(Some(Priority::Critical));
+            drop(running);
+            assert!((&mut wait).now_or_never().is_none());
+            running = slots.take_idle().unwrap().assign(&agent("a"));
+        }
+        kept_slot.keep_for(Some(Priority::Critical));
+        drop(running);
+        assert!(wait.now_or_never().flatten().is_some());
     }
 
     #[test]
