@@ -38,6 +38,7 @@ use a2g_types::stored::v1;
 use a2g_types::tool::Digest;
 use a2g_types::verdict::Verdict;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -64,6 +65,9 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(250);
 const MIN_ANNOUNCE_INTERVAL: Duration = Duration::from_millis(1);
 /// The time after which an announcement that was not repeated is ignored.
 const ANNOUNCEMENT_LIFE: Duration = Duration::from_secs(1);
+/// The time for which no slot is kept for a node that had no call for one, in times of its reply: a kept slot is idle
+/// until the reply.
+const UNKEPT_REPLY_TIMES: u32 = 20;
 /// The maximum number of events that wait to be sent. More are dropped: the receipt has their log lines and artifacts.
 const MAX_UNSENT_EVENTS: usize = 256;
 
@@ -134,6 +138,83 @@ impl TakenCall {
     /// Returns `true` if the other node may have taken the call back.
     pub(super) fn is_late(&self, now: Instant) -> bool {
         now >= self.claim_by
+    }
+}
+
+/// The other nodes at which calls wait.
+#[derive(Debug, Default)]
+struct WaitingNodes {
+    /// The latest announcement of each node, and its time.
+    announced: HashMap<NodeName, (Announcement, Instant)>,
+    /// The nodes that have not replied, and until when they are not asked.
+    avoided: HashMap<NodeName, Instant>,
+    /// The nodes that had no call for a kept slot, and until when no slot is kept for them.
+    unkept: HashMap<NodeName, Instant>,
+    /// The time of the latest call of each node.
+    served_at: HashMap<NodeName, Instant>,
+}
+
+impl WaitingNodes {
+    fn hear(&mut self, announcement: Announcement, now: Instant) {
+        if self.avoided.get(&announcement.node).is_none_or(|until| *until <= now) {
+            self.announced.insert(announcement.node.clone(), (announcement, now));
+        }
+    }
+
+    /// Removes what is over.
+    fn expire(&mut self, now: Instant) {
+        let is_recent = |at: Instant, time| now.saturating_duration_since(at) < time;
+        self.announced.retain(|_, (_, heard_at)| is_recent(*heard_at, ANNOUNCEMENT_LIFE));
+        self.served_at.retain(|_, at| is_recent(*at, AVOID_TIME));
+        self.avoided.retain(|_, until| *until > now);
+        self.unkept.retain(|_, until| *until > now);
+    }
+
+    fn may_keep_for(&self, node: &NodeName, now: Instant) -> bool {
+        self.unkept.get(node).is_none_or(|until| *until <= now)
+    }
+
+    /// The highest priority for which a slot may be kept.
+    fn highest_priority(&self, now: Instant) -> Option<u8> {
+        let announced = self.announced.values().map(|(announcement, _)| announcement);
+        announced.filter(|one| self.may_keep_for(&one.node, now)).map(|one| one.priority).max()
+    }
+
+    /// The announcement of the highest priority, of these the one of the node that was served the longest ago. `above` is
+    /// the priority that it has to exceed if the slot was kept.
+    fn choose(&self, above: Option<u8>, now: Instant) -> Option<Announcement> {
+        let announced = self.announced.values().map(|(announcement, _)| announcement);
+        let fits = |one: &&Announcement| {
+            above.is_none_or(|above| one.priority > above && self.may_keep_for(&one.node, now))
+        };
+        let order = |one: &&Announcement| (one.priority, Reverse(self.served_at.get(&one.node)));
+        announced.filter(fits).max_by_key(order).cloned()
+    }
+
+    fn mark_served(&mut self, node: &NodeName, now: Instant) {
+        self.served_at.insert(node.clone(), now);
+    }
+
+    /// Lowers the priority of an announcement whose node has no call of that priority for this one. If a slot was kept in
+    /// vain, no slot is kept for that node for a while.
+    fn lower(&mut self, announcement: &Announcement, above: Option<u8>, now: Instant, reply_time: Duration) {
+        let lower = announcement.priority.checked_sub(1);
+        match lower {
+            Some(lower) => {
+                if let Some((announced, _)) = self.announced.get_mut(&announcement.node) {
+                    announced.priority = lower;
+                }
+            }
+            None => drop(self.announced.remove(&announcement.node)),
+        }
+        if above.is_some() && lower <= above {
+            self.unkept.insert(announcement.node.clone(), now + reply_time * UNKEPT_REPLY_TIMES);
+        }
+    }
+
+    fn avoid(&mut self, node: NodeName, now: Instant) {
+        self.announced.remove(&node);
+        self.avoided.insert(node, now + AVOID_TIME);
     }
 }
 
@@ -559,54 +640,47 @@ impl Executor {
     /// Takes calls that wait at other nodes, while a slot is free.
     async fn take_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
         let mut announcements = subscribe(|| fleet.announcements()).await;
-        // The latest announcement of each node at which calls may wait, and its time.
-        let mut waiting = HashMap::<NodeName, (Announcement, Instant)>::new();
-        // The nodes that have not replied lately.
-        let mut avoided = HashMap::new();
+        let mut waiting = WaitingNodes::default();
         let kept_slot = KeptSlot::new(&self.slots);
         loop {
-            let highest = waiting.values().map(|(announcement, _)| announcement.priority).max();
+            let highest = waiting.highest_priority(self.clock.monotonic());
             kept_slot.keep_for(
                 highest.and_then(|priority| Priority::VARIANTS.get(usize::from(priority)).copied()),
             );
             tokio::select! {
                 announcement = announcements.next() => {
                     let Some(announcement) = announcement else { return };
-                    let now = self.clock.monotonic();
-                    avoided.retain(|_, until| *until > now);
-                    if !avoided.contains_key(&announcement.node) {
-                        waiting.insert(announcement.node.clone(), (announcement, now));
-                    }
+                    waiting.hear(announcement, self.clock.monotonic());
                 }
-                () = self.slots.wait_for_returned_slot(), if !waiting.is_empty() => {}
+                () = self.slots.wait_for_returned_slot(), if !waiting.announced.is_empty() => {}
             }
-            let now = self.clock.monotonic();
-            waiting.retain(|_, (_, heard_at)| now.saturating_duration_since(*heard_at) < ANNOUNCEMENT_LIFE);
+            waiting.expire(self.clock.monotonic());
             let mut unused = None;
-            while let Some((next, _)) = waiting.values().max_by_key(|(waiting, _)| waiting.priority).cloned()
-            {
+            while !waiting.announced.is_empty() {
                 let slot = unused.take().or_else(|| self.slots.take_idle());
                 let Some(slot) = slot.filter(|_| self.may_take(&fleet)) else { break };
                 let above = slot.above().map(|priority| priority as u8);
-                if above.is_some_and(|above| next.priority <= above) {
-                    break;
-                }
+                let asked_at = self.clock.monotonic();
+                let Some(next) = waiting.choose(above, asked_at) else { break };
                 let full_agents = self.slots.full_agents().iter().map(ToString::to_string).collect();
                 let tools = self.tools();
                 let tools =
                     tools.iter().map(|tool| (tool.name.to_string(), tool.digest.to_string())).collect();
-                let selection = CallSelection { tools, full_agents, above };
-                let claim_by = self.clock.monotonic() + CLAIM_DEADLINE;
-                match fleet.take_call(&next.node, &next.ticket, selection).await {
-                    Ok(Some(call)) => self.begin_taken(&fleet, next.node, &call, slot, claim_by),
+                // Not a lower priority than announced: another node may have a call between the two.
+                let selection =
+                    CallSelection { tools, full_agents, above: above.max(next.priority.checked_sub(1)) };
+                let reply = fleet.take_call(&next.node, &next.ticket, selection).await;
+                let now = self.clock.monotonic();
+                match reply {
+                    Ok(Some(call)) => {
+                        waiting.mark_served(&next.node, now);
+                        self.begin_taken(&fleet, next.node, &call, slot, asked_at + CLAIM_DEADLINE);
+                    }
                     Ok(None) => {
-                        waiting.remove(&next.node);
+                        waiting.lower(&next, above, now, now.saturating_duration_since(asked_at));
                         unused = Some(slot);
                     }
-                    Err(_) => {
-                        waiting.remove(&next.node);
-                        avoided.insert(next.node, self.clock.monotonic() + AVOID_TIME);
-                    }
+                    Err(_) => waiting.avoid(next.node, now),
                 }
             }
         }
@@ -733,4 +807,61 @@ async fn send_events(fleet: Arc<Fleet>, intent: IntentId, mut events: mpsc::Rece
         send(&event).await;
     }
     send(&PassedEvent::Ended).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2g_types::clock::{Clock as _, SystemClock};
+
+    fn announcement(node: &str, priority: u8) -> Announcement {
+        Announcement { node: node.to_owned().try_into().unwrap(), priority, ticket: String::new() }
+    }
+
+    fn chosen(waiting: &WaitingNodes, above: Option<u8>, now: Instant) -> Option<String> {
+        waiting.choose(above, now).map(|announcement| announcement.node.to_string())
+    }
+
+    #[test]
+    fn nodes_with_the_same_priority_take_turns() {
+        let (mut waiting, now) = (WaitingNodes::default(), SystemClock.monotonic());
+        for (node, priority) in [("a", 3), ("b", 3), ("c", 1)] {
+            waiting.hear(announcement(node, priority), now);
+        }
+        let mut served = Vec::new();
+        for turn in 1..5 {
+            let next = waiting.choose(None, now).unwrap();
+            waiting.mark_served(&next.node, now + Duration::from_millis(turn));
+            served.push(next.node.to_string());
+        }
+        assert!(served[0] != served[1] && served[..2] == served[2..], "{served:?}");
+        assert!(!served.contains(&"c".to_owned()), "{served:?}");
+    }
+
+    #[test]
+    fn no_slot_is_kept_for_a_node_that_had_no_call_for_one() {
+        let (mut waiting, now) = (WaitingNodes::default(), SystemClock.monotonic());
+        let reply_time = Duration::from_millis(100);
+        waiting.hear(announcement("a", 3), now);
+        // Lower priorities above that of the waiters here are asked for at once.
+        for priority in [3, 2] {
+            let next = waiting.choose(Some(1), now).unwrap();
+            assert_eq!(next.priority, priority);
+            waiting.lower(&next, Some(1), now, reply_time);
+        }
+        assert_eq!(chosen(&waiting, Some(1), now), None);
+        waiting.hear(announcement("a", 3), now);
+        assert_eq!((waiting.highest_priority(now), chosen(&waiting, Some(1), now)), (None, None));
+        // An idle slot costs nothing here.
+        assert_eq!(chosen(&waiting, None, now).as_deref(), Some("a"));
+        let later = now + reply_time * UNKEPT_REPLY_TIMES;
+        waiting.hear(announcement("a", 3), later);
+        assert_eq!(
+            (waiting.highest_priority(later), chosen(&waiting, Some(1), later)),
+            (Some(3), Some("a".to_owned()))
+        );
+        waiting.avoid("a".to_owned().try_into().unwrap(), later);
+        waiting.hear(announcement("a", 3), later);
+        assert_eq!(chosen(&waiting, None, later), None);
+    }
 }
