@@ -131,10 +131,15 @@ impl Client {
         self.result("tasks/get", json!({ "id": task }))
     }
 
-    /// Waits until a task has this state.
+    /// Waits until a task has this state. A node of a fleet may ask to be asked again.
     pub fn until(&mut self, task: &str, state: &str) -> Value {
         eventually(&format!("the task is {state}"), || {
-            Some(self.task(task)).filter(|task| task["status"]["state"] == state)
+            let response = self.rpc("tasks/get", json!({ "id": task }));
+            if response["error"]["data"]["retry_after_ms"].is_u64() {
+                return None;
+            }
+            let task = response.get("result").unwrap_or_else(|| panic!("tasks/get: {response}"));
+            (task["status"]["state"] == state).then(|| task.clone())
         })
     }
 
