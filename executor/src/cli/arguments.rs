@@ -123,9 +123,9 @@ Examples:
     /// Lift a stop on a running executor
     Resume(ResumeCommand),
     /// List the executors of a fleet, or ask one of them to leave
-    #[command(
-        after_help = "Examples:\n  a2g-executor fleet status --config executor.toml\n  a2g-executor fleet drain exec-1"
-    )]
+    #[command(after_help = "Examples:
+  a2g-executor fleet status --config executor.toml
+  a2g-executor fleet drain exec-1 --config executor.toml")]
     Fleet {
         #[command(subcommand)]
         command: FleetCommand,

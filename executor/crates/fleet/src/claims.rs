@@ -212,7 +212,7 @@ impl<S: Store> Fleet<S> {
             self.store.put(KEY_CHECK, b"").await?;
         }
         match self.lease.renew(&self.store, state, head, load).await {
-            Err(FleetError::LeaseLost) => self.lease.retake(&self.store, head).await,
+            Err(FleetError::LeaseLost) => self.lease.retake(&self.store, head, load).await,
             result => result,
         }
     }

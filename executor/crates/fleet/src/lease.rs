@@ -63,7 +63,7 @@ impl Lease {
         head: NodeHead,
     ) -> Result<Self, FleetError> {
         let process = Uuid::new_v4().to_string();
-        let held = join(&node, &process, clock.as_ref(), store, head, None).await?;
+        let held = join(&node, &process, clock.as_ref(), store, head, NodeLoad::default(), None).await?;
         Ok(Self { node, process, clock, held: Mutex::new(held) })
     }
 
@@ -75,10 +75,12 @@ impl Lease {
         &self,
         store: &SealedStore<S>,
         head: NodeHead,
+        load: NodeLoad,
     ) -> Result<(), FleetError> {
-        let epoch = self.epoch();
-        let held = join(&self.node, &self.process, self.clock.as_ref(), store, head, Some(epoch)).await?;
+        let latest = Some(self.epoch());
+        let held = join(&self.node, &self.process, self.clock.as_ref(), store, head, load, latest).await?;
         *self.held.lock() = held;
+        tracing::warn!(epoch = held.epoch, "this node had lost its lease, and has joined the fleet again");
         Ok(())
     }
 
@@ -167,6 +169,7 @@ async fn join<S: Store>(
     clock: &dyn Clock,
     store: &SealedStore<S>,
     head: NodeHead,
+    load: NodeLoad,
     latest: Option<u64>,
 ) -> Result<HeldLease, FleetError> {
     let key = node_key(node);
@@ -183,7 +186,7 @@ async fn join<S: Store>(
     };
     let epoch = found + 1;
     let renewed_at = clock.monotonic();
-    let record = record(process, epoch, NodeState::Live, head, NodeLoad::default(), 0);
+    let record = record(process, epoch, NodeState::Live, head, load, 0);
     match store.update(&key, &encode(&record)?, expected).await? {
         Write::Done(revision) => {
             Ok(HeldLease { epoch, revision, renewals: 0, renewed_at, is_replaced: false, is_left: false })

@@ -213,11 +213,12 @@ impl<S: Store> Fleet<S> {
         }
         let epoch = record.epoch;
         if record.state != NodeState::TakenOver(self.node.clone()) {
+            let end = if record.state == NodeState::Left { "has left" } else { "is lost" };
             let taken = NodeRecord { state: NodeState::TakenOver(self.node.clone()), ..record };
             if self.store.update(&key, &encode(&taken)?, revision).await? == Write::Conflict {
                 return Ok(NodeSweep::Changed);
             }
-            tracing::warn!(%node, "the node is lost or has left: this one ends its open intents and delivers its reports");
+            tracing::warn!(%node, "the node {end}: this one ends its open intents and delivers its reports");
         }
         self.end_claims(node, epoch, &|_| LocalReport::Unknown).await?;
         Ok(NodeSweep::Ended)
