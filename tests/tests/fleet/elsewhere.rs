@@ -211,13 +211,18 @@ fn the_console_of_any_node_lists_the_runs_and_refusals_of_all() {
     let (status, page) = operator.get("/console/runs?before=x");
     assert!(status == 400 && page.contains("This search is not valid"), "{page}");
     let missing = "A node of the fleet has not listed its rows";
-    let unlisted = "The rows of these nodes are missing here: one (live).";
+    let unlisted = "The rows of these nodes are missing here: one (has not answered).";
     let all = operator.get("/console/runs").1;
     assert!(!all.contains(missing) && !all.contains("missing here"), "{all}");
     nodes.one.process().pause();
     let (status, page) = operator.get("/console/runs");
+    let told = agent.get("/console/runs?text=no-such-text").1;
     nodes.one.process().resume();
-    assert!(status == 200 && page.contains(missing) && page.contains(unlisted), "{page}");
+    assert!(status == 200 && page.contains(unlisted) && !page.contains(missing), "{page}");
+    assert!(
+        told.contains(missing) && told.contains("No runs were found at the nodes that have answered."),
+        "{told}"
+    );
     assert!(!page.contains("<td>one</td>"), "{page}");
     assert!(page.contains("<td>two</td>"), "{page}");
 }

@@ -132,6 +132,7 @@ fn decision_page(
         h1 { "Decide: " (call.tool) }
         @if let Some(notice) = notice { p.notice role="alert" { (notice) } }
         dl.facts {
+            @if let Some(node) = console.executor.node_name() { dt { "Node" } dd { (node) } }
             dt { "Agent" } dd { (line(call.agent.as_str())) }
             dt { "Tool" } dd {
                 a href={ "/console/tools/" (call.tool.as_str()) } { (call.tool) }

@@ -11,7 +11,7 @@ use super::form::FormFields;
 use super::inbox::NodeInbox;
 use super::merged_page::NodePage;
 use super::page::{fault_page, not_found, problem};
-use super::search::{self, ListKind, SearchQuery};
+use super::search::{ListKind, ListedRow, RefusalRow, RunRow, SearchQuery};
 use super::session::{FORM_TOKEN, SignedIn, new_secret};
 use super::{ConsoleState, decision, runs};
 use crate::serve::answers;
@@ -87,14 +87,13 @@ pub(super) async fn list_waiting(
     (inboxes.into_iter().collect(), is_complete)
 }
 
-/// What other nodes find in a search, by node, and `true` if all nodes that run have given an answer.
-pub(super) async fn find_rows<T: DeserializeOwned>(
+/// The rows that other nodes find in a search, by node, and `true` if all nodes that run have given an answer.
+pub(super) async fn find_rows<R: ListedRow>(
     console: &ConsoleState,
     caller: &Caller,
-    kind: ListKind,
     query: &SearchQuery,
-) -> (BTreeMap<String, NodePage<T>>, bool) {
-    let request = ConsoleRequest::Search { kind, query: query.clone() };
+) -> (BTreeMap<String, NodePage<R>>, bool) {
+    let request = ConsoleRequest::Search { kind: R::KIND, query: query.clone() };
     let (pages, is_complete) = ask_all(console, caller, &request).await;
     (pages.into_iter().map(|(node, page)| (node.to_string(), page)).collect(), is_complete)
 }
@@ -220,6 +219,14 @@ pub(super) fn answer_other_nodes(console: &Arc<ConsoleState>) {
     });
 }
 
+async fn find_rows_here<R: ListedRow>(
+    console: &ConsoleState,
+    caller: &Arc<Caller>,
+    query: &SearchQuery,
+) -> Option<String> {
+    serde_json::to_string(&R::find_here(console, caller, query).await.ok()?).ok()
+}
+
 async fn answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<String> {
     let ConsoleQuestion { caller, text, may_decide } = question;
     let request = serde_json::from_str(&text).ok()?;
@@ -229,16 +236,10 @@ async fn answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<Str
         }
         ConsoleRequest::Search { kind, query } => {
             let _place = console.take_reading(&caller).ok()?;
-            match kind {
-                ListKind::Runs => {
-                    let page = search::find_runs_here(console, &caller, &query).await.ok()?;
-                    return serde_json::to_string(&page).ok();
-                }
-                ListKind::Refusals => {
-                    let page = search::find_refusals_here(console, &caller, &query).await.ok()?;
-                    return serde_json::to_string(&page).ok();
-                }
-            }
+            return match kind {
+                ListKind::Runs => find_rows_here::<RunRow>(console, &caller, &query).await,
+                ListKind::Refusals => find_rows_here::<RefusalRow>(console, &caller, &query).await,
+            };
         }
         ConsoleRequest::Show { page, intent, token_placeholder } => match console.take_reading(&caller) {
             Err(too_many) => too_many,

@@ -6,7 +6,7 @@
 use super::merged_page::{MergedPage, NodePage, NodeRow, Positions};
 use super::page::{Html, Viewer, document};
 use super::runs::{ProofPlace, RunSoFar, run_body};
-use super::search::{Listing, RefusalRow, RunRow, SearchQuery, refused_body, runs_body};
+use super::search::{ListedRow as _, Listing, RefusalRow, RunRow, SearchQuery};
 use super::usage::usage_body;
 use a2g_core::run::IntentState;
 use a2g_govern::Caller;
@@ -345,18 +345,14 @@ fn run_page(record: &RunRecord) -> Vec<String> {
     let state =
         IntentState::Finished(record.receipt.as_ref().map(|receipt| Arc::new(receipt.receipt.clone())));
     let so_far = RunSoFar { calls: &[], said: None };
-    let place = ProofPlace { intent: record.intent, journal: None };
+    let place = ProofPlace { intent: record.intent, node: Some("node"), journal: None };
     skeleton(&run_body(viewer, place, &record.agent, Some(&state), Some(record), so_far))
 }
 
 /// The page of a node in a fleet.
 fn listing<R: Clone, T>(page: &Page<R>, row: impl Fn(R) -> NodeRow<T>) -> Listing<T> {
     let pages = [("node".to_owned(), NodePage::new(page.clone(), row))].into();
-    Listing {
-        page: MergedPage::merge(pages, &Positions::default(), 50),
-        is_in_fleet: true,
-        notices: Vec::new(),
-    }
+    Listing { page: MergedPage::merge(pages, &Positions::default(), 50), is_in_fleet: true, notice: None }
 }
 
 fn query(text: &str) -> SearchQuery {
@@ -398,10 +394,10 @@ async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
         for run in &mut harmless.items {
             run.approved_by.iter_mut().for_each(|by| *by = twin(by));
         }
-        let shape = skeleton(&runs_body(&query(&text), &listing(&page, RunRow::of_run)));
+        let shape = skeleton(&RunRow::body(&query(&text), &listing(&page, RunRow::of_run)));
         assert_eq!(
             shape,
-            skeleton(&runs_body(&query(&twin(&text)), &listing(&harmless, RunRow::of_run))),
+            skeleton(&RunRow::body(&query(&twin(&text)), &listing(&harmless, RunRow::of_run))),
             "{text}"
         );
         // Rows of a file that somebody changed may have anything in these columns.
@@ -409,7 +405,11 @@ async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
         for run in &mut changed.items {
             (run.agent, run.tool) = (hostile.text(), hostile.text());
         }
-        assert_eq!(shape, skeleton(&runs_body(&query(&text), &listing(&changed, RunRow::of_run))), "{text}");
+        assert_eq!(
+            shape,
+            skeleton(&RunRow::body(&query(&text), &listing(&changed, RunRow::of_run))),
+            "{text}"
+        );
         runs += page.items.len();
         before = page.next;
         if before.is_none() {
@@ -423,10 +423,10 @@ async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
         let text = hostile.text();
         let mut harmless = page.clone();
         harmless.items.iter_mut().for_each(|one| one.refusal.message = twin(&one.refusal.message));
-        let shape = skeleton(&refused_body(&query(&text), &listing(&page, RefusalRow::of_refusal)));
+        let shape = skeleton(&RefusalRow::body(&query(&text), &listing(&page, RefusalRow::of_refusal)));
         assert_eq!(
             shape,
-            skeleton(&refused_body(&query(&twin(&text)), &listing(&harmless, RefusalRow::of_refusal))),
+            skeleton(&RefusalRow::body(&query(&twin(&text)), &listing(&harmless, RefusalRow::of_refusal))),
             "{text}"
         );
         refusals += page.items.len();

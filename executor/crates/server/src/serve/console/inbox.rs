@@ -104,7 +104,10 @@ impl Inbox {
             section #inbox hx-get="/console/inbox" hx-trigger=(trigger) hx-select="#inbox" hx-swap="outerHTML"
                 aria-live="polite" {
                 @if self.entries.is_empty() {
-                    p { "Nothing waits for a decision." }
+                    p {
+                        @if self.is_complete { "Nothing waits for a decision." }
+                        @else { "Nothing waits at the nodes that have answered." }
+                    }
                 } @else {
                     (scrolling_table("Waiting calls", &html! {
                         thead { tr {

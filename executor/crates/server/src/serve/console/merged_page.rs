@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use time::OffsetDateTime;
 
-/// What one node has found, newest first, in the form for another node.
+/// The rows that one node has found, newest first, in the form for another node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct NodePage<T> {
     pub(super) rows: VecDeque<NodeRow<T>>,
@@ -97,7 +97,7 @@ impl Positions {
 pub(super) struct MergedPage<T> {
     /// The rows, with the names of their nodes, which are empty outside of a fleet.
     pub(super) rows: Vec<(String, NodeRow<T>)>,
-    /// Where the next page begins; `None` on the last page.
+    /// The positions at which the next page begins; `None` on the last page.
     pub(super) next: Option<Positions>,
     /// If a search ran out of time before the page was full: the time up to which all nodes have searched.
     pub(super) searched_until: Option<OffsetDateTime>,

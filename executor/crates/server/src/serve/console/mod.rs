@@ -53,6 +53,7 @@ use axum::response::{Redirect, Response};
 use axum::routing::{get, post};
 use live::LiveChanges;
 use places::{Place, Places};
+use search::{RefusalRow, RunRow};
 use session::{BrowserSessions, SignedIn};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -153,11 +154,11 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
         .route("/console/events", get(live::events))
         .route("/console/inbox", get(inbox::list))
         .route("/console/decide/{intent}", get(decision::show).post(decision::decide))
-        .route("/console/runs", get(search::list_runs))
+        .route("/console/runs", get(search::list::<RunRow>))
         .route("/console/runs/{intent}", get(runs::show))
         .route("/console/runs/{intent}/stop", post(runs::stop))
         .route("/console/runs/{intent}/artifacts/{index}", get(runs::artifact))
-        .route("/console/refused", get(search::list_refusals))
+        .route("/console/refused", get(search::list::<RefusalRow>))
         .route("/console/usage", get(usage::show))
         .route("/console/policies", get(policies::list))
         .route("/console/tools", get(tools::list))

@@ -8,7 +8,7 @@ use super::page::{
 };
 use super::session::{PostedForm, SignedIn};
 use super::{ConsoleState, ReadingViewer};
-use a2g_core::run::IntentState;
+use a2g_core::run::{IntentState, NodeName};
 use a2g_govern::Caller;
 use a2g_journal::{RecordedReceipt, RefusalSearch, RunRecord};
 use a2g_types::call::ParentRun;
@@ -67,7 +67,7 @@ async fn find_page_in_fleet(
     match console.executor.status(intent).await {
         Ok(Some((agent, state))) if signed_in.caller.may_read(&agent) => {
             let so_far = RunSoFar { calls: &[], said: None };
-            let place = ProofPlace { intent, journal: None };
+            let place = ProofPlace { intent, node: None, journal: None };
             let body = run_body(signed_in.viewer(), place, agent.as_str(), Some(&state), None, so_far);
             Some(signed_in.viewer().page("Run", &body))
         }
@@ -101,7 +101,8 @@ pub(super) async fn find_page_here(
     let said = console.changes.logs.find(intent);
     let so_far = RunSoFar { calls: &calls, said: said.as_ref() };
     let journal = signed_in.caller.may_read_all().then(|| console.journal.display().to_string());
-    let place = ProofPlace { intent, journal: journal.as_deref() };
+    let node = console.executor.node_name().map(NodeName::as_str);
+    let place = ProofPlace { intent, node, journal: journal.as_deref() };
     let body = run_body(signed_in.viewer(), place, &agent, state.as_ref(), record.as_ref(), so_far);
     Some(signed_in.viewer().page("Run", &body))
 }
@@ -135,6 +136,8 @@ async fn show_refusal(console: &ConsoleState, signed_in: &SignedIn, intent: Inte
 #[derive(Clone, Copy)]
 pub(super) struct ProofPlace<'a> {
     pub(super) intent: IntentId,
+    /// The node of the fleet that has the journal.
+    pub(super) node: Option<&'a str>,
     /// The journal's file, for viewers who may read all intents.
     pub(super) journal: Option<&'a str>,
 }
@@ -176,6 +179,7 @@ pub(super) fn run_body(
         section #run hx-get=(path) hx-trigger=[is_open.then_some("sse:runs, sse:inbox")] hx-select="#run" hx-swap="outerHTML" {
             dl.facts {
                 dt { "Status" } dd { (status(name)) }
+                @if let Some(node) = place.node { dt { "Node" } dd { (line(node)) } }
                 dt { "Agent" } dd { (line(agent)) }
                 @if let Some(record) = record { dt { "Tool" } dd { a href={ "/console/tools/" (line(&record.tool)) } { (line(&record.tool)) } } }
                 @if let Some(door) = receipt.and_then(|receipt| receipt.door) { dt { "Door" } dd { (door) } }
@@ -387,7 +391,7 @@ fn manifest_line(manifest: &Manifest) -> Markup {
     }
 }
 
-fn proof(ProofPlace { intent, journal }: ProofPlace<'_>, recorded: &RecordedReceipt) -> Markup {
+fn proof(ProofPlace { intent, node, journal }: ProofPlace<'_>, recorded: &RecordedReceipt) -> Markup {
     let hex = |hash: &a2g_journal::chain::Hash| a2g_journal::chain::to_hex(hash);
     let journal = journal.map(|journal| format!(" --journal '{}'", line(&journal.replace('\'', "'\\''"))));
     let journal = journal.unwrap_or_default();
@@ -400,7 +404,11 @@ fn proof(ProofPlace { intent, journal }: ProofPlace<'_>, recorded: &RecordedRece
             @if let Some(previous) = &recorded.previous_hash { dt { "Hash of the record before" } dd { code.hash { (hex(previous)) } } }
             dt { "Report" } dd { @if recorded.delivered { "delivered to the governor" } @else { "not delivered to the governor yet" } }
         }
-        p { "Verify that the chain has exactly this receipt, and read it, without the server:" }
+        p {
+            "Verify that the chain has exactly this receipt, and read it, without the server"
+            @if let Some(node) = node { ", on the machine of the node " strong { (line(node)) } }
+            ":"
+        }
         pre tabindex="0" { code {
             "a2g-executor journal verify" (journal) " --checkpoint " (checkpoint) "
     "

@@ -7,7 +7,7 @@ use super::page::{
 };
 use super::runs::may_read;
 use super::{ConsoleState, ReadingViewer};
-use a2g_core::run::NodeName;
+use a2g_core::run::{NodeName, NodeStatus};
 use a2g_govern::Caller;
 use a2g_journal::history::{Filter, RefusalEntry};
 use a2g_journal::{NumberedRefusal, RefusalSearch, RunSearch, RunSummary};
@@ -58,7 +58,7 @@ pub(super) struct SearchQuery {
     before: Positions,
 }
 
-/// What a search lists.
+/// The kind of rows that a search lists.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ListKind {
@@ -66,7 +66,7 @@ pub(super) enum ListKind {
     Refusals,
 }
 
-/// A run in a list, in the form for another node.
+/// A run in a list.
 #[derive(Serialize, Deserialize)]
 pub(super) struct RunRow {
     intent: IntentId,
@@ -99,7 +99,7 @@ impl RunRow {
     }
 }
 
-/// A refused call in a list, in the form for another node.
+/// A refused call in a list.
 #[derive(Serialize, Deserialize)]
 pub(super) struct RefusalRow {
     intent: IntentId,
@@ -132,12 +132,12 @@ fn shorten(mut text: String) -> String {
     text
 }
 
-/// What a page of a search lists.
+/// The content of a page of a search.
 pub(super) struct Listing<T> {
     pub(super) page: MergedPage<T>,
     pub(super) is_in_fleet: bool,
-    /// Sentences about the rows of other nodes that are missing.
-    pub(super) notices: Vec<String>,
+    /// A sentence about the rows of other nodes that are missing.
+    pub(super) notice: Option<String>,
 }
 
 impl SearchQuery {
@@ -252,7 +252,17 @@ fn search_select(
     }
 }
 
-/// The link to the next page of a search, how far the search has come, and what is missing.
+/// The sentence about missing rows, above the list, and the one that stands for an empty list of `things`.
+fn notice_part<T>(listing: &Listing<T>, things: &str) -> Markup {
+    html! {
+        @if let Some(notice) = &listing.notice { p role="status" { (notice) } }
+        @if listing.page.rows.is_empty() {
+            p { "No " (things) " were found" @if listing.notice.is_some() { " at the nodes that have answered" } "." }
+        }
+    }
+}
+
+/// The link to the next page of a search, and how far the search has come.
 fn next_part<T>(query: &SearchQuery, path: &str, listing: &Listing<T>) -> Markup {
     let MergedPage { rows: _, next, searched_until } = &listing.page;
     html! {
@@ -261,29 +271,10 @@ fn next_part<T>(query: &SearchQuery, path: &str, listing: &Listing<T>) -> Markup
                 @if let Some(until) = searched_until { ": searched back to " (at(*until)) }
             }
         }
-        @for notice in &listing.notices { p role="status" { (line(notice)) } }
     }
 }
 
-/// `GET /console/runs`.
-pub(super) async fn list_runs(
-    State(console): State<Arc<ConsoleState>>,
-    ReadingViewer { signed_in, _place: place }: ReadingViewer,
-    query: Result<Query<SearchQuery>, QueryRejection>,
-) -> Response {
-    let Ok(Query(query)) = query else { return refuse_search(WRONG_PAGE) };
-    let caller = &signed_in.caller;
-    let listed = async {
-        let here = find_runs_here(&console, caller, &query).await?;
-        // Other nodes read their journals in places of their own.
-        drop(place);
-        Ok(merge_nodes(&console, caller, ListKind::Runs, &query, here).await)
-    };
-    let show = |listing| signed_in.viewer().page("Runs", &runs_body(&query, &listing));
-    listed.await.map_or_else(SearchRefusal::into_response, show)
-}
-
-/// Why there is no list.
+/// The reason why there is no list.
 pub(super) enum SearchRefusal {
     /// A sentence for the person, without its full stop.
     Invalid(String),
@@ -304,7 +295,7 @@ fn own_name(console: &ConsoleState) -> &str {
     console.executor.node_name().map_or("", NodeName::as_str)
 }
 
-/// Where the page of this node begins.
+/// The number before which the page of this node begins.
 fn own_position(console: &ConsoleState, query: &SearchQuery) -> Option<u64> {
     query.before.of(own_name(console))
 }
@@ -315,66 +306,113 @@ fn visible_agents(caller: &Arc<Caller>) -> impl Fn(&str) -> bool + use<> {
     move |agent| may_read(&caller, agent)
 }
 
-/// The runs that the journal of this node has.
-pub(super) async fn find_runs_here(
-    console: &ConsoleState,
-    caller: &Arc<Caller>,
-    query: &SearchQuery,
-) -> Result<NodePage<RunRow>, SearchRefusal> {
-    let search = query.to_run_search().map_err(SearchRefusal::Invalid)?;
-    let (is_visible, before) = (visible_agents(caller), own_position(console, query));
-    let found = console.executor.search_runs(search, is_visible, before, PAGE_ROWS).await;
-    found.map(|page| NodePage::new(page, RunRow::of_run)).map_err(SearchRefusal::Fault)
+/// A row of a list, in the form for another node.
+pub(super) trait ListedRow: Serialize + DeserializeOwned {
+    const KIND: ListKind;
+    const TITLE: &str;
+
+    /// The rows that the journal of this node has.
+    async fn find_here(
+        console: &ConsoleState,
+        caller: &Arc<Caller>,
+        query: &SearchQuery,
+    ) -> Result<NodePage<Self>, SearchRefusal>;
+
+    fn body(query: &SearchQuery, listing: &Listing<Self>) -> Markup;
 }
 
-/// The refused calls that the journal of this node has.
-pub(super) async fn find_refusals_here(
-    console: &ConsoleState,
-    caller: &Arc<Caller>,
-    query: &SearchQuery,
-) -> Result<NodePage<RefusalRow>, SearchRefusal> {
-    let search = query.to_refusal_search().map_err(SearchRefusal::Invalid)?;
-    let (is_visible, before) = (visible_agents(caller), own_position(console, query));
-    let found = console.executor.search_refusals(search, is_visible, before, PAGE_ROWS).await;
-    found.map(|page| NodePage::new(page, RefusalRow::of_refusal)).map_err(SearchRefusal::Fault)
+impl ListedRow for RunRow {
+    const KIND: ListKind = ListKind::Runs;
+    const TITLE: &str = "Runs";
+
+    async fn find_here(
+        console: &ConsoleState,
+        caller: &Arc<Caller>,
+        query: &SearchQuery,
+    ) -> Result<NodePage<Self>, SearchRefusal> {
+        let search = query.to_run_search().map_err(SearchRefusal::Invalid)?;
+        let (is_visible, before) = (visible_agents(caller), own_position(console, query));
+        let found = console.executor.search_runs(search, is_visible, before, PAGE_ROWS).await;
+        found.map(|page| NodePage::new(page, Self::of_run)).map_err(SearchRefusal::Fault)
+    }
+
+    fn body(query: &SearchQuery, listing: &Listing<Self>) -> Markup {
+        runs_body(query, listing)
+    }
 }
 
-/// Merges what this node has found with what the others find.
-async fn merge_nodes<T: DeserializeOwned>(
+impl ListedRow for RefusalRow {
+    const KIND: ListKind = ListKind::Refusals;
+    const TITLE: &str = "Refused calls";
+
+    async fn find_here(
+        console: &ConsoleState,
+        caller: &Arc<Caller>,
+        query: &SearchQuery,
+    ) -> Result<NodePage<Self>, SearchRefusal> {
+        let search = query.to_refusal_search().map_err(SearchRefusal::Invalid)?;
+        let (is_visible, before) = (visible_agents(caller), own_position(console, query));
+        let found = console.executor.search_refusals(search, is_visible, before, PAGE_ROWS).await;
+        found.map(|page| NodePage::new(page, Self::of_refusal)).map_err(SearchRefusal::Fault)
+    }
+
+    fn body(query: &SearchQuery, listing: &Listing<Self>) -> Markup {
+        refused_body(query, listing)
+    }
+}
+
+/// `GET /console/runs` and `GET /console/refused`.
+pub(super) async fn list<R: ListedRow>(
+    State(console): State<Arc<ConsoleState>>,
+    ReadingViewer { signed_in, _place: place }: ReadingViewer,
+    query: Result<Query<SearchQuery>, QueryRejection>,
+) -> Response {
+    let Ok(Query(query)) = query else { return refuse_search(WRONG_PAGE) };
+    let here = match R::find_here(&console, &signed_in.caller, &query).await {
+        Ok(here) => here,
+        Err(refusal) => return refusal.into_response(),
+    };
+    // Other nodes read their journals in places of their own.
+    drop(place);
+    let listing = merge_nodes(&console, &signed_in.caller, &query, here).await;
+    signed_in.viewer().page(R::TITLE, &R::body(&query, &listing))
+}
+
+/// Merges the rows that this node has found with those that the others find.
+async fn merge_nodes<R: ListedRow>(
     console: &ConsoleState,
     caller: &Caller,
-    kind: ListKind,
     query: &SearchQuery,
-    here: NodePage<T>,
-) -> Listing<T> {
-    let found = elsewhere::find_rows(console, caller, kind, query);
+    here: NodePage<R>,
+) -> Listing<R> {
+    let found = elsewhere::find_rows(console, caller, query);
     let ((mut pages, is_complete), nodes) = tokio::join!(found, elsewhere::known_nodes(console, caller));
     pages.insert(own_name(console).to_owned(), here);
     let is_in_fleet = console.executor.node_name().is_some();
-    let mut notices = Vec::new();
-    if is_in_fleet && caller.to_node().is_none() {
-        notices.push(ONLY_THIS_NODE.to_owned());
-    } else if is_in_fleet {
+    let notice = if !is_in_fleet {
+        None
+    } else if caller.to_node().is_none() {
+        Some(ONLY_THIS_NODE.to_owned())
+    } else {
         let nodes = nodes.and_then(Result::ok).unwrap_or_default();
-        let unlisted = nodes.iter().filter(|node| !pages.contains_key(node.node.as_str()));
         let unlisted =
-            unlisted.map(|node| format!("{} ({})", node.node, node.state_name())).collect::<Vec<_>>();
-        if !is_complete {
-            notices.push(INCOMPLETE.to_owned());
-        }
-        if !unlisted.is_empty() {
-            notices.push(name_unlisted(&unlisted));
-        }
-    }
-    Listing { page: MergedPage::merge(pages, &query.before, PAGE_ROWS), is_in_fleet, notices }
+            nodes.iter().filter(|node| !pages.contains_key(node.node.as_str())).collect::<Vec<_>>();
+        name_unlisted(&unlisted).or_else(|| (!is_complete).then(|| INCOMPLETE.to_owned()))
+    };
+    Listing { page: MergedPage::merge(pages, &query.before, PAGE_ROWS), is_in_fleet, notice }
 }
 
-/// Says for which nodes a list has no rows. The fleet also remembers nodes that do not run.
-fn name_unlisted(nodes: &[String]) -> String {
-    let named = nodes.iter().take(MAX_NAMED_NODES).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match nodes.len().saturating_sub(MAX_NAMED_NODES) {
-        0 => format!("The rows of these nodes are missing here: {named}."),
-        more => format!("The rows of these nodes are missing here: {named}, and {more} more."),
+/// Names the nodes for which a list has no rows. The fleet also remembers nodes that do not run.
+fn name_unlisted(nodes: &[&NodeStatus]) -> Option<String> {
+    let describe = |node: &&NodeStatus| {
+        let state = if node.state.has_ended() { node.state_name() } else { "has not answered" };
+        format!("{} ({state})", node.node)
+    };
+    let named = nodes.iter().take(MAX_NAMED_NODES).map(describe).collect::<Vec<_>>().join(", ");
+    match nodes.len().checked_sub(MAX_NAMED_NODES) {
+        _ if nodes.is_empty() => None,
+        None | Some(0) => Some(format!("The rows of these nodes are missing here: {named}.")),
+        Some(more) => Some(format!("The rows of these nodes are missing here: {named}, and {more} more.")),
     }
 }
 
@@ -382,7 +420,7 @@ fn refuse_search(error: &str) -> Response {
     problem(StatusCode::BAD_REQUEST, "This search is not valid", &format!("{}.", line(error)))
 }
 
-pub(super) fn runs_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Markup {
+fn runs_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Markup {
     const PATH: &str = "/console/runs";
     let trigger = match (query.before.is_empty(), listing.is_in_fleet) {
         (true, false) => Some("sse:runs"),
@@ -398,14 +436,15 @@ pub(super) fn runs_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Marku
             (search_input("tool", "Tool", "text", &query.tool))
             (search_select("door", "Door", Door::VARIANTS.iter().map(Door::to_string), &query.door))
             (search_select("status", "Status", Status::VARIANTS.iter().map(|status| status.as_str()), &query.status))
-            (search_input("text", "Text (intent, agent, host, granted or denied path, reason, error)", "text", &query.text))
+            (search_input("text", "Text (intent, agent, tool, host, granted or denied path, reason, error)", "text", &query.text))
             (search_input("since", "Since (UTC)", "datetime-local", &query.since))
             (search_input("until", "Until (UTC)", "datetime-local", &query.until))
             p { label { input type="checkbox" name="undelivered" value="yes" checked[!query.undelivered.is_empty()]; " report not delivered" } }
             p { button type="submit" { "Search" } " " a href="/console/refused" { "Refused calls" } }
         }
         section #runs hx-get=(query.url(PATH, None)) hx-trigger=[trigger] hx-select="#runs" hx-swap="outerHTML" {
-            @if listing.page.rows.is_empty() { p { "No runs were found." } } @else { (table(listing)) }
+            (notice_part(listing, "runs"))
+            @if !listing.page.rows.is_empty() { (table(listing)) }
             (next_part(query, PATH, listing))
         }
     }
@@ -438,24 +477,7 @@ fn table(listing: &Listing<RunRow>) -> Markup {
     )
 }
 
-/// `GET /console/refused`.
-pub(super) async fn list_refusals(
-    State(console): State<Arc<ConsoleState>>,
-    ReadingViewer { signed_in, _place: place }: ReadingViewer,
-    query: Result<Query<SearchQuery>, QueryRejection>,
-) -> Response {
-    let Ok(Query(query)) = query else { return refuse_search(WRONG_PAGE) };
-    let caller = &signed_in.caller;
-    let listed = async {
-        let here = find_refusals_here(&console, caller, &query).await?;
-        drop(place);
-        Ok(merge_nodes(&console, caller, ListKind::Refusals, &query, here).await)
-    };
-    let show = |listing| signed_in.viewer().page("Refused calls", &refused_body(&query, &listing));
-    listed.await.map_or_else(SearchRefusal::into_response, show)
-}
-
-pub(super) fn refused_body(query: &SearchQuery, listing: &Listing<RefusalRow>) -> Markup {
+fn refused_body(query: &SearchQuery, listing: &Listing<RefusalRow>) -> Markup {
     const PATH: &str = "/console/refused";
     html! {
         h1 { "Refused calls" }
@@ -468,7 +490,8 @@ pub(super) fn refused_body(query: &SearchQuery, listing: &Listing<RefusalRow>) -
             (search_input("until", "Until (UTC)", "datetime-local", &query.until))
             p { button type="submit" { "Search" } " " a href="/console/runs" { "Runs" } }
         }
-        @if listing.page.rows.is_empty() { p { "No refused calls were found." } } @else {
+        (notice_part(listing, "refused calls"))
+        @if !listing.page.rows.is_empty() {
             (scrolling_table("Refused calls", &html! {
                 thead { tr {
                     th { "When" } th { "Intent" } th { "Agent" } th { "Tool" } th { "Refused by" } th { "Why, and what to change" }
