@@ -130,7 +130,7 @@ fn a_freed_slot_goes_to_a_higher_priority_at_another_node() {
             (state["result"]["state"] == "queued").then_some(())
         });
         let normal = call_queued(&busy.full, &execute("write_file", arguments("normal, ")));
-        // Nothing shows that the other node has heard of the call. Announcements are repeated every 250 ms.
+        // The other node does not show that it has heard of the call. Announcements are repeated every 250 ms.
         std::thread::sleep(std::time::Duration::from_secs(1));
         busy.free.open_the_gate();
         assert_eq!(result(&normal.join().unwrap())["status"], "SUCCESS");

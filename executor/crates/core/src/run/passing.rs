@@ -666,7 +666,7 @@ impl Executor {
                 let tools = self.tools();
                 let tools =
                     tools.iter().map(|tool| (tool.name.to_string(), tool.digest.to_string())).collect();
-                // Not a lower priority than announced: another node may have a call between the two.
+                // A call of a lower priority than announced stays there: another node may have one between the two.
                 let selection =
                     CallSelection { tools, full_agents, above: above.max(next.priority.checked_sub(1)) };
                 let reply = fleet.take_call(&next.node, &next.ticket, selection).await;

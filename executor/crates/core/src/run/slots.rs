@@ -653,7 +653,7 @@ impl IdleSlot {
         }
         share.running += 1;
         queue.adjust_eligible(agent, max_running);
-        // Not counted by `take_idle`: a slot for which no call came has overtaken nobody.
+        // `take_idle` does not count it: a slot for which no call came has overtaken nobody.
         queue.overtakes += u32::from(self.above.is_some());
         drop(queue);
         self.is_assigned = true;
