@@ -1,6 +1,7 @@
 //! The authentication of values: a value that no node of the fleet wrote, or that was copied from another key, is
 //! refused.
 
+use crate::claims::Fleet;
 use crate::store::{Store, StoredValue, Write};
 use crate::{FleetError, FleetName};
 use a2g_types::tool::Digest;
@@ -78,6 +79,26 @@ impl Seal {
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
+}
+
+impl<S> Fleet<S> {
+    /// The authentication code of a text that a client gets and sends back.
+    #[must_use]
+    pub fn authenticate(&self, purpose: &str, text: &str) -> Digest {
+        let code = self.store.seal.code(&client_key(purpose), text.as_bytes());
+        Digest(code.finalize().into_bytes().into())
+    }
+
+    /// Returns `true` if a node of this fleet made the code for this text and purpose.
+    #[must_use]
+    pub fn is_authentic(&self, purpose: &str, text: &str, code: &Digest) -> bool {
+        self.store.seal.code(&client_key(purpose), text.as_bytes()).verify_slice(&code.0).is_ok()
+    }
+}
+
+/// The key under which texts for clients are authenticated. No value has such a key.
+fn client_key(purpose: &str) -> String {
+    format!("client.{purpose}")
 }
 
 /// A store whose values are authenticated.

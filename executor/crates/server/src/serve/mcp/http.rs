@@ -365,12 +365,9 @@ async fn end_session(
     KnownCaller(caller): KnownCaller,
     headers: HeaderMap,
 ) -> Response {
-    match state.sessions.named(&Headers(&headers), &caller) {
-        Ok(Some(session)) => {
-            state.sessions.end(&session);
-            StatusCode::NO_CONTENT.into_response()
-        }
-        Ok(None) => (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "POST")]).into_response(),
+    match state.sessions.end(&Headers(&headers), &caller) {
+        Ok(true) => StatusCode::NO_CONTENT.into_response(),
+        Ok(false) => (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "POST")]).into_response(),
         Err(error) => error_response(&error, None, Revision::Session),
     }
 }

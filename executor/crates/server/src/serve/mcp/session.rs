@@ -4,6 +4,8 @@
 //! open ─ requests ─▶ idle ─ MAX_IDLE ─▶ ended
 //!   └──── DELETE, or a caller that needs its place ────▲
 //! ```
+//! In a fleet, the id of a session has what another node needs to continue it, unless that node has ended it. Calls and
+//! streams end with their node.
 
 use super::approval::{Elicitor, Questions};
 use super::http::SESSION_HEADER;
@@ -11,12 +13,13 @@ use super::requests::{OpenRequest, OpenRequests};
 use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext, until_true};
 use crate::serve::McpSettings;
 use crate::serve::body::share_used_up;
-use a2g_core::run::Executor;
+use a2g_core::run::{Executor, Fleet};
 use a2g_govern::Caller;
 use a2g_runtime::timer_now;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::memory::{self, HeldBytes};
+use a2g_types::tool::Digest;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
 use a2g_wire::mcp::encode;
@@ -41,8 +44,17 @@ const REPLAY_TIME: Duration = Duration::from_secs(60);
 /// Maximum number of events of one stream that are sent again.
 const MAX_STREAM_EVENTS: usize = 64;
 
+/// Maximum number of ended sessions that are remembered: this node does not continue them.
+const MAX_ENDED: usize = 1024;
+/// The purpose of the code in an id.
+const PURPOSE: &str = "mcp-session";
+
 /// The sessions of all callers.
 pub(super) struct Sessions {
+    /// The fleet, whose nodes continue each other's sessions; `None` without one.
+    fleet: Option<Arc<Fleet>>,
+    /// The ids of the sessions that this node does not continue, the oldest first.
+    ended: Mutex<VecDeque<String>>,
     all: Mutex<Vec<Arc<McpSession>>>,
     max_sessions: usize,
     max_per_caller: usize,
@@ -66,6 +78,8 @@ pub(super) struct McpSession {
 impl Sessions {
     pub(super) fn new(executor: Arc<Executor>, settings: &McpSettings) -> Arc<Self> {
         let sessions = Arc::new(Self {
+            fleet: executor.fleet().cloned(),
+            ended: Mutex::default(),
             all: Mutex::default(),
             max_sessions: settings.max_sessions,
             max_per_caller: settings.max_sessions_per_caller,
@@ -85,7 +99,17 @@ impl Sessions {
         caller: &Caller,
         capabilities: ClientCapabilities,
     ) -> Result<Arc<McpSession>, McpError> {
-        let mut all = self.all.lock();
+        let id = self.new_id(caller.name(), capabilities);
+        self.open_as(&mut self.all.lock(), id, caller, capabilities)
+    }
+
+    fn open_as(
+        &self,
+        all: &mut Vec<Arc<McpSession>>,
+        id: String,
+        caller: &Caller,
+        capabilities: ClientCapabilities,
+    ) -> Result<Arc<McpSession>, McpError> {
         let own = all.iter().filter(|session| session.owner == caller.name()).count();
         let is_full = own >= self.max_per_caller;
         if is_full || all.len() >= self.max_sessions {
@@ -94,10 +118,10 @@ impl Sessions {
             let idle = candidates.filter(|(_, session)| session.is_idle());
             let oldest = idle.min_by_key(|(_, session)| *session.last_used.lock());
             let index = oldest.map(|(index, _)| index).ok_or(McpError::TooManySessions)?;
-            all.remove(index).end();
+            self.end_removed(&all.remove(index));
         }
         let session = Arc::new(McpSession {
-            id: IntentId::random().to_string(),
+            id,
             owner: caller.name().to_owned(),
             capabilities,
             questions: Arc::default(),
@@ -112,27 +136,80 @@ impl Sessions {
         Ok(session)
     }
 
+    /// A random id. In a fleet it also has the capabilities of the client, and a code that binds both to the owner.
+    fn new_id(&self, owner: &str, capabilities: ClientCapabilities) -> String {
+        let random = IntentId::random();
+        let Some(fleet) = &self.fleet else { return random.to_string() };
+        let text = format!("{random}.{}", to_bits(capabilities));
+        format!("{text}.{}", fleet.authenticate(PURPOSE, &format!("{text}.{owner}")))
+    }
+
+    /// The client's capabilities in an id that a node of the fleet has made for this owner; `None` for any other id, and
+    /// for one whose session has ended here.
+    fn capabilities_of(&self, id: &str, owner: &str) -> Option<ClientCapabilities> {
+        if self.ended.lock().iter().any(|ended| ended == id) {
+            return None;
+        }
+        let (text, code) = id.rsplit_once('.')?;
+        let (_, bits) = text.split_once('.')?;
+        let code = Digest::parse(code).ok()?;
+        let is_ours = self.fleet.as_ref()?.is_authentic(PURPOSE, &format!("{text}.{owner}"), &code);
+        is_ours.then(|| bits.parse().ok().and_then(from_bits)).flatten()
+    }
+
     /// The session that a request names, if it is the caller's; `None` if it names none.
     ///
     /// # Errors
-    /// [`McpError::SessionNotFound`].
+    /// [`McpError::SessionNotFound`]; [`McpError::TooManySessions`] for a session of another node.
     pub(super) fn named(
         &self,
         headers: &impl HeaderValues,
         caller: &Caller,
     ) -> Result<Option<Arc<McpSession>>, McpError> {
         let Some(id) = headers.single(SESSION_HEADER.as_str())? else { return Ok(None) };
-        let all = self.all.lock();
+        let mut all = self.all.lock();
         let found = all.iter().find(|session| session.id == id && session.owner == caller.name());
-        let session = found.ok_or(McpError::SessionNotFound)?;
-        *session.last_used.lock() = timer_now();
-        Ok(Some(Arc::clone(session)))
+        if let Some(session) = found {
+            *session.last_used.lock() = timer_now();
+            return Ok(Some(Arc::clone(session)));
+        }
+        let capabilities = self.capabilities_of(id, caller.name()).ok_or(McpError::SessionNotFound)?;
+        let session = self.open_as(&mut all, id.to_owned(), caller, capabilities)?;
+        tracing::debug!(caller = caller.name(), "a session of another node is continued here");
+        Ok(Some(session))
     }
 
-    /// Ends a session and cancels its calls.
-    pub(super) fn end(&self, session: &Arc<McpSession>) {
-        self.all.lock().retain(|other| !Arc::ptr_eq(other, session));
+    /// Ends the session that a request names, if it is the caller's, and cancels its calls. Returns `false` if the request
+    /// names none.
+    ///
+    /// # Errors
+    /// [`McpError::SessionNotFound`].
+    pub(super) fn end(&self, headers: &impl HeaderValues, caller: &Caller) -> Result<bool, McpError> {
+        let Some(id) = headers.single(SESSION_HEADER.as_str())? else { return Ok(false) };
+        let mut all = self.all.lock();
+        match all.iter().position(|session| session.id == id && session.owner == caller.name()) {
+            Some(index) => self.end_removed(&all.remove(index)),
+            None if self.capabilities_of(id, caller.name()).is_some() => self.forget(id),
+            None => return Err(McpError::SessionNotFound),
+        }
+        Ok(true)
+    }
+
+    fn end_removed(&self, session: &McpSession) {
         session.end();
+        self.forget(&session.id);
+    }
+
+    /// Lets this node continue a session no more.
+    fn forget(&self, id: &str) {
+        if self.fleet.is_none() {
+            return;
+        }
+        let mut ended = self.ended.lock();
+        if ended.len() >= MAX_ENDED {
+            ended.pop_front();
+        }
+        ended.push_back(id.to_owned());
     }
 
     fn sweep(&self) {
@@ -141,12 +218,21 @@ impl Sessions {
             let idle = now.saturating_duration_since(*session.last_used.lock());
             let is_over = session.is_idle() && idle >= self.max_idle;
             if is_over {
-                session.end();
+                self.end_removed(session);
             }
             session.streams.lock().retain(|stream| !stream.state.borrow().is_expired(now));
             !is_over
         });
     }
+}
+
+fn to_bits(ClientCapabilities { elicits_forms, elicits_urls, has_tasks }: ClientCapabilities) -> u8 {
+    u8::from(elicits_forms) | u8::from(elicits_urls) << 1 | u8::from(has_tasks) << 2
+}
+
+fn from_bits(bits: u8) -> Option<ClientCapabilities> {
+    let has = |bit: u8| bits & bit != 0;
+    (bits < 8).then(|| ClientCapabilities { elicits_forms: has(1), elicits_urls: has(2), has_tasks: has(4) })
 }
 
 /// Runs until the door is dropped.
