@@ -287,6 +287,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
         &[
             "Escalated::bind_to_module",
             "Escalated::from_journal",
+            "Escalated::from_node",
             "Escalations::find_undecided",
             "Escalations::new",
             "Escalations::take_approved",

@@ -65,7 +65,7 @@ impl Client {
         Self { http: executor.client(), address: executor.address(), token: None }
     }
 
-    fn with(executor: &Executor, token: &str) -> Self {
+    pub fn with(executor: &Executor, token: &str) -> Self {
         Self { token: Some(format!("Bearer {token}")), ..Self::of(executor) }
     }
 

@@ -10,6 +10,7 @@ mod servers;
 mod split;
 mod storage;
 mod stored;
+mod waits;
 
 use crate::harness::*;
 use crate::lifecycle::call_in_background;

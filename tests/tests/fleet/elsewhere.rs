@@ -8,18 +8,20 @@ use crate::{a2a, console, mcp, mcp_journal};
 use serde_json::{Value, json};
 
 /// Two nodes with one list of callers, and the tokens of two agents, an approver and an operator in it.
-struct Nodes {
-    fleet: Fleet,
-    one: Executor,
-    two: Executor,
-    agent: String,
+pub(super) struct Nodes {
+    pub(super) fleet: Fleet,
+    pub(super) one: Executor,
+    pub(super) two: Executor,
+    pub(super) agent: String,
     other: String,
-    approver: String,
+    pub(super) approver: String,
     operator: String,
+    /// Read again when a node starts again.
+    _list: List,
 }
 
 impl Nodes {
-    fn start() -> Option<Self> {
+    pub(super) fn start() -> Option<Self> {
         let fleet = Fleet::start()?;
         let list = List::new();
         let [agent, other] = [("agent", AGENT), ("other", "did:a2g:agent:1.0:other")]
@@ -31,16 +33,16 @@ impl Nodes {
         for node in ["one", "two"] {
             fleet.wait_for(one.home(), node, |node| node["state"] == "live");
         }
-        Some(Self { fleet, one, two, agent, other, approver, operator })
+        Some(Self { fleet, one, two, agent, other, approver, operator, _list: list })
     }
 
     /// Sends an intent that waits for a person at the first node.
-    fn escalate(&self, name: &str) -> Value {
+    pub(super) fn escalate(&self, name: &str) -> Value {
         self.escalate_at(&[&self.one], name).1
     }
 
     /// Sends an intent that waits for a person at each of these nodes. Returns its call and its id.
-    fn escalate_at(&self, waiting: &[&Executor], name: &str) -> (Value, Value) {
+    pub(super) fn escalate_at(&self, waiting: &[&Executor], name: &str) -> (Value, Value) {
         let call = intent("write_file", write(name, ESCALATES));
         for node in waiting {
             let answer = ask(node, &self.agent, "a2g/intent", &call);
@@ -56,11 +58,11 @@ impl Nodes {
     }
 }
 
-fn ask(node: &Executor, token: &str, method: &str, params: &Value) -> Value {
+pub(super) fn ask(node: &Executor, token: &str, method: &str, params: &Value) -> Value {
     HttpClient::ask_as(node.address(), token, method, params).expect("an answer")
 }
 
-fn decide(node: &Executor, token: &str, id: &Value, decision: &str) -> Value {
+pub(super) fn decide(node: &Executor, token: &str, id: &Value, decision: &str) -> Value {
     let directive = json!({ "intent_id": id["intent_id"], "decision": decision });
     ask(node, token, "g2a/directive", &directive)
 }
@@ -316,4 +318,33 @@ fn a_task_is_read_followed_and_cancelled_at_any_node() {
     assert_eq!(ended, [task]);
     let unknown = there.stream("tasks/resubscribe", &json!({ "id": intent_id() })).next().unwrap();
     error(&unknown, -32001);
+}
+
+#[test]
+fn a_session_of_mcp_goes_on_at_another_node() {
+    let Some(nodes) = Nodes::start() else { return };
+    let Nodes { one, two, agent, other, .. } = nodes;
+    let [mine, theirs] = [&agent, &other].map(|token| callers::bearer(token));
+    let session = mcp::open_session(&mut one.client(), &[("Authorization", &mine)], json!({}));
+    let list = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list" }).to_string();
+    let request = |node: &Executor, method: &str, token: &str, session: &str| {
+        let headers = [
+            ("Content-Type", "application/json"),
+            ("Authorization", token),
+            ("Mcp-Session-Id", session),
+            ("MCP-Protocol-Version", "2025-11-25"),
+        ];
+        let body = if method == "POST" { list.as_bytes() } else { b"" };
+        node.client().request(method, "/mcp", &headers, body).status
+    };
+    let changed = session.replacen(".0.", ".1.", 1);
+    assert_ne!(session, changed);
+    for (token, session, status) in [(&mine, &session, 200), (&theirs, &session, 404), (&mine, &changed, 404)]
+    {
+        assert_eq!(request(&two, "POST", token, session), status);
+    }
+    one.kill();
+    for (method, status) in [("POST", 200), ("DELETE", 204), ("POST", 404), ("DELETE", 404)] {
+        assert_eq!(request(&two, method, &mine, &session), status, "{method}");
+    }
 }

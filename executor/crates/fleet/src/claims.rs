@@ -26,7 +26,7 @@ const PART_BYTES: usize = 512 << 10;
 /// The maximum size of a receipt, in bytes. A claim that names a longer one is refused.
 const MAX_RECEIPT_BYTES: usize = 512 << 20;
 /// The maximum number of times that a claim is read again because another node or task has changed it.
-const MAX_TRIES: usize = 8;
+pub(crate) const MAX_TRIES: usize = 8;
 
 /// The time for which a node looks for a claim whose request has failed: the request may still take effect.
 const DOUBT: Duration = Duration::from_secs(60);

@@ -19,8 +19,8 @@
 //! so no guest runs when its claim is ended by another node. Each time that a node joins, its *epoch* grows; claims of
 //! earlier epochs no longer belong to it.
 //!
-//! The call of an A2A task is *stored* while it waits for a slot, because its caller does not wait with it: see
-//! `stored_calls.rs`.
+//! A call that waits without its caller is *stored*: that of an A2A task while it waits for a slot, and an intent that
+//! waits for a person. See `stored_calls.rs` and `stored_waits.rs`.
 //!
 //! A node that cannot reach the servers claims nothing: its calls are refused before anything runs.
 
@@ -36,6 +36,7 @@ mod record;
 mod seal;
 mod store;
 mod stored_calls;
+mod stored_waits;
 mod takeover;
 mod view;
 
@@ -53,7 +54,8 @@ pub use orders::Order;
 pub use record::{FleetName, NameError, NodeName};
 pub use seal::FleetKey;
 pub use store::{Store, StoredValue, Write};
-pub use stored_calls::OrphanCall;
+pub use stored_calls::{OrphanCall, Takeover, TakeoverRule, WaitsFor};
+pub use stored_waits::WaitState;
 pub use takeover::{LocalReport, OrphanReport, RecordedEnd};
 pub use view::{FleetView, NodeStatus};
 

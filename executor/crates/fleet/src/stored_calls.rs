@@ -1,9 +1,9 @@
-//! The stored calls: those of A2A tasks, whose callers do not wait with them. If the node of one is lost, another node
-//! runs it.
+//! The stored calls: those that wait without their callers. If the node of one is lost, it waits at another node.
 //!
 //! ```text
-//! store ─▶ `call.NODE.INTENT` ─▶ the intent has a claim, of a run or a denial ─▶ removed
-//!                └─▶ its holder is lost: another node becomes the holder, and runs or denies it
+//! a task that waits for a slot:      `call.NODE.INTENT` ─▶ the intent has a claim, of a run or a denial ─▶ removed
+//! an intent that waits for a person: `wait.NODE.INTENT` ─▶ it waits no longer                           ─▶ removed
+//!                                           └─▶ its holder is lost: another node becomes the holder
 //! ```
 //! Only the claim decides what becomes of the intent. So a call that is removed may come back, as after a server of NATS
 //! was killed: the next sweep finds the claim, and removes the call again.
@@ -20,25 +20,100 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use tokio::sync::Notify;
 
+/// An epoch that no node has: the first one is 1.
+const NO_EPOCH: u64 = 0;
+
 /// The value of a stored call.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct StoredCallRecord {
+pub(crate) struct StoredCallRecord {
     /// The node at which the call waits.
-    holder: NodeName,
+    pub(crate) holder: NodeName,
     /// The epoch of that node when it got the call.
-    epoch: u64,
-    call: CallMessage,
+    pub(crate) epoch: u64,
+    pub(crate) call: CallMessage,
 }
+
+/// What a stored call waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// A free slot.
+    Slot,
+    /// A person's decision.
+    Person,
+}
+
+/// What a node does with the stored call of a lost one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takeover {
+    /// The call waits at this node.
+    Take,
+    /// The call stays for another node.
+    Leave,
+    /// The call is removed: it can run nowhere.
+    Remove,
+}
+
+/// Decides about the stored call of a lost node.
+pub type TakeoverRule<'a> = &'a (dyn Fn(WaitsFor, &PassedCall) -> Takeover + Sync);
 
 /// The stored calls of this process.
 #[derive(Default)]
 pub(crate) struct StoredCalls {
-    /// The keys of the calls that wait here.
-    held: Mutex<HashMap<IntentId, String>>,
+    for_slots: WaitingCalls,
+    for_people: WaitingCalls,
+}
+
+impl StoredCalls {
+    pub(crate) fn that_wait_for(&self, waits_for: WaitsFor) -> &WaitingCalls {
+        match waits_for {
+            WaitsFor::Slot => &self.for_slots,
+            WaitsFor::Person => &self.for_people,
+        }
+    }
+}
+
+/// The stored calls of this process that wait for the same.
+#[derive(Default)]
+pub(crate) struct WaitingCalls {
+    /// Those that wait here.
+    pub(crate) held: Mutex<HashMap<IntentId, HeldCall>>,
     /// Those that were taken over from lost nodes, until [`Fleet::next_orphan_call`] returns them.
     orphans: Mutex<VecDeque<OrphanCall>>,
     has_orphans: Notify,
+}
+
+impl WaitingCalls {
+    fn holds(&self, intent: IntentId) -> bool {
+        self.held.lock().contains_key(&intent)
+    }
+
+    pub(crate) fn key_of(&self, intent: IntentId) -> Option<String> {
+        self.held.lock().get(&intent).map(|call| call.key.clone())
+    }
+
+    pub(crate) fn hold(&self, intent: IntentId, key: String, state: HeldState) {
+        self.held.lock().insert(intent, HeldCall { key, state });
+    }
+}
+
+/// A stored call that waits here.
+#[derive(Debug)]
+pub(crate) struct HeldCall {
+    /// The key, which has the name of the node at which the call waited first.
+    pub(crate) key: String,
+    pub(crate) state: HeldState,
+}
+
+/// The state of the value of a stored call, as far as this process knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeldState {
+    /// It may not be written yet.
+    Unknown,
+    /// It names this node, in this epoch, as the holder. Used for calls that wait for a person.
+    Stored(u64),
+    /// It does too, but the call does not wait here yet.
+    Orphan,
 }
 
 /// A call that a lost node left.
@@ -53,72 +128,81 @@ pub struct OrphanCall {
 }
 
 impl<S: Store> Fleet<S> {
-    /// Stores a call that waits at this node, until [`Self::remove_call`].
+    /// Stores a call that waits for a slot at this node, until [`Self::remove_call`].
     ///
     /// # Errors
     /// [`FleetError`]; the call may have been stored.
     pub async fn store_call(&self, intent: IntentId, call: CallMessage) -> Result<(), FleetError> {
-        let (key, epoch) = (call_key(&self.node, intent), self.lease.epoch());
+        let (key, epoch) = (call_key(WaitsFor::Slot, &self.node, intent), self.lease.epoch());
         let record = StoredCallRecord { holder: self.node.clone(), epoch, call };
         // Held before it is written: otherwise a sweep could take it over.
-        self.stored_calls.held.lock().insert(intent, key.clone());
+        self.stored_calls.for_slots.hold(intent, key.clone(), HeldState::Unknown);
         self.store.put(&key, &encode(&record)?).await.map(drop)
     }
 
-    /// Removes a call whose intent has a claim.
+    /// Removes a call that waited for a slot, and whose intent has a claim.
     ///
     /// # Errors
     /// [`FleetError`]; a sweep removes the call.
     pub async fn remove_call(&self, intent: IntentId) -> Result<(), FleetError> {
-        let Some(key) = self.stored_calls.held.lock().remove(&intent) else { return Ok(()) };
-        match self.store.get(&key).await? {
+        let Some(held) = self.stored_calls.for_slots.held.lock().remove(&intent) else { return Ok(()) };
+        match self.store.get(&held.key).await? {
             Some(StoredValue { revision, .. }) => self.store.remove(revision).await,
             None => Ok(()),
         }
     }
 
-    /// Reads a call that waits at this node; `None` if the fleet does not have it.
+    /// Reads a call that waits for a slot at this node; `None` if the fleet does not have it.
     ///
     /// # Errors
     /// [`FleetError`].
     pub async fn read_call(&self, intent: IntentId) -> Result<Option<PassedCall>, FleetError> {
-        let Some(key) = self.stored_calls.held.lock().get(&intent).cloned() else { return Ok(None) };
+        let Some(key) = self.stored_calls.for_slots.key_of(intent) else { return Ok(None) };
         let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(None) };
         let record = decode::<StoredCallRecord>(&key, &bytes)?;
         Ok(Some(PassedCall::from_sealed_value(record.call)))
     }
 
-    /// Returns `true` if the fleet stores a call that has waited at this node.
+    /// Returns `true` if the fleet stores a call that has waited for a slot at this node.
     ///
     /// # Errors
     /// [`FleetError`].
     pub async fn is_call_stored(&self, intent: IntentId) -> Result<bool, FleetError> {
-        Ok(self.store.get(&call_key(&self.node, intent)).await?.is_some())
+        Ok(self.store.get(&call_key(WaitsFor::Slot, &self.node, intent)).await?.is_some())
     }
 
-    /// Waits for a call of a lost node, which waits at this one from now on, until [`Self::remove_call`].
-    pub async fn next_orphan_call(&self) -> OrphanCall {
+    /// Waits for a call of a lost node, which waits at this one from now on: until [`Self::remove_call`], or, if it waits
+    /// for a person, [`Self::remove_wait`] or [`Self::give_up_wait`].
+    pub async fn next_orphan_call(&self, waits_for: WaitsFor) -> OrphanCall {
+        let calls = self.stored_calls.that_wait_for(waits_for);
         loop {
-            let added = self.stored_calls.has_orphans.notified();
-            if let Some(call) = self.stored_calls.orphans.lock().pop_front() {
+            let added = calls.has_orphans.notified();
+            if let Some(call) = calls.orphans.lock().pop_front() {
                 return call;
             }
             added.await;
         }
     }
 
-    fn holds_call(&self, intent: IntentId) -> bool {
-        self.stored_calls.held.lock().contains_key(&intent)
-    }
-
-    /// Takes over the stored calls of `node` whose holders are lost.
-    pub(crate) async fn take_over_calls(&self, node: &NodeName) -> Result<(), FleetError> {
-        let prefix = format!("call.{node}.");
+    /// Takes over the stored calls of `node` whose holders are lost. Without a `rule`, only those of this node.
+    pub(crate) async fn take_over_calls(
+        &self,
+        node: &NodeName,
+        rule: Option<TakeoverRule<'_>>,
+    ) -> Result<(), FleetError> {
+        if rule.is_none() && *node != self.node {
+            return Ok(());
+        }
         let mut epochs = HashMap::new();
-        for key in self.store.keys(&prefix).await? {
-            let intent = key.strip_prefix(&prefix).and_then(|intent| IntentId::parse(intent).ok());
-            let Some(intent) = intent.filter(|intent| !self.holds_call(*intent)) else { continue };
-            skip_unreadable(self.take_over_call(intent, &key, &mut epochs).await)?;
+        for waits_for in [WaitsFor::Slot, WaitsFor::Person] {
+            let calls = self.stored_calls.that_wait_for(waits_for);
+            let prefix = format!("{}.{node}.", key_prefix(waits_for));
+            for key in self.store.keys(&prefix).await? {
+                let intent = key.strip_prefix(&prefix).and_then(|intent| IntentId::parse(intent).ok());
+                let Some(intent) = intent.filter(|intent| !calls.holds(*intent)) else { continue };
+                let found = StoredKey { waits_for, node, intent, key: &key };
+                skip_unreadable(self.take_over_call(found, rule, &mut epochs).await)?;
+            }
         }
         Ok(())
     }
@@ -127,8 +211,8 @@ impl<S: Store> Fleet<S> {
     /// read in this sweep; `None` for a node that has ended.
     async fn take_over_call(
         &self,
-        intent: IntentId,
-        key: &str,
+        StoredKey { waits_for, node, intent, key }: StoredKey<'_>,
+        rule: Option<TakeoverRule<'_>>,
         epochs: &mut HashMap<NodeName, Option<u64>>,
     ) -> Result<(), FleetError> {
         let Some(StoredValue { bytes, revision }) = self.store.get(key).await? else { return Ok(()) };
@@ -145,31 +229,77 @@ impl<S: Store> Fleet<S> {
             return Ok(());
         }
         let has_claim = self.read_claim(intent).await?.is_some();
+        let calls = self.stored_calls.that_wait_for(waits_for);
         // Checked after the reads: a call is held before it is stored, and until it has a claim.
-        if self.holds_call(intent) {
+        if calls.holds(intent) {
             return Ok(());
         }
         if has_claim {
             return self.store.remove(revision).await;
         }
+        let is_own = *node == self.node;
+        if is_own && waits_for == WaitsFor::Person && holder == self.node {
+            // The journal of this node has what waits here.
+            return self.store.remove(revision).await;
+        }
+        let passed = PassedCall::from_sealed_value(call.clone());
+        let takeover = match rule {
+            _ if is_own && waits_for == WaitsFor::Slot => Takeover::Take,
+            Some(rule) => rule(waits_for, &passed),
+            None => Takeover::Leave,
+        };
+        match takeover {
+            Takeover::Take => {}
+            Takeover::Leave if holder == self.node => return self.give_back(key, call, revision).await,
+            Takeover::Leave => return Ok(()),
+            Takeover::Remove => return self.store.remove(revision).await,
+        }
         let record = StoredCallRecord { holder: self.node.clone(), epoch: self.lease.epoch(), call };
         if let Write::Done(_) = self.store.update(key, &encode(&record)?, revision).await? {
-            self.stored_calls.held.lock().insert(intent, key.to_owned());
-            let orphan =
-                OrphanCall { intent, from: holder, call: PassedCall::from_sealed_value(record.call) };
-            self.stored_calls.orphans.lock().push_back(orphan);
-            self.stored_calls.has_orphans.notify_one();
+            calls.hold(intent, key.to_owned(), HeldState::Orphan);
+            calls.orphans.lock().push_back(OrphanCall { intent, from: holder, call: passed });
+            calls.has_orphans.notify_one();
         }
         Ok(())
     }
 }
 
-fn call_key(node: &NodeName, intent: IntentId) -> String {
-    format!("call.{node}.{intent}")
+impl<S: Store> Fleet<S> {
+    /// Lets any node take a stored call over that this one holds.
+    pub(crate) async fn give_back(
+        &self,
+        key: &str,
+        call: CallMessage,
+        revision: u64,
+    ) -> Result<(), FleetError> {
+        let record = StoredCallRecord { holder: self.node.clone(), epoch: NO_EPOCH, call };
+        self.store.update(key, &encode(&record)?, revision).await.map(drop)
+    }
+}
+
+/// A key of a stored call, and its parts.
+#[derive(Clone, Copy)]
+struct StoredKey<'a> {
+    waits_for: WaitsFor,
+    /// The node at which the call waited first.
+    node: &'a NodeName,
+    intent: IntentId,
+    key: &'a str,
+}
+
+fn key_prefix(waits_for: WaitsFor) -> &'static str {
+    match waits_for {
+        WaitsFor::Slot => "call",
+        WaitsFor::Person => "wait",
+    }
+}
+
+pub(crate) fn call_key(waits_for: WaitsFor, node: &NodeName, intent: IntentId) -> String {
+    format!("{}.{node}.{intent}", key_prefix(waits_for))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::claims::{NewClaim, NewDenial};
     use crate::lease::{NodeHead, NodeState, node_key};
@@ -187,10 +317,10 @@ mod tests {
 
     /// A store whose requests wait once before they take effect, and once before they are answered.
     #[derive(Clone, Default)]
-    struct SlowStore {
+    pub(crate) struct SlowStore {
         values: Values,
         /// `true` if the next update takes effect, but its answer is lost.
-        loses_answer: Arc<AtomicBool>,
+        pub(crate) loses_answer: Arc<AtomicBool>,
     }
 
     async fn wait_once() {
@@ -258,7 +388,10 @@ mod tests {
     }
 
     /// Polls all futures in an order that `seed` determines, until all have ended.
-    fn interleave<'a, T>(mut seed: u64, futures: Vec<Pin<Box<dyn Future<Output = T> + 'a>>>) -> Vec<T> {
+    pub(crate) fn interleave<'a, T>(
+        mut seed: u64,
+        futures: Vec<Pin<Box<dyn Future<Output = T> + 'a>>>,
+    ) -> Vec<T> {
         let mut context = Context::from_waker(Waker::noop());
         let mut ends = futures.iter().map(|_| None).collect::<Vec<_>>();
         let mut open = futures.into_iter().enumerate().collect::<Vec<_>>();
@@ -274,30 +407,38 @@ mod tests {
         ends.into_iter().flatten().collect()
     }
 
-    fn finish<T>(future: impl Future<Output = Result<T, FleetError>>) -> T {
+    pub(crate) fn finish<T>(future: impl Future<Output = Result<T, FleetError>>) -> T {
         interleave(0, vec![Box::pin(future)]).pop().unwrap().unwrap()
     }
 
-    struct Nodes {
-        store: SlowStore,
-        all: [Fleet<SlowStore>; 3],
+    pub(crate) struct Nodes {
+        pub(crate) store: SlowStore,
+        pub(crate) all: [Fleet<SlowStore>; 3],
     }
 
     impl Nodes {
-        fn join() -> Self {
+        pub(crate) fn join() -> Self {
             let store = SlowStore::default();
-            let all = ["one", "two", "three"].map(|name| {
-                let name = NodeName::try_from(name.to_owned()).unwrap();
-                let fleet = FleetName::try_from("tests".to_owned()).unwrap();
-                let key = FleetKey::parse(&[b'a'; 64]).unwrap();
-                let head = NodeHead { receipts: 0, hash: [0; 32] };
-                finish(Fleet::join(name, Arc::new(SystemClock), store.clone(), key, fleet, head))
-            });
+            let all = ["one", "two", "three"].map(|name| Self::start(&store, name));
             Self { store, all }
         }
 
+        fn start(store: &SlowStore, name: &str) -> Fleet<SlowStore> {
+            let name = NodeName::try_from(name.to_owned()).unwrap();
+            let fleet = FleetName::try_from("tests".to_owned()).unwrap();
+            let key = FleetKey::parse(&[b'a'; 64]).unwrap();
+            let head = NodeHead { receipts: 0, hash: [0; 32] };
+            finish(Fleet::join(name, Arc::new(SystemClock), store.clone(), key, fleet, head))
+        }
+
+        /// Starts a node that is lost, or is about to be, again.
+        pub(crate) fn restart(&self, nth: usize) -> Fleet<SlowStore> {
+            self.lose(nth);
+            Self::start(&self.store, self.all[nth].node.as_str())
+        }
+
         /// Lets the others know that a node is lost.
-        fn lose(&self, nth: usize) {
+        pub(crate) fn lose(&self, nth: usize) {
             let node = &self.all[nth];
             let key = node_key(&node.node);
             let found = finish(node.store.get(&key)).unwrap();
@@ -306,18 +447,20 @@ mod tests {
             finish(node.store.put(&key, &encode(&lost).unwrap()));
         }
 
-        fn has_key(&self, part: &str) -> bool {
+        pub(crate) fn has_key(&self, part: &str) -> bool {
             self.store.values.lock().1.keys().any(|key| key.contains(part))
         }
     }
 
-    fn call() -> CallMessage {
+    pub(crate) fn call() -> CallMessage {
         CallMessage { text: "{}".to_owned(), asked_governor: true }
     }
 
     fn take_orphans(node: &Fleet<SlowStore>) -> usize {
-        std::mem::take(&mut *node.stored_calls.orphans.lock()).len()
+        std::mem::take(&mut *node.stored_calls.for_slots.orphans.lock()).len()
     }
+
+    pub(crate) const TAKE_ALL: TakeoverRule<'static> = &|_, _| Takeover::Take;
 
     #[test]
     fn one_node_takes_over_the_call_of_a_lost_one() {
@@ -327,18 +470,19 @@ mod tests {
             let [one, two, three] = &nodes.all;
             let intent = IntentId::random();
             finish(one.store_call(intent, call()));
-            finish(two.take_over_calls(&one.node));
+            finish(two.take_over_calls(&one.node, Some(TAKE_ALL)));
             assert_eq!(take_orphans(two), 0, "the node is not lost");
             nodes.lose(0);
-            let sweeps = [two, three]
-                .map(|node| Box::pin(node.take_over_calls(&one.node)) as Pin<Box<dyn Future<Output = _>>>);
+            let sweeps = [two, three].map(|node| {
+                Box::pin(node.take_over_calls(&one.node, Some(TAKE_ALL))) as Pin<Box<dyn Future<Output = _>>>
+            });
             assert!(interleave(seed, sweeps.into()).iter().all(Result::is_ok));
             let taken = [two, three].map(take_orphans);
             assert_eq!(taken.iter().sum::<usize>(), 1, "seed {seed}");
             by_two += taken[0];
             // The next one takes it over if that node is lost too.
             nodes.lose(1);
-            finish(three.take_over_calls(&one.node));
+            finish(three.take_over_calls(&one.node, Some(TAKE_ALL)));
             assert_eq!(take_orphans(three), taken[0], "seed {seed}");
             assert!(finish(one.is_call_stored(intent)));
             finish(three.remove_call(intent));
@@ -361,7 +505,7 @@ mod tests {
         finish(two.claim(new));
         finish(two.deny(NewDenial { intent: denied, content, agent, denial: empty() }));
         nodes.lose(0);
-        finish(two.take_over_calls(&one.node));
+        finish(two.take_over_calls(&one.node, Some(TAKE_ALL)));
         assert_eq!((take_orphans(two), nodes.has_key("call.")), (0, false));
     }
 
@@ -373,10 +517,10 @@ mod tests {
         finish(one.store_call(intent, call()));
         nodes.lose(0);
         nodes.store.loses_answer.store(true, Ordering::Relaxed);
-        let failed = interleave(0, vec![Box::pin(two.take_over_calls(&one.node))]);
+        let failed = interleave(0, vec![Box::pin(two.take_over_calls(&one.node, Some(TAKE_ALL)))]);
         assert!(failed[0].is_err() && take_orphans(two) == 0);
-        finish(two.take_over_calls(&one.node));
-        assert_eq!((take_orphans(two), two.holds_call(intent)), (1, true));
+        finish(two.take_over_calls(&one.node, Some(TAKE_ALL)));
+        assert_eq!((take_orphans(two), two.stored_calls.for_slots.holds(intent)), (1, true));
         assert_eq!(finish(two.read_call(intent)).unwrap().text(), "{}");
     }
 
@@ -386,11 +530,11 @@ mod tests {
         let [one, ..] = &nodes.all;
         let intent = IntentId::random();
         finish(one.store_call(intent, call()));
-        finish(one.take_over_calls(&one.node));
+        finish(one.take_over_calls(&one.node, Some(TAKE_ALL)));
         assert_eq!(take_orphans(one), 0, "it waits here");
-        one.stored_calls.held.lock().clear();
-        finish(one.take_over_calls(&one.node));
-        assert_eq!((take_orphans(one), one.holds_call(intent)), (1, true));
+        one.stored_calls.for_slots.held.lock().clear();
+        finish(one.take_over_calls(&one.node, Some(TAKE_ALL)));
+        assert_eq!((take_orphans(one), one.stored_calls.for_slots.holds(intent)), (1, true));
         finish(one.remove_call(intent));
         assert!(!nodes.has_key("call."));
     }

@@ -4,6 +4,7 @@ use crate::claims::{Fleet, FoundEnd, Mark, claim_key};
 use crate::lease::{LEASE, NodeState, node_key};
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, decode, encode};
 use crate::store::{Store, StoredValue, Write};
+use crate::stored_calls::TakeoverRule;
 use crate::view::{marks, nodes};
 use crate::{FleetError, NodeName};
 use a2g_types::ident::IntentId;
@@ -135,23 +136,22 @@ impl<S: Store> Fleet<S> {
     }
 
     /// Takes over the nodes that are lost, and ends what they left open. `local` says what this process does with the
-    /// report of an intent that it has claimed. Stored calls of other nodes are taken over only if `takes_calls`.
+    /// report of an intent that it has claimed, and `rule` what becomes of the stored calls of other nodes; without one,
+    /// they are left alone.
     ///
     /// # Errors
     /// The first [`FleetError`]; a later call continues.
     pub async fn sweep(
         &self,
         local: impl Fn(IntentId) -> LocalReport + Sync,
-        takes_calls: bool,
+        rule: Option<TakeoverRule<'_>>,
     ) -> Result<(), FleetError> {
         let mut live_others = 0;
         for node in nodes(&self.store).await? {
             match skip_unreadable(self.sweep_node(&node, &local).await)? {
                 Some(NodeSweep::Live) => live_others += 1,
-                Some(NodeSweep::Ended) if takes_calls || node == self.node => {
-                    self.take_over_calls(&node).await?;
-                }
-                Some(NodeSweep::Ended | NodeSweep::Changed) | None => {}
+                Some(NodeSweep::Ended) => self.take_over_calls(&node, rule).await?,
+                Some(NodeSweep::Changed) | None => {}
             }
         }
         *self.takeovers.live_others.lock() = Some(live_others);

@@ -283,7 +283,8 @@ pub fn admit(call: Call, verdict: VerifiedVerdict, now: OffsetDateTime) -> Resul
 }
 
 impl Escalated {
-    /// The text for the executor's own journal. The signature is not stored, because it was already verified.
+    /// The text for the executor's own journal and for the other nodes of its fleet. The signature is not stored, because
+    /// it was already verified.
     ///
     /// # Errors
     /// If a time is after the year 9999.
@@ -299,6 +300,20 @@ impl Escalated {
     pub fn from_journal(text: &str) -> serde_json::Result<Self> {
         let StoredCall { call, verdict, proof, module } = serde_json::from_str(text)?;
         Ok(Self { call, verdict: VerifiedVerdict { verdict: Arc::new(verdict), proof }, module })
+    }
+
+    /// Reads the text of [`Self::to_journal`] that another node of the fleet has stored.
+    ///
+    /// # Errors
+    /// If the text is not one of [`Self::to_journal`].
+    pub fn from_node(passed: &PassedCall) -> serde_json::Result<Self> {
+        Self::from_journal(passed.text())
+    }
+
+    /// The module that was installed when the call began to wait; `None` if the decision is not bound to one.
+    #[must_use]
+    pub fn module(&self) -> Option<Digest> {
+        self.module
     }
 
     /// Binds the decision to a module, unless it is bound already: after the approval, the call can run only that

@@ -102,7 +102,7 @@ impl Executor {
         let location = self.locate_tool(&call)?;
         self.check_memory()?;
         if let Some(known) = self.find_known(&call, verdict.verdict().expires_at).await? {
-            return require_success(self.await_existing(&call, known).await?.0);
+            return require_success(self.await_existing(call.intent, &call.agent, known).await?.0);
         }
         self.check_stopped(&call)?;
         if let ToolLocation::Elsewhere = location {
@@ -178,7 +178,7 @@ impl Executor {
         self.check_memory()?;
         let known = if call.is_new { None } else { self.find_known(&call, None).await? };
         if let Some(known) = known
-            && let (receipt, Some(verdict)) = self.await_existing(&call, known).await?
+            && let (receipt, Some(verdict)) = self.await_existing(call.intent, &call.agent, known).await?
         {
             return Ok(IntentAnswer { verdict, receipt: Some(receipt) });
         }

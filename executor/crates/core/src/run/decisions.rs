@@ -237,6 +237,9 @@ impl Executor {
             Ok(HoldResult::Waiting) => {
                 if new_wait.is_some() {
                     tracing::info!("waits for a directive");
+                    if call.parent.is_none() {
+                        self.store_new_wait(call.intent).await;
+                    }
                 }
                 Ok(())
             }
@@ -257,6 +260,23 @@ impl Executor {
             self.journal.resolve(withdrawn.collect())
         });
         self.await_withdrawal(recording).await;
+    }
+
+    /// Ends the wait of an undecided intent that can be decided at another node of the fleet.
+    pub(super) async fn withdraw_undecided(&self, intent: IntentId, reason: &'static str) {
+        let removal = self.escalations.remove_undecided(
+            intent,
+            || Ok(()),
+            |removed| {
+                let withdrawn =
+                    removed.iter().map(|held| new_resolution(held, Resolution::Cancelled, reason));
+                self.journal.resolve(withdrawn.collect())
+            },
+        );
+        if let Ok(Removal::Removed(recording)) = removal {
+            tracing::info!(%intent, reason, "waits no longer here");
+            self.await_withdrawal(Some(recording)).await;
+        }
     }
 
     /// Ends the wait of a nested call whose parent has ended.
@@ -348,6 +368,7 @@ impl Executor {
         self.stored_calls.stop(intent, filter, AbortReason::Cancelled);
         let now = self.clock.now();
         let recording = self.escalations.remove_waiting(intent, filter, |removed| {
+            self.note_due_denials(&removed, AbortReason::Cancelled);
             let end = EndOfWait {
                 resolution: Resolution::Cancelled,
                 author_or_reason: by,
@@ -363,6 +384,7 @@ impl Executor {
             (None, Some(false)) => Ok(()),
             (None, None) => return self.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await,
         };
+        self.deny_if_due(intent).await?;
         self.await_stopped_call(intent).await?;
         result.map(|()| true).map_err(|error| self.unsaved_decision_fault(&error))
     }
@@ -385,11 +407,15 @@ impl Executor {
             self.finish_order(order).await?;
             return count;
         };
+        let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
         let count = self.revoke_here(agent, Some(intent), by).await?;
         if count > 0 {
+            // As in `cancel`.
+            if let Ok(true) = self.runs_elsewhere(intent, &is_included).await {
+                return self.end_elsewhere(intent, is_included, by, true).await.map(usize::from);
+            }
             return Ok(count);
         }
-        let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
         if self.end_elsewhere(intent, is_included, by, true).await? {
             return Ok(1);
         }
@@ -420,7 +446,10 @@ impl Executor {
             blocked_by: BlockedBy::EscalationPending,
             reason: REVOKED,
         };
-        let record = |removed| record_end_of_wait(&self.journal, removed, end, now);
+        let record = |removed: Vec<Escalated>| {
+            self.note_due_denials(&removed, AbortReason::Revoked);
+            record_end_of_wait(&self.journal, removed, end, now)
+        };
         let (waiting_count, recording, run_count, newly_stopped) = if let Some(intent) = intent {
             let recording = self.escalations.remove_waiting(intent, &filter, record);
             let is_first_stop = self.active_runs.abort_one(intent, &filter, AbortReason::Revoked);
@@ -445,6 +474,9 @@ impl Executor {
             self.journal.record_revocation(agent, intent, by, count).await
         };
         let recorded = record_all.await.map_err(|error| self.unsaved_decision_fault(&error));
+        if let Some(intent) = intent {
+            self.deny_if_due(intent).await?;
+        }
         let count = match intent {
             Some(intent) if count == 0 => {
                 usize::from(self.end_unclaimed_call(intent, &filter, AbortReason::Revoked).await?)
@@ -752,7 +784,7 @@ impl Executor {
     ///
     /// # Errors
     /// The denial.
-    async fn check_denied_in_fleet(&self, intent: IntentId) -> Result<(), Fault> {
+    pub(super) async fn check_denied_in_fleet(&self, intent: IntentId) -> Result<(), Fault> {
         let Ok(Some(denial)) = self.find_denial_in_fleet(intent).await else { return Ok(()) };
         self.deny_here(intent, &denial.by, denial.reason.as_deref(), || Ok(())).await?;
         Err(denial_fault(intent, &denial))

@@ -237,6 +237,18 @@ impl Escalations {
         self.lock().iter().filter(|(_, held)| held.approval.is_some()).map(|(intent, _)| *intent).collect()
     }
 
+    /// The intents that wait without a run, except nested calls.
+    pub(super) fn waits_of_callers(&self) -> Vec<IntentId> {
+        let waiting = self.lock();
+        let waits = waiting.iter().filter(|(_, held)| held.ends_with_wait() && held.call().parent.is_none());
+        waits.map(|(intent, _)| *intent).collect()
+    }
+
+    /// Returns `true` if another intent of an agent may wait.
+    pub(super) fn has_room(&self, agent: &AgentDid) -> bool {
+        has_room(&self.lock(), agent)
+    }
+
     /// Holds an intent. A later verdict does not replace the first one. Removes expired intents and passes them to
     /// `on_removed` under the lock. Returns the wait if the intent is new, and the result of `on_removed`.
     ///
@@ -256,9 +268,7 @@ impl Escalations {
         }
         let removed = extract_expired(&mut waiting, now);
         let is_new = !waiting.contains_key(&intent);
-        let visible = || waiting.values().filter(|held| held.phase != WaitPhase::Claimed);
-        let count_of_agent = visible().filter(|held| held.call().agent == escalated.call().agent).count();
-        if is_new && (visible().count() >= MAX_WAITING || count_of_agent >= MAX_WAITING_PER_AGENT) {
+        if is_new && !has_room(&waiting, &escalated.call().agent) {
             return Err(Fault::Busy {
                 message: format!(
                     "too many intents wait for a person: at most {MAX_WAITING} may, and {MAX_WAITING_PER_AGENT} of one agent"
@@ -622,6 +632,12 @@ impl Escalations {
         self.notify();
         (removed.len(), on_removed(removed))
     }
+}
+
+fn has_room(waiting: &HashMap<IntentId, WaitingIntent>, agent: &AgentDid) -> bool {
+    let visible = || waiting.values().filter(|held| held.phase != WaitPhase::Claimed);
+    let count_of_agent = visible().filter(|held| held.call().agent == *agent).count();
+    visible().count() < MAX_WAITING && count_of_agent < MAX_WAITING_PER_AGENT
 }
 
 fn extract_expired(waiting: &mut HashMap<IntentId, WaitingIntent>, now: OffsetDateTime) -> Vec<Escalated> {

@@ -3,6 +3,7 @@
 //! ```text
 //! join:     head of the journal ─▶ lease ─▶ ends of interrupted runs
 //! look-up:  journal ─▶ fleet                     (an intent of another node is followed until its receipt exists)
+//!           journal ─▶ start                     (a call with a verdict that finds a free slot: the claim looks it up)
 //! start:    claim in the fleet ─▶ start in the journal ─▶ guest
 //! end:      receipt in the fleet ─▶ receipt in the journal ─▶ answer, report
 //! ```
@@ -12,8 +13,8 @@
 use super::{Executor, RETRY_AFTER_MS};
 use a2g_fleet::{
     Claim, ClaimReply, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState, LocalReport,
-    NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, NodeStatus, OrphanReport, RENEWAL,
-    RecordedEnd,
+    NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, NodeStatus, OrphanReport, PassedCall,
+    RENEWAL, RecordedEnd, TakeoverRule,
 };
 use a2g_journal::chain::from_hex;
 use a2g_journal::{
@@ -124,6 +125,19 @@ pub(super) enum StartOutcome {
     Replayed,
 }
 
+/// The parts of a call that identify its run, without its arguments.
+pub(super) struct CallIdentity {
+    pub(super) intent: IntentId,
+    pub(super) agent: AgentDid,
+    content: [u8; 32],
+}
+
+impl CallIdentity {
+    pub(super) fn of(call: &Call) -> Self {
+        Self { intent: call.intent, agent: call.agent.clone(), content: content_hash(call) }
+    }
+}
+
 /// The claim of a run in the fleet; empty without a fleet.
 pub(super) struct FleetClaim(Option<(Arc<Fleet>, Claim)>);
 
@@ -211,6 +225,15 @@ impl Executor {
         Some(nodes.map_err(timeout).and_then(|nodes| nodes.map_err(|error| self.fleet_fault(&error))))
     }
 
+    /// Looks up an intent in the journal. `expires_at` is the expiry of a verdict that came with the call.
+    pub(super) async fn find_known_here(
+        &self,
+        call: &Call,
+        expires_at: Option<OffsetDateTime>,
+    ) -> Result<Option<KnownIntent>, Fault> {
+        self.journal.find(call, expires_at).await.map_err(|error| self.journal_fault(&error))
+    }
+
     /// Looks up an intent in the journal, and then in the fleet. `expires_at` is the expiry of a verdict that came with
     /// the call.
     pub(super) async fn find_known(
@@ -218,16 +241,19 @@ impl Executor {
         call: &Call,
         expires_at: Option<OffsetDateTime>,
     ) -> Result<Option<KnownIntent>, Fault> {
-        let known = self.journal.find(call, expires_at).await.map_err(|error| self.journal_fault(&error))?;
+        let known = self.find_known_here(call, expires_at).await?;
         // The id of a nested call is known only to the node that runs its parent.
         if known.is_some() || call.parent.is_some() {
             return Ok(known);
         }
-        self.find_in_fleet(call).await
+        self.find_in_fleet(&CallIdentity::of(call)).await
     }
 
     /// Looks up an intent in the fleet.
-    pub(super) async fn find_in_fleet(self: &Arc<Self>, call: &Call) -> Result<Option<KnownIntent>, Fault> {
+    pub(super) async fn find_in_fleet(
+        self: &Arc<Self>,
+        call: &CallIdentity,
+    ) -> Result<Option<KnownIntent>, Fault> {
         let Some(fleet) = &self.fleet else { return Ok(None) };
         match fleet.find(call.intent).await.map_err(|error| self.fleet_fault(&error))? {
             None => Ok(None),
@@ -281,7 +307,8 @@ impl Executor {
         match fleet.claim(new).await.map_err(|error| self.fleet_fault(&error))? {
             ClaimReply::New(claim) => Ok(StartOutcome::New(FleetClaim(Some((Arc::clone(fleet), claim))))),
             ClaimReply::Known(found) => {
-                self.known_in_fleet(fleet, call, found).await.map(StartOutcome::Known)
+                let call = CallIdentity::of(call);
+                self.known_in_fleet(fleet, &call, found).await.map(StartOutcome::Known)
             }
             ClaimReply::Replayed => Ok(StartOutcome::Replayed),
         }
@@ -291,11 +318,10 @@ impl Executor {
     pub(super) async fn known_in_fleet(
         self: &Arc<Self>,
         fleet: &Arc<Fleet>,
-        call: &Call,
+        call: &CallIdentity,
         found: FoundClaim,
     ) -> Result<KnownIntent, Fault> {
-        let content = Digest(content_hash(call)).to_string();
-        if found.content != content {
+        if found.content != Digest(call.content).to_string() {
             return Ok(KnownIntent::Conflict);
         }
         if let FoundState::Denied(denial) = &found.state {
@@ -415,6 +441,7 @@ impl Executor {
         self.sessions.spawn(deliver_orphans(Arc::clone(&self), Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).follow_orders(Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).run_orphan_calls(Arc::clone(&fleet)));
+        self.sessions.spawn(Arc::clone(&self).keep_waits_stored(Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).sweep_fleet(Arc::clone(&fleet)));
         self.share_calls(&fleet);
         self.sessions.spawn(Arc::clone(&self).answer_questions(Arc::clone(&fleet)));
@@ -460,8 +487,10 @@ impl Executor {
                 // Left alone if the journal cannot be read.
                 Ok(ReportState::Undelivered) | Err(_) => LocalReport::Undelivered,
             };
+            let rule = |waits_for, passed: &PassedCall| self.decide_on_takeover(waits_for, passed);
+            let rule: Option<TakeoverRule<'_>> = if self.passing.is_enabled { Some(&rule) } else { None };
             let result = match fleet.remove_abandoned().await {
-                Ok(()) => fleet.sweep(local, self.passing.is_enabled).await,
+                Ok(()) => fleet.sweep(local, rule).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = result {

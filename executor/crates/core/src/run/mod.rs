@@ -27,6 +27,7 @@ mod refusal_log;
 mod result_check;
 mod slots;
 mod stored_calls;
+mod stored_waits;
 mod subscribers;
 mod switch;
 mod trace;
@@ -37,9 +38,10 @@ pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use fleet::{Fleet, JoinFleetError, join_fleet};
 pub use preview::{DecisionBasis, DecisionPreview, WaitingSummary};
-pub use query::IntentSignal;
+pub use query::{DeniedInFleet, IntentSignal};
 pub use questions::ConsoleQuestion;
 pub use slots::Capacity;
+pub use stored_calls::TakenOverCall;
 pub use subscribers::{RunIdentity, RunNotification};
 
 use crate::catalog::{Catalog, CatalogEntry, Tool};
@@ -70,7 +72,8 @@ use refusal_log::RefusalLog;
 use slots::{Place, Slots};
 use std::sync::Arc;
 use std::time::Duration;
-use stored_calls::StoredCalls;
+use stored_calls::{StoredCalls, TakenOverCalls};
+use stored_waits::DueDenials;
 use subscribers::Subscribers;
 use switch::Switch;
 use tokio::sync::{Semaphore, watch};
@@ -146,6 +149,8 @@ pub struct Executor {
     fleet: Option<Arc<Fleet>>,
     passing: Passing,
     stored_calls: StoredCalls,
+    taken_over: TakenOverCalls,
+    due_denials: DueDenials,
     answers: Answers,
     slots: Arc<Slots>,
     output: ExpectedOutput,
@@ -241,6 +246,8 @@ impl Executor {
             fleet: None,
             passing: Passing::default(),
             stored_calls: StoredCalls::default(),
+            taken_over: TakenOverCalls::default(),
+            due_denials: DueDenials::default(),
             answers: Answers::new(clock.monotonic()),
             active_runs: ActiveRuns::default(),
             escalations,

@@ -18,7 +18,7 @@
 use super::active_runs::ActiveRun;
 use super::admission::ReservedClaim;
 use super::faults::{NodeFault, not_passed_fault, receipt_pending_fault};
-use super::fleet::{FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
+use super::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
 use super::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use super::stored_calls::DENIED_BY;
 use super::trace::{self, Stopwatch};
@@ -308,7 +308,10 @@ impl Executor {
         }
         let (place, running) = match self.reserve_and_claim(&admitted, verdict.clone()).await? {
             ReservedClaim::New(place, running) => (place, running),
-            ReservedClaim::Known(known) => return Ok(self.await_existing(admitted.call(), known).await?.0),
+            ReservedClaim::Known(known) => {
+                let Call { intent, agent, .. } = admitted.call();
+                return Ok(self.await_existing(*intent, agent, known).await?.0);
+            }
         };
         let (executor, intent) = (Arc::clone(self), admitted.call().intent);
         let task_sink = sink.has_task().then(|| sink.clone());
@@ -379,12 +382,14 @@ impl Executor {
             }
             offer.returned_by.push((node, self.clock.monotonic() + AVOID_TIME));
             // Another node may have claimed or denied the intent, also with other content.
-            match self.find_in_fleet(call).await {
+            match self.find_in_fleet(&CallIdentity::of(call)).await {
                 Ok(None) => {}
                 Ok(Some(known)) => {
                     self.release(call.intent).await?;
                     drop((place, running));
-                    return Ok(NodeWait::Finished(self.await_existing(call, known).await?.0));
+                    return Ok(NodeWait::Finished(
+                        self.await_existing(call.intent, &call.agent, known).await?.0,
+                    ));
                 }
                 Err(fault) => break fault,
             }
@@ -561,7 +566,7 @@ impl Executor {
                     (is_claimed, failed) = (true, 0);
                     continue;
                 }
-                Ok(Some(found)) => self.known_in_fleet(fleet, call, found).await,
+                Ok(Some(found)) => self.known_in_fleet(fleet, &CallIdentity::of(call), found).await,
                 Ok(None) if is_claimed || has_ended || passed_at.elapsed() >= CLAIM_TIMEOUT => {
                     return Ok(PassedEnd::Returned(refusal));
                 }

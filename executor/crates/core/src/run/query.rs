@@ -1,6 +1,7 @@
 //! Queries of intents, receipts, usage and the executor's state, and the wait for the end of an intent.
 
 use super::faults::{intent_conflict_fault, receipt_pending_fault};
+use super::stored_calls::DENIED_BY;
 use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity, decisions};
 use a2g_journal::{
     IfFull, IntentRecords, KnownIntent, NumberedRefusal, Page, ReceiptPage, RefusalSearch, RunRecord,
@@ -11,7 +12,7 @@ use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::memory;
-use a2g_types::outcome::{NestedCall, Receipt};
+use a2g_types::outcome::{AbortReason, NestedCall, Receipt};
 use a2g_types::verdict::Verdict;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,6 +30,15 @@ pub struct IntentSignal {
     escalations: watch::Receiver<()>,
     /// `None` if the intent is not open in the journal.
     stage: Option<watch::Receiver<Stage>>,
+}
+
+/// The denial of an intent at all nodes of the fleet.
+#[derive(Debug)]
+pub struct DeniedInFleet {
+    /// The fault of every call with the intent.
+    pub fault: Fault,
+    /// `true` if the intent was cancelled before it ran.
+    pub is_cancelled: bool,
 }
 
 impl Executor {
@@ -134,13 +144,17 @@ impl Executor {
         Ok(denial.map(|denial| decisions::denial_fault(intent, &denial)))
     }
 
-    /// As [`Self::denial`], for a denial that holds at all nodes of the fleet.
+    /// The denial of an intent at all nodes of the fleet.
     ///
     /// # Errors
     /// The fleet cannot be reached.
-    pub async fn denial_in_fleet(&self, intent: IntentId) -> Result<Option<Fault>, Fault> {
+    pub async fn denial_in_fleet(&self, intent: IntentId) -> Result<Option<DeniedInFleet>, Fault> {
         let denial = self.find_denial_in_fleet(intent).await?;
-        Ok(denial.map(|denial| decisions::denial_fault(intent, &denial)))
+        Ok(denial.map(|denial| DeniedInFleet {
+            is_cancelled: denial.by == DENIED_BY
+                && denial.reason.as_deref() == Some(AbortReason::Cancelled.message()),
+            fault: decisions::denial_fault(intent, &denial),
+        }))
     }
 
     /// The hash of the record with the receipt of an intent, in hexadecimal; `None` without a journal on the disk.
@@ -329,29 +343,29 @@ impl Executor {
     /// Waits for the receipt of a known intent. Returns the governor's verdict with it, if the governor was asked.
     pub(super) async fn await_existing(
         &self,
-        call: &Call,
+        intent: IntentId,
+        agent: &AgentDid,
         known: KnownIntent,
     ) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
         let (source, verdict) = match known {
             KnownIntent::Same(source, verdict) => (source, verdict),
-            KnownIntent::Denied(denial) => return Err(decisions::denial_fault(call.intent, &denial)),
-            KnownIntent::Conflict => return Err(intent_conflict_fault(call.intent)),
+            KnownIntent::Denied(denial) => return Err(decisions::denial_fault(intent, &denial)),
+            KnownIntent::Conflict => return Err(intent_conflict_fault(intent)),
         };
         let stage = match source {
             StageSource::Final(stage) => stage,
             StageSource::Live(stage) => {
                 // A repeat that waits takes a queue place like a run, so that the number of repeats is limited.
-                let _place = self.reserve_place(&call.agent).await?;
+                let _place = self.reserve_place(agent).await?;
                 wait_for_end(stage).await
             }
         };
         match stage {
             Stage::Finished(receipt) => Ok((receipt, verdict)),
             Stage::Pruned => Err(Fault::InvalidRequest(format!(
-                "the intent `{}` already ran, and its report is no longer stored",
-                call.intent
+                "the intent `{intent}` already ran, and its report is no longer stored"
             ))),
-            Stage::Ended => Err(receipt_pending_fault(call.intent)),
+            Stage::Ended => Err(receipt_pending_fault(intent)),
             Stage::Queued | Stage::Running | Stage::Released => Err(self.busy_fault(
                 "the first call with this intent was refused before the tool ran: send the call again",
             )),

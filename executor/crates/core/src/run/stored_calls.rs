@@ -10,17 +10,17 @@
 //! The claim of a run and the denial exclude each other, so a call that was cancelled or refused runs at no node, and a
 //! caller is told only what is so at all of them.
 
-use super::fleet::Fleet;
+use super::fleet::{CallIdentity, Fleet};
 use super::passing::node_text;
 use super::switch::refusal;
 use super::trace::{self, Stopwatch};
-use super::{AgentFilter, Executor, RunEventSink};
-use a2g_fleet::{CallMessage, OrphanCall, PassedCall};
+use super::{AgentFilter, Executor, IntentState, RunEventSink};
+use a2g_fleet::{CallMessage, OrphanCall, PassedCall, WaitsFor};
 use a2g_govern::{Admitted, VerifiedVerdict};
 use a2g_journal::IntentSummary;
-use a2g_types::call::Call;
+use a2g_types::call::{Call, Door};
 use a2g_types::fault::Fault;
-use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::{AbortReason, Receipt};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -38,6 +38,38 @@ const END_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_END_CHECKS: u32 = 300;
 /// The author of the denial of a call that was cancelled, revoked or refused before it ran, as its repeats are told.
 pub(super) const DENIED_BY: &str = "the executor";
+
+/// The calls of lost nodes that wait or run here.
+#[derive(Debug, Default)]
+pub(super) struct TakenOverCalls(Mutex<HashMap<IntentId, TakenOverCall>>);
+
+/// A call of a lost node, in short.
+#[derive(Debug, Clone)]
+pub struct TakenOverCall {
+    /// The agent.
+    pub agent: AgentDid,
+    /// The tool.
+    pub tool: ToolName,
+    /// The door through which the lost node got the call.
+    pub door: Door,
+}
+
+impl TakenOverCalls {
+    pub(super) fn add(&self, call: &Call) {
+        let Call { intent, agent, tool, door, .. } = call;
+        let call = TakenOverCall { agent: agent.clone(), tool: tool.clone(), door: *door };
+        self.0.lock().insert(*intent, call);
+    }
+
+    fn get(&self, intent: IntentId) -> Option<TakenOverCall> {
+        self.0.lock().get(&intent).cloned()
+    }
+
+    /// Keeps the calls for which `is_open` is true.
+    pub(super) fn retain(&self, is_open: impl Fn(IntentId) -> bool) {
+        self.0.lock().retain(|intent, _| is_open(*intent));
+    }
+}
 
 /// The stored calls of this process, those of lost nodes included, until their intents have claims.
 #[derive(Debug, Default)]
@@ -178,8 +210,8 @@ impl Executor {
                 // Until then, another node may run the call, so an answer could be untrue.
                 Err(Fault::Busy { .. }) => {}
                 Err(_claimed) => {
-                    if let Ok(Some(known)) = self.find_in_fleet(call).await {
-                        match self.await_existing(call, known).await {
+                    if let Ok(Some(known)) = self.find_in_fleet(&CallIdentity::of(call)).await {
+                        match self.await_existing(call.intent, &call.agent, known).await {
                             Err(Fault::Busy { .. }) => {}
                             result => {
                                 self.remove_stored_call(call.intent);
@@ -245,10 +277,30 @@ impl Executor {
         fleet.is_call_stored(intent).await.map_err(|error| self.fleet_fault(&error))
     }
 
+    /// The call of a lost node that waits or runs here, and its state; `None` for any other intent.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub async fn find_taken_over(
+        &self,
+        intent: IntentId,
+    ) -> Result<Option<(TakenOverCall, IntentState)>, Fault> {
+        let Some(call) = self.taken_over.get(intent) else { return Ok(None) };
+        Ok(self.status_here(intent).await?.map(|(_agent, state)| (call, state)))
+    }
+
+    /// Forgets the calls of lost nodes that neither wait nor run here any more.
+    pub(super) fn forget_ended_calls(&self) {
+        self.taken_over.retain(|intent| {
+            let is_stored = self.escalations.is_held(intent) || self.stored_calls.contains(intent);
+            is_stored || self.active_runs.agent_of(intent).is_some()
+        });
+    }
+
     /// Runs the calls of lost nodes, until the sessions end.
     pub(super) async fn run_orphan_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
         loop {
-            let OrphanCall { intent, from, call: passed } = fleet.next_orphan_call().await;
+            let OrphanCall { intent, from, call: passed } = fleet.next_orphan_call(WaitsFor::Slot).await;
             let (call, verdict) = match VerifiedVerdict::from_node(&passed) {
                 Ok(call) => call,
                 Err(error) => {
@@ -259,6 +311,7 @@ impl Executor {
             let span = trace::intent_span(&IntentSummary::from_call(&call), call.door);
             span.in_scope(|| tracing::info!(%from, "the call waited at a lost node, and waits here now"));
             self.stored_calls.add(&call);
+            self.taken_over.add(&call);
             let (executor, asked_governor) = (Arc::clone(&self), passed.has_asked_governor());
             let run = async move {
                 let sink = RunEventSink::none();
@@ -315,7 +368,7 @@ impl Executor {
             let stopwatch = Stopwatch::start(self.clock.monotonic());
             self.check_memory()?;
             if let Some(known) = self.find_known(&call, None).await? {
-                return Ok(self.await_existing(&call, known).await?.0);
+                return Ok(self.await_existing(call.intent, &call.agent, known).await?.0);
             }
             let (admitted, stored_verdict) = self.admit_from_node(call, verdict, asked_governor)?;
             // The tool may be at a node that is not back yet; the expiry of the verdict limits the wait.

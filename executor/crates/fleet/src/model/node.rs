@@ -4,7 +4,7 @@ use super::world::{ProcessId, SimulatedClock, SimulatedStore, World};
 use crate::{
     Claim, ClaimReply, FinishReply, Fleet, FleetError, FleetKey, FleetName, FoundClaim, FoundState,
     LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, OrphanReport, RENEWAL,
-    RecordedEnd,
+    RecordedEnd, Takeover,
 };
 use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
@@ -473,7 +473,7 @@ impl Process {
         self.fleet.renew(state, HEAD, NodeLoad::default()).await?;
         self.fleet.remove_abandoned().await?;
         if is_sweep {
-            self.fleet.sweep(|intent| self.report_state(intent), true).await?;
+            self.fleet.sweep(|intent| self.report_state(intent), Some(&|_, _| Takeover::Take)).await?;
         }
         Ok(())
     }

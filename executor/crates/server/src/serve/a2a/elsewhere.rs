@@ -1,16 +1,17 @@
 //! The tasks of other nodes of the fleet: read, cancelled and followed here, kept there.
 //!
-//! The task of a lost node is derived from the receipt, which the fleet has; its messages come back with its node.
+//! The task of a lost node is derived from the call, at the node that has taken it over, or from the receipt, which the
+//! fleet has. Its messages come back with its node.
 
 use super::tasks::{MAX_UPDATES_BEHIND, TaskRecord};
 use super::{A2a, CANCEL_TIMEOUT, READ_ALL_ROLES, check_canceled};
-use a2g_core::run::{IntentState, all_agents};
+use a2g_core::run::{IntentState, TakenOverCall, all_agents};
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Governor, Operator};
 use a2g_types::call::Door;
 use a2g_types::ident::IntentId;
 use a2g_wire::a2a::fault::Problem;
-use a2g_wire::a2a::message::TaskUpdate;
+use a2g_wire::a2a::message::{TaskState, TaskUpdate};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast;
@@ -28,9 +29,12 @@ pub(super) fn share_tasks(door: &Arc<A2a>) {
     door.executor.share_documents(TASK_DOCUMENT, move |id| {
         let weak = weak.clone();
         Box::pin(async move {
-            let handle = weak.upgrade()?.store.find(id).await.ok()??;
-            // Without the webhooks, which have credentials.
-            let record = TaskRecord { webhooks: Vec::new(), ..TaskRecord::clone(&handle.record()) };
+            let door = weak.upgrade()?;
+            let record = match door.store.find(id).await.ok()? {
+                // Without the webhooks, which have credentials.
+                Some(handle) => TaskRecord { webhooks: Vec::new(), ..TaskRecord::clone(&handle.record()) },
+                None => door.find_taken_over(id).await.ok()??,
+            };
             serde_json::to_string(&record).ok()
         })
     });
@@ -54,6 +58,9 @@ impl A2a {
         if self.executor.fleet().is_none() {
             return Err(Problem::TaskNotFound);
         }
+        if let Some(record) = self.find_taken_over(id).await? {
+            return Ok(record);
+        }
         if let Some(text) = self.executor.find_document(TASK_DOCUMENT, id).await? {
             return serde_json::from_str(&text).map_err(|_other_version| Problem::TaskNotFound);
         }
@@ -65,6 +72,20 @@ impl A2a {
         }
     }
 
+    /// The task of a lost node, whose call waits or runs here.
+    async fn find_taken_over(&self, id: IntentId) -> Result<Option<TaskRecord>, Problem> {
+        let Some((call, state)) = self.executor.find_taken_over(id).await? else { return Ok(None) };
+        let state = match state {
+            IntentState::Escalated => TaskState::InputRequired,
+            IntentState::Queued => TaskState::Submitted,
+            IntentState::Running => TaskState::Working,
+            IntentState::Finished(_) => return Ok(None),
+        };
+        let TakenOverCall { agent, tool, door } = call;
+        let now = self.executor.clock().now();
+        Ok((door == Door::A2a).then(|| TaskRecord::without_messages(id, agent, tool, state, now)))
+    }
+
     /// As [`Self::cancel`], for a task of another node.
     pub(super) async fn cancel_elsewhere(&self, caller: &Caller, task: &str) -> Result<TaskRecord, Problem> {
         let find = async || self.find_elsewhere(caller, task, &[Governor, Operator]).await;
@@ -73,11 +94,17 @@ impl A2a {
         if record.state().is_terminal() {
             return Err(Problem::NotCancelable(record.state()));
         }
-        self.executor.cancel(id, &all_agents, caller.name()).await?;
+        let is_cancelled = self.executor.cancel(id, &all_agents, caller.name()).await?;
         let deadline = a2g_runtime::timer_now() + CANCEL_TIMEOUT;
         while !record.state().is_terminal() && a2g_runtime::timer_now() < deadline {
             tokio::time::sleep(CANCEL_INTERVAL).await;
-            record = find().await?;
+            match find().await {
+                // The task of a lost node has no record of its own here, and no receipt if it has not run.
+                Err(Problem::TaskNotFound) if is_cancelled => {
+                    record.set_state(TaskState::Canceled, Vec::new(), self.executor.clock().now());
+                }
+                found => record = found?,
+            }
         }
         check_canceled(record.state()).map(|()| record)
     }

@@ -2,7 +2,9 @@
 
 use super::A2a;
 use super::tasks::{TaskHandle, TaskRecord};
-use a2g_core::run::{Executor, IntentAnswer, IntentState, RunEventSink, TaskPersistence, all_agents};
+use a2g_core::run::{
+    DeniedInFleet, Executor, IntentAnswer, IntentState, RunEventSink, TaskPersistence, all_agents,
+};
 use a2g_journal::JournalTask;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -125,7 +127,7 @@ impl A2a {
                 self.end_without_run(handle, TaskState::Canceled, "canceled before it ran").await
             }
             Ok(None) => match self.executor.denial_in_fleet(handle.id).await {
-                Ok(Some(denial)) => self.fail(handle, &denial).await,
+                Ok(Some(denial)) => self.end_denied(handle, &denial).await,
                 Ok(None) | Err(_) => {
                     let reason = "the call did not run: it was denied, stopped by an operator, or not approved in time";
                     self.end_without_run(handle, TaskState::Rejected, reason).await;
@@ -201,6 +203,15 @@ impl A2a {
             .await;
     }
 
+    /// Ends the task of an intent that is denied at all nodes of the fleet.
+    async fn end_denied(&self, handle: &TaskHandle, denial: &DeniedInFleet) {
+        if denial.is_cancelled {
+            let reason = "canceled at another node of the fleet, before it ran";
+            return self.end_without_run(handle, TaskState::Canceled, reason).await;
+        }
+        self.fail(handle, &denial.fault).await;
+    }
+
     async fn fail(&self, handle: &TaskHandle, fault: &Fault) {
         if let Fault::Internal(detail) = fault {
             tracing::error!(task = %handle.id, detail, "a task ended with an internal error");
@@ -264,12 +275,12 @@ impl A2a {
                 Some((_, IntentState::Queued | IntentState::Running)) => self.follow(handle),
                 // The call waits at a node of the fleet, or will once it is taken over.
                 None if is_stored => self.follow(handle),
-                None if record.is_prompting() => {
-                    let reason = "the call was not approved in time";
-                    self.end_without_run(&handle, TaskState::Rejected, reason).await;
-                }
                 None => match self.executor.denial_in_fleet(handle.id).await? {
-                    Some(denial) => self.fail(&handle, &denial).await,
+                    Some(denial) => self.end_denied(&handle, &denial).await,
+                    None if record.is_prompting() => {
+                        let reason = "the call was not approved in time";
+                        self.end_without_run(&handle, TaskState::Rejected, reason).await;
+                    }
                     None => {
                         let reason = "the executor ended before the tool ran: send the call again";
                         self.end_without_run(&handle, TaskState::Failed, reason).await;

@@ -73,11 +73,17 @@ impl TaskRecord {
         Self { owner, created, tool: None, governance, webhooks: Vec::new(), task }
     }
 
-    /// The task of a receipt whose own record is not available. Its context is known only to that record.
-    pub(super) fn from_receipt(receipt: &Receipt, now: OffsetDateTime) -> Self {
-        let id = receipt.intent.to_string();
-        let status =
-            TaskStatus { state: TaskState::Working, message: None, timestamp: now.truncate_to_millisecond() };
+    /// The task of an intent whose own record is not available. Its messages and its context are known only to that
+    /// record.
+    pub(super) fn without_messages(
+        intent: IntentId,
+        owner: AgentDid,
+        tool: ToolName,
+        state: TaskState,
+        now: OffsetDateTime,
+    ) -> Self {
+        let id = intent.to_string();
+        let status = TaskStatus { state, message: None, timestamp: now.truncate_to_millisecond() };
         let task = Task {
             context_id: id.clone(),
             id,
@@ -86,9 +92,15 @@ impl TaskRecord {
             history: Vec::new(),
             metadata: None,
         };
-        let (owner, tool) = (receipt.agent.clone(), Some(receipt.tool.clone()));
-        let governance = Governance::default();
-        let mut record = Self { owner, created: now, tool, governance, webhooks: Vec::new(), task };
+        let (tool, governance) = (Some(tool), Governance::default());
+        Self { owner, created: now, tool, governance, webhooks: Vec::new(), task }
+    }
+
+    /// As [`Self::without_messages`], of a receipt.
+    pub(super) fn from_receipt(receipt: &Receipt, now: OffsetDateTime) -> Self {
+        let Receipt { intent, agent, tool, .. } = receipt;
+        let mut record =
+            Self::without_messages(*intent, agent.clone(), tool.clone(), TaskState::Working, now);
         record.end_with_receipt(receipt, now);
         record
     }

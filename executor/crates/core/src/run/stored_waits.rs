@@ -1,0 +1,259 @@
+//! Stored waits: the fleet stores an intent that waits for a person. If its node is lost or leaves, the intent waits at
+//! another one.
+//!
+//! ```text
+//! waits ─▶ stored ─▶ approved, denied, expired or stopped                       ─▶ removed
+//!            │  └─▶ cancelled or revoked: the intent is denied at all nodes      ─▶ removed, answered
+//!            └─▶ this node is lost: waits at another node ─▶ this node runs again ─▶ waits here again
+//! ```
+//! A run and a denial are claims, so an intent that waits at two nodes for a moment is decided once.
+
+use super::Executor;
+use super::fleet::Fleet;
+use super::stored_calls::DENIED_BY;
+use super::trace;
+use a2g_fleet::{
+    CallMessage, FleetError, FoundState, MAX_MESSAGE_BYTES, OrphanCall, PassedCall, Takeover, WaitState,
+    WaitsFor,
+};
+use a2g_govern::Escalated;
+use a2g_journal::IntentSummary;
+use a2g_types::call::Call;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::IntentId;
+use a2g_types::outcome::AbortReason;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::MissedTickBehavior;
+use tracing::Instrument as _;
+
+/// The time between two checks that the fleet stores what waits here.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// The number of checks after which the claims of stored waits are read: another node may have decided while this one
+/// stored the wait or took it back.
+const CLAIM_CHECKS: u32 = 4;
+/// The recorded reason for an intent that another node has run.
+const RUN_ELSEWHERE: &str = "another node of the fleet has run it";
+/// The recorded reason for an intent that another node holds.
+const TAKEN_BACK: &str = "it waits at another node of the fleet again";
+
+/// The cancelled and revoked intents that have waited here, until they are denied at all nodes.
+#[derive(Debug, Default)]
+pub(super) struct DueDenials(Mutex<HashMap<IntentId, (Arc<Call>, AbortReason)>>);
+
+impl DueDenials {
+    fn get(&self, intent: IntentId) -> Option<(Arc<Call>, AbortReason)> {
+        self.0.lock().get(&intent).cloned()
+    }
+}
+
+impl Executor {
+    /// The fleet, if it stores what waits here.
+    fn fleet_of_waits(&self) -> Option<&Arc<Fleet>> {
+        self.fleet.as_ref().filter(|_| self.passing.is_enabled)
+    }
+
+    /// Stores a wait that has begun.
+    pub(super) async fn store_new_wait(&self, intent: IntentId) {
+        let Some(fleet) = self.fleet_of_waits() else { return };
+        if let Err(error) = self.store_wait(fleet, intent, true).await {
+            // A check stores it.
+            tracing::debug!(%intent, %error, "an intent that waits here may not be stored yet");
+        }
+    }
+
+    async fn store_wait(&self, fleet: &Fleet, intent: IntentId, is_new: bool) -> Result<(), FleetError> {
+        let escalated = self.escalations.inspect(intent, |escalated, _| escalated.clone());
+        let text = escalated.and_then(|escalated| escalated.to_journal().ok());
+        let Some(text) = text.filter(|text| text.len() <= MAX_MESSAGE_BYTES) else { return Ok(()) };
+        // Only a call that waits for a slot needs to say whether the governor was asked.
+        let call = CallMessage { text, asked_governor: true };
+        let state = fleet.store_wait(intent, call, is_new).await?;
+        self.follow_wait_state(fleet, intent, state).await
+    }
+
+    async fn follow_wait_state(
+        &self,
+        fleet: &Fleet,
+        intent: IntentId,
+        state: WaitState,
+    ) -> Result<(), FleetError> {
+        match state {
+            WaitState::Stored | WaitState::NotYet => Ok(()),
+            WaitState::Claimed => self.end_claimed_wait(fleet, intent).await,
+            WaitState::TakenBack => {
+                self.withdraw_undecided(intent, TAKEN_BACK).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the wait of an intent that another node has run or denied.
+    async fn end_claimed_wait(&self, fleet: &Fleet, intent: IntentId) -> Result<(), FleetError> {
+        match fleet.find(intent).await?.map(|found| found.state) {
+            Some(FoundState::Denied(_)) => {
+                // The fault is the denial.
+                let _denied = self.check_denied_in_fleet(intent).await;
+            }
+            Some(FoundState::Ended(_)) => self.withdraw_undecided(intent, RUN_ELSEWHERE).await,
+            // An open claim may be released.
+            Some(FoundState::Open) | None => {}
+        }
+        Ok(())
+    }
+
+    /// Notes that cancelled or revoked intents have to be denied at all nodes, so that they wait at no other one later.
+    // Called under the lock of the escalations: no intent stops waiting without the note.
+    pub(super) fn note_due_denials<'a>(
+        &self,
+        ended: impl IntoIterator<Item = &'a Escalated>,
+        reason: AbortReason,
+    ) {
+        if self.fleet_of_waits().is_some() {
+            let calls = ended.into_iter().map(Escalated::call).filter(|call| call.parent.is_none());
+            let due = calls.map(|call| (call.intent, (Arc::new(call.clone()), reason)));
+            self.due_denials.0.lock().extend(due);
+        }
+    }
+
+    /// Denies a cancelled or revoked intent at all nodes, if that is due.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached: a check repeats it.
+    pub(super) async fn deny_if_due(&self, intent: IntentId) -> Result<(), Fault> {
+        let (Some(fleet), Some((call, reason))) = (&self.fleet, self.due_denials.get(intent)) else {
+            return Ok(());
+        };
+        match self.deny_in_fleet(fleet, &call, None, DENIED_BY, Some(reason.message())).await {
+            Err(Fault::Busy { .. }) => Err(self.busy_fault(
+                "the intent no longer waits here, but the fleet does not know it yet, and is told as soon as a server \
+                 answers: until then, it would wait at another node if this one were lost",
+            )),
+            // A node that has claimed it has decided.
+            Ok(()) | Err(_) => {
+                self.due_denials.0.lock().remove(&intent);
+                Ok(())
+            }
+        }
+    }
+
+    /// Decides what becomes of a stored call of a lost node.
+    pub(super) fn decide_on_takeover(&self, waits_for: WaitsFor, passed: &PassedCall) -> Takeover {
+        match waits_for {
+            // A node that ends would have to be replaced too.
+            WaitsFor::Slot | WaitsFor::Person if self.slots.is_closed() => Takeover::Leave,
+            WaitsFor::Slot => Takeover::Take,
+            WaitsFor::Person => match Escalated::from_node(passed) {
+                Ok(escalated) if !escalated.is_pending(self.clock.now()) => Takeover::Remove,
+                Ok(escalated) if self.can_hold(&escalated) => Takeover::Take,
+                // Such as a call of a later version.
+                Ok(_) | Err(_) => Takeover::Leave,
+            },
+        }
+    }
+
+    /// Returns `true` if this node has room for an intent, and could run it as it was shown.
+    fn can_hold(&self, escalated: &Escalated) -> bool {
+        let call = escalated.call();
+        let Ok(loaded) = self.find_catalog(call) else { return false };
+        let module = loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.digest);
+        module.is_some() && module == escalated.module() && self.escalations.has_room(&call.agent)
+    }
+
+    /// Keeps what waits here stored, and lets the intents of lost nodes wait here, until the sessions end.
+    pub(super) async fn keep_waits_stored(self: Arc<Self>, fleet: Arc<Fleet>) {
+        if !self.passing.is_enabled {
+            return;
+        }
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut count = 0_u32;
+        loop {
+            tokio::select! {
+                _ = checks.tick() => {
+                    count = count.wrapping_add(1);
+                    self.forget_ended_calls();
+                    if fleet.may_run() && let Err(error) = self.check_waits(&fleet, count).await {
+                        tracing::debug!(%error, "the fleet may not store all that waits here yet");
+                    }
+                }
+                orphan = fleet.next_orphan_call(WaitsFor::Person) => self.hold_orphan(&fleet, orphan).await,
+            }
+        }
+    }
+
+    async fn check_waits(&self, fleet: &Fleet, count: u32) -> Result<(), FleetError> {
+        let due = self.due_denials.0.lock().keys().copied().collect::<Vec<_>>();
+        for intent in due {
+            if self.deny_if_due(intent).await.is_err() {
+                return Err(FleetError::NotAnswered);
+            }
+        }
+        for intent in fleet.stored_waits().into_iter().filter(|intent| !self.escalations.is_held(*intent)) {
+            skip_unreadable(intent, fleet.remove_wait(intent).await)?;
+        }
+        for intent in self.escalations.waits_of_callers() {
+            skip_unreadable(intent, self.check_wait(fleet, intent, count).await)?;
+        }
+        Ok(())
+    }
+
+    async fn check_wait(&self, fleet: &Fleet, intent: IntentId, count: u32) -> Result<(), FleetError> {
+        if !fleet.is_wait_stored(intent) {
+            return self.store_wait(fleet, intent, false).await;
+        }
+        if fleet.is_wait_taken_over(intent) {
+            let state = fleet.check_wait(intent).await?;
+            return self.follow_wait_state(fleet, intent, state).await;
+        }
+        if count.is_multiple_of(CLAIM_CHECKS) { self.end_claimed_wait(fleet, intent).await } else { Ok(()) }
+    }
+
+    /// Lets an intent of a lost node wait here.
+    async fn hold_orphan(&self, fleet: &Fleet, OrphanCall { intent, from, call: passed }: OrphanCall) {
+        let held = match Escalated::from_node(&passed) {
+            Ok(escalated) => {
+                let call = escalated.call();
+                let span = trace::intent_span(&IntentSummary::from_call(call), call.door);
+                self.hold_escalated_orphan(escalated).instrument(span).await
+            }
+            Err(error) => Err(Fault::Internal(error.to_string())),
+        };
+        let result = match held {
+            Ok(()) => {
+                tracing::info!(%intent, %from, "the intent waited at a lost node, and waits here now");
+                Ok(())
+            }
+            // An operator has stopped it, or somebody has denied it.
+            Err(Fault::Refused { blocked_by: BlockedBy::Stopped | BlockedBy::VerdictDenied, .. }) => {
+                fleet.remove_wait(intent).await
+            }
+            Err(fault) => {
+                tracing::debug!(%intent, %from, ?fault, "an intent of a lost node cannot wait here");
+                fleet.give_up_wait(intent).await
+            }
+        };
+        if let Err(error) = result {
+            tracing::debug!(%intent, %error, "an intent that does not wait here is stored as waiting here");
+        }
+    }
+
+    async fn hold_escalated_orphan(&self, escalated: Escalated) -> Result<(), Fault> {
+        let loaded = self.find_catalog(escalated.call())?;
+        self.taken_over.add(escalated.call());
+        self.hold(escalated, &loaded).await
+    }
+}
+
+/// Passes over an intent whose value another version wrote, or no node.
+fn skip_unreadable(intent: IntentId, result: Result<(), FleetError>) -> Result<(), FleetError> {
+    match result {
+        Err(error @ FleetError::Value { .. }) => {
+            tracing::debug!(%intent, %error, "the stored value of an intent cannot be read");
+            Ok(())
+        }
+        result => result,
+    }
+}

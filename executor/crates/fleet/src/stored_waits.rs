@@ -1,0 +1,294 @@
+//! The stored waits: the calls that wait for a person.
+//!
+//! The node at which an intent waits keeps it in its journal too, and takes it back from another node when it runs again:
+//! the tasks and the approvals of the intent are there.
+
+use crate::FleetError;
+use crate::claims::{Fleet, MAX_TRIES};
+use crate::messages::CallMessage;
+use crate::record::{decode, encode};
+use crate::store::{Store, StoredValue, Write};
+use crate::stored_calls::{HeldCall, HeldState, StoredCallRecord, WaitsFor, call_key};
+use a2g_types::ident::IntentId;
+
+/// The state of an intent that waits for a person at this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitState {
+    /// The fleet stores that it waits here.
+    Stored,
+    /// It is not stored before the first sweep, which may find it among the waits of a lost node.
+    NotYet,
+    /// It has a claim, of a run or a denial.
+    Claimed,
+    /// It was taken over from a lost node, and waits at another node again.
+    TakenBack,
+}
+
+impl<S: Store> Fleet<S> {
+    /// Stores an intent that waits for a person at this node, until [`Self::remove_wait`]. If another node has taken it
+    /// over, takes it back. An intent that waited here before this process started is added only after the first sweep,
+    /// which finds what this node had taken over.
+    ///
+    /// # Errors
+    /// [`FleetError`]; the call can be repeated.
+    pub async fn store_wait(
+        &self,
+        intent: IntentId,
+        call: CallMessage,
+        is_new: bool,
+    ) -> Result<WaitState, FleetError> {
+        let waits = self.stored_calls.that_wait_for(WaitsFor::Person);
+        let own_key = self.own_key(intent);
+        let key = waits.key_of(intent).unwrap_or_else(|| own_key.clone());
+        for _ in 0..MAX_TRIES {
+            let found = self.store.get(&key).await?;
+            if key != own_key && !self.is_held_here(&key, found.as_ref())? {
+                return Ok(self.lose_wait(intent));
+            }
+            if self.read_claim(intent).await?.is_some() {
+                return Ok(WaitState::Claimed);
+            }
+            if found.is_none() && !is_new && self.live_others().is_none() {
+                return Ok(WaitState::NotYet);
+            }
+            // Held before it is written, so that it is removed even if the answer is lost.
+            waits.hold(intent, key.clone(), HeldState::Unknown);
+            let (epoch, revision) = (self.lease.epoch(), found.map_or(0, |found| found.revision));
+            let record = StoredCallRecord { holder: self.node.clone(), epoch, call: call.clone() };
+            if let Write::Done(_) = self.store.update(&key, &encode(&record)?, revision).await? {
+                waits.hold(intent, key, HeldState::Stored(epoch));
+                return Ok(WaitState::Stored);
+            }
+        }
+        Err(FleetError::unavailable("store a wait", "other nodes change it"))
+    }
+
+    /// Returns `true` if the fleet is known to store, in the present epoch of this node, that an intent waits here.
+    #[must_use]
+    pub fn is_wait_stored(&self, intent: IntentId) -> bool {
+        let waits = self.stored_calls.that_wait_for(WaitsFor::Person);
+        let state = HeldState::Stored(self.lease.epoch());
+        waits.held.lock().get(&intent).is_some_and(|held| held.state == state)
+    }
+
+    /// Returns `true` if an intent waits here that was taken over from a lost node: that node can take it back.
+    #[must_use]
+    pub fn is_wait_taken_over(&self, intent: IntentId) -> bool {
+        let waits = self.stored_calls.that_wait_for(WaitsFor::Person);
+        waits.key_of(intent).is_some_and(|key| key != self.own_key(intent))
+    }
+
+    /// Checks whether an intent that was taken over from a lost node still waits here.
+    ///
+    /// # Errors
+    /// [`FleetError`]; the call can be repeated.
+    pub async fn check_wait(&self, intent: IntentId) -> Result<WaitState, FleetError> {
+        let key = self.stored_calls.that_wait_for(WaitsFor::Person).key_of(intent);
+        let Some(key) = key else { return Ok(WaitState::NotYet) };
+        let found = self.store.get(&key).await?;
+        let is_here = self.is_held_here(&key, found.as_ref())?;
+        Ok(if is_here { WaitState::Stored } else { self.lose_wait(intent) })
+    }
+
+    /// The intents that the fleet may store as waiting here.
+    #[must_use]
+    pub fn stored_waits(&self) -> Vec<IntentId> {
+        let held = self.stored_calls.that_wait_for(WaitsFor::Person).held.lock();
+        // An orphan does not wait here yet.
+        let stored = held.iter().filter(|(_, held)| held.state != HeldState::Orphan);
+        stored.map(|(intent, _)| *intent).collect()
+    }
+
+    /// Removes an intent that no longer waits here.
+    ///
+    /// # Errors
+    /// [`FleetError`]; the call can be repeated.
+    pub async fn remove_wait(&self, intent: IntentId) -> Result<(), FleetError> {
+        let waits = self.stored_calls.that_wait_for(WaitsFor::Person);
+        let Some(held) = waits.held.lock().remove(&intent) else { return Ok(()) };
+        let removed = self.remove_if_held_here(&held.key).await;
+        match &removed {
+            // A value of a later version is removed by that version.
+            Ok(()) | Err(FleetError::Value { .. }) => {}
+            Err(_) => {
+                let unknown = HeldCall { state: HeldState::Unknown, ..held };
+                waits.held.lock().entry(intent).or_insert(unknown);
+            }
+        }
+        removed
+    }
+
+    async fn remove_if_held_here(&self, key: &str) -> Result<(), FleetError> {
+        match self.store.get(key).await? {
+            Some(found) if self.is_held_here(key, Some(&found))? => self.store.remove(found.revision).await,
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Gives an orphan that cannot wait here back: the next sweep of any node may take it over.
+    ///
+    /// # Errors
+    /// [`FleetError`]; then this node tries it again.
+    pub async fn give_up_wait(&self, intent: IntentId) -> Result<(), FleetError> {
+        let Some(held) = self.stored_calls.that_wait_for(WaitsFor::Person).held.lock().remove(&intent) else {
+            return Ok(());
+        };
+        match self.store.get(&held.key).await? {
+            Some(found) if self.is_held_here(&held.key, Some(&found))? => {
+                let StoredCallRecord { call, .. } = decode(&held.key, &found.bytes)?;
+                self.give_back(&held.key, call, found.revision).await
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn own_key(&self, intent: IntentId) -> String {
+        call_key(WaitsFor::Person, &self.node, intent)
+    }
+
+    fn is_held_here(&self, key: &str, found: Option<&StoredValue>) -> Result<bool, FleetError> {
+        let record = found.map(|found| decode::<StoredCallRecord>(key, &found.bytes)).transpose()?;
+        Ok(record.is_some_and(|record| record.holder == self.node))
+    }
+
+    /// Notes that another node has an intent. It stays held under its key until it waits here no longer.
+    fn lose_wait(&self, intent: IntentId) -> WaitState {
+        let mut held = self.stored_calls.that_wait_for(WaitsFor::Person).held.lock();
+        if let Some(held) = held.get_mut(&intent) {
+            held.state = HeldState::Unknown;
+        }
+        WaitState::TakenBack
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claims::NewDenial;
+    use crate::stored_calls::tests::{Nodes, SlowStore, TAKE_ALL, call, finish, interleave};
+    use crate::stored_calls::{Takeover, TakeoverRule};
+    use serde_json::value::RawValue;
+    use std::pin::Pin;
+    use std::sync::atomic::Ordering;
+
+    type Node = Fleet<SlowStore>;
+
+    fn store(node: &Node, intent: IntentId) -> WaitState {
+        finish(node.store_wait(intent, call(), true))
+    }
+
+    fn take_over(node: &Node, lost: &Node, rule: TakeoverRule<'_>) -> bool {
+        finish(node.take_over_calls(&lost.node, Some(rule)));
+        has_orphan(node)
+    }
+
+    /// Returns `true` if the node has taken a wait over that does not wait there yet.
+    fn has_orphan(node: &Node) -> bool {
+        let waits = node.stored_calls.that_wait_for(WaitsFor::Person);
+        waits.held.lock().values().any(|held| held.state == HeldState::Orphan)
+    }
+
+    #[test]
+    fn a_wait_moves_to_one_node_and_back_to_its_own() {
+        let mut by_two = 0;
+        for seed in 0..1_000 {
+            let nodes = Nodes::join();
+            let [one, two, three] = &nodes.all;
+            let intent = IntentId::random();
+            assert_eq!(store(one, intent), WaitState::Stored);
+            assert!(one.is_wait_stored(intent) && !take_over(two, one, TAKE_ALL), "the node is not lost");
+            nodes.lose(0);
+            let sweeps = [two, three].map(|node| {
+                Box::pin(node.take_over_calls(&one.node, Some(TAKE_ALL))) as Pin<Box<dyn Future<Output = _>>>
+            });
+            assert!(interleave(seed, sweeps.into()).iter().all(Result::is_ok));
+            let has_taken = [two, three].map(has_orphan);
+            assert_ne!(has_taken[0], has_taken[1], "seed {seed}");
+            by_two += usize::from(has_taken[0]);
+            let [taker, other] = if has_taken[0] { [two, three] } else { [three, two] };
+            assert_eq!(taker.stored_waits(), [], "it does not wait there yet");
+            assert_eq!(store(taker, intent), WaitState::Stored);
+            assert!(!take_over(other, one, TAKE_ALL), "seed {seed}");
+            // Its own node runs again.
+            let one = nodes.restart(0);
+            assert_eq!(finish(one.store_wait(intent, call(), false)), WaitState::Stored);
+            assert_eq!(store(taker, intent), WaitState::TakenBack);
+            finish(taker.remove_wait(intent));
+            assert!(nodes.has_key("wait.one."), "seed {seed}");
+            finish(one.remove_wait(intent));
+            assert!(!nodes.has_key("wait."), "seed {seed}");
+        }
+        assert!((100..900).contains(&by_two), "{by_two} of 1000");
+    }
+
+    #[test]
+    fn a_wait_that_was_decided_elsewhere_is_not_stored_again() {
+        let nodes = Nodes::join();
+        let [one, two, _] = &nodes.all;
+        let intent = IntentId::random();
+        assert_eq!(store(one, intent), WaitState::Stored);
+        nodes.lose(0);
+        assert!(take_over(two, one, TAKE_ALL));
+        assert_eq!(store(two, intent), WaitState::Stored);
+        let denial = RawValue::from_string("{}".to_owned()).unwrap();
+        finish(two.deny(NewDenial { intent, content: &[0; 32], agent: "did:a:a", denial }));
+        finish(two.remove_wait(intent));
+        let one = nodes.restart(0);
+        assert_eq!(store(&one, intent), WaitState::Claimed);
+        assert!(!nodes.has_key("wait."));
+    }
+
+    #[test]
+    fn a_rule_decides_which_waits_are_taken_over() {
+        let nodes = Nodes::join();
+        let [one, two, three] = &nodes.all;
+        let intent = IntentId::random();
+        assert_eq!(store(one, intent), WaitState::Stored);
+        nodes.lose(0);
+        finish(two.take_over_calls(&one.node, None));
+        assert!(!has_orphan(two) && !take_over(two, one, &|_, _| Takeover::Leave));
+        assert!(take_over(three, one, TAKE_ALL));
+        // A node at which it cannot wait now tries again.
+        finish(three.give_up_wait(intent));
+        assert!(take_over(three, one, TAKE_ALL));
+        finish(three.give_up_wait(intent));
+        assert!(!take_over(three, one, &|_, _| Takeover::Remove));
+        assert!(!nodes.has_key("wait."));
+    }
+
+    #[test]
+    fn a_node_adds_its_earlier_waits_after_its_first_sweep() {
+        let nodes = Nodes::join();
+        let [one, _, three] = &nodes.all;
+        let [taken_over, unknown, ended] = [(); 3].map(|()| IntentId::random());
+        assert_eq!([store(one, taken_over), store(three, ended)], [WaitState::Stored; 2]);
+        nodes.lose(0);
+        assert!(take_over(three, one, TAKE_ALL));
+        assert_eq!(store(three, taken_over), WaitState::Stored);
+        // Two of the three still wait there after its restart.
+        let three = nodes.restart(2);
+        let earlier = [taken_over, unknown].map(|intent| finish(three.store_wait(intent, call(), false)));
+        assert_eq!(earlier, [WaitState::NotYet; 2]);
+        finish(three.sweep(|_| crate::LocalReport::Unknown, Some(TAKE_ALL)));
+        let earlier = [taken_over, unknown].map(|intent| finish(three.store_wait(intent, call(), false)));
+        assert_eq!(earlier, [WaitState::Stored; 2]);
+        assert!(nodes.has_key(&format!("wait.one.{taken_over}")));
+        assert!(nodes.has_key(&format!("wait.three.{unknown}")));
+        assert!(!nodes.has_key(&ended.to_string()), "the sweep has removed what no longer waits");
+        assert!(!nodes.has_key(&format!("wait.three.{taken_over}")));
+    }
+
+    #[test]
+    fn a_wait_whose_answers_were_lost_is_stored_and_removed() {
+        let nodes = Nodes::join();
+        let [one, ..] = &nodes.all;
+        let intent = IntentId::random();
+        nodes.store.loses_answer.store(true, Ordering::Relaxed);
+        let failed = interleave(0, vec![Box::pin(one.store_wait(intent, call(), true))]);
+        assert!(failed[0].is_err() && !one.is_wait_stored(intent));
+        assert_eq!(one.stored_waits(), [intent]);
+        assert_eq!(store(one, intent), WaitState::Stored);
+        finish(one.remove_wait(intent));
+        assert!(!nodes.has_key("wait.") && one.stored_waits().is_empty());
+    }
+}

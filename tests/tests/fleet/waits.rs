@@ -1,0 +1,126 @@
+//! Intents that wait for a person at a node that is lost or leaves.
+
+use super::elsewhere::{Nodes, ask, decide};
+use crate::a2a;
+use crate::harness::*;
+use crate::methods::{ESCALATES, write};
+use serde_json::{Value, json};
+
+fn state(node: &Executor, token: &str, id: &Value) -> Value {
+    ask(node, token, "a2g/status", id)["result"]["state"].clone()
+}
+
+fn wait_until(node: &Executor, token: &str, id: &Value, expected: &str) {
+    eventually(&format!("the intent is {expected}"), || (state(node, token, id) == expected).then_some(()));
+}
+
+/// The message of the error that a call gets.
+fn refusal(node: &Executor, token: &str, call: &Value) -> String {
+    let answer = ask(node, token, "a2g/intent", call);
+    answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+}
+
+#[test]
+fn an_intent_that_waits_at_a_lost_node_is_decided_at_another() {
+    let Some(nodes) = Nodes::start() else { return };
+    let [approved, denied, cancelled, early, waits] = ["approved", "denied", "cancelled", "early", "waits"]
+        .map(|name| nodes.escalate_at(&[&nodes.one], name));
+    let Nodes { fleet, one, two, agent, approver, .. } = nodes;
+    let mut here = a2a::Client::with(&one, &agent);
+    let [task, stopped] = ["task", "stopped"].map(|name| {
+        let task = here.begin("write_file", write(name, ESCALATES));
+        here.until(&task, "input-required");
+        task
+    });
+    let task_id = json!({ "intent_id": task });
+    assert_eq!(result(&ask(&one, &agent, "a2g/cancel", &early.1))["cancelled"], true);
+    let home = one.kill();
+    for (_, id) in [&approved, &denied, &cancelled, &waits] {
+        wait_until(&two, &agent, id, "escalated");
+    }
+    let mut there = a2a::Client::with(&two, &agent);
+    for id in [&task, &stopped] {
+        there.until(id, "input-required");
+    }
+    assert_eq!(there.result("tasks/cancel", json!({ "id": stopped }))["status"]["state"], "canceled");
+    assert_ne!(state(&two, &agent, &early.1), "escalated");
+    for (id, decision) in [(&approved.1, "APPROVED"), (&task_id, "APPROVED"), (&denied.1, "DENIED")] {
+        assert_eq!(result(&decide(&two, &approver, id, decision))["accepted"], true);
+    }
+    assert_eq!(result(&ask(&two, &agent, "a2g/cancel", &cancelled.1))["cancelled"], true);
+    for id in [&approved.1, &task_id] {
+        wait_until(&two, &agent, id, "finished");
+    }
+    // Its own node has all of them in its journal.
+    let one = Executor::start_in(home);
+    for (node, count) in [("one", 1), ("two", 0)] {
+        fleet.wait_for(one.home(), node, |node| node["waiting"] == count);
+    }
+    let mut here = a2a::Client::with(&one, &agent);
+    here.until(&task, "completed");
+    here.until(&stopped, "canceled");
+    for (call, reason) in
+        [(&denied.0, "denied by `ann`"), (&cancelled.0, "cancelled by"), (&early.0, "cancelled by")]
+    {
+        for node in [&one, &two] {
+            let message = refusal(node, &agent, call);
+            assert!(message.contains(reason), "{message}");
+        }
+    }
+    assert_eq!(result(&decide(&one, &approver, &waits.1, "APPROVED"))["accepted"], true);
+    for node in [&one, &two] {
+        wait_until(node, &agent, &waits.1, "finished");
+    }
+    let written = |node: &Executor| {
+        ["approved", "task", "waits", "denied", "cancelled", "early", "stopped"]
+            .map(|name| node.file(name).is_some())
+    };
+    assert_eq!(written(&one), [false, false, true, false, false, false, false]);
+    assert_eq!(written(&two), [true, true, false, false, false, false, false]);
+    for id in [&approved.1, &task_id, &waits.1] {
+        assert_eq!(fleet.reports_of(id["intent_id"].as_str().unwrap()).len(), 1);
+    }
+    eventually("no wait is stored any more", || {
+        let filter = json!({ "subjects_filter": "a2g.tests.wait.>" });
+        let stream = fleet.servers.ask(0, "$JS.API.STREAM.INFO.A2G_tests", &filter)?;
+        (stream["state"]["messages"].is_u64() && stream["state"]["subjects"].is_null()).then_some(())
+    });
+    for node in [&one, &two] {
+        let verified = node.home().run(&["journal", "verify"]);
+        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+    }
+}
+
+#[test]
+fn a_node_that_leaves_hands_over_what_waits_there() {
+    let Some(nodes) = Nodes::start() else { return };
+    let waits = nodes.escalate("waits");
+    let Nodes { mut one, two, agent, approver, .. } = nodes;
+    one.process().terminate();
+    one.process().wait_for_exit();
+    wait_until(&two, &agent, &waits, "escalated");
+    assert_eq!(result(&decide(&two, &approver, &waits, "APPROVED"))["accepted"], true);
+    wait_until(&two, &agent, &waits, "finished");
+    assert_eq!((one.file("waits"), two.file("waits").as_deref()), (None, Some(ESCALATES)));
+}
+
+#[test]
+fn a_cancellation_in_an_outage_holds_at_all_nodes_later() {
+    let Some(nodes) = Nodes::start() else { return };
+    let (call, id) = nodes.escalate_at(&[&nodes.one], "waits");
+    let Nodes { fleet, one, two, agent, .. } = nodes;
+    fleet.servers.pause(0);
+    let answer = ask(&one, &agent, "a2g/cancel", &id);
+    assert!(answer["error"]["data"]["retry_after_ms"].is_u64(), "{answer}");
+    fleet.servers.resume(0);
+    eventually("the denial is stored", || {
+        let subject = format!("a2g.tests.claim.{}", id["intent_id"].as_str()?);
+        let filter = json!({ "subjects_filter": subject });
+        let stream = fleet.servers.ask(0, "$JS.API.STREAM.INFO.A2G_tests", &filter)?;
+        stream["state"]["subjects"].is_object().then_some(())
+    });
+    for node in [&one, &two] {
+        let message = refusal(node, &agent, &call);
+        assert!(message.contains("cancelled by"), "{message}");
+    }
+}
