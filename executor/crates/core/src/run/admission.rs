@@ -2,6 +2,7 @@
 
 use super::active_runs::ActiveRun;
 use super::faults::not_passed_fault;
+use super::fleet::CallIdentity;
 use super::slots::{CapacityError, Place};
 use super::trace::Stopwatch;
 use super::{
@@ -19,7 +20,7 @@ use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, ToolName, did_you_mean, excerpt};
 use a2g_types::memory;
 use a2g_types::outcome::{End, Receipt};
-use a2g_types::verdict::{Proof, Verdict};
+use a2g_types::verdict::{Decision, Proof, Verdict};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,9 +102,38 @@ impl Executor {
             VerifiedVerdict::from_call(call, verdict, proof, &trust, permission, self.clock.now())?;
         let location = self.locate_tool(&call)?;
         self.check_memory()?;
-        if let Some(known) = self.find_known(&call, verdict.verdict().expires_at).await? {
+        let expires_at = verdict.verdict().expires_at;
+        // The claim of a call that starts at once finds what the fleet knows of the intent: one request less.
+        let is_here = matches!(location, ToolLocation::Here(_));
+        let starts_at_once =
+            self.fleet.is_some() && is_here && may_run(verdict.verdict()) && self.slots.has_free(&call.agent);
+        let known = match starts_at_once {
+            true => self.find_known_here(&call, expires_at).await?,
+            false => self.find_known(&call, expires_at).await?,
+        };
+        if let Some(known) = known {
             return require_success(self.await_existing(call.intent, &call.agent, known).await?.0);
         }
+        let not_looked_up = starts_at_once.then(|| CallIdentity::of(&call));
+        let fault = match self.execute_new(call, verdict, location, stopwatch).await {
+            Ok(receipt) => return require_success(receipt),
+            Err(fault @ (Fault::Busy { .. } | Fault::ReceiptPending { .. })) => return Err(fault),
+            Err(fault) => fault,
+        };
+        // A repeat gets its receipt, even if the call would be refused now.
+        let Some(call) = not_looked_up else { return Err(fault) };
+        let Some(known) = self.find_in_fleet(&call).await? else { return Err(fault) };
+        require_success(self.await_existing(call.intent, &call.agent, known).await?.0)
+    }
+
+    /// Runs a call whose intent is not known to have run, under the verdict sent with it.
+    async fn execute_new(
+        self: &Arc<Self>,
+        call: Call,
+        verdict: VerifiedVerdict,
+        location: ToolLocation,
+        stopwatch: Stopwatch,
+    ) -> Result<Arc<Receipt>, Fault> {
         self.check_stopped(&call)?;
         if let ToolLocation::Elsewhere = location {
             self.check_tool_elsewhere(&call).await?;
@@ -113,8 +143,7 @@ impl Executor {
         self.escalations.pending_verdict(&call, now)?;
         match admit(call, verdict, now)? {
             Admission::Run(admitted) => {
-                let sink = RunEventSink::none();
-                require_success(self.run_at(location, *admitted, None, stopwatch, sink).await?)
+                self.run_at(location, *admitted, None, stopwatch, RunEventSink::none()).await
             }
             Admission::Wait(escalated) => {
                 let intent = escalated.call().intent;
@@ -499,6 +528,14 @@ fn without_parent_context(mut call: Call) -> Call {
         context.remove("parent");
     }
     call
+}
+
+/// Returns `true` if a verdict lets a call run without a person's decision.
+fn may_run(verdict: &Verdict) -> bool {
+    match verdict.decision {
+        Decision::Approved | Decision::Conditional => true,
+        Decision::Denied | Decision::Escalate => false,
+    }
 }
 
 /// Maps a receipt to the answer to `a2g/execute`: every end but a success is a fault.

@@ -320,6 +320,13 @@ impl Slots {
         (running, self.places.borrow().saturating_sub(running + self.passed_on.load(Relaxed)))
     }
 
+    /// Returns `true` if a call of an agent would get a slot at once.
+    pub(super) fn has_free(&self, agent: &AgentDid) -> bool {
+        let queue = self.lock();
+        let running = queue.agents.get(agent).map_or(0, |share| share.running);
+        queue.free > 0 && running < self.capacity.concurrent_per_agent && !self.is_closed()
+    }
+
     /// Takes a slot for a call of another node: one that no waiter of this executor may use, or one that was kept. More
     /// slots are kept only after the next [`KeptSlot::keep_for`].
     pub(super) fn take_idle(self: &Arc<Self>) -> Option<IdleSlot> {
