@@ -1017,8 +1017,11 @@ pub(super) struct ReceiptFilter {
 pub(super) enum FleetCommand {
     /// List the nodes: state, version, load, open intents, undelivered reports, receipts
     #[command(after_help = "\
-OPEN is the number of intents that a node has claimed and whose reports are not
-delivered. The fleet hash covers the latest receipts of all journals.
+STATE is `live`, `draining`, `left`, or `lost` and the node that took over.
+QUEUED calls wait for a slot, WAITING intents for a person. OPEN is the number of
+intents that a node has claimed and whose reports are not delivered, UNSENT that
+of the reports that the governor has not acknowledged. The fleet hash covers the
+latest receipts of all journals. The figures are up to 3 s old.
 
 Example:
   a2g-executor fleet status --json | jq '.nodes[] | select(.state != \"live\")'")]

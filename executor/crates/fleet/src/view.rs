@@ -20,7 +20,7 @@ pub struct NodeStatus {
     pub receipts: u64,
     /// The hash of that receipt, in hexadecimal.
     pub head: String,
-    /// The load at the latest renewal.
+    /// The load at the latest renewal; nothing runs or waits at a node that has ended.
     pub load: NodeLoad,
     /// The number of intents that the node has claimed, and whose reports are not delivered.
     pub open: usize,
@@ -116,6 +116,11 @@ async fn read_status<S: Store>(
         };
         let open = marks(store, &node).await?.len();
         let NodeRecord { state, receipts, head, version, load, .. } = record;
+        // The latest load of a node that has ended says what others have taken over since.
+        let load = match state.has_ended() {
+            true => NodeLoad { running: 0, queued: 0, waiting: 0, ..load },
+            false => load,
+        };
         all.push(NodeStatus { node, state, version, receipts, head, load, open });
     }
     all.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));

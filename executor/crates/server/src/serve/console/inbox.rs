@@ -23,7 +23,7 @@ pub(super) struct Inbox {
     /// The nodes of the fleet, for a person who may read the intents of all agents.
     pub(super) nodes: Option<Result<Vec<NodeStatus>, Fault>>,
     /// The other nodes that have not listed all of theirs, with the number of those that are left out.
-    unlisted: Vec<(NodeName, usize)>,
+    unlisted: Vec<(NodeName, usize, bool)>,
     /// `true` if all other nodes that are known to run have listed theirs.
     is_complete: bool,
 }
@@ -83,13 +83,14 @@ impl Inbox {
         let silent = nodes.iter().flatten().flatten().filter(|node| {
             Some(&node.node) != console.executor.node_name() && !elsewhere.contains_key(&node.node)
         });
-        let mut unlisted = silent.map(|node| (node.node.clone(), node.load.waiting)).collect::<Vec<_>>();
+        let mut unlisted =
+            silent.map(|node| (node.node.clone(), node.load.waiting, true)).collect::<Vec<_>>();
         for (node, NodeInbox { entries: listed, count }) in elsewhere {
-            unlisted.push((node.clone(), count.saturating_sub(listed.len())));
+            unlisted.push((node.clone(), count.saturating_sub(listed.len()), false));
             entries.extend(listed.into_iter().map(|entry| (entry, Some(node.clone()))));
         }
-        unlisted.retain(|(_, count)| *count > 0);
-        unlisted.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
+        unlisted.retain(|(_, count, _)| *count > 0);
+        unlisted.sort_by(|(one, ..), (other, ..)| one.as_str().cmp(other.as_str()));
         entries.sort_by_key(|(entry, _)| (entry.expires_at, entry.intent));
         Self { entries, nodes, unlisted, is_complete }
     }
@@ -129,9 +130,11 @@ impl Inbox {
                         }
                     }))
                 }
-                @for (node, count) in &self.unlisted {
+                @for (node, count, is_silent) in &self.unlisted {
                     p role="status" {
-                        (count) " more at the node " strong { (node) } ": its console shows them, once it runs."
+                        (count) " more at the node " strong { (node) }
+                        @if *is_silent { ", which does not answer: if it stays away, they appear here within 25 s." }
+                        @else { ": its console shows them." }
                     }
                 }
                 @if !self.is_complete {

@@ -8,7 +8,7 @@ use super::page::{
 };
 use super::session::{PostedForm, SignedIn};
 use super::{ConsoleState, ReadingViewer};
-use a2g_core::run::{IntentState, NodeName};
+use a2g_core::run::{IntentState, NodeName, has_moved};
 use a2g_govern::Caller;
 use a2g_journal::{RecordedReceipt, RefusalSearch, RunRecord};
 use a2g_types::call::ParentRun;
@@ -55,7 +55,12 @@ pub(super) async fn show(
     };
     // The fleet has the receipt, even if the node is lost or does not answer.
     let page = find_page_in_fleet(&console, &signed_in, intent).await;
-    page.or_else(|| fault.as_ref().map(fault_page)).unwrap_or_else(|| not_found("run"))
+    let page = page.or_else(|| fault.as_ref().map(fault_page));
+    match page {
+        Some(page) => page,
+        // An intent that has moved to another node, which does not know it any more.
+        None => make_page_here(&console, &signed_in, intent, true).await.unwrap_or_else(|| not_found("run")),
+    }
 }
 
 /// The page of an intent from what the fleet has of it; `None` for an intent that no node has claimed.
@@ -76,11 +81,21 @@ async fn find_page_in_fleet(
     }
 }
 
-/// The page of an intent that this node has run, refused or let wait; `None` for any other intent.
+/// The page of an intent that this node has run, refused or let wait; `None` for any other intent, and for one that has
+/// moved to another node.
 pub(super) async fn find_page_here(
     console: &ConsoleState,
     signed_in: &SignedIn,
     intent: IntentId,
+) -> Option<Response> {
+    make_page_here(console, signed_in, intent, false).await
+}
+
+async fn make_page_here(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+    shows_moved: bool,
 ) -> Option<Response> {
     let state = match console.executor.status_here(intent).await {
         Ok(state) => state,
@@ -90,6 +105,9 @@ pub(super) async fn find_page_here(
         Ok(record) => record,
         Err(fault) => return Some(fault_page(&fault)),
     };
+    if !shows_moved && state.is_none() && record.as_ref().is_some_and(has_moved) {
+        return None;
+    }
     let agent = state.as_ref().map(|(agent, _)| agent.to_string());
     let agent = agent.or_else(|| record.as_ref().map(|record| record.agent.clone()));
     let Some(agent) = agent else { return show_refusal(console, signed_in, intent).await };
