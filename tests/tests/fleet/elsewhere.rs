@@ -15,7 +15,8 @@ pub(super) struct Nodes {
     pub(super) agent: String,
     other: String,
     pub(super) approver: String,
-    operator: String,
+    pub(super) operator: String,
+    pub(super) governor: String,
     /// Read again when a node starts again.
     _list: List,
 }
@@ -28,12 +29,13 @@ impl Nodes {
             .map(|(name, did)| agent(&list, name, did));
         let approver = list.add("ann", &["--role", "approver"]);
         let operator = list.add("op", &["--role", "operator"]);
+        let governor = list.add("gov", &["--role", "governor"]);
         let [one, two] = ["one", "two"].map(|node| Executor::start(list.of(fleet.options(node))));
         // A node asks only those that it knows to run.
         for node in ["one", "two"] {
             fleet.wait_for(one.home(), node, |node| node["state"] == "live");
         }
-        Some(Self { fleet, one, two, agent, other, approver, operator, _list: list })
+        Some(Self { fleet, one, two, agent, other, approver, operator, governor, _list: list })
     }
 
     /// Sends an intent that waits for a person at the first node.

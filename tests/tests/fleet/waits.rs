@@ -1,9 +1,9 @@
 //! Intents that wait for a person at a node that is lost or leaves.
 
 use super::elsewhere::{Nodes, ask, decide};
-use crate::a2a;
 use crate::harness::*;
 use crate::methods::{ESCALATES, write};
+use crate::{a2a, console};
 use serde_json::{Value, json};
 
 fn state(node: &Executor, token: &str, id: &Value) -> Value {
@@ -67,9 +67,20 @@ fn an_intent_that_waits_at_a_lost_node_is_decided_at_another() {
             assert!(message.contains(reason), "{message}");
         }
     }
+    // Each node has the pages of what is at the other one.
+    let people = [&one, &two].map(|node| console::Client::with_token(node, &approver));
+    let page = |nth: usize, kind: &str, id: &Value| {
+        people[nth].get(&format!("/console/{kind}/{}", id["intent_id"].as_str().unwrap())).1
+    };
+    let shown = page(1, "decide", &waits.1);
+    assert!(shown.contains("PRIVATE KEY"), "{shown}");
     assert_eq!(result(&decide(&one, &approver, &waits.1, "APPROVED"))["accepted"], true);
     for node in [&one, &two] {
         wait_until(node, &agent, &waits.1, "finished");
+    }
+    for (nth, id) in [(0, &approved.1), (0, &task_id), (1, &waits.1)] {
+        let shown = page(nth, "runs", id);
+        assert!(shown.contains("SUCCESS"), "{shown}");
     }
     let written = |node: &Executor| {
         ["approved", "task", "waits", "denied", "cancelled", "early", "stopped"]
@@ -102,6 +113,56 @@ fn a_node_that_leaves_hands_over_what_waits_there() {
     assert_eq!(result(&decide(&two, &approver, &waits, "APPROVED"))["accepted"], true);
     wait_until(&two, &agent, &waits, "finished");
     assert_eq!((one.file("waits"), two.file("waits").as_deref()), (None, Some(ESCALATES)));
+}
+
+#[test]
+fn an_intent_waits_once_after_all_nodes_have_started_again() {
+    let Some(nodes) = Nodes::start() else { return };
+    let waits = nodes.escalate("waits");
+    let Nodes { fleet, mut one, two, agent, approver, .. } = nodes;
+    one.process().terminate();
+    one.process().wait_for_exit();
+    wait_until(&two, &agent, &waits, "escalated");
+    let [one, two] = [one.kill(), two.kill()].map(Executor::start_in_until_it_listens);
+    for (node, count) in [("one", 1), ("two", 0)] {
+        fleet.wait_for(one.home(), node, |node| node["waiting"] == count);
+    }
+    assert_eq!(result(&decide(&two, &approver, &waits, "APPROVED"))["accepted"], true);
+    for node in [&one, &two] {
+        wait_until(node, &agent, &waits, "finished");
+    }
+    assert_eq!((one.file("waits").as_deref(), two.file("waits")), (Some(ESCALATES), None));
+}
+
+#[test]
+fn a_revocation_and_a_stop_end_what_waits_at_a_node_that_has_left() {
+    for (method, params, reason) in [
+        ("g2a/revoke", json!({ "agent_did": AGENT }), "revoked by the governor"),
+        (
+            "a2g/stop",
+            json!({ "target": { "tool": "write_file" }, "reason": "a test" }),
+            "stopped by an operator",
+        ),
+    ] {
+        let Some(nodes) = Nodes::start() else { return };
+        let (call, id) = nodes.escalate_at(&[&nodes.one], "waits");
+        let Nodes { fleet, mut one, two, agent, operator, governor, .. } = nodes;
+        one.process().terminate();
+        one.process().wait_for_exit();
+        let token = if method == "a2g/stop" { &operator } else { &governor };
+        let ended = ask(&two, token, method, &params);
+        assert_eq!(result(&ended)["aborted"], 1, "{ended}");
+        if method == "a2g/stop" {
+            result(&ask(&two, token, "a2g/resume", &json!({ "target": params["target"] })));
+        }
+        let one = Executor::start_in(one.kill());
+        fleet.wait_for(one.home(), "one", |node| node["state"] == "live" && node["waiting"] == 0);
+        for node in [&one, &two] {
+            assert_ne!(state(node, &agent, &id), "escalated");
+            let message = refusal(node, &agent, &call);
+            assert!(message.contains(reason), "{message}");
+        }
+    }
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub use record::{FleetName, NameError, NodeName};
 pub use seal::FleetKey;
 pub use store::{Store, StoredValue, Write};
 pub use stored_calls::{OrphanCall, Takeover, TakeoverRule, WaitsFor};
-pub use stored_waits::WaitState;
+pub use stored_waits::{StoredWait, WaitState};
 pub use takeover::{LocalReport, OrphanReport, RecordedEnd};
 pub use view::{FleetView, NodeStatus};
 
@@ -137,7 +137,7 @@ pub enum FleetError {
         reason: String,
     },
     /// A node has not replied in time.
-    #[error("not all nodes of the fleet have answered in time")]
+    #[error("a node of the fleet does not answer; if it stays away, another one takes over within 25 s")]
     NotAnswered,
     /// Another node has given a later order.
     #[error("another node of the fleet has given a later order, which this one has not followed yet")]

@@ -287,7 +287,7 @@ struct StoredKey<'a> {
     key: &'a str,
 }
 
-fn key_prefix(waits_for: WaitsFor) -> &'static str {
+pub(crate) fn key_prefix(waits_for: WaitsFor) -> &'static str {
     match waits_for {
         WaitsFor::Slot => "call",
         WaitsFor::Person => "wait",

@@ -5,10 +5,10 @@
 
 use crate::FleetError;
 use crate::claims::{Fleet, MAX_TRIES};
-use crate::messages::CallMessage;
+use crate::messages::{CallMessage, PassedCall};
 use crate::record::{decode, encode};
 use crate::store::{Store, StoredValue, Write};
-use crate::stored_calls::{HeldCall, HeldState, StoredCallRecord, WaitsFor, call_key};
+use crate::stored_calls::{HeldCall, HeldState, StoredCallRecord, WaitsFor, call_key, key_prefix};
 use a2g_types::ident::IntentId;
 
 /// The state of an intent that waits for a person at this node.
@@ -16,7 +16,7 @@ use a2g_types::ident::IntentId;
 pub enum WaitState {
     /// The fleet stores that it waits here.
     Stored,
-    /// It is not stored before the first sweep, which may find it among the waits of a lost node.
+    /// It was taken over before this process started: it is stored once a sweep has taken it over again.
     NotYet,
     /// It has a claim, of a run or a denial.
     Claimed,
@@ -24,10 +24,38 @@ pub enum WaitState {
     TakenBack,
 }
 
+/// A stored wait of any node.
+#[derive(Debug)]
+pub struct StoredWait {
+    /// The call that waits.
+    pub call: PassedCall,
+    /// `true` if the node at which it waits is not known to be lost.
+    pub has_live_holder: bool,
+}
+
 impl<S: Store> Fleet<S> {
+    /// The keys of the stored waits of all nodes.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn wait_keys(&self) -> Result<Vec<String>, FleetError> {
+        self.store.keys(&format!("{}.", key_prefix(WaitsFor::Person))).await
+    }
+
+    /// Reads a stored wait; `None` if it has been removed.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn read_wait(&self, key: &str) -> Result<Option<StoredWait>, FleetError> {
+        let Some(StoredValue { bytes, .. }) = self.store.get(key).await? else { return Ok(None) };
+        let StoredCallRecord { holder, epoch, call } = decode(key, &bytes)?;
+        let has_live_holder = self.read_epoch(&holder).await? == Some(epoch);
+        Ok(Some(StoredWait { call: PassedCall::from_sealed_value(call), has_live_holder }))
+    }
+
     /// Stores an intent that waits for a person at this node, until [`Self::remove_wait`]. If another node has taken it
-    /// over, takes it back. An intent that waited here before this process started is added only after the first sweep,
-    /// which finds what this node had taken over.
+    /// over, takes it back. An intent that waited here before this process started is added only if it is not stored as
+    /// waiting at another node.
     ///
     /// # Errors
     /// [`FleetError`]; the call can be repeated.
@@ -48,8 +76,11 @@ impl<S: Store> Fleet<S> {
             if self.read_claim(intent).await?.is_some() {
                 return Ok(WaitState::Claimed);
             }
-            if found.is_none() && !is_new && self.live_others().is_none() {
-                return Ok(WaitState::NotYet);
+            if found.is_none()
+                && !is_new
+                && let Some(state) = self.find_other_wait(intent).await?
+            {
+                return Ok(state);
             }
             // Held before it is written, so that it is removed even if the answer is lost.
             waits.hold(intent, key.clone(), HeldState::Unknown);
@@ -140,6 +171,16 @@ impl<S: Store> Fleet<S> {
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// The state of an intent that is stored under the key of another node; `None` if it is under none.
+    async fn find_other_wait(&self, intent: IntentId) -> Result<Option<WaitState>, FleetError> {
+        let (keys, end) = (self.wait_keys().await?, format!(".{intent}"));
+        let Some(key) = keys.into_iter().find(|key| key.ends_with(&end)) else { return Ok(None) };
+        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(None) };
+        let StoredCallRecord { holder, epoch, .. } = decode(&key, &bytes)?;
+        let is_elsewhere = holder != self.node && self.read_epoch(&holder).await? == Some(epoch);
+        Ok(Some(if is_elsewhere { WaitState::TakenBack } else { WaitState::NotYet }))
     }
 
     fn own_key(&self, intent: IntentId) -> String {
@@ -257,21 +298,26 @@ mod tests {
     }
 
     #[test]
-    fn a_node_adds_its_earlier_waits_after_its_first_sweep() {
+    fn a_node_that_starts_again_adds_only_what_waits_nowhere_else() {
         let nodes = Nodes::join();
         let [one, _, three] = &nodes.all;
-        let [taken_over, unknown, ended] = [(); 3].map(|()| IntentId::random());
-        assert_eq!([store(one, taken_over), store(three, ended)], [WaitState::Stored; 2]);
+        let [taken_over, unknown, ended, returned] = [(); 4].map(|()| IntentId::random());
+        let stored = [(one, taken_over), (three, ended), (one, returned)];
+        assert_eq!(stored.map(|(node, intent)| store(node, intent)), [WaitState::Stored; 3]);
         nodes.lose(0);
         assert!(take_over(three, one, TAKE_ALL));
-        assert_eq!(store(three, taken_over), WaitState::Stored);
-        // Two of the three still wait there after its restart.
+        assert_eq!([taken_over, returned].map(|intent| store(three, intent)), [WaitState::Stored; 2]);
+        // Both start again. Three of the four still wait at the last one.
         let three = nodes.restart(2);
-        let earlier = [taken_over, unknown].map(|intent| finish(three.store_wait(intent, call(), false)));
-        assert_eq!(earlier, [WaitState::NotYet; 2]);
+        let one_again = nodes.restart(0);
+        assert_eq!(store(&one_again, returned), WaitState::Stored);
+        let state = |intent| finish(three.store_wait(intent, call(), false));
+        let states = [WaitState::NotYet, WaitState::Stored, WaitState::TakenBack];
+        assert_eq!([taken_over, unknown, returned].map(state), states);
+        finish(one_again.remove_wait(returned));
+        nodes.lose(0);
         finish(three.sweep(|_| crate::LocalReport::Unknown, Some(TAKE_ALL)));
-        let earlier = [taken_over, unknown].map(|intent| finish(three.store_wait(intent, call(), false)));
-        assert_eq!(earlier, [WaitState::Stored; 2]);
+        assert_eq!(state(taken_over), WaitState::Stored);
         assert!(nodes.has_key(&format!("wait.one.{taken_over}")));
         assert!(nodes.has_key(&format!("wait.three.{unknown}")));
         assert!(!nodes.has_key(&ended.to_string()), "the sweep has removed what no longer waits");

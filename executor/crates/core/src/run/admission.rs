@@ -112,7 +112,7 @@ impl Executor {
             false => self.find_known(&call, expires_at).await?,
         };
         if let Some(known) = known {
-            return require_success(self.await_existing(call.intent, &call.agent, known).await?.0);
+            return require_success(self.await_existing(&CallIdentity::of(&call), known).await?.0);
         }
         let not_looked_up = starts_at_once.then(|| CallIdentity::of(&call));
         let fault = match self.execute_new(call, verdict, location, stopwatch).await {
@@ -123,7 +123,7 @@ impl Executor {
         // A repeat gets its receipt, even if the call would be refused now.
         let Some(call) = not_looked_up else { return Err(fault) };
         let Some(known) = self.find_in_fleet(&call).await? else { return Err(fault) };
-        require_success(self.await_existing(call.intent, &call.agent, known).await?.0)
+        require_success(self.await_existing(&call, known).await?.0)
     }
 
     /// Runs a call whose intent is not known to have run, under the verdict sent with it.
@@ -207,7 +207,7 @@ impl Executor {
         self.check_memory()?;
         let known = if call.is_new { None } else { self.find_known(&call, None).await? };
         if let Some(known) = known
-            && let (receipt, Some(verdict)) = self.await_existing(call.intent, &call.agent, known).await?
+            && let (receipt, Some(verdict)) = self.await_existing(&CallIdentity::of(&call), known).await?
         {
             return Ok(IntentAnswer { verdict, receipt: Some(receipt) });
         }

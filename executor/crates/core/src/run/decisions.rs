@@ -384,7 +384,9 @@ impl Executor {
             (None, Some(false)) => Ok(()),
             (None, None) => return self.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await,
         };
-        self.deny_if_due(intent).await?;
+        if !self.deny_if_due(intent).await? {
+            return Ok(false);
+        }
         self.await_stopped_call(intent).await?;
         result.map(|()| true).map_err(|error| self.unsaved_decision_fault(&error))
     }
@@ -405,7 +407,9 @@ impl Executor {
             let order = self.start_policy_order(agent, None, &self.policy_origin(by));
             let count = self.revoke_here(agent, None, by).await;
             self.finish_order(order).await?;
-            return count;
+            let is_included = |owner: &AgentDid, _: &ToolName| agent.is_none_or(|agent| agent == owner);
+            let elsewhere = self.end_stored_waits(&is_included, AbortReason::Revoked).await?;
+            return count.map(|count| count + elsewhere);
         };
         let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
         let count = self.revoke_here(agent, Some(intent), by).await?;
@@ -474,8 +478,11 @@ impl Executor {
             self.journal.record_revocation(agent, intent, by, count).await
         };
         let recorded = record_all.await.map_err(|error| self.unsaved_decision_fault(&error));
-        if let Some(intent) = intent {
-            self.deny_if_due(intent).await?;
+        // Another node has claimed the intent, and the code that called this ends it there.
+        if let Some(intent) = intent
+            && !self.deny_if_due(intent).await?
+        {
+            return recorded.map(|()| 0);
         }
         let count = match intent {
             Some(intent) if count == 0 => {

@@ -2,7 +2,7 @@
 
 use super::active_runs::ActiveRun;
 use super::faults::receipt_pending_fault;
-use super::fleet::StartOutcome;
+use super::fleet::{CallIdentity, StartOutcome};
 use super::nested::NestedCalls;
 use super::passing::{AVOID_TIME, PassedEnd, TakenCall};
 use super::slots::{RunSlot, SlotTurn};
@@ -54,7 +54,7 @@ impl Executor {
             ClaimOutcome::Known(call, known) => {
                 // The earlier call may wait here for this slot.
                 drop(taken);
-                return Ok(self.await_existing(call.intent, &call.agent, known).await?.0);
+                return Ok(self.await_existing(&CallIdentity::of(&call), known).await?.0);
             }
         };
         let (executor, intent) = (Arc::clone(self), claimed.admitted.call().intent);
@@ -138,7 +138,7 @@ impl Executor {
             StartOutcome::New(claim) => claim,
             StartOutcome::Known(known) => {
                 drop((prepared, slot, output));
-                return Ok(self.await_existing(call.intent, &call.agent, known).await?.0);
+                return Ok(self.await_existing(&CallIdentity::of(call), known).await?.0);
             }
             StartOutcome::Replayed => {
                 let message = "the `proof` was already used for another intent: ask the governor again";

@@ -42,6 +42,7 @@ pub use query::{DeniedInFleet, IntentSignal};
 pub use questions::ConsoleQuestion;
 pub use slots::Capacity;
 pub use stored_calls::TakenOverCall;
+pub use stored_waits::has_moved;
 pub use subscribers::{RunIdentity, RunNotification};
 
 use crate::catalog::{Catalog, CatalogEntry, Tool};

@@ -309,8 +309,7 @@ impl Executor {
         let (place, running) = match self.reserve_and_claim(&admitted, verdict.clone()).await? {
             ReservedClaim::New(place, running) => (place, running),
             ReservedClaim::Known(known) => {
-                let Call { intent, agent, .. } = admitted.call();
-                return Ok(self.await_existing(*intent, agent, known).await?.0);
+                return Ok(self.await_existing(&CallIdentity::of(admitted.call()), known).await?.0);
             }
         };
         let (executor, intent) = (Arc::clone(self), admitted.call().intent);
@@ -382,14 +381,13 @@ impl Executor {
             }
             offer.returned_by.push((node, self.clock.monotonic() + AVOID_TIME));
             // Another node may have claimed or denied the intent, also with other content.
-            match self.find_in_fleet(&CallIdentity::of(call)).await {
+            let identity = CallIdentity::of(call);
+            match self.find_in_fleet(&identity).await {
                 Ok(None) => {}
                 Ok(Some(known)) => {
                     self.release(call.intent).await?;
                     drop((place, running));
-                    return Ok(NodeWait::Finished(
-                        self.await_existing(call.intent, &call.agent, known).await?.0,
-                    ));
+                    return Ok(NodeWait::Finished(self.await_existing(&identity, known).await?.0));
                 }
                 Err(fault) => break fault,
             }

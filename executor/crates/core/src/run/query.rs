@@ -1,6 +1,7 @@
 //! Queries of intents, receipts, usage and the executor's state, and the wait for the end of an intent.
 
 use super::faults::{intent_conflict_fault, receipt_pending_fault};
+use super::fleet::CallIdentity;
 use super::stored_calls::DENIED_BY;
 use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity, decisions};
 use a2g_journal::{
@@ -342,33 +343,44 @@ impl Executor {
 
     /// Waits for the receipt of a known intent. Returns the governor's verdict with it, if the governor was asked.
     pub(super) async fn await_existing(
-        &self,
-        intent: IntentId,
-        agent: &AgentDid,
-        known: KnownIntent,
+        self: &Arc<Self>,
+        call: &CallIdentity,
+        mut known: KnownIntent,
     ) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
-        let (source, verdict) = match known {
-            KnownIntent::Same(source, verdict) => (source, verdict),
-            KnownIntent::Denied(denial) => return Err(decisions::denial_fault(intent, &denial)),
-            KnownIntent::Conflict => return Err(intent_conflict_fault(intent)),
-        };
-        let stage = match source {
-            StageSource::Final(stage) => stage,
-            StageSource::Live(stage) => {
-                // A repeat that waits takes a queue place like a run, so that the number of repeats is limited.
-                let _place = self.reserve_place(agent).await?;
-                wait_for_end(stage).await
+        loop {
+            let (source, verdict) = match known {
+                KnownIntent::Same(source, verdict) => (source, verdict),
+                KnownIntent::Denied(denial) => return Err(decisions::denial_fault(call.intent, &denial)),
+                KnownIntent::Conflict => return Err(intent_conflict_fault(call.intent)),
+            };
+            let stage = match source {
+                StageSource::Final(stage) => stage,
+                StageSource::Live(stage) => {
+                    // A repeat that waits takes a queue place like a run, so that the number of repeats is limited.
+                    let _place = self.reserve_place(&call.agent).await?;
+                    wait_for_end(stage).await
+                }
+            };
+            match stage {
+                Stage::Finished(receipt) => return Ok((receipt, verdict)),
+                Stage::Pruned => {
+                    return Err(Fault::InvalidRequest(format!(
+                        "the intent `{}` already ran, and its report is no longer stored",
+                        call.intent
+                    )));
+                }
+                Stage::Ended => return Err(receipt_pending_fault(call.intent)),
+                Stage::Queued | Stage::Running | Stage::Released => {}
             }
-        };
-        match stage {
-            Stage::Finished(receipt) => Ok((receipt, verdict)),
-            Stage::Pruned => Err(Fault::InvalidRequest(format!(
-                "the intent `{intent}` already ran, and its report is no longer stored"
-            ))),
-            Stage::Ended => Err(receipt_pending_fault(intent)),
-            Stage::Queued | Stage::Running | Stage::Released => Err(self.busy_fault(
-                "the first call with this intent was refused before the tool ran: send the call again",
-            )),
+            // The first call has not run here, because another node had claimed the intent.
+            match self.find_in_fleet(call).await? {
+                Some(found) => known = found,
+                None => {
+                    return Err(self.busy_fault(
+                        "the first call with this intent was refused before the tool ran: send the call again",
+                    ));
+                }
+            }
         }
     }
 }

@@ -210,8 +210,9 @@ impl Executor {
                 // Until then, another node may run the call, so an answer could be untrue.
                 Err(Fault::Busy { .. }) => {}
                 Err(_claimed) => {
-                    if let Ok(Some(known)) = self.find_in_fleet(&CallIdentity::of(call)).await {
-                        match self.await_existing(call.intent, &call.agent, known).await {
+                    let identity = CallIdentity::of(call);
+                    if let Ok(Some(known)) = self.find_in_fleet(&identity).await {
+                        match self.await_existing(&identity, known).await {
                             Err(Fault::Busy { .. }) => {}
                             result => {
                                 self.remove_stored_call(call.intent);
@@ -368,7 +369,7 @@ impl Executor {
             let stopwatch = Stopwatch::start(self.clock.monotonic());
             self.check_memory()?;
             if let Some(known) = self.find_known(&call, None).await? {
-                return Ok(self.await_existing(call.intent, &call.agent, known).await?.0);
+                return Ok(self.await_existing(&CallIdentity::of(&call), known).await?.0);
             }
             let (admitted, stored_verdict) = self.admit_from_node(call, verdict, asked_governor)?;
             // The tool may be at a node that is not back yet; the expiry of the verdict limits the wait.

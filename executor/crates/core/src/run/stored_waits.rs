@@ -8,16 +8,16 @@
 //! ```
 //! A run and a denial are claims, so an intent that waits at two nodes for a moment is decided once.
 
-use super::Executor;
 use super::fleet::Fleet;
 use super::stored_calls::DENIED_BY;
 use super::trace;
+use super::{CallFilter, Executor};
 use a2g_fleet::{
-    CallMessage, FleetError, FoundState, MAX_MESSAGE_BYTES, OrphanCall, PassedCall, Takeover, WaitState,
-    WaitsFor,
+    CallMessage, FleetError, FoundState, MAX_MESSAGE_BYTES, OrphanCall, PassedCall, StoredWait, Takeover,
+    WaitState, WaitsFor,
 };
 use a2g_govern::Escalated;
-use a2g_journal::IntentSummary;
+use a2g_journal::{IntentSummary, RunRecord};
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
@@ -31,6 +31,10 @@ use tracing::Instrument as _;
 
 /// The time between two checks that the fleet stores what waits here.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// The time after which the caller of an intent that waits here is answered, although no server has stored the intent.
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time between two attempts to store it.
+const STORE_INTERVAL: Duration = Duration::from_millis(200);
 /// The number of checks after which the claims of stored waits are read: another node may have decided while this one
 /// stored the wait or took it back.
 const CLAIM_CHECKS: u32 = 4;
@@ -38,6 +42,15 @@ const CLAIM_CHECKS: u32 = 4;
 const RUN_ELSEWHERE: &str = "another node of the fleet has run it";
 /// The recorded reason for an intent that another node holds.
 const TAKEN_BACK: &str = "it waits at another node of the fleet again";
+
+/// Returns `true` if an intent no longer waits here because another node of the fleet has it: its end is not in this
+/// journal.
+#[must_use]
+pub fn has_moved(record: &RunRecord) -> bool {
+    // The task of the intent is written later.
+    let last = record.events.iter().rfind(|event| event.kind != "task").and_then(|event| event.by.as_deref());
+    last.is_some_and(|reason| [RUN_ELSEWHERE, TAKEN_BACK].contains(&reason))
+}
 
 /// The cancelled and revoked intents that have waited here, until they are denied at all nodes.
 #[derive(Debug, Default)]
@@ -58,10 +71,14 @@ impl Executor {
     /// Stores a wait that has begun.
     pub(super) async fn store_new_wait(&self, intent: IntentId) {
         let Some(fleet) = self.fleet_of_waits() else { return };
-        if let Err(error) = self.store_wait(fleet, intent, true).await {
-            // A check stores it.
-            tracing::debug!(%intent, %error, "an intent that waits here may not be stored yet");
-        }
+        let store = async {
+            while let Err(error) = skip_unreadable(intent, self.store_wait(fleet, intent, true).await) {
+                tracing::debug!(%intent, %error, "an intent that waits here may not be stored yet");
+                tokio::time::sleep(STORE_INTERVAL).await;
+            }
+        };
+        // A check stores it later.
+        drop(tokio::time::timeout(STORE_TIMEOUT, store).await);
     }
 
     async fn store_wait(&self, fleet: &Fleet, intent: IntentId, is_new: bool) -> Result<(), FleetError> {
@@ -118,25 +135,78 @@ impl Executor {
         }
     }
 
-    /// Denies a cancelled or revoked intent at all nodes, if that is due.
+    /// As [`Self::note_due_denials`], for the stopped intents that were taken over: their own nodes have them too.
+    pub(super) fn note_stopped_orphans(&self, ended: &[Escalated]) {
+        if let Some(fleet) = self.fleet_of_waits() {
+            let is_orphan = |ended: &&Escalated| fleet.is_wait_taken_over(ended.call().intent);
+            self.note_due_denials(ended.iter().filter(is_orphan), AbortReason::Stopped);
+        }
+    }
+
+    /// Denies a cancelled or revoked intent at all nodes, if that is due. Returns `false` if a node has claimed it before.
     ///
     /// # Errors
     /// If the fleet cannot be reached: a check repeats it.
-    pub(super) async fn deny_if_due(&self, intent: IntentId) -> Result<(), Fault> {
+    pub(super) async fn deny_if_due(&self, intent: IntentId) -> Result<bool, Fault> {
         let (Some(fleet), Some((call, reason))) = (&self.fleet, self.due_denials.get(intent)) else {
-            return Ok(());
+            return Ok(true);
         };
         match self.deny_in_fleet(fleet, &call, None, DENIED_BY, Some(reason.message())).await {
             Err(Fault::Busy { .. }) => Err(self.busy_fault(
                 "the intent no longer waits here, but the fleet does not know it yet, and is told as soon as a server \
                  answers: until then, it would wait at another node if this one were lost",
             )),
-            // A node that has claimed it has decided.
-            Ok(()) | Err(_) => {
+            denied => {
                 self.due_denials.0.lock().remove(&intent);
-                Ok(())
+                Ok(denied.is_ok())
             }
         }
+    }
+
+    /// Denies all intents at all nodes for which that is due.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached: a check repeats it.
+    pub(super) async fn deny_all_due(&self) -> Result<(), Fault> {
+        let due = self.due_denials.0.lock().keys().copied().collect::<Vec<_>>();
+        for intent in due {
+            self.deny_if_due(intent).await?;
+        }
+        Ok(())
+    }
+
+    /// Denies the stored waits of the selected calls: for a revocation those of all nodes, otherwise those of nodes that do
+    /// not run, because the others end theirs. Returns the number of the latter.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub(super) async fn end_stored_waits(
+        &self,
+        filter: CallFilter<'_>,
+        reason: AbortReason,
+    ) -> Result<usize, Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(0) };
+        let mut count = 0;
+        for key in fleet.wait_keys().await.map_err(|error| self.fleet_fault(&error))? {
+            let StoredWait { call, has_live_holder } = match fleet.read_wait(&key).await {
+                Ok(Some(wait)) => wait,
+                Ok(None) | Err(FleetError::Value { .. }) => continue,
+                Err(error) => return Err(self.fleet_fault(&error)),
+            };
+            let Ok(escalated) = Escalated::from_node(&call) else { continue };
+            let call = escalated.call();
+            let is_included = !has_live_holder || reason == AbortReason::Revoked;
+            if !is_included || !filter(&call.agent, &call.tool) {
+                continue;
+            }
+            match self.deny_in_fleet(fleet, call, None, DENIED_BY, Some(reason.message())).await {
+                Ok(()) => count += usize::from(!has_live_holder),
+                Err(busy @ Fault::Busy { .. }) => return Err(busy),
+                // A node that has claimed it has decided.
+                Err(_claimed) => {}
+            }
+        }
+        Ok(count)
     }
 
     /// Decides what becomes of a stored call of a lost node.
@@ -185,11 +255,8 @@ impl Executor {
     }
 
     async fn check_waits(&self, fleet: &Fleet, count: u32) -> Result<(), FleetError> {
-        let due = self.due_denials.0.lock().keys().copied().collect::<Vec<_>>();
-        for intent in due {
-            if self.deny_if_due(intent).await.is_err() {
-                return Err(FleetError::NotAnswered);
-            }
+        if self.deny_all_due().await.is_err() {
+            return Err(FleetError::NotAnswered);
         }
         for intent in fleet.stored_waits().into_iter().filter(|intent| !self.escalations.is_held(*intent)) {
             skip_unreadable(intent, fleet.remove_wait(intent).await)?;
@@ -223,7 +290,7 @@ impl Executor {
         };
         let result = match held {
             Ok(()) => {
-                tracing::info!(%intent, %from, "the intent waited at a lost node, and waits here now");
+                tracing::info!(%intent, %from, "the intent waited at a node that is lost or has left, and waits here now");
                 Ok(())
             }
             // An operator has stopped it, or somebody has denied it.

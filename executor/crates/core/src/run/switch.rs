@@ -152,9 +152,12 @@ impl Executor {
         // Published again by `follow_orders` if the order fails.
         self.switch.mark_unpublished(true);
         let order = self.start_stop_order(&stop, true);
-        let result = self.set_stop(stop).await;
+        let result = self.set_stop(stop.clone()).await;
         self.finish_order(order).await?;
-        result
+        self.deny_all_due().await?;
+        let is_included = |agent: &AgentDid, tool: &ToolName| stop.target.includes(agent, tool);
+        let elsewhere = self.end_stored_waits(&is_included, AbortReason::Stopped).await?;
+        result.map(|count| count + elsewhere)
     }
 
     /// Sets a stop at this executor: see [`Self::stop`].
@@ -171,6 +174,7 @@ impl Executor {
                 // which cannot read receipts of stopped runs, then refuses the file.
                 let set = self.journal.set_stop(&stop);
                 let withdrawn = self.escalations.remove_all(filter, |removed| {
+                    self.note_stopped_orphans(&removed);
                     let end = EndOfWait {
                         resolution: Resolution::Cancelled,
                         author_or_reason: by,
