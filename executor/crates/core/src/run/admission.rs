@@ -105,8 +105,10 @@ impl Executor {
         let expires_at = verdict.verdict().expires_at;
         // The claim of a call that starts at once finds what the fleet knows of the intent: one request less.
         let is_here = matches!(location, ToolLocation::Here(_));
-        let starts_at_once =
-            self.fleet.is_some() && is_here && may_run(verdict.verdict()) && self.slots.has_free(&call.agent);
+        let starts_at_once = self.fleet.is_some()
+            && is_here
+            && permits_run(verdict.verdict())
+            && self.slots.has_free(&call.agent);
         let known = match starts_at_once {
             true => self.find_known_here(&call, expires_at).await?,
             false => self.find_known(&call, expires_at).await?,
@@ -531,7 +533,7 @@ fn without_parent_context(mut call: Call) -> Call {
 }
 
 /// Returns `true` if a verdict lets a call run without a person's decision.
-fn may_run(verdict: &Verdict) -> bool {
+fn permits_run(verdict: &Verdict) -> bool {
     match verdict.decision {
         Decision::Approved | Decision::Conditional => true,
         Decision::Denied | Decision::Escalate => false,
