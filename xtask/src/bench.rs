@@ -1,5 +1,6 @@
 //! `bench`: measures the executor, beside plain wasmtime and the kernel. Every printed figure is measured.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -25,12 +26,15 @@ It builds the tools and the executor, and prints the table of the benchmark:
   memory       the growth of the server over 10,000 runs, 200 sleeping runs, and
                its peak and its slowest /health in all hostile tests
   fleet        four nodes of a fleet beside one, the latency that a fleet adds
-               to a call, and an idle node; with servers of NATS on this machine";
+               to a call, and an idle node; with servers of NATS on this machine,
+               once on its disk and once in memory";
 
 pub(crate) const PARTS: [&str; 8] =
     ["sandbox", "doors", "journal", "protocols", "code", "subscribers", "memory", "fleet"];
 /// The part that needs servers of NATS.
 const FLEET: &str = "fleet";
+/// A folder in memory.
+const RAM_DISK: &str = "/dev/shm";
 
 /// The command `bench`. The benchmark is built in the profile of the tests, so that wasmtime is built only once.
 pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<()> {
@@ -58,11 +62,19 @@ fn measure_fleet(workspace: &Workspace) -> Result<()> {
     };
     let logs = workspace.state().join("bench");
     fs::create_dir_all(&logs)?;
-    let [one, three] = [1, 3].map(|count| NatsServers::start(&program, count, &logs));
-    let (one, three) = (one?, three?);
-    let mut fleet = benchmark(workspace);
-    fleet.env("A2G_NATS_ONE", one.urls().join(",")).env("A2G_NATS_THREE", three.urls().join(","));
-    run::show("run the benchmark", fleet.args(["--", FLEET]))
+    // On its disk, all nodes and servers wait for each other's writes. In memory, they share only the cores.
+    for place in [std::env::temp_dir().as_path(), Path::new(RAM_DISK)] {
+        if !place.is_dir() {
+            anstream::println!("\n(j) a fleet in memory: skipped, because there is no {RAM_DISK}");
+            continue;
+        }
+        let [one, three] = [1, 3].map(|count| NatsServers::start_in(place, &program, count, &logs));
+        let (one, three) = (one?, three?);
+        let mut fleet = benchmark(workspace);
+        fleet.env("A2G_NATS_ONE", one.urls().join(",")).env("A2G_NATS_THREE", three.urls().join(","));
+        run::show("run the benchmark", fleet.env("TMPDIR", place).args(["--", FLEET]))?;
+    }
+    Ok(())
 }
 
 /// Runs the hostile tests one after another, and prints the largest figures of their servers.

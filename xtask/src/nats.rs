@@ -30,7 +30,12 @@ impl NatsServers {
     /// Starts one server, or a cluster of several, and waits until all of them can store messages. Their output goes to
     /// files in `logs`.
     pub(crate) fn start(program: &Path, count: usize, logs: &Path) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("a2g-nats-").tempdir()?;
+        Self::start_in(&std::env::temp_dir(), program, count, logs)
+    }
+
+    /// As [`Self::start`], with the messages in a new folder in `place`.
+    pub(crate) fn start_in(place: &Path, program: &Path, count: usize, logs: &Path) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("a2g-nats-").tempdir_in(place)?;
         let addresses = free_addresses(3 * count)?;
         let (clients, rest) = addresses.split_at(count);
         let (monitors, routes) = rest.split_at(count);

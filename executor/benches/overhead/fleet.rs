@@ -23,10 +23,14 @@ const FROM_EACH_CLIENT: usize = 25;
 /// Of four nodes, compared with one.
 const THROUGHPUT_GOAL: f64 = 0.9 * NODES as f64;
 
-const ROUNDS: usize = 900;
-/// The pause before each measured call.
+/// Each server is called in blocks, so that no call is slowed by what the one before left to another server.
+const BLOCKS: usize = 18;
+/// Calls of a block. The first ones are not measured.
+const IN_BLOCK: usize = 55;
+const FIRST_IN_BLOCK: usize = 5;
+/// The pause before each call: the report of the call before, and the next child, take time too.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Calls of each server that are not measured.
+/// Calls of each server before the measurement.
 const FIRST: usize = 200;
 /// Of a call with one server of NATS on this machine, in milliseconds.
 const ADDED_GOAL: f64 = 0.5;
@@ -75,7 +79,8 @@ pub(crate) fn measure(target: &Path, data: &Path, servers: &NatsServers) {
     std::fs::write(&key, "5".repeat(64)).unwrap();
     std::fs::set_permissions(key, Permissions::from_mode(0o600)).unwrap();
     let place = Place { binary: &binary, root: folder.path() };
-    println!("{:<58} {:>10} {:>12}", "(j) a fleet on this machine", "", "goal");
+    let title = format!("(j) a fleet on this machine, in {}", std::env::temp_dir().display());
+    println!("{title:<58} {:>10} {:>12}", "", "goal");
     throughput(&place, servers);
     latency(&place, servers);
     idle(&place, servers);
@@ -156,15 +161,21 @@ fn latency(place: &Place<'_>, servers: &NatsServers) {
         place.start("with-three", Some(("latency-3", &servers.three))),
     ];
     let mut clients = executors.each_ref().map(|executor| Http::connect(&executor.address));
-    let mut times = [(); 3].map(|()| Vec::with_capacity(ROUNDS));
-    for round in 0..FIRST + ROUNDS {
+    for client in &mut clients {
+        for _ in 0..FIRST {
+            call(client, "hello");
+        }
+    }
+    let mut times = [(); 3].map(|()| Vec::with_capacity(BLOCKS * (IN_BLOCK - FIRST_IN_BLOCK)));
+    for block in 0..BLOCKS {
         // Each is the first one equally often.
-        for nth in (0..3).map(|nth| (nth + round) % 3) {
-            // The report of the call before, and the next child, take time too.
-            std::thread::sleep(PAUSE);
-            let took = call(&mut clients[nth], "hello");
-            if round >= FIRST {
-                times[nth].push(took);
+        for nth in (0..3).map(|nth| (nth + block) % 3) {
+            for round in 0..IN_BLOCK {
+                std::thread::sleep(PAUSE);
+                let took = call(&mut clients[nth], "hello");
+                if round >= FIRST_IN_BLOCK {
+                    times[nth].push(took);
+                }
             }
         }
     }
