@@ -13,12 +13,12 @@ pub(super) struct Nodes {
     pub(super) one: Executor,
     pub(super) two: Executor,
     pub(super) agent: String,
-    other: String,
+    pub(super) other: String,
     pub(super) approver: String,
     pub(super) operator: String,
     pub(super) governor: String,
     /// Read again when a node starts again.
-    _list: List,
+    pub(super) list: List,
 }
 
 impl Nodes {
@@ -35,7 +35,7 @@ impl Nodes {
         for node in ["one", "two"] {
             fleet.wait_for(one.home(), node, |node| node["state"] == "live");
         }
-        Some(Self { fleet, one, two, agent, other, approver, operator, governor, _list: list })
+        Some(Self { fleet, one, two, agent, other, approver, operator, governor, list })
     }
 
     /// Sends an intent that waits for a person at the first node.
@@ -214,8 +214,8 @@ fn the_console_of_any_node_lists_the_runs_and_refusals_of_all() {
     assert!(listed(&console::Client::with_token(two, &nodes.other).get("/console/runs").1).is_empty());
     let (status, page) = operator.get("/console/runs?before=x");
     assert!(status == 400 && page.contains("This search is not valid"), "{page}");
-    let missing = "A node of the fleet has not listed its rows";
-    let unlisted = "The rows of these nodes are missing here: one (has not answered).";
+    let missing = "A node of the fleet has not answered";
+    let unlisted = "What these nodes have is missing here: one (has not answered).";
     let all = operator.get("/console/runs").1;
     assert!(!all.contains(missing) && !all.contains("missing here"), "{all}");
     nodes.one.process().pause();
@@ -349,4 +349,43 @@ fn a_session_of_mcp_goes_on_at_another_node() {
     for (method, status) in [("POST", 200), ("DELETE", 204), ("POST", 404), ("DELETE", 404)] {
         assert_eq!(request(&two, method, &mine, &session), status, "{method}");
     }
+}
+
+#[test]
+fn a_session_of_a2e_goes_on_at_another_node() {
+    let Some(nodes) = Nodes::start() else { return };
+    let Nodes { fleet, one, two, agent, other, .. } = nodes;
+    let mut here = A2eSession::open(&one, Some(&agent));
+    here.shake_hands("", "");
+    let arguments = json!({ "path": "/workspace/log", "content": "x", "mode": "append" });
+    let call = a2e_call("not-a-uuid", "write_file", arguments);
+    let first = here.ask(&call);
+    assert_eq!(first["data"]["success"], true, "{first}");
+    // It is open at its own node.
+    let mut there = here.at(&two, Some(&agent));
+    assert_eq!(there.request("GET", "/a2e/stream", b"").status, 409);
+    assert_eq!(here.at(&two, Some(&other)).request("GET", "/a2e/stream", b"").status, 404);
+    let mut forged = here.at(&two, Some(&agent));
+    let digit = if forged.id.starts_with('0') { "1" } else { "0" };
+    forged.id.replace_range(..1, digit);
+    assert_eq!(forged.request("GET", "/a2e/stream", b"").status, 404);
+    let log = one.workspace().join("log");
+    let _home = one.kill();
+    // Until its node is known to be lost, it may be open there.
+    eventually("the session is continued", || match there.try_attach() {
+        Ok(()) => Some(()),
+        Err(status) => {
+            assert!(status.contains(" 503 "), "{status}");
+            None
+        }
+    });
+    let unknown = there.ask(&call);
+    assert_eq!((&unknown["type"], &unknown["code"]), (&json!("error"), &json!("unauthorized")), "{unknown}");
+    assert_eq!(there.shake_hands("", "")["session_id"], there.id);
+    let mut again = there.ask(&call);
+    assert_eq!(again["data"]["success"], true, "{again}");
+    assert_eq!(again["data"]["summary"].take(), first["data"]["summary"]);
+    assert_eq!((std::fs::read_to_string(log).unwrap(), two.file("log")), ("x".to_owned(), None));
+    assert_eq!(there.ask(&a2e("ping", "2", json!({})))["type"], "pong");
+    drop(fleet);
 }

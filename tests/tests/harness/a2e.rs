@@ -115,6 +115,11 @@ impl A2eSession {
         }
     }
 
+    /// The same session at another node of the fleet.
+    pub fn at(&self, node: &Executor, token: Option<&str>) -> Self {
+        Self { client: node.client(), address: node.address(), ..self.as_seen_by(token) }
+    }
+
     fn headers(&self) -> Vec<(&'static str, String)> {
         let mut headers = vec![("Content-Type", "application/x-ndjson".to_owned())];
         headers.extend(self.token.as_ref().map(|token| ("Authorization", format!("Bearer {token}"))));
@@ -147,11 +152,18 @@ impl A2eSession {
 
     /// Asks for the stream, and reads it.
     pub fn attach(&mut self) {
+        self.try_attach().expect("a stream");
+    }
+
+    /// As [`Self::attach`]. Returns the first line of the answer if it has no stream.
+    pub fn try_attach(&mut self) -> Result<(), String> {
         let stream = self.attach_unread();
         let mut reader = BufReader::new(stream.try_clone().expect("a handle"));
         let mut status = String::new();
         reader.read_line(&mut status).expect("a status");
-        assert!(status.contains(" 200 "), "{status}");
+        if !status.contains(" 200 ") {
+            return Err(status);
+        }
         let (sender, events) = channel();
         std::thread::spawn(move || {
             let mut head = String::new();
@@ -179,6 +191,7 @@ impl A2eSession {
             }
         });
         self.stream = Some((stream, events));
+        Ok(())
     }
 
     /// Closes the stream, as an agent that goes away does.

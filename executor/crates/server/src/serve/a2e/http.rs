@@ -1,10 +1,12 @@
 //! A2E over HTTP: `POST /a2e/session`, `POST /a2e/send`, `GET /a2e/stream`, `GET /a2e/health`.
 //!
 //! Errors in a message are reported on the stream; HTTP statuses report only errors in a request. A session belongs to
-//! the caller that opened it; to any other caller it does not exist.
+//! the caller that opened it; to any other caller it does not exist. In a fleet, a stream continues the session of a process
+//! that has ended.
 
 use super::A2eShared;
 use super::session::{Session, SessionCaller};
+use super::session_id::{SessionIds, session_key};
 use crate::serve::A2eSettings;
 use crate::serve::auth::CallerDirectory;
 use crate::serve::body::{BufferedBody, SHARE_USED_UP};
@@ -33,11 +35,28 @@ const MAX_LINES: usize = 16;
 /// Interval at which abandoned sessions are ended.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
+/// The kind of document by which the nodes of a fleet ask each other for a session.
+const SESSION_DOCUMENT: &str = "a2e-session";
+
 /// The status and text for a request that is refused.
 type Refusal = (StatusCode, &'static str);
 
+const TOO_MANY_SESSIONS: Refusal = (
+    StatusCode::TOO_MANY_REQUESTS,
+    "there are too many sessions, and all of them have calls: end one of them first\n",
+);
+const NO_SUCH_SESSION: Refusal =
+    (StatusCode::NOT_FOUND, "there is no such session: `POST /a2e/session` begins one\n");
+const OPEN_ELSEWHERE: Refusal =
+    (StatusCode::CONFLICT, "this session is open at another node of the fleet: connect to that node\n");
+const PERHAPS_ELSEWHERE: Refusal = (
+    StatusCode::SERVICE_UNAVAILABLE,
+    "a node of the fleet that may have this session does not answer: connect again in a few seconds\n",
+);
+
 struct Sessions {
     shared: Arc<A2eShared>,
+    ids: SessionIds,
     all: Mutex<Vec<SessionEntry>>,
 }
 
@@ -56,7 +75,9 @@ pub fn router(
 ) -> ProtocolRouter {
     let access = settings.door.access;
     let shared = A2eShared::new(Arc::clone(&executor), settings, bounds, callers);
-    let sessions = Arc::new(Sessions { shared, all: Mutex::default() });
+    let ids = SessionIds::new(executor.fleet().cloned());
+    let sessions = Arc::new(Sessions { shared, ids, all: Mutex::default() });
+    share_sessions(&executor, &sessions);
     let tasks = executor.sessions().clone();
     tasks.spawn(sweep_sessions(Arc::downgrade(&sessions)));
     tasks.spawn(drain_on_shutdown(Arc::downgrade(&sessions), executor));
@@ -78,16 +99,9 @@ async fn open_session(
     Extension(caller): Extension<Arc<Caller>>,
     Extension(credential): Extension<Credential>,
 ) -> Response {
-    let session_caller = match sessions.shared.settings.door.access {
-        DoorAccess::Callers => SessionCaller::Authenticated(credential),
-        DoorAccess::Public => SessionCaller::Anonymous(Arc::clone(&caller)),
-    };
-    match sessions.open(caller.name(), session_caller) {
+    match sessions.open(&caller, credential) {
         Some(session) => json_response(StatusCode::OK, encode::session(session.id())),
-        None => {
-            let message = "there are too many sessions, and all of them have calls: end one of them first\n";
-            (StatusCode::TOO_MANY_REQUESTS, message).into_response()
-        }
+        None => TOO_MANY_SESSIONS.into_response(),
     }
 }
 
@@ -134,10 +148,15 @@ async fn send(
 async fn stream(
     State(sessions): State<Arc<Sessions>>,
     Extension(caller): Extension<Arc<Caller>>,
+    Extension(credential): Extension<Credential>,
     Extension(connection): Extension<Arc<Connection>>,
     headers: HeaderMap,
 ) -> Response {
-    let session = match sessions.find(&headers, &caller) {
+    let found = match sessions.find(&headers, &caller) {
+        Err(NO_SUCH_SESSION) => sessions.resume(&headers, &caller, credential).await,
+        found => found,
+    };
+    let session = match found {
         Ok(session) => session,
         Err(refusal) => return refusal.into_response(),
     };
@@ -171,9 +190,19 @@ impl Sessions {
 
     /// Opens a session. At the caller's limit, the new session replaces the caller's longest idle one; at the limit of
     /// all sessions, the longest idle one of any caller. `None` if all of these have calls.
-    fn open(&self, owner: &str, caller: SessionCaller) -> Option<Arc<Session>> {
+    fn open(&self, caller: &Arc<Caller>, credential: Credential) -> Option<Arc<Session>> {
+        self.open_as(&mut self.lock(), self.ids.issue(caller.name()), caller, credential)
+    }
+
+    fn open_as(
+        &self,
+        all: &mut Vec<SessionEntry>,
+        id: String,
+        caller: &Arc<Caller>,
+        credential: Credential,
+    ) -> Option<Arc<Session>> {
         let settings = &self.shared.settings;
-        let mut all = self.lock();
+        let owner = caller.name();
         let own = all.iter().filter(|entry| *entry.owner == *owner).count();
         let is_at_caller_limit = own >= settings.max_sessions_per_caller;
         if is_at_caller_limit || all.len() >= settings.max_sessions {
@@ -183,23 +212,41 @@ impl Sessions {
             let (_, index) = idle.max_by_key(|(idle, _)| *idle)?;
             all.remove(index).session.abandon();
         }
-        let session = Session::new(Arc::clone(&self.shared), owner, caller);
+        let session_caller = match settings.door.access {
+            DoorAccess::Callers => SessionCaller::Authenticated(credential),
+            DoorAccess::Public => SessionCaller::Anonymous(Arc::clone(caller)),
+        };
+        let session = Session::new(Arc::clone(&self.shared), id, owner, session_caller);
         all.push(SessionEntry { owner: owner.into(), session: Arc::clone(&session) });
         Some(session)
     }
 
     /// The session that a request names, if it is the caller's.
     fn find(&self, headers: &HeaderMap, caller: &Caller) -> Result<Arc<Session>, Refusal> {
-        let mut ids = headers.get_all(SESSION_HEADER).iter();
-        let (Some(id), None) = (ids.next(), ids.next()) else {
-            let message = "name one session in `X-Session-Id`: `POST /a2e/session` begins one\n";
-            return Err((StatusCode::BAD_REQUEST, message));
-        };
-        let all = self.lock();
-        let mut own = all.iter().filter(|entry| *entry.owner == *caller.name());
-        let found = own.find(|entry| entry.session.id().as_bytes() == id.as_bytes());
-        let message = "there is no such session: `POST /a2e/session` begins one\n";
-        found.map(|entry| Arc::clone(&entry.session)).ok_or((StatusCode::NOT_FOUND, message))
+        find_session(&self.lock(), named_id(headers)?, caller).ok_or(NO_SUCH_SESSION)
+    }
+
+    /// Continues a session whose process has ended: with its id, and without its handshake and its calls.
+    async fn resume(
+        &self,
+        headers: &HeaderMap,
+        caller: &Arc<Caller>,
+        credential: Credential,
+    ) -> Result<Arc<Session>, Refusal> {
+        let id = named_id(headers)?;
+        let key = self.ids.key_of_other_process(id, caller.name()).ok_or(NO_SUCH_SESSION)?;
+        match self.shared.executor.find_document(SESSION_DOCUMENT, key).await {
+            Ok(None) => {}
+            Ok(Some(_)) => return Err(OPEN_ELSEWHERE),
+            Err(_) => return Err(PERHAPS_ELSEWHERE),
+        }
+        let mut all = self.lock();
+        if let Some(session) = find_session(&all, id, caller) {
+            return Ok(session);
+        }
+        let session = self.open_as(&mut all, id.to_owned(), caller, credential).ok_or(TOO_MANY_SESSIONS)?;
+        tracing::debug!(caller = caller.name(), "a session of another process is continued");
+        Ok(session)
     }
 
     /// Ends sessions that are abandoned or whose caller is no longer authenticated, and removes those that have ended.
@@ -215,6 +262,33 @@ impl Sessions {
             !session.has_ended()
         });
     }
+}
+
+/// The id in the header of a request.
+fn named_id(headers: &HeaderMap) -> Result<&str, Refusal> {
+    let mut ids = headers.get_all(SESSION_HEADER).iter();
+    let (Some(id), None) = (ids.next(), ids.next()) else {
+        let message = "name one session in `X-Session-Id`: `POST /a2e/session` begins one\n";
+        return Err((StatusCode::BAD_REQUEST, message));
+    };
+    id.to_str().map_err(|_not_ascii| NO_SUCH_SESSION)
+}
+
+fn find_session(all: &[SessionEntry], id: &str, caller: &Caller) -> Option<Arc<Session>> {
+    let mut own = all.iter().filter(|entry| *entry.owner == *caller.name());
+    own.find(|entry| entry.session.id() == id).map(|entry| Arc::clone(&entry.session))
+}
+
+/// Tells the other nodes of the fleet which sessions are open here.
+fn share_sessions(executor: &Executor, sessions: &Arc<Sessions>) {
+    let weak = Arc::downgrade(sessions);
+    executor.share_documents(SESSION_DOCUMENT, move |key| {
+        let sessions = weak.upgrade();
+        let is_open = sessions.is_some_and(|sessions| {
+            sessions.lock().iter().any(|entry| session_key(entry.session.id()) == Some(key))
+        });
+        Box::pin(std::future::ready(is_open.then(String::new)))
+    });
 }
 
 /// Sweeps the sessions every [`SWEEP_INTERVAL`] until the door is dropped.

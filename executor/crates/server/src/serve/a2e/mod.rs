@@ -8,6 +8,7 @@
 mod http;
 mod outgoing;
 mod session;
+mod session_id;
 mod stdio;
 
 pub use http::router;

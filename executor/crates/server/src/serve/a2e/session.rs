@@ -108,7 +108,7 @@ enum HandshakeError {
 
 impl Session {
     /// Creates a session whose queue counts against the share of `owner`.
-    pub(super) fn new(shared: Arc<A2eShared>, owner: &str, caller: SessionCaller) -> Arc<Self> {
+    pub(super) fn new(shared: Arc<A2eShared>, id: String, owner: &str, caller: SessionCaller) -> Arc<Self> {
         let state = SessionState {
             caller,
             agreement: None,
@@ -120,7 +120,7 @@ impl Session {
         };
         Arc::new(Self {
             shared,
-            id: encode::random_id().into(),
+            id: id.into(),
             out: OutgoingQueue::new(owner),
             state: Mutex::new(state),
             abandoned: watch::Sender::new(false),

@@ -9,6 +9,7 @@ use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_li
 use a2g_core::run::Executor;
 use a2g_govern::Credential;
 use a2g_types::memory::Charge;
+use a2g_wire::a2e::encode;
 use a2g_wire::strict_json::JsonBounds;
 use std::sync::Arc;
 
@@ -29,7 +30,8 @@ pub async fn serve_a2e_stdio(
 ) -> std::io::Result<()> {
     let input = open_stdin()?;
     let shared = A2eShared::new(Arc::clone(&executor), settings, bounds, callers);
-    let session = Session::new(shared, OWNER, SessionCaller::Authenticated(Credential::default()));
+    let caller = SessionCaller::Authenticated(Credential::default());
+    let session = Session::new(shared, encode::random_id(), OWNER, caller);
     let reader = session.out.attach();
     // The end of input does not end the session: the writer does, once all calls are answered.
     let reading = async {
