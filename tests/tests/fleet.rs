@@ -3,6 +3,7 @@
 
 mod catalogues;
 mod elsewhere;
+mod figures;
 mod kills;
 mod passing;
 mod rolling;

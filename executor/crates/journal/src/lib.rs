@@ -41,6 +41,7 @@ mod store;
 mod tables;
 mod tasks;
 mod usage;
+mod usage_sums;
 pub mod verify;
 mod wall_histogram;
 mod writer;
@@ -68,6 +69,7 @@ pub use tasks::{JournalTask, MAX_TASK_BYTES, MAX_TASKS, RetryPolicy, TaskKey, Ta
 pub use usage::{
     AccessUse, GroupUsage, LimitKind, LimitSlack, StatusCounts, UsageFigures, UsageSummary, WallTimes,
 };
+pub use usage_sums::UsageSums;
 
 use a2g_metrics::JournalMetrics;
 use a2g_types::clock::{from_micros, to_micros};

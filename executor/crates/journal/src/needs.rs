@@ -5,6 +5,7 @@
 
 use a2g_types::ident::ToolName;
 use a2g_types::outcome::{NestedEnd, NetworkUsage, Receipt};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The maximum number of pairs of an agent and a tool whose needs are kept. Each takes up to 8 kB.
@@ -13,7 +14,7 @@ const MAX_PAIRS: usize = 400;
 const MAX_NAMES: usize = 24;
 
 /// The needs of one agent's runs of one tool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairNeeds {
     /// The agent.
     pub agent: String,
@@ -24,7 +25,7 @@ pub struct PairNeeds {
 }
 
 /// The greatest needs of a group of measured runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunNeeds {
     /// The number of measured runs.
     pub runs: u64,
@@ -93,8 +94,8 @@ impl RunNeeds {
             calls,
             called,
         } = other;
-        self.runs += runs;
-        self.unmeasured += unmeasured;
+        self.runs = self.runs.saturating_add(*runs);
+        self.unmeasured = self.unmeasured.saturating_add(*unmeasured);
         self.memory_bytes = self.memory_bytes.max(*memory_bytes);
         self.granted_memory_bytes = self.granted_memory_bytes.max(*granted_memory_bytes);
         self.wall_ms = self.wall_ms.max(*wall_ms);
@@ -166,26 +167,73 @@ fn contacted_hosts(network: &NetworkUsage) -> Option<Vec<String>> {
 }
 
 /// The needs of all pairs while receipts are read.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+#[serde(from = "NeedList", into = "NeedList")]
 pub(super) struct NeedSums {
     pairs: BTreeMap<(String, String), RunNeeds>,
     pub(super) is_truncated: bool,
 }
 
+/// The needs as text, whose objects have no pairs as keys.
+#[derive(Serialize, Deserialize)]
+struct NeedList {
+    pairs: Vec<PairNeeds>,
+    is_truncated: bool,
+}
+
+impl From<NeedSums> for NeedList {
+    fn from(needs: NeedSums) -> Self {
+        Self { is_truncated: needs.is_truncated, pairs: needs.finish() }
+    }
+}
+
+impl From<NeedList> for NeedSums {
+    fn from(NeedList { pairs, is_truncated }: NeedList) -> Self {
+        let mut sums = Self { pairs: BTreeMap::new(), is_truncated };
+        for PairNeeds { agent, tool, needs } in pairs {
+            if let Some(own) = sums.needs_of((agent, tool)) {
+                own.merge(&needs);
+            }
+        }
+        sums
+    }
+}
+
 impl NeedSums {
+    /// The sums of needs that are not known.
+    pub(super) fn truncated() -> Self {
+        Self { is_truncated: true, ..Self::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
     /// Adds a run. `is_measured` is `false` for a run whose use is not known.
     pub(super) fn add(&mut self, agent: &str, tool: &str, receipt: &Receipt, is_measured: bool) {
-        let pair = (agent.to_owned(), tool.to_owned());
+        match self.needs_of((agent.to_owned(), tool.to_owned())) {
+            Some(needs) if is_measured => needs.add(receipt),
+            Some(needs) => needs.unmeasured += 1,
+            None => {}
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        self.is_truncated |= other.is_truncated;
+        for (pair, needs) in other.pairs {
+            if let Some(own) = self.needs_of(pair) {
+                own.merge(&needs);
+            }
+        }
+    }
+
+    /// The needs of a pair; `None` if there are too many pairs.
+    fn needs_of(&mut self, pair: (String, String)) -> Option<&mut RunNeeds> {
         if !self.pairs.contains_key(&pair) && self.pairs.len() >= MAX_PAIRS {
             self.is_truncated = true;
-            return;
+            return None;
         }
-        let needs = self.pairs.entry(pair).or_default();
-        if is_measured {
-            needs.add(receipt);
-        } else {
-            needs.unmeasured += 1;
-        }
+        Some(self.pairs.entry(pair).or_default())
     }
 
     pub(super) fn finish(self) -> Vec<PairNeeds> {

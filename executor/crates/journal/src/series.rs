@@ -3,6 +3,7 @@
 use super::usage::{StatusCounts, WallTimes};
 use super::wall_histogram::WallHistogram;
 use a2g_types::outcome::{Receipt, Status};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use time::OffsetDateTime;
 
@@ -19,8 +20,9 @@ const WIDTHS: [i64; 16] = [
 const MAX_WIDTH: i64 = 1_728_000;
 
 /// A time span, divided into buckets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeriesSpan {
+    #[serde(with = "time::serde::timestamp")]
     begin: OffsetDateTime,
     width_seconds: i64,
     buckets: usize,
@@ -75,13 +77,13 @@ pub struct SeriesBucket {
 }
 
 /// The sums of a series while receipts are read.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SeriesSums {
     span: SeriesSpan,
     buckets: Vec<BucketSums>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct BucketSums {
     by_status: StatusCounts,
     /// `None` before the first run: most buckets of a new executor stay empty.
@@ -101,6 +103,20 @@ impl SeriesSums {
         if let Some(wall) = wall {
             bucket.wall.get_or_insert_default().add(wall);
         }
+    }
+
+    /// Adds the sums of another series. Returns `false`, and adds nothing, if that has another span.
+    pub(super) fn merge(&mut self, other: Self) -> bool {
+        if (self.span, self.buckets.len()) != (other.span, other.buckets.len()) {
+            return false;
+        }
+        for (own, BucketSums { by_status, wall }) in self.buckets.iter_mut().zip(other.buckets) {
+            own.by_status.merge(by_status);
+            if let Some(wall) = wall {
+                own.wall.get_or_insert_default().merge(&wall);
+            }
+        }
+        true
     }
 
     pub(super) fn finish(self) -> UsageSeries {
@@ -128,11 +144,19 @@ impl StatusCounts {
         *count += 1;
     }
 
+    pub(super) fn merge(&mut self, other: Self) {
+        let Self { success, failure, timeout, aborted } = other;
+        self.success = self.success.saturating_add(success);
+        self.failure = self.failure.saturating_add(failure);
+        self.timeout = self.timeout.saturating_add(timeout);
+        self.aborted = self.aborted.saturating_add(aborted);
+    }
+
     /// The number of runs with any status.
     #[must_use]
     pub fn total(&self) -> u64 {
         let Self { success, failure, timeout, aborted } = self;
-        success + failure + timeout + aborted
+        success.saturating_add(*failure).saturating_add(*timeout).saturating_add(*aborted)
     }
 }
 

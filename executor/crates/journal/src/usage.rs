@@ -1,26 +1,24 @@
 //! Usage of limits by the recorded runs, by agent and by tool.
 //!
 //! The figures are computed from the receipts, newest first, in a fixed time and in constant memory: one receipt is
-//! parsed at a time, and only counts, maxima and a histogram of fixed size are kept for each agent and tool.
+//! parsed at a time, and only the [`UsageSums`] are kept.
 
 use super::history::{HistoryError, REFUSAL_COLUMNS, RefusalEntry, read_refusal};
-use super::needs::{NeedSums, PairNeeds};
+use super::needs::PairNeeds;
 use super::scan::{MAX_SCAN_TIME, Scan, ScanBudget, ScannedChain};
 use super::search::{FoundRun, run_columns};
-use super::series::{SeriesSpan, SeriesSums, UsageSeries};
+use super::series::{SeriesSpan, UsageSeries};
 use super::store::Reader;
-use super::wall_histogram::WallHistogram;
+use super::usage_sums::UsageSums;
 use super::{Journal, JournalError, to_micros};
-use a2g_types::limit::{Access, BudgetUsage, Budgets, NetworkBudgets};
-use a2g_types::outcome::{AbortReason, CallUsage, NetworkUsage, Outcome, Receipt, RunMetrics, Usage};
+use a2g_types::limit::{BudgetUsage, Budgets, NetworkBudgets};
+use a2g_types::outcome::{CallUsage, NetworkUsage, Outcome, RunMetrics, Usage};
 use rusqlite::params;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// The maximum number of agents, and of tools, with figures of their own. Each takes about 4 kB, so all of them take
-/// less than 2 MB.
-const MAX_GROUPS: usize = 200;
 /// The maximum time for the refusals, which is part of [`MAX_SCAN_TIME`]. It is a quarter of that, because receipts
 /// take longer to read: they are parsed.
 const MAX_REFUSAL_TIME: Duration = Duration::from_millis(15);
@@ -49,24 +47,6 @@ pub struct UsageSummary {
     pub is_complete: bool,
     /// `false` if the time was used up before all refusals were counted.
     pub are_refusals_complete: bool,
-}
-
-impl Default for UsageSummary {
-    /// The use of an executor that has run nothing.
-    fn default() -> Self {
-        Self {
-            total: FigureSums::default().finish(),
-            agents: Vec::new(),
-            tools: Vec::new(),
-            is_grouping_truncated: false,
-            series: None,
-            needs: Vec::new(),
-            are_needs_truncated: false,
-            searched_until: None,
-            is_complete: true,
-            are_refusals_complete: true,
-        }
-    }
 }
 
 /// The figures of one agent or tool.
@@ -100,7 +80,7 @@ pub struct UsageFigures {
 }
 
 /// The number of runs with each status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StatusCounts {
     /// [`Status::Success`].
     pub success: u64,
@@ -126,7 +106,7 @@ pub struct WallTimes {
 }
 
 /// The number of runs that had an access, and that used it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AccessUse {
     /// The number of runs to which the access was granted.
     pub granted: u64,
@@ -135,14 +115,19 @@ pub struct AccessUse {
 }
 
 impl AccessUse {
-    fn add(&mut self, is_granted: bool, is_used: bool) {
+    pub(super) fn merge(&mut self, Self { granted, used }: Self) {
+        self.granted = self.granted.saturating_add(granted);
+        self.used = self.used.saturating_add(used);
+    }
+
+    pub(super) fn add(&mut self, is_granted: bool, is_used: bool) {
         self.granted += u64::from(is_granted);
         self.used += u64::from(is_granted && is_used);
     }
 }
 
 /// The greatest amounts of one limit that were granted and used. The difference is what a verdict could take away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitSlack {
     /// The limit.
     pub limit: LimitKind,
@@ -153,7 +138,8 @@ pub struct LimitSlack {
 }
 
 /// A limit of runs. Receipts have the granted amount of each limit, and the used amount of most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LimitKind {
     /// Guest memories and tables together, in bytes.
     MemoryBytes,
@@ -221,18 +207,18 @@ impl LimitKind {
 }
 
 /// The number of kinds of limits.
-const LIMITS: usize = 18;
+pub(super) const LIMITS: usize = 18;
 
 /// The granted and the used amount of one limit in one receipt; `granted` is `None` if the receipt lacks the limit.
 #[derive(Debug, Clone, Copy)]
-struct LimitAmounts {
-    limit: LimitKind,
-    granted: Option<u64>,
-    used: Option<u64>,
+pub(super) struct LimitAmounts {
+    pub(super) limit: LimitKind,
+    pub(super) granted: Option<u64>,
+    pub(super) used: Option<u64>,
 }
 
 /// The amounts of all limits in a receipt, always in the same order.
-fn limit_amounts(outcome: &Outcome, calls: Option<&CallUsage>) -> [LimitAmounts; LIMITS] {
+pub(super) fn limit_amounts(outcome: &Outcome, calls: Option<&CallUsage>) -> [LimitAmounts; LIMITS] {
     let Outcome { end: _, output: _, metrics, usage } = outcome;
     let Usage { memory, cpu, timeout, output, filesystem, budgets, spent, network_used, .. } = usage;
     let Budgets {
@@ -299,112 +285,6 @@ fn cpu_percent_rounded_up(metrics: &RunMetrics) -> Option<u64> {
     Some(u64::try_from(percent).unwrap_or(u64::MAX))
 }
 
-/// `false` for a lost run: its receipt was written before it began.
-fn is_measured(receipt: &Receipt) -> bool {
-    receipt.outcome.end.abort_reason() != Some(AbortReason::Lost)
-}
-
-/// The sums of one group, in constant memory.
-#[derive(Debug, Default)]
-struct FigureSums {
-    runs: u64,
-    by_status: StatusCounts,
-    wall: WallHistogram,
-    refusals: BTreeMap<String, u64>,
-    slack: [Option<LimitSlack>; LIMITS],
-    network: AccessUse,
-    writing: AccessUse,
-    calling: AccessUse,
-}
-
-impl FigureSums {
-    fn add_run(&mut self, receipt: &Receipt) {
-        let Outcome { end, output: _, metrics, usage } = &receipt.outcome;
-        self.runs += 1;
-        self.by_status.add(end.status());
-        if !is_measured(receipt) {
-            return;
-        }
-        self.wall.add(metrics.wall);
-        let amounts = limit_amounts(&receipt.outcome, receipt.calls.as_ref());
-        self.slack.iter_mut().zip(amounts).for_each(|(slack, amounts)| widen(slack, amounts));
-        let may_write = usage.filesystem.iter().any(|area| area.access.value == Access::ReadWrite);
-        let has_written = usage.spent.is_some_and(|spent| spent.written_bytes > 0 || spent.created > 0);
-        self.writing.add(may_write, has_written);
-        let requests = usage.network_used.as_ref().map_or(0, |network| network.requests);
-        self.network.add(usage.network.value, requests > 0);
-        let calls = receipt.calls.as_ref();
-        self.calling.add(calls.is_some(), calls.is_some_and(|calls| calls.count > 0));
-    }
-
-    fn add_refusal(&mut self, blocked_by: &str) {
-        match self.refusals.get_mut(blocked_by) {
-            Some(count) => *count += 1,
-            None => drop(self.refusals.insert(blocked_by.to_owned(), 1)),
-        }
-    }
-
-    fn finish(self) -> UsageFigures {
-        let Self { runs, by_status, wall, refusals, slack, network, writing, calling } = self;
-        let wall = wall.percentiles();
-        let slack = slack.into_iter().flatten().collect();
-        UsageFigures { runs, by_status, wall, refusals, slack, network, writing, calling }
-    }
-}
-
-/// Widens the maxima of a limit to the amounts of one receipt.
-fn widen(slack: &mut Option<LimitSlack>, amounts: LimitAmounts) {
-    let LimitAmounts { limit, granted, used } = amounts;
-    let Some(granted) = granted else { return };
-    let known = slack.get_or_insert(LimitSlack { limit, granted, used });
-    known.granted = known.granted.max(granted);
-    known.used = known.used.max(used);
-}
-
-/// The sums of all runs and refusals, and of each agent and tool.
-#[derive(Debug, Default)]
-pub(super) struct UsageSums {
-    total: FigureSums,
-    agents: BTreeMap<String, FigureSums>,
-    tools: BTreeMap<String, FigureSums>,
-    is_truncated: bool,
-    series: Option<SeriesSums>,
-    needs: NeedSums,
-}
-
-impl UsageSums {
-    fn add_run(&mut self, run: &FoundRun<'_>, receipt: &Receipt) {
-        self.add_to_groups(run.agent, run.tool, |sums| sums.add_run(receipt));
-        let is_measured = is_measured(receipt);
-        self.needs.add(run.agent, run.tool, receipt, is_measured);
-        if let Some(series) = &mut self.series {
-            series.add(receipt, run.ended, is_measured.then_some(receipt.outcome.metrics.wall));
-        }
-    }
-
-    /// Calls `add` with the sums of everything, of an agent and of a tool.
-    fn add_to_groups(&mut self, agent: &str, tool: &str, add: impl Fn(&mut FigureSums)) {
-        add(&mut self.total);
-        for (groups, name) in [(&mut self.agents, agent), (&mut self.tools, tool)] {
-            if let Some(sums) = groups.get_mut(name) {
-                add(sums);
-            } else if groups.len() < MAX_GROUPS {
-                add(groups.entry(name.to_owned()).or_default());
-            } else {
-                self.is_truncated = true;
-            }
-        }
-    }
-}
-
-/// The figures of each group, the one with the most runs first.
-fn finish_groups(groups: BTreeMap<String, FigureSums>) -> Vec<GroupUsage> {
-    let groups = groups.into_iter().map(|(name, sums)| GroupUsage { name, figures: sums.finish() });
-    let mut groups = groups.collect::<Vec<_>>();
-    groups.sort_by_key(|group| std::cmp::Reverse(group.figures.runs));
-    groups
-}
-
 impl Journal {
     /// The use of the executor by the agents that `filter` selects, since `since` or since the first receipt, from the
     /// latest `max_rows` receipts at most, with a series of the runs if there is a `span`. Within about 60 ms, it counts
@@ -418,12 +298,18 @@ impl Journal {
         filter: impl Fn(&str) -> bool + Send + 'static,
         max_rows: u64,
         span: Option<SeriesSpan>,
-    ) -> Result<UsageSummary, JournalError> {
+    ) -> Result<UsageSums, JournalError> {
         self.query_history(move |reader| {
             let mut refusal_budget = ScanBudget::start(MAX_REFUSAL_TIME);
             let mut receipt_budget = ScanBudget::start(MAX_SCAN_TIME);
-            let sums = UsageSums { series: span.map(SeriesSums::new), ..UsageSums::default() };
-            reader.usage(sums, since, &filter, max_rows, &mut refusal_budget, &mut receipt_budget)
+            reader.usage(
+                UsageSums::new(span),
+                since,
+                &filter,
+                max_rows,
+                &mut refusal_budget,
+                &mut receipt_budget,
+            )
         })
         .await
     }
@@ -438,25 +324,14 @@ impl Reader {
         max_rows: u64,
         refusal_budget: &mut ScanBudget,
         receipt_budget: &mut ScanBudget,
-    ) -> Result<UsageSummary, HistoryError> {
+    ) -> Result<UsageSums, HistoryError> {
         // One snapshot for all chunks, as in `search_runs`.
         let _snapshot = self.connection().unchecked_transaction()?;
-        let are_refusals_complete = self.add_refusals(&mut sums, since, filter, refusal_budget)?;
+        sums.are_refusals_complete = self.add_refusals(&mut sums, since, filter, refusal_budget)?;
         let scan = self.add_runs(&mut sums, since, filter, max_rows, receipt_budget)?;
-        let UsageSums { total, agents, tools, is_truncated, series, needs } = sums;
-        let are_needs_truncated = needs.is_truncated;
-        Ok(UsageSummary {
-            total: total.finish(),
-            agents: finish_groups(agents),
-            tools: finish_groups(tools),
-            is_grouping_truncated: is_truncated,
-            series: series.map(SeriesSums::finish),
-            needs: needs.finish(),
-            are_needs_truncated,
-            searched_until: scan.searched_until()?,
-            is_complete: scan.is_at_end(),
-            are_refusals_complete,
-        })
+        sums.searched_until = scan.searched_until()?;
+        sums.is_complete = scan.is_at_end();
+        Ok(sums)
     }
 
     /// Adds the refusals. Returns `false` if the budget was used up before all were added.
@@ -478,7 +353,7 @@ impl Reader {
                 let RefusalEntry { at: _, intent: _, agent, tool, blocked_by, message: _ } =
                     read_refusal(row)?;
                 if filter(&agent) {
-                    sums.add_to_groups(&agent, &tool, |sums| sums.add_refusal(&blocked_by));
+                    sums.add_refusal(&agent, &tool, &blocked_by);
                 }
             }
         }
@@ -509,7 +384,7 @@ impl Reader {
                     let receipt = run.parse_receipt(&run.body(self)?)?;
                     sums.add_run(&run, &receipt);
                 }
-                if sums.total.runs >= max_rows || budget.is_over() {
+                if sums.runs() >= max_rows || budget.is_over() {
                     scan.stop_after(run.record);
                     return Ok(scan);
                 }

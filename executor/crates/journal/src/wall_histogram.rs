@@ -1,6 +1,7 @@
 //! A histogram of wall times, for percentiles in constant memory.
 
 use super::usage::WallTimes;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The number of buckets between a power of two and the next one. A percentile is too high by at most a sixteenth.
@@ -11,7 +12,8 @@ const MAX_BITS: u32 = 40;
 const BUCKETS: usize = (((MAX_BITS - STEP_BITS) as usize) + 1) << STEP_BITS;
 
 /// The number of runs by their wall time.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(from = "SparseHistogram", into = "SparseHistogram")]
 pub(super) struct WallHistogram {
     counts: Box<[u32]>,
     runs: u64,
@@ -24,12 +26,43 @@ impl Default for WallHistogram {
     }
 }
 
+/// A histogram as text: only the buckets with runs.
+#[derive(Serialize, Deserialize)]
+struct SparseHistogram {
+    counts: Vec<(usize, u32)>,
+    max: Duration,
+}
+
+impl From<WallHistogram> for SparseHistogram {
+    fn from(WallHistogram { counts, runs: _, max }: WallHistogram) -> Self {
+        let counts = counts.iter().copied().enumerate().filter(|(_, count)| *count > 0);
+        Self { counts: counts.collect(), max }
+    }
+}
+
+impl From<SparseHistogram> for WallHistogram {
+    fn from(SparseHistogram { counts, max }: SparseHistogram) -> Self {
+        let mut histogram = Self { max, ..Self::default() };
+        counts.into_iter().for_each(|(bucket, count)| histogram.add_runs(bucket, count));
+        histogram
+    }
+}
+
 impl WallHistogram {
-    pub(super) fn add(&mut self, wall: Duration) {
-        if let Some(count) = self.counts.get_mut(bucket_of(wall)) {
-            *count = count.saturating_add(1);
+    pub(super) fn merge(&mut self, other: &Self) {
+        other.counts.iter().enumerate().for_each(|(bucket, count)| self.add_runs(bucket, *count));
+        self.max = self.max.max(other.max);
+    }
+
+    fn add_runs(&mut self, bucket: usize, runs: u32) {
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count = count.saturating_add(runs);
+            self.runs = self.runs.saturating_add(runs.into());
         }
-        self.runs += 1;
+    }
+
+    pub(super) fn add(&mut self, wall: Duration) {
+        self.add_runs(bucket_of(wall), 1);
         self.max = self.max.max(wall);
     }
 

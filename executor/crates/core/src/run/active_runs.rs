@@ -85,7 +85,7 @@ impl ActiveRuns {
         self.lock().get(&intent)?.calls.clone()
     }
 
-    /// The identities of all runs, in the order of their ids.
+    /// The identities of the runs, in the order of their ids, without those whose calls another node has.
     pub(super) fn list(&self) -> Vec<RunIdentity> {
         let runs = self.lock();
         let identity = |(intent, run): (&IntentId, &RunEntry)| RunIdentity {
@@ -93,7 +93,7 @@ impl ActiveRuns {
             intent: *intent,
             tool: run.tool.clone(),
         };
-        let mut all = runs.iter().map(identity).collect::<Vec<_>>();
+        let mut all = runs.iter().filter(|(_, run)| !run.is_passed_on).map(identity).collect::<Vec<_>>();
         drop(runs);
         all.sort_by_key(|run| run.intent);
         all

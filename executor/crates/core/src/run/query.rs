@@ -6,7 +6,7 @@ use super::stored_calls::DENIED_BY;
 use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity, decisions};
 use a2g_journal::{
     IfFull, IntentRecords, KnownIntent, NumberedRefusal, Page, ReceiptPage, RefusalSearch, RunRecord,
-    RunSearch, RunSummary, SeriesSpan, Stage, StageSource, UsageSummary,
+    RunSearch, RunSummary, SeriesSpan, Stage, StageSource, UsageSums,
 };
 use a2g_metrics::{CallerMetrics, FleetGauges, Gauges};
 use a2g_types::call::Call;
@@ -115,7 +115,7 @@ impl Executor {
         self.escalations.held_intents()
     }
 
-    /// The runs that have begun or wait for a slot, in the order of their ids.
+    /// The runs that have begun or wait for a slot here, in the order of their ids.
     #[must_use]
     pub fn active_runs(&self) -> Vec<RunIdentity> {
         self.active_runs.list()
@@ -232,7 +232,7 @@ impl Executor {
         filter: impl Fn(&str) -> bool + Send + 'static,
         max_rows: u64,
         span: Option<SeriesSpan>,
-    ) -> Result<UsageSummary, Fault> {
+    ) -> Result<UsageSums, Fault> {
         let usage = self.journal.usage(since, filter, max_rows, span).await;
         usage.map_err(|error| self.journal_fault(&error))
     }

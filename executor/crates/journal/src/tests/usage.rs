@@ -4,7 +4,6 @@ use super::searches::{call_of, run_with};
 use super::*;
 use crate::scan::ScanBudget;
 use crate::store::Reader;
-use crate::usage::UsageSums;
 use crate::{
     AccessUse, LimitKind, LimitSlack, RunNeeds, SeriesSpan, UsageFigures, UsageSeries, UsageSummary,
 };
@@ -162,7 +161,7 @@ async fn figures_are_those_of_the_receipts() {
     }
     journal.flush().await.unwrap();
 
-    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap();
+    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap().finish();
     assert!(usage.is_complete && usage.are_refusals_complete && !usage.is_grouping_truncated);
     assert_eq!(usage.searched_until, Some(NOW));
     check_figures(&usage.total, &runs.iter().collect::<Vec<_>>());
@@ -195,20 +194,21 @@ async fn figures_are_those_of_the_receipts() {
     assert_eq!(lower_case(agent("did:a:y")), by_reason(1, 0));
 
     // Only the permitted agents count.
-    let usage = journal.usage(None, |agent| agent == "did:a:y", u64::MAX, None).await.unwrap();
+    let usage = journal.usage(None, |agent| agent == "did:a:y", u64::MAX, None).await.unwrap().finish();
     let own = runs.iter().filter(|receipt| receipt.agent.as_str() == "did:a:y").collect::<Vec<_>>();
     check_figures(&usage.total, &own);
     assert_eq!((usage.agents.len(), lower_case(&usage.total)), (1, by_reason(1, 0)));
     // Only what ended since the time counts.
-    let usage = journal.usage(Some(NOW + Duration::minutes(9)), |_| true, u64::MAX, None).await.unwrap();
+    let usage =
+        journal.usage(Some(NOW + Duration::minutes(9)), |_| true, u64::MAX, None).await.unwrap().finish();
     check_figures(&usage.total, &runs[9..].iter().collect::<Vec<_>>());
     assert_eq!(usage.total.refusals, BTreeMap::new());
     // The latest receipts count, and the answer says that there are more.
-    let usage = journal.usage(None, |_| true, 7, None).await.unwrap();
+    let usage = journal.usage(None, |_| true, 7, None).await.unwrap().finish();
     check_figures(&usage.total, &runs[17..].iter().collect::<Vec<_>>());
     assert!(!usage.is_complete && usage.are_refusals_complete);
     assert_eq!(usage.searched_until, Some(NOW + Duration::minutes(17)));
-    let none = Journal::in_memory().usage(None, |_| true, 7, None).await.unwrap();
+    let none = Journal::in_memory().usage(None, |_| true, 7, None).await.unwrap().finish();
     assert!(none.is_complete && none.total.runs == 0 && none.total.wall.is_none());
 
     let reader = Reader::open(&path).unwrap();
@@ -223,6 +223,7 @@ async fn figures_are_those_of_the_receipts() {
         reader
             .usage(UsageSums::default(), None, &|_| true, u64::MAX, &mut budget_of(1), &mut budget_of(looks))
             .unwrap()
+            .finish()
     };
     let partial = usage(5);
     check_figures(&partial.total, &runs[19..].iter().collect::<Vec<_>>());
@@ -240,7 +241,7 @@ async fn the_series_has_every_run_in_its_bucket() {
         run_with(&journal, &call, nth_receipt(&call, n), ended).await;
     }
     let span = SeriesSpan::new(NOW, NOW + Duration::minutes(90));
-    let usage = journal.usage(None, |_| true, u64::MAX, Some(span)).await.unwrap();
+    let usage = journal.usage(None, |_| true, u64::MAX, Some(span)).await.unwrap().finish();
     let UsageSeries { width, buckets } = usage.series.unwrap();
     assert_eq!((width.as_secs(), buckets.len(), buckets[0].begin), (120, 46, NOW));
     for (number, bucket) in buckets.iter().enumerate() {
@@ -305,7 +306,7 @@ async fn needs_are_the_greatest_of_the_measured_runs() {
     runs("did:a:y", "fetch", &|receipt| contacts(receipt, vec![contact("http://b.test:80", 1)])).await;
     // One call is not listed.
     runs("did:a:y", "fetch", &|receipt| calls(receipt, 2, vec![nested(1, "read", NestedEnd::Success)])).await;
-    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap();
+    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap().finish();
     assert!(!usage.are_needs_truncated);
     let [first, second] = &usage.needs[..] else { panic!("{:?}", usage.needs) };
     assert_eq!(
@@ -345,7 +346,7 @@ async fn the_number_of_groups_is_bounded() {
         journal.record_refusal(&IntentSummary::from_call(&call), BlockedBy::VerdictDenied, "no", NOW);
     }
     journal.flush().await.unwrap();
-    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap();
+    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap().finish();
     assert_eq!((usage.agents.len(), usage.tools.len()), (200, 1));
     assert!(usage.is_grouping_truncated && !usage.are_needs_truncated);
     assert_eq!(usage.total.refusals.values().sum::<u64>(), 250);
@@ -359,4 +360,67 @@ async fn a_damaged_receipt_is_an_error() {
     assert_eq!(Connection::open(&path).unwrap().execute(sql, []).unwrap(), 1);
     let usage = journal.usage(None, |_| true, u64::MAX, None).await.map(drop);
     assert!(matches!(usage, Err(JournalError::Broken(BrokenError::Read(_)))), "{usage:?}");
+}
+
+#[tokio::test]
+async fn merged_sums_are_those_of_one_journal_with_all_runs() {
+    let (_folders, journals): (Vec<_>, Vec<_>) =
+        (0..3).map(|_| new_journal()).map(|(folder, _path, journal)| (folder, journal)).unzip();
+    let [first, second, all] = &journals[..] else { unreachable!() };
+    for n in 0..24 {
+        let agent = format!("did:a:{}", n % 3);
+        let call = call_of(&agent, if n % 7 == 0 { "read" } else { "write" });
+        let ended = NOW + Duration::minutes(i64::try_from(n).unwrap());
+        let own = if n % 4 == 0 { first } else { second };
+        for journal in [own, all] {
+            run_with(journal, &call, nth_receipt(&call, n), ended).await;
+            if n % 5 == 0 {
+                let refused = IntentSummary::from_call(&call_of(&agent, "read"));
+                journal.record_refusal(&refused, BlockedBy::VerdictDenied, "no", NOW);
+            }
+        }
+    }
+    let span = SeriesSpan::new(NOW, NOW + Duration::minutes(90));
+    let sums = async |journal: &Journal| {
+        journal.flush().await.unwrap();
+        journal.usage(Some(NOW), |_| true, u64::MAX, Some(span)).await.unwrap()
+    };
+    let (mut merged, other) = (sums(first).await, sums(second).await);
+    let text = other.to_json(usize::MAX).unwrap();
+    merged.merge(serde_json::from_str(&text).unwrap());
+    let (merged, expected) = (merged.finish(), sums(all).await.finish());
+    assert_eq!(expected.total.runs, 24);
+    assert_eq!(
+        (&merged.total, &merged.agents, &merged.tools),
+        (&expected.total, &expected.agents, &expected.tools)
+    );
+    assert_eq!((&merged.series, &merged.needs), (&expected.series, &expected.needs));
+    assert!(merged.is_complete && merged.are_refusals_complete && !merged.are_needs_truncated);
+
+    // If the text is too long, the needs are left out first, and then the smallest groups.
+    let shorter = |max_bytes| -> UsageSummary {
+        let text = sums_of(&text).to_json(max_bytes).unwrap();
+        assert!(text.len() <= max_bytes);
+        sums_of(&text).finish()
+    };
+    let without_needs = shorter(text.len() - 1);
+    assert!(without_needs.are_needs_truncated && without_needs.needs.is_empty());
+    assert!(!without_needs.is_grouping_truncated && without_needs.agents.len() == 3);
+    let without_groups = shorter(6_000);
+    assert!(without_groups.is_grouping_truncated && without_groups.agents.len() < 3);
+    assert_eq!(without_groups.total, without_needs.total);
+    assert!(sums_of(&text).to_json(100).is_err());
+
+    // What one of them has not read is missing.
+    let partial = first.usage(None, |_| true, 3, None).await.unwrap();
+    let until = partial.searched_until;
+    let mut merged = sums_of(&text);
+    merged.merge(partial);
+    let merged = merged.finish();
+    assert_eq!((merged.is_complete, merged.searched_until), (false, until));
+    assert_eq!(merged.series, None, "one of them has no series");
+}
+
+fn sums_of(text: &str) -> crate::UsageSums {
+    serde_json::from_str(text).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Pages, decisions, inboxes and searches of the consoles of other nodes.
+//! What the consoles of other nodes have: pages, decisions, waiting intents, active runs, rows, usage and tools.
 //!
 //! ```text
 //! browser ─ session, form ─▶ this node ─ caller, request ─▶ the node that has the intent: its list of callers, its page
@@ -7,28 +7,40 @@
 //! This node identifies the person and checks the form; the other node gives them the rights in its own list of callers,
 //! and decides. The token of the person's forms stays here: the other node writes a placeholder in its place.
 
+use super::active::NodeRuns;
 use super::form::FormFields;
 use super::inbox::NodeInbox;
 use super::merged_page::NodePage;
 use super::page::{fault_page, not_found, problem};
 use super::search::{ListKind, ListedRow, RefusalRow, RunRow, SearchQuery};
 use super::session::{FORM_TOKEN, SignedIn, new_secret};
+use super::tools::{NodeTool, list_own_tools};
+use super::usage::UsageSpan;
 use super::{ConsoleState, decision, runs};
 use crate::serve::answers;
 use a2g_core::run::{ConsoleQuestion, NodeName, NodeStatus};
 use a2g_govern::Caller;
+use a2g_journal::UsageSums;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse as _, Response};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Maximum size of a page that is sent to another node, in bytes. JSON escapes it twice, in the answer and in the reply,
-/// and may double it each time.
-const MAX_PAGE_BYTES: usize = 220 << 10;
+/// Maximum size of an answer to another node, in bytes. The reply escapes it, which may double it.
+const MAX_ANSWER_BYTES: usize = 440 << 10;
+/// Maximum size of a page that is sent to another node, in bytes. The answer escapes it, which may double it.
+const MAX_PAGE_BYTES: usize = MAX_ANSWER_BYTES / 2;
+/// Maximum number of nodes that a page names because it has nothing of them.
+const MAX_NAMED_NODES: usize = 5;
+
+const ONLY_THIS_NODE: &str = "Only this node is shown: the other nodes of the fleet show what they have to people in \
+                              `server.callers` whose token reaches all tools.";
+const INCOMPLETE: &str =
+    "A node of the fleet has not answered: what it has is missing here. Load the page again.";
 
 /// A page about one intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,8 +56,14 @@ pub(super) enum IntentPage {
 enum ConsoleRequest {
     /// The intents that wait there.
     Inbox,
+    /// The active runs there.
+    ActiveRuns,
     /// One page of a search there, as [`NodePage`].
     Search { kind: ListKind, query: SearchQuery },
+    /// The use of that node.
+    Usage(UsageSpan),
+    /// The tools there.
+    Tools,
     Show {
         page: IntentPage,
         intent: IntentId,
@@ -87,15 +105,88 @@ pub(super) async fn list_waiting(
     (inboxes.into_iter().collect(), is_complete)
 }
 
-/// The rows that other nodes find in a search, by node, and `true` if all nodes that run have given an answer.
+/// The nodes whose answers a page misses if they give none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// Also those that do not run: their journals have rows.
+    AllNodes,
+    RunningNodes,
+}
+
+/// What the other nodes of the fleet have answered.
+pub(super) struct FleetAnswers<T> {
+    /// By the names of the nodes, in their order.
+    pub(super) answers: Vec<(NodeName, T)>,
+    /// A sentence about the nodes whose answers are missing.
+    pub(super) notice: Option<String>,
+}
+
+/// The rows that other nodes find in a search.
 pub(super) async fn find_rows<R: ListedRow>(
     console: &ConsoleState,
     caller: &Caller,
     query: &SearchQuery,
-) -> (BTreeMap<String, NodePage<R>>, bool) {
+) -> FleetAnswers<NodePage<R>> {
     let request = ConsoleRequest::Search { kind: R::KIND, query: query.clone() };
-    let (pages, is_complete) = ask_all(console, caller, &request).await;
-    (pages.into_iter().map(|(node, page)| (node.to_string(), page)).collect(), is_complete)
+    collect(console, caller, &request, Missing::AllNodes).await
+}
+
+/// The active runs at other nodes that the caller may see.
+pub(super) async fn list_active_runs(console: &ConsoleState, caller: &Caller) -> FleetAnswers<NodeRuns> {
+    collect(console, caller, &ConsoleRequest::ActiveRuns, Missing::RunningNodes).await
+}
+
+/// The use of other nodes by the agents that the caller may see.
+pub(super) async fn find_usage(
+    console: &ConsoleState,
+    caller: &Caller,
+    span: UsageSpan,
+) -> FleetAnswers<UsageSums> {
+    collect(console, caller, &ConsoleRequest::Usage(span), Missing::AllNodes).await
+}
+
+/// The tools of other nodes.
+pub(super) async fn list_tools(console: &ConsoleState, caller: &Caller) -> FleetAnswers<Vec<NodeTool>> {
+    collect(console, caller, &ConsoleRequest::Tools, Missing::RunningNodes).await
+}
+
+/// Asks the other nodes, and says whose answers are missing.
+async fn collect<T: DeserializeOwned>(
+    console: &ConsoleState,
+    caller: &Caller,
+    request: &ConsoleRequest,
+    missed: Missing,
+) -> FleetAnswers<T> {
+    let Some(own_name) = console.executor.node_name() else {
+        return FleetAnswers { answers: Vec::new(), notice: None };
+    };
+    if caller.to_node().is_none() {
+        return FleetAnswers { answers: Vec::new(), notice: Some(ONLY_THIS_NODE.to_owned()) };
+    }
+    let asked = ask_all(console, caller, request);
+    let ((mut answers, is_complete), nodes) = tokio::join!(asked, known_nodes(console, caller));
+    answers.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
+    let has_answered =
+        |node: &NodeName| node == own_name || answers.iter().any(|(answered, _)| answered == node);
+    let nodes = nodes.and_then(Result::ok).unwrap_or_default();
+    let is_missed = |node: &&NodeStatus| missed == Missing::AllNodes || !node.state.has_ended();
+    let missing = nodes.iter().filter(is_missed).filter(|node| !has_answered(&node.node)).collect::<Vec<_>>();
+    let notice = name_missing(&missing).or_else(|| (!is_complete).then(|| INCOMPLETE.to_owned()));
+    FleetAnswers { answers, notice }
+}
+
+/// Names the nodes of which a page has nothing. The fleet also remembers nodes that do not run.
+fn name_missing(nodes: &[&NodeStatus]) -> Option<String> {
+    let describe = |node: &&NodeStatus| {
+        let state = if node.state.has_ended() { node.state_name() } else { "has not answered" };
+        format!("{} ({state})", node.node)
+    };
+    let named = nodes.iter().take(MAX_NAMED_NODES).map(describe).collect::<Vec<_>>().join(", ");
+    match nodes.len().checked_sub(MAX_NAMED_NODES) {
+        _ if nodes.is_empty() => None,
+        None | Some(0) => Some(format!("What these nodes have is missing here: {named}.")),
+        Some(more) => Some(format!("What these nodes have is missing here: {named}, and {more} more.")),
+    }
 }
 
 /// The answers of other nodes to a request, and `true` if all nodes that run have given one.
@@ -233,6 +324,14 @@ async fn answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<Str
     let page = match request {
         ConsoleRequest::Inbox => {
             return serde_json::to_string(&NodeInbox::read(console, &caller)).ok();
+        }
+        ConsoleRequest::ActiveRuns => {
+            return serde_json::to_string(&NodeRuns::read(console, &caller)).ok();
+        }
+        ConsoleRequest::Tools => return serde_json::to_string(&list_own_tools(console)).ok(),
+        ConsoleRequest::Usage(span) => {
+            let _place = console.take_reading(&caller).ok()?;
+            return span.read(console, &caller).await.ok()?.to_json(MAX_ANSWER_BYTES).ok();
         }
         ConsoleRequest::Search { kind, query } => {
             let _place = console.take_reading(&caller).ok()?;

@@ -438,15 +438,15 @@ async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
     assert_eq!(refusals as u64, RECEIPTS);
 
     let span = Some(SeriesSpan::new(NOW - Duration::from_secs(3_600), NOW));
-    let mut usage = journal.usage(None, |_| true, u64::MAX, span).await.unwrap();
+    let mut usage = journal.usage(None, |_| true, u64::MAX, span).await.unwrap().finish();
     assert!(usage.total.runs > 0);
     // The texts to copy are ASCII: see `narrower::tests`.
     let part = |_: &str| super::usage::copied("id", "text");
-    let harmless = skeleton(&usage_body(1, &usage, part, part));
+    let harmless = skeleton(&usage_body(1, &usage, None, part, part));
     for group in usage.agents.iter_mut().chain(&mut usage.tools) {
         group.name = hostile.text();
         let refusals = std::mem::take(&mut group.figures.refusals);
         group.figures.refusals = refusals.into_values().map(|count| (hostile.text(), count)).collect();
     }
-    assert_eq!(harmless, skeleton(&usage_body(1, &usage, part, part)));
+    assert_eq!(harmless, skeleton(&usage_body(1, &usage, None, part, part)));
 }

@@ -8,6 +8,7 @@
 //! what changes. Texts of tools and agents are escaped, with control and invisible characters made visible, and nothing
 //! that they wrote is ever served as a page, a script or a style.
 
+mod active;
 mod assets;
 mod chart;
 mod containment;

@@ -1,9 +1,10 @@
 //! The overview: figures, active runs, containment, the inbox, the stops in force, and the switch.
 
 use super::ConsoleState;
+use super::active::ActiveList;
 use super::containment;
 use super::inbox::Inbox;
-use super::page::{Viewer, at, fault_page, forbidden, intent_link, line, milliseconds, scrolling_table};
+use super::page::{Viewer, at, fault_page, forbidden, line, milliseconds, scrolling_table};
 use super::session::{PostedForm, SignedIn};
 use super::sign_in::{redeem_key, sign_in_first};
 use a2g_core::run::NodeStatus;
@@ -20,8 +21,8 @@ use maud::{Markup, html};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Maximum number of active runs that are listed.
-const MAX_LISTED: usize = 50;
+/// Maximum number of agents that the form of the switch suggests.
+const MAX_SUGGESTED: usize = 50;
 
 #[derive(serde::Deserialize)]
 pub(super) struct StartQuery {
@@ -46,10 +47,11 @@ pub(super) async fn show(
         None => return sign_in_first(&headers, "/console"),
     };
     let is_operator = signed_in.caller.is_any_of(&[Role::Operator]);
-    let inbox = Inbox::read(&console, &signed_in).await;
+    let (active, inbox) =
+        tokio::join!(ActiveList::read(&console, &signed_in), Inbox::read(&console, &signed_in));
     let body = html! {
         h1 { "Overview" }
-        (figures(&console, &signed_in))
+        (figures(&console, &signed_in, &active))
         @if let Some(nodes) = inbox.nodes.as_ref().filter(|_| is_operator) { (fleet_part(nodes)) }
         @if is_operator { (containment::part(&console.containment)) }
         h2 { "Waiting for a decision" }
@@ -97,7 +99,7 @@ fn fleet_part(nodes: &Result<Vec<NodeStatus>, Fault>) -> Markup {
 }
 
 /// The figures, which the page refreshes while runs begin and end.
-fn figures(console: &ConsoleState, signed_in: &SignedIn) -> Markup {
+fn figures(console: &ConsoleState, signed_in: &SignedIn, active: &ActiveList) -> Markup {
     let executor = &console.executor;
     let (running, queued) = executor.queue_stats();
     let journal = executor.journal();
@@ -109,8 +111,7 @@ fn figures(console: &ConsoleState, signed_in: &SignedIn) -> Markup {
         }
         Condition::Broken(_) => "is broken: see the log",
     };
-    let mut active = executor.active_runs();
-    active.retain(|run| signed_in.caller.may_read(&run.agent));
+    let own_name = executor.node_name();
     let figure =
         |name: &str, value: String| html! { div.figure { span.value { (value) } span.name { (name) } } };
     html! {
@@ -130,20 +131,10 @@ fn figures(console: &ConsoleState, signed_in: &SignedIn) -> Markup {
                     (figure("MB of journal", (journal.bytes() >> 20).to_string()))
                     (figure("MB of memory in use", (memory::used_bytes() >> 20).to_string()))
                 }
+                @if let Some(node) = own_name { p { "These are the figures of the node " strong { (node) } "." } }
                 p { "The journal " (condition) ". " @if let Some(check) = journal.chain_check() { (verified(&check)) } }
             }
-            @if active.is_empty() { p { "None of the runs that you may see is active." } }
-            @if !active.is_empty() {
-                (scrolling_table("Active runs", &html! {
-                    thead { tr { th { "Run" } th { "Agent" } th { "Tool" } } }
-                    tbody {
-                        @for run in active.iter().take(MAX_LISTED) {
-                            tr { td { (intent_link(run.intent)) } td { (line(run.agent.as_str())) } td { (run.tool) } }
-                        }
-                    }
-                }))
-                @if active.len() > MAX_LISTED { p { "and " (active.len() - MAX_LISTED) " more" } }
-            }
+            (active.part(own_name))
         }
     }
 }
@@ -178,7 +169,7 @@ fn switch(console: &ConsoleState, viewer: Viewer<'_>) -> Markup {
     let active = console.executor.active_runs();
     // Active runs may belong to thousands of agents.
     let visible = active.iter().map(|run| &run.agent).filter(|agent| viewer.caller.may_read(agent));
-    let agents = visible.collect::<BTreeSet<_>>().into_iter().take(MAX_LISTED);
+    let agents = visible.collect::<BTreeSet<_>>().into_iter().take(MAX_SUGGESTED);
     html! {
         @if stops.is_empty() { p { "Nothing is stopped." } }
         @for stop in &stops { (stop_row(stop, viewer)) }

@@ -1,13 +1,13 @@
 //! The searches of runs and of refused calls, page by page, over all nodes of the fleet.
 
-use super::elsewhere;
+use super::elsewhere::{self, FleetAnswers};
 use super::merged_page::{MergedPage, NodePage, NodeRow, Positions};
 use super::page::{
     MAX_LINE_CHARS, at, fault_page, intent_link, line, milliseconds, problem, scrolling_table, status,
 };
 use super::runs::may_read;
 use super::{ConsoleState, ReadingViewer};
-use a2g_core::run::{NodeName, NodeStatus};
+use a2g_core::run::NodeName;
 use a2g_govern::Caller;
 use a2g_journal::history::{Filter, RefusalEntry};
 use a2g_journal::{NumberedRefusal, RefusalSearch, RunSearch, RunSummary};
@@ -22,6 +22,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,15 +32,8 @@ use time::format_description::well_known::Rfc3339;
 
 /// Number of rows of one page.
 const PAGE_ROWS: usize = 50;
-/// Maximum number of nodes that a list names because it has no rows of theirs.
-const MAX_NAMED_NODES: usize = 5;
-
 /// The text for a query whose fields, which are texts, cannot be read because of `before`.
 const WRONG_PAGE: &str = "the link does not say where a page begins";
-const ONLY_THIS_NODE: &str = "Only this node is listed: the other nodes of the fleet list theirs for people in \
-                              `server.callers` whose token reaches all tools.";
-const INCOMPLETE: &str =
-    "A node of the fleet has not listed its rows: they are missing here. Load the page again.";
 
 /// The query of a search, of runs or of refused calls. An empty field does not restrict it.
 // Nodes of an earlier version would ignore a new field: a new filter needs a request of its own between nodes.
@@ -385,35 +379,12 @@ async fn merge_nodes<R: ListedRow>(
     query: &SearchQuery,
     here: NodePage<R>,
 ) -> Listing<R> {
-    let found = elsewhere::find_rows(console, caller, query);
-    let ((mut pages, is_complete), nodes) = tokio::join!(found, elsewhere::known_nodes(console, caller));
+    let FleetAnswers { answers, notice } = elsewhere::find_rows(console, caller, query).await;
+    let mut pages =
+        answers.into_iter().map(|(node, page)| (node.to_string(), page)).collect::<BTreeMap<_, _>>();
     pages.insert(own_name(console).to_owned(), here);
     let is_in_fleet = console.executor.node_name().is_some();
-    let notice = if !is_in_fleet {
-        None
-    } else if caller.to_node().is_none() {
-        Some(ONLY_THIS_NODE.to_owned())
-    } else {
-        let nodes = nodes.and_then(Result::ok).unwrap_or_default();
-        let unlisted =
-            nodes.iter().filter(|node| !pages.contains_key(node.node.as_str())).collect::<Vec<_>>();
-        name_unlisted(&unlisted).or_else(|| (!is_complete).then(|| INCOMPLETE.to_owned()))
-    };
     Listing { page: MergedPage::merge(pages, &query.before, PAGE_ROWS), is_in_fleet, notice }
-}
-
-/// Names the nodes for which a list has no rows. The fleet also remembers nodes that do not run.
-fn name_unlisted(nodes: &[&NodeStatus]) -> Option<String> {
-    let describe = |node: &&NodeStatus| {
-        let state = if node.state.has_ended() { node.state_name() } else { "has not answered" };
-        format!("{} ({state})", node.node)
-    };
-    let named = nodes.iter().take(MAX_NAMED_NODES).map(describe).collect::<Vec<_>>().join(", ");
-    match nodes.len().checked_sub(MAX_NAMED_NODES) {
-        _ if nodes.is_empty() => None,
-        None | Some(0) => Some(format!("The rows of these nodes are missing here: {named}.")),
-        Some(more) => Some(format!("The rows of these nodes are missing here: {named}, and {more} more.")),
-    }
 }
 
 fn refuse_search(error: &str) -> Response {

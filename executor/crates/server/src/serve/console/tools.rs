@@ -1,26 +1,58 @@
 //! The catalogue, and the page of each tool.
 
 use super::ConsoleState;
+use super::elsewhere::{self, FleetAnswers};
 use super::form::FormFields;
 use super::page::{Viewer, block, line, not_found, scrolling_table};
 use super::send;
 use super::session::SignedIn;
+use a2g_core::run::NodeName;
 use a2g_types::clock::format_seconds;
 use a2g_types::ident::ToolName;
 use a2g_types::tool::{DeclaredCapabilities, Descriptor, ToolSignature};
 use axum::extract::{Path, State};
 use axum::response::Response;
 use maud::{Markup, html};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+
+/// A tool, in the form for another node.
+#[derive(Serialize, Deserialize)]
+pub(super) struct NodeTool {
+    name: ToolName,
+    version: String,
+    digest: String,
+}
+
+/// The tools of this node.
+pub(super) fn list_own_tools(console: &ConsoleState) -> Vec<NodeTool> {
+    let tools = console.executor.tools();
+    let tool = |Descriptor { name, version, digest, .. }: &Descriptor| NodeTool {
+        name: name.clone(),
+        version: version.clone(),
+        digest: digest.to_string(),
+    };
+    tools.iter().map(tool).collect()
+}
 
 /// `GET /console/tools`.
 pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
+    let FleetAnswers { answers, notice } = elsewhere::list_tools(&console, &signed_in.caller).await;
     let tools = console.executor.tools();
+    let absent = absent_tools(&tools, &answers);
+    let has_others = !answers.is_empty();
     let body = html! {
         h1 { "Tools" }
-        @if tools.is_empty() { p { "There are no tools: add some with " code { "a2g-executor tool add" } "." } } @else {
+        @if let Some(notice) = notice { p role="status" { (notice) } }
+        @if tools.is_empty() && absent.is_empty() {
+            p { "There are no tools: add some with " code { "a2g-executor tool add" } "." }
+        } @else {
             (scrolling_table("Tools", &html! {
-                thead { tr { th { "Tool" } th { "Version" } th { "Description" } th { "Files" } th { "Network" } th { "May call" } } }
+                thead { tr {
+                    th { "Tool" } th { "Version" } th { "Description" } th { "Files" } th { "Network" } th { "May call" }
+                    @if has_others { th { "Other nodes" } }
+                } }
                 tbody {
                     @for tool in tools.iter() {
                         tr {
@@ -30,6 +62,15 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
                             td { (tool.capabilities.filesystem.as_str()) }
                             td { @if tool.capabilities.network { "yes" } @else { "no" } }
                             td { (tool.capabilities.calls.targets.to_names().join(", ")) }
+                            @if has_others { td { (compare_nodes(tool, &answers)) } }
+                        }
+                    }
+                    @for (name, (version, nodes)) in &absent {
+                        tr {
+                            td { (name) }
+                            td { (line(version)) }
+                            td colspan="4" { "Not at this node." }
+                            td { "only at " (nodes.join(", ")) }
                         }
                     }
                 }
@@ -37,6 +78,39 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
         }
     };
     signed_in.viewer().page("Tools", &body)
+}
+
+type NodeTools = [(NodeName, Vec<NodeTool>)];
+
+/// The tools that only other nodes have, with a version and the names of these nodes.
+fn absent_tools<'a>(own: &[Descriptor], others: &'a NodeTools) -> BTreeMap<&'a str, (&'a str, Vec<&'a str>)> {
+    let own = own.iter().map(|tool| &tool.name).collect::<HashSet<_>>();
+    let mut absent = BTreeMap::new();
+    for (node, tools) in others {
+        for NodeTool { name, version, digest: _ } in tools.iter().filter(|tool| !own.contains(&tool.name)) {
+            let (_, nodes) = absent.entry(name.as_str()).or_insert((version.as_str(), Vec::new()));
+            nodes.push(node.as_str());
+        }
+    }
+    absent
+}
+
+/// Says which other nodes lack a tool or have another module of it.
+fn compare_nodes(tool: &Descriptor, others: &NodeTools) -> String {
+    let (mut lacking, mut differing) = (Vec::new(), Vec::new());
+    let digest = tool.digest.to_string();
+    for (node, tools) in others {
+        match tools.iter().find(|other| other.name == tool.name) {
+            None => lacking.push(node.as_str()),
+            Some(other) if other.digest != digest => differing.push(node.as_str()),
+            Some(_same) => {}
+        }
+    }
+    let part =
+        |what: &str, nodes: Vec<&str>| (!nodes.is_empty()).then(|| format!("{what} {}", nodes.join(", ")));
+    let parts = [part("not at", lacking), part("another module at", differing)];
+    let parts = parts.into_iter().flatten().collect::<Vec<_>>();
+    if parts.is_empty() { "the same module".to_owned() } else { parts.join("; ") }
 }
 
 /// `GET /console/tools/{tool}`.

@@ -1,17 +1,23 @@
 //! Usage of agents and tools: charts over time, figures, and narrower limits as text to copy.
 
 use super::chart::charts;
+use super::elsewhere::{self, FleetAnswers};
 use super::narrower;
 use super::page::{at, fault_page, line, milliseconds, scrolling_table};
 use super::runs::may_read;
 use super::{ConsoleState, ReadingViewer};
 use a2g_core::run::Executor;
-use a2g_journal::{GroupUsage, LimitSlack, PairNeeds, RunNeeds, SeriesSpan, UsageFigures, UsageSummary};
+use a2g_govern::Caller;
+use a2g_journal::{
+    GroupUsage, LimitSlack, PairNeeds, RunNeeds, SeriesSpan, UsageFigures, UsageSummary, UsageSums,
+};
 use a2g_types::clock::format_seconds;
+use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
 use axum::extract::{Query, State};
 use axum::response::Response;
 use maud::{Markup, html};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -22,48 +28,81 @@ const MAX_HOURS: u16 = 366 * 24;
 const MAX_ROWS: u64 = 100_000;
 
 /// The time over which usage is computed.
-#[derive(Default, serde::Deserialize)]
+#[derive(Default, Deserialize)]
 pub(super) struct UsageQuery {
     #[serde(default)]
     hours: Option<u16>,
 }
 
+/// The time between two whole seconds, in the form for another node.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct UsageSpan {
+    #[serde(with = "time::serde::timestamp")]
+    since: OffsetDateTime,
+    #[serde(with = "time::serde::timestamp")]
+    until: OffsetDateTime,
+}
+
+impl UsageSpan {
+    fn new(hours: u16, now: OffsetDateTime) -> Self {
+        let until = now.truncate_to_second();
+        Self { since: until - Duration::from_secs(u64::from(hours) * 3600), until }
+    }
+
+    /// Reads the use of this node by the agents that the caller may see.
+    ///
+    /// # Errors
+    /// The journal is busy or cannot be read.
+    pub(super) async fn read(self, console: &ConsoleState, caller: &Arc<Caller>) -> Result<UsageSums, Fault> {
+        let Self { since, until } = self;
+        let caller = Arc::clone(caller);
+        let filter = move |agent: &str| may_read(&caller, agent);
+        console.executor.usage(Some(since), filter, MAX_ROWS, Some(SeriesSpan::new(since, until))).await
+    }
+}
+
 /// `GET /console/usage`.
 pub(super) async fn show(
     State(console): State<Arc<ConsoleState>>,
-    ReadingViewer { signed_in, _place }: ReadingViewer,
+    ReadingViewer { signed_in, _place: place }: ReadingViewer,
     Query(query): Query<UsageQuery>,
 ) -> Response {
     let hours = query.hours.unwrap_or(24).clamp(1, MAX_HOURS);
     let now = console.executor.clock().now();
-    let since = now - Duration::from_secs(u64::from(hours) * 3600);
-    let caller = Arc::clone(&signed_in.caller);
-    let filter = move |agent: &str| may_read(&caller, agent);
-    let span = SeriesSpan::new(since, now);
-    let usage = match console.executor.usage(Some(since), filter, MAX_ROWS, Some(span)).await {
+    let span = UsageSpan::new(hours, now);
+    let mut usage = match span.read(&console, &signed_in.caller).await {
         Ok(usage) => usage,
         Err(fault) => return fault_page(&fault),
     };
+    // Other nodes read their journals in places of their own.
+    drop(place);
+    let FleetAnswers { answers, notice } = elsewhere::find_usage(&console, &signed_in.caller, span).await;
+    answers.into_iter().for_each(|(_, sums)| usage.merge(sums));
+    let usage = usage.finish();
     // The limits of a tool hold for every agent, so they cannot be judged from the runs of some.
     let has_all_agents = signed_in.caller.may_read_all();
     let limits = NarrowerLimits {
         executor: &console.executor,
         has_all_agents,
         needs: &usage.needs,
-        are_needs_truncated: usage.are_needs_truncated,
-        since: if usage.is_complete { since } else { usage.searched_until.unwrap_or(since) },
+        // Limits hold at all nodes, so they cannot be judged from the runs of some.
+        are_needs_missing: usage.are_needs_truncated || notice.is_some(),
+        since: if usage.is_complete { span.since } else { usage.searched_until.unwrap_or(span.since) },
         is_complete: usage.is_complete,
         now,
     };
     let render_policy = |agent: &str| limits.render_policy(agent);
     let render_capabilities = |tool: &str| limits.render_capabilities(tool);
-    signed_in.viewer().page("Usage", &usage_body(hours, &usage, render_policy, render_capabilities))
+    let body = usage_body(hours, &usage, notice.as_deref(), render_policy, render_capabilities);
+    signed_in.viewer().page("Usage", &body)
 }
 
-/// The page. `render_policy` and `render_capabilities` render the narrower limits of one agent or tool.
+/// The page. `notice` says whose runs are missing; `render_policy` and `render_capabilities` render the narrower limits
+/// of one agent or tool.
 pub(super) fn usage_body(
     hours: u16,
     usage: &UsageSummary,
+    notice: Option<&str>,
     render_policy: impl Fn(&str) -> Markup,
     render_capabilities: impl Fn(&str) -> Markup,
 ) -> Markup {
@@ -85,6 +124,7 @@ pub(super) fn usage_body(
             p { label for="hours" { "Hours" } input #hours name="hours" type="number" min="1" max=(MAX_HOURS) value=(hours); }
             p { button type="submit" { "Show" } }
         }
+        @if let Some(notice) = notice { p role="status" { (notice) " No narrower limits are shown, because they would hold at all nodes." } }
         @if *is_complete { p { (total.runs) " runs in the last " (hours) " hours." } } @else {
             p { "The latest " (total.runs) " runs" @if let Some(until) = searched_until { ", since " (at(*until)) }
                 ". A page reads only for a fixed time, so older runs of the last " (hours) " hours are not counted: choose fewer hours." }
@@ -161,7 +201,7 @@ struct NarrowerLimits<'a> {
     /// `true` if the figures cover the runs of every agent.
     has_all_agents: bool,
     needs: &'a [PairNeeds],
-    are_needs_truncated: bool,
+    are_needs_missing: bool,
     /// The time since which all runs were read.
     since: OffsetDateTime,
     is_complete: bool,
@@ -172,7 +212,7 @@ impl NarrowerLimits<'_> {
     fn render_policy(&self, name: &str) -> Markup {
         let pairs = self.needs.iter().filter(|pair| pair.agent == name).collect::<Vec<_>>();
         let Ok(agent) = AgentDid::parse(name) else { return html! {} };
-        if self.are_needs_truncated || pairs.is_empty() {
+        if self.are_needs_missing || pairs.is_empty() {
             return html! {};
         }
         let current = self.executor.policy_of(&agent);
@@ -195,7 +235,7 @@ impl NarrowerLimits<'_> {
     fn render_capabilities(&self, name: &str) -> Markup {
         let tools = self.executor.tools();
         let tool = tools.iter().find(|tool| tool.name.as_str() == name);
-        let (Some(tool), true, false) = (tool, self.has_all_agents, self.are_needs_truncated) else {
+        let (Some(tool), true, false) = (tool, self.has_all_agents, self.are_needs_missing) else {
             return html! {};
         };
         let pairs = self.needs.iter().filter(|pair| pair.tool == name).collect::<Vec<_>>();
