@@ -160,7 +160,10 @@ fn a_call_at_another_node_waits_for_the_run_and_can_cancel_it() {
     let (call, first) = wait_at_the_gate(&one);
     let second = call_in_background(&two, "a2g/execute", &call);
     let id = json!({ "intent_id": id_of(&call) });
-    assert_eq!(result(&two.rpc("a2g/status", &id))["state"], "running");
+    // Queued, until the second node has found the claim.
+    eventually("the second call follows the run", || {
+        (result(&two.rpc("a2g/status", &id))["state"] == "running").then_some(())
+    });
     one.open_the_gate();
     let answer = first.join().unwrap();
     assert_eq!(result(&answer)["status"], "SUCCESS");
