@@ -159,10 +159,22 @@ impl Sovereign {
     ) -> Result<Arc<Receipt>, SovereignError> {
         let SovereignRequest { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
         let tools = self.executor.tools();
-        let tool = skills::find(&tools, &skill, operation.as_deref()).map_err(fault::missing_error)?;
+        let found = skills::find(&tools, &skill, operation.as_deref());
+        let own_tool = found.as_ref().ok().copied();
+        let (tool, missing) = match found {
+            Ok(tool) => (tool.name.clone(), None),
+            // Another node of the fleet may have it.
+            Err(missing) => match skills::tool_of(&skill, operation.as_deref()) {
+                Some(tool) if self.executor.node_name().is_some() => (tool, Some(missing)),
+                Some(_) | None => return Err(fault::missing_error(missing)),
+            },
+        };
         let encode_fault = |fault: Fault| {
             let failure = fault::to_error(&fault);
-            if hints.corrects_payload && matches!(fault, Fault::InvalidParams { .. }) {
+            if hints.corrects_payload
+                && matches!(fault, Fault::InvalidParams { .. })
+                && let Some(tool) = own_tool
+            {
                 return failure.with_data("payload_schema", tool.arguments_schema.clone());
             }
             failure
@@ -173,7 +185,7 @@ impl Sovereign {
             agent,
             intent: IntentId::random(),
             is_new: true,
-            tool: tool.name.clone(),
+            tool,
             arguments: payload,
             context: None,
             caller_timeout: hints.timeout,
@@ -183,6 +195,14 @@ impl Sovereign {
         };
         let intent = call.intent;
         check_call_agent(&self.executor, &caller, &call).map_err(encode_fault)?;
+        if let Some(missing) = missing
+            && let Err(fault) = self.executor.check_tool(&call).await
+        {
+            return Err(match fault {
+                Fault::InvalidParams { .. } => fault::missing_error(missing),
+                fault => encode_fault(fault),
+            });
+        }
         let IntentAnswer { verdict, receipt } =
             self.executor.handle_intent(call, sink).await.map_err(encode_fault)?;
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);

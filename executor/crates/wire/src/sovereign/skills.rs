@@ -16,6 +16,17 @@ pub fn skill_and_operation(tool: &ToolName) -> (&str, &str) {
     }
 }
 
+/// The tool whose skill and operation these are; `None` if no tool can have them. The operation may be omitted if it is
+/// [`DEFAULT_OPERATION`].
+#[must_use]
+pub fn tool_of(skill: &str, operation: Option<&str>) -> Option<ToolName> {
+    let name = match operation {
+        None | Some(DEFAULT_OPERATION) => skill.to_owned(),
+        Some(operation) => format!("{skill}.{operation}"),
+    };
+    ToolName::parse(&name).ok()
+}
+
 /// A requested skill or operation that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missing {

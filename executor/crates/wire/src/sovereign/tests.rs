@@ -120,6 +120,12 @@ fn a_tool_is_an_operation_of_a_skill() {
     assert_eq!(of("email.check"), ("email".to_owned(), "check".to_owned()));
     assert_eq!(of("email.check.all"), ("email".to_owned(), "check.all".to_owned()));
     assert_eq!(of("write_file"), ("write_file".to_owned(), "run".to_owned()));
+    for name in ["email.check", "email.check.all", "write_file"] {
+        let (skill, operation) = of(name);
+        assert_eq!(skills::tool_of(&skill, Some(&operation)), ToolName::parse(name).ok());
+    }
+    assert_eq!(skills::tool_of("write_file", None), ToolName::parse("write_file").ok());
+    assert_eq!(skills::tool_of("Not/a name", None), None);
 }
 
 #[test]
