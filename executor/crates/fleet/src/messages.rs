@@ -450,7 +450,7 @@ impl Fleet<NatsStore> {
     }
 
     /// Asks the other nodes. Returns the answers of those that give one within `timeout`, and `true` if all nodes that are
-    /// known to run have given one. A node that has just joined may take the place of one of these.
+    /// known to run have given one.
     ///
     /// # Errors
     /// [`FleetError`].
@@ -481,9 +481,9 @@ impl Fleet<NatsStore> {
     ) -> Result<bool, FleetError> {
         let others = match self.live_others() {
             Some(others) => others,
-            None => self.count_live_others().await?,
+            None => self.read_live_others().await?,
         };
-        if others == 0 {
+        if others.is_empty() {
             return Ok(true);
         }
         let nonce = Uuid::new_v4();
@@ -491,13 +491,13 @@ impl Fleet<NatsStore> {
             QuestionMessage { node: self.node.clone(), text: text.to_owned(), nonce: nonce.to_string() };
         let mut replies = self.send_request(ASK, nonce, &question).await?;
         let collect_all = async {
-            let mut nodes = HashSet::new();
-            while nodes.len() < others {
+            let mut silent = others;
+            while !silent.is_empty() {
                 let (node, answer) = replies.next::<String>().await.ok_or(FleetError::NotAnswered)?;
-                if collect(node.clone(), answer.map(NodeText)).is_break() {
+                silent.remove(&node);
+                if collect(node, answer.map(NodeText)).is_break() {
                     break;
                 }
-                nodes.insert(node);
             }
             Ok(true)
         };

@@ -59,6 +59,8 @@ enum NodeSweep {
     Live,
     /// A lost node, or the earlier epochs of this one: their claims are ended, and their stored calls can be taken over.
     Ended,
+    /// Another node has taken the node over.
+    TakenOver,
     /// Another node has changed the lease meanwhile.
     Changed,
 }
@@ -68,8 +70,8 @@ enum NodeSweep {
 pub(crate) struct Takeovers {
     /// The latest revision of each lease, and when this node saw it first.
     seen: Mutex<HashMap<NodeName, (u64, Instant)>>,
-    /// The number of other nodes that held a lease at the latest sweep; `None` before the first one.
-    live_others: Mutex<Option<usize>>,
+    /// The other nodes that held a lease at the latest sweep; `None` before the first one.
+    live_others: Mutex<Option<HashSet<NodeName>>>,
     orphans: Mutex<Vec<OrphanReport>>,
     /// The marks of the reports that this process delivers.
     delivering: Mutex<HashSet<String>>,
@@ -146,39 +148,41 @@ impl<S: Store> Fleet<S> {
         local: impl Fn(IntentId) -> LocalReport + Sync,
         rule: Option<TakeoverRule<'_>>,
     ) -> Result<(), FleetError> {
-        let mut live_others = 0;
+        let mut live_others = HashSet::new();
         for node in nodes(&self.store).await? {
             match skip_unreadable(self.sweep_node(&node, &local).await)? {
-                Some(NodeSweep::Live) => live_others += 1,
+                Some(NodeSweep::Live) => drop(live_others.insert(node)),
                 Some(NodeSweep::Ended) => self.take_over_calls(&node, rule).await?,
-                Some(NodeSweep::Changed) | None => {}
+                Some(NodeSweep::TakenOver | NodeSweep::Changed) | None => {}
             }
         }
         *self.takeovers.live_others.lock() = Some(live_others);
         Ok(())
     }
 
-    /// The number of other nodes that held a lease at the latest [`Self::sweep`]; `None` before the first one.
-    pub(crate) fn live_others(&self) -> Option<usize> {
-        *self.takeovers.live_others.lock()
+    /// The other nodes that held a lease at the latest [`Self::sweep`]; `None` before the first one.
+    pub(crate) fn live_others(&self) -> Option<HashSet<NodeName>> {
+        self.takeovers.live_others.lock().clone()
     }
 
     /// Returns `true` if another node held a lease at the latest [`Self::sweep`]; `false` before the first one.
     #[must_use]
     pub fn has_live_others(&self) -> bool {
-        self.live_others().is_some_and(|others| others > 0)
+        self.takeovers.live_others.lock().as_ref().is_some_and(|others| !others.is_empty())
     }
 
-    /// The number of other nodes that hold a lease, or are not known to be lost.
-    pub(crate) async fn count_live_others(&self) -> Result<usize, FleetError> {
-        let mut count = 0;
+    /// The other nodes that hold a lease, or are not known to be lost.
+    pub(crate) async fn read_live_others(&self) -> Result<HashSet<NodeName>, FleetError> {
+        let mut others = HashSet::new();
         for node in nodes(&self.store).await? {
             let key = node_key(&node);
             let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { continue };
             let record = decode::<NodeRecord>(&key, &bytes)?;
-            count += usize::from(node != self.node && !record.state.has_ended());
+            if node != self.node && !record.state.has_ended() {
+                others.insert(node);
+            }
         }
-        Ok(count)
+        Ok(others)
     }
 
     /// Ends the claims that a lost node, or an earlier epoch of this node, left open. Returns whether the stored calls of
@@ -199,13 +203,10 @@ impl<S: Store> Fleet<S> {
             return Ok(NodeSweep::Ended);
         }
         let is_stale = self.is_stale(node, revision);
-        let is_taken = match &record.state {
-            NodeState::Live | NodeState::Draining => is_stale,
-            NodeState::Left => true,
-            NodeState::TakenOver(by) => *by == self.node || is_stale,
-        };
-        if !is_taken {
-            return Ok(NodeSweep::Live);
+        match &record.state {
+            NodeState::Live | NodeState::Draining if !is_stale => return Ok(NodeSweep::Live),
+            NodeState::TakenOver(by) if *by != self.node && !is_stale => return Ok(NodeSweep::TakenOver),
+            NodeState::Live | NodeState::Draining | NodeState::Left | NodeState::TakenOver(_) => {}
         }
         // Nothing is written about a node that has ended, and left nothing open.
         if record.state.has_ended() && self.marks(node).await?.is_empty() {
