@@ -16,6 +16,7 @@ use crate::serve::transport::events::event_response;
 use crate::serve::transport::json::{json_response, media_type, unsupported_media_type};
 use a2g_core::run::Executor;
 use a2g_govern::{Caller, Credential};
+use a2g_types::ident::IntentId;
 use a2g_types::memory::Charge;
 use a2g_wire::a2e::encode;
 use a2g_wire::strict_json::JsonBounds;
@@ -25,6 +26,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -37,6 +39,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The kind of document by which the nodes of a fleet ask each other for a session.
 const SESSION_DOCUMENT: &str = "a2e-session";
+/// The answers of a node that has the session, and of one that is about to continue it.
+const OPEN: &str = "open";
+const RESUMING: &str = "resuming";
 
 /// The status and text for a request that is refused.
 type Refusal = (StatusCode, &'static str);
@@ -51,12 +56,14 @@ const OPEN_ELSEWHERE: Refusal =
     (StatusCode::CONFLICT, "this session is open at another node of the fleet: connect to that node\n");
 const PERHAPS_ELSEWHERE: Refusal = (
     StatusCode::SERVICE_UNAVAILABLE,
-    "a node of the fleet that may have this session does not answer: connect again in a few seconds\n",
+    "a node of the fleet may have this session, or is about to continue it: connect again in a few seconds\n",
 );
 
 struct Sessions {
     shared: Arc<A2eShared>,
     ids: SessionIds,
+    /// The sessions for which the other nodes are being asked. They count as open here, so that no two nodes continue one.
+    resuming: Mutex<HashSet<IntentId>>,
     all: Mutex<Vec<SessionEntry>>,
 }
 
@@ -76,7 +83,7 @@ pub fn router(
     let access = settings.door.access;
     let shared = A2eShared::new(Arc::clone(&executor), settings, bounds, callers);
     let ids = SessionIds::new(executor.fleet().cloned());
-    let sessions = Arc::new(Sessions { shared, ids, all: Mutex::default() });
+    let sessions = Arc::new(Sessions { shared, ids, resuming: Mutex::default(), all: Mutex::default() });
     share_sessions(&executor, &sessions);
     let tasks = executor.sessions().clone();
     tasks.spawn(sweep_sessions(Arc::downgrade(&sessions)));
@@ -235,8 +242,10 @@ impl Sessions {
     ) -> Result<Arc<Session>, Refusal> {
         let id = named_id(headers)?;
         let key = self.ids.key_of_other_process(id, caller.name()).ok_or(NO_SUCH_SESSION)?;
+        let _resuming = Resuming::begin(self, key).ok_or(PERHAPS_ELSEWHERE)?;
         match self.shared.executor.find_document(SESSION_DOCUMENT, key).await {
             Ok(None) => {}
+            Ok(Some(state)) if state == RESUMING => return Err(PERHAPS_ELSEWHERE),
             Ok(Some(_)) => return Err(OPEN_ELSEWHERE),
             Err(_) => return Err(PERHAPS_ELSEWHERE),
         }
@@ -264,6 +273,25 @@ impl Sessions {
     }
 }
 
+/// Marks a session for which the other nodes are being asked.
+struct Resuming<'a> {
+    sessions: &'a Sessions,
+    key: IntentId,
+}
+
+impl<'a> Resuming<'a> {
+    /// `None` if another request does so.
+    fn begin(sessions: &'a Sessions, key: IntentId) -> Option<Self> {
+        sessions.resuming.lock().insert(key).then_some(Self { sessions, key })
+    }
+}
+
+impl Drop for Resuming<'_> {
+    fn drop(&mut self) {
+        self.sessions.resuming.lock().remove(&self.key);
+    }
+}
+
 /// The id in the header of a request.
 fn named_id(headers: &HeaderMap) -> Result<&str, Refusal> {
     let mut ids = headers.get_all(SESSION_HEADER).iter();
@@ -283,11 +311,15 @@ fn find_session(all: &[SessionEntry], id: &str, caller: &Caller) -> Option<Arc<S
 fn share_sessions(executor: &Executor, sessions: &Arc<Sessions>) {
     let weak = Arc::downgrade(sessions);
     executor.share_documents(SESSION_DOCUMENT, move |key| {
-        let sessions = weak.upgrade();
-        let is_open = sessions.is_some_and(|sessions| {
-            sessions.lock().iter().any(|entry| session_key(entry.session.id()) == Some(key))
+        let state = weak.upgrade().and_then(|sessions| {
+            // In this order, because a session that is continued is open before it is no longer resuming.
+            if sessions.resuming.lock().contains(&key) {
+                return Some(RESUMING);
+            }
+            let is_open = sessions.lock().iter().any(|entry| session_key(entry.session.id()) == Some(key));
+            is_open.then_some(OPEN)
         });
-        Box::pin(std::future::ready(is_open.then(String::new)))
+        Box::pin(std::future::ready(state.map(str::to_owned)))
     });
 }
 
