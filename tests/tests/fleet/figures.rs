@@ -37,11 +37,21 @@ fn the_console_of_any_node_counts_the_runs_of_all() {
     // Narrower limits would hold at the node that is missing, too.
     nodes.one.process().pause();
     let page = operator.get("/console/usage").1;
+    let told = agent.get("/console/usage").1;
     nodes.one.process().resume();
     let missing =
         "What these nodes have is missing here: one (has not answered). No narrower limits are shown";
     assert!(page.contains(missing) && page.contains("1 runs in the last 24 hours."), "{page}");
-    assert!(!page.contains("A narrower policy"), "{page}");
+    assert!(told.contains("A node of the fleet has not answered"), "{told}");
+    assert!(!page.contains("A narrower policy") && !told.contains("A narrower policy"), "{page} {told}");
+    // So they would at one that has left.
+    let drained = nodes.two.home().run(&["fleet", "drain", "one"]);
+    assert!(drained.status.success(), "{drained:?}");
+    let told = eventually("the node has left", || {
+        let page = agent.get("/console/usage").1;
+        page.contains("A node of the fleet does not run").then_some(page)
+    });
+    assert!(told.contains("1 runs in the last 24 hours.") && !told.contains("A narrower policy"), "{told}");
 }
 
 #[test]

@@ -41,6 +41,7 @@ const ONLY_THIS_NODE: &str = "Only this node is shown: the other nodes of the fl
                               `server.callers` whose token reaches all tools.";
 const INCOMPLETE: &str =
     "A node of the fleet has not answered: what it has is missing here. Load the page again.";
+const NOT_RUNNING: &str = "A node of the fleet does not run: what it has is missing here.";
 
 /// A page about one intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,28 +165,32 @@ async fn collect<T: DeserializeOwned>(
         return FleetAnswers { answers: Vec::new(), notice: Some(ONLY_THIS_NODE.to_owned()) };
     }
     let asked = ask_all(console, caller, request);
-    let ((mut answers, is_complete), nodes) = tokio::join!(asked, known_nodes(console, caller));
+    let ((mut answers, is_complete), nodes) = tokio::join!(asked, console.executor.fleet_nodes());
     answers.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
     let has_answered =
         |node: &NodeName| node == own_name || answers.iter().any(|(answered, _)| answered == node);
     let nodes = nodes.and_then(Result::ok).unwrap_or_default();
     let is_missed = |node: &&NodeStatus| missed == Missing::AllNodes || !node.state.has_ended();
     let missing = nodes.iter().filter(is_missed).filter(|node| !has_answered(&node.node)).collect::<Vec<_>>();
-    let notice = name_missing(&missing).or_else(|| (!is_complete).then(|| INCOMPLETE.to_owned()));
+    let notice = match (is_complete, missing.is_empty()) {
+        (true, true) => None,
+        (_, false) if caller.may_read_all() => Some(name_missing(&missing)),
+        (true, false) if missing.iter().all(|node| node.state.has_ended()) => Some(NOT_RUNNING.to_owned()),
+        (true | false, true | false) => Some(INCOMPLETE.to_owned()),
+    };
     FleetAnswers { answers, notice }
 }
 
 /// Names the nodes of which a page has nothing. The fleet also remembers nodes that do not run.
-fn name_missing(nodes: &[&NodeStatus]) -> Option<String> {
+fn name_missing(nodes: &[&NodeStatus]) -> String {
     let describe = |node: &&NodeStatus| {
         let state = if node.state.has_ended() { node.state_name() } else { "has not answered" };
         format!("{} ({state})", node.node)
     };
     let named = nodes.iter().take(MAX_NAMED_NODES).map(describe).collect::<Vec<_>>().join(", ");
     match nodes.len().checked_sub(MAX_NAMED_NODES) {
-        _ if nodes.is_empty() => None,
-        None | Some(0) => Some(format!("What these nodes have is missing here: {named}.")),
-        Some(more) => Some(format!("What these nodes have is missing here: {named}, and {more} more.")),
+        None | Some(0) => format!("What these nodes have is missing here: {named}."),
+        Some(more) => format!("What these nodes have is missing here: {named}, and {more} more."),
     }
 }
 

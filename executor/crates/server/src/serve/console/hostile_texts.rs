@@ -7,7 +7,7 @@ use super::merged_page::{MergedPage, NodePage, NodeRow, Positions};
 use super::page::{Html, Viewer, document};
 use super::runs::{ProofPlace, RunSoFar, run_body};
 use super::search::{ListedRow as _, Listing, RefusalRow, RunRow, SearchQuery};
-use super::usage::usage_body;
+use super::usage::{CountedNodes, usage_body};
 use a2g_core::run::IntentState;
 use a2g_govern::Caller;
 use a2g_journal::{
@@ -442,11 +442,11 @@ async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
     assert!(usage.total.runs > 0);
     // The texts to copy are ASCII: see `narrower::tests`.
     let part = |_: &str| super::usage::copied("id", "text");
-    let harmless = skeleton(&usage_body(1, &usage, None, part, part));
+    let harmless = skeleton(&usage_body(1, &usage, CountedNodes::default(), part, part));
     for group in usage.agents.iter_mut().chain(&mut usage.tools) {
         group.name = hostile.text();
         let refusals = std::mem::take(&mut group.figures.refusals);
         group.figures.refusals = refusals.into_values().map(|count| (hostile.text(), count)).collect();
     }
-    assert_eq!(harmless, skeleton(&usage_body(1, &usage, None, part, part)));
+    assert_eq!(harmless, skeleton(&usage_body(1, &usage, CountedNodes::default(), part, part)));
 }

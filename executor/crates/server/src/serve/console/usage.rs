@@ -77,6 +77,7 @@ pub(super) async fn show(
     // Other nodes read their journals in places of their own.
     drop(place);
     let FleetAnswers { answers, notice } = elsewhere::find_usage(&console, &signed_in.caller, span).await;
+    let is_merged = !answers.is_empty();
     answers.into_iter().for_each(|(_, sums)| usage.merge(sums));
     let usage = usage.finish();
     // The limits of a tool hold for every agent, so they cannot be judged from the runs of some.
@@ -89,20 +90,30 @@ pub(super) async fn show(
         are_needs_missing: usage.are_needs_truncated || notice.is_some(),
         since: if usage.is_complete { span.since } else { usage.searched_until.unwrap_or(span.since) },
         is_complete: usage.is_complete,
+        is_merged,
         now,
     };
+    let nodes = CountedNodes { notice: notice.as_deref(), is_merged };
     let render_policy = |agent: &str| limits.render_policy(agent);
     let render_capabilities = |tool: &str| limits.render_capabilities(tool);
-    let body = usage_body(hours, &usage, notice.as_deref(), render_policy, render_capabilities);
+    let body = usage_body(hours, &usage, nodes, render_policy, render_capabilities);
     signed_in.viewer().page("Usage", &body)
 }
 
-/// The page. `notice` says whose runs are missing; `render_policy` and `render_capabilities` render the narrower limits
-/// of one agent or tool.
+/// The nodes of the fleet whose runs a page counts.
+#[derive(Clone, Copy, Default)]
+pub(super) struct CountedNodes<'a> {
+    /// A sentence about the nodes that are missing.
+    notice: Option<&'a str>,
+    /// `true` if there is another node. Each reads back as far as it can.
+    is_merged: bool,
+}
+
+/// The page. `render_policy` and `render_capabilities` render the narrower limits of one agent or tool.
 pub(super) fn usage_body(
     hours: u16,
     usage: &UsageSummary,
-    notice: Option<&str>,
+    CountedNodes { notice, is_merged }: CountedNodes<'_>,
     render_policy: impl Fn(&str) -> Markup,
     render_capabilities: impl Fn(&str) -> Markup,
 ) -> Markup {
@@ -126,7 +137,9 @@ pub(super) fn usage_body(
         }
         @if let Some(notice) = notice { p role="status" { (notice) " No narrower limits are shown, because they would hold at all nodes." } }
         @if *is_complete { p { (total.runs) " runs in the last " (hours) " hours." } } @else {
-            p { "The latest " (total.runs) " runs" @if let Some(until) = searched_until { ", since " (at(*until)) }
+            p {
+                @if is_merged { (total.runs) " runs" @if let Some(until) = searched_until { ": all since " (at(*until)) ", and some before" } }
+                @else { "The latest " (total.runs) " runs" @if let Some(until) = searched_until { ", since " (at(*until)) } }
                 ". A page reads only for a fixed time, so older runs of the last " (hours) " hours are not counted: choose fewer hours." }
         }
         @if !are_refusals_complete { p { "Not all refused calls were counted: choose fewer hours." } }
@@ -205,6 +218,8 @@ struct NarrowerLimits<'a> {
     /// The time since which all runs were read.
     since: OffsetDateTime,
     is_complete: bool,
+    /// As [`CountedNodes::is_merged`].
+    is_merged: bool,
     now: OffsetDateTime,
 }
 
@@ -256,14 +271,22 @@ impl NarrowerLimits<'_> {
     fn basis(&self, needs: &RunNeeds) -> String {
         let RunNeeds { runs, unmeasured, .. } = needs;
         let noun = if *runs == 1 { "run" } else { "runs" };
-        let mut text = format!("{runs} {noun} since {}.", format_seconds(self.since));
+        let since = format_seconds(self.since);
+        let mut text = match self.is_complete || !self.is_merged {
+            true => format!("{runs} {noun} since {since}."),
+            false => format!("{runs} {noun}, among them all since {since}."),
+        };
         if *unmeasured > 0 {
             text.push_str(&format!(
                 " The use of {unmeasured} more is not known: the executor ended while they ran."
             ));
         }
         if !self.is_complete {
-            text.push_str(" Earlier runs were not read.");
+            text.push_str(if self.is_merged {
+                " Not all earlier runs were read."
+            } else {
+                " Earlier runs were not read."
+            });
         }
         text
     }
