@@ -198,10 +198,8 @@ impl Sovereign {
         if let Some(missing) = missing
             && let Err(fault) = self.executor.check_tool(&call).await
         {
-            return Err(match fault {
-                Fault::InvalidParams { .. } => fault::missing_error(missing),
-                fault => encode_fault(fault),
-            });
+            let is_absent = matches!(fault, Fault::InvalidParams { .. });
+            return Err(if is_absent { fault::missing_error(missing) } else { encode_fault(fault) });
         }
         let IntentAnswer { verdict, receipt } =
             self.executor.handle_intent(call, sink).await.map_err(encode_fault)?;
