@@ -26,8 +26,8 @@ It builds the tools and the executor, and prints the table of the benchmark:
   memory       the growth of the server over 10,000 runs, 200 sleeping runs, and
                its peak and its slowest /health in all hostile tests
   fleet        four nodes of a fleet beside one, the latency that a fleet adds
-               to a call, and an idle node; with servers of NATS on this machine,
-               once on its disk and once in memory";
+               to a call, and an idle node; with servers of NATS here, on disk
+               and in memory";
 
 pub(crate) const PARTS: [&str; 8] =
     ["sandbox", "doors", "journal", "protocols", "code", "subscribers", "memory", "fleet"];
