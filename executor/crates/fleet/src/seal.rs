@@ -10,6 +10,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use uuid::Uuid;
 use zeroize::Zeroizing;
 
 /// The length of the HMAC-SHA256 before each value, in bytes.
@@ -82,17 +83,23 @@ impl Seal {
 }
 
 impl<S> Fleet<S> {
-    /// The authentication code of a text that a client gets and sends back.
+    /// Makes an id that a client gets and sends back, to any node: a random UUID, `extra`, and a code that binds both to the
+    /// owner. `extra` has no dot.
     #[must_use]
-    pub fn authenticate(&self, purpose: &str, text: &str) -> Digest {
-        let code = self.store.seal.code(&client_key(purpose), text.as_bytes());
-        Digest(code.finalize().into_bytes().into())
+    pub fn issue_id(&self, purpose: &str, extra: &str, owner: &str) -> String {
+        let text = format!("{}.{extra}", Uuid::new_v4());
+        let code = self.store.seal.code(&client_key(purpose), format!("{text}.{owner}").as_bytes());
+        format!("{text}.{}", Digest(code.finalize().into_bytes().into()))
     }
 
-    /// Returns `true` if a node of this fleet made the code for this text and purpose.
+    /// The `extra` of an id that a node of this fleet has made for this purpose and owner; `None` for any other text.
     #[must_use]
-    pub fn is_authentic(&self, purpose: &str, text: &str, code: &Digest) -> bool {
-        self.store.seal.code(&client_key(purpose), text.as_bytes()).verify_slice(&code.0).is_ok()
+    pub fn read_id<'a>(&self, purpose: &str, id: &'a str, owner: &str) -> Option<&'a str> {
+        let (text, code) = id.rsplit_once('.')?;
+        let Digest(code) = Digest::parse(code).ok()?;
+        let expected = self.store.seal.code(&client_key(purpose), format!("{text}.{owner}").as_bytes());
+        expected.verify_slice(&code).ok()?;
+        text.split_once('.').map(|(_uuid, extra)| extra)
     }
 }
 

@@ -50,8 +50,11 @@ const TOO_MANY_SESSIONS: Refusal = (
     StatusCode::TOO_MANY_REQUESTS,
     "there are too many sessions, and all of them have calls: end one of them first\n",
 );
-const NO_SUCH_SESSION: Refusal =
-    (StatusCode::NOT_FOUND, "there is no such session: `POST /a2e/session` begins one\n");
+const NO_SUCH_SESSION: Refusal = (
+    StatusCode::NOT_FOUND,
+    "there is no such session here: `POST /a2e/session` begins one, and in a fleet, `GET /a2e/stream` continues one whose \
+     node is lost\n",
+);
 const OPEN_ELSEWHERE: Refusal =
     (StatusCode::CONFLICT, "this session is open at another node of the fleet: connect to that node\n");
 const PERHAPS_ELSEWHERE: Refusal = (
@@ -125,7 +128,7 @@ async fn send(
     if !is_readable {
         return unsupported_media_type("send `Content-Type: application/x-ndjson`\n");
     }
-    let session = match sessions.find(&headers, &caller) {
+    let session = match named_id(&headers).and_then(|id| sessions.find(id, &caller).ok_or(NO_SUCH_SESSION)) {
         Ok(session) => session,
         Err(refusal) => return refusal.into_response(),
     };
@@ -159,11 +162,14 @@ async fn stream(
     Extension(connection): Extension<Arc<Connection>>,
     headers: HeaderMap,
 ) -> Response {
-    let found = match sessions.find(&headers, &caller) {
-        Err(NO_SUCH_SESSION) => sessions.resume(&headers, &caller, credential).await,
-        found => found,
+    let found = async {
+        let id = named_id(&headers)?;
+        match sessions.find(id, &caller) {
+            Some(session) => Ok(session),
+            None => sessions.resume(id, &caller, credential).await,
+        }
     };
-    let session = match found {
+    let session = match found.await {
         Ok(session) => session,
         Err(refusal) => return refusal.into_response(),
     };
@@ -228,19 +234,18 @@ impl Sessions {
         Some(session)
     }
 
-    /// The session that a request names, if it is the caller's.
-    fn find(&self, headers: &HeaderMap, caller: &Caller) -> Result<Arc<Session>, Refusal> {
-        find_session(&self.lock(), named_id(headers)?, caller).ok_or(NO_SUCH_SESSION)
+    /// The session with this id, if it is the caller's.
+    fn find(&self, id: &str, caller: &Caller) -> Option<Arc<Session>> {
+        find_session(&self.lock(), id, caller)
     }
 
     /// Continues a session whose process has ended: with its id, and without its handshake and its calls.
     async fn resume(
         &self,
-        headers: &HeaderMap,
+        id: &str,
         caller: &Arc<Caller>,
         credential: Credential,
     ) -> Result<Arc<Session>, Refusal> {
-        let id = named_id(headers)?;
         let key = self.ids.key_of_other_process(id, caller.name()).ok_or(NO_SUCH_SESSION)?;
         let _resuming = Resuming::begin(self, key).ok_or(PERHAPS_ELSEWHERE)?;
         match self.shared.executor.find_document(SESSION_DOCUMENT, key).await {
@@ -312,7 +317,7 @@ fn share_sessions(executor: &Executor, sessions: &Arc<Sessions>) {
     let weak = Arc::downgrade(sessions);
     executor.share_documents(SESSION_DOCUMENT, move |key| {
         let state = weak.upgrade().and_then(|sessions| {
-            // In this order, because a session that is continued is open before it is no longer resuming.
+            // The order matters: a session that is continued is open before it is no longer resuming.
             if sessions.resuming.lock().contains(&key) {
                 return Some(RESUMING);
             }

@@ -3,42 +3,40 @@
 
 use a2g_core::run::Fleet;
 use a2g_types::ident::IntentId;
-use a2g_types::tool::Digest;
 use a2g_wire::a2e::encode;
 use std::sync::Arc;
 
-/// The purpose of the code in an id.
+/// The purpose of the ids.
 const PURPOSE: &str = "a2e-session";
 
+/// Makes and checks the ids of sessions.
 pub(super) struct SessionIds {
     fleet: Option<Arc<Fleet>>,
-    process: IntentId,
+    /// A random name of this process.
+    process: String,
 }
 
 impl SessionIds {
     pub(super) fn new(fleet: Option<Arc<Fleet>>) -> Self {
-        Self { fleet, process: IntentId::random() }
+        Self { fleet, process: encode::random_id() }
     }
 
     /// A new id for a session of `owner`.
     pub(super) fn issue(&self, owner: &str) -> String {
-        let Some(fleet) = &self.fleet else { return encode::random_id() };
-        let text = format!("{}.{}", IntentId::random(), self.process);
-        format!("{text}.{}", fleet.authenticate(PURPOSE, &format!("{text}.{owner}")))
+        match &self.fleet {
+            Some(fleet) => fleet.issue_id(PURPOSE, &self.process, owner),
+            None => encode::random_id(),
+        }
     }
 
     /// The key of a session of `owner` that another process of the fleet has opened; `None` for any other id.
     pub(super) fn key_of_other_process(&self, id: &str, owner: &str) -> Option<IntentId> {
-        let (text, code) = id.rsplit_once('.')?;
-        let (_, process) = text.split_once('.')?;
-        let code = Digest::parse(code).ok()?;
-        let is_ours = self.fleet.as_ref()?.is_authentic(PURPOSE, &format!("{text}.{owner}"), &code);
-        let is_other = IntentId::parse(process).is_ok_and(|process| process != self.process);
-        (is_ours && is_other).then(|| session_key(id)).flatten()
+        let process = self.fleet.as_ref()?.read_id(PURPOSE, id, owner)?;
+        if process == self.process { None } else { session_key(id) }
     }
 }
 
-/// The part of an id by which the nodes of a fleet ask each other for its session; `None` outside of a fleet.
+/// The UUID in an id, by which the nodes of a fleet ask each other for its session; `None` outside of a fleet.
 pub(super) fn session_key(id: &str) -> Option<IntentId> {
     IntentId::parse(id.split_once('.')?.0).ok()
 }

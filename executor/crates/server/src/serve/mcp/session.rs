@@ -19,7 +19,6 @@ use a2g_runtime::timer_now;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::memory::{self, HeldBytes};
-use a2g_types::tool::Digest;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
 use a2g_wire::mcp::encode;
@@ -46,7 +45,7 @@ const MAX_STREAM_EVENTS: usize = 64;
 
 /// Maximum number of ended sessions that are remembered: this node does not continue them.
 const MAX_ENDED: usize = 1024;
-/// The purpose of the code in an id.
+/// The purpose of the ids.
 const PURPOSE: &str = "mcp-session";
 
 /// The sessions of all callers.
@@ -138,10 +137,10 @@ impl Sessions {
 
     /// A random id. In a fleet it also has the capabilities of the client, and a code that binds both to the owner.
     fn new_id(&self, owner: &str, capabilities: ClientCapabilities) -> String {
-        let random = IntentId::random();
-        let Some(fleet) = &self.fleet else { return random.to_string() };
-        let text = format!("{random}.{}", to_bits(capabilities));
-        format!("{text}.{}", fleet.authenticate(PURPOSE, &format!("{text}.{owner}")))
+        match &self.fleet {
+            Some(fleet) => fleet.issue_id(PURPOSE, &to_bits(capabilities).to_string(), owner),
+            None => IntentId::random().to_string(),
+        }
     }
 
     /// The client's capabilities in an id that a node of the fleet has made for this owner; `None` for any other id, and
@@ -150,11 +149,8 @@ impl Sessions {
         if self.ended.lock().iter().any(|ended| ended == id) {
             return None;
         }
-        let (text, code) = id.rsplit_once('.')?;
-        let (_, bits) = text.split_once('.')?;
-        let code = Digest::parse(code).ok()?;
-        let is_ours = self.fleet.as_ref()?.is_authentic(PURPOSE, &format!("{text}.{owner}"), &code);
-        is_ours.then(|| bits.parse().ok().and_then(from_bits)).flatten()
+        let bits = self.fleet.as_ref()?.read_id(PURPOSE, id, owner)?;
+        bits.parse().ok().and_then(from_bits)
     }
 
     /// The session that a request names, if it is the caller's; `None` if it names none.
