@@ -10,14 +10,14 @@ use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::Caller;
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::Fault;
-use a2g_types::ident::IntentId;
+use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::memory::Charge;
 use a2g_types::outcome::Receipt;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::sovereign::decode::{self, RequestForm, SovereignDecodeError, SovereignRequest};
 use a2g_wire::sovereign::encode::{self, PartialResult, ReplyEncoder};
 use a2g_wire::sovereign::fault::{self, SovereignError};
-use a2g_wire::sovereign::skills;
+use a2g_wire::sovereign::skills::{self, Missing};
 use a2g_wire::strict_json::JsonBounds;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -151,6 +151,16 @@ impl Sovereign {
         }
     }
 
+    /// The tool that another node of the fleet may have, because this one lacks it.
+    fn tool_elsewhere(&self, missing: &Missing, skill: &str, operation: Option<&str>) -> Option<ToolName> {
+        let is_named = match missing {
+            Missing::Skill(_) => true,
+            // An omitted operation may be any of those that this node has.
+            Missing::Operation(..) => operation.is_some(),
+        };
+        skills::tool_of(skill, operation).filter(|_| is_named && self.executor.node_name().is_some())
+    }
+
     async fn run_call(
         &self,
         RequestContext { caller, charge }: RequestContext,
@@ -159,21 +169,19 @@ impl Sovereign {
     ) -> Result<Arc<Receipt>, SovereignError> {
         let SovereignRequest { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
         let tools = self.executor.tools();
-        let found = skills::find(&tools, &skill, operation.as_deref());
-        let own_tool = found.as_ref().ok().copied();
-        let (tool, missing) = match found {
-            Ok(tool) => (tool.name.clone(), None),
-            // Another node of the fleet may have it.
-            Err(missing) => match skills::tool_of(&skill, operation.as_deref()) {
-                Some(tool) if self.executor.node_name().is_some() => (tool, Some(missing)),
-                Some(_) | None => return Err(fault::missing_error(missing)),
+        let own = skills::find(&tools, &skill, operation.as_deref());
+        let tool = match &own {
+            Ok(tool) => tool.name.clone(),
+            Err(missing) => match self.tool_elsewhere(missing, &skill, operation.as_deref()) {
+                Some(tool) => tool,
+                None => return Err(fault::missing_error(missing.clone())),
             },
         };
         let encode_fault = |fault: Fault| {
             let failure = fault::to_error(&fault);
             if hints.corrects_payload
                 && matches!(fault, Fault::InvalidParams { .. })
-                && let Some(tool) = own_tool
+                && let Ok(tool) = &own
             {
                 return failure.with_data("payload_schema", tool.arguments_schema.clone());
             }
@@ -195,11 +203,11 @@ impl Sovereign {
         };
         let intent = call.intent;
         check_call_agent(&self.executor, &caller, &call).map_err(encode_fault)?;
-        if let Some(missing) = missing
+        if let Err(missing) = &own
             && let Err(fault) = self.executor.check_tool(&call).await
         {
             let is_absent = matches!(fault, Fault::InvalidParams { .. });
-            return Err(if is_absent { fault::missing_error(missing) } else { encode_fault(fault) });
+            return Err(if is_absent { fault::missing_error(missing.clone()) } else { encode_fault(fault) });
         }
         let IntentAnswer { verdict, receipt } =
             self.executor.handle_intent(call, sink).await.map_err(encode_fault)?;

@@ -24,7 +24,8 @@ pub fn tool_of(skill: &str, operation: Option<&str>) -> Option<ToolName> {
         None | Some(DEFAULT_OPERATION) => skill.to_owned(),
         Some(operation) => format!("{skill}.{operation}"),
     };
-    ToolName::parse(&name).ok()
+    let tool = ToolName::parse(&name).ok()?;
+    (skill_and_operation(&tool) == (skill, operation.unwrap_or(DEFAULT_OPERATION))).then_some(tool)
 }
 
 /// A requested skill or operation that does not exist.

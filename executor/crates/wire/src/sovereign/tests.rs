@@ -125,7 +125,9 @@ fn a_tool_is_an_operation_of_a_skill() {
         assert_eq!(skills::tool_of(&skill, Some(&operation)), ToolName::parse(name).ok());
     }
     assert_eq!(skills::tool_of("write_file", None), ToolName::parse("write_file").ok());
-    assert_eq!(skills::tool_of("Not/a name", None), None);
+    for skill in ["Not/a name", "email.check"] {
+        assert_eq!(skills::tool_of(skill, None), None);
+    }
 }
 
 #[test]
