@@ -1,6 +1,5 @@
 //! `bench`: measures the executor, beside plain wasmtime and the kernel. Every printed figure is measured.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -62,17 +61,18 @@ fn measure_fleet(workspace: &Workspace) -> Result<()> {
     };
     let logs = workspace.state().join("bench");
     fs::create_dir_all(&logs)?;
-    // On its disk, all nodes and servers wait for each other's writes. In memory, they share only the cores.
-    for place in [std::env::temp_dir().as_path(), Path::new(RAM_DISK)] {
+    // Nodes and servers wait for each other's writes on disk; in memory, they share only the cores.
+    for (name, place) in [("on disk", std::env::temp_dir()), ("in memory", RAM_DISK.into())] {
         if !place.is_dir() {
-            anstream::println!("\n(j) a fleet in memory: skipped, because there is no {RAM_DISK}");
+            anstream::println!("\n(j) a fleet {name}: skipped, because there is no {}", place.display());
             continue;
         }
-        let [one, three] = [1, 3].map(|count| NatsServers::start_in(place, &program, count, &logs));
+        let [one, three] = [1, 3].map(|count| NatsServers::start_in(&place, &program, count, &logs));
         let (one, three) = (one?, three?);
         let mut fleet = benchmark(workspace);
         fleet.env("A2G_NATS_ONE", one.urls().join(",")).env("A2G_NATS_THREE", three.urls().join(","));
-        run::show("run the benchmark", fleet.env("TMPDIR", place).args(["--", FLEET]))?;
+        fleet.env("TMPDIR", &place).env("A2G_BENCH_PLACE", name);
+        run::show("run the benchmark", fleet.args(["--", FLEET]))?;
     }
     Ok(())
 }

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 /// The variables in which `cargo xtask bench` names the servers that it has started, separated by commas.
 const ONE: &str = "A2G_NATS_ONE";
 const THREE: &str = "A2G_NATS_THREE";
+/// The variable with the words for where the messages and journals are.
+const PLACE: &str = "A2G_BENCH_PLACE";
 
 const NODES: usize = 4;
 /// Concurrent runs of a node.
@@ -23,15 +25,15 @@ const FROM_EACH_CLIENT: usize = 25;
 /// Of four nodes, compared with one.
 const THROUGHPUT_GOAL: f64 = 0.9 * NODES as f64;
 
-/// Each server is called in blocks, so that no call is slowed by what the one before left to another server.
+/// Blocks of calls to each server, so that no call is slowed by the writes of the one before it, to another server.
 const BLOCKS: usize = 18;
 /// Calls of a block. The first ones are not measured.
 const IN_BLOCK: usize = 55;
-const FIRST_IN_BLOCK: usize = 5;
+const WARM_UP_IN_BLOCK: usize = 5;
 /// The pause before each call: the report of the call before, and the next child, take time too.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Calls of each server before the measurement.
-const FIRST: usize = 200;
+const WARM_UP: usize = 200;
 /// Of a call with one server of NATS on this machine, in milliseconds.
 const ADDED_GOAL: f64 = 0.5;
 
@@ -79,7 +81,7 @@ pub(crate) fn measure(target: &Path, data: &Path, servers: &NatsServers) {
     std::fs::write(&key, "5".repeat(64)).unwrap();
     std::fs::set_permissions(key, Permissions::from_mode(0o600)).unwrap();
     let place = Place { binary: &binary, root: folder.path() };
-    let title = format!("(j) a fleet on this machine, in {}", std::env::temp_dir().display());
+    let title = format!("(j) a fleet on this machine, {}", std::env::var(PLACE).unwrap_or_default());
     println!("{title:<58} {:>10} {:>12}", "", "goal");
     throughput(&place, servers);
     latency(&place, servers);
@@ -162,18 +164,18 @@ fn latency(place: &Place<'_>, servers: &NatsServers) {
     ];
     let mut clients = executors.each_ref().map(|executor| Http::connect(&executor.address));
     for client in &mut clients {
-        for _ in 0..FIRST {
+        for _ in 0..WARM_UP {
             call(client, "hello");
         }
     }
-    let mut times = [(); 3].map(|()| Vec::with_capacity(BLOCKS * (IN_BLOCK - FIRST_IN_BLOCK)));
+    let mut times = [(); 3].map(|()| Vec::with_capacity(BLOCKS * (IN_BLOCK - WARM_UP_IN_BLOCK)));
     for block in 0..BLOCKS {
         // Each is the first one equally often.
         for nth in (0..3).map(|nth| (nth + block) % 3) {
             for round in 0..IN_BLOCK {
                 std::thread::sleep(PAUSE);
                 let took = call(&mut clients[nth], "hello");
-                if round >= FIRST_IN_BLOCK {
+                if round >= WARM_UP_IN_BLOCK {
                     times[nth].push(took);
                 }
             }
@@ -195,7 +197,7 @@ fn idle(place: &Place<'_>, servers: &NatsServers) {
         [place.start("idle-without", None), place.start("idle-with", Some(("idle", &servers.one)))];
     for executor in &executors {
         let mut http = Http::connect(&executor.address);
-        for _ in 0..FIRST {
+        for _ in 0..WARM_UP {
             call(&mut http, "hello");
         }
     }
