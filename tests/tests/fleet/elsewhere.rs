@@ -214,8 +214,8 @@ fn the_console_of_any_node_lists_the_runs_and_refusals_of_all() {
     assert!(listed(&console::Client::with_token(two, &nodes.other).get("/console/runs").1).is_empty());
     let (status, page) = operator.get("/console/runs?before=x");
     assert!(status == 400 && page.contains("This search is not valid"), "{page}");
-    let missing = "A node of the fleet has not answered";
-    let unlisted = "What these nodes have is missing here: one (has not answered).";
+    let missing = "A node of the fleet has given no answer";
+    let unlisted = "What these nodes have is missing here: one (no answer).";
     let all = operator.get("/console/runs").1;
     assert!(!all.contains(missing) && !all.contains("missing here"), "{all}");
     nodes.one.process().pause();
@@ -361,7 +361,7 @@ fn a_session_of_a2e_goes_on_at_another_node() {
     let call = a2e_call("not-a-uuid", "write_file", arguments);
     let first = here.ask(&call);
     assert_eq!(first["data"]["success"], true, "{first}");
-    // It is open at its own node.
+    // The session is open at its own node.
     let mut there = here.at(&two, Some(&agent));
     assert_eq!(there.request("GET", "/a2e/stream", b"").status, 409);
     assert_eq!(here.at(&two, Some(&other)).request("GET", "/a2e/stream", b"").status, 404);

@@ -174,7 +174,7 @@ pub(super) struct NeedSums {
     pub(super) is_truncated: bool,
 }
 
-/// The needs as text, whose objects have no pairs as keys.
+/// [`NeedSums`] in JSON, in which a pair cannot be a key.
 #[derive(Serialize, Deserialize)]
 struct NeedList {
     pairs: Vec<PairNeeds>,

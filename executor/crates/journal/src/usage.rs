@@ -32,18 +32,21 @@ pub struct UsageSummary {
     pub agents: Vec<GroupUsage>,
     /// The figures of each tool, the one with the most runs first.
     pub tools: Vec<GroupUsage>,
-    /// `true` if there are agents or tools without figures of their own, because 200 others were found before.
+    /// `true` if there are agents or tools without figures of their own, because there are 200 others, or because the sums
+    /// of an executor were too long. In merged figures, runs of the others may be missing.
     pub is_grouping_truncated: bool,
     /// The runs by the time at which they ended; `None` if no series was asked for.
     pub series: Option<UsageSeries>,
     /// The needs of each agent's runs of each tool, by the names of both.
     pub needs: Vec<PairNeeds>,
-    /// `true` if there are pairs of agents and tools whose needs are not known, because 400 others were found before.
+    /// `true` if the needs of some pairs of agents and tools are not known, because there are 400 others, or because the
+    /// sums of an executor were too long.
     pub are_needs_truncated: bool,
     /// The time up to which receipts were searched, backwards from now; `None` if none was.
     pub searched_until: Option<OffsetDateTime>,
     /// `false` if the time or the maximum number of receipts was used up: the figures are only those of the latest
-    /// runs, as many as [`UsageFigures::runs`] of `total` says.
+    /// runs, as many as [`UsageFigures::runs`] of `total` says. Merged figures have all runs since `searched_until`, and
+    /// some before.
     pub is_complete: bool,
     /// `false` if the time was used up before all refusals were counted.
     pub are_refusals_complete: bool,
@@ -138,7 +141,7 @@ pub struct LimitSlack {
 }
 
 /// A limit of runs. Receipts have the granted amount of each limit, and the used amount of most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKind {
     /// Guest memories and tables together, in bytes.
@@ -207,7 +210,7 @@ impl LimitKind {
 }
 
 /// The number of kinds of limits.
-pub(super) const LIMITS: usize = 18;
+const LIMITS: usize = 18;
 
 /// The granted and the used amount of one limit in one receipt; `granted` is `None` if the receipt lacks the limit.
 #[derive(Debug, Clone, Copy)]
@@ -327,10 +330,10 @@ impl Reader {
     ) -> Result<UsageSums, HistoryError> {
         // One snapshot for all chunks, as in `search_runs`.
         let _snapshot = self.connection().unchecked_transaction()?;
-        sums.are_refusals_complete = self.add_refusals(&mut sums, since, filter, refusal_budget)?;
+        sums.extent.are_refusals_complete = self.add_refusals(&mut sums, since, filter, refusal_budget)?;
         let scan = self.add_runs(&mut sums, since, filter, max_rows, receipt_budget)?;
-        sums.searched_until = scan.searched_until()?;
-        sums.is_complete = scan.is_at_end();
+        sums.extent.searched_until = scan.searched_until()?;
+        sums.extent.is_complete = scan.is_at_end();
         Ok(sums)
     }
 

@@ -5,7 +5,7 @@ use super::needs::NeedSums;
 use super::search::FoundRun;
 use super::series::{SeriesSpan, SeriesSums};
 use super::usage::{
-    AccessUse, GroupUsage, LIMITS, LimitAmounts, LimitSlack, StatusCounts, UsageFigures, UsageSummary,
+    AccessUse, GroupUsage, LimitAmounts, LimitKind, LimitSlack, StatusCounts, UsageFigures, UsageSummary,
     limit_amounts,
 };
 use super::wall_histogram::WallHistogram;
@@ -32,7 +32,7 @@ struct FigureSums {
     by_status: StatusCounts,
     wall: WallHistogram,
     refusals: BTreeMap<String, u64>,
-    slack: [Option<LimitSlack>; LIMITS],
+    slack: BTreeMap<LimitKind, LimitSlack>,
     network: AccessUse,
     writing: AccessUse,
     calling: AccessUse,
@@ -47,8 +47,11 @@ impl FigureSums {
             return;
         }
         self.wall.add(metrics.wall);
-        let amounts = limit_amounts(&receipt.outcome, receipt.calls.as_ref());
-        self.slack.iter_mut().zip(amounts).for_each(|(slack, amounts)| widen(slack, amounts));
+        for LimitAmounts { limit, granted, used } in limit_amounts(&receipt.outcome, receipt.calls.as_ref()) {
+            if let Some(granted) = granted {
+                self.widen(LimitSlack { limit, granted, used });
+            }
+        }
         let may_write = usage.filesystem.iter().any(|area| area.access.value == Access::ReadWrite);
         let has_written = usage.spent.is_some_and(|spent| spent.written_bytes > 0 || spent.created > 0);
         self.writing.add(may_write, has_written);
@@ -74,34 +77,29 @@ impl FigureSums {
             let known = self.refusals.entry(reason).or_default();
             *known = known.saturating_add(count);
         }
-        for (own, slack) in self.slack.iter_mut().zip(slack) {
-            let Some(LimitSlack { limit, granted, used }) = slack else { continue };
-            widen(own, LimitAmounts { limit, granted: Some(granted), used });
-        }
+        slack.into_values().for_each(|slack| self.widen(slack));
         self.network.merge(network);
         self.writing.merge(writing);
         self.calling.merge(calling);
     }
 
+    /// Widens the maxima of a limit.
+    fn widen(&mut self, LimitSlack { limit, granted, used }: LimitSlack) {
+        let known = self.slack.entry(limit).or_insert(LimitSlack { limit, granted, used });
+        known.granted = known.granted.max(granted);
+        known.used = known.used.max(used);
+    }
+
     fn finish(self) -> UsageFigures {
         let Self { runs, by_status, wall, refusals, slack, network, writing, calling } = self;
         let wall = wall.percentiles();
-        let slack = slack.into_iter().flatten().collect();
+        let slack = slack.into_values().collect();
         UsageFigures { runs, by_status, wall, refusals, slack, network, writing, calling }
     }
 }
 
-/// Widens the maxima of a limit to the amounts of one receipt.
-fn widen(slack: &mut Option<LimitSlack>, amounts: LimitAmounts) {
-    let LimitAmounts { limit, granted, used } = amounts;
-    let Some(granted) = granted else { return };
-    let known = slack.get_or_insert(LimitSlack { limit, granted, used });
-    known.granted = known.granted.max(granted);
-    known.used = known.used.max(used);
-}
-
 /// The sums of all runs and refusals that were read, and of each agent and tool.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct UsageSums {
     total: FigureSums,
     agents: BTreeMap<String, FigureSums>,
@@ -109,26 +107,32 @@ pub struct UsageSums {
     is_grouping_truncated: bool,
     series: Option<SeriesSums>,
     needs: NeedSums,
+    pub(super) extent: ReadExtent,
+}
+
+/// The part of a journal that was read.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ReadExtent {
     #[serde(with = "time::serde::timestamp::microseconds::option")]
     pub(super) searched_until: Option<OffsetDateTime>,
     pub(super) is_complete: bool,
     pub(super) are_refusals_complete: bool,
 }
 
-impl Default for UsageSums {
-    /// The sums of an executor that has run nothing.
+impl Default for ReadExtent {
+    /// The extent of an empty journal.
     fn default() -> Self {
-        Self {
-            total: FigureSums::default(),
-            agents: BTreeMap::new(),
-            tools: BTreeMap::new(),
-            is_grouping_truncated: false,
-            series: None,
-            needs: NeedSums::default(),
-            searched_until: None,
-            is_complete: true,
-            are_refusals_complete: true,
-        }
+        Self { searched_until: None, is_complete: true, are_refusals_complete: true }
+    }
+}
+
+impl ReadExtent {
+    fn merge(&mut self, other: &Self) {
+        let open_until = |extent: &Self| extent.searched_until.filter(|_| !extent.is_complete);
+        // Runs before the latest of these times are missing.
+        self.searched_until = open_until(self).max(open_until(other));
+        self.is_complete &= other.is_complete;
+        self.are_refusals_complete &= other.are_refusals_complete;
     }
 }
 
@@ -171,21 +175,16 @@ impl UsageSums {
 
     /// Adds the sums of another executor. If its series has another span, there is no series any more.
     pub fn merge(&mut self, other: Self) {
-        let Self {
-            total,
-            agents,
-            tools,
-            is_grouping_truncated,
-            series,
-            needs,
-            searched_until,
-            is_complete,
-            are_refusals_complete,
-        } = other;
+        let Self { total, agents, tools, is_grouping_truncated, series, needs, extent } = other;
         self.total.merge(total);
         self.is_grouping_truncated |= is_grouping_truncated;
-        self.is_grouping_truncated |= !merge_groups(&mut self.agents, agents);
-        self.is_grouping_truncated |= !merge_groups(&mut self.tools, tools);
+        for (own, others) in [(&mut self.agents, agents), (&mut self.tools, tools)] {
+            for (name, sums) in others {
+                own.entry(name).or_default().merge(sums);
+            }
+            self.is_grouping_truncated |= own.len() > MAX_GROUPS;
+            keep_largest(own, MAX_GROUPS);
+        }
         let is_merged = match (&mut self.series, series) {
             (Some(own), Some(other)) => own.merge(other),
             (None, _) | (_, None) => false,
@@ -194,24 +193,18 @@ impl UsageSums {
             self.series = None;
         }
         self.needs.merge(needs);
-        // Runs are missing from the earliest time on that one of them has not searched.
-        let own_until = self.searched_until.filter(|_| !self.is_complete);
-        self.searched_until = own_until.max(searched_until.filter(|_| !is_complete));
-        self.is_complete &= is_complete;
-        self.are_refusals_complete &= are_refusals_complete;
+        self.extent.merge(&extent);
     }
 
-    /// Writes the sums as JSON of at most `max_bytes`. Needs, and then the agents and tools with the fewest runs, are left
-    /// out if necessary.
-    ///
-    /// # Errors
-    /// If the sums without any of these are longer.
-    pub fn to_json(mut self, max_bytes: usize) -> Result<String, serde_json::Error> {
+    /// Writes the sums as JSON. If it has more than `max_bytes`, the needs, and then the agents and tools with the fewest
+    /// runs, are left out. Returns `None` if it is longer even without these.
+    #[must_use]
+    pub fn to_json(mut self, max_bytes: usize) -> Option<String> {
         let mut max_groups = MAX_GROUPS;
         loop {
-            let text = serde_json::to_string(&self)?;
+            let text = serde_json::to_string(&self).ok()?;
             if text.len() <= max_bytes {
-                return Ok(text);
+                return Some(text);
             }
             if !self.needs.is_empty() {
                 self.needs = NeedSums::truncated();
@@ -221,7 +214,7 @@ impl UsageSums {
                 keep_largest(&mut self.agents, max_groups);
                 keep_largest(&mut self.tools, max_groups);
             } else {
-                return Err(serde::ser::Error::custom("the sums are too long"));
+                return None;
             }
         }
     }
@@ -229,17 +222,8 @@ impl UsageSums {
     /// Computes the figures.
     #[must_use]
     pub fn finish(self) -> UsageSummary {
-        let Self {
-            total,
-            agents,
-            tools,
-            is_grouping_truncated,
-            series,
-            needs,
-            searched_until,
-            is_complete,
-            are_refusals_complete,
-        } = self;
+        let Self { total, agents, tools, is_grouping_truncated, series, needs, extent } = self;
+        let ReadExtent { searched_until, is_complete, are_refusals_complete } = extent;
         let are_needs_truncated = needs.is_truncated;
         UsageSummary {
             total: total.finish(),
@@ -254,21 +238,6 @@ impl UsageSums {
             are_refusals_complete,
         }
     }
-}
-
-/// Adds the sums of other groups. Returns `false` if there are too many groups.
-fn merge_groups(groups: &mut BTreeMap<String, FigureSums>, others: BTreeMap<String, FigureSums>) -> bool {
-    let mut are_all_merged = true;
-    for (name, sums) in others {
-        if let Some(own) = groups.get_mut(&name) {
-            own.merge(sums);
-        } else if groups.len() < MAX_GROUPS {
-            groups.insert(name, sums);
-        } else {
-            are_all_merged = false;
-        }
-    }
-    are_all_merged
 }
 
 /// Keeps the groups with the most runs.

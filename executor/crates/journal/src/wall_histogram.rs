@@ -26,7 +26,7 @@ impl Default for WallHistogram {
     }
 }
 
-/// A histogram as text: only the buckets with runs.
+/// [`WallHistogram`] in JSON: only the buckets with runs.
 #[derive(Serialize, Deserialize)]
 struct SparseHistogram {
     counts: Vec<(usize, u32)>,

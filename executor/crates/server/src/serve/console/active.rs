@@ -56,7 +56,7 @@ impl ActiveList {
         let FleetAnswers { answers, notice } = &self.elsewhere;
         let here = (own_name, &self.here);
         let nodes = || std::iter::once(here).chain(answers.iter().map(|(node, runs)| (Some(node), runs)));
-        let count = nodes().map(|(_, runs)| runs.count).sum::<usize>();
+        let count = nodes().map(|(_, runs)| runs.count).fold(0, usize::saturating_add);
         let more = count.saturating_sub(nodes().map(|(_, runs)| runs.runs.len()).sum());
         html! {
             @if count == 0 { p { "None of the runs that you may see is active." } }

@@ -80,7 +80,7 @@ impl Plot<'_> {
         let (most, at) =
             busiest.map_or((0, String::new()), |busiest| (busiest.by_status.total(), format_start(busiest)));
         let sum = |count: fn(&StatusCounts) -> u64| {
-            self.buckets().iter().map(|bucket| count(&bucket.by_status)).sum::<u64>()
+            self.buckets().iter().map(|bucket| count(&bucket.by_status)).fold(0, u64::saturating_add)
         };
         let sums = STATUSES.map(|(_, name, count)| format!("{} {name}", sum(count))).join(", ");
         let label = format!(

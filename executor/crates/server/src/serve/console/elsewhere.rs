@@ -1,4 +1,4 @@
-//! What the consoles of other nodes have: pages, decisions, waiting intents, active runs, rows, usage and tools.
+//! Questions to the consoles of other nodes: for pages, decisions, waiting intents, active runs, rows, usage and tools.
 //!
 //! ```text
 //! browser ─ session, form ─▶ this node ─ caller, request ─▶ the node that has the intent: its list of callers, its page
@@ -30,18 +30,21 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Maximum size of an answer to another node, in bytes. The reply escapes it, which may double it.
-const MAX_ANSWER_BYTES: usize = 440 << 10;
+/// Maximum size of an answer to another node's console, in bytes. The reply to the question escapes it, which may double
+/// it, and has at most 900 KiB.
+const MAX_CONSOLE_ANSWER_BYTES: usize = 440 << 10;
 /// Maximum size of a page that is sent to another node, in bytes. The answer escapes it, which may double it.
-const MAX_PAGE_BYTES: usize = MAX_ANSWER_BYTES / 2;
+const MAX_PAGE_BYTES: usize = MAX_CONSOLE_ANSWER_BYTES / 2;
 /// Maximum number of nodes that a page names because it has nothing of them.
 const MAX_NAMED_NODES: usize = 5;
 
 const ONLY_THIS_NODE: &str = "Only this node is shown: the other nodes of the fleet show what they have to people in \
                               `server.callers` whose token reaches all tools.";
-const INCOMPLETE: &str =
-    "A node of the fleet has not answered: what it has is missing here. Load the page again.";
+const INCOMPLETE: &str = "A node of the fleet has given no answer: what it has is missing here. Load the page again. If that does \
+                          not help, check that the node has a console, the same version and the same `server.callers`.";
 const NOT_RUNNING: &str = "A node of the fleet does not run: what it has is missing here.";
+const UNKNOWN_NODES: &str =
+    "The list of the fleet's nodes cannot be read, so something may be missing here. Load the page again.";
 
 /// A page about one intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,17 +109,17 @@ pub(super) async fn list_waiting(
     (inboxes.into_iter().collect(), is_complete)
 }
 
-/// The nodes whose answers a page misses if they give none.
+/// The nodes that a page expects to answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Missing {
+enum Expected {
     /// Also those that do not run: their journals have rows.
-    AllNodes,
-    RunningNodes,
+    All,
+    Running,
 }
 
-/// What the other nodes of the fleet have answered.
+/// The answers of the other nodes of the fleet.
 pub(super) struct FleetAnswers<T> {
-    /// By the names of the nodes, in their order.
+    /// In the order of the nodes' names.
     pub(super) answers: Vec<(NodeName, T)>,
     /// A sentence about the nodes whose answers are missing.
     pub(super) notice: Option<String>,
@@ -129,12 +132,12 @@ pub(super) async fn find_rows<R: ListedRow>(
     query: &SearchQuery,
 ) -> FleetAnswers<NodePage<R>> {
     let request = ConsoleRequest::Search { kind: R::KIND, query: query.clone() };
-    collect(console, caller, &request, Missing::AllNodes).await
+    collect(console, caller, &request, Expected::All).await
 }
 
 /// The active runs at other nodes that the caller may see.
 pub(super) async fn list_active_runs(console: &ConsoleState, caller: &Caller) -> FleetAnswers<NodeRuns> {
-    collect(console, caller, &ConsoleRequest::ActiveRuns, Missing::RunningNodes).await
+    collect(console, caller, &ConsoleRequest::ActiveRuns, Expected::Running).await
 }
 
 /// The use of other nodes by the agents that the caller may see.
@@ -143,12 +146,12 @@ pub(super) async fn find_usage(
     caller: &Caller,
     span: UsageSpan,
 ) -> FleetAnswers<UsageSums> {
-    collect(console, caller, &ConsoleRequest::Usage(span), Missing::AllNodes).await
+    collect(console, caller, &ConsoleRequest::Usage(span), Expected::All).await
 }
 
 /// The tools of other nodes.
 pub(super) async fn list_tools(console: &ConsoleState, caller: &Caller) -> FleetAnswers<Vec<NodeTool>> {
-    collect(console, caller, &ConsoleRequest::Tools, Missing::RunningNodes).await
+    collect(console, caller, &ConsoleRequest::Tools, Expected::Running).await
 }
 
 /// Asks the other nodes, and says whose answers are missing.
@@ -156,7 +159,7 @@ async fn collect<T: DeserializeOwned>(
     console: &ConsoleState,
     caller: &Caller,
     request: &ConsoleRequest,
-    missed: Missing,
+    expected: Expected,
 ) -> FleetAnswers<T> {
     let Some(own_name) = console.executor.node_name() else {
         return FleetAnswers { answers: Vec::new(), notice: None };
@@ -167,16 +170,22 @@ async fn collect<T: DeserializeOwned>(
     let asked = ask_all(console, caller, request);
     let ((mut answers, is_complete), nodes) = tokio::join!(asked, console.executor.fleet_nodes());
     answers.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
+    let Some(Ok(nodes)) = nodes else {
+        return FleetAnswers { answers, notice: Some(UNKNOWN_NODES.to_owned()) };
+    };
     let has_answered =
         |node: &NodeName| node == own_name || answers.iter().any(|(answered, _)| answered == node);
-    let nodes = nodes.and_then(Result::ok).unwrap_or_default();
-    let is_missed = |node: &&NodeStatus| missed == Missing::AllNodes || !node.state.has_ended();
-    let missing = nodes.iter().filter(is_missed).filter(|node| !has_answered(&node.node)).collect::<Vec<_>>();
-    let notice = match (is_complete, missing.is_empty()) {
-        (true, true) => None,
-        (_, false) if caller.may_read_all() => Some(name_missing(&missing)),
-        (true, false) if missing.iter().all(|node| node.state.has_ended()) => Some(NOT_RUNNING.to_owned()),
-        (true | false, true | false) => Some(INCOMPLETE.to_owned()),
+    let is_expected = |node: &&NodeStatus| expected == Expected::All || !node.state.has_ended();
+    let missing =
+        nodes.iter().filter(is_expected).filter(|node| !has_answered(&node.node)).collect::<Vec<_>>();
+    let notice = if is_complete && missing.is_empty() {
+        None
+    } else if !missing.is_empty() && caller.may_read_all() {
+        Some(name_missing(&missing))
+    } else if is_complete && missing.iter().all(|node| node.state.has_ended()) {
+        Some(NOT_RUNNING.to_owned())
+    } else {
+        Some(INCOMPLETE.to_owned())
     };
     FleetAnswers { answers, notice }
 }
@@ -184,7 +193,7 @@ async fn collect<T: DeserializeOwned>(
 /// Names the nodes of which a page has nothing. The fleet also remembers nodes that do not run.
 fn name_missing(nodes: &[&NodeStatus]) -> String {
     let describe = |node: &&NodeStatus| {
-        let state = if node.state.has_ended() { node.state_name() } else { "has not answered" };
+        let state = if node.state.has_ended() { node.state_name() } else { "no answer" };
         format!("{} ({state})", node.node)
     };
     let named = nodes.iter().take(MAX_NAMED_NODES).map(describe).collect::<Vec<_>>().join(", ");
@@ -323,7 +332,20 @@ async fn find_rows_here<R: ListedRow>(
     serde_json::to_string(&R::find_here(console, caller, query).await.ok()?).ok()
 }
 
+/// The answer to a question; `None` if there is none, or if it is too long.
 async fn answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<String> {
+    let answer = find_answer(console, question).await?;
+    if answer.len() > MAX_CONSOLE_ANSWER_BYTES {
+        tracing::warn!(
+            bytes = answer.len(),
+            "an answer to another node's console is too long, and is not sent"
+        );
+        return None;
+    }
+    Some(answer)
+}
+
+async fn find_answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<String> {
     let ConsoleQuestion { caller, text, may_decide } = question;
     let request = serde_json::from_str(&text).ok()?;
     let page = match request {
@@ -336,7 +358,7 @@ async fn answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<Str
         ConsoleRequest::Tools => return serde_json::to_string(&list_own_tools(console)).ok(),
         ConsoleRequest::Usage(span) => {
             let _place = console.take_reading(&caller).ok()?;
-            return span.read(console, &caller).await.ok()?.to_json(MAX_ANSWER_BYTES).ok();
+            return span.read(console, &caller).await.ok()?.to_json(MAX_CONSOLE_ANSWER_BYTES);
         }
         ConsoleRequest::Search { kind, query } => {
             let _place = console.take_reading(&caller).ok()?;

@@ -88,12 +88,18 @@ struct ConsoleState {
     journal: PathBuf,
     /// The requests that read the journal: its readers serve them one after another.
     readings: Places,
+    /// The requests that merge the usage of all nodes.
+    merges: Places,
 }
 
 /// Maximum number of requests of one caller that read the journal at once.
 const MAX_READINGS_PER_CALLER: usize = 8;
 /// The same for all callers: half of the queue of the journal's readers, which other doors use as well.
 const MAX_READINGS: usize = 64;
+/// Maximum number of requests of one caller that merge the usage of all nodes at once.
+const MAX_MERGES_PER_CALLER: usize = 4;
+/// The same for all callers: each holds the sums of every node, of up to 440 KiB as text.
+const MAX_MERGES: usize = 16;
 
 impl ConsoleState {
     /// Takes a place to read the journal for a caller.
@@ -102,14 +108,26 @@ impl ConsoleState {
     /// The page that says that too many are taken.
     #[allow(clippy::result_large_err, reason = "the caller answers with the page")]
     fn take_reading(&self, caller: &Caller) -> Result<Place, Response> {
-        self.readings.take(caller.name()).ok_or_else(|| {
-            let text = format!(
-                "At most {MAX_READINGS_PER_CALLER} pages of one caller, and {MAX_READINGS} of all, read the journal at once: \
-                 wait a moment, and load the page again."
-            );
-            page::problem(StatusCode::SERVICE_UNAVAILABLE, "Too many pages are being loaded", &text)
-        })
+        let too_many = || too_many_pages(MAX_READINGS_PER_CALLER, MAX_READINGS, "read the journal");
+        self.readings.take(caller.name()).ok_or_else(too_many)
     }
+
+    /// Takes a place to merge the usage of all nodes for a caller.
+    ///
+    /// # Errors
+    /// The page that says that too many are taken.
+    #[allow(clippy::result_large_err, reason = "the caller answers with the page")]
+    fn take_merge(&self, caller: &Caller) -> Result<Place, Response> {
+        let too_many = || too_many_pages(MAX_MERGES_PER_CALLER, MAX_MERGES, "add up the usage of the fleet");
+        self.merges.take(caller.name()).ok_or_else(too_many)
+    }
+}
+
+fn too_many_pages(max_per_caller: usize, max: usize, work: &str) -> Response {
+    let text = format!(
+        "At most {max_per_caller} pages of one caller, and {max} of all, {work} at once: wait a moment, and load the page again."
+    );
+    page::problem(StatusCode::SERVICE_UNAVAILABLE, "Too many pages are being loaded", &text)
 }
 
 /// A signed-in caller with a place to read the journal.
@@ -136,6 +154,7 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
     let sessions = BrowserSessions::new(callers, clock, tls, local_key);
     let changes = LiveChanges::subscribe(&executor);
     let readings = Places::new(MAX_READINGS, MAX_READINGS_PER_CALLER);
+    let merges = Places::new(MAX_MERGES, MAX_MERGES_PER_CALLER);
     let console = Arc::new(ConsoleState {
         executor,
         sessions,
@@ -145,6 +164,7 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
         containment,
         journal,
         readings,
+        merges,
     });
     elsewhere::answer_other_nodes(&console);
     let routes = Router::new()

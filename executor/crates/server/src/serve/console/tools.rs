@@ -14,7 +14,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// A tool, in the form for another node.
@@ -40,8 +40,11 @@ pub(super) fn list_own_tools(console: &ConsoleState) -> Vec<NodeTool> {
 pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
     let FleetAnswers { answers, notice } = elsewhere::list_tools(&console, &signed_in.caller).await;
     let tools = console.executor.tools();
-    let absent = absent_tools(&tools, &answers);
-    let has_others = !answers.is_empty();
+    let others =
+        answers.iter().map(|(node, tools)| (node, tools.iter().map(|tool| (&tool.name, tool)).collect()));
+    let others = others.collect::<Vec<_>>();
+    let absent = absent_tools(&tools, &others);
+    let has_others = !others.is_empty();
     let body = html! {
         h1 { "Tools" }
         @if let Some(notice) = notice { p role="status" { (notice) } }
@@ -62,16 +65,11 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
                             td { (tool.capabilities.filesystem.as_str()) }
                             td { @if tool.capabilities.network { "yes" } @else { "no" } }
                             td { (tool.capabilities.calls.targets.to_names().join(", ")) }
-                            @if has_others { td { (compare_nodes(tool, &answers)) } }
+                            @if has_others { td { (compare_nodes(tool, &others)) } }
                         }
                     }
-                    @for (name, (version, nodes)) in &absent {
-                        tr {
-                            td { (name) }
-                            td { (line(version)) }
-                            td colspan="4" { "Not at this node." }
-                            td { "only at " (nodes.join(", ")) }
-                        }
+                    @for (name, nodes) in &absent {
+                        tr { td { (name) } td colspan="5" { "Not at this node." } td { "only at " (line(&nodes.join(", "))) } }
                     }
                 }
             }))
@@ -80,27 +78,27 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
     signed_in.viewer().page("Tools", &body)
 }
 
-type NodeTools = [(NodeName, Vec<NodeTool>)];
+/// The tools of each other node, by their names.
+type OtherTools<'a> = [(&'a NodeName, HashMap<&'a ToolName, &'a NodeTool>)];
 
-/// The tools that only other nodes have, with a version and the names of these nodes.
-fn absent_tools<'a>(own: &[Descriptor], others: &'a NodeTools) -> BTreeMap<&'a str, (&'a str, Vec<&'a str>)> {
+/// The tools that only other nodes have, with these nodes and their versions.
+fn absent_tools<'a>(own: &[Descriptor], others: &OtherTools<'a>) -> BTreeMap<&'a str, Vec<String>> {
     let own = own.iter().map(|tool| &tool.name).collect::<HashSet<_>>();
-    let mut absent = BTreeMap::new();
+    let mut absent = BTreeMap::<_, Vec<_>>::new();
     for (node, tools) in others {
-        for NodeTool { name, version, digest: _ } in tools.iter().filter(|tool| !own.contains(&tool.name)) {
-            let (_, nodes) = absent.entry(name.as_str()).or_insert((version.as_str(), Vec::new()));
-            nodes.push(node.as_str());
+        for NodeTool { name, version, digest: _ } in tools.values().filter(|tool| !own.contains(&tool.name)) {
+            absent.entry(name.as_str()).or_default().push(format!("{node} ({version})"));
         }
     }
     absent
 }
 
 /// Says which other nodes lack a tool or have another module of it.
-fn compare_nodes(tool: &Descriptor, others: &NodeTools) -> String {
+fn compare_nodes(tool: &Descriptor, others: &OtherTools<'_>) -> String {
     let (mut lacking, mut differing) = (Vec::new(), Vec::new());
     let digest = tool.digest.to_string();
     for (node, tools) in others {
-        match tools.iter().find(|other| other.name == tool.name) {
+        match tools.get(&tool.name) {
             None => lacking.push(node.as_str()),
             Some(other) if other.digest != digest => differing.push(node.as_str()),
             Some(_same) => {}

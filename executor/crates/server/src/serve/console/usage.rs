@@ -76,6 +76,10 @@ pub(super) async fn show(
     };
     // Other nodes read their journals in places of their own.
     drop(place);
+    let _place = match console.take_merge(&signed_in.caller) {
+        Ok(place) => place,
+        Err(too_many) => return too_many,
+    };
     let FleetAnswers { answers, notice } = elsewhere::find_usage(&console, &signed_in.caller, span).await;
     let is_merged = !answers.is_empty();
     answers.into_iter().for_each(|(_, sums)| usage.merge(sums));
@@ -143,7 +147,9 @@ pub(super) fn usage_body(
                 ". A page reads only for a fixed time, so older runs of the last " (hours) " hours are not counted: choose fewer hours." }
         }
         @if !are_refusals_complete { p { "Not all refused calls were counted: choose fewer hours." } }
-        @if *is_grouping_truncated { p { "There are more agents or tools than are listed." } }
+        @if *is_grouping_truncated {
+            p { "There are more agents or tools than are listed" @if is_merged { ", and the figures of those that are listed may lack runs of other nodes" } "." }
+        }
         @if let Some(series) = series.as_ref().filter(|_| total.runs > 0) {
             (charts(series, searched_until.filter(|_| !is_complete)))
         }
@@ -166,7 +172,7 @@ fn groups(title: &str, groups: &[GroupUsage], limits: impl Fn(&str) -> Markup) -
         @for GroupUsage { name, figures } in groups {
             details {
                 summary { (line(name)) ": " (figures.runs) " runs, " (figures.by_status.success) " succeeded, "
-                    (figures.refusals.values().sum::<u64>()) " refused" }
+                    (figures.refusals.values().copied().fold(0, u64::saturating_add)) " refused" }
                 (figures_part(figures))
                 (limits(name))
             }
