@@ -80,10 +80,10 @@ impl Store for NatsStore {
         }
     }
 
-    async fn keys(&self, prefix: &str) -> Result<Vec<String>, FleetError> {
+    async fn keys(&self, pattern: &str) -> Result<Vec<String>, FleetError> {
         let unavailable = |error: &dyn std::fmt::Display| FleetError::unavailable("list keys", error);
         // The server's index of subjects needs no consumer.
-        let subjects = self.stream.info_with_subjects(format!("{}>", self.subject(prefix))).await;
+        let subjects = self.stream.info_with_subjects(self.subject(pattern)).await;
         let mut subjects = subjects.map_err(|error| unavailable(&error))?;
         let mut keys = Vec::new();
         while let Some(subject) = subjects.next().await {

@@ -95,7 +95,7 @@ impl<S: Store> Fleet<S> {
             return Ok(Vec::new());
         }
         let mut orders = Vec::new();
-        for key in self.store.keys("order.").await? {
+        for key in self.store.keys("order.>").await? {
             let name = key.trim_start_matches("order.").to_owned();
             let value = match self.store.get(&key).await {
                 Ok(Some(value)) => value,

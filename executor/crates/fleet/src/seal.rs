@@ -137,7 +137,7 @@ impl<S: Store> SealedStore<S> {
     }
 
     /// The list of keys is not authenticated; a caller has to read the value of each key.
-    pub(crate) async fn keys(&self, prefix: &str) -> Result<Vec<String>, FleetError> {
-        self.store.keys(prefix).await
+    pub(crate) async fn keys(&self, pattern: &str) -> Result<Vec<String>, FleetError> {
+        self.store.keys(pattern).await
     }
 }

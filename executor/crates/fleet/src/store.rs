@@ -42,6 +42,23 @@ pub trait Store: Send + Sync + 'static {
     /// Removes the value with this revision, if the key still has it.
     fn remove(&self, revision: u64) -> impl Future<Output = Result<(), FleetError>> + Send;
 
-    /// The keys that begin with `prefix`, which ends with a dot.
-    fn keys(&self, prefix: &str) -> impl Future<Output = Result<Vec<String>, FleetError>> + Send;
+    /// The keys that match `pattern`, as in subjects of NATS: `*` stands for one name between dots, and `>` at the end for
+    /// one or more.
+    fn keys(&self, pattern: &str) -> impl Future<Output = Result<Vec<String>, FleetError>> + Send;
+}
+
+/// Returns `true` if a key matches a pattern of [`Store::keys`]. Only for the stores of tests: NATS matches patterns
+/// itself.
+#[cfg(test)]
+pub(crate) fn matches(pattern: &str, key: &str) -> bool {
+    let mut names = key.split('.');
+    for part in pattern.split('.') {
+        match (part, names.next()) {
+            (">", name) => return name.is_some(),
+            ("*", Some(_)) => {}
+            (part, name) if name == Some(part) => {}
+            _ => return false,
+        }
+    }
+    names.next().is_none()
 }

@@ -197,7 +197,7 @@ impl<S: Store> Fleet<S> {
         for waits_for in [WaitsFor::Slot, WaitsFor::Person] {
             let calls = self.stored_calls.that_wait_for(waits_for);
             let prefix = format!("{}.{node}.", key_prefix(waits_for));
-            for key in self.store.keys(&prefix).await? {
+            for key in self.store.keys(&format!("{prefix}>")).await? {
                 let intent = key.strip_prefix(&prefix).and_then(|intent| IntentId::parse(intent).ok());
                 let Some(intent) = intent.filter(|intent| !calls.holds(*intent)) else { continue };
                 let found = StoredKey { waits_for, node, intent, key: &key };
@@ -304,6 +304,7 @@ pub(crate) mod tests {
     use crate::claims::{NewClaim, NewDenial};
     use crate::lease::{NodeHead, NodeState, node_key};
     use crate::record::NodeRecord;
+    use crate::store::matches;
     use crate::{FleetKey, FleetName};
     use a2g_types::clock::SystemClock;
     use bytes::Bytes;
@@ -381,8 +382,8 @@ pub(crate) mod tests {
             Ok(())
         }
 
-        async fn keys(&self, prefix: &str) -> Result<Vec<String>, FleetError> {
-            let is_listed = |key: &&String| key.starts_with(prefix);
+        async fn keys(&self, pattern: &str) -> Result<Vec<String>, FleetError> {
+            let is_listed = |key: &&String| matches(pattern, key);
             Ok(self.apply(|_, values| values.keys().filter(is_listed).cloned().collect()).await)
         }
     }

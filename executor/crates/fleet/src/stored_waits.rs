@@ -39,7 +39,19 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError`].
     pub async fn wait_keys(&self) -> Result<Vec<String>, FleetError> {
-        self.store.keys(&format!("{}.", key_prefix(WaitsFor::Person))).await
+        self.store.keys(&format!("{}.>", key_prefix(WaitsFor::Person))).await
+    }
+
+    /// Returns `true` if the fleet stores that an intent waits for a person, at whichever node.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn is_wait_stored_anywhere(&self, intent: IntentId) -> Result<bool, FleetError> {
+        Ok(!self.keys_of_wait(intent).await?.is_empty())
+    }
+
+    async fn keys_of_wait(&self, intent: IntentId) -> Result<Vec<String>, FleetError> {
+        self.store.keys(&format!("{}.*.{intent}", key_prefix(WaitsFor::Person))).await
     }
 
     /// Reads a stored wait; `None` if it has been removed.
@@ -175,8 +187,7 @@ impl<S: Store> Fleet<S> {
 
     /// The state of an intent that is stored under the key of another node; `None` if it is under none.
     async fn find_other_wait(&self, intent: IntentId) -> Result<Option<WaitState>, FleetError> {
-        let (keys, end) = (self.wait_keys().await?, format!(".{intent}"));
-        let Some(key) = keys.into_iter().find(|key| key.ends_with(&end)) else { return Ok(None) };
+        let Some(key) = self.keys_of_wait(intent).await?.into_iter().next() else { return Ok(None) };
         let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(None) };
         let StoredCallRecord { holder, epoch, .. } = decode(&key, &bytes)?;
         let is_elsewhere = holder != self.node && self.read_epoch(&holder).await? == Some(epoch);
@@ -239,6 +250,7 @@ mod tests {
             assert_eq!(store(one, intent), WaitState::Stored);
             assert!(one.is_wait_stored(intent) && !take_over(two, one, TAKE_ALL), "the node is not lost");
             nodes.lose(0);
+            assert!(finish(three.is_wait_stored_anywhere(intent)));
             let sweeps = [two, three].map(|node| {
                 Box::pin(node.take_over_calls(&one.node, Some(TAKE_ALL))) as Pin<Box<dyn Future<Output = _>>>
             });
@@ -257,7 +269,7 @@ mod tests {
             finish(taker.remove_wait(intent));
             assert!(nodes.has_key("wait.one."), "seed {seed}");
             finish(one.remove_wait(intent));
-            assert!(!nodes.has_key("wait."), "seed {seed}");
+            assert!(!nodes.has_key("wait.") && !finish(three.is_wait_stored_anywhere(intent)), "seed {seed}");
         }
         assert!((100..900).contains(&by_two), "{by_two} of 1000");
     }

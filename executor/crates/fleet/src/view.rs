@@ -153,7 +153,7 @@ async fn read_node<S: Store>(
 
 /// The nodes that have joined the fleet.
 pub(crate) async fn nodes<S: Store>(store: &SealedStore<S>) -> Result<Vec<NodeName>, FleetError> {
-    let keys = store.keys("node.").await?;
+    let keys = store.keys("node.>").await?;
     let names = keys.iter().filter_map(|key| key.strip_prefix("node."));
     Ok(names.filter_map(|name| NodeName::try_from(name.to_owned()).ok()).collect())
 }
@@ -164,7 +164,7 @@ pub(crate) async fn marks<S: Store>(
     node: &NodeName,
 ) -> Result<Vec<Mark>, FleetError> {
     let prefix = format!("open.{node}.");
-    let keys = store.keys(&prefix).await?;
+    let keys = store.keys(&format!("{prefix}>")).await?;
     Ok(keys.into_iter().filter_map(|key| Mark::parse(&prefix, key)).collect())
 }
 

@@ -230,7 +230,7 @@ impl Simulation {
         let ready = processes.iter().flatten().filter(|process| process.may_run()).count();
         let state = self.world.lock();
         let live = state.nodes.iter().filter(|node| node.is_alive).count();
-        ready == live && are_delivered && state.keys("open.").is_empty() && self.tasks.is_idle()
+        ready == live && are_delivered && state.keys("open.>").is_empty() && self.tasks.is_idle()
     }
 
     /// Waits until nothing is left to do.
@@ -244,7 +244,7 @@ impl Simulation {
             }
             if now > end {
                 let mut state = self.world.lock();
-                let marks = state.keys("open.").join(", ");
+                let marks = state.keys("open.>").join(", ");
                 return state.violate(format!("marks, calls or nodes without a lease are left: {marks}"));
             }
         }

@@ -365,7 +365,7 @@ impl Process {
         if !is_own {
             state.violate(format!("a guest of {intent} begins without a claim"));
         }
-        if !state.keys("open.").contains(&format!("open.{name}.{intent}").as_str()) {
+        if !state.keys("open.>").contains(&format!("open.{name}.{intent}").as_str()) {
             state.violate(format!("a guest of {intent} begins without a mark"));
         }
         if state.history.is_denied(intent) {

@@ -2,6 +2,7 @@
 
 use super::history::History;
 use crate::record::{ClaimRecord, ClaimState};
+use crate::store::matches;
 use crate::{FleetError, Store, StoredValue, Write};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::ident::IntentId;
@@ -400,9 +401,11 @@ impl State {
                 }
                 Answer::Removed
             }
-            Op::Keys(prefix) => {
+            Op::Keys(pattern) => {
+                let prefix = pattern.split(['*', '>']).next().unwrap_or_default().to_owned();
                 let keys = self.values.range(prefix.clone()..).map(|(key, _)| key);
-                Answer::Keys(keys.take_while(|key| key.starts_with(&prefix)).cloned().collect())
+                let keys = keys.take_while(|key| key.starts_with(&prefix));
+                Answer::Keys(keys.filter(|key| matches(&pattern, key)).cloned().collect())
             }
         };
         if let Answer::Keys(keys) = &answer {
@@ -506,9 +509,9 @@ impl State {
         Some(serde_json::from_slice(&value.bytes[CODE_BYTES..]).unwrap())
     }
 
-    /// The keys that begin with this text.
-    pub(super) fn keys(&self, prefix: &str) -> Vec<&str> {
-        self.values.keys().filter(|key| key.starts_with(prefix)).map(String::as_str).collect()
+    /// The keys that match a pattern of [`Store::keys`].
+    pub(super) fn keys(&self, pattern: &str) -> Vec<&str> {
+        self.values.keys().filter(|key| matches(pattern, key)).map(String::as_str).collect()
     }
 
     /// Ends all faults. Requests that are still on their way arrive soon.
@@ -557,7 +560,7 @@ fn describe(op: &Op) -> String {
         Op::Update(key, bytes, expected) => format!("update {key} {expected} {}", value(bytes)),
         Op::Put(key, bytes) => format!("put {key} {}", value(bytes)),
         Op::Remove(revision) => format!("remove {revision}"),
-        Op::Keys(prefix) => format!("keys {prefix}"),
+        Op::Keys(pattern) => format!("keys {pattern}"),
     }
 }
 
@@ -610,8 +613,8 @@ impl Store for SimulatedStore {
         Ok(())
     }
 
-    async fn keys(&self, prefix: &str) -> Result<Vec<String>, FleetError> {
-        let Answer::Keys(keys) = self.request(Op::Keys(prefix.to_owned())).await? else { unreachable!() };
+    async fn keys(&self, pattern: &str) -> Result<Vec<String>, FleetError> {
+        let Answer::Keys(keys) = self.request(Op::Keys(pattern.to_owned())).await? else { unreachable!() };
         Ok(keys)
     }
 }
