@@ -79,6 +79,17 @@ impl Fleet {
         })
     }
 
+    /// The number of stored waits of all nodes.
+    fn waits(&self) -> usize {
+        let filter = json!({ "subjects_filter": "a2g.tests.wait.>" });
+        eventually("the servers answer", || {
+            let stream = self.servers.ask(0, "$JS.API.STREAM.INFO.A2G_tests", &filter)?;
+            stream["state"]["messages"]
+                .is_u64()
+                .then(|| stream["state"]["subjects"].as_object().map_or(0, |all| all.len()))
+        })
+    }
+
     /// The reports of an intent, once there is one.
     fn reports_of(&self, intent: &str) -> Vec<Value> {
         eventually("a report", || {
@@ -564,4 +575,20 @@ fn a_value_that_no_node_wrote_is_refused() {
     let message = refused["error"]["message"].as_str().unwrap_or_else(|| panic!("{refused}"));
     assert!(message.contains("was written by no node of this fleet"), "{refused}");
     assert_eq!(written(&[&one]), "x");
+}
+
+#[test]
+fn a_cluster_stores_orders_that_arrive_together() {
+    let Some(servers) = NatsServers::start(3) else { return };
+    let fleet = Fleet::with(servers);
+    let start = |node| Executor::start_in_until_it_listens(Home::new(fleet.options(node)));
+    let nodes = ["one", "two"].map(start);
+    for version in 0..20 {
+        let policy =
+            json!({ "agent_did": AGENT, "version": version.to_string(), "capabilities": { "tools": {} } });
+        let orders = nodes.each_ref().map(|node| call_in_background(node, "g2a/policy", &policy));
+        for order in orders {
+            result(&order.join().unwrap());
+        }
+    }
 }

@@ -5,7 +5,11 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 use tempfile::TempDir;
+
+/// The maximum time until an executor listens while servers of its cluster are killed and restarted.
+const CLUSTER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Isolation of tools, from the variable `A2G_TEST_ISOLATION`, so that the same tests run in both
 /// modes; `process` by default.
@@ -216,7 +220,7 @@ impl Executor {
 
     /// As [`Self::start_in`], and starts it again if it ends before it listens, as a service manager does.
     pub fn start_in_until_it_listens(home: Home) -> Self {
-        let process = super::eventually("it listens", || {
+        let process = super::eventually_within(CLUSTER_TIMEOUT, "it listens", || {
             let mut process = Process::spawn("executor", &mut home.command());
             process.listens_on_unless_it_ends().map(|_| process)
         });

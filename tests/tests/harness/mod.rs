@@ -146,13 +146,18 @@ impl Drop for SetOnDrop<'_> {
 }
 
 /// Calls `ask` until it returns a value; panics after [`TIMEOUT`].
-pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
+pub fn eventually<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    eventually_within(TIMEOUT, what, ask)
+}
+
+/// Calls `ask` until it returns a value; panics after `timeout`.
+pub fn eventually_within<T>(timeout: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + timeout;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited {TIMEOUT:?} in vain: {what}");
+        assert!(Instant::now() < deadline, "waited {timeout:?} in vain: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -182,7 +182,6 @@ async fn open_stream(
     if found_description != description {
         return Err(FleetError::Format { stream, found: found_description, expected: description });
     }
-    let found = context.get_stream(&stream).await.map_err(|error| failed(&error))?;
     Ok(NatsStore::new(client, context, found, prefix))
 }
 

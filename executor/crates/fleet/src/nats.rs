@@ -6,14 +6,23 @@
 use crate::FleetError;
 use crate::store::{Store, StoredValue, Write};
 use async_nats::Client;
-use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
     DeleteMessageError, DeleteMessageErrorKind, LastRawMessageErrorKind, Stream,
 };
-use async_nats::jetstream::{Context, ErrorCode};
+use async_nats::jetstream::{Context, Error as JetStreamError, ErrorCode};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use std::time::Duration;
+
+/// The delays before each retry of a write that a cluster refused because it has not stored an earlier write of the key.
+const RETRY_DELAYS: [Duration; 4] = [
+    Duration::from_millis(5),
+    Duration::from_millis(20),
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+];
 
 /// A stream.
 #[derive(Debug, Clone)]
@@ -37,15 +46,24 @@ impl NatsStore {
     }
 
     async fn publish(&self, key: &str, message: PublishMessage) -> Result<Write, FleetError> {
-        let sent = self.context.send_publish(self.subject(key), message).await;
-        let stored = match sent {
-            Ok(sent) => sent.await,
-            Err(error) => Err(error),
-        };
-        match stored {
-            Ok(stored) => Ok(Write::Done(stored.sequence)),
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Ok(Write::Conflict),
-            Err(error) => Err(FleetError::unavailable("write a key", error)),
+        let mut delays = RETRY_DELAYS.into_iter();
+        loop {
+            let sent = self.context.send_publish(self.subject(key), message.clone()).await;
+            let stored = match sent {
+                Ok(sent) => sent.await,
+                Err(error) => Err(error),
+            };
+            let error = match stored {
+                Ok(stored) => return Ok(Write::Done(stored.sequence)),
+                Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                    return Ok(Write::Conflict);
+                }
+                Err(error) => error,
+            };
+            match delays.next().filter(|_| is_write_in_progress(&error)) {
+                Some(delay) => tokio::time::sleep(delay).await,
+                None => return Err(FleetError::unavailable("write a key", error)),
+            }
         }
     }
 }
@@ -92,6 +110,16 @@ impl Store for NatsStore {
         }
         Ok(keys)
     }
+}
+
+/// Returns `true` if a cluster refuses a write because it has not stored an earlier one of the same key yet.
+fn is_write_in_progress(error: &PublishError) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<JetStreamError>());
+    let codes = [
+        ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT,
+        ErrorCode::STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_NOT_READY,
+    ];
+    source.is_some_and(|error| codes.contains(&error.error_code()))
 }
 
 /// Returns `true` if the message to delete was deleted before.
