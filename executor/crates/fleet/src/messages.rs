@@ -480,8 +480,9 @@ impl Fleet<NatsStore> {
         mut collect: impl FnMut(NodeName, Option<NodeText>) -> ControlFlow<()>,
     ) -> Result<bool, FleetError> {
         let others = match self.live_others() {
-            Some(others) => others,
-            None => self.read_live_others().await?,
+            Some(others) if !others.is_empty() => others,
+            // Others may have joined since the latest sweep.
+            Some(_) | None => self.read_live_others().await?,
         };
         if others.is_empty() {
             return Ok(true);

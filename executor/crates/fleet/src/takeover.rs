@@ -12,8 +12,11 @@ use a2g_types::tool::Digest;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+
+/// The maximum age of the nodes that [`Fleet::read_live_others`] returns.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A report that its own node did not deliver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +75,8 @@ pub(crate) struct Takeovers {
     seen: Mutex<HashMap<NodeName, (u64, Instant)>>,
     /// The other nodes that held a lease at the latest sweep; `None` before the first one.
     live_others: Mutex<Option<HashSet<NodeName>>>,
+    /// The latest result of [`Fleet::read_live_others`], and when it was read.
+    read_others: Mutex<Option<(Instant, HashSet<NodeName>)>>,
     orphans: Mutex<Vec<OrphanReport>>,
     /// The marks of the reports that this process delivers.
     delivering: Mutex<HashSet<String>>,
@@ -171,18 +176,29 @@ impl<S: Store> Fleet<S> {
         self.takeovers.live_others.lock().as_ref().is_some_and(|others| !others.is_empty())
     }
 
-    /// The other nodes that hold a lease, or are not known to be lost.
+    /// The other nodes that held a lease, or were not known to be lost, at most [`READ_INTERVAL`] ago.
     pub(crate) async fn read_live_others(&self) -> Result<HashSet<NodeName>, FleetError> {
+        let now = self.clock.monotonic();
+        if let Some((read_at, others)) = &*self.takeovers.read_others.lock()
+            && now.saturating_duration_since(*read_at) < READ_INTERVAL
+        {
+            return Ok(others.clone());
+        }
         let mut others = HashSet::new();
-        for node in nodes(&self.store).await? {
-            let key = node_key(&node);
-            let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { continue };
-            let record = decode::<NodeRecord>(&key, &bytes)?;
-            if node != self.node && !record.state.has_ended() {
+        for node in nodes(&self.store).await?.into_iter().filter(|node| *node != self.node) {
+            // As in a sweep, a lease that cannot be read is that of no node.
+            if skip_unreadable(self.has_lease(&node).await)? == Some(true) {
                 others.insert(node);
             }
         }
+        *self.takeovers.read_others.lock() = Some((now, others.clone()));
         Ok(others)
+    }
+
+    async fn has_lease(&self, node: &NodeName) -> Result<bool, FleetError> {
+        let key = node_key(node);
+        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(false) };
+        Ok(!decode::<NodeRecord>(&key, &bytes)?.state.has_ended())
     }
 
     /// Ends the claims that a lost node, or an earlier epoch of this node, left open. Returns whether the stored calls of
