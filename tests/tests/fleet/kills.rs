@@ -420,13 +420,17 @@ impl Load {
     }
 }
 
+/// Settings of the A2A door that do not limit the requests of a test.
+pub(super) fn frequent_requests() -> Value {
+    let often = 1_000_000;
+    json!({ "requests_per_minute": often, "requests_per_hour": often, "requests_at_once": 1000 })
+}
+
 /// The options of a node that serves all doors.
 pub(super) fn options(fleet: &Fleet, keys: &nexus::Keys, node: &str) -> Options {
-    let often = 1_000_000;
-    let rates = json!({ "requests_per_minute": often, "requests_per_hour": often, "requests_at_once": 1000 });
     fleet
         .options(node)
-        .set("doors.a2a", rates)
+        .set("doors.a2a", frequent_requests())
         .set("doors.nexus", json!({ "key_file": keys.path(), "id": nexus::EXECUTOR }))
 }
 
@@ -447,7 +451,8 @@ fn kills_under_load_lose_and_repeat_nothing() {
         let servers = &mut fleet.servers;
         let of_servers = scope.spawn(move || {
             for _ in 0..count / 3 {
-                sleep_up_to(2000);
+                // Long enough for the cluster to have a leader most of the time.
+                sleep_up_to(4000);
                 let nth = usize::try_from(random(3)).unwrap();
                 servers.kill(nth);
                 sleep_up_to(2000);
