@@ -70,8 +70,12 @@ fn the_console_of_any_node_lists_the_active_runs_of_all() {
         assert_eq!(page.contains(&link) && page.contains("<td>one</td>"), sees_it, "{page}");
         assert_eq!(page.contains("None of the runs that you may see is active."), !sees_it, "{page}");
     }
-    // Its page is that of its node, with the button that stops it.
     let client = console::Client::with_token(two, operator);
+    eventually("the loads of all nodes are added up", || {
+        let page = client.get("/console").1;
+        page.contains("<th>All</th><td></td><td></td><td>1 of ").then_some(())
+    });
+    // Its page is that of its node, with the button that stops it.
     let page = client.get(&link).1;
     let form = [("form_token", &*console::field(&page, "form_token"))];
     assert_eq!(client.post(&format!("{link}/stop"), &form, "").0, 303);

@@ -92,6 +92,18 @@ fn fleet_part(nodes: &Result<Vec<NodeStatus>, Fault>) -> Markup {
                             }
                         }
                     }
+                    @let sum = |figure: fn(&NodeStatus) -> usize| nodes.iter().map(figure).sum::<usize>();
+                    tfoot {
+                        tr {
+                            th { "All" } td {} td {}
+                            td {
+                                (sum(|node| node.load.running)) " of "
+                                (sum(|node| if node.state.has_ended() { 0 } else { node.load.concurrent }))
+                            }
+                            td { (sum(|node| node.load.queued)) } td { (sum(|node| node.load.waiting)) }
+                            td { (sum(|node| node.open)) } td { (sum(|node| node.load.undelivered)) }
+                        }
+                    }
                 })),
             }
         }
