@@ -288,15 +288,26 @@ const MAKERS: [(&str, &[&str]); 16] = [
             "Escalated::bind_to_module",
             "Escalated::from_journal",
             "Escalated::from_node",
+            "Escalated::from_question",
             "Escalations::find_undecided",
             "Escalations::new",
             "Escalations::take_approved",
             "Escalations::take_for_denial",
             "Escalations::take_undecided",
+            "Executor::find_orphan",
             "derive(Clone)",
         ],
     ),
-    ("DecisionRight", &["Caller::decision_right", "DecisionRight::of_governor", "Governor::decision_right"]),
+    (
+        "DecisionRight",
+        &[
+            "Caller::decision_right",
+            "DecisionRight::of_governor",
+            "DecisionRight::of_governor_from_node",
+            "Governor::decision_right",
+            "Governor::decision_right_from_node",
+        ],
+    ),
     ("SwitchRight", &["Caller::switch_right"]),
     (
         "Caller",
@@ -336,7 +347,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
     ),
     ("TrustedTool", &["ToolTrust::check", "check_trust", "derive(Clone)"]),
     ("Handover", &["Handover::from_permit", "derive(Deserialize)"]),
-    ("NodeText", &["Fleet::ask", "Fleet::ask_all"]),
+    ("NodeText", &["Executor::ask", "Fleet::ask", "Fleet::ask_all"]),
     ("PassedCall", &["Fleet::read_call", "Fleet::take_call", "PassedCall::from_sealed_value"]),
 ];
 

@@ -7,14 +7,14 @@ use crate::methods::{self, ESCALATES, write};
 use serde_json::{Value, json};
 
 /// A request whose client shows forms.
-fn with_forms(mut message: Value) -> Value {
+pub fn with_forms(mut message: Value) -> Value {
     let capabilities = &mut message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
     capabilities["elicitation"] = json!({ "form": {} });
     message
 }
 
 /// The same call again, with the state of its answer and the action of a person.
-fn answered(message: &Value, result: &Value, action: &str, decision: Option<&str>) -> Value {
+pub fn answered(message: &Value, result: &Value, action: &str, decision: Option<&str>) -> Value {
     let mut again = message.clone();
     again["id"] = json!(again["id"].as_u64().expect("an id") + 1);
     again["params"]["requestState"] = result["requestState"].clone();

@@ -1,11 +1,14 @@
 //! Calls for a tool that the node that was asked lacks.
 
-use super::kills::{DOORS, Door, Intent, Reply, options};
+use super::elsewhere::{Nodes, ask, decide};
+use super::kills::{DOORS, Door, Intent, Reply, frequent_requests, options};
 use super::{Fleet, wait_at_the_gate};
 use crate::harness::*;
 use crate::lifecycle::call_in_background;
-use crate::methods::{self, write};
+use crate::mcp_approval::{answered, with_forms};
+use crate::methods::{self, ESCALATES, write};
 use crate::nexus::{self, PLANNER};
+use crate::{a2a, callers, mcp};
 use serde_json::{Value, json};
 
 /// A node without tools, and one with all of them.
@@ -24,14 +27,7 @@ impl UnequalNodes {
         let full = Executor::start(options(&fleet, &keys, "full").set("executor.concurrent", 1));
         let catalogue = Catalogue::empty();
         let bare = Executor::start(options(&fleet, &keys, "bare").catalogue(&catalogue));
-        let nodes = Self { fleet, bare, full, catalogue };
-        // A node looks for others every 5 s.
-        eventually("the node without tools sees the other", || {
-            let answer =
-                nodes.bare.rpc("a2g/execute", &execute("read_file", json!({ "path": "/workspace/no" })));
-            (answer["error"]["code"] == -32001).then_some(())
-        });
-        Some(nodes)
+        Some(Self { fleet, bare, full, catalogue })
     }
 }
 
@@ -78,12 +74,13 @@ fn a_call_that_cannot_run_elsewhere_is_refused_with_the_reason() {
     };
     refused("write_file", json!({ "path": "/workspace/a", "content": 1 }), -32602, "/arguments/content");
     refused("absent", json!({}), -32602, "there is no tool `absent`");
-    let escalates = bare.rpc("a2g/intent", &intent("write_file", write("a", methods::ESCALATES)));
-    assert!(error(&escalates, -32001).to_string().contains("a node that has it"), "{escalates}");
     let denied = bare.rpc("a2g/intent", &intent("http_fetch", json!({ "url": "http://127.0.0.1" })));
     assert_eq!(error(&denied, -32000)["data"]["blocked_by"], "verdict_denied", "{denied}");
     // The call is larger than what nodes pass on.
-    refused("write_file", write("a", &"x".repeat(600 << 10)), -32001, "512 KiB");
+    let large = "x".repeat(600 << 10);
+    refused("write_file", write("a", &large), -32001, "512 KiB");
+    let held = bare.rpc("a2g/intent", &intent("write_file", write("a", &format!("{ESCALATES}{large}"))));
+    assert!(error(&held, -32001).to_string().contains("512 KiB"), "{held}");
     // The policies of the agent do not reach the tool, so no other node is asked for it.
     let tools = json!({ "read_file": { "allowed": true } });
     let policy = json!({ "agent_did": AGENT, "version": "2", "capabilities": { "tools": tools } });
@@ -98,8 +95,6 @@ fn a_node_that_takes_no_calls_is_not_waited_for() {
     let _full = Executor::start(fleet.options("full").set("fleet.pass_calls", false));
     let empty = Catalogue::empty();
     let bare = Executor::start(fleet.options("bare").catalogue(&empty));
-    // A node looks for others every 5 s.
-    std::thread::sleep(std::time::Duration::from_secs(6));
     let answer = bare.rpc("a2g/execute", &execute("write_file", write("a", "x")));
     assert!(error(&answer, -32602).to_string().contains("there is no tool `write_file`"), "{answer}");
 }
@@ -158,4 +153,216 @@ fn a_call_that_waits_runs_here_once_its_tool_is_installed() {
     assert_eq!((bare.file("installed").as_deref(), full.file("installed")), (Some("x"), None));
     full.open_the_gate();
     assert_eq!(result(&blocking.join().unwrap())["status"], "SUCCESS");
+}
+
+/// As [`UnequalNodes`], with a list of callers. The catalogue is that of the first node, and has no tools.
+fn nodes_with_people() -> Option<(Nodes, Catalogue)> {
+    let empty = Catalogue::empty();
+    let nodes = Nodes::start_with(|node, options| {
+        let options = options.set("doors.a2a", frequent_requests());
+        if node == "one" { options.catalogue(&empty) } else { options }
+    })?;
+    Some((nodes, empty))
+}
+
+/// The answer to the permission prompt of a task.
+fn permit(client: &mut a2a::Client, task: &str, option: &str) -> Value {
+    client.result("tasks/provideInputAndContinue", json!({ "taskId": task, "permissionOptionId": option }))
+}
+
+#[test]
+fn a_call_on_which_a_person_decides_waits_at_a_node_with_its_tool() {
+    let Some((nodes, _empty)) = nodes_with_people() else { return };
+    let Nodes { fleet, one: bare, two: full, agent, approver, .. } = &nodes;
+    let [approved, denied, cancelled] =
+        ["approved", "denied", "cancelled"].map(|name| nodes.escalate_at(&[bare], name));
+    // A repeat waits nowhere else, and other content is another call.
+    assert_eq!(result(&ask(bare, agent, "a2g/intent", &approved.0))["verdict"], "ESCALATE");
+    let mut other = approved.0.clone();
+    other["arguments"]["path"] = json!("/workspace/other");
+    error(&ask(bare, agent, "a2g/intent", &other), -32600);
+    for (node, count) in [("one", 0), ("two", 3)] {
+        fleet.wait_for(full.home(), node, |node| node["waiting"] == count);
+    }
+    let invalid = intent("write_file", json!({ "path": 1, "content": ESCALATES }));
+    let invalid = ask(bare, agent, "a2g/intent", &invalid);
+    assert!(error(&invalid, -32602).to_string().contains("/arguments/path"), "{invalid}");
+    assert_eq!(nodes.state(bare, &approved.1), "escalated");
+    assert_eq!(result(&decide(bare, approver, &approved.1, "APPROVED"))["accepted"], true);
+    eventually("it has run", || (nodes.state(bare, &approved.1) == "finished").then_some(()));
+    let repeat = ask(bare, agent, "a2g/intent", &approved.0);
+    assert_eq!(result(&repeat)["report"]["status"], "SUCCESS", "{repeat}");
+    assert_eq!(result(&decide(full, approver, &denied.1, "DENIED"))["accepted"], true);
+    assert_eq!(result(&ask(bare, agent, "a2g/cancel", &cancelled.1))["cancelled"], true);
+    for (call, reason) in [(&denied.0, "denied by `ann`"), (&cancelled.0, "cancelled by")] {
+        let repeat = ask(bare, agent, "a2g/intent", call);
+        assert!(error(&repeat, -32000)["message"].to_string().contains(reason), "{repeat}");
+    }
+    assert_eq!(full.file("approved").as_deref(), Some(ESCALATES));
+    assert_eq!((full.file("denied"), full.file("cancelled"), bare.file("approved")), (None, None, None));
+    assert_eq!(fleet.reports_of(approved.1["intent_id"].as_str().unwrap()).len(), 1);
+}
+
+#[test]
+fn a_call_that_two_nodes_pass_on_at_once_goes_on_waiting() {
+    let Some((nodes, empty)) = nodes_with_people() else { return };
+    let Nodes { fleet, list, one: bare, two: full, agent, .. } = &nodes;
+    let other = Executor::start(list.of(fleet.options("three").catalogue(&empty)));
+    fleet.wait_for(full.home(), "three", |node| node["state"] == "live");
+    for round in 0..10 {
+        let call = intent("write_file", write(&format!("round-{round}"), ESCALATES));
+        let answers = std::thread::scope(|scope| {
+            let asking = [bare, &other].map(|node| scope.spawn(|| ask(node, agent, "a2g/intent", &call)));
+            asking.map(|asking| asking.join().expect("an answer"))
+        });
+        for answer in answers {
+            assert_eq!(result(&answer)["verdict"], "ESCALATE", "{answer}");
+        }
+        assert_eq!(nodes.state(full, &json!({ "intent_id": call["intent_id"] })), "escalated");
+    }
+}
+
+#[test]
+fn a_call_on_which_nobody_decides_ends_at_the_node_that_holds_it() {
+    let Some(UnequalNodes { fleet, bare, full, .. }) = UnequalNodes::start() else { return };
+    let mut call = execute("write_file", write("late", "x"));
+    call["verdict"]["verdict"] = json!("ESCALATE");
+    call["verdict"]["expires_at"] = json!(in_seconds(3));
+    let held = bare.rpc("a2g/execute", &call);
+    assert_eq!(error(&held, -32000)["data"]["blocked_by"], "escalation_pending", "{held}");
+    assert_eq!(fleet.waits(), 1);
+    // No request names the intent, so only the check of its node ends it.
+    eventually("the fleet stores no wait", || (fleet.waits() == 0).then_some(()));
+    let id = json!({ "intent_id": id_of(&call), "decision": "APPROVED" });
+    error(&full.rpc("g2a/directive", &id), -32602);
+    assert_eq!(full.file("late"), None);
+}
+
+#[test]
+fn the_governor_of_a_node_decides_on_what_another_one_holds() {
+    let (empty, governor) = (Catalogue::empty(), Governor::start(&[methods::policy()]));
+    let Some(nodes) = Nodes::start_with(|node, options| match node {
+        "one" => options.catalogue(&empty).governor(&governor.web_socket_url()),
+        _ => options,
+    }) else {
+        return;
+    };
+    let Nodes { one: bare, two: full, .. } = &nodes;
+    bare.line_with("registered with the governor");
+    for (name, decision) in [("approved", "APPROVED"), ("denied", "DENIED")] {
+        let (call, id) = nodes.escalate_at(&[bare], name);
+        // The governor is connected only to the node that asked it.
+        result(
+            &governor.rpc("g2a/directive", &json!({ "intent_id": id["intent_id"], "decision": decision })),
+        );
+        eventually("it is decided", || (nodes.state(full, &id) != "escalated").then_some(()));
+        let repeat = ask(bare, &nodes.agent, "a2g/intent", &call);
+        match decision {
+            "APPROVED" => assert_eq!(result(&repeat)["report"]["status"], "SUCCESS", "{repeat}"),
+            _ => assert!(error(&repeat, -32000).to_string().contains("denied by `the governor`"), "{repeat}"),
+        }
+        assert_eq!(full.file(name).is_some(), decision == "APPROVED");
+    }
+}
+
+#[test]
+fn a_task_of_a_node_without_its_tool_is_permitted_there() {
+    let Some((nodes, _empty)) = nodes_with_people() else { return };
+    let Nodes { fleet, one: bare, two: full, agent, approver, .. } = nodes;
+    let (mut tasks, mut people) = (a2a::Client::with(&bare, &agent), a2a::Client::with(&bare, &approver));
+    let [permitted, denied, canceled, lost] = ["permitted", "denied", "canceled", "lost"].map(|name| {
+        let task = tasks.begin("write_file", write(name, ESCALATES));
+        tasks.until(&task, "input-required");
+        task
+    });
+    permit(&mut people, &permitted, "approved");
+    tasks.until(&permitted, "completed");
+    permit(&mut people, &denied, "denied");
+    tasks.until(&denied, "rejected");
+    assert_eq!(tasks.result("tasks/cancel", json!({ "id": canceled }))["status"]["state"], "canceled");
+    // Its own node has the whole task, and the node that holds its call answers once that one is lost.
+    let mut there = a2a::Client::with(&full, &agent);
+    assert_eq!(there.task(&lost), tasks.task(&lost));
+    // A task goes on waiting while the node that holds its call starts again.
+    let full = Executor::start_in(full.kill());
+    assert_eq!(tasks.task(&lost)["status"]["state"], "input-required");
+    let home = bare.kill();
+    let mut there = a2a::Client::with(&full, &agent);
+    fleet.wait_for(full.home(), "one", |node| node["state"] == "lost");
+    there.until(&lost, "input-required");
+    let id = json!({ "intent_id": lost });
+    assert_eq!(result(&decide(&full, &approver, &id, "APPROVED"))["accepted"], true);
+    let bare = Executor::start_in(home);
+    let mut tasks = a2a::Client::with(&bare, &agent);
+    tasks.until(&lost, "completed");
+    let written = ["permitted", "denied", "canceled", "lost"].map(|name| full.file(name).is_some());
+    assert_eq!(written, [true, false, false, true]);
+    for id in [&permitted, &lost] {
+        assert_eq!(fleet.reports_of(id).len(), 1);
+    }
+}
+
+#[test]
+fn a_client_of_mcp_waits_for_a_decision_at_another_node() {
+    let Some((mut nodes, _empty)) = nodes_with_people() else { return };
+    // The form lets nobody decide on a call that waits at another node.
+    let both = nodes.list.add("both", &["--role", "agent", "--role", "approver", "--agent", AGENT]);
+    nodes.one.process().hang_up();
+    let Nodes { one: bare, two: full, approver, .. } = &nodes;
+    let headers = [("Authorization", &*callers::bearer(&both))];
+    let post = |message: &Value| mcp::post(&mut bare.client(), message, &headers).json();
+    eventually("the list is read again", || {
+        let answer = mcp::post(&mut bare.client(), &mcp::request(1, "tools/list", json!({})), &headers);
+        (answer.status == 200).then_some(())
+    });
+    let begin = |name: &str| {
+        let message = with_forms(mcp::call(1, "write_file", &write(name, ESCALATES)));
+        let asked = post(&message)["result"].take();
+        let form = &asked["inputRequests"]["decision"]["params"];
+        assert_eq!(form["requestedSchema"]["properties"], json!({}), "{asked}");
+        let id = json!({ "intent_id": asked["_meta"]["a2g/intent_id"] });
+        (message, asked, id)
+    };
+    for (name, decision) in [("approved", "APPROVED"), ("denied", "DENIED")] {
+        let (message, asked, id) = begin(name);
+        let ended = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| post(&answered(&message, &asked, "accept", Some("approve"))));
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            assert_eq!(nodes.state(bare, &id), "escalated", "a client approved in place of the page");
+            assert_eq!(result(&decide(bare, approver, &id, decision))["accepted"], true);
+            waiting.join().expect("an answer")
+        });
+        assert_eq!(ended["result"]["isError"], decision == "DENIED", "{ended}");
+        assert_eq!(full.file(name).is_some(), decision == "APPROVED");
+    }
+    let (message, asked, id) = begin("withdrawn");
+    let withdrawn = post(&answered(&message, &asked, "decline", None));
+    assert_eq!(withdrawn["result"]["_meta"]["a2g/error"]["blocked_by"], "escalation_pending", "{withdrawn}");
+    error(&decide(full, approver, &id, "APPROVED"), -32602);
+    assert_eq!(full.file("withdrawn"), None);
+}
+
+#[test]
+fn a_copied_message_lets_no_call_wait_again() {
+    let Some((nodes, _empty)) = nodes_with_people() else { return };
+    let Nodes { fleet, one: bare, two: full, operator, .. } = &nodes;
+    let mut copies = fleet.servers.client(0, "a2g-live.tests.>");
+    let (_, id) = nodes.escalate_at(&[bare], "copied");
+    let (copy, nonce) = loop {
+        let (_, message) = copies.receive();
+        // The JSON follows the authentication code.
+        let value: Value = serde_json::from_slice(&message[32..]).unwrap();
+        if value["text"].as_str().is_some_and(|text| text.contains(r#""question":"hold""#)) {
+            break (message, value["nonce"].as_str().unwrap().to_owned());
+        }
+    };
+    let target = json!({ "tool": "write_file" });
+    let stop = json!({ "target": target, "reason": "a test" });
+    assert_eq!(result(&ask(full, operator, "a2g/stop", &stop))["aborted"], 1);
+    result(&ask(full, operator, "a2g/resume", &json!({ "target": target })));
+    let is_reply = |subject: &str| subject == format!("a2g-live.tests.reply.one.{nonce}");
+    while !is_reply(&copies.receive().0) {}
+    copies.publish("a2g-live.tests.ask", "", &copy);
+    while !is_reply(&copies.receive().0) {}
+    assert_eq!(nodes.state(full, &id), "unknown");
 }

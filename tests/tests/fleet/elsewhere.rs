@@ -23,6 +23,11 @@ pub(super) struct Nodes {
 
 impl Nodes {
     pub(super) fn start() -> Option<Self> {
+        Self::start_with(|_, options| options)
+    }
+
+    /// As [`Self::start`], with other options of a node.
+    pub(super) fn start_with(change: impl Fn(&str, Options) -> Options) -> Option<Self> {
         let fleet = Fleet::start()?;
         let list = List::new();
         let [agent, other] = [("agent", AGENT), ("other", "did:a2g:agent:1.0:other")]
@@ -30,7 +35,8 @@ impl Nodes {
         let approver = list.add("ann", &["--role", "approver"]);
         let operator = list.add("op", &["--role", "operator"]);
         let governor = list.add("gov", &["--role", "governor"]);
-        let [one, two] = ["one", "two"].map(|node| Executor::start(list.of(fleet.options(node))));
+        let [one, two] =
+            ["one", "two"].map(|node| Executor::start(list.of(change(node, fleet.options(node)))));
         // A node asks only those that it knows to run.
         for node in ["one", "two"] {
             fleet.wait_for(one.home(), node, |node| node["state"] == "live");
@@ -54,7 +60,7 @@ impl Nodes {
         (call, id)
     }
 
-    fn state(&self, node: &Executor, id: &Value) -> String {
+    pub(super) fn state(&self, node: &Executor, id: &Value) -> String {
         let status = ask(node, &self.agent, "a2g/status", id);
         status["result"]["state"].as_str().unwrap_or("unknown").to_owned()
     }

@@ -9,7 +9,7 @@
 use super::proof::{ProofError, Trust, VerifiedProof};
 use super::standing::{StandingPolicies, StandingPolicyError};
 use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, HostClaims, ScopeError};
-use a2g_fleet::PassedCall;
+use a2g_fleet::{NodeText, PassedCall};
 use a2g_types::call::Call;
 use a2g_types::clock::format_seconds;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -298,8 +298,7 @@ impl Escalated {
     /// # Errors
     /// If the text is not one of [`Self::to_journal`].
     pub fn from_journal(text: &str) -> serde_json::Result<Self> {
-        let StoredCall { call, verdict, proof, module } = serde_json::from_str(text)?;
-        Ok(Self { call, verdict: VerifiedVerdict { verdict: Arc::new(verdict), proof }, module })
+        serde_json::from_str(text).map(Self::from_stored)
     }
 
     /// Reads the text of [`Self::to_journal`] that another node of the fleet has stored.
@@ -308,6 +307,22 @@ impl Escalated {
     /// If the text is not one of [`Self::to_journal`].
     pub fn from_node(passed: &PassedCall) -> serde_json::Result<Self> {
         Self::from_journal(passed.text())
+    }
+
+    /// Reads the text of [`Self::to_journal`] in the member `escalated` of a question of another node of the fleet.
+    ///
+    /// # Errors
+    /// If there is no such member.
+    pub fn from_question(question: &NodeText) -> serde_json::Result<Self> {
+        #[derive(Deserialize)]
+        struct HoldQuestion {
+            escalated: StoredCall,
+        }
+        serde_json::from_str(question.as_str()).map(|HoldQuestion { escalated }| Self::from_stored(escalated))
+    }
+
+    fn from_stored(StoredCall { call, verdict, proof, module }: StoredCall) -> Self {
+        Self { call, verdict: VerifiedVerdict { verdict: Arc::new(verdict), proof }, module }
     }
 
     /// The module that was installed when the call began to wait; `None` if the decision is not bound to one.

@@ -462,11 +462,24 @@ impl DecisionRight<'_> {
         DecisionAuthor { name: self.by.into(), origin: self.caller.map(|caller| caller.origin.clone()) }
     }
 
-    /// The deciding caller in the form for another node of the fleet; `None` as for [`Caller::to_node`], and for the
-    /// governor.
+    /// The deciding caller or the governor, in the form for another node of the fleet; `None` as for
+    /// [`Caller::to_node`].
     #[must_use]
     pub fn to_node(&self) -> Option<Value> {
-        self.caller?.to_node()
+        match self.caller {
+            Some(caller) => caller.to_node(),
+            None => Some(GOVERNOR.into()),
+        }
+    }
+
+    /// The right of the governor, if it is the `author` of a decision that another node passes on.
+    pub(crate) fn of_governor_from_node(question: &NodeText) -> Option<DecisionRight<'static>> {
+        #[derive(Deserialize)]
+        struct GovernorQuestion {
+            author: String,
+        }
+        let GovernorQuestion { author } = serde_json::from_str(question.as_str()).ok()?;
+        (author == GOVERNOR).then(DecisionRight::of_governor)
     }
 
     /// `true` if the deciding caller may also act for `agent`.

@@ -1,7 +1,6 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
 use super::active_runs::ActiveRun;
-use super::faults::not_passed_fault;
 use super::fleet::CallIdentity;
 use super::slots::{CapacityError, Place};
 use super::trace::Stopwatch;
@@ -220,6 +219,12 @@ impl Executor {
         self.check_stopped(&call)?;
         if let ToolLocation::Elsewhere = location {
             self.check_tool_elsewhere(&call).await?;
+            match self.pending_elsewhere(&call).await {
+                Ok(Some(waiting)) => return Ok(IntentAnswer { verdict: Arc::new(waiting), receipt: None }),
+                // A silent node is asked again before a person has to decide.
+                Ok(None) | Err(Fault::Busy { .. }) => {}
+                Err(conflict) => return Err(conflict),
+            }
         }
         let call = without_parent_context(call);
         match self.governor {
@@ -265,9 +270,9 @@ impl Executor {
         }
     }
 
-    /// Lets a call wait for a person, who is shown the tool: so this executor has to have it.
+    /// Lets a call wait for a person where its tool is: the person is shown the tool.
     async fn hold_at(
-        &self,
+        self: &Arc<Self>,
         location: ToolLocation,
         escalated: Escalated,
         sink: &RunEventSink,
@@ -276,11 +281,11 @@ impl Executor {
             ToolLocation::Here(loaded) => {
                 Self::check_arguments(&loaded, escalated.call()).await?;
                 sink.notify_waiting();
-                self.hold(escalated, &loaded).await
+                self.hold(escalated, &loaded).await.map(drop)
             }
             ToolLocation::Elsewhere => {
-                let reason = "a person has to decide on the call at a node that has it";
-                Err(not_passed_fault(&escalated.call().tool, reason))
+                sink.notify_waiting();
+                self.hold_elsewhere(escalated, sink.has_task()).await
             }
         }
     }
@@ -311,8 +316,9 @@ impl Executor {
     pub(super) fn locate_tool(&self, call: &Call) -> Result<ToolLocation, Fault> {
         let Call { agent, tool, parent, .. } = call;
         let is_absent = self.current_catalog().catalog.get(tool).is_none();
+        let may_pass_call = self.passing.is_enabled && parent.is_none();
         // No other node is asked for an agent whose policies refuse the tool.
-        if is_absent && parent.is_none() && self.may_pass_calls() && self.may_reach(agent, tool) {
+        if is_absent && may_pass_call && self.may_reach(agent, tool) {
             return Ok(ToolLocation::Elsewhere);
         }
         self.find_catalog(call).map(ToolLocation::Here)

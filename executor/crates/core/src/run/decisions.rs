@@ -209,8 +209,9 @@ pub(super) fn denial_fault(
 
 impl Executor {
     /// Holds an escalated intent, which is on the disk before the caller learns that it waits.
-    /// The decision is bound to the module in `loaded`, which has the call's tool.
-    pub(super) async fn hold(&self, escalated: Escalated, loaded: &LoadedCatalog) -> Result<(), Fault> {
+    /// The decision is bound to the module in `loaded`, which has the call's tool. Returns `false` if the intent waits
+    /// already.
+    pub(super) async fn hold(&self, escalated: Escalated, loaded: &LoadedCatalog) -> Result<bool, Fault> {
         let Some(tool) = loaded.usable_tool(&escalated.call().tool) else {
             return Err(Fault::Internal("the tool of an escalated call is not in the catalogue".to_owned()));
         };
@@ -228,6 +229,7 @@ impl Executor {
             return Err(stopped);
         }
         let result = pending.await;
+        let is_new = new_wait.is_some();
         if let Some(wait) = new_wait
             && !matches!(result, Ok(HoldResult::Waiting))
         {
@@ -235,13 +237,13 @@ impl Executor {
         }
         match result {
             Ok(HoldResult::Waiting) => {
-                if new_wait.is_some() {
+                if is_new {
                     tracing::info!("waits for a directive");
                     if call.parent.is_none() {
                         self.store_new_wait(call.intent).await;
                     }
                 }
-                Ok(())
+                Ok(is_new)
             }
             Ok(HoldResult::Conflict) => Err(intent_conflict_fault(call.intent)),
             Ok(HoldResult::Started) => {
@@ -262,7 +264,7 @@ impl Executor {
         self.await_withdrawal(recording).await;
     }
 
-    /// Ends the wait of an undecided intent that can be decided at another node of the fleet.
+    /// Ends the wait of an undecided intent here, without denying it.
     pub(super) async fn withdraw_undecided(&self, intent: IntentId, reason: &'static str) {
         let removal = self.escalations.remove_undecided(
             intent,
@@ -297,7 +299,7 @@ impl Executor {
     }
 
     /// Removes the undecided intents that have expired, and wakes the tasks that wait for them.
-    fn expire(&self) {
+    pub(super) fn expire(&self) {
         let now = self.clock.now();
         self.escalations.remove_expired(now, |expired| self.record_expired(expired, now));
     }
@@ -792,7 +794,7 @@ impl Executor {
     /// # Errors
     /// The denial.
     pub(super) async fn check_denied_in_fleet(&self, intent: IntentId) -> Result<(), Fault> {
-        let Ok(Some(denial)) = self.find_denial_in_fleet(intent).await else { return Ok(()) };
+        let Ok(Some((_agent, denial))) = self.find_denial_in_fleet(intent).await else { return Ok(()) };
         self.deny_here(intent, &denial.by, denial.reason.as_deref(), || Ok(())).await?;
         Err(denial_fault(intent, &denial))
     }
@@ -985,7 +987,7 @@ impl Executor {
                 Err(NotClaimed::Refused(fault)) => fault,
             };
             // Another node has recorded a denial since the approval.
-            if let Ok(Some(denial)) = self.find_denial_in_fleet(intent).await {
+            if let Ok(Some((_agent, denial))) = self.find_denial_in_fleet(intent).await {
                 let (fault, ended) = (denial_fault(intent, &denial), Resolution::Cancelled);
                 return self.end_approved(&escalated, taken, fault, ended, DENIED_ELSEWHERE).await;
             }

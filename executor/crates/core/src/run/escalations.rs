@@ -311,7 +311,17 @@ impl Escalations {
 
     /// The agent of a waiting intent.
     pub(super) fn agent_of(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
-        self.lock().get(&intent).filter(|held| held.is_visible(now)).map(|held| held.call().agent.clone())
+        self.inspect_visible(intent, now, |escalated| escalated.call().agent.clone())
+    }
+
+    /// Reads a waiting intent under the lock; `None` if it does not wait.
+    pub(super) fn inspect_visible<T>(
+        &self,
+        intent: IntentId,
+        now: OffsetDateTime,
+        read: impl FnOnce(&Escalated) -> T,
+    ) -> Option<T> {
+        self.lock().get(&intent).filter(|held| held.is_visible(now)).map(|held| read(&held.escalated))
     }
 
     /// The agent of an intent that is not open in the journal: it waits, or its claim was released and it is about to
@@ -350,7 +360,7 @@ impl Escalations {
         undecided.filter_map(|held| map(&held.escalated)).collect()
     }
 
-    /// Returns `true` if an intent waits for a decision, or one is being made on it.
+    /// Returns `true` if an intent is held here: it waits for a person, or is approved and has not ended.
     pub(super) fn is_held(&self, intent: IntentId) -> bool {
         self.lock().contains_key(&intent)
     }

@@ -1,6 +1,7 @@
 //! The faults of the pipeline, and the recording of refusals.
 
 use super::{Executor, RETRY_AFTER_MS, trace};
+use a2g_fleet::MAX_MESSAGE_BYTES;
 use a2g_journal::{IntentSummary, JournalError};
 use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
@@ -118,11 +119,12 @@ impl NodeFault {
     }
 }
 
-/// The fault for a call whose tool this node lacks, and which is not passed on.
-pub(super) fn not_passed_fault(tool: &ToolName, reason: &str) -> Fault {
+/// The fault for a call whose tool this node lacks, and which is too large for a message to another one.
+pub(super) fn too_large_fault(tool: &ToolName) -> Fault {
     let message = format!(
-        "this node of the fleet does not have the tool `{tool}`, and {reason}: install the tool here, or send the call to \
-         a node that has it"
+        "this node of the fleet does not have the tool `{tool}`, and the call and its verdict need a message of more than \
+         {} KiB, the fixed maximum: install the tool here, or send the call to a node that has it",
+        MAX_MESSAGE_BYTES >> 10
     );
     Fault::ToolUnavailable { tool: tool.clone(), message }
 }

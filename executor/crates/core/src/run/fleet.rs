@@ -381,13 +381,22 @@ impl Executor {
         }
     }
 
-    /// The denial of an intent by a person at any node; `None` for an intent that is not denied.
-    pub(super) async fn find_denial_in_fleet(&self, intent: IntentId) -> Result<Option<IntentDenial>, Fault> {
+    /// The agent and the denial of an intent that any node has denied; `None` for an intent that is not denied.
+    pub(super) async fn find_denial_in_fleet(
+        &self,
+        intent: IntentId,
+    ) -> Result<Option<(AgentDid, IntentDenial)>, Fault> {
         let Some(fleet) = &self.fleet else { return Ok(None) };
-        let found = fleet.find(intent).await.map_err(|error| self.fleet_fault(&error))?;
-        match found.map(|found| found.state) {
-            Some(FoundState::Denied(denial)) => read_denial(&denial).map(Some),
-            Some(FoundState::Open | FoundState::Ended(_)) | None => Ok(None),
+        let Some(found) = fleet.find(intent).await.map_err(|error| self.fleet_fault(&error))? else {
+            return Ok(None);
+        };
+        match found.state {
+            FoundState::Denied(denial) => {
+                let agent =
+                    AgentDid::parse(&found.agent).map_err(|error| Fault::Internal(error.to_string()))?;
+                Ok(Some((agent, read_denial(&denial)?)))
+            }
+            FoundState::Open | FoundState::Ended(_) => Ok(None),
         }
     }
 

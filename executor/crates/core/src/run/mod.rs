@@ -16,6 +16,7 @@ mod events;
 mod execution;
 mod faults;
 mod fleet;
+mod held_elsewhere;
 mod nested;
 mod orders;
 mod output;

@@ -17,7 +17,7 @@
 
 use super::active_runs::ActiveRun;
 use super::admission::ReservedClaim;
-use super::faults::{NodeFault, not_passed_fault, receipt_pending_fault};
+use super::faults::{NodeFault, receipt_pending_fault, too_large_fault};
 use super::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
 use super::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use super::stored_calls::DENIED_BY;
@@ -300,11 +300,7 @@ impl Executor {
         sink: RunEventSink,
     ) -> Result<Arc<Receipt>, Fault> {
         if node_text(&admitted).is_none() {
-            let reason = format!(
-                "the call and its verdict are larger than {} KiB, which is the fixed maximum for passing it on",
-                MAX_MESSAGE_BYTES >> 10
-            );
-            return Err(not_passed_fault(&admitted.call().tool, &reason));
+            return Err(too_large_fault(&admitted.call().tool));
         }
         let (place, running) = match self.reserve_and_claim(&admitted, verdict.clone()).await? {
             ReservedClaim::New(place, running) => (place, running),

@@ -36,10 +36,14 @@ pub struct IntentSignal {
 /// The denial of an intent at all nodes of the fleet.
 #[derive(Debug)]
 pub struct DeniedInFleet {
+    /// The agent.
+    pub agent: AgentDid,
     /// The fault of every call with the intent.
     pub fault: Fault,
     /// `true` if the intent was cancelled before it ran.
     pub is_cancelled: bool,
+    /// `true` if the intent was revoked before it ran.
+    pub is_revoked: bool,
 }
 
 impl Executor {
@@ -115,6 +119,12 @@ impl Executor {
         self.escalations.held_intents()
     }
 
+    /// Returns `true` if an intent is held here: it waits for a person, or is approved and has not ended.
+    #[must_use]
+    pub fn is_held(&self, intent: IntentId) -> bool {
+        self.escalations.is_held(intent)
+    }
+
     /// The runs that have begun or wait for a slot here, in the order of their ids.
     #[must_use]
     pub fn active_runs(&self) -> Vec<RunIdentity> {
@@ -151,10 +161,17 @@ impl Executor {
     /// The fleet cannot be reached.
     pub async fn denial_in_fleet(&self, intent: IntentId) -> Result<Option<DeniedInFleet>, Fault> {
         let denial = self.find_denial_in_fleet(intent).await?;
-        Ok(denial.map(|denial| DeniedInFleet {
-            is_cancelled: denial.by == DENIED_BY
-                && denial.reason.as_deref() == Some(AbortReason::Cancelled.message()),
-            fault: decisions::denial_fault(intent, &denial),
+        Ok(denial.map(|(agent, denial)| {
+            let is_for = |reason: AbortReason| {
+                let is_reason = |text: &str| text.starts_with(reason.message());
+                denial.by == DENIED_BY && denial.reason.as_deref().is_some_and(is_reason)
+            };
+            DeniedInFleet {
+                agent,
+                fault: decisions::denial_fault(intent, &denial),
+                is_cancelled: is_for(AbortReason::Cancelled),
+                is_revoked: is_for(AbortReason::Revoked),
+            }
         }))
     }
 
@@ -296,12 +313,24 @@ impl Executor {
         }
     }
 
-    /// Waits until an intent has finished, including its waits for a person. Returns its receipt; `None` if the
-    /// intent did not run and no longer waits, or if the receipt was pruned.
+    /// Waits until an intent has finished, including its waits for a person, also while the journal is busy or the servers
+    /// of the fleet do not answer. Returns its receipt; `None` if the intent did not run and no longer waits, or if the
+    /// receipt was pruned.
     ///
     /// # Errors
     /// If the journal cannot be read.
     pub async fn await_outcome(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
+        loop {
+            match self.follow_to_end(intent).await {
+                Err(Fault::Busy { retry_after_ms, .. }) => {
+                    tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn follow_to_end(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
         let mut changes = self.escalations.changes();
         loop {
             changes.mark_unchanged();
@@ -327,11 +356,11 @@ impl Executor {
                 Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),
                 None => {
                     // Read before the claim, because a stored call is removed once its intent has a claim.
-                    let is_stored = self.is_call_stored(intent).await?;
+                    let may_wait = self.may_still_wait(intent).await?;
                     match self.find_stage_in_fleet(intent).await? {
                         Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                         Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),
-                        None if !is_stored => return Ok(None),
+                        None if !may_wait => return Ok(None),
                         Some((_, Stage::Queued | Stage::Running | Stage::Ended)) | None => {
                             tokio::time::sleep(MAX_SIGNAL_DELAY).await;
                         }

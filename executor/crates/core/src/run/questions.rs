@@ -3,25 +3,29 @@
 //!
 //! ```text
 //! question                                    answer
-//! does INTENT wait at you?                    its agent, for what it waits, and a challenge
+//! does INTENT wait at you?                    its agent, its verdict if it waits for a person, and a challenge
 //! decide on INTENT, with the challenge        the effect, or the fault
 //! end the wait of INTENT, with the challenge  whether it waited
 //! do you have the document ID?                the document
 //! what does your console show CALLER?         its answer; it may also decide, with a challenge
-//! do you run calls with the tool NAME?        an empty answer, or none
+//! do you run calls with the tool NAME?        an empty text
+//! can a call wait for a person at you?        a challenge
+//! let the call wait, with the challenge       `null`, or the fault
 //! ```
 //! A decision is made by the node at which the intent waits, under its own list of callers. A challenge is good for one
-//! decision: a copy of an earlier one decides nothing.
+//! use: a copy of an earlier message decides nothing, and lets nothing wait.
 
 use super::decisions::DirectiveOutcome;
 use super::faults::NodeFault;
 use super::fleet::{Fleet, subscribe};
-use super::{AgentFilter, Executor, IntentState, all_agents};
+use super::held_elsewhere::PendingVerdict;
+use super::{AgentFilter, Executor, IntentState, all_agents, trace};
 use a2g_fleet::{NodeName, NodeText, Question};
-use a2g_govern::{Caller, DecisionRight};
+use a2g_govern::{Caller, DecisionRight, Escalated};
+use a2g_journal::IntentSummary;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::stop::OperatorReason;
 use a2g_types::stored::v1;
 use a2g_types::tool::Digest;
@@ -33,12 +37,13 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use tracing::Instrument as _;
 use uuid::Uuid;
 
 /// The time in which the nodes reply to a question.
-const ASK_TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time in which the node at which an intent waits makes a decision.
-const DECIDE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const DECIDE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two requests for the end of a call that waits for a slot.
 const END_INTERVAL: Duration = Duration::from_millis(50);
 /// The time after a challenge in which it can be used.
@@ -80,9 +85,11 @@ struct Challenges {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "question", rename_all = "snake_case")]
-enum QuestionText {
+pub(super) enum QuestionText {
     Waits {
         intent: IntentId,
+        #[serde(default)]
+        with_verdict: bool,
     },
     Decide {
         intent: IntentId,
@@ -106,6 +113,17 @@ enum QuestionText {
     HasTool {
         tool: String,
     },
+    CanHold {
+        intent: IntentId,
+        agent: AgentDid,
+        tool: ToolName,
+    },
+    Hold {
+        intent: IntentId,
+        challenge: String,
+        /// Read by [`Escalated::from_question`].
+        escalated: Value,
+    },
     Console {
         text: String,
         /// The intent on which the question decides, and the challenge.
@@ -116,17 +134,20 @@ enum QuestionText {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct NodeManifest(#[serde(with = "v1::Manifest")] Manifest);
+pub(super) struct NodeManifest(#[serde(with = "v1::Manifest")] Manifest);
 
 /// The answer to [`QuestionText::Waits`]: the intent waits at the node that answers.
 #[derive(Debug, Serialize, Deserialize)]
-struct WaitsElsewhere {
+pub(super) struct WaitsElsewhere {
     agent: AgentDid,
     challenge: String,
     /// `true` if the intent waits for a slot, `false` if it waits for a person.
     // Nodes of an earlier version answer only for the latter.
     #[serde(default)]
     is_queued: bool,
+    /// Only if the question asks for it, and the intent waits for a person.
+    #[serde(default)]
+    pub(super) pending: Option<PendingVerdict>,
 }
 
 /// The answer to [`QuestionText::Decide`].
@@ -259,7 +280,7 @@ impl Executor {
                 self.ask(&question, ASK_TIMEOUT).await?
             }
             Some(intent) => {
-                let Some(WaitsElsewhere { challenge, is_queued: false, agent: _ }) =
+                let Some(WaitsElsewhere { challenge, is_queued: false, agent: _, pending: _ }) =
                     self.find_waiting_elsewhere(intent).await?
                 else {
                     return Ok(None);
@@ -308,17 +329,37 @@ impl Executor {
         intent: IntentId,
     ) -> Result<Option<(AgentDid, IntentState)>, Fault> {
         let waits = self.find_waiting_elsewhere(intent).await?;
-        Ok(waits.map(|WaitsElsewhere { agent, is_queued, challenge: _ }| {
+        Ok(waits.map(|WaitsElsewhere { agent, is_queued, challenge: _, pending: _ }| {
             (agent, if is_queued { IntentState::Queued } else { IntentState::Escalated })
         }))
     }
 
     async fn find_waiting_elsewhere(&self, intent: IntentId) -> Result<Option<WaitsElsewhere>, Fault> {
-        let answer = self.ask(&QuestionText::Waits { intent }, ASK_TIMEOUT).await?;
+        self.ask_who_holds(intent, false).await
+    }
+
+    /// As [`Self::status_of_waiting_elsewhere`], with the verdict of what waits for a person.
+    pub(super) async fn find_verdict_elsewhere(
+        &self,
+        intent: IntentId,
+    ) -> Result<Option<WaitsElsewhere>, Fault> {
+        self.ask_who_holds(intent, true).await
+    }
+
+    async fn ask_who_holds(
+        &self,
+        intent: IntentId,
+        with_verdict: bool,
+    ) -> Result<Option<WaitsElsewhere>, Fault> {
+        let answer = self.ask(&QuestionText::Waits { intent, with_verdict }, ASK_TIMEOUT).await?;
         Ok(answer.and_then(|answer| serde_json::from_str(answer.as_str()).ok()))
     }
 
-    async fn ask(&self, question: &QuestionText, timeout: Duration) -> Result<Option<NodeText>, Fault> {
+    pub(super) async fn ask(
+        &self,
+        question: &QuestionText,
+        timeout: Duration,
+    ) -> Result<Option<NodeText>, Fault> {
         let Some(fleet) = &self.fleet else { return Ok(None) };
         fleet.ask(&to_text(question)?, timeout).await.map_err(|error| self.fleet_fault(&error))
     }
@@ -332,7 +373,7 @@ impl Executor {
     ) -> Result<Option<DirectiveOutcome>, Fault> {
         let Directive { intent, approved, manifest, reason } = directive;
         let Some(author) = right.to_node() else { return Ok(None) };
-        let Some(WaitsElsewhere { challenge, is_queued: false, agent: _ }) =
+        let Some(WaitsElsewhere { challenge, is_queued: false, agent: _, pending: _ }) =
             self.find_waiting_elsewhere(*intent).await?
         else {
             return Ok(None);
@@ -368,16 +409,21 @@ impl Executor {
 
     async fn find_answer(self: &Arc<Self>, question: &Question) -> Option<String> {
         match serde_json::from_str(question.text().as_str()).ok()? {
-            QuestionText::Waits { intent } => {
-                let (agent, is_queued) = match self.escalations.agent_of(intent, self.clock.now()) {
-                    Some(agent) => (agent, false),
+            QuestionText::Waits { intent, with_verdict } => {
+                let held = self.escalations.inspect_visible(intent, self.clock.now(), |escalated| {
+                    (escalated.call().agent.clone(), with_verdict.then(|| escalated.clone()))
+                });
+                let is_queued = held.is_none();
+                let (agent, escalated) = match held {
+                    Some(held) => held,
                     None => {
                         let agent = self.active_runs.agent_of(intent);
-                        (agent.or_else(|| self.stored_calls.agent_of(intent))?, true)
+                        (agent.or_else(|| self.stored_calls.agent_of(intent))?, None)
                     }
                 };
+                let pending = escalated.as_ref().map(PendingVerdict::new).transpose().ok()?;
                 let challenge = self.answers.challenges.make(intent, self.clock.monotonic());
-                serde_json::to_string(&WaitsElsewhere { agent, challenge, is_queued }).ok()
+                serde_json::to_string(&WaitsElsewhere { agent, challenge, is_queued, pending }).ok()
             }
             QuestionText::Decide { intent, challenge, approved, manifest, reason, author: _ } => {
                 if !self.answers.challenges.use_up(intent, &challenge, self.clock.monotonic()) {
@@ -406,6 +452,23 @@ impl Executor {
                 let may_take = self.passing.is_enabled && self.tool_names().contains(&tool);
                 may_take.then(String::new)
             }
+            QuestionText::CanHold { intent, agent, tool } => {
+                let can_hold = self.can_hold_for_node(&tool, &agent);
+                can_hold.then(|| self.answers.challenges.make(intent, self.clock.monotonic()))
+            }
+            QuestionText::Hold { intent, challenge, escalated: _ } => {
+                if !self.answers.challenges.use_up(intent, &challenge, self.clock.monotonic()) {
+                    return None;
+                }
+                let escalated = Escalated::from_question(question.text()).ok()?;
+                let call = escalated.call();
+                if call.intent != intent {
+                    return None;
+                }
+                let span = trace::intent_span(&IntentSummary::from_call(call), call.door);
+                let held = self.hold_for_node(escalated).instrument(span).await;
+                serde_json::to_string(&held.err().map(NodeFault::new)).ok()
+            }
             QuestionText::Document { kind, id } => {
                 let read = self.answers.documents.lock().get(&kind).cloned()?;
                 read(id).await
@@ -430,6 +493,9 @@ impl Executor {
         directive: &Directive,
         decision: &NodeText,
     ) -> Result<DirectiveOutcome, Fault> {
+        if let Some(right) = self.governor.decision_right_from_node(decision) {
+            return self.decide(directive, right, None).await;
+        }
         let caller = self.callers.load().caller_from_node(decision, self.clock.now());
         let right = caller.as_ref().and_then(|caller| caller.decision_right());
         match right {
@@ -438,14 +504,15 @@ impl Executor {
                 intent: Some(directive.intent),
                 risk_score: None,
                 blocked_by: BlockedBy::CallerUnauthorized,
-                message: "the list of callers (`server.callers`) of the node at which the intent waits does not let \
-                          this caller decide: give all nodes the same list"
+                message: "neither the list of callers (`server.callers`) nor the governor of the node at which the \
+                          intent waits lets the sender decide: give all nodes the same list and the same governor"
                     .to_owned(),
             }),
         }
     }
 
-    /// Ends the waits of an intent at all other nodes, for a person or a slot, if `filter` selects its agent. Returns `false` if it waits at none.
+    /// Ends the waits of an intent at all other nodes, for a person or a slot, if `filter` selects its agent. Returns
+    /// `false` if it waits at none.
     pub(super) async fn end_waiting_elsewhere(
         &self,
         intent: IntentId,
@@ -454,7 +521,7 @@ impl Executor {
         is_revoked: bool,
     ) -> Result<bool, Fault> {
         let mut has_ended = false;
-        while let Some(WaitsElsewhere { agent, challenge, is_queued }) =
+        while let Some(WaitsElsewhere { agent, challenge, is_queued, pending: _ }) =
             self.find_waiting_elsewhere(intent).await?
             && filter(&agent)
         {

@@ -39,26 +39,30 @@ const MAX_END_CHECKS: u32 = 300;
 /// The author of the denial of a call that was cancelled, revoked or refused before it ran, as its repeats are told.
 pub(super) const DENIED_BY: &str = "the executor";
 
-/// The calls of lost nodes that wait or run here.
+/// The calls of other nodes that wait or run here, because those nodes are lost or lack their tools.
 #[derive(Debug, Default)]
 pub(super) struct TakenOverCalls(Mutex<HashMap<IntentId, TakenOverCall>>);
 
-/// A call of a lost node, in short.
+/// A call of another node, in short.
 #[derive(Debug, Clone)]
 pub struct TakenOverCall {
     /// The agent.
     pub agent: AgentDid,
     /// The tool.
     pub tool: ToolName,
-    /// The door through which the lost node got the call.
+    /// The door through which the other node got the call.
     pub door: Door,
 }
 
+impl From<&Call> for TakenOverCall {
+    fn from(Call { agent, tool, door, .. }: &Call) -> Self {
+        Self { agent: agent.clone(), tool: tool.clone(), door: *door }
+    }
+}
+
 impl TakenOverCalls {
-    pub(super) fn add(&self, call: &Call) {
-        let Call { intent, agent, tool, door, .. } = call;
-        let call = TakenOverCall { agent: agent.clone(), tool: tool.clone(), door: *door };
-        self.0.lock().insert(*intent, call);
+    pub(super) fn add(&self, intent: IntentId, call: TakenOverCall) {
+        self.0.lock().insert(intent, call);
     }
 
     fn get(&self, intent: IntentId) -> Option<TakenOverCall> {
@@ -71,7 +75,8 @@ impl TakenOverCalls {
     }
 }
 
-/// The stored calls of this process, those of lost nodes included, until their intents have claims.
+/// The stored calls of this process, those of lost nodes and those that are being passed on for a decision included,
+/// until their intents have claims.
 #[derive(Debug, Default)]
 pub(super) struct StoredCalls(Mutex<HashMap<IntentId, StoredCall>>);
 
@@ -84,7 +89,7 @@ struct StoredCall {
 
 impl StoredCalls {
     /// Adds a call. Returns `false` if it is stored already.
-    fn add(&self, call: &Call) -> bool {
+    pub(super) fn add(&self, call: &Call) -> bool {
         match self.0.lock().entry(call.intent) {
             Entry::Occupied(_) => false,
             Entry::Vacant(entry) => {
@@ -116,6 +121,16 @@ impl StoredCalls {
         if let Some(stored) = self.0.lock().get_mut(&intent).filter(|stored| filter(&stored.call.agent)) {
             stored.stop.get_or_insert(reason);
         }
+    }
+
+    /// Removes a call, unless it has to end without a run. Returns the reason for that.
+    pub(super) fn remove_unless_stopped(&self, intent: IntentId) -> Option<AbortReason> {
+        let mut calls = self.0.lock();
+        let stop = calls.get(&intent)?.stop;
+        if stop.is_none() {
+            calls.remove(&intent);
+        }
+        stop
     }
 
     fn remove(&self, intent: IntentId) -> bool {
@@ -199,7 +214,11 @@ impl Executor {
 
     /// Denies a call that does not run here, as soon as the servers can be reached, and returns the reason. If another node
     /// has claimed its intent, returns the end of that run.
-    async fn deny_stored_call(self: &Arc<Self>, call: &Call, fault: Fault) -> Result<Arc<Receipt>, Fault> {
+    pub(super) async fn deny_stored_call(
+        self: &Arc<Self>,
+        call: &Call,
+        fault: Fault,
+    ) -> Result<Arc<Receipt>, Fault> {
         let Some(fleet) = &self.fleet else { return Err(fault) };
         loop {
             match self.deny_in_fleet(fleet, call, None, DENIED_BY, Some(denial_reason(&fault))).await {
@@ -269,16 +288,8 @@ impl Executor {
         Err(self.busy_fault("the call is being ended, and the fleet does not know it yet: ask for its state"))
     }
 
-    /// Returns `true` if the fleet stores a call that has waited at this node.
-    ///
-    /// # Errors
-    /// If the fleet cannot be reached.
-    pub async fn is_call_stored(&self, intent: IntentId) -> Result<bool, Fault> {
-        let Some(fleet) = &self.fleet else { return Ok(false) };
-        fleet.is_call_stored(intent).await.map_err(|error| self.fleet_fault(&error))
-    }
-
-    /// The call of a lost node that waits or runs here, and its state; `None` for any other intent.
+    /// A call that waits for a person here, or that is of another node and waits or runs here, and its state; `None` for
+    /// any other intent.
     ///
     /// # Errors
     /// If the journal cannot be read.
@@ -286,11 +297,13 @@ impl Executor {
         &self,
         intent: IntentId,
     ) -> Result<Option<(TakenOverCall, IntentState)>, Fault> {
-        let Some(call) = self.taken_over.get(intent) else { return Ok(None) };
+        // This node may have started again since it took the call over.
+        let waits = || self.escalations.inspect(intent, |escalated, _| TakenOverCall::from(escalated.call()));
+        let Some(call) = self.taken_over.get(intent).or_else(waits) else { return Ok(None) };
         Ok(self.status_here(intent).await?.map(|(_agent, state)| (call, state)))
     }
 
-    /// Forgets the calls of lost nodes that neither wait nor run here any more.
+    /// Forgets the calls of other nodes that neither wait nor run here any more.
     pub(super) fn forget_ended_calls(&self) {
         self.taken_over.retain(|intent| {
             let is_stored = self.escalations.is_held(intent) || self.stored_calls.contains(intent);
@@ -312,7 +325,7 @@ impl Executor {
             let span = trace::intent_span(&IntentSummary::from_call(&call), call.door);
             span.in_scope(|| tracing::info!(%from, "the call waited at a lost node, and waits here now"));
             self.stored_calls.add(&call);
-            self.taken_over.add(&call);
+            self.taken_over.add(intent, TakenOverCall::from(&call));
             let (executor, asked_governor) = (Arc::clone(&self), passed.has_asked_governor());
             let run = async move {
                 let sink = RunEventSink::none();

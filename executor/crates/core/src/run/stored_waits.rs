@@ -9,7 +9,7 @@
 //! A run and a denial are claims, so an intent that waits at two nodes for a moment is decided once.
 
 use super::fleet::Fleet;
-use super::stored_calls::DENIED_BY;
+use super::stored_calls::{DENIED_BY, TakenOverCall};
 use super::trace;
 use super::{CallFilter, Executor};
 use a2g_fleet::{
@@ -258,13 +258,36 @@ impl Executor {
         if self.deny_all_due().await.is_err() {
             return Err(FleetError::NotAnswered);
         }
-        for intent in fleet.stored_waits().into_iter().filter(|intent| !self.escalations.is_held(*intent)) {
-            skip_unreadable(intent, fleet.remove_wait(intent).await)?;
+        // Expired intents would otherwise stay stored until somebody asks for one.
+        self.expire();
+        for intent in fleet.stored_waits() {
+            self.remove_ended_wait(fleet, intent).await?;
         }
         for intent in self.escalations.waits_of_callers() {
             skip_unreadable(intent, self.check_wait(fleet, intent, count).await)?;
         }
         Ok(())
+    }
+
+    async fn remove_ended_wait(&self, fleet: &Fleet, intent: IntentId) -> Result<(), FleetError> {
+        match self.escalations.is_held(intent) {
+            true => Ok(()),
+            false => skip_unreadable(intent, fleet.remove_wait(intent).await),
+        }
+    }
+
+    /// Returns `true` if the fleet stores a call that has waited for a slot at this node, or waits for a person at any.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub async fn may_still_wait(&self, intent: IntentId) -> Result<bool, Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(false) };
+        let may_wait = async {
+            // The key of a wait that has ended here would only be removed by the next check.
+            self.remove_ended_wait(fleet, intent).await?;
+            Ok(fleet.is_call_stored(intent).await? || fleet.is_wait_stored_anywhere(intent).await?)
+        };
+        may_wait.await.map_err(|error: FleetError| self.fleet_fault(&error))
     }
 
     async fn check_wait(&self, fleet: &Fleet, intent: IntentId, count: u32) -> Result<(), FleetError> {
@@ -308,9 +331,10 @@ impl Executor {
     }
 
     async fn hold_escalated_orphan(&self, escalated: Escalated) -> Result<(), Fault> {
-        let loaded = self.find_catalog(escalated.call())?;
-        self.taken_over.add(escalated.call());
-        self.hold(escalated, &loaded).await
+        let call = escalated.call();
+        let loaded = self.find_catalog(call)?;
+        self.taken_over.add(call.intent, TakenOverCall::from(call));
+        self.hold(escalated, &loaded).await.map(drop)
     }
 }
 

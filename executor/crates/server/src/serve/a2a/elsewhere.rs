@@ -1,6 +1,6 @@
 //! The tasks of other nodes of the fleet: read, cancelled and followed here, kept there.
 //!
-//! The task of a lost node is derived from the call, at the node that has taken it over, or from the receipt, which the
+//! The task of a lost node is derived from the call, at the node at which it waits or runs, or from the receipt, which the
 //! fleet has. Its messages come back with its node.
 
 use super::tasks::{MAX_UPDATES_BEHIND, TaskRecord};
@@ -18,6 +18,8 @@ use tokio::sync::broadcast;
 
 /// The document kind of a task.
 const TASK_DOCUMENT: &str = "a2a.task";
+/// The document kind of a task of another node, of which only the call is known.
+const HELD_TASK_DOCUMENT: &str = "a2a.held_task";
 /// The time between two requests for a task that is being cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
 /// The time between two requests for a task that is followed.
@@ -30,11 +32,17 @@ pub(super) fn share_tasks(door: &Arc<A2a>) {
         let weak = weak.clone();
         Box::pin(async move {
             let door = weak.upgrade()?;
-            let record = match door.store.find(id).await.ok()? {
-                // Without the webhooks, which have credentials.
-                Some(handle) => TaskRecord { webhooks: Vec::new(), ..TaskRecord::clone(&handle.record()) },
-                None => door.find_taken_over(id).await.ok()??,
-            };
+            let handle = door.store.find(id).await.ok()??;
+            // Without the webhooks, which have credentials.
+            let record = TaskRecord { webhooks: Vec::new(), ..TaskRecord::clone(&handle.record()) };
+            serde_json::to_string(&record).ok()
+        })
+    });
+    let weak = Arc::downgrade(door);
+    door.executor.share_documents(HELD_TASK_DOCUMENT, move |id| {
+        let weak = weak.clone();
+        Box::pin(async move {
+            let record = weak.upgrade()?.find_taken_over(id).await.ok()??;
             serde_json::to_string(&record).ok()
         })
     });
@@ -58,11 +66,22 @@ impl A2a {
         if self.executor.fleet().is_none() {
             return Err(Problem::TaskNotFound);
         }
-        if let Some(record) = self.find_taken_over(id).await? {
-            return Ok(record);
+        let parse = |text: String| {
+            serde_json::from_str::<TaskRecord>(&text).map_err(|_other_version| Problem::TaskNotFound)
+        };
+        // The task's own node is asked first: it has the whole record.
+        let found = self.executor.find_document(TASK_DOCUMENT, id).await;
+        match found {
+            Ok(Some(text)) => return parse(text),
+            not_found => {
+                if let Some(record) = self.find_taken_over(id).await? {
+                    return Ok(record);
+                }
+                not_found?;
+            }
         }
-        if let Some(text) = self.executor.find_document(TASK_DOCUMENT, id).await? {
-            return serde_json::from_str(&text).map_err(|_other_version| Problem::TaskNotFound);
+        if let Some(text) = self.executor.find_document(HELD_TASK_DOCUMENT, id).await? {
+            return parse(text);
         }
         match self.executor.status(id).await? {
             Some((_, IntentState::Finished(Some(receipt)))) if receipt.door == Some(Door::A2a) => {
@@ -72,7 +91,7 @@ impl A2a {
         }
     }
 
-    /// The task of a lost node, whose call waits or runs here.
+    /// The task of another node, whose call waits or runs here.
     async fn find_taken_over(&self, id: IntentId) -> Result<Option<TaskRecord>, Problem> {
         let Some((call, state)) = self.executor.find_taken_over(id).await? else { return Ok(None) };
         let state = match state {

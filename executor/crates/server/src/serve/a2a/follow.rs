@@ -109,13 +109,12 @@ impl A2a {
     /// Waits for the end of an intent that another process started, or whose run this future no longer drives.
     async fn await_end(&self, handle: &Arc<TaskHandle>) {
         let outcome = tokio::select! {
-            outcome = self.await_outcome(handle.id) => outcome,
-            by = handle.wait_for_stop() => {
-                if let Err(fault) = self.executor.cancel(handle.id, &all_agents, &by).await {
-                    tracing::warn!(task = %handle.id, ?fault, "the run of a canceled task could not be cancelled");
-                }
-                self.await_outcome(handle.id).await
-            }
+            outcome = self.executor.await_outcome(handle.id) => outcome,
+            by = handle.wait_for_stop() => tokio::select! {
+                // Without a run, the task ends once its cancellation is stored.
+                Ok(Some(receipt)) = self.executor.await_outcome(handle.id) => Ok(Some(receipt)),
+                () = self.cancel_run(handle.id, &by) => self.executor.await_outcome(handle.id).await,
+            },
         };
         let stopped = handle.is_stopped();
         // A person's decision that is being recorded ends the task, with its own message. So this waits until the
@@ -137,14 +136,17 @@ impl A2a {
         }
     }
 
-    /// Waits for the end of an intent, also while the servers of the fleet do not answer: a task ends once.
-    async fn await_outcome(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
+    /// Cancels the call of a canceled task, as soon as the node at which it waits answers.
+    async fn cancel_run(&self, intent: IntentId, by: &str) {
         loop {
-            match self.executor.await_outcome(intent).await {
+            match self.executor.cancel(intent, &all_agents, by).await {
+                Ok(_was_active) => return,
                 Err(Fault::Busy { retry_after_ms, .. }) => {
                     tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;
                 }
-                outcome => return outcome,
+                Err(fault) => {
+                    return tracing::warn!(%intent, ?fault, "the run of a canceled task could not be cancelled");
+                }
             }
         }
     }
@@ -253,7 +255,7 @@ impl A2a {
             }
             // Read before the status, because a stored call is removed once its intent has a claim.
             // If the servers do not answer, the task is followed until they do.
-            let is_stored = self.executor.is_call_stored(handle.id).await.unwrap_or(true);
+            let may_wait = self.executor.may_still_wait(handle.id).await.unwrap_or(true);
             match self.executor.status(handle.id).await? {
                 Some((_, IntentState::Finished(Some(receipt)))) => {
                     self.finish(&handle, &receipt, None).await;
@@ -274,7 +276,7 @@ impl A2a {
                 }
                 Some((_, IntentState::Queued | IntentState::Running)) => self.follow(handle),
                 // The call waits at a node of the fleet, or will once it is taken over.
-                None if is_stored => self.follow(handle),
+                None if may_wait => self.follow(handle),
                 None => match self.executor.denial_in_fleet(handle.id).await? {
                     Some(denial) => self.end_denied(&handle, &denial).await,
                     None if record.is_prompting() => {
@@ -294,7 +296,30 @@ impl A2a {
     /// Waits for the end of a task in a tokio task of its own.
     fn follow(self: &Arc<Self>, handle: Arc<TaskHandle>) {
         let door = Arc::clone(self);
-        self.executor.sessions().spawn(async move { door.await_end(&handle).await });
+        self.executor.sessions().spawn(async move {
+            // The earlier process may have ended while it passed the call on to another node for a decision.
+            let restore_prompt = async {
+                door.restore_prompt_elsewhere(&handle).await;
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = door.await_end(&handle) => {}
+                () = restore_prompt => {}
+            }
+        });
+    }
+
+    /// Restores the prompt of a call that waits for a person at another node, as soon as all nodes answer.
+    async fn restore_prompt_elsewhere(&self, handle: &TaskHandle) {
+        while !handle.record().is_prompting() {
+            match self.executor.status_of_waiting_elsewhere(handle.id).await {
+                Ok(Some((_, IntentState::Escalated))) => return self.restore_prompt(handle).await,
+                Err(Fault::Busy { retry_after_ms, .. }) => {
+                    tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;
+                }
+                Ok(_) | Err(_) => return,
+            }
+        }
     }
 
     /// Like [`Self::prompt`], for an escalation that an earlier process did not record. The prompt then has no reason.

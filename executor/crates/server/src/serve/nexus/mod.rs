@@ -587,7 +587,7 @@ impl Nexus {
         intent: IntentId,
     ) -> RequestResult {
         let may_read_all = sender.caller.may_read_all();
-        let found = self.executor.status(intent).await.map_err(execution_failure)?;
+        let found = self.executor.status_anywhere(intent).await.map_err(execution_failure)?;
         let readable = found
             .filter(|(agent, _)| may_read_all || (*agent == sender.agent && sender.caller.may_act_as(agent)));
         let (state, receipt) = match readable.map(|(_, state)| state) {
