@@ -1,6 +1,8 @@
 //! `tools/call`: the intent, the notifications of its run, and the cancellation when the client gives the call up.
 
-use super::approval::{Effect, Elicitor, ReceivedAnswer, apply_answer, question_for, withdrawn_fault};
+use super::approval::{
+    Effect, Elicitor, ReceivedAnswer, apply_answer, question_for, waits_elsewhere, withdrawn_fault,
+};
 use super::{McpDoor, RequestContext};
 use crate::serve::protocol::check_call_agent;
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
@@ -106,8 +108,17 @@ impl McpDoor {
     /// state.
     async fn check_known(&self, intent: IntentId) -> Result<(), Fault> {
         let is_known =
-            self.executor.status(intent).await?.is_some() || self.executor.denial(intent)?.is_some();
+            self.executor.status_anywhere(intent).await?.is_some() || self.is_denied(intent).await?;
         if is_known { Ok(()) } else { Err(withdrawn_fault(intent)) }
+    }
+
+    /// Returns `true` if the intent was denied or revoked, at whichever node, so that a repeat is refused with the reason.
+    async fn is_denied(&self, intent: IntentId) -> Result<bool, Fault> {
+        if self.executor.denial(intent)?.is_some() {
+            return Ok(true);
+        }
+        let denied = self.executor.denial_in_fleet(intent).await?;
+        Ok(denied.is_some_and(|denied| !denied.is_cancelled))
     }
 
     /// Uses up the state of a repeated call.
@@ -184,10 +195,9 @@ impl McpDoor {
     /// # Errors
     /// If the intent ended without a decision, so that sending it again would ask the governor again.
     async fn decision(&self, intent: IntentId) -> Result<(), Fault> {
-        if self.executor.await_outcome(intent).await?.is_some() || self.executor.denial(intent)?.is_some() {
-            return Ok(());
-        }
-        Err(withdrawn_fault(intent))
+        let has_decision =
+            self.executor.await_outcome(intent).await?.is_some() || self.is_denied(intent).await?;
+        if has_decision { Ok(()) } else { Err(withdrawn_fault(intent)) }
     }
 
     /// Asks a person about a call that waits, as far as the client can.
@@ -226,7 +236,8 @@ impl McpDoor {
 
     /// The question about a waiting call that this client can show.
     pub(super) fn question(&self, context: &RequestContext, intent: IntentId) -> Option<Question> {
-        let right = context.caller.decision_right();
+        // An intent that waits at another node is decided on its page.
+        let right = context.caller.decision_right().filter(|_| self.executor.is_held(intent));
         let may_approve = right.is_some_and(|right| self.executor.approval_bar(intent, &right).is_none());
         question_for(may_approve, context.capabilities, self.console_url.decision_page(intent))
     }
@@ -261,7 +272,10 @@ impl McpDoor {
                 elicitor.complete(call.intent);
                 Ok(Some(Asked::SendAgain))
             }
-            Effect::SendAgain if self.executor.undecided_call(call.intent).is_some() => {
+            Effect::SendAgain
+                if self.executor.undecided_call(call.intent).is_some()
+                    || waits_elsewhere(&self.executor, call).await? =>
+            {
                 Ok(Some(Asked::SendAgainLater))
             }
             Effect::SendAgain => Ok(Some(Asked::SendAgain)),

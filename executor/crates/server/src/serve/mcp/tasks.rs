@@ -100,10 +100,27 @@ impl McpDoor {
             }
             Some(IntentState::Finished(None)) => Err(unknown_task()),
             None => match self.ended_status(context, task) {
-                Err(unknown) => self.status_elsewhere(context, task).await?.ok_or(unknown),
+                Err(unknown) => match self.denied_status(context, task).await? {
+                    Some(status) => Ok(status),
+                    None => self.status_elsewhere(context, task).await?.ok_or(unknown),
+                },
                 ended => ended,
             },
         }
+    }
+
+    /// The status of an intent that was denied, cancelled or revoked at another node; `None` for any other.
+    async fn denied_status(
+        &self,
+        context: &RequestContext,
+        task: IntentId,
+    ) -> Result<Option<TaskStatus>, Fault> {
+        let denied = self.executor.denial_in_fleet(task).await?;
+        let visible = denied.filter(|denied| context.caller.may_read(&denied.agent));
+        Ok(visible.map(|denied| match denied.is_cancelled || denied.is_revoked {
+            true => TaskStatus::Cancelled,
+            false => TaskStatus::Completed(context.encoder().refusal_result(&denied.fault, task)),
+        }))
     }
 
     /// The status of an intent that waits for a person or a slot at another node of the fleet; `None` for any other.
