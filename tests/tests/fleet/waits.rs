@@ -5,6 +5,7 @@ use crate::harness::*;
 use crate::methods::{ESCALATES, write};
 use crate::{a2a, console};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 fn state(node: &Executor, token: &str, id: &Value) -> Value {
     ask(node, token, "a2g/status", id)["result"]["state"].clone()
@@ -12,6 +13,14 @@ fn state(node: &Executor, token: &str, id: &Value) -> Value {
 
 fn wait_until(node: &Executor, token: &str, id: &Value, expected: &str) {
     eventually(&format!("the intent is {expected}"), || (state(node, token, id) == expected).then_some(()));
+}
+
+/// Decides on an intent as soon as a node that runs has it.
+fn decide_when_held(node: &Executor, token: &str, id: &Value, decision: &str) -> Value {
+    eventually("a node that runs has the intent", || {
+        let answer = decide(node, token, id, decision);
+        (answer["error"]["code"] != -32003).then_some(answer)
+    })
 }
 
 /// The message of the error that a call gets.
@@ -45,7 +54,7 @@ fn an_intent_that_waits_at_a_lost_node_is_decided_at_another() {
     assert_eq!(there.result("tasks/cancel", json!({ "id": stopped }))["status"]["state"], "canceled");
     assert_ne!(state(&two, &agent, &early.1), "escalated");
     for (id, decision) in [(&approved.1, "APPROVED"), (&task_id, "APPROVED"), (&denied.1, "DENIED")] {
-        assert_eq!(result(&decide(&two, &approver, id, decision))["accepted"], true);
+        assert_eq!(result(&decide_when_held(&two, &approver, id, decision))["accepted"], true);
     }
     assert_eq!(result(&ask(&two, &agent, "a2g/cancel", &cancelled.1))["cancelled"], true);
     for id in [&approved.1, &task_id] {
@@ -106,7 +115,7 @@ fn a_node_that_leaves_hands_over_what_waits_there() {
     one.process().terminate();
     one.process().wait_for_exit();
     wait_until(&two, &agent, &waits, "escalated");
-    assert_eq!(result(&decide(&two, &approver, &waits, "APPROVED"))["accepted"], true);
+    assert_eq!(result(&decide_when_held(&two, &approver, &waits, "APPROVED"))["accepted"], true);
     wait_until(&two, &agent, &waits, "finished");
     assert_eq!((one.file("waits"), two.file("waits").as_deref()), (None, Some(ESCALATES)));
 }
@@ -180,4 +189,34 @@ fn a_cancellation_in_an_outage_holds_at_all_nodes_later() {
         let message = refusal(node, &agent, &call);
         assert!(message.contains("cancelled by"), "{message}");
     }
+}
+
+#[test]
+fn an_intent_whose_tool_the_taker_lacks_waits_at_the_next_node_that_has_it() {
+    let empty = Catalogue::empty();
+    let Some(nodes) = Nodes::start_with(|node, options| match node {
+        "two" => options.catalogue(&empty),
+        _ => options,
+    }) else {
+        return;
+    };
+    let [(_, id), (cancelled, cancelled_id)] =
+        ["moved", "cancelled"].map(|name| nodes.escalate_at(&[&nodes.one], name));
+    let Nodes { fleet, list, one, two: bare, agent, other, approver, .. } = nodes;
+    let _home = one.kill();
+    fleet.wait_for(bare.home(), "one", |node| node["state"] == "lost");
+    assert_eq!(state(&bare, &agent, &id), "escalated");
+    error(&ask(&bare, &other, "a2g/status", &id), -32602);
+    error(&decide(&bare, &approver, &id, "APPROVED"), -32003);
+    assert_eq!(result(&ask(&bare, &other, "a2g/cancel", &cancelled_id))["cancelled"], false);
+    assert_eq!(result(&ask(&bare, &agent, "a2g/cancel", &cancelled_id))["cancelled"], true);
+    let full = Executor::start(list.of(fleet.options("three")));
+    // Before a lease that this node has not seen renewed expires, after 20 s.
+    eventually_within(Duration::from_secs(15), "the intent is approved", || {
+        decide(&bare, &approver, &id, "APPROVED")["result"]["accepted"].as_bool()
+    });
+    wait_until(&bare, &agent, &id, "finished");
+    assert_eq!((full.file("moved").as_deref(), full.file("cancelled")), (Some(ESCALATES), None));
+    assert_eq!(fleet.reports_of(id["intent_id"].as_str().unwrap()).len(), 1);
+    assert!(refusal(&full, &agent, &cancelled).starts_with("cancelled by"));
 }

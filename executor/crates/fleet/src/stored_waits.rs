@@ -50,7 +50,11 @@ impl<S: Store> Fleet<S> {
         Ok(!self.keys_of_wait(intent).await?.is_empty())
     }
 
-    async fn keys_of_wait(&self, intent: IntentId) -> Result<Vec<String>, FleetError> {
+    /// The keys of the stored waits of an intent.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn keys_of_wait(&self, intent: IntentId) -> Result<Vec<String>, FleetError> {
         self.store.keys(&format!("{}.*.{intent}", key_prefix(WaitsFor::Person))).await
     }
 

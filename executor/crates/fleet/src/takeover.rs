@@ -60,10 +60,9 @@ pub enum RecordedEnd {
 enum NodeSweep {
     /// Another node, which holds its lease or is not known to be lost.
     Live,
-    /// A lost node, or the earlier epochs of this one: their claims are ended, and their stored calls can be taken over.
+    /// A lost node, or the earlier epochs of this one: their claims are ended, here or at the node that takes over, and
+    /// their stored calls can be taken over.
     Ended,
-    /// Another node has taken the node over.
-    TakenOver,
     /// Another node has changed the lease meanwhile.
     Changed,
 }
@@ -158,7 +157,7 @@ impl<S: Store> Fleet<S> {
             match skip_unreadable(self.sweep_node(&node, &local).await)? {
                 Some(NodeSweep::Live) => drop(live_others.insert(node)),
                 Some(NodeSweep::Ended) => self.take_over_calls(&node, rule).await?,
-                Some(NodeSweep::TakenOver | NodeSweep::Changed) | None => {}
+                Some(NodeSweep::Changed) | None => {}
             }
         }
         *self.takeovers.live_others.lock() = Some(live_others);
@@ -221,7 +220,8 @@ impl<S: Store> Fleet<S> {
         let is_stale = self.is_stale(node, revision);
         match &record.state {
             NodeState::Live | NodeState::Draining if !is_stale => return Ok(NodeSweep::Live),
-            NodeState::TakenOver(by) if *by != self.node && !is_stale => return Ok(NodeSweep::TakenOver),
+            // The other node may lack the tools of the stored calls, or have no room for them.
+            NodeState::TakenOver(by) if *by != self.node && !is_stale => return Ok(NodeSweep::Ended),
             NodeState::Live | NodeState::Draining | NodeState::Left | NodeState::TakenOver(_) => {}
         }
         // Nothing is written about a node that has ended, and left nothing open.

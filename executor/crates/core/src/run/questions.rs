@@ -26,6 +26,7 @@ use a2g_journal::IntentSummary;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::outcome::AbortReason;
 use a2g_types::stop::OperatorReason;
 use a2g_types::stored::v1;
 use a2g_types::tool::Digest;
@@ -320,7 +321,8 @@ impl Executor {
         )
     }
 
-    /// The agent and the state of an intent that waits for a person or a slot at another node.
+    /// The agent and the state of an intent that waits for a person or a slot at another node, or for a person at one that
+    /// does not run.
     ///
     /// # Errors
     /// If the fleet cannot be reached, or a node does not answer.
@@ -328,10 +330,14 @@ impl Executor {
         &self,
         intent: IntentId,
     ) -> Result<Option<(AgentDid, IntentState)>, Fault> {
-        let waits = self.find_waiting_elsewhere(intent).await?;
-        Ok(waits.map(|WaitsElsewhere { agent, is_queued, challenge: _, pending: _ }| {
-            (agent, if is_queued { IntentState::Queued } else { IntentState::Escalated })
-        }))
+        match self.find_waiting_elsewhere(intent).await? {
+            Some(WaitsElsewhere { agent, is_queued: true, .. }) => Ok(Some((agent, IntentState::Queued))),
+            Some(WaitsElsewhere { agent, is_queued: false, .. }) => Ok(Some((agent, IntentState::Escalated))),
+            None => {
+                let orphan = self.find_orphan(intent).await?;
+                Ok(orphan.map(|escalated| (escalated.call().agent.clone(), IntentState::Escalated)))
+            }
+        }
     }
 
     async fn find_waiting_elsewhere(&self, intent: IntentId) -> Result<Option<WaitsElsewhere>, Fault> {
@@ -376,7 +382,13 @@ impl Executor {
         let Some(WaitsElsewhere { challenge, is_queued: false, agent: _, pending: _ }) =
             self.find_waiting_elsewhere(*intent).await?
         else {
-            return Ok(None);
+            return match self.find_orphan(*intent).await? {
+                Some(_waits) => Err(self.busy_fault(
+                    "the intent waits at a node that does not run: send the decision again once that node runs, or another \
+                     one with the same module of its tool has taken the intent over",
+                )),
+                None => Ok(None),
+            };
         };
         let question = QuestionText::Decide {
             intent: *intent,
@@ -511,8 +523,8 @@ impl Executor {
         }
     }
 
-    /// Ends the waits of an intent at all other nodes, for a person or a slot, if `filter` selects its agent. Returns
-    /// `false` if it waits at none.
+    /// Ends the waits of an intent at all other nodes, for a person or a slot, if `filter` selects its agent, also at those
+    /// that do not run. Returns `false` if it waits at none.
     pub(super) async fn end_waiting_elsewhere(
         &self,
         intent: IntentId,
@@ -543,7 +555,11 @@ impl Executor {
                 }
             }
         }
-        Ok(has_ended)
+        if has_ended {
+            return Ok(true);
+        }
+        let reason = if is_revoked { AbortReason::Revoked } else { AbortReason::Cancelled };
+        self.end_stored_wait(intent, filter, reason).await
     }
 }
 

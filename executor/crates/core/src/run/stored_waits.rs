@@ -11,7 +11,7 @@
 use super::fleet::Fleet;
 use super::stored_calls::{DENIED_BY, TakenOverCall};
 use super::trace;
-use super::{CallFilter, Executor};
+use super::{AgentFilter, CallFilter, Executor};
 use a2g_fleet::{
     CallMessage, FleetError, FoundState, MAX_MESSAGE_BYTES, OrphanCall, PassedCall, StoredWait, Takeover,
     WaitState, WaitsFor,
@@ -269,6 +269,65 @@ impl Executor {
         Ok(())
     }
 
+    /// An intent that waits for a person at a node that does not run.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub(super) async fn find_orphan(&self, intent: IntentId) -> Result<Option<Escalated>, Fault> {
+        let waits = self.find_stored_waits(intent).await?;
+        Ok(waits.into_iter().find_map(|(escalated, has_live_holder)| (!has_live_holder).then_some(escalated)))
+    }
+
+    /// Denies an intent at all nodes that the fleet stores as waiting for a person, if `filter` selects its agent. Returns
+    /// `false` if there is none.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub(super) async fn end_stored_wait(
+        &self,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        reason: AbortReason,
+    ) -> Result<bool, Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(false) };
+        // Also with a live holder: it may be about to hold an intent that it has taken over.
+        let waits = self.find_stored_waits(intent).await?;
+        let Some((escalated, _)) = waits.into_iter().find(|(escalated, _)| filter(&escalated.call().agent))
+        else {
+            return Ok(false);
+        };
+        match self.deny_in_fleet(fleet, escalated.call(), None, DENIED_BY, Some(reason.message())).await {
+            Ok(()) => Ok(true),
+            Err(busy @ Fault::Busy { .. }) => Err(busy),
+            Err(_claimed) => Ok(false),
+        }
+    }
+
+    /// The stored waits of an intent that is neither decided nor expired, and whether the holder of each runs.
+    async fn find_stored_waits(&self, intent: IntentId) -> Result<Vec<(Escalated, bool)>, Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(Vec::new()) };
+        let find = async {
+            let mut found = Vec::new();
+            for key in fleet.keys_of_wait(intent).await? {
+                let StoredWait { call, has_live_holder } = match fleet.read_wait(&key).await {
+                    Ok(Some(wait)) => wait,
+                    Ok(None) | Err(FleetError::Value { .. }) => continue,
+                    Err(error) => return Err(error),
+                };
+                match Escalated::from_node(&call) {
+                    Ok(escalated) if escalated.is_pending(self.clock.now()) => {
+                        found.push((escalated, has_live_holder));
+                    }
+                    Ok(_) | Err(_) => {}
+                }
+            }
+            // The key of an intent that is decided is removed later.
+            let is_open = !found.is_empty() && fleet.find(intent).await?.is_none();
+            Ok(if is_open { found } else { Vec::new() })
+        };
+        find.await.map_err(|error: FleetError| self.fleet_fault(&error))
+    }
+
     async fn remove_ended_wait(&self, fleet: &Fleet, intent: IntentId) -> Result<(), FleetError> {
         match self.escalations.is_held(intent) {
             true => Ok(()),
@@ -284,7 +343,9 @@ impl Executor {
         let Some(fleet) = &self.fleet else { return Ok(false) };
         let may_wait = async {
             // The key of a wait that has ended here would only be removed by the next check.
-            self.remove_ended_wait(fleet, intent).await?;
+            if fleet.stored_waits().contains(&intent) {
+                self.remove_ended_wait(fleet, intent).await?;
+            }
             Ok(fleet.is_call_stored(intent).await? || fleet.is_wait_stored_anywhere(intent).await?)
         };
         may_wait.await.map_err(|error: FleetError| self.fleet_fault(&error))
