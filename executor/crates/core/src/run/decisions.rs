@@ -8,6 +8,7 @@ use super::escalations::{Escalations, Outdated, Removal, WaitNumber, WakeConditi
 use super::events::RunEventSink;
 use super::faults::intent_conflict_fault;
 use super::preview::{DecisionBasis, changed_fault, summarize};
+use super::stored_calls::DENIED_BY;
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RETRY_AFTER_MS, all_agents};
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated, denial_by};
@@ -204,7 +205,16 @@ pub(super) fn denial_fault(
     intent: IntentId,
     IntentDenial { by, risk_score, reason }: &IntentDenial,
 ) -> Fault {
-    denial_by(by, reason.as_deref(), intent, *risk_score)
+    match reason {
+        // No person has denied it.
+        Some(reason) if by == DENIED_BY => Fault::Refused {
+            intent: Some(intent),
+            risk_score: *risk_score,
+            blocked_by: BlockedBy::VerdictDenied,
+            message: reason.clone(),
+        },
+        reason => denial_by(by, reason.as_deref(), intent, *risk_score),
+    }
 }
 
 impl Executor {
@@ -828,7 +838,9 @@ impl Executor {
         };
         for escalated in &removed {
             let summary = IntentSummary::from_call(escalated.call());
-            let fault = denial_by(by, reason, summary.intent, escalated.risk_score());
+            let (by, reason) = (by.to_owned(), reason.map(str::to_owned));
+            let denial = IntentDenial { by, risk_score: escalated.risk_score(), reason };
+            let fault = denial_fault(summary.intent, &denial);
             let span = trace::intent_span(&summary, escalated.call().door);
             span.in_scope(|| self.record_refusal(Some(&summary), fault));
         }

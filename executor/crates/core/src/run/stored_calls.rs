@@ -36,7 +36,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const END_INTERVAL: Duration = Duration::from_millis(10);
 /// The maximum number of such checks.
 const MAX_END_CHECKS: u32 = 300;
-/// The author of the denial of a call that was cancelled, revoked or refused before it ran, as its repeats are told.
+/// The author of the denial of a call that was cancelled, revoked or refused before it ran. Its repeats are told only the
+/// reason.
 pub(super) const DENIED_BY: &str = "the executor";
 
 /// The calls of other nodes that wait or run here, because those nodes are lost or lack their tools.
