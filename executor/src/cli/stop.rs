@@ -31,7 +31,7 @@ pub(super) fn stop(arguments: StopCommand) -> anyhow::Result<ExitCode> {
     let ended = member(&result, "aborted")?;
     let ended = ended.as_u64().context("the executor's answer has no number of aborted intents")?;
     note(format_args!(
-        "Stopped {target}. Ended runs and intents: {ended}. `a2g-executor resume {}{}` lifts the stop.",
+        "Stopped {target}. Runs and intents ended by this executor: {ended}. `a2g-executor resume {}{}` lifts the stop.",
         target.cli_options(),
         options(&address)
     ));
