@@ -194,7 +194,11 @@ pub(super) fn arguments(arguments: &serde_json::Map<String, serde_json::Value>) 
                 dd {
                     (block(&argument_text(value)))
                     @if let Some(text) = value.as_str().filter(|text| text.contains('\n')) {
-                        details { summary { "as text, " (text.lines().count()) " lines" } (block(text)) }
+                        @let lines = text.lines().count();
+                        details {
+                            summary { "as text, " (lines) " line" @if lines != 1 { "s" } }
+                            (block(text))
+                        }
                     }
                 }
             }
