@@ -47,7 +47,7 @@ temporary folder; the logs of all processes stay in target/xtask/demo.";
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     tools::build_with_executor(workspace)?;
     let fixture = Fixture::create(workspace)?;
-    run::progress("Starting", "the governor and the executor, which compiles tools that are new to it");
+    run::progress("Starting", "the governor and the executor, which compiles new tools");
     let started = run::now();
     let mut governor = fixture.start_governor()?;
     let mut executor = fixture.start_executor(governor.address)?;

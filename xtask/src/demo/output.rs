@@ -164,7 +164,7 @@ fn read_reports(record: &Path) -> Result<Vec<Value>> {
 fn print_report(report: &Value, step: &str) {
     let number = |pointer| at(report, pointer).to_string();
     anstream::println!(
-        "  step {step:<4}  {:.8}  {:<7} {:>5} ms  cpu {:>5} %  memory {:>2} MB  process {:>2} MB",
+        "  {step:<4}  {:.8}  {:<7} {:>5} ms  cpu {:>5} %  memory {:>2} MB  process {:>2} MB",
         text(report, "/intent_id"),
         text(report, "/status"),
         number("/metrics/duration_ms"),

@@ -188,7 +188,7 @@ fn check_runs(intents: &[Answered], runs: &Runs) -> (bool, String) {
     let (lines, distinct) = (runs.lines, runs.numbers.len());
     let is_once = lines == distinct;
     let more = if aborted == 0 { String::new() } else { format!(", {aborted} of them of aborted intents") };
-    (is_once, format!("runs: {lines} lines that the tool wrote, of {distinct} intents{more}"))
+    (is_once, format!("runs: {lines} lines of the tool, of {distinct} intents{more}"))
 }
 
 fn check_reports(intents: &[Answered], reports: &Reports) -> (bool, String) {
