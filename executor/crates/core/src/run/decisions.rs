@@ -268,6 +268,7 @@ impl Executor {
     /// that its caller gets.
     async fn withdraw_stopped(&self, intent: IntentId) {
         let recording = self.escalations.remove_waiting(intent, &all_agents, |removed| {
+            self.note_stopped_orphans(&removed);
             let withdrawn = removed.iter().map(|held| new_resolution(held, Resolution::Cancelled, STOPPED));
             self.journal.resolve(withdrawn.collect())
         });
