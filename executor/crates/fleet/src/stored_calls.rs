@@ -207,7 +207,7 @@ impl<S: Store> Fleet<S> {
         Ok(())
     }
 
-    /// Takes over one stored call, or removes it if its intent has a claim. `epochs` has the epoch of each lease that was
+    /// Takes over one stored call, or removes it if its intent has ended. `epochs` has the epoch of each lease that was
     /// read in this sweep; `None` for a node that has ended.
     async fn take_over_call(
         &self,
@@ -228,14 +228,17 @@ impl<S: Store> Fleet<S> {
         if current == Some(epoch) && holder != self.node {
             return Ok(());
         }
-        let has_claim = self.read_claim(intent).await?.is_some();
+        let claim = self.read_claim(intent).await?;
         let calls = self.stored_calls.that_wait_for(waits_for);
         // Checked after the reads: a call is held before it is stored, and until it has a claim.
         if calls.holds(intent) {
             return Ok(());
         }
-        if has_claim {
-            return self.store.remove(revision).await;
+        match claim {
+            // It may still be released; if not, a later sweep removes the call.
+            Some((claim, _)) if claim.state.is_open() => return Ok(()),
+            Some(_) => return self.store.remove(revision).await,
+            None => {}
         }
         let is_own = *node == self.node;
         if is_own && waits_for == WaitsFor::Person && holder == self.node {
@@ -250,7 +253,9 @@ impl<S: Store> Fleet<S> {
         };
         match takeover {
             Takeover::Take => {}
-            Takeover::Leave if holder == self.node => return self.give_back(key, call, revision).await,
+            Takeover::Leave if holder == self.node && epoch != NO_EPOCH => {
+                return self.give_back(key, call, revision).await;
+            }
             Takeover::Leave => return Ok(()),
             Takeover::Remove => return self.store.remove(revision).await,
         }
@@ -301,7 +306,7 @@ pub(crate) fn call_key(waits_for: WaitsFor, node: &NodeName, intent: IntentId) -
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::claims::{NewClaim, NewDenial};
+    use crate::claims::{ClaimReply, NewClaim, NewDenial};
     use crate::lease::{NodeHead, NodeState, node_key};
     use crate::record::NodeRecord;
     use crate::store::matches;
@@ -493,7 +498,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_call_that_has_a_claim_is_removed() {
+    fn a_call_whose_claim_has_ended_is_removed() {
         let nodes = Nodes::join();
         let [one, two, _] = &nodes.all;
         let [claimed, denied] = [(); 2].map(|()| IntentId::random());
@@ -503,11 +508,16 @@ pub(crate) mod tests {
         let empty = || RawValue::from_string("{}".to_owned()).unwrap();
         let (content, agent, fallback) = (&[0; 32], "did:a:a", empty());
         let new = NewClaim { intent: claimed, content, agent, verdict: None, fallback, proof: None };
-        finish(two.claim(new));
+        let ClaimReply::New(claim) = finish(two.claim(new)) else { panic!("not claimed") };
         finish(two.deny(NewDenial { intent: denied, content, agent, denial: empty() }));
         nodes.lose(0);
-        finish(two.take_over_calls(&one.node, Some(TAKE_ALL)));
-        assert_eq!((take_orphans(two), nodes.has_key("call.")), (0, false));
+        let take_over = || finish(two.take_over_calls(&one.node, Some(TAKE_ALL)));
+        take_over();
+        let keys = || [claimed, denied].map(|intent| nodes.has_key(&format!("call.one.{intent}")));
+        assert_eq!((take_orphans(two), keys()), (0, [true, false]), "an open claim can be released");
+        finish(two.finish(&claim, "{}"));
+        take_over();
+        assert_eq!((take_orphans(two), keys()), (0, [false, false]));
     }
 
     #[test]
