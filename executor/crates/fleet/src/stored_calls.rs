@@ -95,6 +95,16 @@ impl WaitingCalls {
     pub(crate) fn hold(&self, intent: IntentId, key: String, state: HeldState) {
         self.held.lock().insert(intent, HeldCall { key, state });
     }
+
+    /// Notes that a call may be stored here, unless another write of it has stored it in this epoch already.
+    pub(crate) fn hold_unless_stored(&self, intent: IntentId, key: &str, epoch: u64) {
+        let mut held = self.held.lock();
+        let stored = HeldState::Stored(epoch);
+        let is_stored = held.get(&intent).is_some_and(|call| call.key == key && call.state == stored);
+        if !is_stored {
+            held.insert(intent, HeldCall { key: key.to_owned(), state: HeldState::Unknown });
+        }
+    }
 }
 
 /// A stored call that waits here.

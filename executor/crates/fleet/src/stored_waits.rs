@@ -98,9 +98,9 @@ impl<S: Store> Fleet<S> {
             {
                 return Ok(state);
             }
-            // Held before it is written, so that it is removed even if the answer is lost.
-            waits.hold(intent, key.clone(), HeldState::Unknown);
             let (epoch, revision) = (self.lease.epoch(), found.map_or(0, |found| found.revision));
+            // Held before it is written, so that it is removed even if the answer is lost.
+            waits.hold_unless_stored(intent, &key, epoch);
             let record = StoredCallRecord { holder: self.node.clone(), epoch, call: call.clone() };
             if let Write::Done(_) = self.store.update(&key, &encode(&record)?, revision).await? {
                 waits.hold(intent, key, HeldState::Stored(epoch));
