@@ -350,6 +350,9 @@ mod tests {
         assert!(failed[0].is_err() && !one.is_wait_stored(intent));
         assert_eq!(one.stored_waits(), [intent]);
         assert_eq!(store(one, intent), WaitState::Stored);
+        nodes.store.loses_answer.store(true, Ordering::Relaxed);
+        let failed = interleave(0, vec![Box::pin(one.store_wait(intent, call(), true))]);
+        assert!(failed[0].is_err() && one.is_wait_stored(intent), "a second write changes nothing");
         finish(one.remove_wait(intent));
         assert!(!nodes.has_key("wait.") && one.stored_waits().is_empty());
     }

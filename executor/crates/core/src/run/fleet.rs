@@ -10,6 +10,7 @@
 //! The fleet gets the end first. If this node was lost in between, another one has ended the intent, and this node's
 //! journal gets that receipt: no two nodes answer differently.
 
+use super::stored_calls::DENIED_BY;
 use super::{Executor, RETRY_AFTER_MS};
 use a2g_fleet::{
     Claim, ClaimReply, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState, LocalReport,
@@ -378,6 +379,23 @@ impl Executor {
                 "/intent_id",
                 "a node of the fleet runs or has run this intent: it can no longer be denied",
             )),
+        }
+    }
+
+    /// Denies an intent at all nodes that was withdrawn before it ran. Returns `false` if a node has claimed it.
+    ///
+    /// # Errors
+    /// [`Fault::Busy`] if the fleet cannot be reached.
+    pub(super) async fn withdraw_in_fleet(
+        &self,
+        fleet: &Fleet,
+        call: &Call,
+        reason: AbortReason,
+    ) -> Result<bool, Fault> {
+        match self.deny_in_fleet(fleet, call, None, DENIED_BY, Some(reason.message())).await {
+            Ok(()) => Ok(true),
+            Err(busy @ Fault::Busy { .. }) => Err(busy),
+            Err(_claimed) => Ok(false),
         }
     }
 

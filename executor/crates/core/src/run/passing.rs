@@ -20,7 +20,6 @@ use super::admission::ReservedClaim;
 use super::faults::{NodeFault, receipt_pending_fault, too_large_fault};
 use super::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
 use super::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
-use super::stored_calls::DENIED_BY;
 use super::trace::{self, Stopwatch};
 use super::{Executor, LoadedCatalog, RunEvent, RunEventSink};
 use a2g_fleet::{
@@ -430,14 +429,12 @@ impl Executor {
         match reason {
             AbortReason::Cancelled | AbortReason::Revoked => {
                 let denied = match &self.fleet {
-                    Some(fleet) => {
-                        self.deny_in_fleet(fleet, call, None, DENIED_BY, Some(reason.message())).await
-                    }
-                    None => Ok(()),
+                    Some(fleet) => self.withdraw_in_fleet(fleet, call, reason).await,
+                    None => Ok(true),
                 };
                 match denied {
-                    Ok(()) => refusal(format!("{}, before it ran", reason.message())),
-                    Err(_claimed_or_unreachable) => self.unknown_end(call, false),
+                    Ok(true) => refusal(format!("{}, before it ran", reason.message())),
+                    Ok(false) | Err(_) => self.unknown_end(call, false),
                 }
             }
             AbortReason::Stopped if !may_be_claimed => self.check_stopped(call).err().unwrap_or_else(|| {

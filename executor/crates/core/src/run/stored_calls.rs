@@ -263,15 +263,12 @@ impl Executor {
         if !filter(&call.agent) || self.active_runs.is_passed_on(intent, filter) {
             return Ok(false);
         }
-        match self.deny_in_fleet(fleet, &call, None, DENIED_BY, Some(reason.message())).await {
+        let is_denied = self.withdraw_in_fleet(fleet, &call, reason).await?;
+        if is_denied {
             // The task that runs the call finds the denial.
-            Ok(()) => {
-                self.remove_stored_call(intent);
-                Ok(true)
-            }
-            Err(busy @ Fault::Busy { .. }) => Err(busy),
-            Err(_claimed) => Ok(false),
+            self.remove_stored_call(intent);
         }
+        Ok(is_denied)
     }
 
     /// Waits until a call that was stopped has a claim or a denial: until then, it would run elsewhere if this node were

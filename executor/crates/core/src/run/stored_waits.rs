@@ -9,7 +9,7 @@
 //! A run and a denial are claims, so an intent that waits at two nodes for a moment is decided once.
 
 use super::fleet::Fleet;
-use super::stored_calls::{DENIED_BY, TakenOverCall};
+use super::stored_calls::TakenOverCall;
 use super::trace;
 use super::{AgentFilter, CallFilter, Executor};
 use a2g_fleet::{
@@ -151,16 +151,14 @@ impl Executor {
         let (Some(fleet), Some((call, reason))) = (&self.fleet, self.due_denials.get(intent)) else {
             return Ok(true);
         };
-        match self.deny_in_fleet(fleet, &call, None, DENIED_BY, Some(reason.message())).await {
-            Err(Fault::Busy { .. }) => Err(self.busy_fault(
+        let Ok(is_denied) = self.withdraw_in_fleet(fleet, &call, reason).await else {
+            return Err(self.busy_fault(
                 "the intent no longer waits here, but the fleet does not know it yet, and is told as soon as a server \
                  answers: until then, it would wait at another node if this one were lost",
-            )),
-            denied => {
-                self.due_denials.0.lock().remove(&intent);
-                Ok(denied.is_ok())
-            }
-        }
+            ));
+        };
+        self.due_denials.0.lock().remove(&intent);
+        Ok(is_denied)
     }
 
     /// Denies all intents at all nodes for which that is due.
@@ -188,23 +186,15 @@ impl Executor {
         let Some(fleet) = &self.fleet else { return Ok(0) };
         let mut count = 0;
         for key in fleet.wait_keys().await.map_err(|error| self.fleet_fault(&error))? {
-            let StoredWait { call, has_live_holder } = match fleet.read_wait(&key).await {
-                Ok(Some(wait)) => wait,
-                Ok(None) | Err(FleetError::Value { .. }) => continue,
-                Err(error) => return Err(self.fleet_fault(&error)),
-            };
-            let Ok(escalated) = Escalated::from_node(&call) else { continue };
+            let found = read_stored_wait(fleet, &key).await.map_err(|error| self.fleet_fault(&error))?;
+            let Some((escalated, has_live_holder)) = found else { continue };
             let call = escalated.call();
             let is_included = !has_live_holder || reason == AbortReason::Revoked;
             if !is_included || !filter(&call.agent, &call.tool) {
                 continue;
             }
-            match self.deny_in_fleet(fleet, call, None, DENIED_BY, Some(reason.message())).await {
-                Ok(()) => count += usize::from(!has_live_holder),
-                Err(busy @ Fault::Busy { .. }) => return Err(busy),
-                // A node that has claimed it has decided.
-                Err(_claimed) => {}
-            }
+            let is_denied = self.withdraw_in_fleet(fleet, call, reason).await?;
+            count += usize::from(is_denied && !has_live_holder);
         }
         Ok(count)
     }
@@ -296,11 +286,7 @@ impl Executor {
         else {
             return Ok(false);
         };
-        match self.deny_in_fleet(fleet, escalated.call(), None, DENIED_BY, Some(reason.message())).await {
-            Ok(()) => Ok(true),
-            Err(busy @ Fault::Busy { .. }) => Err(busy),
-            Err(_claimed) => Ok(false),
-        }
+        self.withdraw_in_fleet(fleet, escalated.call(), reason).await
     }
 
     /// The stored waits of an intent that is neither decided nor expired, and whether the holder of each runs.
@@ -309,17 +295,8 @@ impl Executor {
         let find = async {
             let mut found = Vec::new();
             for key in fleet.keys_of_wait(intent).await? {
-                let StoredWait { call, has_live_holder } = match fleet.read_wait(&key).await {
-                    Ok(Some(wait)) => wait,
-                    Ok(None) | Err(FleetError::Value { .. }) => continue,
-                    Err(error) => return Err(error),
-                };
-                match Escalated::from_node(&call) {
-                    Ok(escalated) if escalated.is_pending(self.clock.now()) => {
-                        found.push((escalated, has_live_holder));
-                    }
-                    Ok(_) | Err(_) => {}
-                }
+                let wait = read_stored_wait(fleet, &key).await?;
+                found.extend(wait.filter(|(escalated, _)| escalated.is_pending(self.clock.now())));
             }
             // The key of an intent that is decided is removed later.
             let is_open = !found.is_empty() && fleet.find(intent).await?.is_none();
@@ -396,6 +373,17 @@ impl Executor {
         let loaded = self.find_catalog(call)?;
         self.taken_over.add(call.intent, TakenOverCall::from(call));
         self.hold(escalated, &loaded).await.map(drop)
+    }
+}
+
+/// Reads a stored wait, and whether its holder runs; `None` if it was removed, or another version or no node wrote it.
+async fn read_stored_wait(fleet: &Fleet, key: &str) -> Result<Option<(Escalated, bool)>, FleetError> {
+    match fleet.read_wait(key).await {
+        Ok(Some(StoredWait { call, has_live_holder })) => {
+            Ok(Escalated::from_node(&call).ok().map(|escalated| (escalated, has_live_holder)))
+        }
+        Ok(None) | Err(FleetError::Value { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
