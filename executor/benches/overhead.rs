@@ -174,6 +174,11 @@ fn hello_in_rust(target: &Path) -> Option<Vec<u8>> {
     rustc.arg(&module).arg(source).status().unwrap().success().then(|| std::fs::read(module).unwrap())
 }
 
+/// The executor, built in the profile of this benchmark.
+pub(crate) fn executor() -> PathBuf {
+    env!("CARGO_BIN_EXE_a2g-executor").into()
+}
+
 pub(crate) fn tool_path(target: &Path, name: &str) -> PathBuf {
     target.join("tools").join(name).join("tool.wasm")
 }

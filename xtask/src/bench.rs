@@ -14,7 +14,7 @@ Measure the executor.
 
 Usage: cargo xtask bench [PART]
 
-It builds the tools and the executor, and prints the table of the benchmark:
+It builds the tools and an optimised executor, and prints the benchmark's table:
   sandbox      a run, beside the same run on plain wasmtime
   doors        calls of A2G to the executor in both isolations, beside a fork,
                and beside ten open pages of the console
@@ -35,7 +35,7 @@ const FLEET: &str = "fleet";
 /// A folder in memory.
 const RAM_DISK: &str = "/dev/shm";
 
-/// The command `bench`. The benchmark is built in the profile of the tests, so that wasmtime is built only once.
+/// The command `bench`. The benchmark and the executor that it calls have a profile of their own, which is optimised.
 pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<()> {
     tools::build_with_executor(workspace)?;
     tools::compile("the benchmark", benchmark(workspace).arg("--no-run"))?;
@@ -50,7 +50,7 @@ pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<()> {
 }
 
 fn benchmark(workspace: &Workspace) -> Command {
-    workspace.cargo(&["bench", "--locked", "--profile", "dev", "-p", "a2g-executor", "--bench", "overhead"])
+    workspace.cargo(&["bench", "--locked", "-p", "a2g-executor", "--bench", "overhead"])
 }
 
 /// Runs the part of the benchmark that needs servers of NATS. They are started only for it, because they take CPU time.

@@ -34,7 +34,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
         println!("(i) skipped: `cargo xtask tools` could not make `run_javascript` and `run_python`");
         return;
     }
-    let binary = target.join("debug").join("a2g-executor");
+    let binary = crate::executor();
     let folder = tempfile::tempdir_in(target).unwrap();
     configure_with(folder.path(), data, "process", &folder.path().join("journal.db"));
     allow(folder.path());

@@ -16,7 +16,7 @@ const FROM_EACH_FRESH_CLIENT: usize = 100;
 pub(crate) const LOGGED: &str = "a2g=warn,a2g_executor::cli=info";
 
 pub(crate) fn measure(target: &Path, data: &Path) {
-    let binary = target.join("debug").join("a2g-executor");
+    let binary = crate::executor();
     let folder = tempfile::tempdir().unwrap();
     let tools = target.join("tools");
     install(&binary, folder.path(), data, &[("hello", HELLO)]);

@@ -75,7 +75,7 @@ impl NatsServers {
 
 pub(crate) fn measure(target: &Path, data: &Path, servers: &NatsServers) {
     let folder = tempfile::tempdir().unwrap();
-    let binary = target.join("debug").join("a2g-executor");
+    let binary = crate::executor();
     install(&binary, folder.path(), data, &[("hello", HELLO), ("sleeps", SLEEPS)]);
     let key = folder.path().join("fleet.key");
     std::fs::write(&key, "5".repeat(64)).unwrap();

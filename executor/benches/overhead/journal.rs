@@ -27,7 +27,7 @@ pub(crate) const RAM_DISK: &str = "/dev/shm";
 type Turns = Vec<(f64, Duration)>;
 
 pub(crate) fn measure(target: &Path, data: &Path) {
-    let binary = target.join("debug").join("a2g-executor");
+    let binary = crate::executor();
     // Beside what is built, because the system's temporary folder may be a RAM disk.
     let folder = tempfile::tempdir_in(target).unwrap();
     let in_ram = tempfile::tempdir_in(RAM_DISK).ok();

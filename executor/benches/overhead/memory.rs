@@ -16,7 +16,7 @@ const ASLEEP: usize = 200;
 const ASLEEP_GOAL_MB: f64 = 1000.0;
 
 pub(crate) fn measure(target: &Path, data: &Path) {
-    let binary = target.join("debug").join("a2g-executor");
+    let binary = crate::executor();
     let folder = tempfile::tempdir().unwrap();
     install(&binary, folder.path(), data, &[("hello", HELLO), ("waits", WAITS)]);
     let started = || Server::start(&binary, folder.path(), &folder.path().join("catalogue"));

@@ -49,7 +49,7 @@ struct Row {
 }
 
 pub(crate) fn measure(target: &Path, data: &Path) {
-    let binary = target.join("debug").join("a2g-executor");
+    let binary = crate::executor();
     let folder = tempfile::tempdir_in(target).unwrap();
     install(&binary, folder.path(), data, &TOOLS.map(|name| (name, HELLO)));
     let in_ram = tempfile::tempdir_in(RAM_DISK).ok();

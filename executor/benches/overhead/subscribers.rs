@@ -30,7 +30,7 @@ pub(crate) const WAITS: &str = r#"(module
 
 pub(crate) fn measure(target: &Path, data: &Path) {
     as_many_files_as_may_be();
-    let binary = target.join("debug").join("a2g-executor");
+    let binary = crate::executor();
     let folder = tempfile::tempdir().unwrap();
     install(&binary, folder.path(), data, &[("hello", HELLO), ("waits", WAITS)]);
     configure_with(folder.path(), data, "inline", &folder.path().join("journal.db"));
