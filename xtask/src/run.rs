@@ -31,6 +31,8 @@ pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     /// The target directory that holds this program.
     pub(crate) target: PathBuf,
+    /// `true` if another program shows its progress meanwhile: each step is then one line, even on a terminal.
+    shares_terminal: bool,
 }
 
 impl Workspace {
@@ -39,7 +41,16 @@ impl Workspace {
         let executable = env::current_exe()?;
         let folders = Path::new(&manifest).parent().zip(executable.ancestors().nth(2));
         let (root, target) = folders.context("run it as `cargo xtask`, inside the repository")?;
-        Ok(Self { root: root.to_owned(), target: target.to_owned() })
+        Ok(Self::new(root.to_owned(), target.to_owned()))
+    }
+
+    pub(crate) fn new(root: PathBuf, target: PathBuf) -> Self {
+        Self { root, target, shares_terminal: false }
+    }
+
+    /// The same workspace, for steps that run beside a program that shows its own progress.
+    pub(crate) fn beside_another_program(&self) -> Self {
+        Self { shares_terminal: true, ..Self::new(self.root.clone(), self.target.clone()) }
     }
 
     /// The folder of this crate's logs and intermediate files.
@@ -107,7 +118,7 @@ pub(crate) fn log(workspace: &Workspace, what: &str, command: &mut Command, limi
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command.spawn().with_context(|| format!("could not start `{program}`"))?;
-    let is_terminal = io::stderr().is_terminal();
+    let is_terminal = io::stderr().is_terminal() && !workspace.shares_terminal;
     if !is_terminal {
         progress("Step", what);
     }
@@ -184,7 +195,8 @@ pub(crate) mod tests {
         pub(crate) fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let root = folder.path().to_owned();
-            Self { workspace: Workspace { target: root.join("target"), root }, folder }
+            let target = root.join("target");
+            Self { workspace: Workspace::new(root, target), folder }
         }
 
         /// Writes a file below the root, with its folders.

@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn the_document_has_every_linked_package_and_no_other() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
-        let workspace = Workspace { target: root.join("target"), root };
+        let workspace = Workspace::new(root.clone(), root.join("target"));
         let text = document(&workspace).unwrap();
         assert_eq!(text, document(&workspace).unwrap(), "two documents of one commit differ");
 

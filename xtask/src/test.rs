@@ -3,17 +3,19 @@
 //! The executor and the tools are built before the tests that need them, all tests run even if some fail, and
 //! each skipped test is named. No test is repeated until it passes.
 
+use std::env;
 use std::io::{BufRead as _, BufReader};
+use std::num::NonZero;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use crate::collections;
 use crate::run::{self, Workspace};
-use crate::setup::{self, WASIP2};
+use crate::setup::{self, GuestCompilers, WASIP2};
 use crate::tools;
 
 pub(crate) const HELP: &str = "\
@@ -23,11 +25,15 @@ Usage: cargo xtask test [ARGUMENTS OF CARGO TEST]...
 
 It builds the tools, the executor's binary and a client in Rust, and runs `cargo
 test` for the main workspace and, natively, for the tools. Arguments go to the
-`cargo test` of the main workspace; with any, the tools' own tests are left out:
+`cargo test` of the main workspace; with any, only what the named tests need is
+installed, and the tools' own tests are left out:
   cargo xtask test                       everything
   cargo xtask test -p tests              one crate
   cargo xtask test revocation            the tests with this in their name
   cargo xtask test -- --test-threads=1   the words after -- go to the tests
+
+Two tests run at once for each core, because most of them wait for programs.
+RUST_TEST_THREADS or --test-threads sets another number.
 
 Tests with `wasip2` in their name need the target wasm32-wasip2; without it they
 are skipped, and the summary names them. A test that needs strace, libfaketime,
@@ -53,11 +59,11 @@ pub(crate) const DEFAULT_CRASHES: u32 = 1000;
 const WASIP2_MARK: &str = "wasip2";
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum time for which a process may outlive the tests that started it.
-const MAX_LEFT_BEHIND: Duration = Duration::from_secs(30);
+pub(crate) const MAX_LEFT_BEHIND: Duration = Duration::from_secs(30);
 
 /// The result of one `cargo test`, summed over its test programs.
 #[derive(Default)]
-struct Outcome {
+pub(crate) struct Outcome {
     name: &'static str,
     is_ok: bool,
     seconds: u64,
@@ -76,38 +82,112 @@ impl Outcome {
             self.failed += number_before(result, " failed");
         }
     }
+
+    pub(crate) fn has_run(&self) -> bool {
+        self.passed + self.failed > 0
+    }
+}
+
+/// Something that only some tests need besides the executor and the tools.
+struct Need {
+    /// The modules of `tests/tests` that use it.
+    modules: &'static [&'static str],
+    install: fn(&Workspace) -> Result<()>,
+}
+
+const NEEDS: [Need; 5] = [
+    Need {
+        modules: &["authoring", "clients", "code", "languages", "listing", "mcp_conformance", "registry"],
+        install: setup::prepare_clients,
+    },
+    Need { modules: &["fleet"], install: |workspace| setup::prepare_nats(workspace).map(drop) },
+    Need { modules: &["browser", "console"], install: setup::prepare_browser },
+    Need { modules: &["registry"], install: setup::prepare_registry },
+    Need { modules: &["collections", "wasm_tools"], install: collections::prepare },
+];
+
+/// The tests that run.
+enum Selection {
+    All,
+    /// The lines of the list that the test programs print.
+    Listed(String),
+}
+
+impl Selection {
+    fn has_module(&self, module: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Listed(list) => list.lines().any(|name| name.starts_with(&format!("{module}::"))),
+        }
+    }
+
+    fn has_wasip2(&self) -> bool {
+        match self {
+            Self::All => true,
+            Self::Listed(list) => list.contains(WASIP2_MARK),
+        }
+    }
+
+    /// Installs what the tests need, and the compilers of the guests.
+    fn install(&self, workspace: &Workspace) -> Result<GuestCompilers> {
+        let guests = setup::prepare(workspace)?;
+        setup::prepare_programs(workspace)?;
+        for Need { modules, install } in &NEEDS {
+            if modules.iter().any(|module| self.has_module(module)) {
+                install(workspace)?;
+            }
+        }
+        setup::prepare_makers(workspace)?;
+        Ok(guests)
+    }
 }
 
 /// The command `test`, with arguments for `cargo test`.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    setup::prepare_programs(workspace)?;
-    setup::prepare_clients(workspace)?;
-    setup::prepare_browser(workspace)?;
-    setup::prepare_registry(workspace)?;
-    collections::prepare(workspace)?;
-    let guests = tools::build_with_executor(workspace)?;
-    tools::build_conformance_guests(workspace, &guests)?;
-    if guests.has_wasip2 {
-        tools::build_wasip2_guests(workspace)?;
-    }
-    tools::build_rust_client(workspace)?;
     let mut parts = arguments.splitn(2, |word| word == "--");
-    let (for_cargo, for_tests) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let for_cargo = parts.next().unwrap_or_default();
+    let for_tests = parts.next().unwrap_or_default();
     let names_package = for_cargo.iter().any(|word| word.starts_with("-p") || word.starts_with("--package"));
     let main_tests = |last: &str| {
         let mut cargo = workspace.cargo(&["test", "--locked", "--no-fail-fast"]);
         cargo.args((!names_package).then_some("--workspace")).args(for_cargo).arg(last);
         cargo
     };
-    tools::compile("the tests", &mut main_tests("--no-run"))?;
-    let (mut listed, mut skip) = (String::new(), [].as_slice());
-    if !guests.has_wasip2 {
+    let list = || {
         let mut list = main_tests("--quiet");
         list.arg("--").args(for_tests).args(["--list", "--format", "terse"]);
-        listed = run::output(&mut list).unwrap_or_default();
-        skip = &["--skip", WASIP2_MARK];
+        run::output(&mut list).unwrap_or_default()
+    };
+    let compile = || tools::compile("the executor and the tests", &mut main_tests("--no-run"));
+    let selection = if arguments.is_empty() {
+        Selection::All
+    } else {
+        compile()?;
+        Selection::Listed(list())
+    };
+    let guests = match selection {
+        // An installation waits for the network and the disk while the compilation uses the processor.
+        Selection::All => thread::scope(|scope| {
+            let installing = scope.spawn(|| selection.install(&workspace.beside_another_program()));
+            compile()?;
+            installing.join().unwrap_or_else(|_| bail!("the installation has panicked"))
+        })?,
+        Selection::Listed(_) => selection.install(workspace)?,
+    };
+    tools::build_with_executor(workspace)?;
+    if selection.has_module("mcp_conformance") {
+        tools::build_conformance_guests(workspace, &guests)?;
     }
+    if guests.has_wasip2 && selection.has_wasip2() {
+        tools::build_wasip2_guests(workspace)?;
+    }
+    if selection.has_module("clients") {
+        tools::build_rust_client(workspace)?;
+    }
+    let listed = if guests.has_wasip2 { String::new() } else { list() };
+    let skip = if guests.has_wasip2 { &[][..] } else { &["--skip", WASIP2_MARK] };
     let mut main = main_tests("--");
+    run_two_tests_per_core(&mut main);
     // Pictures of the console's pages, for people who look at them afterwards.
     main.env("A2G_TEST_SCREENSHOTS", workspace.target.join("xtask").join("screenshots"));
     let mut outcomes = vec![follow("executor", main.args(for_tests).args(skip), MAX_LEFT_BEHIND)?];
@@ -116,11 +196,22 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         tools::compile("the tests of the tools", tools_tests().arg("--no-run"))?;
         // The hostile guests once more, inside the server instead of in processes of their own.
         let mut inline = executor_tests(workspace, "hostile", skip);
+        run_two_tests_per_core(&mut inline);
         inline.env("A2G_TEST_ISOLATION", "inline");
         outcomes.push(follow("hostile guests, inline", &mut inline, MAX_LEFT_BEHIND)?);
         outcomes.push(follow("tools", &mut tools_tests(), MAX_LEFT_BEHIND)?);
     }
     conclude(&outcomes, &listed)
+}
+
+/// Lets two tests run at once for each core: most tests wait for other programs, which leaves a core idle for more than
+/// half of the time. The environment and the arguments of a person come first.
+fn run_two_tests_per_core(tests: &mut Command) {
+    const VARIABLE: &str = "RUST_TEST_THREADS";
+    if env::var_os(VARIABLE).is_none() {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        tests.env(VARIABLE, (2 * cores).to_string());
+    }
 }
 
 /// The command `torture`: runs the tests of crashes one after another, with this number of crashes each.
@@ -144,7 +235,7 @@ pub(crate) fn executor_tests(workspace: &Workspace, filter: &str, for_tests: &[&
 
 /// Prints and parses the output of `cargo test`. If a test left processes behind that keep the pipe open, waits
 /// for them for at most `patience`.
-fn follow(name: &'static str, cargo: &mut Command, patience: Duration) -> Result<Outcome> {
+pub(crate) fn follow(name: &'static str, cargo: &mut Command, patience: Duration) -> Result<Outcome> {
     run::progress("Testing", name);
     let started = run::now();
     let mut child = cargo.stdout(Stdio::piped()).spawn()?;
@@ -175,7 +266,7 @@ fn follow(name: &'static str, cargo: &mut Command, patience: Duration) -> Result
 
 /// Prints the summary. `listed` is the list of all tests if those that need [`WASIP2`] were skipped, and empty
 /// otherwise.
-fn conclude(outcomes: &[Outcome], listed: &str) -> Result<()> {
+pub(crate) fn conclude(outcomes: &[Outcome], listed: &str) -> Result<()> {
     anstream::println!();
     for Outcome { name, is_ok, seconds, passed, failed, failed_names } in outcomes {
         let word = if *is_ok { "ok" } else { "FAILED" };
@@ -208,6 +299,36 @@ mod tests {
         let left = outcome("echo test result: ok. 1 passed; sleep 20 &", Duration::ZERO);
         assert!(!left.is_ok && left.passed == 1 && left.seconds < 15);
         assert!(outcome("sleep 1 & wait", Duration::from_secs(30)).is_ok);
+    }
+
+    #[test]
+    fn every_module_that_needs_an_installation_is_listed_with_it() {
+        // The function of the harness that a module calls if it needs the installation of the same place in `NEEDS`.
+        const MARKS: [&[&str]; NEEDS.len()] = [
+            &["= clients().join(", "client_folder("],
+            &["NatsServers"],
+            &["browser_or_skip"],
+            &["\"docker-registry\""],
+            &["collection("],
+        ];
+        let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
+        let mut folders = vec![tests.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs_err::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let inside = path.strip_prefix(&tests).unwrap().with_extension("");
+                let module = inside.iter().next().unwrap().to_str().unwrap();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if module != "harness" {
+                    let text = fs_err::read_to_string(&path).unwrap();
+                    for (need, marks) in NEEDS.iter().zip(MARKS) {
+                        let has_mark = marks.iter().any(|mark| text.contains(mark));
+                        assert!(!has_mark || need.modules.contains(&module), "{module} uses {marks:?}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]
