@@ -33,7 +33,14 @@ pub(crate) fn cargo(workspace: &Workspace, arguments: &[&str]) -> Command {
     let mut command = Command::new("/usr/bin/cargo");
     command.args(arguments).current_dir(workspace.root.join("tools"));
     run::remove_package_variables(&mut command);
-    for name in ["CARGO", "LD_LIBRARY_PATH", "RUSTUP_TOOLCHAIN", "RUSTFLAGS", "RUSTC_WRAPPER"] {
+    for name in [
+        "CARGO",
+        "LD_LIBRARY_PATH",
+        "RUSTUP_TOOLCHAIN",
+        "RUSTFLAGS",
+        "RUSTC_WORKSPACE_WRAPPER",
+        "RUSTC_WRAPPER",
+    ] {
         command.env_remove(name);
     }
     let flags = format!("--sysroot\x1f{}", home(workspace).join("sysroot").display());

@@ -12,6 +12,7 @@ mod demo;
 mod deny;
 mod deploy_lint;
 mod nats;
+mod portability;
 mod run;
 mod sbom;
 mod setup;
@@ -34,6 +35,8 @@ Commands:
   setup   Install what building the guest tools needs; other commands call it
   tools   Build the guest tools and write their catalogue to target/tools
   test    Run every test of the executor and of the tools
+  portability
+          Run some of the tests below /tmp, and as an ordinary user
   demo    Run the executor and a governor through a series of checked steps
   bench   Measure the executor
   torture Kill the executor again and again, and compare its records
@@ -45,10 +48,11 @@ Commands:
 A new clone needs one command: `cargo xtask test`.
 Exit codes: 0 success, 1 failure, 2 an invalid command line.";
 
-const COMMANDS: [(&str, &str); 10] = [
+const COMMANDS: [(&str, &str); 11] = [
     ("setup", setup::HELP),
     ("tools", tools::HELP),
     ("test", test::HELP),
+    ("portability", portability::HELP),
     ("demo", demo::HELP),
     ("bench", bench::HELP),
     ("torture", test::TORTURE_HELP),
@@ -105,6 +109,7 @@ fn parse(words: &[&str]) -> Result<Action, String> {
         ("torture", [crashes]) if let Ok(crashes @ 1..) = crashes.parse() => {
             Box::new(move |workspace| test::torture(workspace, crashes))
         }
+        ("portability", []) => Box::new(portability::run),
         ("deny", []) => Box::new(deny::run),
         ("deploy-lint", []) => Box::new(deploy_lint::run),
         ("sbom", []) => Box::new(|workspace| sbom::run(workspace, None)),
@@ -134,8 +139,8 @@ mod tests {
     #[test]
     fn valid_command_lines_are_parsed_and_others_refused() {
         let valid = "-h|setup --retry|test -p tests -- --help|tools|demo|demo fleet|bench|bench doors|torture|\
-                     torture 50|deny|deploy-lint|sbom|sbom x";
-        let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|torture 0|torture 1 2|tset|deny x|\
+                     torture 50|portability|deny|deploy-lint|sbom|sbom x";
+        let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|torture 0|torture 1 2|tset|portability x|deny x|\
                        deploy-lint x|sbom x y|sbom -x";
         for (lines, is_valid) in [(valid, true), (invalid, false)] {
             for line in lines.split('|') {
