@@ -728,7 +728,13 @@ fn config_check_prints_the_effective_configuration() {
 fn config_check_reports_missing_folders() {
     let place = CommandFolder::new();
     std::fs::remove_dir(place.path("workspace")).unwrap();
-    place.expect("config check", 2, &["`mount.host` names `", "executor.toml` line "]);
+    for command in ["config check", "serve"] {
+        place.expect(
+            command,
+            2,
+            &["`mount.host` names `", "executor.toml` line ", "there is no such folder"],
+        );
+    }
     std::fs::create_dir(place.path("workspace")).unwrap();
     place.configure("[governor]\npolicies = \"nowhere\"");
     place.expect("config check", 2, &["nowhere"]);
@@ -770,6 +776,25 @@ fn a_port_in_use_is_reported_and_exits_with_1() {
     let place = CommandFolder::new();
     place.put("executor.toml", "[journal]\npath = \"journal.db\"\n[ceilings]\nfilesystem_scope = []\n");
     std::fs::create_dir(place.path("tools")).unwrap();
-    place.run(&["serve", "--listen", &address]).expect_exit(1).expect_text(&address);
-    place.run(&["governor", "--listen", &address]).expect_exit(1).expect_text(&address);
+    let refused = |arguments: &[&str], setting: &str| {
+        place.run(arguments).expect_exit(1).expect_text(&format!("cannot listen on {address} (`{setting}`"));
+    };
+    refused(&["serve", "--listen", &address], "server.listen");
+    refused(&["governor", "--listen", &address], "--listen");
+    let text = std::fs::read_to_string(place.path("executor.toml")).unwrap();
+    place.put("executor.toml", format!("{text}[console]\nlisten = \"{address}\"\n"));
+    refused(&["serve", "--listen", "127.0.0.1:0"], "console.listen");
+}
+
+#[test]
+fn the_command_for_the_console_says_when_the_server_has_ended() {
+    let executor = Executor::start(Options::new());
+    let link = |home: &Home| CommandResult::of(&["console"], home.run(&["console", "--print"]));
+    let shown = link(executor.home()).expect_exit(0);
+    assert!(shown.stdout.contains("/console?key="), "{}", shown.stdout);
+    // It leaves its last link behind.
+    let home = executor.kill();
+    let told =
+        link(&home).expect(1, &["no server listens on 127.0.0.1:", "it has ended", "a2g-executor serve"]);
+    assert!(told.stdout.is_empty(), "{}", told.stdout);
 }

@@ -18,6 +18,7 @@ use a2g_server::serve::console::{
 use a2g_server::serve::{CallerDirectory, ConsoleUrl, ListenAddress, ProtocolRouter, PublicUrl};
 use anyhow::{Context as _, bail};
 use std::io::IsTerminal as _;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ use std::time::Duration;
 
 /// Interval of the attempts to write a link that is missing.
 const RESTORE_INTERVAL: Duration = Duration::from_secs(10);
+/// Maximum time for a server of this machine to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The file with the link, beside the journal.
 fn link_file(journal: &Path) -> PathBuf {
@@ -230,11 +233,31 @@ pub(super) fn main(arguments: &ConsoleCommand) -> anyhow::Result<ExitCode> {
             link.trim().to_owned()
         }
     };
+    let bound = match config.callers {
+        Some(_) => address.to_string(),
+        // The link has the port that the server was given.
+        None => link.split('/').nth(2).unwrap_or_default().to_owned(),
+    };
+    check_listens(&bound)?;
     print(&link);
     if !arguments.print && has_graphical_session() {
         open(&file, &link)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks that a server listens at the address of the console. The file with the link outlives a server that was killed.
+fn check_listens(bound: &str) -> anyhow::Result<()> {
+    // A port that the system chooses is not known here.
+    let Some(address) = bound.parse::<SocketAddr>().ok().filter(|address| address.port() != 0) else {
+        return Ok(());
+    };
+    TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map(drop).with_context(|| {
+        format!(
+            "no server listens on {address}: it has ended. Start `a2g-executor serve` with this configuration, and then \
+             run this again"
+        )
+    })
 }
 
 fn has_graphical_session() -> bool {

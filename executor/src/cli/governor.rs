@@ -52,7 +52,7 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let http_server = HttpServer::bind(&listen, rpc, settings)
             .await
-            .with_context(|| format!("cannot listen on {listen}"))?;
+            .with_context(|| format!("cannot listen on {listen} (`--listen` of `a2g-executor governor`)"))?;
         tracing::info!("the governor listens on {}", http_server.url());
         http_server.serve(stop_signal()).await;
         end_sessions(&sessions).await;

@@ -135,6 +135,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
 
 /// Serves until standard input ends or a signal arrives.
 pub(super) fn run(config: &Config, granter: Granter, launch: Launch) -> anyhow::Result<ExitCode> {
+    config.check_mounts()?;
     let contained = inspect_containment(config, launch.transport.listens().then_some(&config.listen))?;
     warn_about_root(config, contained.run_as);
     let guests = config.capacity.concurrent.saturating_mul(2);
@@ -809,7 +810,9 @@ async fn bind_server(
         }
     }
     let server = HttpServer::bind(&config.listen, rpc, settings(protocols)).await;
-    let server = server.with_context(|| format!("cannot listen on {}", config.listen))?;
+    let server = server.with_context(|| {
+        format!("cannot listen on {} (`server.listen`, or `--listen` of `a2g-executor serve`)", config.listen)
+    })?;
     #[cfg(feature = "console")]
     if let Some((console, origin)) = console.zip(server.origin()) {
         console.announce(config, &origin, executor.sessions())?;
@@ -946,6 +949,7 @@ fn governor(
         None => load_policies(config.policies.as_deref())?,
     };
     let local = LocalGovernor::new(policies, Arc::clone(&tools_runtime.clock));
+    let local = local.with_open_areas(config.open_areas());
     let records = open_report_log(config.reports.as_deref())?;
     Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
 }

@@ -146,7 +146,7 @@ impl Area {
 
     /// The intersection of both areas; `None` if it is always empty.
     #[must_use]
-    pub(super) fn meet(&self, other: &Self) -> Option<Self> {
+    pub fn meet(&self, other: &Self) -> Option<Self> {
         let root = match (self.root.covers(&other.root), other.root.covers(&self.root)) {
             (true, _) => &other.root,
             (false, true) => &self.root,

@@ -7,6 +7,8 @@ use super::arguments::{ArgumentRole, Arguments};
 use a2g_capability::{Area, Glob, HostClaims, HostError, HostPattern, ScopeError};
 use a2g_types::ident::excerpt;
 use a2g_types::verdict::{NetworkRule, ToolRule};
+use std::collections::BTreeSet;
+use std::fmt;
 
 /// The reason why a rule cannot be enforced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,12 +25,12 @@ pub enum RuleError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
     /// A relative path under a rule with `paths`.
-    #[error("`paths`: `{path}` is not an absolute path; write it in full, inside {allowed}")]
+    #[error("`paths`: `{path}` is not an absolute path; write it in full, inside {usable}")]
     Relative {
         /// An excerpt of the path.
         path: String,
-        /// The allowed patterns.
-        allowed: String,
+        /// The paths that are left.
+        usable: UsablePaths,
     },
     /// A path with a `..` component or a NUL. `..` is not resolved, because symbolic links make its meaning a guess.
     #[error("the path `{path}` contains `..` or a NUL; write it without")]
@@ -37,12 +39,12 @@ pub enum Breach {
         path: String,
     },
     /// A path outside all patterns of `paths`.
-    #[error("`paths`: `{path}` lies outside {allowed}; name an absolute path inside, or widen `paths`")]
+    #[error("`paths`: `{path}` lies outside {usable}; {}", .usable.advice())]
     Outside {
         /// An excerpt of the path.
         path: String,
-        /// The allowed patterns.
-        allowed: String,
+        /// The paths that are left.
+        usable: UsablePaths,
     },
     /// A path that `blocked_paths` matches.
     #[error("`blocked_paths`: `{path}` is blocked by `{pattern}`; use another path")]
@@ -77,6 +79,49 @@ pub enum Breach {
         /// The maximum, in bytes.
         max: u64,
     },
+}
+
+/// The paths of a rule that a message names: those that a call can use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsablePaths {
+    /// The patterns, each in backquotes; empty if there are none.
+    patterns: String,
+    /// `true` if a path that the message refuses needs more than a wider rule: the executor does not open it either.
+    is_closed: bool,
+}
+
+impl UsablePaths {
+    /// The part of `areas` that an executor opens; all of them if its areas are not known.
+    fn of(areas: &[Area], path: &str, open: Option<&[Area]>) -> Self {
+        let Some(open) = open else { return Self { patterns: join_areas(areas), is_closed: false } };
+        let left = areas.iter().flat_map(|area| open.iter().filter_map(|open| area.meet(open)));
+        let left = left.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
+        Self {
+            patterns: join_areas(&left),
+            is_closed: !open.iter().any(|open| is_in_area_or_root(open, path)),
+        }
+    }
+
+    /// The changes that would help.
+    fn advice(&self) -> &'static str {
+        match (self.patterns.is_empty(), self.is_closed) {
+            (false, false) => "name an absolute path inside, or widen `paths`",
+            (false, true) => {
+                "name an absolute path inside, or widen `paths` and the executor's `ceilings.filesystem_scope`"
+            }
+            (true, false) => "widen `paths`",
+            (true, true) => {
+                "widen `paths` and the executor's `ceilings.filesystem_scope`, and create the folder there or map it with \
+                 `[[mount]]`"
+            }
+        }
+    }
+}
+
+impl fmt::Display for UsablePaths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.patterns.is_empty() { "an empty list" } else { &self.patterns })
+    }
 }
 
 /// A completely parsed rule.
@@ -145,12 +190,13 @@ impl Rule {
         Ok(())
     }
 
-    /// Checks `paths` and `blocked_paths` against every argument that is presumably a path.
-    pub(super) fn check_paths(&self, arguments: &Arguments<'_>) -> Result<(), Breach> {
+    /// Checks `paths` and `blocked_paths` against every argument that is presumably a path. A message names only paths
+    /// in `open`, the areas that the executor opens, if they are known.
+    pub(super) fn check_paths(&self, arguments: &Arguments<'_>, open: Option<&[Area]>) -> Result<(), Breach> {
         if self.paths.is_none() && self.blocked_paths.is_empty() {
             return Ok(());
         }
-        arguments.paths().try_for_each(|path| self.check_path(path))
+        arguments.paths().try_for_each(|path| self.check_path(path, open))
     }
 
     /// The areas of `paths` that the arguments need, or all of them.
@@ -170,7 +216,7 @@ impl Rule {
         Ok(areas)
     }
 
-    fn check_path(&self, argument: &str) -> Result<(), Breach> {
+    fn check_path(&self, argument: &str, open: Option<&[Area]>) -> Result<(), Breach> {
         let path = || excerpt(argument);
         let normal = normalize(argument).ok_or_else(|| Breach::Traversal { path: path() })?;
         if let Some(blocked) = self.blocked_paths.iter().find(|blocked| blocked.covers(&normal)) {
@@ -178,12 +224,12 @@ impl Rule {
         }
         let Some(areas) = &self.paths else { return Ok(()) };
         if !normal.starts_with('/') {
-            return Err(Breach::Relative { path: path(), allowed: join_areas(areas) });
+            return Err(Breach::Relative { path: path(), usable: UsablePaths::of(areas, &normal, open) });
         }
         if areas.iter().any(|area| is_in_area_or_root(area, &normal)) {
             return Ok(());
         }
-        Err(Breach::Outside { path: path(), allowed: join_areas(areas) })
+        Err(Breach::Outside { path: path(), usable: UsablePaths::of(areas, &normal, open) })
     }
 }
 
@@ -193,9 +239,6 @@ fn is_in_area_or_root(area: &Area, path: &str) -> bool {
 }
 
 fn join_areas(areas: &[Area]) -> String {
-    if areas.is_empty() {
-        return "an empty list".to_owned();
-    }
     areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ")
 }
 

@@ -35,10 +35,17 @@ const CONDITIONAL_OUTPUT_BYTES: u64 = 64 * 1024;
 
 const READ_ONLY: &str = "read_only";
 
-pub(super) fn decide(entry: Option<&LoadedPolicy>, call: &Call, now: OffsetDateTime) -> Verdict {
+/// `open` has the areas that the executor opens, if they are known; reasons name no others.
+pub(super) fn decide(
+    entry: Option<&LoadedPolicy>,
+    call: &Call,
+    open: Option<&[Area]>,
+    now: OffsetDateTime,
+) -> Verdict {
     let risk = risk::assess(call);
     let arguments = Arguments::of(&call.arguments);
-    match entry.ok_or_else(|| no_policy_reason(call)).and_then(|entry| permit(entry, call, &arguments)) {
+    let permitted = entry.ok_or_else(|| no_policy_reason(call));
+    match permitted.and_then(|entry| permit(entry, call, &arguments, open)) {
         Ok(permitted) => decide_by_risk(&permitted, call, &arguments, risk, now),
         Err(PolicyDenialError(reason)) => denial(call, risk, reason),
     }
@@ -73,6 +80,10 @@ fn no_policy_reason(call: &Call) -> PolicyDenialError {
     PolicyDenialError(message)
 }
 
+/// The way to change a policy that no file has.
+const OWN_POLICY_ADVICE: &str = "that policy is part of the program: to change it, write one of your own, and name its \
+                                 folder in `governor.policies` (policies/README.md)";
+
 /// The name of a policy in messages.
 fn policy_label(policy: &Policy) -> String {
     let version = &policy.version;
@@ -86,6 +97,7 @@ fn permit<'a>(
     entry: &'a LoadedPolicy,
     call: &Call,
     arguments: &Arguments<'_>,
+    open: Option<&[Area]>,
 ) -> Result<PermittedCall<'a>, PolicyDenialError> {
     let LoadedPolicy { policy, rules, hosts, origin, .. } = entry;
     let tool = &call.tool;
@@ -93,10 +105,7 @@ fn permit<'a>(
     let Some((tool_rule, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
         let remedy = match origin {
             PolicyOrigin::File | PolicyOrigin::McpCommand => "add it under `capabilities.tools`",
-            PolicyOrigin::Program => {
-                "that policy is part of the program: write one of your own, and name its folder in `governor.policies` \
-                 (policies/README.md)"
-            }
+            PolicyOrigin::Program => OWN_POLICY_ADVICE,
         };
         return Err(denial_error(format!("does not list the tool `{tool}`; {remedy}")));
     };
@@ -112,9 +121,13 @@ fn permit<'a>(
         )));
     }
     let breach_error = |breach: &dyn std::error::Error| {
-        denial_error(format!("refuses these arguments of `{tool}`: {breach}"))
+        let advice = match origin {
+            PolicyOrigin::File | PolicyOrigin::McpCommand => String::new(),
+            PolicyOrigin::Program => format!(" ({OWN_POLICY_ADVICE})"),
+        };
+        denial_error(format!("refuses these arguments of `{tool}`: {breach}{advice}"))
     };
-    rule.check_paths(arguments).map_err(|breach| {
+    rule.check_paths(arguments, open).map_err(|breach| {
         let reason = if *origin == PolicyOrigin::McpCommand { mcp_path_reason(&breach) } else { None };
         reason.unwrap_or_else(|| breach_error(&breach))
     })?;
@@ -133,14 +146,14 @@ fn permit<'a>(
 
 /// The reason why `a2g-executor mcp` refuses a path, if it differs from the reason of a policy file.
 fn mcp_path_reason(breach: &Breach) -> Option<PolicyDenialError> {
-    let reason = if let Breach::Outside { path, allowed } = breach {
+    let reason = if let Breach::Outside { path, usable } = breach {
         format!(
-            "`{path}` lies outside {allowed}, the only files that `a2g-executor mcp` lets tools use; name an absolute path \
+            "`{path}` lies outside {usable}, the only files that `a2g-executor mcp` lets tools use; name an absolute path \
              inside, or start it with the other folder in `--scope`"
         )
-    } else if let Breach::Relative { path, allowed } = breach {
+    } else if let Breach::Relative { path, usable } = breach {
         format!(
-            "`{path}` is not an absolute path; write it in full, inside {allowed} (`--scope` of `a2g-executor mcp`)"
+            "`{path}` is not an absolute path; write it in full, inside {usable} (`--scope` of `a2g-executor mcp`)"
         )
     } else {
         return None;

@@ -24,6 +24,7 @@ mod tests;
 
 pub use policy_set::{PolicyFileError, PolicySet};
 
+use a2g_capability::Area;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
@@ -45,6 +46,8 @@ const MAX_ESCALATIONS_PER_AGENT: usize = MAX_ESCALATIONS / 4;
 /// A governor inside the executor's process, or behind `a2g-executor governor`.
 pub struct LocalGovernor {
     policies: PolicySet,
+    /// The areas that the executor opens; `None` if this governor does not know its executors.
+    open: Option<Vec<Area>>,
     clock: Arc<dyn Clock>,
     state: Mutex<GovernorState>,
 }
@@ -68,14 +71,21 @@ fn is_rollback(before: &(u64, String), now: &(u64, String)) -> bool {
 impl LocalGovernor {
     /// Makes a governor with these policies and no sessions.
     pub fn new(policies: PolicySet, clock: Arc<dyn Clock>) -> Self {
-        Self { policies, clock, state: Mutex::default() }
+        Self { policies, open: None, clock, state: Mutex::default() }
+    }
+
+    /// Names no other paths than these in the reasons of its denials: those that the only executor of this governor
+    /// opens. They change no verdict.
+    #[must_use]
+    pub fn with_open_areas(self, open: Vec<Area>) -> Self {
+        Self { open: Some(open), ..self }
     }
 
     /// Decides on a call. The verdict depends only on the call, the policies and the clock, except that an escalation
     /// is denied while too many others wait.
     pub fn decide(&self, call: &Call) -> Verdict {
         let now = self.clock.now();
-        let verdict = decide::decide(self.policies.entry_for(&call.agent), call, now);
+        let verdict = decide::decide(self.policies.entry_for(&call.agent), call, self.open.as_deref(), now);
         match verdict.decision {
             Decision::Escalate => self.record_escalation(call, verdict, now),
             Decision::Approved | Decision::Denied | Decision::Conditional => verdict,

@@ -226,13 +226,39 @@ fn every_path_of_a_list_counts() {
 }
 
 #[test]
+fn a_denial_names_only_paths_that_the_executor_opens() {
+    let outside = "; name an absolute path inside, or widen `paths`";
+    let both = "`paths` and the executor's `ceilings.filesystem_scope`";
+    for (open, says) in [
+        (&["/workspace/**"][..], format!("lies outside `/workspace/**`{outside} and")),
+        (&["/tmp/a/**", "/etc/**"], format!("lies outside `/tmp/a/**`{outside}")),
+        (
+            &["/tmp/**", "/workspace/**", "/home/**"],
+            format!("lies outside `/tmp/**`, `/workspace/**`{outside}"),
+        ),
+        (&["/home/**"], format!("lies outside an empty list; widen {both}, and create the folder there")),
+        (&["/etc/**"], "lies outside an empty list; widen `paths`".to_owned()),
+    ] {
+        let areas = open.iter().flat_map(|pattern| Area::parse(pattern).unwrap()).collect();
+        let governor = governor(&[policy(None, &[("fetch", path_rule())])]).with_open_areas(areas);
+        let reason = governor.decide(&call("fetch", &json!({ "path": "/etc/hosts" }))).reason.unwrap();
+        assert!(reason.contains(&says), "{open:?}: {reason}");
+        let relative = governor.decide(&call("fetch", &json!({ "path": "hosts" }))).reason.unwrap();
+        assert!(relative.contains("/tmp/**") == open.contains(&"/tmp/**"), "{relative}");
+    }
+    let builtin = with_clock(PolicySet::builtin().unwrap()).0;
+    let reason = builtin.decide(&call("read_file", &json!({ "path": "/etc/hosts" }))).reason.unwrap();
+    assert!(reason.contains("part of the program") && reason.contains("`governor.policies`"), "{reason}");
+}
+
+#[test]
 fn blocked_paths_win_wherever_they_lie() {
     let check = |patterns: &[&str], cases: &[(&str, bool)]| {
         let blocked_paths = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
         let rule = Rule::read(&ToolRule { blocked_paths, ..path_rule() }).unwrap();
         for (path, allowed) in cases {
             let call = call("read_file", &json!({ "path": path }));
-            let answer = rule.check_paths(&Arguments::of(&call.arguments));
+            let answer = rule.check_paths(&Arguments::of(&call.arguments), None);
             assert_eq!(answer.is_ok(), *allowed, "{path}: {answer:?}");
             assert!(*allowed || matches!(answer, Err(Breach::BlockedPath { .. })));
         }

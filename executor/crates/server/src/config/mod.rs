@@ -319,6 +319,35 @@ impl Config {
         Ok(())
     }
 
+    /// The areas that a run can get: those of the ceilings whose host folders exist.
+    ///
+    /// # Ambient Authority
+    /// Looks at the folders.
+    #[must_use]
+    pub fn open_areas(&self) -> Vec<Area> {
+        let areas = &self.ceilings.areas;
+        let is_open =
+            |area: &&Area| self.mounts.host_path(area.root(), areas).is_some_and(|folder| folder.is_dir());
+        areas.iter().filter(is_open).cloned().collect()
+    }
+
+    /// Checks that the host folders of all mounts exist. This is for the start: with a mistyped folder, every call that
+    /// needs it would fail.
+    ///
+    /// # Ambient Authority
+    /// Looks at the folders, and reads the configuration again for its line numbers.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`], with the key of the first folder that is missing.
+    pub fn check_mounts(&self) -> Result<(), ConfigError> {
+        let mut mounts = self.mounts.as_slice().iter().enumerate();
+        let Some((nth, mount)) = mounts.find(|(_, mount)| !mount.host.is_dir()) else { return Ok(()) };
+        let error = InvalidValueError { key: "mount.host", reason: no_such_folder(&mount.host), nth };
+        let path = self.file.as_deref().unwrap_or(Path::new("the defaults"));
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        Err(error.at_path(path, &text))
+    }
+
     /// Checks that the folders and tools that the file at `path` names exist. This is for `config check`: without it,
     /// a missing folder or tool would be noticed only when a server needs it.
     ///
@@ -328,12 +357,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`], with the key of the first folder or tool that is missing.
     pub fn check_folders(&self, path: &Path) -> Result<(), ConfigError> {
-        let mounts = self.mounts.as_slice().iter().enumerate();
-        let hosts = mounts.map(|(nth, mount)| ("mount.host", nth, &mount.host));
-        let mut folders = std::iter::once(("catalog.tools", 0, &self.catalog)).chain(hosts);
-        let missing_folder = folders.find(|(_, _, folder)| !folder.is_dir()).map(|(key, nth, folder)| {
-            (key, nth, format!("names `{}`, and there is no such folder", folder.display()))
-        });
+        let missing_folder =
+            (!self.catalog.is_dir()).then(|| ("catalog.tools", no_such_folder(&self.catalog)));
         let missing_tool = || {
             let mut inline = self.inline_tools.iter();
             let tool = inline.find(|tool| !self.catalog.join(tool.as_str()).join("tool.toml").is_file())?;
@@ -342,12 +367,15 @@ impl Config {
             let nearest = did_you_mean(tool.as_str(), known.iter().map(String::as_str));
             let reason =
                 format!("names `{tool}`{nearest}, and there is no such tool in `{}`", self.catalog.display());
-            Some(("executor.inline_tools", 0, reason))
+            Some(("executor.inline_tools", reason))
         };
-        let Some((key, nth, reason)) = missing_folder.or_else(missing_tool) else { return Ok(()) };
+        if missing_folder.is_none() {
+            self.check_mounts()?;
+        }
+        let Some((key, reason)) = missing_folder.or_else(missing_tool) else { return Ok(()) };
         // The defaults have no file, and so no line number.
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        Err(InvalidValueError { key, reason, nth }.at_path(path, &text))
+        Err(invalid(key)(&reason).at_path(path, &text))
     }
 
     /// Parses a configuration. Errors name the file as `path`; relative paths in the text are below `base`.
@@ -396,6 +424,10 @@ impl InvalidValueError {
         let line = line_of(text, self.key, self.nth).map(|line| format!(" line {line}")).unwrap_or_default();
         ConfigError::Value { path: path.to_owned(), line, key: self.key.to_owned(), reason: self.reason }
     }
+}
+
+fn no_such_folder(folder: &Path) -> String {
+    format!("names `{}`, and there is no such folder: create it, or correct the path", folder.display())
 }
 
 fn invalid(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> InvalidValueError {
