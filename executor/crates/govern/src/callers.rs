@@ -681,7 +681,7 @@ impl Credential {
     }
 }
 
-/// The reason why authentication failed. Only the operator sees the reason.
+/// The reason why authentication failed. Only the operator sees the reason, except for [`Self::expired_at`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// The caller presented no token and no certificate.
@@ -701,6 +701,18 @@ pub enum AuthError {
     /// The JSON Web Token is not valid.
     #[error(transparent)]
     Token(#[from] TokenError),
+}
+
+impl AuthError {
+    /// The time at which the credential expired, if nothing else is wrong with it. The client may learn it: it has the
+    /// token or the certificate of an entry, or a token that an issuer signed for this executor.
+    #[must_use]
+    pub fn expired_at(&self) -> Option<OffsetDateTime> {
+        match self {
+            Self::Expired { until, name: _ } | Self::Token(TokenError::Expired(until)) => Some(*until),
+            Self::NoCredential | Self::Unlisted | Self::Token(_) => None,
+        }
+    }
 }
 
 /// All callers that this server authenticates.

@@ -10,10 +10,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// The answer to a request without valid credentials.
-pub(super) const UNAUTHENTICATED: &str =
-    "show a token that this executor knows, as `Authorization: Bearer …`: see `a2g-executor caller`\n";
+const UNAUTHENTICATED: &str =
+    "show a token that this executor knows, as `Authorization: Bearer …`: see `a2g-executor caller`";
 /// The header that may carry a token instead of `Authorization`, at all doors but A2G.
 const API_KEY: &str = "x-api-key";
 /// The scheme before a token, in lower case.
@@ -36,10 +37,17 @@ impl CallerDirectory {
         Self { callers, metrics: CallerMetrics::default(), log_limiter: Arc::default() }
     }
 
-    /// Authenticates a credential. The reason for a failure is logged, and never sent to the client. The result is not
-    /// cached: a reload and a token's `exp` would have to invalidate it.
-    pub(super) fn identify(&self, credential: &Credential, now: OffsetDateTime) -> Option<Arc<Caller>> {
-        self.callers.load().identify(credential, now).map_err(|reason| self.log_rejection(&reason)).ok()
+    /// Authenticates a credential. The reason for a failure is logged, and the client learns no more of it than
+    /// [`Unauthenticated`] has. The result is not cached: a reload and a token's `exp` would have to invalidate it.
+    pub(super) fn identify(
+        &self,
+        credential: &Credential,
+        now: OffsetDateTime,
+    ) -> Result<Arc<Caller>, Unauthenticated> {
+        self.callers.load().identify(credential, now).map_err(|reason| {
+            self.log_rejection(&reason);
+            Unauthenticated { expired_at: reason.expired_at() }
+        })
     }
 
     /// Returns `true` if the credential still identifies the same caller with the same rights.
@@ -80,15 +88,37 @@ pub(super) fn read_credential(request: &Request, token: Result<Option<&[u8]>, Ma
     }
 }
 
-pub(super) fn unauthorized(credential: &Credential) -> Response {
-    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge(credential))], UNAUTHENTICATED)
-        .into_response()
+/// The credential of a request identifies no caller. The client is not told why, except that its credential was valid
+/// until it expired: only who holds the credential can learn that.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Unauthenticated {
+    expired_at: Option<OffsetDateTime>,
 }
 
-/// The challenge to an unauthenticated client, as in RFC 6750, section 3. It tells a client that its token is not
-/// valid, but not why.
-pub(super) fn challenge(credential: &Credential) -> &'static str {
-    if credential.has_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
+impl Unauthenticated {
+    pub(super) fn message(self) -> String {
+        let expired_at = self.expired_at.and_then(|at| at.format(&Rfc3339).ok());
+        expired_at.map_or_else(
+            || UNAUTHENTICATED.to_owned(),
+            |at| format!("this credential expired at {at}: get a new one"),
+        )
+    }
+
+    /// The challenge to the client, as in RFC 6750, section 3.
+    pub(super) fn challenge(self, credential: &Credential) -> String {
+        match (credential.has_token(), self.expired_at) {
+            (false, _) => "Bearer".to_owned(),
+            (true, None) => r#"Bearer error="invalid_token""#.to_owned(),
+            (true, Some(_)) => {
+                format!(r#"Bearer error="invalid_token", error_description="{}""#, self.message())
+            }
+        }
+    }
+
+    pub(super) fn answer(self, challenge: String) -> Response {
+        let message = format!("{}\n", self.message());
+        (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)], message).into_response()
+    }
 }
 
 /// The error of a request whose headers do not present exactly one well-formed token.

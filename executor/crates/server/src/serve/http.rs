@@ -6,7 +6,7 @@
 //! every chunk of a streamed answer. The port does all of this for the doors, so that no door can omit it.
 
 use super::answers;
-use super::auth::{CallerDirectory, UNAUTHENTICATED, read_credential, token, token_or_key, unauthorized};
+use super::auth::{CallerDirectory, Unauthenticated, read_credential, token, token_or_key};
 use super::body::{BufferedBody, read_body};
 use super::connections::{self, Connection, ConnectionLimits, Connections};
 use super::listen::{ListenAddress, Listener};
@@ -230,7 +230,10 @@ async fn post(
         Err(refusal) => return *refusal,
     };
     // Authenticated again: the credential may have expired or been removed while the body arrived.
-    let Some(caller) = state.caller(&credential) else { return unauthorized(&credential) };
+    let caller = match state.caller(&credential) {
+        Ok(caller) => caller,
+        Err(reason) => return reason.answer(reason.challenge(&credential)),
+    };
     connection.mark_authenticated();
     let _work = connection.begin_request();
     let answer = match body {
@@ -275,14 +278,15 @@ async fn serve_websocket(
     socket: WebSocket,
 ) {
     let HttpSettings { clock, connections, .. } = &state.settings;
-    let authenticate = || state.caller(credential);
+    let authenticate = || state.caller(credential).ok();
     let (reader, sink) =
         websocket::split(socket, connection, Arc::clone(clock), connections.request_timeout, authenticate);
     let (answers, outgoing) = mpsc::channel(MAX_CONCURRENT);
     let (is_authenticated, sink) =
         tokio::join!(read_messages(state, reader, answers), write_messages(state, sink, outgoing));
     if let (false, Some(mut sink)) = (is_authenticated, sink) {
-        sink.close(close_code::POLICY, UNAUTHENTICATED.trim_end()).await;
+        let reason = state.caller(credential).err().unwrap_or_default();
+        sink.close(close_code::POLICY, &reason.message()).await;
     }
 }
 
@@ -362,7 +366,10 @@ async fn next_push(pushes: &mut Option<broadcast::Receiver<Arc<str>>>) -> Arc<st
 /// Middleware that refuses unauthenticated requests, and gives handlers the caller and its credential.
 async fn require_auth(State(state): State<Arc<ServerState>>, mut request: Request, next: Next) -> Response {
     let credential = read_credential(&request, token(request.headers()));
-    let Some(caller) = state.caller(&credential) else { return unauthorized(&credential) };
+    let caller = match state.caller(&credential) {
+        Ok(caller) => caller,
+        Err(reason) => return reason.answer(reason.challenge(&credential)),
+    };
     request.extensions_mut().insert(caller);
     request.extensions_mut().insert(credential);
     next.run(request).await
@@ -379,39 +386,39 @@ async fn buffer_body(
     let credential = read_credential(&request, token_or_key(request.headers()));
     let authenticate = || match access {
         DoorAccess::Callers => state.caller(&credential),
-        DoorAccess::Public => Some(Arc::new(Caller::any_agent())),
+        DoorAccess::Public => Ok(Arc::new(Caller::any_agent())),
     };
     let (mut head, body) = request.into_parts();
     let (caller, body) = match authenticate() {
-        None => (None, BufferedBody::Whole(Bytes::new(), Charge::default())),
-        Some(sender) => match state.read_body(body, &sender).await {
+        Err(reason) => (Err(reason), BufferedBody::Whole(Bytes::new(), Charge::default())),
+        Ok(sender) => match state.read_body(body, &sender).await {
             Ok(body) => (authenticate(), BufferedBody::new(body, &sender)),
             Err(refusal) => return *refusal,
         },
     };
     let extensions = &mut head.extensions;
     match (&caller, rejected_by) {
-        (None, RejectedBy::Port) => return unauthorized(&credential),
-        (Some(caller), RejectedBy::Port) => drop(extensions.insert(Arc::clone(caller))),
-        (caller, RejectedBy::Door) => drop(extensions.insert(Option::clone(caller))),
+        (Err(reason), RejectedBy::Port) => return reason.answer(reason.challenge(&credential)),
+        (Ok(caller), RejectedBy::Port) => drop(extensions.insert(Arc::clone(caller))),
+        (caller, RejectedBy::Door) => drop(extensions.insert(Result::clone(caller))),
     }
-    if caller.is_some() {
+    if caller.is_ok() {
         connection.mark_authenticated();
     }
     let _work = connection.begin_request();
     extensions.insert(credential.clone());
     extensions.insert(body);
     let mut answer = next.run(Request::from_parts(head, Body::empty())).await;
-    if let Some(caller) = &caller {
+    if let Ok(caller) = &caller {
         answer = answers::charge(caller, answer);
     }
     let is_whole = answer.body().size_hint().exact().is_some();
     let door_reauthenticates = answer.extensions().get::<SelfReauthenticating>().is_some();
     match (caller, access) {
-        (Some(caller), DoorAccess::Callers) if !(is_whole || door_reauthenticates) => {
+        (Ok(caller), DoorAccess::Callers) if !(is_whole || door_reauthenticates) => {
             answer.map(|chunks| Body::new(RevalidatingBody { chunks, state, credential, caller }))
         }
-        (Some(_) | None, DoorAccess::Callers | DoorAccess::Public) => answer,
+        (Ok(_) | Err(_), DoorAccess::Callers | DoorAccess::Public) => answer,
     }
 }
 
@@ -497,7 +504,7 @@ pub(super) struct CheckedHost(
 );
 
 impl ServerState {
-    fn caller(&self, credential: &Credential) -> Option<Arc<Caller>> {
+    fn caller(&self, credential: &Credential) -> Result<Arc<Caller>, Unauthenticated> {
         self.settings.callers.identify(credential, self.settings.clock.now())
     }
 

@@ -15,7 +15,7 @@ pub use http::router;
 pub use stdio::serve_a2e_stdio;
 
 use super::A2eSettings;
-use super::auth::CallerDirectory;
+use super::auth::{CallerDirectory, Unauthenticated};
 use a2g_core::run::Executor;
 use a2g_govern::{Caller, Credential};
 use a2g_types::ident::IntentId;
@@ -57,7 +57,7 @@ impl A2eShared {
         self.executor.clock().monotonic().saturating_duration_since(self.started).as_secs_f64()
     }
 
-    fn identify(&self, credential: &Credential) -> Option<Arc<Caller>> {
+    fn identify(&self, credential: &Credential) -> Result<Arc<Caller>, Unauthenticated> {
         self.callers.identify(credential, self.executor.clock().now())
     }
 

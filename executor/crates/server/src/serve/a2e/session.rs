@@ -12,6 +12,7 @@
 
 use super::outgoing::{OutgoingQueue, Presence};
 use super::{A2eShared, PendingRequest};
+use crate::serve::auth::Unauthenticated;
 use crate::serve::protocol::check_call_agent;
 use a2g_core::run::{IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::{Caller, Credential};
@@ -138,7 +139,7 @@ impl Session {
 
     /// Returns `true` while the session's caller is authenticated.
     pub(super) fn is_authenticated(&self) -> bool {
-        self.authenticate(&self.lock().caller).is_some()
+        self.authenticate(&self.lock().caller).is_ok()
     }
 
     /// The time without calls; `None` while calls wait or run.
@@ -170,9 +171,9 @@ impl Session {
         self.out.has_ended() || (self.out.is_closed() && is_unread)
     }
 
-    fn authenticate(&self, caller: &SessionCaller) -> Option<Arc<Caller>> {
+    fn authenticate(&self, caller: &SessionCaller) -> Result<Arc<Caller>, Unauthenticated> {
         match caller {
-            SessionCaller::Anonymous(caller) => Some(Arc::clone(caller)),
+            SessionCaller::Anonymous(caller) => Ok(Arc::clone(caller)),
             SessionCaller::Authenticated(credential) => self.shared.identify(credential),
         }
     }
@@ -281,12 +282,12 @@ impl Session {
             return Err(HandshakeError::Refused(RejectReason::ServerError));
         }
         let mut new_credential = None;
-        let current = self.authenticate(&state.caller);
+        let current = self.authenticate(&state.caller).ok();
         let caller = if auth_token.is_empty() {
             current
         } else {
             let credential = Credential::new(Some(auth_token.as_bytes()), Arc::default());
-            let caller = self.shared.identify(&credential);
+            let caller = self.shared.identify(&credential).ok();
             // A token in the handshake must belong to the caller that the transport has authenticated.
             let is_another = match (&state.caller, &current, &caller) {
                 (SessionCaller::Authenticated(_), Some(current), Some(caller)) => {
@@ -327,9 +328,9 @@ impl Session {
             .agreement
             .as_ref()
             .ok_or_else(|| unauthorized("send `handshake/req` first: this session has no handshake"))?;
-        let caller = self
-            .authenticate(&state.caller)
-            .ok_or_else(|| unauthorized("the caller is no longer authenticated"))?;
+        let caller = self.authenticate(&state.caller).map_err(|reason| {
+            unauthorized(&format!("the caller is no longer authenticated: {}", reason.message()))
+        })?;
         if !agreement.tools {
             let message = "the handshake did not request `tools` in `agent_caps`";
             return Err(A2eError::new(A2eCode::CapabilityMissing, message).for_capability(TOOLS));

@@ -104,7 +104,9 @@ impl BrowserSessions {
         match (identity, &self.local_key) {
             // Without a list, every client of the port is anonymous: only the key identifies the person.
             (Identity::Credential(_), Some(_)) => None,
-            (Identity::Credential(credential), None) => self.callers.identify(credential, self.clock.now()),
+            (Identity::Credential(credential), None) => {
+                self.callers.identify(credential, self.clock.now()).ok()
+            }
             (Identity::Local, _) => Some(Arc::new(Caller::console_person())),
         }
     }

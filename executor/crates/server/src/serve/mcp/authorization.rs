@@ -1,7 +1,7 @@
 //! The door as a protected resource of OAuth 2.1: the answers from which a client without a token, or with a token
 //! without a scope, learns where to get another (RFC 9728, RFC 6750).
 
-use crate::serve::auth::{UNAUTHENTICATED, challenge};
+use crate::serve::auth::Unauthenticated;
 use crate::serve::http::CheckedHost;
 use crate::serve::protocol::{AuthPolicy, ProtocolRouter, missing_scope_message};
 use crate::serve::transport::json::json_response;
@@ -98,14 +98,17 @@ impl<S: Sync> FromRequestParts<S> for KnownCaller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         let Parts { extensions, .. } = parts;
-        if let Some(Some(caller)) = extensions.get::<Option<Arc<Caller>>>() {
-            return Ok(Self(Arc::clone(caller)));
-        }
-        let bearer = extensions.get::<Credential>().map_or("Bearer", challenge);
+        let reason = match extensions.get::<Result<Arc<Caller>, Unauthenticated>>() {
+            Some(Ok(caller)) => return Ok(Self(Arc::clone(caller))),
+            Some(Err(reason)) => *reason,
+            None => Unauthenticated::default(),
+        };
+        let credential = extensions.get::<Credential>().cloned().unwrap_or_default();
+        let bearer = reason.challenge(&credential);
         let known = extensions.get::<Arc<Authorization>>().zip(extensions.get::<CheckedHost>());
-        let challenge = known
-            .map_or_else(|| bearer.to_owned(), |(authorization, host)| authorization.challenge(bearer, host));
-        Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)], UNAUTHENTICATED)
-            .into_response())
+        Err(reason.answer(match known {
+            Some((authorization, host)) => authorization.challenge(&bearer, host),
+            None => bearer,
+        }))
     }
 }

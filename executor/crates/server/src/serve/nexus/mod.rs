@@ -14,7 +14,7 @@ mod socket;
 
 use super::ConnectionLimits;
 use super::NexusSettings;
-use super::auth::{CallerDirectory, UNAUTHENTICATED, challenge};
+use super::auth::{CallerDirectory, Unauthenticated};
 use super::connections::Connection;
 use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, agent_did, check_call_agent};
 use super::transport::json::{JsonBody, json_response};
@@ -152,14 +152,17 @@ async fn post(
     State(door): State<Arc<Nexus>>,
     Extension(connection): Extension<Arc<Connection>>,
     Extension(credential): Extension<Credential>,
-    Extension(caller): Extension<Option<Arc<Caller>>>,
+    Extension(caller): Extension<Result<Arc<Caller>, Unauthenticated>>,
     JsonBody(body): JsonBody,
 ) -> Response {
-    let Some(caller) = caller else {
-        let refusal = door
-            .unauthenticated_error(None, NexusError::new(NexusCode::AuthFailed, UNAUTHENTICATED.trim_end()));
-        let challenge = [(header::WWW_AUTHENTICATE, challenge(&credential))];
-        return (challenge, json_response(StatusCode::UNAUTHORIZED, refusal)).into_response();
+    let caller = match caller {
+        Ok(caller) => caller,
+        Err(reason) => {
+            let error = NexusError::new(NexusCode::AuthFailed, reason.message());
+            let refusal = door.unauthenticated_error(None, error);
+            let challenge = [(header::WWW_AUTHENTICATE, reason.challenge(&credential))];
+            return (challenge, json_response(StatusCode::UNAUTHORIZED, refusal)).into_response();
+        }
     };
     let (out, mut replies) = mpsc::channel(2);
     // Held by this response and not by the spawned task, so that the connection of a client that stops reading is idle.
@@ -182,10 +185,10 @@ async fn post(
 
 impl Nexus {
     /// Authenticates a credential, as of now.
-    fn caller(&self, credential: &Credential) -> Option<Arc<Caller>> {
+    fn caller(&self, credential: &Credential) -> Result<Arc<Caller>, Unauthenticated> {
         match self.settings.access {
             DoorAccess::Callers => self.port.callers.identify(credential, self.executor.clock().now()),
-            DoorAccess::Public => Some(Arc::new(Caller::any_agent())),
+            DoorAccess::Public => Ok(Arc::new(Caller::any_agent())),
         }
     }
 

@@ -1,7 +1,6 @@
 //! The WebSocket of this door: messages are answered as they complete, and events are sent as they occur.
 
 use super::{MessageTransport, Nexus, Received, Reply};
-use crate::serve::auth::UNAUTHENTICATED;
 use crate::serve::body::charge;
 use crate::serve::connections::Connection;
 use crate::serve::transport::websocket::{
@@ -70,7 +69,7 @@ pub(super) async fn upgrade(
     let caller = door.caller(&credential);
     let (sessions, bounds) = (door.executor.sessions().clone(), door.port.bounds);
     let served = Arc::clone(&connection);
-    websocket::accept(upgrade, &bounds, connection, caller.as_deref(), sessions, async move |socket| {
+    websocket::accept(upgrade, &bounds, connection, caller.as_deref().ok(), sessions, async move |socket| {
         let target = Arc::new(EventTarget::new());
         let _guard = DetachGuard { door: Arc::clone(&door), target: Arc::clone(&target) };
         serve_websocket(&door, served, &credential, &target, socket).await;
@@ -98,10 +97,10 @@ async fn serve_websocket(
 ) {
     let (answers, outgoing) = mpsc::channel(MAX_CONCURRENT);
     let (clock, write_timeout) = (Arc::clone(door.executor.clock()), door.port.connections.request_timeout);
-    let authenticate = || door.caller(credential);
+    let authenticate = || door.caller(credential).ok();
     let (reader, mut sink) = websocket::split(socket, connection, clock, write_timeout, authenticate);
     let reader = reader.with_idle_timeout(door.settings.heartbeat.saturating_mul(MAX_MISSED_BEATS));
-    let is_authenticated = if door.caller(credential).is_some() {
+    let is_authenticated = if door.caller(credential).is_ok() {
         tokio::select! {
             is_authenticated = read_messages(door, target, reader, answers) => is_authenticated,
             is_authenticated = write_messages(door, credential, target, &mut sink, outgoing) => is_authenticated,
@@ -110,7 +109,8 @@ async fn serve_websocket(
         false
     };
     if !is_authenticated {
-        sink.close(UNAUTHENTICATED_CLOSE_CODE, UNAUTHENTICATED.trim_end()).await;
+        let reason = door.caller(credential).err().unwrap_or_default();
+        sink.close(UNAUTHENTICATED_CLOSE_CODE, &reason.message()).await;
     }
 }
 
@@ -169,7 +169,7 @@ async fn write_messages(
             }
             continue;
         }
-        let Some(caller) = door.caller(credential) else { return false };
+        let Ok(caller) = door.caller(credential) else { return false };
         let now = door.executor.clock().monotonic();
         for (agent, event) in door.hub.take_due(target, now, |agent| Nexus::may_see(&caller, agent)) {
             let Some(text) = door.event(&agent, &event) else { continue };

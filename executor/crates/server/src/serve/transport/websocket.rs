@@ -201,7 +201,7 @@ impl MessageSink {
     }
 
     /// Closes the connection with a code of RFC 6455 and a reason of at most 123 bytes.
-    pub(in crate::serve) async fn close(&mut self, code: u16, reason: &'static str) {
+    pub(in crate::serve) async fn close(&mut self, code: u16, reason: &str) {
         let frame = CloseFrame { code, reason: reason.into() };
         let _disconnected = self.send(Message::Close(Some(frame))).await;
     }
