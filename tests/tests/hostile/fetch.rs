@@ -42,6 +42,8 @@ fn http_fetch_without_a_network_fails_with_advice() {
         let report = call.send().failure("the tool failed with `network_off`: ");
         let sentence = report.sentence();
         assert!(sentence.contains("`network = true`") && !sentence.contains("secret"), "{sentence}");
+        let is_plain = report.in_force("network_allowed")["set_by"] == "condition";
+        assert_eq!(sentence.contains("plain http is refused"), is_plain, "{sentence}");
         // A call to an interface that is not linked would be denied, and would have ended the run.
         assert!(report.denied().is_empty(), "{report:?}");
         assert_eq!(report.in_force("network_allowed")["granted"], false);

@@ -168,7 +168,9 @@ fn denial_advice(layer: Layer) -> &'static str {
         Layer::Operator => {
             "the operator does not grant it: `a2g-executor run` grants one by a policy (`--policy`)"
         }
-        Layer::Condition => "the verdict is under the condition `no_network`",
+        Layer::Condition => {
+            "the verdict is under the condition `no_network`, as the built-in governor's is for plain http: use `https`"
+        }
         Layer::StandingPolicy => {
             "the standing policy of the agent allows no host that the other layers allow \
              (`capabilities.network.allowed_domains`)"

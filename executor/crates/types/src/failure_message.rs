@@ -8,6 +8,8 @@ use crate::visible_text::escape_invisible;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
 
+/// The code with which a tool says that its run has no network, as the SDK for tools does.
+const NETWORK_OFF: &str = "network_off";
 /// Maximum number of characters of guest text in a sentence.
 const MAX_GUEST_TEXT_CHARS: usize = 400;
 
@@ -24,14 +26,19 @@ pub fn describe(outcome: &Outcome) -> Option<String> {
     match end {
         End::Returned(_) => None,
         End::ToolError { code, message, detail: _ } => Some(format!(
-            "the tool failed with `{}`: {}{}",
+            "the tool failed with `{}`: {}{}{}{}",
             escape_guest_text(code),
             escape_guest_text(message),
-            read_only_notice(usage)
+            read_only_notice(usage),
+            no_folder_notice(usage),
+            if code == NETWORK_OFF { no_network_notice(usage) } else { "" }
         )),
-        End::Exited { code, stderr_tail } => {
-            Some(format!("{}{}", exit_message(*code, stderr_tail), read_only_notice(usage)))
-        }
+        End::Exited { code, stderr_tail } => Some(format!(
+            "{}{}{}",
+            exit_message(*code, stderr_tail),
+            read_only_notice(usage),
+            no_folder_notice(usage)
+        )),
         End::ResultNotJson => Some("the tool's standard output is not one JSON value".to_owned()),
         End::ResultInvalid { pointer, message } => {
             let at = if pointer.is_empty() {
@@ -83,6 +90,31 @@ fn exit_message(code: i32, stderr_tail: &str) -> String {
         Some(line) => format!("the tool exited with code {code}: {}", escape_guest_text(line)),
         None => format!("the tool exited with code {code}"),
     }
+}
+
+/// The part of a message about a path in a run without folders: the layer that left none of those that others granted.
+fn no_folder_notice(usage: &Usage) -> String {
+    let is_outside = usage.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
+    let Some(layer) = usage.filesystem_emptied_by.filter(|_| is_outside) else { return String::new() };
+    let key = match layer {
+        Layer::Executor => " (`ceilings.filesystem_scope`)",
+        Layer::Verdict
+        | Layer::Operator
+        | Layer::Condition
+        | Layer::StandingPolicy
+        | Layer::Tool
+        | Layer::Caller => "",
+    };
+    format!("; the run has no folder, because {}{key} leaves none", layer_name(layer))
+}
+
+/// The part of a message about a network that a condition turned off, which a tool cannot know.
+fn no_network_notice(usage: &Usage) -> &'static str {
+    if usage.network.value || usage.network.layer != Layer::Condition {
+        return "";
+    }
+    "; the verdict turned the network off (`no_network`), as the built-in governor does for a URL without TLS: plain http is \
+     refused, so use `https`"
 }
 
 /// The part of a message about a file that could not be changed: the layer that grants it for reading only.

@@ -109,7 +109,7 @@ pub(super) const ROWS: [Heuristic; 13] = [
         name: "insecure_url",
         looks_for: "a URL that is neither HTTPS nor WSS, outside file content",
         score: 0.45,
-        threat: "a URL is not HTTPS",
+        threat: "plain http is refused: a URL without TLS gets no network, so use `https`",
         applies: |evidence| evidence.urls().any(|url| !matches!(url.scheme(), "https" | "wss")),
     },
     Heuristic {

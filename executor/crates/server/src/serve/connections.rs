@@ -27,15 +27,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
+use tokio_rustls::server::TlsStream;
 
 /// Maximum length of the head of a request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 /// Delay before `accept` is called again after an error, such as a lack of file descriptors.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// The answer to plain HTTP on a port with TLS.
+const PLAIN_HTTP_REFUSED: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 71\r\n\
+    connection: close\r\n\r\nplain http is refused: this port has TLS (`server.tls`), so use https\r\n";
+/// Maximum number of bytes that are read of plain HTTP on a port with TLS.
+const MAX_PLAIN_BYTES: usize = 8 << 10;
 
 /// Interval of the checks of the memory budget.
 const PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
@@ -255,8 +264,7 @@ async fn serve_stream(stream: ClientStream, connection: Arc<Connection>, context
             serve_requests(stream, connection, PeerCertNames::default(), context).await
         }
         (ClientStream::Tcp(stream), Some(tls)) => {
-            let handshake =
-                tokio::time::timeout(context.limits.request_timeout, tls.acceptor().accept(stream));
+            let handshake = tokio::time::timeout(context.limits.request_timeout, accept_tls(stream, &tls));
             let accepted = tokio::select! {
                 accepted = handshake => accepted,
                 () = connection.wait_for_eviction() => return,
@@ -274,6 +282,20 @@ async fn serve_stream(stream: ClientStream, connection: Arc<Connection>, context
             }
         }
     }
+}
+
+/// Accepts a TLS connection. A client that sends plain HTTP is told so.
+async fn accept_tls(mut stream: TcpStream, tls: &Tls) -> io::Result<TlsStream<TcpStream>> {
+    let mut first = [0];
+    // A handshake begins with 22, a request with the first letter of its method.
+    if stream.peek(&mut first).await? == 1 && first.iter().all(u8::is_ascii_uppercase) {
+        // Closing a connection with unread bytes resets it, and the client would not see the answer.
+        let _read = stream.read(&mut vec![0; MAX_PLAIN_BYTES]).await?;
+        stream.write_all(PLAIN_HTTP_REFUSED).await?;
+        stream.shutdown().await?;
+        return Err(io::Error::other("the client sent plain HTTP"));
+    }
+    tls.acceptor().accept(stream).await
 }
 
 /// Answers requests until the peer closes the connection, the server stops, or the connection is evicted.

@@ -145,6 +145,7 @@ impl OperatorClient {
 fn advice(status: u16) -> &'static str {
     match status {
         401 => ": name the file with an operator's token, by `--token-file`; a token may have expired",
+        400 => ": if the server has `server.tls`, plain http is refused: use an `https` URL",
         404 | 405 => ": the path of an executor is `/jsonrpc`",
         _other => "",
     }
