@@ -175,6 +175,19 @@ fn a_caller_without_the_role_waits_for_an_approver() {
     let text = plain["result"]["content"][0]["text"].as_str().expect("a text");
     let intent = plain["result"]["_meta"]["a2g/intent_id"].as_str().expect("an id");
     assert!(text.contains(intent) && text.contains("g2a/directive"), "{text}");
+    // What a model is told works with what a model can do: once approved, the call runs and has the result that is named.
+    let uri = format!("a2g://receipts/{intent}");
+    assert!(
+        !text.contains("_meta") && text.contains("do not call the tool again") && text.contains(&uri),
+        "{text}"
+    );
+    people.decide(&json!(intent), "APPROVED");
+    eventually("it ran by itself", || people.executor.file("z"));
+    let read = request(10, "resources/read", json!({ "uri": uri }));
+    eventually("its result", || {
+        let read = people.post(&people.mine, &read);
+        read["result"]["contents"][0]["text"].as_str().map(|text| assert!(text.contains("SUCCESS"), "{text}"))
+    });
 }
 
 /// The caller that asks is not one of several approvers, whatever its roles are.
@@ -383,10 +396,10 @@ fn a_host_without_forms_learns_what_it_can_do() {
         let answer = host.ask(&message);
         assert_eq!(answer["result"]["isError"], true, "{answer}");
         let text = answer["result"]["content"][0]["text"].as_str().expect("a text");
-        for expected in ["a host that shows forms", "mcp --connect", "a2g/intent_id"] {
+        for expected in ["a host that shows forms", "mcp --connect", "call the tool again"] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
-        assert!(!text.contains("g2a/directive"), "{text}");
+        assert!(!text.contains("g2a/directive") && !text.contains("_meta"), "{text}");
     }
     assert!(!std::path::Path::new(&host.path("x")).exists());
 }

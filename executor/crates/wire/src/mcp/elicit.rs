@@ -2,6 +2,7 @@
 
 use super::Revision;
 use super::encode::notify;
+use super::resources::receipt_uri;
 use crate::field::Field;
 use crate::to_raw;
 use a2g_types::call::Call;
@@ -55,14 +56,21 @@ impl Decider {
         }
     }
 
-    /// The other way to a decision, as a sentence after a space.
-    pub(super) fn advice(self) -> &'static str {
+    /// The way to a decision and to the result, in sentences for a model: it can call tools and tell its user, but sets
+    /// no `_meta`.
+    pub(super) fn advice(self, intent: IntentId) -> String {
         match self {
             Self::PersonAtHost => {
-                " If this host shows no forms, the call cannot run here: change the arguments, use a host that shows forms, \
-                 or one with `a2g-executor mcp --connect` and an `a2g-executor serve`, where an approver decides."
+                "To show the form again, call the tool again. If this host shows no forms, the call cannot run here: change \
+                 the arguments, use a host that shows forms, or one with `a2g-executor mcp --connect` and an \
+                 `a2g-executor serve`, where an approver decides."
+                    .to_owned()
             }
-            Self::Governor | Self::Approver => "",
+            Self::Governor | Self::Approver => format!(
+                "Tell your user. If it is approved, it runs once by itself: do not call the tool again for it, because that \
+                 would be another call that waits. Its result is then the resource `{}`.",
+                receipt_uri(intent)
+            ),
         }
     }
 }

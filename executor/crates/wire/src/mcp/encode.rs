@@ -278,11 +278,9 @@ impl ResultEncoder {
         let reason = verdict.reason.as_deref().map_or_else(String::new, |reason| format!(" ({reason})"));
         let page = page.map_or_else(String::new, |url| format!(", or on the page {url}"));
         let text = format!(
-            "The call waits for a person's decision{reason}. Its intent is {intent}: {}{page}. Send the call again with \
-             `_meta` `{}` set to the intent to get its result; it does not run twice.{}",
+            "The call waits for a person's decision{reason}. Its intent is {intent}: {}{page}. {}",
             decider.who(),
-            names::INTENT_ID,
-            decider.advice()
+            decider.advice(intent)
         );
         let details = json!({ "ran": false, "blocked_by": BlockedBy::EscalationPending.as_str() });
         let meta = CallMeta { error: Some(details), ..CallMeta::new(intent, Some(verdict)) };

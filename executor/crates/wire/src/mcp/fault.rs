@@ -119,9 +119,11 @@ impl McpError {
             Self::MissingCapability(extension) => {
                 format!("Missing required client capability: declare the extension `{extension}`")
             }
-            Self::StateRejected => "`requestState` was used, has expired, or belongs to another caller or call: send \
-                                    the call without it, and with `_meta` `a2g/intent_id` to find the same intent"
-                .to_owned(),
+            Self::StateRejected => {
+                "`requestState` was used, has expired, or belongs to another caller or call: send the \
+                                    call without it, and a person is asked again"
+                    .to_owned()
+            }
             Self::ResourceNotFound { .. } => {
                 "there is no such resource, or the operator has removed it".to_owned()
             }
