@@ -616,9 +616,18 @@ fn journal_list_prints_a_line_and_journal_show_a_page_for_each_entry() {
     let day = here.split(' ').next().unwrap();
     assert_eq!(journal(80, &["list", "--since", day]), list, "a day begins at its midnight here");
 
-    let wide = journal(80, &["list", "--wide"]);
-    assert_eq!(wide.lines().count(), 3, "{wide}");
-    assert_whole(wide.lines().nth(2).unwrap(), &[AGENT, &id(&ran), "SUCCESS", "+05:00"]);
+    // A wide list has a second line for what does not fit into the first; any list uses the width that there is.
+    for (columns, count) in [(80, 6), (120, 6), (200, 3)] {
+        let wide = journal(columns, &["list", "--wide"]);
+        assert_eq!(wide.lines().count(), count, "{wide}");
+        assert_whole(&wide, &[AGENT, &id(&ran), &id(&failed), "SUCCESS", "+05:00"]);
+        let fits = |list: &str| list.lines().all(|line| line.chars().count() <= columns);
+        assert!(
+            fits(&wide) && fits(&journal(columns, &["list", "--refused", "--wide"])),
+            "{columns}: {wide}"
+        );
+        assert_eq!(journal(columns, &["list"]).contains(&id(&ran)), columns >= 120);
+    }
 
     // It is written a moment after it is answered.
     let refusals = || Some(journal(80, &["list", "--refused"])).filter(|list| list.lines().count() > 1);

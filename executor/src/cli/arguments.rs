@@ -871,7 +871,7 @@ pub(super) enum JournalCommand {
         /// Maximum number of entries
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u64,
-        /// Show ids and agents in full, on long lines
+        /// Show ids and agents in full at any width, and times to the millisecond
         #[arg(long, conflicts_with = "json")]
         wide: bool,
         /// Print one JSON object per line

@@ -232,20 +232,49 @@ fn parse_first_block(text: &str) -> Option<[u8; 4]> {
     is_block.then(|| u32::from_str_radix(text, 16).ok()).flatten().map(u32::to_be_bytes)
 }
 
-/// Short forms for a narrow list: the last part of the agent's DID, and the first block of the intent's id.
-fn short_names(intent: IntentId, agent: &str) -> [String; 2] {
-    let block = intent.to_string().split('-').next().unwrap_or_default().to_owned();
-    [one_line(agent.rsplit(':').next().unwrap_or(agent)), block]
+/// The titles of the columns that take the most room, and come last.
+const NAMES: [&str; 2] = ["agent", "intent"];
+
+/// A row of a list, with its agent and intent apart.
+struct Row {
+    cells: Vec<String>,
+    intent: IntentId,
+    agent: String,
 }
 
-/// One line for each row, below the titles. In a narrow list, long agents and tools are truncated.
-fn lines(titles: &[&str], rows: impl Iterator<Item = Vec<String>>, wide: bool) -> Vec<String> {
+impl Row {
+    fn whole_names(&self) -> Vec<String> {
+        vec![one_line(&self.agent), self.intent.to_string()]
+    }
+
+    /// The last part of the agent's DID, and the first block of the intent's id.
+    fn short_names(&self) -> Vec<String> {
+        let block = self.intent.to_string().split('-').next().unwrap_or_default().to_owned();
+        vec![one_line(self.agent.rsplit(':').next().unwrap_or(&self.agent)), block]
+    }
+}
+
+/// The titles and each row, as one line if the whole names fit into `width`. Otherwise a wide list has the names in
+/// lines of their own, and a narrow one has their short forms, and truncates long agents and tools.
+fn lines(titles: &[&str], rows: &[Row], is_wide: bool, width: usize) -> Vec<String> {
     const TOOL: (usize, usize) = (2, 12);
     const AGENT: (usize, usize) = (3, 8);
-    let titles = titles.iter().map(|title| (*title).to_owned()).collect::<Vec<_>>();
-    let rows = std::iter::once(titles).chain(rows).collect::<Vec<_>>();
-    let flexible: &[(usize, usize)] = if wide { &[] } else { &[AGENT, TOOL] };
-    align(&rows, flexible, columns(&std::io::stdout())).lines().map(str::to_owned).collect()
+    let table = |name_titles: &[&str], names: fn(&Row) -> Vec<String>, flexible: &[(usize, usize)]| {
+        let titles = titles.iter().chain(name_titles).map(|title| (*title).to_owned()).collect();
+        let rows = rows.iter().map(|row| row.cells.iter().cloned().chain(names(row)).collect());
+        let rows = std::iter::once(titles).chain(rows).collect::<Vec<Vec<String>>>();
+        align(&rows, flexible, width).lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let whole = table(&NAMES, Row::whole_names, &[]);
+    if whole.iter().all(|line| line.chars().count() <= width) {
+        return whole;
+    }
+    if !is_wide {
+        return table(&NAMES, Row::short_names, &[AGENT, TOOL]);
+    }
+    let names = std::iter::once(NAMES.join(" ")).chain(rows.iter().map(|row| row.whole_names().join(" ")));
+    let rows = table(&[], |_row| Vec::new(), &[]).into_iter().zip(names);
+    rows.map(|(line, names)| format!("{line}\n{}", wrap("    ", &names, width))).collect()
 }
 
 fn list(entries: &[ReceiptEntry], wide: bool, json: bool) {
@@ -254,23 +283,18 @@ fn list(entries: &[ReceiptEntry], wide: bool, json: bool) {
         return;
     }
     let here = LocalTime::read();
-    let shown = if wide {
-        let titles = ["ended", "status", "tool", "agent", "intent", "number", "delivered"];
-        let rows = entries.iter().map(|entry| {
-            let ReceiptEntry { number, intent, agent, tool, status, ended, delivered, .. } = entry;
-            let delivered = if *delivered { "yes" } else { "no" };
-            let cells = [here.format_milliseconds(*ended), one_line(status), one_line(tool), one_line(agent)];
-            cells.into_iter().chain([intent.to_string(), number.to_string(), delivered.to_owned()]).collect()
-        });
-        lines(&titles, rows, true)
-    } else {
-        let rows = entries.iter().map(|ReceiptEntry { intent, agent, tool, status, ended, .. }| {
-            let cells = [here.format_seconds(*ended), one_line(status), one_line(tool)];
-            cells.into_iter().chain(short_names(*intent, agent)).collect()
-        });
-        lines(&["ended", "status", "tool", "agent", "intent"], rows, false)
-    };
-    shown.iter().for_each(print);
+    let titles = ["ended", "status", "tool", "number", "delivered"];
+    let titles = if wide { &titles[..] } else { &titles[..3] };
+    let rows = entries.iter().map(|entry| {
+        let ReceiptEntry { number, intent, agent, tool, status, ended, delivered, .. } = entry;
+        let ended = if wide { here.format_milliseconds(*ended) } else { here.format_seconds(*ended) };
+        let mut cells = vec![ended, one_line(status), one_line(tool)];
+        if wide {
+            cells.extend([number.to_string(), if *delivered { "yes" } else { "no" }.to_owned()]);
+        }
+        Row { cells, intent: *intent, agent: agent.to_string() }
+    });
+    lines(titles, &rows.collect::<Vec<_>>(), wide, columns(&std::io::stdout())).iter().for_each(print);
 }
 
 fn list_refusals(refusals: &[RefusalEntry], wide: bool, json: bool) {
@@ -286,15 +310,15 @@ fn list_refusals(refusals: &[RefusalEntry], wide: bool, json: bool) {
     let here = LocalTime::read();
     let rows = refusals.iter().map(|RefusalEntry { at, intent, agent, tool, blocked_by, .. }| {
         let at = if wide { here.format_milliseconds(*at) } else { here.format_seconds(*at) };
-        let cells = [at, one_line(blocked_by), one_line(tool)];
-        let whole = [one_line(agent), intent.to_string()];
-        cells.into_iter().chain(if wide { whole } else { short_names(*intent, agent) }).collect()
+        let cells = vec![at, one_line(blocked_by), one_line(tool)];
+        Row { cells, intent: *intent, agent: agent.to_string() }
     });
-    let mut lines = lines(&["refused", "blocked by", "tool", "agent", "intent"], rows, wide).into_iter();
+    let (rows, width) = (rows.collect::<Vec<_>>(), columns(&std::io::stdout()));
+    let mut lines = lines(&["refused", "blocked by", "tool"], &rows, wide, width).into_iter();
     lines.next().iter().for_each(print);
     for (line, RefusalEntry { message, .. }) in lines.zip(refusals) {
         print(line);
-        print(wrap("    ", &one_line(message), columns(&std::io::stdout())));
+        print(wrap("    ", &one_line(message), width));
     }
 }
 
