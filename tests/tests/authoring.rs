@@ -82,7 +82,7 @@ impl AuthorFolder {
     fn command(&self, line: &str) -> Command {
         let mut command = Command::new(program());
         command.args(line.split(' ').filter(|word| !word.is_empty())).current_dir(self.folder.path());
-        command.env("PATH", &self.path).env("XDG_CACHE_HOME", cache()).env("COLUMNS", "80");
+        command.env("PATH", &self.path).env("XDG_CACHE_HOME", cache_home()).env("COLUMNS", "80");
         command.env("XDG_STATE_HOME", state());
         command
     }

@@ -106,7 +106,7 @@ fn run_mcp_client_against_server(mut command: Command, command_prefix: &[&str]) 
 fn run_mcp_client_over_stdio(mut command: Command) {
     let (folder, state) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let (scope, catalogue) = (folder.path().canonicalize().expect("a path"), methods::catalogue());
-    command.env("XDG_STATE_HOME", state.path()).env("XDG_CACHE_HOME", cache());
+    command.env("XDG_STATE_HOME", state.path()).env("XDG_CACHE_HOME", cache_home());
     command.args([&scope, &scope, &program()]);
     command.args(["mcp", "--tools"]).arg(catalogue.folder()).arg("--scope").arg(&scope);
     run_client(command);

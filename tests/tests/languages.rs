@@ -36,7 +36,7 @@ fn catalogue(name: &str, make: impl FnOnce(&Path) -> Command) -> Catalogue {
     std::fs::write(folder.path().join("tool.toml"), manifest).expect("a file");
     let mut add = Command::new(program());
     add.args(["tool", "add"]).arg(folder.path()).arg("--tools").arg(catalogue.folder());
-    add.env("XDG_CACHE_HOME", cache());
+    add.env("XDG_CACHE_HOME", cache_home());
     succeed(add);
     catalogue
 }

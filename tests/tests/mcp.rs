@@ -350,7 +350,7 @@ impl Host {
                 .args(arguments)
                 .current_dir(folder.path())
                 .env("XDG_STATE_HOME", shared.unwrap_or(state.path()))
-                .env("XDG_CACHE_HOME", cache())
+                .env("XDG_CACHE_HOME", cache_home())
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped()),
         );

@@ -73,11 +73,16 @@ fn guest_for(triple: &str, name: &str) -> Vec<u8> {
         .unwrap_or_else(|error| panic!("{}: {error}: run `cargo xtask test`", module.display()))
 }
 
+/// The folder for `XDG_CACHE_HOME`, with which a command without `catalog.cache` uses [`cache`].
+pub fn cache_home() -> PathBuf {
+    cache().parent().expect("it has a parent").to_owned()
+}
+
 /// One cache of compiled modules for all tests, so that each module is compiled once.
 pub fn cache() -> PathBuf {
     static WARM: OnceLock<PathBuf> = OnceLock::new();
     WARM.get_or_init(|| {
-        let cache = target().join("test-cache");
+        let cache = target().join("test-cache").join("a2g-executor");
         let home = tempfile::tempdir().expect("a temp folder");
         let config = home.path().join("executor.toml");
         // Some scope without the cache in it, wherever the repository lies.
