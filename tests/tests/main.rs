@@ -41,6 +41,7 @@ mod fleet;
 mod flood;
 mod governor;
 mod governor_answers;
+mod guides;
 mod harness;
 mod hostile;
 mod json_suite;
