@@ -139,23 +139,23 @@ fn now() -> i64 {
 }
 
 /// Claims of a token for the subject, valid for five minutes from now.
-fn claims(subject: &str) -> Value {
+pub fn claims(subject: &str) -> Value {
     json!({ "iss": ISSUER, "sub": subject, "aud": DID, "iat": now(), "exp": now() + 300, "scope": "openid" })
 }
 
-fn with(mut object: Value, member: &str, value: Value) -> Value {
+pub fn with(mut object: Value, member: &str, value: Value) -> Value {
     object[member] = value;
     object
 }
 
 /// An identity provider whose keys, named by their algorithms, are in a file.
-struct Provider {
+pub struct Provider {
     folder: TempDir,
     keys: [Key; 3],
 }
 
 impl Provider {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let provider =
             Self { folder: tempfile::tempdir().unwrap(), keys: [Key::ed25519(), Key::p256(), Key::rsa()] };
         provider.publish(&["EdDSA", "ES256", "RS256"]);
@@ -176,12 +176,12 @@ impl Provider {
     }
 
     /// Options of an executor that trusts this provider, with this list of callers.
-    fn options(&self, list: &List) -> Options {
+    pub fn options(&self, list: &List) -> Options {
         let options = list.options().set("executor.did", DID);
         options.set("server.issuer", json!([{ "issuer": ISSUER, "keys": self.path() }]))
     }
 
-    fn token(&self, claims: &Value) -> String {
+    pub fn token(&self, claims: &Value) -> String {
         self.keys[0].token(&header(&self.keys[0]).to_string(), &claims.to_string())
     }
 }
@@ -191,13 +191,13 @@ fn header(key: &Key) -> Value {
 }
 
 /// Adds a caller to the list who is identified by tokens about this subject.
-fn add_subject(list: &List, name: &str, subject: &str, more: &[&str]) {
+pub fn add_subject(list: &List, name: &str, subject: &str, more: &[&str]) {
     let subject = ["--jwt-issuer", ISSUER, "--jwt-subject", subject];
     let printed = list.add(name, &[&subject, more].concat());
     assert_eq!(printed, "", "no token is printed");
 }
 
-fn add_agent(list: &List, subject: &str) {
+pub fn add_agent(list: &List, subject: &str) {
     add_subject(list, subject, subject, &["--role", "agent", "--agent", AGENT]);
 }
 

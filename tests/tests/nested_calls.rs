@@ -8,6 +8,7 @@ mod generated;
 mod kills;
 mod limits;
 mod programs;
+mod scope;
 mod shown;
 mod stops;
 mod tampering;

@@ -22,7 +22,7 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use a2g_types::limit::{Layer, Limit};
 use a2g_types::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
-use a2g_types::tool::{Contract, Descriptor};
+use a2g_types::tool::{CallTargets, Contract, Descriptor};
 use a2g_types::verdict::Manifest;
 use a2g_wire::a2g::{encode, fault};
 use a2g_wire::strict_json;
@@ -153,6 +153,7 @@ pub(super) fn local_call(parts: CallParts<'_>) -> Result<Call, UsageError> {
         is_new: true,
         charge: a2g_types::memory::Charge::default(),
         parent: None,
+        caller_tools: Some(CallTargets::All),
         tool,
         arguments,
         context: None,

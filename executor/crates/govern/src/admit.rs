@@ -13,9 +13,8 @@ use a2g_fleet::{NodeText, PassedCall};
 use a2g_types::call::Call;
 use a2g_types::clock::format_seconds;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{IntentId, ProofId};
+use a2g_types::ident::{IntentId, ProofId, ToolName};
 use a2g_types::limit::{Access, Layer};
-use a2g_types::quantity::Timeout;
 use a2g_types::stop::OperatorReason;
 use a2g_types::stored::v1;
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
@@ -555,8 +554,8 @@ impl Admitted {
     /// limit. `tool` is the tool that will run. A call can be granted only once.
     ///
     /// # Errors
-    /// [`Fault::Refused`]: `verdict_mismatch` if the proof or the approval is for another module, `standing_policy` if
-    /// the policy forbids the call, `scope_unenforceable` if the layers' patterns are too many or have too many
+    /// [`Fault::Refused`]: as [`check_caller_tools`], `verdict_mismatch` if the proof or the approval is for another
+    /// module, `standing_policy` if the policy forbids the call, `scope_unenforceable` if the layers' patterns are too many or have too many
     /// overlaps.
     pub fn grant(
         self,
@@ -565,6 +564,7 @@ impl Admitted {
         tool: &Descriptor,
         ceilings: &Ceilings,
     ) -> Result<(Admitted<Granted>, Grant), Fault> {
+        check_caller_tools(&self.call)?;
         self.check_module(tool)?;
         let tool = &tool.capabilities;
         let refuse = |refusal: StandingPolicyError| self.refusal(refusal.blocked_by(), refusal.to_string());
@@ -575,12 +575,12 @@ impl Admitted {
         if tool.network {
             standing.check_network(&self.call).map_err(refuse)?;
         }
-        let caller = self.call.caller_timeout.map(|timeout| (Layer::Caller, caller_claims(timeout)));
+        let caller = (Layer::Caller, caller_claims(&self.call));
         let (admitted, layers) = self.take_layers();
         let layers = layers
             .into_iter()
             .chain([(Layer::StandingPolicy, policy), (Layer::Tool, tool_claims(tool))])
-            .chain(caller);
+            .chain([caller]);
         match Grant::meet(authority, layers, ceilings) {
             Ok(grant) => Ok((admitted, grant)),
             Err(error) => Err(admitted.refusal(BlockedBy::ScopeUnenforceable, error.to_string())),
@@ -614,10 +614,36 @@ impl Admitted {
     }
 }
 
-/// The limits that the caller sets. They are a layer like the others, so that the report can name the caller as the
-/// layer that set the timeout.
-fn caller_claims(timeout: Timeout) -> Claims {
-    Claims { timeout: Some(timeout), ..Claims::default() }
+/// The limits that the caller sets, and the tools that its token reaches. They are a layer like the others, so that the
+/// report can name the caller as the layer that set the timeout, and the calls of a run stay within the token's scope.
+fn caller_claims(call: &Call) -> Claims {
+    let calls = match call.nested_caller_tools() {
+        CallTargets::All => None,
+        named @ CallTargets::Named(_) => Some(named),
+    };
+    Claims { timeout: call.caller_timeout, calls, ..Claims::default() }
+}
+
+/// Checks that the caller of a call reaches its tool.
+///
+/// # Errors
+/// [`Fault::Refused`] with `caller_unauthorized`.
+pub fn check_caller_tools(call: &Call) -> Result<(), Fault> {
+    if call.is_within_caller_tools() {
+        return Ok(());
+    }
+    Err(Fault::Refused {
+        intent: Some(call.intent),
+        risk_score: None,
+        blocked_by: BlockedBy::CallerUnauthorized,
+        message: missing_scope_message(&call.tool),
+    })
+}
+
+/// The message for a caller whose token does not reach a tool.
+#[must_use]
+pub fn missing_scope_message(tool: &ToolName) -> String {
+    format!("the caller's token has no scope for this tool: it needs `tools:{tool}`")
 }
 
 /// The limits that a tool sets: no tool gets more than it declares.

@@ -10,10 +10,10 @@
 use super::GOVERNOR;
 use super::admit::AcceptUnsigned;
 use super::files::{self, FileError, parent_folder};
-use super::jwt::{Jwt, JwtSubject, ReachableTools, TokenError, TokenIssuers};
+use super::jwt::{Jwt, JwtSubject, TokenError, TokenIssuers};
 use a2g_fleet::NodeText;
-use a2g_types::ident::{AgentDid, IdentError, Issuer, ToolName};
-use a2g_types::tool::Digest;
+use a2g_types::ident::{AgentDid, IdentError, Issuer};
+use a2g_types::tool::{CallTargets, Digest};
 use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -343,7 +343,7 @@ pub struct Caller {
     roles: BTreeSet<Role>,
     agents: AllowedAgents,
     /// The tools that the scope of its token reaches.
-    tools: ReachableTools,
+    tools: CallTargets,
     origin: CallerOrigin,
 }
 
@@ -534,8 +534,8 @@ impl Caller {
     #[must_use]
     pub fn decision_right(&self) -> Option<DecisionRight<'_>> {
         let may_decide = match self.tools {
-            ReachableTools::Every => self.is_any_of(&[Role::Approver, Role::Governor]),
-            ReachableTools::These(_) => false,
+            CallTargets::All => self.is_any_of(&[Role::Approver, Role::Governor]),
+            CallTargets::Named(_) => false,
         };
         may_decide.then_some(DecisionRight { by: &self.name, caller: Some(self) })
     }
@@ -545,8 +545,8 @@ impl Caller {
     #[must_use]
     pub fn switch_right(&self) -> Option<SwitchRight<'_>> {
         let may_switch = match self.tools {
-            ReachableTools::Every => self.is_any_of(&[Role::Operator]),
-            ReachableTools::These(_) => false,
+            CallTargets::All => self.is_any_of(&[Role::Operator]),
+            CallTargets::Named(_) => false,
         };
         may_switch.then_some(SwitchRight { by: &self.name })
     }
@@ -558,16 +558,16 @@ impl Caller {
             name: "anybody".into(),
             roles: BTreeSet::from([Role::Agent]),
             agents: AllowedAgents::Every,
-            tools: ReachableTools::Every,
+            tools: CallTargets::All,
             origin: CallerOrigin::Process,
         }
     }
 
     /// The same caller with only these tools.
-    fn narrowed_to(self: &Arc<Self>, tools: ReachableTools) -> Arc<Self> {
+    fn narrowed_to(self: &Arc<Self>, tools: CallTargets) -> Arc<Self> {
         match tools {
-            ReachableTools::Every => Arc::clone(self),
-            ReachableTools::These(_) => {
+            CallTargets::All => Arc::clone(self),
+            CallTargets::Named(_) => {
                 let Self { name, roles, agents, tools: _, origin } = &**self;
                 let (name, roles, agents) = (name.clone(), roles.clone(), agents.clone());
                 Arc::new(Self { name, roles, agents, tools, origin: origin.clone() })
@@ -580,8 +580,8 @@ impl Caller {
     #[must_use]
     pub fn to_node(&self) -> Option<Value> {
         let identity = match (&self.origin, &self.tools) {
-            (CallerOrigin::Entry { identity, list: _ }, ReachableTools::Every) => identity.clone(),
-            (CallerOrigin::Entry { .. }, ReachableTools::These(_)) | (CallerOrigin::Process, _) => {
+            (CallerOrigin::Entry { identity, list: _ }, CallTargets::All) => identity.clone(),
+            (CallerOrigin::Entry { .. }, CallTargets::Named(_)) | (CallerOrigin::Process, _) => {
                 return None;
             }
         };
@@ -597,11 +597,10 @@ impl Caller {
         }
     }
 
-    /// Returns `true` when the scope of the caller's token reaches this tool; a caller
-    /// without a token scope reaches all tools.
+    /// The tools that the scope of the caller's token reaches: all for a caller without such a scope.
     #[must_use]
-    pub fn may_call(&self, tool: &ToolName) -> bool {
-        self.tools.includes(tool)
+    pub fn tools(&self) -> &CallTargets {
+        &self.tools
     }
 
     /// Returns `true` when the caller may read the intents of all agents.
@@ -851,7 +850,7 @@ impl Callers {
             CallerSource::Anonymous(caller) => return Ok(Arc::clone(caller)),
             CallerSource::Listed(table) => table,
         };
-        let mut tools = ReachableTools::Every;
+        let mut tools = CallTargets::All;
         let position = match &credential.token {
             PresentedToken::Hashed(token) => table.index.get(&CallerIdentity::Token(*token)).copied(),
             // The token is verified again with each request: a cached result would have to be invalidated at
@@ -962,7 +961,7 @@ impl CallerTable {
         &self,
         token: &Result<Jwt, TokenError>,
         now: OffsetDateTime,
-    ) -> Result<(usize, ReachableTools), TokenError> {
+    ) -> Result<(usize, CallTargets), TokenError> {
         let token = token.as_ref().map_err(Clone::clone)?;
         let (subject, tools) = self.issuers.verify(token, now)?;
         let position = self.index.get(&CallerIdentity::Jwt(subject.clone())).copied();
@@ -987,7 +986,7 @@ impl CallerTable {
             name: name.as_str().into(),
             roles: roles.clone(),
             agents,
-            tools: ReachableTools::Every,
+            tools: CallTargets::All,
             origin: CallerOrigin::Entry { identity, list: self.number },
         };
         self.callers.push(CallerRecord { caller: Arc::new(caller), expires_at: *expires_at });

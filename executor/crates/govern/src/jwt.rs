@@ -17,6 +17,7 @@ use super::keys::{KeyError, fault_message};
 use super::proof::CLOCK_LEEWAY;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{Issuer, ToolName, excerpt};
+use a2g_types::tool::CallTargets;
 use a2g_wire::jwks::{self, PublicKey, TokenJwk};
 use a2g_wire::jwt::{self, TokenClaims, TokenHeader};
 use ed25519_dalek::{Signature, VerifyingKey};
@@ -26,7 +27,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use time::OffsetDateTime;
 
 /// Maximum size of a token, in bytes.
@@ -60,25 +60,6 @@ pub struct JwtSubject {
 
 /// The scope word for every tool, after `tools:`.
 const EVERY_TOOL: &str = "*";
-
-/// The tools that a token reaches. Its scope narrows what its caller may do, and never widens it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) enum ReachableTools {
-    /// The scope does not name tools, or names all.
-    #[default]
-    Every,
-    /// The tools that the scope names.
-    These(Arc<BTreeSet<String>>),
-}
-
-impl ReachableTools {
-    pub(super) fn includes(&self, tool: &ToolName) -> bool {
-        match self {
-            Self::Every => true,
-            Self::These(tools) => tools.contains(tool.as_str()),
-        }
-    }
-}
 
 /// The reason why a token is rejected. Only the operator sees the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -247,7 +228,7 @@ impl TokenIssuers {
         &self,
         token: &Jwt,
         now: OffsetDateTime,
-    ) -> Result<(JwtSubject, ReachableTools), TokenError> {
+    ) -> Result<(JwtSubject, CallTargets), TokenError> {
         let Jwt { signed, header, payload, signature } = token;
         if self.0.is_empty() {
             return Err(TokenError::NoIssuer);
@@ -291,7 +272,7 @@ impl TokenIssuer {
         &self,
         claims: TokenClaims,
         now: OffsetDateTime,
-    ) -> Result<(JwtSubject, ReachableTools), TokenError> {
+    ) -> Result<(JwtSubject, CallTargets), TokenError> {
         let TokenClaims { issuer, subject, audiences, expires_at, not_before, issued_at, tools } = claims;
         if !audiences.contains(&self.audience) {
             return Err(TokenError::OtherAudience(self.audience.clone()));
@@ -303,9 +284,12 @@ impl TokenIssuer {
         if expires_at <= now {
             return Err(TokenError::Expired(expires_at));
         }
+        // The scope narrows what its caller may do, and never widens it: a word that is no name reaches no tool.
         let tools = match tools {
-            Some(tools) if !tools.contains(EVERY_TOOL) => ReachableTools::These(Arc::new(tools)),
-            Some(_) | None => ReachableTools::Every,
+            Some(tools) if !tools.contains(EVERY_TOOL) => {
+                CallTargets::Named(tools.iter().filter_map(|name| ToolName::parse(name).ok()).collect())
+            }
+            Some(_) | None => CallTargets::All,
         };
         Ok((JwtSubject { issuer, subject }, tools))
     }

@@ -28,7 +28,7 @@ mod webhook_key;
 
 pub use admit::{
     AcceptUnsigned, Admission, Admitted, Escalated, Granted, Granter, OperatorLimits, VerifiedVerdict, admit,
-    denial_by,
+    check_caller_tools, denial_by, missing_scope_message,
 };
 pub use callers::{
     AuthError, Caller, CallerEntry, CallerEntryError, CallerIdentity, CallerList, Callers, CallersError,

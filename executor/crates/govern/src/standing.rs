@@ -361,6 +361,7 @@ mod tests {
             is_new: false,
             charge: a2g_types::memory::Charge::default(),
             parent: None,
+            caller_tools: None,
             tool: ToolName::parse(tool).unwrap(),
             arguments: arguments.as_object().unwrap().clone(),
             context: None,

@@ -3,6 +3,7 @@
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::memory::Charge;
 use crate::quantity::Timeout;
+use crate::tool::CallTargets;
 use serde_json::{Map, Value};
 use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
@@ -92,6 +93,24 @@ pub struct Call {
     pub charge: Charge,
     /// The run that makes this call; `None` for a call from outside.
     pub parent: Option<ParentRun>,
+    /// The tools that the caller's token reaches: the only ones for this call, and for the calls of its run at every
+    /// depth. `None` if they are not known, as in a call that an earlier version stored: it reaches its own tool, and
+    /// no other.
+    pub caller_tools: Option<CallTargets>,
+}
+
+impl Call {
+    /// Returns `true` if the call's caller reaches its tool.
+    #[must_use]
+    pub fn is_within_caller_tools(&self) -> bool {
+        self.caller_tools.as_ref().is_none_or(|tools| tools.includes(&self.tool))
+    }
+
+    /// The tools that the calls of the call's run may name.
+    #[must_use]
+    pub fn nested_caller_tools(&self) -> CallTargets {
+        self.caller_tools.clone().unwrap_or_default()
+    }
 }
 
 /// The run that makes a nested call, and the call's place in it.

@@ -29,6 +29,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
         approved_by: None,
         durability: Durability::PowerLoss,
         parent: None,
+        caller_tools: None,
         calls: None,
         signature: None,
         outcome: Outcome {

@@ -11,7 +11,7 @@ use crate::catalog::{CatalogEntry, QuickCheck};
 use a2g_capability::{Grant, Permit, RootsError};
 use a2g_govern::{
     Admission, Admitted, Escalated, Governor, Granted, IntentSignatures, OperatorLimits, VerifiedVerdict,
-    admit,
+    admit, check_caller_tools,
 };
 use a2g_journal::{ClaimResult, IntentSummary, KnownIntent};
 use a2g_types::call::{Call, ContextSignature};
@@ -293,8 +293,8 @@ impl Executor {
     /// Checks that a call names a tool that this executor can use, or that another node of the fleet has.
     ///
     /// # Errors
-    /// [`Fault::InvalidParams`], [`Fault::ToolUnavailable`], or [`Fault::Refused`] with `tool_untrusted`, which is
-    /// recorded; [`Fault::Busy`] while the tool is compiled, or if another node does not answer.
+    /// [`Fault::InvalidParams`], [`Fault::ToolUnavailable`], or [`Fault::Refused`] with `tool_untrusted` or
+    /// `caller_unauthorized`, which is recorded; [`Fault::Busy`] while the tool is compiled, or if another node does not answer.
     pub async fn check_tool(&self, call: &Call) -> Result<(), Fault> {
         let checked = match self.locate_tool(call) {
             Ok(ToolLocation::Here(_)) => Ok(()),
@@ -312,8 +312,9 @@ impl Executor {
         self.locate_tool(call).map(drop).map_err(|fault| self.record_call_refusal(call, fault))
     }
 
-    /// Finds the tool of a call. Other nodes are not asked yet.
+    /// Finds the tool of a call, if its caller reaches it. Other nodes are not asked yet.
     pub(super) fn locate_tool(&self, call: &Call) -> Result<ToolLocation, Fault> {
+        check_caller_tools(call)?;
         let Call { agent, tool, parent, .. } = call;
         let is_absent = self.current_catalog().catalog.get(tool).is_none();
         let may_pass_call = self.passing.is_enabled && parent.is_none();

@@ -13,6 +13,7 @@ use super::switch::stop_fault;
 use super::{Executor, RETRY_AFTER_MS, all_agents};
 use crate::catalog::{Catalog, CatalogEntry, Tool};
 use a2g_capability::{CallGrant, Grant};
+use a2g_govern::missing_scope_message;
 use a2g_runtime::spawn;
 use a2g_sandbox::{
     CallAnswer, CallBackend, CallError, CallFuture, CallRequest, CallableTool, MAX_ARGUMENT_BYTES,
@@ -22,9 +23,11 @@ use a2g_types::call::{Call, Door, ParentRun, Priority};
 use a2g_types::failure_message::{describe_failure, failure_details, layer_name};
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
 use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
+use a2g_types::limit::Layer;
 use a2g_types::memory::{self, Charge};
 use a2g_types::outcome::{CallUsage, End, NestedCall, NestedEnd, Receipt};
 use a2g_types::strict_json::{self, JsonBounds};
+use a2g_types::tool::CallTargets;
 use a2g_types::verdict::Decision;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -66,6 +69,8 @@ struct Parent {
     priority: Priority,
     /// The number of runs above the calls.
     depth: u32,
+    /// The tools that the parent's caller reaches.
+    caller_tools: CallTargets,
 }
 
 /// The calls in order, and the number of questions.
@@ -119,6 +124,7 @@ impl NestedCalls {
                     tool: call.tool.clone(),
                     priority: call.priority,
                     depth: call.parent.as_ref().map_or(0, |parent| parent.depth) + 1,
+                    caller_tools: call.nested_caller_tools(),
                 },
                 at_once: Semaphore::new(grant.max_parallel().value as usize),
                 grant: grant.clone(),
@@ -211,19 +217,23 @@ impl NestedCalls {
     async fn call(
         self: Arc<Self>,
         counted: CountedCall,
-        tool: String,
+        tool: ToolName,
         arguments: String,
     ) -> Result<CallAnswer, CallError> {
-        let CallOutcome { decision, end, answer } = self.make(&counted, &tool, &arguments).await;
-        self.record(&counted, decision, end);
+        let outcome = self.make(&counted, tool, &arguments).await;
+        self.end(&counted, outcome)
+    }
+
+    fn end(&self, counted: &CountedCall, outcome: CallOutcome) -> Result<CallAnswer, CallError> {
+        let CallOutcome { decision, end, answer } = outcome;
+        self.record(counted, decision, end);
         self.open_count.send_modify(|count| *count -= 1);
         answer
     }
 
-    async fn make(&self, counted: &CountedCall, tool: &str, arguments: &str) -> CallOutcome {
-        let checked = self.check(tool).and_then(|tool| Ok((tool, parse_arguments(arguments)?)));
-        let (tool, arguments) = match checked {
-            Ok(checked) => checked,
+    async fn make(&self, counted: &CountedCall, tool: ToolName, arguments: &str) -> CallOutcome {
+        let arguments = match parse_arguments(arguments) {
+            Ok(arguments) => arguments,
             Err(error) => return CallOutcome::refused(error),
         };
         let mut has_ended = self.has_ended.subscribe();
@@ -257,11 +267,12 @@ impl NestedCalls {
             return Err(self.unknown_tool(tool));
         }
         self.grant.check(&name).map_err(|layer| {
-            let message = format!(
-                "`{}` may not call `{name}`: its `calls`, set by {}, do not include that tool",
-                self.parent.tool,
-                layer_name(layer)
-            );
+            let reason = if layer == Layer::Caller {
+                missing_scope_message(&name)
+            } else {
+                format!("its `calls`, set by {}, do not include that tool", layer_name(layer))
+            };
+            let message = format!("`{}` may not call `{name}`: {reason}", self.parent.tool);
             CallError {
                 detail: detail(&json!({ "set_by": layer.as_str() })),
                 ..CallError::new("not_allowed", message)
@@ -293,7 +304,7 @@ impl NestedCalls {
     }
 
     fn intent(&self, counted: &CountedCall, tool: ToolName, arguments: Map<String, Value>) -> Call {
-        let Parent { door, agent, intent, tool: parent_tool, priority, depth } = &self.parent;
+        let Parent { door, agent, intent, tool: parent_tool, priority, depth, caller_tools } = &self.parent;
         let parent =
             ParentRun { intent: *intent, tool: parent_tool.clone(), ordinal: counted.ordinal, depth: *depth };
         let context = json!({ "parent": {
@@ -312,6 +323,7 @@ impl NestedCalls {
             priority: *priority,
             charge: Charge::default(),
             parent: Some(parent),
+            caller_tools: Some(caller_tools.clone()),
         }
     }
 
@@ -435,6 +447,14 @@ impl CallBackend for NestedCalls {
                 let counted = match self.count(&tool) {
                     Ok(counted) => counted,
                     Err(error) => return Box::pin(std::future::ready(Err(error))),
+                };
+                // Checked here and not in the task, so that the time for a refusal is that of the guest's thread inline.
+                let tool = match self.check(&tool) {
+                    Ok(tool) => tool,
+                    Err(error) => {
+                        let refused = self.end(&counted, CallOutcome::refused(error));
+                        return Box::pin(std::future::ready(refused));
+                    }
                 };
                 let task = spawn::spawn_run_task(self.call(counted, tool, arguments));
                 Box::pin(async move { task.await.unwrap_or_else(|_| Err(CallError::run_ended())) })

@@ -95,6 +95,7 @@ impl DecisionBasis {
             priority: _,
             charge: _,
             parent,
+            caller_tools: _,
         } = call;
         let arguments = serde_json::Value::Object(arguments.clone());
         // The schemas and the contract are not shown, and the declared capabilities take effect in the grant.

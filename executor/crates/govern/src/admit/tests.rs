@@ -6,7 +6,7 @@ use a2g_types::call::{Door, Priority};
 use a2g_types::ident::{AgentDid, Issuer, ProofId, ToolName};
 use a2g_types::memory::Charge;
 use a2g_types::quantity::Timeout;
-use a2g_types::tool::Digest;
+use a2g_types::tool::{CallTargets, Digest};
 use serde_json::json;
 use std::collections::BTreeMap;
 use strum::VariantArray as _;
@@ -25,6 +25,7 @@ fn call(door: Door, priority: Priority) -> Call {
         priority,
         charge: Charge::default(),
         parent: None,
+        caller_tools: None,
     }
 }
 
@@ -61,7 +62,14 @@ fn waiting() -> Vec<(String, Escalated)> {
     (short.call.context, short.call.caller_timeout) = (None, None);
     let module = Some(proven(Some(Digest([0xab; 32]))));
     let bound = escalated(Door::A2g, Priority::Normal, None).bind_to_module(Digest([0xcd; 32]));
+    let reaching = |tools| {
+        let mut escalated = escalated(Door::A2g, Priority::Normal, None);
+        escalated.call.caller_tools = Some(tools);
+        escalated
+    };
     let rest = [
+        ("waiting/caller_tools/All".to_owned(), reaching(CallTargets::All)),
+        ("waiting/caller_tools/Named".to_owned(), reaching(CallTargets::parse(&["t", "u"]).unwrap())),
         ("waiting/proof".to_owned(), short),
         ("waiting/module".to_owned(), escalated(Door::A2g, Priority::Normal, module)),
         ("waiting/bound".to_owned(), bound),
@@ -87,4 +95,34 @@ fn a_call_that_waits_is_written_and_read_as_it_always_was() {
         assert_eq!(read.module, escalated.module, "{name}");
     }
     assert_eq!(golden, BTreeMap::new(), "lines of rows.txt that nothing was compared with");
+}
+
+#[test]
+fn a_call_of_an_earlier_version_reaches_its_own_tool_and_no_other() {
+    let stored = call(Door::A2g, Priority::Normal);
+    check_caller_tools(&stored).unwrap();
+    assert_eq!(caller_claims(&stored).calls, Some(CallTargets::none()));
+    let tools =
+        |names: &[&str]| Call { caller_tools: Some(CallTargets::parse(names).unwrap()), ..stored.clone() };
+    check_caller_tools(&tools(&["t", "u"])).unwrap();
+    assert_eq!(caller_claims(&tools(&["*"])).calls, None);
+    let refused = check_caller_tools(&tools(&["u"])).unwrap_err();
+    assert!(
+        matches!(refused, Fault::Refused { blocked_by: BlockedBy::CallerUnauthorized, .. }),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn another_node_is_told_what_the_caller_of_a_call_reaches() {
+    let caller_tools = Some(CallTargets::parse(&["t"]).unwrap());
+    let call = Call { caller_tools: caller_tools.clone(), ..call(Door::A2g, Priority::Normal) };
+    let verdict = Arc::new(Verdict { decision: Decision::Approved, ..verdict() });
+    let verdict = VerifiedVerdict { verdict, proof: None };
+    let Ok(Admission::Run(admitted)) = admit(call, verdict, OffsetDateTime::UNIX_EPOCH) else {
+        panic!("it is not approved")
+    };
+    let text = admitted.to_node().unwrap().unwrap();
+    let passed = serde_json::from_str::<StoredCall>(&text).unwrap();
+    assert_eq!(passed.call.caller_tools, caller_tools);
 }

@@ -38,6 +38,7 @@ fn call(name: &str, arguments: &Value) -> Call {
         is_new: false,
         charge: a2g_types::memory::Charge::default(),
         parent: None,
+        caller_tools: None,
         tool: tool(name),
         arguments: arguments.as_object().unwrap().clone(),
         context: None,

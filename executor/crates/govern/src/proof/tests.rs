@@ -45,6 +45,7 @@ fn call() -> Call {
         is_new: false,
         charge: a2g_types::memory::Charge::default(),
         parent: None,
+        caller_tools: None,
         tool: ToolName::parse("write_file").unwrap(),
         arguments: json!({ "path": "/workspace/x", "n": 1 }).as_object().unwrap().clone(),
         context: None,

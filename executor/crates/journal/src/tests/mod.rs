@@ -38,6 +38,7 @@ fn call(arguments: &str) -> Call {
         is_new: false,
         charge: a2g_types::memory::Charge::default(),
         parent: None,
+        caller_tools: None,
         tool: ToolName::parse("t").unwrap(),
         arguments: serde_json::from_str(arguments).unwrap(),
         context: None,

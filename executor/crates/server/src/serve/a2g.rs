@@ -1,6 +1,6 @@
 //! The executor's A2G door: its methods by name, and the roles that may call each.
 
-use super::protocol::{check_call_agent, foreign_agent_message, may_see};
+use super::protocol::{foreign_agent_message, may_see, with_caller};
 use super::rpc::{Followups, error_object};
 use a2g_core::run::{DirectiveOutcome, Executor, IntentState, RunEventSink};
 use a2g_govern::Role::{self, Agent, Approver, Governor, Operator};
@@ -123,8 +123,7 @@ struct MethodCaller {
 impl MethodCaller {
     /// Checks that a call is in the name of one of the caller's agents, and adds the message's charge to it.
     fn call(self, executor: &Executor, call: Call) -> Result<Call, Fault> {
-        check_call_agent(executor, &self.caller, &call)?;
-        Ok(Call { charge: self.charge, ..call })
+        Ok(Call { charge: self.charge, ..with_caller(executor, &self.caller, call)? })
     }
 }
 

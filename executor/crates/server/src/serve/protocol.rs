@@ -1,6 +1,6 @@
 //! Access control that the doors of protocols other than A2G share: authentication, and the agent of a call.
 //!
-//! A door only decodes its protocol. The port authenticates its callers, and [`check_call_agent`] decides for which
+//! A door only decodes its protocol. The port authenticates its callers, and [`with_caller`] decides for which
 //! agents they may act.
 
 use a2g_core::run::Executor;
@@ -57,7 +57,7 @@ pub struct DoorSettings {
 
 impl DoorSettings {
     /// The agent of a call. `claimed` is the name in the message: a DID is taken verbatim, and any other name becomes a
-    /// DID of this door, such as `did:a2e:my%20agent`. [`check_call_agent`] then checks that the caller may act for it.
+    /// DID of this door, such as `did:a2e:my%20agent`. [`with_caller`] then checks that the caller may act for it.
     ///
     /// # Errors
     /// [`Fault::InvalidRequest`] if the name does not fit into a DID.
@@ -69,29 +69,21 @@ impl DoorSettings {
     }
 }
 
-/// Checks that the caller may act for the agent of a call, and that its token reaches the tool.
+/// A call with the tools that its caller's token reaches, which the executor checks for it and for the calls of its run.
 ///
 /// # Errors
-/// [`Fault::Refused`] with `caller_unauthorized`, if the caller may not act for it.
-pub(super) fn check_call_agent(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
-    let message = if !caller.may_act_as(&call.agent) {
-        foreign_agent_message(caller, &call.agent)
-    } else if !caller.may_call(&call.tool) {
-        missing_scope_message(caller, &call.tool)
-    } else {
-        return Ok(());
-    };
-    Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
+/// [`Fault::Refused`] with `caller_unauthorized`, if the caller may not act for the agent of the call.
+pub(super) fn with_caller(executor: &Executor, caller: &Caller, call: Call) -> Result<Call, Fault> {
+    if !caller.may_act_as(&call.agent) {
+        let message = foreign_agent_message(caller, &call.agent);
+        return Err(executor.refuse(Some(&call), BlockedBy::CallerUnauthorized, message));
+    }
+    Ok(Call { caller_tools: Some(caller.tools().clone()), ..call })
 }
 
 /// Returns `true` if the caller's scope and the agent's policies reach a tool, so that a list for them shows it.
 pub(super) fn may_see(executor: &Executor, caller: &Caller, agent: &AgentDid, tool: &ToolName) -> bool {
-    caller.may_call(tool) && executor.may_reach(agent, tool)
-}
-
-/// The message for a caller whose token does not reach a tool.
-pub(super) fn missing_scope_message(caller: &Caller, tool: &ToolName) -> String {
-    format!("the token of `{}` has no scope for this tool: it needs `tools:{tool}`", caller.name())
+    caller.tools().includes(tool) && executor.may_reach(agent, tool)
 }
 
 /// The message for a caller that names an agent for which it may not act.

@@ -3,7 +3,7 @@
 //! A body that is not JSON is answered with HTTP 400; every other error is an error of the protocol, with HTTP 200.
 
 use super::connections::{Connection, RequestGuard};
-use super::protocol::{AuthPolicy, DoorSettings, ProtocolRouter, check_call_agent};
+use super::protocol::{AuthPolicy, DoorSettings, ProtocolRouter, with_caller};
 use super::transport::json::{JsonBody, json_response};
 use super::transport::lines::ndjson_response;
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
@@ -200,9 +200,10 @@ impl Sovereign {
             priority: Priority::Normal,
             charge,
             parent: None,
+            caller_tools: None,
         };
         let intent = call.intent;
-        check_call_agent(&self.executor, &caller, &call).map_err(encode_fault)?;
+        let call = with_caller(&self.executor, &caller, call).map_err(encode_fault)?;
         if let Err(missing) = &own
             && let Err(fault) = self.executor.check_tool(&call).await
         {

@@ -82,6 +82,7 @@ optional_twin!(optional_rate, limit::Bound<u32>, "Bound");
 optional_twin!(optional_risk, verdict::Risk, "Risk");
 optional_twin!(optional_signature, tool::ToolSignature, "ToolSignature");
 optional_twin!(optional_spent, limit::BudgetUsage, "Spent");
+optional_twin!(optional_targets, tool::CallTargets, "CallTargets");
 list!(areas, outcome::GrantedArea, "GrantedArea");
 list!(artifacts, outcome::Artifact, "Artifact");
 list!(call_targets, limit::Bound<tool::CallTargets>, "BoundTargets");
@@ -633,6 +634,9 @@ pub struct Call {
     charge: Charge,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_parent")]
     parent: Option<call::ParentRun>,
+    // Absent in calls that earlier versions stored: these make no calls of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_targets")]
+    caller_tools: Option<tool::CallTargets>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -43,6 +43,7 @@ pub fn intent(call: &Call) -> Box<RawValue> {
         is_new: _,
         charge: _,
         parent: _,
+        caller_tools: _,
     } = call;
     to_raw(&message::IntentMessage {
         agent_did: agent,

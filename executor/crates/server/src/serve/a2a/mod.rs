@@ -11,7 +11,7 @@ mod tasks;
 
 use super::A2aSettings;
 use super::connections::Connection;
-use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, check_call_agent};
+use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, with_caller};
 use super::transport::events::single_event_response;
 use super::transport::json::{JsonBody, json_response};
 use a2g_core::deliver::WebhookPoster;
@@ -493,8 +493,9 @@ impl A2a {
                     caller_timeout: tool_call.timeout,
                     charge: request_context.charge.clone(),
                     parent: None,
+                    caller_tools: None,
                 };
-                check_call_agent(&self.executor, caller, &call)?;
+                let call = with_caller(&self.executor, caller, call)?;
                 let checked = self.executor.check_tool(&call).await;
                 checked.map_err(|fault| tool_call.relocate_fault(fault))?;
                 Some(call)

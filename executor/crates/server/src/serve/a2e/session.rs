@@ -13,7 +13,7 @@
 use super::outgoing::{OutgoingQueue, Presence};
 use super::{A2eShared, PendingRequest};
 use crate::serve::auth::Unauthenticated;
-use crate::serve::protocol::check_call_agent;
+use crate::serve::protocol::with_caller;
 use a2g_core::run::{IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::{Caller, Credential};
 use a2g_runtime::timer_now;
@@ -376,8 +376,10 @@ impl Session {
             caller_timeout: Some(timeout),
             charge: charge.map_err(|fault| fault::to_error(&fault))?,
             parent: None,
+            caller_tools: None,
         };
-        check_call_agent(&self.shared.executor, &caller, &call).map_err(|fault| fault::to_error(&fault))?;
+        let call =
+            with_caller(&self.shared.executor, &caller, call).map_err(|fault| fault::to_error(&fault))?;
         // Checked before queueing, so that a call that cannot run takes no place in the queue. Other nodes are asked once
         // the call runs: a question takes up to 3 s, in which this session would read nothing.
         let executor = &self.shared.executor;

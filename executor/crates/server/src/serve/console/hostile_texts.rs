@@ -252,6 +252,7 @@ fn call(number: u64) -> Call {
         is_new: false,
         charge: Charge::default(),
         parent: None,
+        caller_tools: None,
         tool: ToolName::parse(&format!("tool_{}", number % 5)).unwrap(),
         arguments: serde_json::Map::new(),
         context: None,

@@ -12,7 +12,7 @@ use super::page::{Viewer, fault_text, forbidden, line, not_found};
 use super::session::PostedForm;
 use super::tools::{find_tool, tool_page};
 use crate::serve::body;
-use crate::serve::protocol::check_call_agent;
+use crate::serve::protocol::with_caller;
 use a2g_core::run::{RunEvent, RunEventSink};
 use a2g_govern::Role;
 use a2g_types::call::{Call, Door, Priority};
@@ -86,7 +86,7 @@ fn argument_fields<'a>(schema: &'a Value) -> Vec<ArgumentField<'a>> {
 
 /// The form, for a caller that may send intents. `sent` has the fields of an earlier attempt.
 pub(super) fn intent_form(viewer: Viewer<'_>, tool: &Descriptor, sent: Option<&FormFields>) -> Markup {
-    if !viewer.caller.is_any_of(&[Role::Agent]) || !viewer.caller.may_call(&tool.name) {
+    if !viewer.caller.is_any_of(&[Role::Agent]) || !viewer.caller.tools().includes(&tool.name) {
         return html! {};
     }
     let value = |name: &str| sent.and_then(|form| form.get(name)).unwrap_or_default();
@@ -219,6 +219,7 @@ fn parse_call(
         priority: Priority::Normal,
         charge: body::charge(caller, text.as_bytes()).map_err(|fault| fault_text(&fault))?,
         parent: None,
+        caller_tools: None,
     })
 }
 
@@ -240,7 +241,7 @@ pub(super) async fn send(
     };
     let intent = call.intent;
     let run = async {
-        check_call_agent(&console.executor, &signed_in.caller, &call)?;
+        let call = with_caller(&console.executor, &signed_in.caller, call)?;
         let started = Arc::new(Notify::new());
         let notify = Arc::clone(&started);
         let sink = RunEventSink::new(move |event| {
@@ -249,7 +250,7 @@ pub(super) async fn send(
             }
         });
         tokio::select! {
-            answer = console.executor.handle_intent(call.clone(), sink) => answer.map(drop),
+            answer = console.executor.handle_intent(call, sink) => answer.map(drop),
             // The run goes on without this request.
             () = started.notified() => Ok(()),
         }

@@ -3,11 +3,11 @@
 
 use crate::serve::auth::Unauthenticated;
 use crate::serve::http::CheckedHost;
-use crate::serve::protocol::{AuthPolicy, ProtocolRouter, missing_scope_message};
+use crate::serve::protocol::{AuthPolicy, ProtocolRouter};
 use crate::serve::transport::json::json_response;
 use crate::serve::{DoorAccess, McpSettings};
 use a2g_core::run::Executor;
-use a2g_govern::{Caller, Credential};
+use a2g_govern::{Caller, Credential, missing_scope_message};
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::ToolName;
 use axum::extract::{FromRequestParts, State};
@@ -57,14 +57,8 @@ impl Authorization {
     }
 
     /// The answer to a call that the token's scope does not reach.
-    pub(super) fn refuse_scope(
-        &self,
-        executor: &Executor,
-        caller: &Caller,
-        tool: &ToolName,
-        host: &CheckedHost,
-    ) -> Response {
-        let message = missing_scope_message(caller, tool);
+    pub(super) fn refuse_scope(&self, executor: &Executor, tool: &ToolName, host: &CheckedHost) -> Response {
+        let message = missing_scope_message(tool);
         executor.refuse(None, BlockedBy::CallerUnauthorized, message.clone());
         let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"tools:{tool}\"");
         let challenge = self.challenge(&challenge, host);

@@ -4,7 +4,7 @@ use super::approval::{
     Effect, Elicitor, ReceivedAnswer, apply_answer, question_for, waits_elsewhere, withdrawn_fault,
 };
 use super::{McpDoor, RequestContext};
-use crate::serve::protocol::check_call_agent;
+use crate::serve::protocol::with_caller;
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::Caller;
 use a2g_types::call::{Call, Door, Priority};
@@ -72,9 +72,10 @@ impl McpDoor {
             priority: Priority::Normal,
             charge: context.charge.clone(),
             parent: None,
+            caller_tools: None,
         };
         let answered = async {
-            check_call_agent(&self.executor, &context.caller, &call)?;
+            let call = with_caller(&self.executor, &context.caller, call)?;
             if state.is_some() {
                 self.check_known(intent).await?;
             }

@@ -168,9 +168,9 @@ async fn receive(
     if let Some(tool) = request.called_tool()
         && !state.door.describes(&tool)
         && let Ok(tool) = ToolName::parse(&tool)
-        && !sender.caller.may_call(&tool)
+        && !sender.caller.tools().includes(&tool)
     {
-        return state.authorization.refuse_scope(&state.door.executor, &sender.caller, &tool, &host);
+        return state.authorization.refuse_scope(&state.door.executor, &tool, &host);
     }
     let id = request.id.clone();
     match select_revision(&request, &Headers(&headers)) {

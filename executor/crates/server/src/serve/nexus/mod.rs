@@ -16,7 +16,7 @@ use super::ConnectionLimits;
 use super::NexusSettings;
 use super::auth::{CallerDirectory, Unauthenticated};
 use super::connections::Connection;
-use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, agent_did, check_call_agent};
+use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, agent_did, with_caller};
 use super::transport::json::{JsonBody, json_response};
 use super::transport::lines::ndjson_response;
 use a2g_core::run::{Executor, IntentAnswer, IntentState, RunEventSink};
@@ -477,8 +477,9 @@ impl Nexus {
             priority: sender.priority,
             charge: sender.charge.clone(),
             parent: None,
+            caller_tools: None,
         };
-        check_call_agent(&self.executor, sender.caller, &call).map_err(execution_failure)?;
+        let call = with_caller(&self.executor, sender.caller, call).map_err(execution_failure)?;
         let intent = call.intent.to_string();
         let IntentAnswer { verdict, receipt } =
             self.executor.handle_intent(call, RunEventSink::none()).await.map_err(execution_failure)?;

@@ -193,6 +193,7 @@ fn decode_call(field: Field<'_>) -> Result<Call, Fault> {
         is_new: false,
         charge: a2g_types::memory::Charge::default(),
         parent: None,
+        caller_tools: None,
         tool: object.require("tool")?.parse_with(ToolName::parse)?,
         arguments: object.require("arguments")?.map()?,
         context: object.take_unless_null("context")?.map(|field| field.map()).transpose()?,

@@ -56,6 +56,7 @@ fn call() -> impl Strategy<Value = Call> {
             is_new: false,
             charge: a2g_types::memory::Charge::default(),
             parent: None,
+            caller_tools: None,
             tool,
             arguments,
             context,
