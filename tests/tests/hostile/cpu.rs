@@ -1,9 +1,11 @@
 //! Guests that want more CPU: they are slowed down, and never ended for it.
 
-use super::bench::{Bench, Report};
-use super::guest::Guest;
-use crate::harness::Options;
+use super::bench::{Bench, HARMLESS, Report};
+use super::guest::{Guest, component, wasm};
+use crate::harness::{Options, Tool, isolation};
+use std::collections::HashMap;
 use std::thread::scope;
+use std::time::Instant;
 
 /// Computes for so many seconds of wall time.
 fn busy(seconds: u64) -> Guest {
@@ -47,6 +49,160 @@ fn a_busy_guest_gets_exactly_its_cpu_share() {
     });
     // CPU time of host calls is charged to the guest.
     assert_held(&run("host", 20), 20);
+}
+
+/// A command that does this without end.
+fn without_end(what: &str) -> Vec<u8> {
+    Guest::new(format!("(loop $more {what} (br $more))")).wasm()
+}
+
+/// A command that gives up its turn without end.
+fn yields() -> Vec<u8> {
+    wasm(
+        r#"(module (func $yield (import "wasi_snapshot_preview1" "sched_yield") (result i32))
+        (memory (export "memory") 1)
+        (func (export "_start") (loop $more (drop (call $yield)) (br $more))))"#,
+    )
+}
+
+/// A component that calls a function of the executor's own interfaces without end. Its memory begins with the name of a
+/// tool and `{}`.
+fn asks(interface: &str, declared: &str, function: &str, signature: &str, call: &str) -> Vec<u8> {
+    let before = format!(
+        r#"(import "a2g:tool/{interface}@0.2.0" (instance $host {declared}))
+        (core module $libc
+          (memory (export "memory") 1)
+          (data (i32.const 0) "{HARMLESS}{{}}")
+          (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 32768)))
+        (core instance $libc (instantiate $libc))
+        (alias core export $libc "memory" (core memory $memory))
+        (core func $ask (canon lower (func $host "{function}")
+          (memory $memory) (realloc (core func $libc "realloc"))))"#
+    );
+    component(&before, &[("ask", signature)], &format!("(loop $more {call} (br $more))"))
+}
+
+/// The declaration of a function of the interface `calls` that may fail.
+fn fallible(more: &str, function: &str, parameters: &str, success: &str) -> String {
+    format!(
+        r#"(type $e (record (field "code" string) (field "message" string) (field "detail" (option string))))
+        (export "tool-error" (type $error (eq $e))) {more}
+        (export "{function}" (func {parameters} (result (result {success} (error $error)))))"#
+    )
+}
+
+/// The forms of a loop without end, each with its scope: a pattern makes a core module a component.
+fn loops() -> Vec<(&'static str, Tool, &'static str)> {
+    const TREE: &str = "/workspace/**";
+    const PATTERN: &str = "/workspace/*.txt";
+    let definition = r#"(type $d (record (field "name" string) (field "description" string)
+            (field "arguments-schema" string) (field "result-schema" (option string))))
+        (export "definition" (type $definition (eq $d)))"#;
+    let describe = fallible(definition, "describe", r#"(param "name" string)"#, "$definition");
+    let call = fallible("", "call", r#"(param "name" string) (param "arguments" string)"#, "string");
+    let progress = r#"(export "progress" (func (param "percent" (option f32)) (param "message" string)))"#;
+    let log = r#"(type $l (enum "debug" "info" "warn" "error")) (export "level" (type $level (eq $l)))
+        (export "log" (func (param "level" $level) (param "message" string)))"#;
+    let (name, sleep) = (HARMLESS.len(), "(drop (call $sleep (i64.const 0)))");
+    let stat = r#"(drop (call $path_stat (i32.const 3) (i32.const 0) @"no.txt" (i32.const 1024)))"#;
+    let refused =
+        format!("(call $ask (i32.const 1) (i32.const 3) (i32.const {name}) (i32.const 2) (i32.const 256))");
+    let forms = [
+        ("polls", without_end(sleep), PATTERN),
+        (
+            "describes",
+            asks(
+                "calls",
+                &describe,
+                "describe",
+                "(param i32 i32 i32)",
+                &format!("(call $ask (i32.const 0) (i32.const {name}) (i32.const 256))"),
+            ),
+            TREE,
+        ),
+        ("is_refused", asks("calls", &call, "call", "(param i32 i32 i32 i32 i32)", &refused), TREE),
+        ("yields", yields(), PATTERN),
+        ("polls_natively", without_end(sleep), TREE),
+        ("yields_natively", yields(), TREE),
+        ("computes", without_end(""), PATTERN),
+        (
+            "reads_the_clock",
+            without_end("(drop (call $clock (i32.const 1) (i64.const 1) (i32.const 32)))"),
+            PATTERN,
+        ),
+        ("takes_random", without_end("(drop (call $random (i32.const 1024) (i32.const 8)))"), PATTERN),
+        ("stats", without_end(stat), PATTERN),
+        ("stats_natively", without_end(stat), TREE),
+        ("writes", without_end("(drop (call $write (i32.const 2) (i32.const 0) (i32.const 0)))"), PATTERN),
+        (
+            "logs",
+            asks(
+                "host",
+                log,
+                "log",
+                "(param i32 i32 i32)",
+                "(call $ask (i32.const 0) (i32.const 0) (i32.const 0))",
+            ),
+            TREE,
+        ),
+        (
+            "progresses",
+            asks(
+                "host",
+                progress,
+                "progress",
+                "(param i32 f32 i32 i32)",
+                "(call $ask (i32.const 0) (f32.const 0) (i32.const 0) (i32.const 0))",
+            ),
+            TREE,
+        ),
+    ];
+    forms.map(|(name, wasm, scope)| (name, Tool::command_bytes(name, wasm).calls(&["*"]), scope)).into()
+}
+
+/// The CPU time of each thread of a process, in seconds.
+fn thread_times(process: u32) -> HashMap<String, f64> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("it lives").flatten();
+    let time = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let nanos = text.split_whitespace().next()?.parse::<f64>().ok()?;
+        Some((task.file_name().to_string_lossy().into_owned(), nanos / 1e9))
+    };
+    tasks.filter_map(time).collect()
+}
+
+/// Every form of a loop keeps to its share, as the kernel counts it: of the guest's process, or of its thread.
+#[test]
+fn no_form_of_a_loop_uses_more_than_its_share() {
+    let options = Options::new()
+        .set("ceilings.max_random_bytes", 1_000_000_000)
+        .set("executor.concurrent", 32)
+        .set("executor.concurrent_per_agent", 32);
+    let loops = loops();
+    let bench = Bench::start_tools(options, self::loops().into_iter().map(|(_, tool, _)| tool)).undisturbed();
+    let is_inline = isolation() == "inline";
+    // More at once would get less than their shares, because a small machine has no more.
+    for (percent, count) in [(5, loops.len()), (10, loops.len()), (25, 4), (50, 2)] {
+        let max = (f64::from(percent) * 1.1).max(f64::from(percent) + 1.0) + 0.5;
+        let (began, before) = (Instant::now(), thread_times(bench.process));
+        let used = scope(|scope| {
+            let started = loops.iter().take(count).map(|(name, _, area)| {
+                let call = bench.call(name).scope(area).grant("max_cpu_percent", percent);
+                let call = call.grant("timeout_seconds", 2);
+                (*name, scope.spawn(move || call.send().limit("time").metric("cpu_percent")))
+            });
+            let started = started.collect::<Vec<_>>();
+            started.into_iter().map(|(name, run)| (name, run.join().expect("no panic"))).collect::<Vec<_>>()
+        });
+        // The clock of a process is the kernel's; that of a thread is read here as well.
+        let (took, after) = (began.elapsed().as_secs_f64(), thread_times(bench.process));
+        let threads = after.iter().filter(|_| is_inline).map(|(thread, time)| {
+            ("a thread of the server", (time - before.get(thread).unwrap_or(&0.0)) / took * 100.0)
+        });
+        let all = used.iter().copied().chain(threads).collect::<Vec<_>>();
+        assert!(all.iter().all(|(_, used)| *used <= max), "of {percent} %, at most {max}: {all:?}");
+        assert!(used.iter().all(|(_, used)| *used >= f64::from(percent) * 0.2), "of {percent} %: {used:?}");
+    }
 }
 
 #[test]

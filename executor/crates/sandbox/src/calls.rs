@@ -11,13 +11,16 @@ use super::state::StoreState;
 use super::typed::a2g::tool::calls::{Definition, Finished, Host, Summary};
 use super::typed::a2g::tool::types::ToolError;
 use a2g_runtime::spawn;
+use futures_util::FutureExt as _;
+use futures_util::future::Either;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
+use std::future::{Ready, ready};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use tokio::task::JoinHandle;
 
 /// Maximum size of a call's arguments, in bytes. It equals the default of `server.max_body_bytes`.
@@ -155,11 +158,22 @@ impl fmt::Debug for Calls {
 }
 
 /// A call whose outcome was not taken. Dropping it drops the outcome.
-struct PendingCall(JoinHandle<Outcome>);
+type PendingCall = Either<Ready<Outcome>, CallTask>;
 
 type Outcome = Result<String, CallError>;
 
-impl Drop for PendingCall {
+/// The task of a call, which ends with it.
+struct CallTask(JoinHandle<Outcome>);
+
+impl Future for CallTask {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        Pin::new(&mut self.0).poll(context).map(|end| end.unwrap_or_else(|_| Err(CallError::run_ended())))
+    }
+}
+
+impl Drop for CallTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -215,7 +229,7 @@ impl PendingCalls {
 
     async fn start(&mut self, tool: String, arguments: String) -> u32 {
         self.last = self.last.saturating_add(1);
-        let answer = if let Some(error) = self.exhausted.get() {
+        let mut answer = if let Some(error) = self.exhausted.get() {
             refuse(error.clone())
         } else if self.pending.len() >= MAX_PENDING {
             let message = format!("{MAX_PENDING} calls were started and not waited for: wait for them first");
@@ -224,18 +238,26 @@ impl PendingCalls {
             self.request(CallRequest::Call { tool, arguments })
         };
         let (held_bytes, exhausted) = (Arc::clone(&self.held_bytes), Arc::clone(&self.exhausted));
-        let task = spawn::spawn_run_task(async move {
-            let outcome = expect_result(answer.await);
+        let end = move |answer| {
+            let outcome = expect_result(answer);
             if let Err(error) = &outcome
                 && error.is_final
             {
                 let _set_once = exhausted.set(error.clone());
             }
             hold(outcome, &held_bytes)
-        });
-        self.pending.insert(self.last, PendingCall(task));
-        // The call begins now, and not when the guest first waits for something.
-        tokio::task::yield_now().await;
+        };
+        // A refusal has no task: the CPU time of a guest that is refused again and again is that of its own thread.
+        let call = match (&mut answer).now_or_never() {
+            Some(answer) => Either::Left(ready(end(answer))),
+            None => {
+                let task = CallTask(spawn::spawn_run_task(async move { end(answer.await) }));
+                // The call begins now, and not when the guest first waits for something.
+                tokio::task::yield_now().await;
+                Either::Right(task)
+            }
+        };
+        self.pending.insert(self.last, call);
         self.last
     }
 
@@ -251,9 +273,9 @@ impl PendingCalls {
         }
         let (call, outcome) = std::future::poll_fn(|context| {
             for call in calls {
-                let Some(PendingCall(task)) = self.pending.get_mut(call) else { continue };
-                if let Poll::Ready(outcome) = Pin::new(task).poll(context) {
-                    return Poll::Ready((*call, outcome.unwrap_or_else(|_| Err(CallError::run_ended()))));
+                let Some(pending) = self.pending.get_mut(call) else { continue };
+                if let Poll::Ready(outcome) = Pin::new(pending).poll(context) {
+                    return Poll::Ready((*call, outcome));
                 }
             }
             Poll::Pending

@@ -505,7 +505,8 @@ impl Sandbox {
     /// Runs one guest to its end. Starts no guest if `execution` was begun for another permit.
     ///
     /// The future has to be polled on a thread that may block: the guest's file calls happen inside the poll, so
-    /// that their CPU time is counted.
+    /// that their CPU time is counted. Unless the execution has its process to itself ([`Accounting::Process`]), that
+    /// thread has to do nothing else until the guest's end: the guest is charged for it.
     pub async fn execute(
         &self,
         artifact: &Artifact,

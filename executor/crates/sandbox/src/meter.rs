@@ -1,7 +1,9 @@
 //! CPU time of one execution, from the kernel's clock of the thread or the process that runs it.
 //!
 //! The clock is read before and after every poll of the guest's future, so that the guest's host calls are counted and
-//! waiting is not. During a poll, [`Meter::cpu`] adds the time since the poll began.
+//! waiting is not. During a poll, [`Meter::cpu`] adds the time since the poll began. The time between two polls counts as
+//! well, from the second one on: a guest that waits for no time at all makes its thread park, wake up and poll again
+//! without end, and sends what it asks of others.
 
 use super::engine::Ticker;
 use rustix::time::{ClockId, clock_gettime};
@@ -15,7 +17,8 @@ use std::time::Duration;
 /// The CPU clock that is charged to a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Accounting {
-    /// The clock of the polling thread, for a guest that shares the process with others.
+    /// The clock of the polling thread, for a guest that shares the process with others. The thread has to do nothing else
+    /// until the guest's end: it would be charged to the guest.
     #[default]
     Thread,
     /// The clock of the process, for a guest that has the process to itself.
@@ -86,11 +89,13 @@ pub(super) struct MeteredFuture<'a, F> {
     inner: Pin<Box<F>>,
     meter: Arc<Meter>,
     ticker: &'a Ticker,
+    /// The thread of the previous poll, and the value of its clock at the end of that poll.
+    previous: Option<(i32, u64)>,
 }
 
 impl<'a, F: Future> MeteredFuture<'a, F> {
     pub(super) fn new(meter: Arc<Meter>, ticker: &'a Ticker, inner: F) -> Self {
-        Self { inner: Box::pin(inner), meter, ticker }
+        Self { inner: Box::pin(inner), meter, ticker, previous: None }
     }
 }
 
@@ -103,12 +108,19 @@ impl<F: Future> Future for MeteredFuture<'_, F> {
             Ok(guard) => guard,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let start = self.meter.nanos();
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        let start = match self.previous {
+            Some((previous, end)) if previous == thread => end,
+            // The clock of another thread has another value.
+            Some(_) | None => self.meter.nanos(),
+        };
         self.meter.poll_start.store(start, Ordering::Relaxed);
-        self.meter.thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Release);
+        self.meter.thread.store(thread, Ordering::Release);
         let polled = self.inner.as_mut().poll(context);
         self.meter.thread.store(0, Ordering::Release);
-        self.meter.finished.fetch_add(self.meter.nanos().saturating_sub(start), Ordering::Relaxed);
+        let end = self.meter.nanos();
+        self.meter.finished.fetch_add(end.saturating_sub(start), Ordering::Relaxed);
+        self.previous = Some((thread, end));
         polled.map(Ok)
     }
 }
