@@ -731,6 +731,16 @@ fn config_check_prints_the_effective_configuration() {
     let done = run(["config", "check", "--config", elsewhere.to_str().unwrap()]);
     assert!(done.status.success());
     assert!(String::from_utf8_lossy(&done.stdout).contains(cache().to_str().unwrap()));
+    // A default does not refuse itself, as in a clone below /tmp; what the operator wrote is refused.
+    let below_tmp = |more: &str| {
+        let config = format!("[catalog]\ntools = {:?}\ncache = \"/tmp/nowhere/cache\"\n{more}", tools());
+        place.put("executor.toml", config);
+        place.run(&["config", "check"])
+    };
+    let narrowed = below_tmp("").expect(0, &["`/workspace/**` alone", "`catalog.cache`"]);
+    assert!(narrowed.stdout.contains("scope       /workspace/**\n"), "{}", narrowed.stdout);
+    below_tmp("[ceilings]\nfilesystem_scope = [\"/tmp/**\"]\n")
+        .expect(2, &["line 5", "`ceilings.filesystem_scope`"]);
 }
 
 #[test]

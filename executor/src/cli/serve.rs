@@ -162,7 +162,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if let Some(tools) = setup.tools.as_ref().filter(|tools| !tools.is_dir()) {
         bail!(super::UsageError(format!("`--tools` is `{}`, which is not a folder", tools.display())));
     }
-    let config = config(setup)?;
+    let mut config = config(setup)?;
     let origin = file(setup).unwrap_or(Path::new("the defaults"));
     config.check_paths(origin)?;
     config.check_folders(origin)?;
@@ -318,6 +318,9 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         print(format_args!("network     {allowed}"));
     }
     print(format_args!("scope       {scope}"));
+    if let Some(scope_note) = &config.scope_note {
+        note(format_args!("note: {scope_note}"));
+    }
     for mount in config.mounts.as_slice() {
         print(format_args!("mount       {} is {}", mount.guest.path(), mount.host.display()));
     }
@@ -396,6 +399,9 @@ async fn serve(
         approval_rules: config.approval_rules.clone(),
         signatures: config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?.map(Arc::new),
     };
+    if let Some(scope_note) = &config.scope_note {
+        tracing::warn!("{scope_note}");
+    }
     memory::set_budget(config.memory.bytes(), config.caller_share());
     if config.max_expected_output() > config.memory.bytes() {
         tracing::warn!(

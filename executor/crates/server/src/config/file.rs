@@ -401,7 +401,8 @@ pub(super) struct Ceilings {
     pub(super) hard_links: bool,
     pub(super) network_allowed: bool,
     pub(super) read_only: bool,
-    pub(super) filesystem_scope: Vec<String>,
+    /// `None`: the default, which depends on where the executor's own files are.
+    pub(super) filesystem_scope: Option<Vec<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -535,7 +536,7 @@ impl Default for Ceilings {
             hard_links: budgets.hard_links,
             network_allowed: false,
             read_only: false,
-            filesystem_scope: vec!["/tmp/**".to_owned(), "/workspace/**".to_owned()],
+            filesystem_scope: None,
         }
     }
 }

@@ -140,6 +140,10 @@ pub struct Config {
     pub compile_limits: CompileLimits,
     /// The executor's ceilings.
     pub ceilings: Ceilings,
+    /// `true` if the file does not set `ceilings.filesystem_scope`.
+    pub has_default_scope: bool,
+    /// The sentence for the operator if the default scope is narrower here than elsewhere.
+    pub scope_note: Option<String>,
     /// The map from guest paths to host folders.
     pub mounts: Mounts,
     /// Egress settings, for runs with a network.
@@ -176,6 +180,10 @@ pub struct AddressLayout {
     pub per_child: bool,
 }
 
+/// The default of `ceilings.filesystem_scope`.
+const DEFAULT_SCOPE: [&str; 2] = ["/tmp/**", NARROW_DEFAULT_SCOPE];
+/// The default where [`DEFAULT_SCOPE`] would let guests reach the executor's own files.
+const NARROW_DEFAULT_SCOPE: &str = "/workspace/**";
 /// The configuration file that is read, if it exists, when no other file is named.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
@@ -247,7 +255,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError::Value`], with the key, if a check fails.
-    pub fn check_paths(&self, origin: &Path) -> Result<(), ConfigError> {
+    pub fn check_paths(&mut self, origin: &Path) -> Result<(), ConfigError> {
         check_port(&self.listen, self.callers.as_deref(), self.tls.as_ref())
             .and_then(|()| self.doors.check_exposure(&self.listen))
             .map_err(|error| error.at_path(origin, ""))?;
@@ -267,8 +275,23 @@ impl Config {
         self.doors.check_listing(&self.catalog).map_err(|error| error.at_path(origin, ""))
     }
 
-    /// Checks that no file of the executor is in a folder that a guest could reach.
-    fn check_private_paths(&self) -> Result<(), InvalidValueError> {
+    /// Checks that no file of the executor is in a folder that a guest could reach. A default scope that would let guests
+    /// reach one is narrowed: the executor does not refuse what nobody has set.
+    fn check_private_paths(&mut self) -> Result<(), InvalidValueError> {
+        if self.has_default_scope
+            && let Err(InvalidValueError { reason, .. }) = self.check_reach()
+        {
+            self.ceilings.areas = parse_areas(&[NARROW_DEFAULT_SCOPE])?;
+            self.scope_note = Some(format!(
+                "the default of `ceilings.filesystem_scope` is `{NARROW_DEFAULT_SCOPE}` alone here: the usual one, with \
+                 `/tmp/**`, {reason}"
+            ));
+        }
+        self.check_reach()?;
+        self.check_definitions()
+    }
+
+    fn check_reach(&self) -> Result<(), InvalidValueError> {
         let tls = self.tls.as_ref();
         let socket = match &self.listen {
             ListenAddress::Unix(path) => Some(path),
@@ -303,8 +326,7 @@ impl Config {
         let notify = self.console.notify.iter().map(|webhook| ("console.notify.key_file", &webhook.key_file));
         let signers = self.signers.iter().flatten();
         let signers = signers.map(|signer| ("catalog.trust.signer.key_file", &signer.key_file));
-        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers).chain(notify).chain(signers))?;
-        self.check_definitions()
+        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers).chain(notify).chain(signers))
     }
 
     /// Checks that the file of accepted definitions is not in the folder of tools.
@@ -468,6 +490,11 @@ fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64,
     if (min..=max).contains(&value) { Ok(value) } else { Err(invalid(key)(&OutOfRangeError { min, max })) }
 }
 
+fn parse_areas(patterns: &[impl AsRef<str>]) -> Result<Vec<Area>, InvalidValueError> {
+    let areas = patterns.iter().map(|pattern| Area::parse(pattern.as_ref())).collect::<Result<Vec<_>, _>>();
+    areas.map(|areas| areas.concat()).map_err(|error| invalid("ceilings.filesystem_scope")(&error))
+}
+
 fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let File {
         server,
@@ -485,9 +512,10 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         fleet,
     } = file;
     let resolve = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
-    let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
-    let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| invalid("ceilings.filesystem_scope")(&e))?;
-    let areas = areas.concat();
+    let areas = match &ceilings.filesystem_scope {
+        Some(patterns) => parse_areas(patterns)?,
+        None => parse_areas(&DEFAULT_SCOPE)?,
+    };
     let mounts = mount
         .into_iter()
         .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: resolve(mount.host) }));
@@ -561,7 +589,9 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let inline_tools = executor.inline_tools.iter().map(|name| ToolName::parse(name));
     let inline_tools =
         inline_tools.collect::<Result<_, _>>().map_err(|e| invalid("executor.inline_tools")(&e))?;
-    let config = Config {
+    let mut config = Config {
+        has_default_scope: ceilings.filesystem_scope.is_none(),
+        scope_note: None,
         did: AgentDid::parse(&executor.did).map_err(|e| invalid("executor.did")(&e))?,
         listen,
         callers,

@@ -295,3 +295,24 @@ fn accepted_definitions_are_beside_the_journal_and_outside_of_the_catalogue() {
         assert!(error.contains("`catalog.definitions`") && error.contains("inside the catalogue"), "{error}");
     }
 }
+
+#[test]
+fn a_default_scope_leaves_out_what_contains_own_files() {
+    let scope = |text: &str| {
+        let config = parse(text)?;
+        let areas = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>();
+        Ok::<_, String>((areas.join(" "), config.scope_note))
+    };
+    let elsewhere = "[journal]\npath = \"/srv/journal.db\"\n[catalog]\ncache = ";
+    let usual = scope(&format!("{elsewhere}\"/srv/cache\"\n")).unwrap();
+    assert_eq!(usual, ("/tmp/** /workspace/**".to_owned(), None));
+    let below_tmp = format!("{elsewhere}\"/tmp/clone/cache\"\n");
+    let (areas, note) = scope(&below_tmp).unwrap();
+    assert_eq!(areas, "/workspace/**");
+    let note = note.unwrap();
+    assert!(note.contains("`/workspace/**` alone") && note.contains("`catalog.cache`"), "{note}");
+    // What an operator wrote is refused, and so is a default that nothing makes safe.
+    let refused = scope(&format!("{below_tmp}[ceilings]\nfilesystem_scope = [\"/tmp/**\"]\n")).unwrap_err();
+    assert!(refused.contains("line 6") && refused.contains("ceilings.filesystem_scope"), "{refused}");
+    scope(&format!("{elsewhere}\"/workspace/cache\"\n")).unwrap_err();
+}
