@@ -58,6 +58,7 @@ mod methods;
 mod nested_calls;
 mod nexus;
 mod observability;
+mod own_files;
 mod promises;
 mod proofs;
 mod registry;

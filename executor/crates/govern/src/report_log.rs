@@ -11,6 +11,7 @@ use sha2::Digest as _;
 use std::collections::{HashSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Error, Result, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
@@ -33,17 +34,24 @@ struct PendingReport {
 }
 
 impl ReportLog {
-    /// Appends to a file, which is created if it does not exist.
+    /// Appends to a file, which is created with mode 0600 if it does not exist: reports have the results of tools.
     ///
     /// # Ambient Authority
     /// Opens `path` for appending, reads the file's end, and starts a thread.
     ///
     /// # Errors
-    /// If the file cannot be opened, or no thread can be started.
+    /// If the file cannot be opened, other users may access it, or no thread can be started.
     pub fn append_to(path: &Path) -> Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+        let metadata = file.metadata()?;
+        let mode = metadata.mode() & 0o777;
+        if metadata.is_file() && mode & !0o600 != 0 {
+            return Err(Error::other(format!(
+                "it has the mode {mode:04o}, and it contains the results of tools: run `chmod 600` on it"
+            )));
+        }
         let mut writer = ReportWriter {
-            is_file: file.metadata()?.is_file(),
+            is_file: metadata.is_file(),
             file,
             is_truncated: false,
             known: RecentDigests::default(),
