@@ -239,7 +239,11 @@ fn a_new_tool_overwrites_nothing_and_its_name_is_checked() {
     assert_eq!(author.read("taken/precious"), "1");
     assert!(!author.path("x").exists(), "a refused command makes no folder");
     let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-sdk");
-    author.expect(&format!("tool new x --language rust --sdk {}", sdk.display()), 0);
+    let line = "tool new x --language rust --sdk";
+    let mut command = author.command(line);
+    // A path, in which a blank is no end of a word.
+    command.arg(sdk);
+    author.end(line, 0, command);
     assert!(
         author.read("x/Cargo.toml").contains("guest-sdk\" }") && !author.path("x/a2g-guest-sdk").exists()
     );

@@ -294,7 +294,7 @@ fn a_person_at_a_terminal_is_asked() {
     operator.add_changed(&notes(), describe("Two.")).expect(3, &[]);
     let answer = |keys: &str| {
         let line = format!(
-            "{} tool approve notes --config {}",
+            "'{}' tool approve notes --config '{}'",
             program().display(),
             operator.path("executor.toml").display()
         );

@@ -237,10 +237,14 @@ fn every_door_gives_the_same_run_for_the_same_call() {
             assert!(report["usage"]["limits"]["max_memory_mb"]["granted"].is_u64(), "{report}");
         }
     }
-    // Only the log says which door it was.
-    let logged = executor.stderr();
+    // Only the log says which door it was. It is read by another thread, and may be behind the answers.
     for Door { name, .. } in DOORS {
-        assert_eq!(logged.matches(&format!("\"door\":\"{name}\",\"status\"")).count(), 3, "{name}: {logged}");
+        let mark = format!("\"door\":\"{name}\",\"status\"");
+        eventually(&format!("the log has all runs of {name}"), || {
+            let lines = executor.stderr().matches(&mark).count();
+            assert!(lines <= 3, "{name}: {}", executor.stderr());
+            (lines == 3).then_some(())
+        });
     }
 }
 
