@@ -367,18 +367,17 @@ fn a_fully_signed_command_may_be_unencrypted() {
     let keys = Keys::new();
     let door = json!({ "key_file": keys.path(), "signature_scope": "full" });
     let executor = Executor::start(Options::new().set("doors.nexus", door));
-    let message = |tool: &str, signed_tool: &str| {
-        let payload = |tool: &str| json!({ "parameters": { "tool": tool, "arguments": write("a", "x") } });
-        let mut message =
-            PLANNER.message("command", &json!({ "action": "tool.execute", "payload": payload(tool) }));
+    let payload = |tool: &str| json!({ "parameters": { "tool": tool, "arguments": write("a", "x") } });
+    let signed = |mut message: Value, payload: &Value| {
         let header = PLANNER.header(&message);
         let (start, end) = header.rsplit_once(",\"timestamp\"").unwrap();
-        let text = format!(
-            "{start},\"action\":\"tool.execute\",\"payload\":{},\"timestamp\"{end}",
-            payload(signed_tool)
-        );
+        let text = format!("{start},\"action\":\"tool.execute\",\"payload\":{payload},\"timestamp\"{end}");
         message["signature"] = PLANNER.sign(&text).into();
         message
+    };
+    let message = |tool: &str, signed_tool: &str| {
+        let more = json!({ "action": "tool.execute", "payload": payload(tool) });
+        signed(PLANNER.message("command", &more), &payload(signed_tool))
     };
     let answer =
         post_with(&mut executor.client(), &[], message("read_file", "write_file").to_string().as_bytes());
@@ -387,6 +386,27 @@ fn a_fully_signed_command_may_be_unencrypted() {
     let answer = ask(&executor, PLANNER, &message("write_file", "write_file"));
     assert_eq!(expect_success(&answer)["status"], "SUCCESS");
     assert!(answer.get("encryption").is_none(), "an unencrypted command gets an unencrypted answer");
+    // The signature is that of `JSON.stringify`, and the message is written with white space and escapes. The answers are
+    // one line each.
+    let more = json!({ "action": "tool.execute", "payload": payload("write_file"), "requiresAck": true });
+    let mut message = PLANNER.message("command", &more);
+    message["from"]["endpoint"] = json!("https://é.example/");
+    let message = signed(message, &payload("write_file"));
+    let written = serde_json::to_string_pretty(&message).unwrap().replace('é', "\\u00e9");
+    let answer = post_with(&mut executor.client(), &[], written.as_bytes());
+    let text = answer.text();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line"));
+    let lines = lines.collect::<Vec<_>>();
+    let kinds = lines.iter().map(|line| (&line["type"], &line["to"], &line["signature"])).collect::<Vec<_>>();
+    let signature = |line: &Value| json!(PLANNER.sign(&PLANNER.header(line)));
+    assert_eq!(
+        kinds,
+        [
+            (&json!("ack"), &message["from"], &signature(&lines[0])),
+            (&json!("response"), &message["from"], &signature(&lines[1])),
+        ]
+    );
+    expect_success(&lines[1]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::message::{
     AGENT_TYPES, ALGORITHM, DeliveryGuarantee, EventName, MAX_TTL_MS, MessageType, PRIORITIES, QueryAction,
     QueryResource, ResponseStatus, SignatureScope, VERSION,
 };
+use super::stringify::stringify;
 use crate::field::{Field, Object};
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::call::Priority;
@@ -16,6 +17,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// Maximum length of an agent's id, in bytes.
@@ -30,21 +32,31 @@ pub struct Envelope<'a> {
     kind: MessageType,
     timestamp_ms: u64,
     from: String,
-    from_raw: &'a RawValue,
+    /// `from` on one line: [`stringify`] of its value.
+    identity: Box<RawValue>,
     to: String,
     correlation_id: Option<String>,
     action: Option<Field<'a>>,
-    payload: Option<&'a RawValue>,
     sealed: Option<SealedPayload>,
     event: Option<EventHead>,
     signature: Option<String>,
     priority: Priority,
     ttl_ms: u64,
     requires_ack: bool,
-    /// `{id, type, from, to, timestamp}`, in the received bytes.
-    header: String,
-    /// `{id, type, from, to, action, payload, timestamp}`, in the received bytes.
-    full: String,
+    /// The received bytes; once the signature is verified, the form that it covers.
+    members: SignedMembers<'a>,
+}
+
+/// The members that a signature can cover, as JSON: all in the received bytes, or all in the form of [`stringify`].
+#[derive(Debug)]
+struct SignedMembers<'a> {
+    id: Cow<'a, str>,
+    kind: Cow<'a, str>,
+    from: Cow<'a, str>,
+    to: Cow<'a, str>,
+    action: Option<Cow<'a, str>>,
+    payload: Option<Cow<'a, str>>,
+    timestamp: Cow<'a, str>,
 }
 
 /// The members of an event, except its payload.
@@ -136,12 +148,13 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
         return Err(Fault::InvalidRequest("a message must be one object".to_owned()));
     }
     let mut body = body.object()?;
+    let raw = |field: &Field<'a>| Cow::Borrowed(field.as_raw().get());
     let id = body.require("id")?;
-    let id_raw = id.as_raw();
+    let id_raw = raw(&id);
     let id = id.parse_with(IntentId::parse)?;
     *known = Some(id);
     let kind = body.require("type")?;
-    let kind_raw = kind.as_raw();
+    let kind_raw = raw(&kind);
     let kind = kind.enum_value(&MessageType::NAMES).map_err(as_invalid_request)?;
     let version = body.require("version")?.string()?;
     if version != VERSION {
@@ -149,14 +162,12 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
         return Err(Fault::InvalidRequest(format!("`version` must be \"{VERSION}\", not `{version}`")));
     }
     let timestamp = body.require("timestamp")?;
-    let timestamp_raw = timestamp.as_raw();
     let timestamp_ms = timestamp.integer(1, MAX_EXACT_INTEGER)?;
-    let (from, to) = (body.require("from")?, body.require("to")?);
-    let (from_raw, to_raw) = (from.as_raw(), to.as_raw());
-    let (from, to) = (decode_identity(from)?, decode_identity(to)?);
+    let from = body.require("from")?;
+    let to = body.require("to")?;
     let correlation_id = body.take_unless_null("correlationId")?.map(|id| id.string()).transpose()?;
     let action = body.take_unless_null("action")?;
-    let payload = body.take_unless_null("payload")?.map(|payload| payload.as_raw());
+    let payload = body.take_unless_null("payload")?;
     let sealed = body.take_unless_null("encryption")?.map(decode_sealed).transpose()?;
     if payload.is_some() && sealed.is_some() {
         return Err(Fault::invalid(
@@ -164,16 +175,20 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
             "`payload` and `encryption` exclude each other: send one of them",
         ));
     }
-    let header = format!(
-        r#"{{"id":{id_raw},"type":{kind_raw},"from":{from_raw},"to":{to_raw},"timestamp":{timestamp_raw}}}"#
-    );
-    let member =
-        |name: &str, raw: Option<&RawValue>| raw.map_or(String::new(), |raw| format!(r#","{name}":{raw}"#));
-    let full = format!(
-        r#"{{"id":{id_raw},"type":{kind_raw},"from":{from_raw},"to":{to_raw}{}{},"timestamp":{timestamp_raw}}}"#,
-        member("action", action.as_ref().map(Field::as_raw)),
-        member("payload", payload),
-    );
+    let members = SignedMembers {
+        id: id_raw,
+        kind: kind_raw,
+        from: raw(&from),
+        to: raw(&to),
+        action: action.as_ref().map(raw),
+        payload: payload.as_ref().map(raw),
+        timestamp: raw(&timestamp),
+    };
+    // The value has the size of the message, of which the strict reader has counted the memory.
+    let identity = stringify(&Value::Object(from.map()?));
+    let identity = RawValue::from_string(identity).map_err(|error| Fault::Internal(error.to_string()))?;
+    let from = decode_identity(from)?;
+    let to = decode_identity(to)?;
     let event = if kind == MessageType::Event { Some(decode_event_head(&mut body)?) } else { None };
     if kind == MessageType::Response {
         body.require("requestId")?.string()?;
@@ -190,19 +205,17 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
         kind,
         timestamp_ms,
         from,
-        from_raw,
+        identity,
         to,
         correlation_id,
         action,
-        payload,
         sealed,
         event,
         signature: body.take_unless_null("signature")?.map(|signature| signature.string()).transpose()?,
         priority: body.require("priority")?.enum_value(&PRIORITIES)?,
         ttl_ms: body.require("ttl")?.integer(1, MAX_TTL_MS)?,
         requires_ack: body.require("requiresAck")?.boolean()?,
-        header,
-        full,
+        members,
     };
     // The member is validated and ignored: this executor verifies every signature.
     body.require("requiresSignature")?.boolean()?;
@@ -285,10 +298,10 @@ impl<'a> Envelope<'a> {
         &self.to
     }
 
-    /// The claimed identity of the sender, verbatim.
+    /// The claimed identity of the sender, on one line.
     #[must_use]
-    pub fn from_raw(&self) -> &'a RawValue {
-        self.from_raw
+    pub fn identity(&self) -> &RawValue {
+        &self.identity
     }
 
     fn read(&self, payload: Option<&str>) -> Result<Content, Fault> {
@@ -310,26 +323,63 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// Verifies the signature with the keys of the claimed sender.
+    /// Verifies the signature with the keys of the claimed sender: over the received bytes, or over what the document's
+    /// `verifySignature` computes. In the second case, the message continues with the text that was verified.
     ///
     /// # Errors
     /// `SIGNATURE_INVALID`, the same for an unknown agent and a wrong signature.
     pub fn verify(self, keys: Option<&AgentKeys>, scope: SignatureScope) -> Result<Verified<'a>, NexusError> {
-        let text = match scope {
-            SignatureScope::Header => &self.header,
-            SignatureScope::Full => &self.full,
-        };
-        let is_valid = match (keys, &self.signature) {
-            (Some(keys), Some(signature)) => keys.verify(text, signature),
+        let Self { members, signature, .. } = &self;
+        let is_signed = |members: &SignedMembers<'_>| match (keys, signature) {
+            (Some(keys), Some(signature)) => keys.verify(&members.text(scope), signature),
             (None, _) | (_, None) => false,
         };
-        if is_valid {
+        if is_signed(members) {
             return Ok(Verified { envelope: self, scope });
+        }
+        if let Some(members) = members.stringified().filter(is_signed) {
+            return Ok(Verified { envelope: Self { members, ..self }, scope });
         }
         Err(NexusError::new(
             NexusCode::SignatureInvalid,
             "`signature` does not match this message and the secret of the agent in `from.id`",
         ))
+    }
+}
+
+impl SignedMembers<'_> {
+    /// The signed text.
+    fn text(&self, scope: SignatureScope) -> String {
+        let Self { id, kind, from, to, action, payload, timestamp } = self;
+        let member = |name: &str, value: &Option<Cow<'_, str>>| match (scope, value) {
+            (SignatureScope::Full, Some(value)) => format!(r#","{name}":{value}"#),
+            (SignatureScope::Full, None) | (SignatureScope::Header, _) => String::new(),
+        };
+        let action = member("action", action);
+        let payload = member("payload", payload);
+        format!(
+            r#"{{"id":{id},"type":{kind},"from":{from},"to":{to}{action}{payload},"timestamp":{timestamp}}}"#
+        )
+    }
+
+    /// The members as JavaScript writes them; `None` if one has a number beyond the range of a double.
+    fn stringified(&self) -> Option<SignedMembers<'static>> {
+        let Self { id, kind, from, to, action, payload, timestamp } = self;
+        let text =
+            |json: &Cow<'_, str>| Some(Cow::Owned(stringify(&serde_json::from_str::<Value>(json).ok()?)));
+        let optional = |json: &Option<Cow<'_, str>>| match json {
+            Some(json) => text(json).map(Some),
+            None => Some(None),
+        };
+        Some(SignedMembers {
+            id: text(id)?,
+            kind: text(kind)?,
+            from: text(from)?,
+            to: text(to)?,
+            action: optional(action)?,
+            payload: optional(payload)?,
+            timestamp: text(timestamp)?,
+        })
     }
 }
 
@@ -392,11 +442,11 @@ impl<'a> Verified<'a> {
         let plaintext = envelope
             .sealed
             .as_ref()
-            .map(|sealed| open_payload(sealed, keys, &envelope.header))
+            .map(|sealed| open_payload(sealed, keys, &envelope.members.text(SignatureScope::Header)))
             .transpose()?;
         let payload = match &plaintext {
             Some(bytes) => Some(strict_json::check(bytes, bounds).map_err(|fault| fault::to_error(&fault))?),
-            None => envelope.payload.map(RawValue::get),
+            None => envelope.members.payload.as_deref(),
         };
         // The document's signature covers five members of the header. A command counts only if its payload is
         // sealed under that header or covered by the full signature.

@@ -38,7 +38,7 @@ pub struct MessageStamp {
 pub struct MessageWriter<'a> {
     /// The executor's identity.
     pub from: &'a RawValue,
-    /// The recipient's identity, verbatim.
+    /// The recipient's identity, on one line.
     pub to: &'a RawValue,
     /// The recipient's keys; `None` when the recipient has not been authenticated.
     pub keys: Option<&'a AgentKeys>,

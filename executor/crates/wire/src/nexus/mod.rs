@@ -1,7 +1,7 @@
 //! Genesis Nexus: signed messages of one shape over HTTP and WebSocket.
 //!
 //! ```text
-//! text ─ decode::envelope ─▶ Envelope ─ verify: HMAC over the received bytes ─▶ Verified
+//! text ─ decode::envelope ─▶ Envelope ─ verify: HMAC over the bytes or their value ─▶ Verified
 //!   ─ content: AES-256-GCM if sealed, then strict JSON ─▶ Content
 //! OutgoingBody ─ MessageWriter::write: sealed if the request was, then signed ─▶ text
 //! ```
@@ -13,6 +13,7 @@ pub mod encode;
 pub mod fault;
 pub mod keys;
 pub mod message;
+mod stringify;
 
 #[cfg(test)]
 mod tests;

@@ -112,17 +112,65 @@ fn the_signature_is_the_documents() {
     );
     let envelope = decode::envelope(&message).unwrap();
     assert!(envelope.verify(Some(&keys()), SignatureScope::Header).is_ok());
-    // An equivalent text is not the signed text.
-    for (from, to) in [
-        (r#""id":"a","type":"nexus""#, r#""type":"nexus","id":"a""#),
-        ("[\"x\"]", "[ \"x\"]"),
-        ("\"a\"", "\"\\u0061\""),
+    // The document's `verifySignature` sees the value of a member, and the order of an object's members.
+    for (from, to, is_signed) in [
+        ("[\"x\"]", "[ \"x\"\n]", true),
+        ("\"a\"", "\"\\u0061\"", true),
+        ("\"command\"", "\"comm\\u0061nd\"", true),
+        ("\"a\"", "\"b\"", false),
+        ("\"a\"", "\"A\"", false),
+        (r#""capabilities":["x"]"#, r#""capabilities":["x"],"n":1"#, false),
+        (r#""id":"a","type":"nexus""#, r#""type":"nexus","id":"a""#, false),
     ] {
         let changed = message.replacen(from, to, 1);
         assert_ne!(changed, message);
-        let refused = decode::envelope(&changed).unwrap().verify(Some(&keys()), SignatureScope::Header);
-        assert_eq!(refused.unwrap_err().code, NexusCode::SignatureInvalid, "{to}");
+        let verified = decode::envelope(&changed).unwrap().verify(Some(&keys()), SignatureScope::Header);
+        assert_eq!(
+            verified.map_err(|error| error.code).err(),
+            (!is_signed).then_some(NexusCode::SignatureInvalid),
+            "{to}"
+        );
     }
+}
+
+/// The sender computed its signature as the document does, and its JSON library wrote the message in another way. A number
+/// that JavaScript cannot tell from the signed one could be put in its place, so the signed one counts.
+#[test]
+fn what_javascript_computes_is_what_counts() {
+    let (keys, to) = (keys(), identity("b"));
+    let from =
+        r#"{"id":"a","type":"nexus","version":"1.0.0","capabilities":[],"2":1.50,"1":1e2,"ü":"\u00e9"}"#;
+    let from_signed =
+        r#"{"1":100,"2":1.5,"id":"a","type":"nexus","version":"1.0.0","capabilities":[],"ü":"é"}"#;
+    let payload = r#"{"parameters": {"tool": "t", "arguments": {"n": 9007199254740993, "m": 2.0}}}"#;
+    let payload_signed = r#"{"parameters":{"tool":"t","arguments":{"n":9007199254740992,"m":2}}}"#;
+    let text = |from: &str, to: &str, payload: &str| {
+        format!(
+            r#"{{"id":"{ID}","type":"command","from":{from},"to":{to},"action":"tool.execute","payload":{payload},"timestamp":1700000000000}}"#
+        )
+    };
+    let signature = keys.sign(&text(from_signed, &to, payload_signed));
+    let message = |payload: &str| {
+        let signed = text(from, &to.replace(',', ", "), payload);
+        let more = format!(
+            r#","version":"1.0.0","priority":"low","ttl":1000,"requiresAck":false,"requiresSignature":true,"signature":"{signature}"}}"#
+        );
+        signed.trim_end_matches('}').to_owned() + &more
+    };
+    let verify = |message: &str| {
+        let envelope = decode::envelope(message).map_err(|malformed| malformed.failure)?;
+        assert_eq!(envelope.identity().get(), from_signed, "answers are addressed to it");
+        envelope.verify(Some(&keys), SignatureScope::Full)?.content(&keys, &BOUNDS)
+    };
+    let Ok(Content::Execute(execute)) = verify(&message(payload)) else { panic!("not signed") };
+    assert_eq!(Value::Object(execute.arguments).to_string(), r#"{"n":9007199254740992,"m":2}"#);
+    for changed in ["\"tool\": \"u\"", "\"tool\": \"t\", \"timeoutMs\": 1"] {
+        let payload = payload.replacen("\"tool\": \"t\"", changed, 1);
+        assert_eq!(verify(&message(&payload)).unwrap_err().code, NexusCode::SignatureInvalid, "{changed}");
+    }
+    // JavaScript reads a number beyond the doubles as infinity, which JSON does not have.
+    let payload = payload.replacen("2.0", "2e999", 1);
+    assert_eq!(verify(&message(&payload)).unwrap_err().code, NexusCode::SignatureInvalid);
 }
 
 /// NIST's test case 16 of AES-256-GCM (McGrew and Viega).

@@ -49,7 +49,7 @@ pub(super) struct Subscription {
     pub guarantee: DeliveryGuarantee,
     /// `true` if its events are encrypted.
     pub sealed: bool,
-    /// The subscriber's identity (`from` of its message), verbatim.
+    /// The subscriber's identity (`from` of its message).
     pub to: Arc<RawValue>,
     /// The connection that the subscription was created on.
     pub connection: u64,

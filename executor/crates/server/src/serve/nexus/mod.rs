@@ -271,18 +271,20 @@ impl Nexus {
                 return last(self.unsigned_error(id, &self.unknown, failure)).await;
             }
         };
-        let (id, name, identity) = (envelope.id(), envelope.from().to_owned(), envelope.from_raw());
+        let id = envelope.id();
+        let name = envelope.from().to_owned();
+        let identity = envelope.identity().to_owned();
         let keys = self.keys.get(&name);
         let (verified, keys) = match (envelope.verify(keys, self.settings.scope), keys) {
             (Ok(verified), Some(keys)) => (verified, keys),
             (Err(failure), _) => {
-                return last(self.unauthenticated_error(Some((id, identity)), failure)).await;
+                return last(self.unauthenticated_error(Some((id, &identity)), failure)).await;
             }
             (Ok(_), None) => return,
         };
         let mut writer = MessageWriter {
             from: &self.identity,
-            to: identity,
+            to: &identity,
             keys: Some(keys),
             scope: self.settings.scope,
             sealed: false,
@@ -342,7 +344,7 @@ impl Nexus {
             caller,
             agent,
             name: &name,
-            identity,
+            identity: &identity,
             id,
             priority: verified.priority(),
             sealed: writer.sealed,
