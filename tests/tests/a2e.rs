@@ -174,6 +174,10 @@ fn negotiating(peer: &mut impl A2ePeer) {
         assert_eq!(answer["accepted_caps"], json!([]));
     }
     expect_error(&shake(&mut ask, json!("tools"), json!({})), "schema_violation");
+    for asked in [json!(0), json!("2"), json!(2.0), json!(1025)] {
+        let refused = shake(&mut ask, json!(["tools"]), json!({ "max_parallel": asked }));
+        assert_eq!(expect_error(&refused, "schema_violation")["detail"]["pointer"], "/max_parallel");
+    }
     expect_error(
         &shake(&mut ask, json!(["tools"]), json!({ "agent_id": "did:NOT:one" })),
         "schema_violation",
@@ -186,11 +190,16 @@ fn negotiating(peer: &mut impl A2ePeer) {
     assert_eq!(expect_error(&missing, "capability_missing")["capability_name"], "tools");
     expect_error(&ask(&a2e("tool/list/req", "none", json!({}))), "capability_missing");
 
+    // The executor's maximum is 4.
+    for (asked, granted) in [(json!(3), 3), (json!(9), 4), (json!(null), 1)] {
+        let answer = shake(&mut ask, json!(["tools"]), json!({ "max_parallel": asked }));
+        assert_eq!(answer["max_parallel"], granted, "{asked}");
+    }
     let answer = shake(&mut ask, json!(["tools", "memory", "mine"]), json!({}));
     let session = answer["session_id"].as_str().unwrap().to_owned();
     assert_eq!(
         (session.len(), &answer["ok"], &answer["max_parallel"]),
-        (32, &json!(true), &json!(4)),
+        (32, &json!(true), &json!(1)),
         "{answer}"
     );
     let caps = answer["accepted_caps"].as_array().unwrap();
@@ -448,7 +457,9 @@ fn at_most_max_parallel_calls_run_at_once() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "max_parallel": 2 })));
     let mut session = A2eSession::open(&executor, None);
-    assert_eq!(session.shake_hands("planner", "")["max_parallel"], 2);
+    let mut handshake = a2e_handshake("planner", "");
+    handshake["max_parallel"] = json!(8);
+    assert_eq!(session.ask(&handshake)["max_parallel"], 2);
     let mut call = a2e_call("0", "gate", gate_arguments());
     call["streaming"] = json!(true);
     for nth in 0..5 {
@@ -474,10 +485,22 @@ fn at_most_max_parallel_calls_run_at_once() {
     assert_eq!((started.len(), runs(&executor)), (5, 5));
 }
 
+/// The default, as the document has it.
 #[test]
-fn queued_calls_start_in_order_of_arrival() {
+fn calls_of_a_session_run_one_after_another_in_order_of_arrival() {
     let served = Served::new();
-    let (executor, mut session) = served.session(json!({ "max_parallel": 1 }));
+    let (executor, mut session) = served.session(json!({}));
+    let appends = (0..8).map(|nth| {
+        let arguments = json!({ "path": "/workspace/log", "content": format!("{nth}"), "mode": "append" });
+        format!("{}\n", a2e_call(&format!("append{nth}"), "write_file", arguments))
+    });
+    session.send_line(appends.collect::<String>().as_bytes());
+    for nth in 0..8 {
+        let answer = session.next();
+        assert_eq!(answer["req_id"], format!("append{nth}"), "{answer}");
+        expect_success(&answer, "write_file");
+    }
+    assert_eq!(executor.file("log").as_deref(), Some("01234567"));
     let names = ["0", "1", "2", "3"];
     for name in names {
         let mut call = a2e_call(name, "gate", gate_arguments());
@@ -486,9 +509,20 @@ fn queued_calls_start_in_order_of_arrival() {
     }
     wait_for_runs(&executor, 1);
     open_the_gate(&executor);
-    let messages = (0..2 * names.len()).map(|_| session.next()).collect::<Vec<_>>();
-    let started = messages.iter().filter(|message| message["type"] == "tool/event");
-    assert_eq!(started.map(|event| event["req_id"].as_str().unwrap()).collect::<Vec<_>>(), names);
+    for name in names {
+        for kind in ["tool/event", "tool/call/resp"] {
+            let message = session.next();
+            assert_eq!((&message["type"], &message["req_id"]), (&json!(kind), &json!(name)), "{message}");
+        }
+    }
+    // A call that waits for a person is answered, and does not keep the next one waiting.
+    let lines = [
+        a2e_call("asks", "write_file", write("secret", ESCALATES)),
+        a2e_call("after", "gate", gate_arguments()),
+    ];
+    session.send_line(lines.map(|line| format!("{line}\n")).concat().as_bytes());
+    assert_eq!(expect_error(&session.next(), "tool_denied")["req_id"], "asks");
+    expect_success(&session.answer("after").1, "gate");
 }
 
 #[test]
@@ -565,6 +599,7 @@ fn a_client_that_never_reads_delays_no_runs_and_no_others() {
     let unread = deaf.attach_unread();
     let mut handshake = a2e_handshake("planner", "");
     handshake["id"] = json!("h");
+    handshake["max_parallel"] = json!(4);
     deaf.tell(&handshake);
     let calls = (0..8).map(|nth| {
         let mut call = a2e_call(&nth.to_string(), "floods", json!({}));

@@ -12,6 +12,8 @@ use serde_json::{Map, Value};
 pub const MAX_ID_BYTES: usize = 128;
 /// Maximum number of capabilities in a handshake.
 const MAX_CAPABILITIES: u64 = 64;
+/// Maximum number of calls that an agent can ask to run at the same time.
+const MAX_PARALLEL: u64 = 1024;
 /// Maximum length of a correlation id, in bytes.
 const MAX_CORRELATION_BYTES: u64 = 256;
 /// The default timeout of a call, in seconds.
@@ -53,7 +55,7 @@ pub enum MessageBody {
 }
 
 /// `handshake/req`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handshake {
     /// The agent's name, not yet checked; empty if absent.
     pub agent_id: String,
@@ -61,6 +63,8 @@ pub struct Handshake {
     pub agent_caps: Vec<String>,
     /// The token; empty if absent.
     pub auth_token: String,
+    /// The number of calls that the agent wants to run at the same time: 1 if absent, so that they run one after another.
+    pub max_parallel: usize,
 }
 
 /// `tool/list/req`. Empty members restrict nothing.
@@ -237,7 +241,13 @@ fn decode_handshake(mut members: Object<'_>) -> Result<Handshake, Fault> {
     if u64::try_from(agent_caps.len()).is_ok_and(|count| count > MAX_CAPABILITIES) {
         return Err(Fault::invalid(pointer, format!("`agent_caps` has more than {MAX_CAPABILITIES} names")));
     }
-    Ok(Handshake { agent_id, agent_caps, auth_token: optional_text(&mut members, "auth_token")? })
+    let max_parallel = members.take_unless_null("max_parallel")?.map(|count| count.integer(1, MAX_PARALLEL));
+    Ok(Handshake {
+        agent_id,
+        agent_caps,
+        auth_token: optional_text(&mut members, "auth_token")?,
+        max_parallel: max_parallel.transpose()?.map_or(1, |count| usize::try_from(count).unwrap_or(1)),
+    })
 }
 
 fn decode_filter(mut members: Object<'_>) -> Result<ToolFilter, Fault> {

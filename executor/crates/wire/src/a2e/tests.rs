@@ -52,8 +52,12 @@ fn ping(more: &Value) -> String {
 fn the_examples_of_the_documentation_are_read() {
     let AgentMessage { id, body } = read(HANDSHAKE).unwrap();
     let caps = ["tools", "memory", "env"].map(str::to_owned).to_vec();
-    let expected =
-        Handshake { agent_id: "my-agent".into(), agent_caps: caps, auth_token: "dev-secret".into() };
+    let expected = Handshake {
+        agent_id: "my-agent".into(),
+        agent_caps: caps,
+        auth_token: "dev-secret".into(),
+        max_parallel: 1,
+    };
     assert_eq!((id.as_str(), body), ("a1b2c3d4", MessageBody::Handshake(expected)));
     assert_eq!(read(TOOL_LIST).unwrap().body, MessageBody::ToolList(ToolFilter::default()));
     let MessageBody::ToolCall(call) = read(TOOL_CALL).unwrap().body else { panic!() };
@@ -254,8 +258,13 @@ proptest! {
             ("shutdown", json!({ "timeout": drain.seconds() }), MessageBody::Shutdown(drain)),
             (
                 "handshake/req",
-                json!({ "agent_id": one, "agent_caps": several, "auth_token": other }),
-                MessageBody::Handshake(Handshake { agent_id: two.0, agent_caps: list, auth_token: two.1 }),
+                json!({ "agent_id": one, "agent_caps": several, "auth_token": other, "max_parallel": 7 }),
+                MessageBody::Handshake(Handshake {
+                    agent_id: two.0,
+                    agent_caps: list,
+                    auth_token: two.1,
+                    max_parallel: 7,
+                }),
             ),
             (
                 "tool/list/req",

@@ -5,7 +5,8 @@
 //!   └──────────── no agent reads ────────────▶ Abandoned: its calls are cancelled
 //! ```
 //! Messages are handled in the order in which they arrive. A call is checked at once but runs in the background, so
-//! that a later `ping` is answered while the call runs. Every run goes through [`Executor::handle_intent`]. When a
+//! that a later `ping` is answered while the call runs. The next call begins once it is answered, unless the agent has asked
+//! for several at a time; a call that waits for a person is answered when the wait begins. Every run goes through [`Executor::handle_intent`]. When a
 //! session is abandoned, calls that have not begun are dropped, and runs are cancelled by their intent.
 //!
 //! [`Executor::handle_intent`]: a2g_core::run::Executor::handle_intent
@@ -87,6 +88,8 @@ struct SessionState {
 struct Agreement {
     agent: AgentDid,
     tools: bool,
+    /// Maximum number of calls that run at the same time.
+    max_parallel: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -236,11 +239,11 @@ impl Session {
                 self.shared.executor.sessions().spawn(drain);
             }
             MessageBody::Handshake(handshake) => match self.negotiate(state, &handshake) {
-                Ok(()) => {
+                Ok(max_parallel) => {
                     let accepted = AcceptedHandshake {
                         session_id: &self.id,
                         requested_caps: &handshake.agent_caps,
-                        max_parallel: self.shared.settings.max_parallel,
+                        max_parallel,
                         bounds: self.shared.bounds,
                         tools: self.shared.executor.tools().len(),
                     };
@@ -274,9 +277,10 @@ impl Session {
         }
     }
 
-    /// Binds the session to one agent; a later handshake of the same agent negotiates again.
-    fn negotiate(&self, state: &mut SessionState, handshake: &Handshake) -> Result<(), HandshakeError> {
-        let Handshake { agent_id, agent_caps, auth_token } = handshake;
+    /// Binds the session to one agent; a later handshake of the same agent negotiates again. Returns the maximum number of
+    /// calls that run at the same time.
+    fn negotiate(&self, state: &mut SessionState, handshake: &Handshake) -> Result<usize, HandshakeError> {
+        let Handshake { agent_id, agent_caps, auth_token, max_parallel } = handshake;
         let auth_failed = || HandshakeError::Refused(RejectReason::AuthFailed);
         if state.phase != Phase::Open {
             return Err(HandshakeError::Refused(RejectReason::ServerError));
@@ -316,8 +320,9 @@ impl Session {
         if let Some(credential) = new_credential {
             state.caller = SessionCaller::Authenticated(credential);
         }
-        state.agreement = Some(Agreement { agent, tools });
-        Ok(())
+        let max_parallel = self.shared.settings.max_parallel.min(*max_parallel);
+        state.agreement = Some(Agreement { agent, tools, max_parallel });
+        Ok(max_parallel)
     }
 
     /// The caller and the agent of a request that needs the `tools` capability.
@@ -404,7 +409,7 @@ impl Session {
         let mut started = Vec::new();
         let mut state = self.lock();
         while state.phase != Phase::Abandoned
-            && state.running.len() < self.shared.settings.max_parallel
+            && state.running.len() < state.max_parallel()
             && self.out.has_capacity()
             && let Some(queued) = state.waiting.pop_front()
         {
@@ -529,6 +534,11 @@ impl SessionState {
     /// The number of calls that wait or run.
     fn open(&self) -> usize {
         self.waiting.len() + self.running.len()
+    }
+
+    /// Maximum number of calls that run at the same time.
+    fn max_parallel(&self) -> usize {
+        self.agreement.as_ref().map_or(1, |agreement| agreement.max_parallel)
     }
 }
 
