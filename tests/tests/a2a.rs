@@ -441,7 +441,10 @@ fn an_approver_approves_or_denies_a_call() {
     assert_eq!((states.first(), states.last()), (Some(&"working"), Some(&"completed")), "{told:?}");
     agent.until(&task, "completed");
     assert_eq!(executor.file("asked").as_deref(), Some(ESCALATES));
-    assert_eq!(approver.code(ANSWER, answer(&task, "approved")), -32602);
+    // Nothing is pending any more, whoever answers.
+    for client in [&mut approver, &mut agent] {
+        assert_eq!(client.code(ANSWER, answer(&task, "approved")), -32602);
+    }
     let history = approver.get(&format!("/a2a/tasks/{task}/governor/history")).json();
     let decision = &history["permissionDecisions"][0];
     assert_eq!((&decision["source"], &decision["optionId"]), (&json!("caller:approver"), &json!("approved")));
@@ -519,9 +522,14 @@ fn a_stream_sends_the_task_and_its_updates_until_it_ends() {
         );
         assert_eq!((state(ended), &ended["final"]), ("completed", &json!(true)), "{ended}");
     }
-    // The stream of a task that has ended contains only its final state.
+    // The stream of a task that has ended contains only its final state, and the update that says so.
     let over = client.stream("tasks/resubscribe", &json!({ "id": task })).rest();
-    assert_eq!((over.len(), state(&over[0])), (1, "completed"));
+    let [ended, last] = &over[..] else { panic!("{over:?}") };
+    assert_eq!(
+        (state(ended), state(last), &last["final"]),
+        ("completed", "completed", &json!(true)),
+        "{last}"
+    );
     // An error is sent as the only event of a stream: clients of these methods read nothing else.
     for (method, params, code) in [
         ("message/stream", call("no_tool", json!({})), -32602),
@@ -784,11 +792,16 @@ fn invalid_requests_run_nothing() {
 /// protocol document.
 #[test]
 fn the_stream_of_the_document_dialect_runs_to_completion() {
-    let (executor, ..) = start_governed(|options| door(options, json!({ "dialect": "acp" })));
-    let mut client = Client::of(&executor);
+    let list = List::new();
+    let token = agent(&list, "mine", MINE);
+    let (executor, ..) = start_governed(|options| list.of(door(options, json!({ "dialect": "acp" }))));
+    let mut client = Client::with(&executor, &token);
     let named = client.rpc_unchecked("message/stream", call("gate", gate()))["result"].clone();
     let place = named["stream"].as_str().unwrap();
-    let request = format!("GET {place} HTTP/1.1\r\nHost: {}\r\n\r\n", executor.address());
+    let request = format!(
+        "GET {place} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n\r\n",
+        executor.address()
+    );
     let mut stream = Stream {
         checked: false,
         ..Stream::of(HttpClient::send_only(executor.address(), request.as_bytes()))
@@ -797,6 +810,9 @@ fn the_stream_of_the_document_dialect_runs_to_completion() {
     std::fs::write(executor.workspace().join("go"), "").unwrap();
     let rest = stream.rest();
     assert_eq!(state(rest.last().unwrap()), "completed", "{rest:?}");
+    let nothing_pending = json!({ "taskId": named["id"], "permissionOptionId": "approved" });
+    let refused = client.rpc_unchecked("tasks/provideInputAndContinue", nothing_pending);
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
 }
 
 #[test]

@@ -6,6 +6,17 @@ use serde_json::{Value, json};
 
 /// The implemented version of A2A.
 pub const PROTOCOL: &str = "0.3.0";
+/// The version as clients of A2A 1.0 name it.
+pub(super) const MAJOR_MINOR: &str = "0.3";
+/// The path of the public card.
+pub const PATH: &str = "/.well-known/agent-card.json";
+
+/// Returns `true` for a version that this door speaks. A client that names none speaks it, too.
+#[must_use]
+pub fn is_supported_version(version: &str) -> bool {
+    let version = version.trim();
+    version.is_empty() || version == MAJOR_MINOR || version == PROTOCOL
+}
 
 /// The facts about this server that the cards publish.
 #[derive(Debug, Clone)]
@@ -20,7 +31,7 @@ pub struct CardSettings {
     pub supports_push: bool,
 }
 
-/// The card at `/.well-known/agent-card.json`, for all callers.
+/// The card at [`PATH`], for all callers.
 #[must_use]
 pub fn public_card(settings: &CardSettings, tools: &[Descriptor]) -> Value {
     card(settings, tools.iter().map(skill).collect())

@@ -2,11 +2,11 @@
 //!
 //! Member names of A2A 0.3.0 and those of the A2A-ACP document are accepted.
 
-use super::Dialect;
 use super::governance::{APPROVED, DENIED};
 use super::message::{FileContent, FilePart, Message, MessageRole, Metadata, Part, PartKind};
 use super::page::PageToken;
 use super::push::{self, PushConfig};
+use super::{Dialect, card};
 use crate::field::{Field, Object};
 use crate::jsonrpc::{self, Id, RpcMessage};
 use a2g_types::fault::Fault;
@@ -310,7 +310,14 @@ fn decode_method(name: &str, params: &str) -> Result<A2aRequest, Fault> {
         }
         other => {
             let (shown, nearest) = (excerpt(other), did_you_mean(other, METHODS));
-            Err(Fault::MethodNotFound(format!("there is no method `{shown}` at this door{nearest}")))
+            // The methods of A2A 1.0 have no slash.
+            let version = match other.contains('/') {
+                true => String::new(),
+                false => {
+                    format!(", which speaks A2A {}: see its agent card at `{}`", card::PROTOCOL, card::PATH)
+                }
+            };
+            Err(Fault::MethodNotFound(format!("there is no method `{shown}` at this door{nearest}{version}")))
         }
     }
 }

@@ -3,10 +3,12 @@
 //! The numbers have other meanings at other doors, so no other door may use this table.
 
 use super::Dialect;
+use super::card::{self, MAJOR_MINOR, PROTOCOL};
 use super::message::TaskState;
 use crate::jsonrpc::{self, Id};
 use a2g_types::failure_message;
 use a2g_types::fault::{Fault, RECEIPT_PENDING, RefusalClass};
+use a2g_types::ident::excerpt;
 use a2g_types::outcome::{AbortReason, Receipt};
 use serde_json::{Map, Value};
 
@@ -31,6 +33,8 @@ pub enum Problem {
     ContentType(String),
     /// Callers do not authenticate, so there is no extended card.
     NoExtendedCard,
+    /// The client names another version of A2A.
+    UnsupportedVersion(String),
 }
 
 impl From<Fault> for Problem {
@@ -127,6 +131,16 @@ pub fn to_error(problem: &Problem, dialect: Dialect) -> A2aError {
             select(-32007, -32601),
             "there is no extended card: this executor does not authenticate callers",
         ),
+        Problem::UnsupportedVersion(version) => {
+            let message = format!(
+                "this executor speaks A2A {PROTOCOL}, and not version `{}`: see its agent card at `{}`",
+                excerpt(version),
+                card::PATH
+            );
+            A2aError::new(select(-32009, -32600), &message)
+                .with_data("supportedVersions", vec![MAJOR_MINOR])
+                .with_data("agentCard", card::PATH)
+        }
     }
 }
 

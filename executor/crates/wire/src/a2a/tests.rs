@@ -280,6 +280,7 @@ fn every_problem_has_its_code_in_both_dialects() {
         (Problem::PushUnsupported, -32003, -32601),
         (Problem::PushNotFound, -32602, -32602),
         (Problem::ContentType(text()), -32005, -32602),
+        (Problem::UnsupportedVersion(text()), -32009, -32600),
     ] {
         for (dialect, code) in [(Dialect::A2a, a2a), (Dialect::Acp, acp)] {
             assert_eq!(fault::to_error(&problem, dialect).code, code, "{problem:?} {dialect:?}");

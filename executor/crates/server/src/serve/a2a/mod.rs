@@ -55,6 +55,8 @@ const MAX_HISTORY_BYTES: usize = 256 << 10;
 const MAX_WEBHOOKS: usize = 8;
 /// Maximum wait for the end of a canceled run before `tasks/cancel` is answered.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The header, and the parameter of the URL, in which clients of A2A 1.0 name a version.
+const VERSION: &str = "a2a-version";
 /// Retry delay for a request that the shutdown interrupted.
 const SHUTDOWN_RETRY_MS: u64 = 1_000;
 /// Roles that may read the tasks of other callers.
@@ -104,7 +106,7 @@ pub async fn routers(
     let door = Arc::new(A2a { executor, settings, port, webhooks, store });
     door.resume().await?;
     elsewhere::share_tasks(&door);
-    let public = Router::new().route("/.well-known/agent-card.json", get(public_card));
+    let public = Router::new().route(card::PATH, get(public_card));
     let routes = Router::new()
         .route("/a2a/rpc", post(rpc))
         .route("/a2a/tasks/{task}/governor/history", get(governor_history))
@@ -199,13 +201,16 @@ async fn rpc(
         Ok(text) => decode::request(text),
         Err(fault) => Err(A2aDecodeError { id: Id::null(), fault, streaming: None }),
     };
-    let (id, request) = match decoded {
-        Ok(decoded) => decoded,
-        Err(A2aDecodeError { id, fault, streaming }) => {
-            return error_response(&id, &fault.into(), streaming, dialect);
-        }
+    let (id, streaming, decoded) = match decoded {
+        Ok((id, request)) => (id, request.streaming(), Ok(request)),
+        Err(A2aDecodeError { id, fault, streaming }) => (id, streaming, Err(Problem::from(fault))),
     };
-    let streaming = request.streaming();
+    // A message of another version may not be readable as one of this.
+    let supported = check_version(&uri, &headers).and(decoded);
+    let request = match supported {
+        Ok(request) => request,
+        Err(problem) => return error_response(&id, &problem, streaming, dialect),
+    };
     let (card_settings, charge) = (door.card_settings(&uri, &headers), body.charge());
     let request_context = RequestContext { caller, connection, guard, card_settings, charge };
     // Runs in its own tokio task, because a client that disconnects must not leave an A2A task without its follower. To
@@ -227,6 +232,19 @@ async fn rpc(
         tracing::error!(detail, "internal error at the A2A door");
     }
     error_response(&id, &problem, streaming, dialect)
+}
+
+/// Checks the version of A2A that a client of A2A 1.0 names, in a header or a parameter of the URL.
+fn check_version(uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    let named = headers.get_all(VERSION).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let parameters =
+        uri.query().unwrap_or_default().split('&').filter_map(|parameter| parameter.split_once('='));
+    let parameters = parameters.filter(|(name, _)| name.eq_ignore_ascii_case(VERSION));
+    let mut named = named.chain(parameters.map(|(_, version)| version.into()));
+    match named.find(|version| !card::is_supported_version(version)) {
+        Some(version) => Err(Problem::UnsupportedVersion(version.into_owned())),
+        None => Ok(()),
+    }
 }
 
 /// The error response; an event if the method streams, because the clients of such a method read only events.
@@ -667,6 +685,13 @@ impl A2a {
         approved: bool,
     ) -> Result<Arc<TaskRecord>, Problem> {
         let handle = self.readable_task(caller, task).await?;
+        // Whoever may read the task learns that there is nothing to answer, with or without the right to decide.
+        if !handle.record().is_prompting() {
+            return Err(Problem::invalid(
+                "/permissionOptionId",
+                "no permission prompt of this task is pending",
+            ));
+        }
         let Some(right) = caller.decision_right() else {
             let message = format!(
                 "a permission prompt is for callers with the role `approver` or `governor`, and `{}` has neither",
@@ -674,12 +699,6 @@ impl A2a {
             );
             return Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into());
         };
-        if !handle.record().is_prompting() {
-            return Err(Problem::invalid(
-                "/permissionOptionId",
-                "no permission prompt of this task is pending",
-            ));
-        }
         let directive = Directive { intent: handle.id, approved, manifest: None, reason: None };
         let _until_recorded = handle.directive.lock().await;
         tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
@@ -753,6 +772,7 @@ impl A2a {
         let failure = fault::to_error(problem, self.settings.dialect);
         let status = match problem {
             Problem::TaskNotFound => StatusCode::NOT_FOUND,
+            Problem::UnsupportedVersion(_) => StatusCode::BAD_REQUEST,
             Problem::Core(_)
             | Problem::ContextMismatch
             | Problem::NotCancelable(_)

@@ -1,4 +1,5 @@
-//! A task as server-sent events: its current state, then each change, until it has settled.
+//! A task as server-sent events: its current state, then each change, until it has settled. The last update has
+//! `final: true`.
 
 use super::limits::RateLimitGuard;
 use super::tasks::TaskRecord;
@@ -52,7 +53,12 @@ impl TaskStream {
         let StreamStart { record, mut updates, waits_for_a_person } = start;
         let stays_open = waits_for_a_person && record.is_prompting();
         let first = TaskUpdate::Task(Box::new(record.task.clone()));
-        if !self.send(&lines, self.update_event(&first)).await || (first.is_final() && !stays_open) {
+        if !self.send(&lines, self.update_event(&first)).await {
+            return;
+        }
+        if first.is_final() && !stays_open {
+            // A task has no `final`, for which clients wait.
+            self.send(&lines, self.update_event(&record.status_update())).await;
             return;
         }
         loop {

@@ -176,7 +176,8 @@ impl TaskRecord {
         updates
     }
 
-    fn status_update(&self) -> TaskUpdate {
+    /// The current status as an update.
+    pub(super) fn status_update(&self) -> TaskUpdate {
         TaskUpdate::Status(Box::new(StatusUpdate {
             task_id: self.task.id.clone(),
             context_id: self.task.context_id.clone(),
