@@ -233,7 +233,23 @@ fn a_session_lists_calls_cancels_and_ends() {
     let answer = send(&written, &[json, mine, accepts]);
     let answered = events(&answer);
     assert_eq!(answered.last().expect("an answer")["result"]["isError"], false, "{answered:?}");
-    assert!(answer.text().contains("id: 1-0"), "{}", answer.text());
+    // The first event lets a client resume the stream before there is a message, and says when. An earlier revision does
+    // not have it.
+    assert!(
+        answer.text().starts_with("id: 1-0\nretry: 1000\ndata: \n\nid: 1-1\ndata: {"),
+        "{}",
+        answer.text()
+    );
+    let mut earlier = initialize_request(json!({}));
+    earlier["params"]["protocolVersion"] = json!("2025-06-18");
+    let opened = send(&earlier, &[json]);
+    let session_of = |answer: &HttpAnswer| {
+        let session = answer.headers.iter().find(|(name, _)| name == "mcp-session-id");
+        session.expect("a session").1.clone()
+    };
+    let earlier = session_of(&opened);
+    let answer = send(&written, &[json, ("Mcp-Session-Id", &earlier), accepts]);
+    assert!(answer.text().starts_with("id: 1-0\ndata: {"), "{}", answer.text());
     // Nobody else's session, and none that has ended, is there.
     for (headers, status) in [
         (vec![json], 400),

@@ -132,11 +132,16 @@ fn a_state_of_another_call_or_caller_or_with_another_bit_runs_nothing() {
     let answer = people.post(&people.both, &wrong);
     let pointer = &answer["error"]["data"]["pointer"];
     assert_eq!(pointer, "/inputResponses/decision/content/decision", "{answer}");
-    // A form that is only closed leaves the intent waiting, and a refusal in it is final.
-    let closed = people.post(&people.both, &answered(&message, &asked, "cancel", None));
-    let error = &closed["result"]["_meta"]["a2g/error"];
-    assert_eq!(error["blocked_by"], "escalation_pending", "{closed}");
-    let asked = people.post(&people.both, &again)["result"].take();
+    // A form that is only closed, or sent without a decision, leaves the intent waiting, and a refusal in it is final.
+    let mut asked = asked;
+    for action in ["cancel", "accept"] {
+        let sent = std::time::Instant::now();
+        let undecided = people.post(&people.both, &answered(&message, &asked, action, None));
+        let error = &undecided["result"]["_meta"]["a2g/error"];
+        assert_eq!(error["blocked_by"], "escalation_pending", "{action}: {undecided}");
+        assert!(sent.elapsed() < std::time::Duration::from_secs(10), "{action}: nobody decides");
+        asked = people.post(&people.both, &again)["result"].take();
+    }
     let denied = people.post(&people.both, &answered(&message, &asked, "decline", None));
     assert_eq!(denied["result"]["_meta"]["a2g/error"]["blocked_by"], "verdict_denied", "{denied}");
     people.executor.assert_workspace_is_empty("a denied call");
@@ -303,6 +308,7 @@ fn a_session_is_asked_on_the_stream_of_the_call() {
         ("x", "accept", json!({ "decision": "approve" }), Some(ESCALATES)),
         ("y", "accept", json!({ "decision": "deny" }), None),
         ("z", "cancel", Value::Null, None),
+        ("z", "accept", json!({}), None),
     ] {
         number += 1;
         let called = json!({ "jsonrpc": "2.0", "id": number, "method": "tools/call",

@@ -300,6 +300,21 @@ impl ClientRequest<'_> {
         }
     }
 
+    /// The client's capabilities in a request of [`Revision::Stateless`], which has the members that every such request
+    /// needs. The parameters of a task's method are not read before its extension is declared.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParams`] for a missing member, [`McpError::UnsupportedVersion`], and
+    /// [`McpError::MissingCapability`].
+    pub fn stateless_capabilities(&self) -> Result<ClientCapabilities, McpError> {
+        let capabilities = require_stateless_meta(&self.meta)?;
+        let is_of_task = matches!(self.method.as_str(), "tasks/get" | "tasks/update" | "tasks/cancel");
+        if is_of_task && !capabilities.has_tasks {
+            return Err(McpError::MissingCapability(names::TASKS));
+        }
+        Ok(capabilities)
+    }
+
     /// The tool of `tools/call`, verbatim.
     #[must_use]
     pub fn called_tool(&self) -> Option<String> {
@@ -321,7 +336,9 @@ impl ClientRequest<'_> {
 
 fn decode_initialize(mut params: Object<'_>) -> Result<McpRequest, Fault> {
     let version = params.require("protocolVersion")?.string()?;
+    let reads_empty_events = negotiate_session(&version) == Revision::Session.as_str();
     let capabilities = decode_capabilities(params.require("capabilities")?)?;
+    let capabilities = ClientCapabilities { reads_empty_events, ..capabilities };
     decode_implementation(params.require("clientInfo")?)?;
     Ok(McpRequest::Initialize { version, capabilities })
 }
@@ -426,11 +443,7 @@ pub fn is_session_version(name: &str) -> bool {
     name == DEFAULT || session_version(name).is_some()
 }
 
-/// Checks that a request of [`Revision::Stateless`] has the members that every such request needs.
-///
-/// # Errors
-/// [`Fault::InvalidParams`] for a missing member, and [`McpError::UnsupportedVersion`].
-pub fn require_stateless_meta(meta: &RequestMeta) -> Result<ClientCapabilities, McpError> {
+fn require_stateless_meta(meta: &RequestMeta) -> Result<ClientCapabilities, McpError> {
     let missing = |name: &str| {
         let pointer = format!("/_meta/{}", name.replace('/', "~1"));
         McpError::Fault(Fault::invalid(pointer, format!("`{name}` is missing in `_meta`")))

@@ -36,6 +36,9 @@ pub struct ClientCapabilities {
     pub elicits_urls: bool,
     /// The client polls tasks (extension `io.modelcontextprotocol/tasks`).
     pub has_tasks: bool,
+    /// The client has a session of 2025-11-25, in which a stream may begin with an event without data. Clients of earlier
+    /// revisions take that for a message.
+    pub reads_empty_events: bool,
 }
 
 /// A token for progress notifications, exactly as the client wrote it: a string or an integer.

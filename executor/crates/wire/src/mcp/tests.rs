@@ -1,9 +1,6 @@
 //! Messages of a client and of this server.
 
-use super::decode::{
-    self, ClientMessage, ClientNotification, ClientRequest, McpRequest, SubscriptionFilter,
-    require_stateless_meta,
-};
+use super::decode::{self, ClientMessage, ClientNotification, ClientRequest, McpRequest, SubscriptionFilter};
 use super::encode::{self, ResultEncoder};
 use super::fault::{CallFault, McpError, call_fault};
 use super::headers::{self, HeaderValues};
@@ -195,12 +192,24 @@ fn a_stateless_request_names_its_revision_and_capabilities() {
         (json!({ names::PROTOCOL_VERSION: "1900-01-01", names::CLIENT_CAPABILITIES: {} }), Some(-32022)),
         (meta(), None),
     ];
-    for (meta, code) in cases {
-        let text = request("tools/list", &json!({ "_meta": meta }));
-        let checked = require_stateless_meta(&parse(&text).meta);
-        assert_eq!(checked.as_ref().err().map(McpError::code), code, "{meta}");
-        if let Err(error) = checked {
-            assert_eq!(error.http_status(Revision::Stateless), 400);
+    let code = |method: &str, params: &Value| {
+        let checked = parse(&request(method, params)).stateless_capabilities();
+        checked.err().map(|error| (error.code(), error.http_status(Revision::Stateless)))
+    };
+    for (meta, expected) in cases {
+        let expected = expected.map(|code| (code, 400));
+        assert_eq!(code("tools/list", &json!({ "_meta": meta })), expected, "{meta}");
+    }
+    // The extension is missing, whatever the rest of the request is.
+    let mut with_tasks = meta();
+    with_tasks[names::CLIENT_CAPABILITIES]["extensions"] = json!({ names::TASKS: {} });
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        for params in [json!({}), json!({ "taskId": 7 }), json!({ "taskId": "x" })] {
+            let mut params = params;
+            params["_meta"] = meta();
+            assert_eq!(code(method, &params), Some((-32021, 400)), "{method} {params}");
+            params["_meta"] = with_tasks.clone();
+            assert_eq!(code(method, &params), None, "{method} {params}");
         }
     }
     let elicitation = |declared: Value| {

@@ -101,7 +101,7 @@ impl States {
 pub(super) enum Effect {
     /// The call is sent again: it runs, is refused, or still waits.
     SendAgain,
-    /// The person closed the form, and the intent still waits.
+    /// The person closed the form, or sent it without a decision, and the intent still waits.
     StillWaits,
     /// The call is withdrawn, and does not run.
     Withdrawn,
@@ -151,6 +151,10 @@ pub(super) async fn apply_answer(
     };
     let approved = match (right, action, decision) {
         (_, ElicitAction::Cancel, _) => return Ok(Effect::StillWaits),
+        // The caller could have decided, so no other person is waited for.
+        (Some(_), ElicitAction::Accept, None) if !matches!(question, Some(Question::WaitForApprover)) => {
+            return Ok(Effect::StillWaits);
+        }
         (Some(right), ElicitAction::Accept, Some(PersonDecision::Approve)) => (right, true),
         (Some(right), ElicitAction::Accept, Some(PersonDecision::Deny))
         | (Some(right), ElicitAction::Decline, _) => (right, false),

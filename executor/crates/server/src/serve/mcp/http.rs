@@ -220,7 +220,7 @@ impl McpHttp {
         if request.meta.version.is_some() {
             headers::check(&names, &request)?;
         }
-        let capabilities = decode::require_stateless_meta(&request.meta)?;
+        let capabilities = request.stateless_capabilities()?;
         let decoded = request.decode(Revision::Stateless)?;
         if let McpRequest::CallTool(call) = &decoded {
             let (tools, agent) = (self.door.executor.tools(), self.door.agent_of(&sender.caller)?);

@@ -41,7 +41,7 @@ use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
 use a2g_wire::mcp::elicit::Decider;
 use a2g_wire::mcp::encode::{INSTRUCTIONS, ResultEncoder};
 use a2g_wire::mcp::fault::McpError;
-use a2g_wire::mcp::{ClientCapabilities, MessageLevel, RequestMeta, Revision, names};
+use a2g_wire::mcp::{ClientCapabilities, MessageLevel, RequestMeta, Revision};
 use a2g_wire::strict_json::JsonBounds;
 use approval::{Elicitor, States};
 use changes::{FinishedRuns, ListChanges};
@@ -208,11 +208,6 @@ impl McpDoor {
             McpRequest::ListTemplates => Ok(encoder.templates(&context.id)),
             McpRequest::ReadResource(uri) => self.read_resource(&context, uri).await,
             McpRequest::Complete(completion) => self.complete(&context, completion).await,
-            McpRequest::GetTask(_) | McpRequest::UpdateTask(..) | McpRequest::CancelTask(_)
-                if !context.capabilities.has_tasks =>
-            {
-                Err(McpError::MissingCapability(names::TASKS))
-            }
             McpRequest::GetTask(task) => self.get_task(&context, task).await,
             McpRequest::UpdateTask(task, answer) => self.update_task(&context, task, answer).await,
             McpRequest::CancelTask(task) => self.cancel_task(&context, task).await,

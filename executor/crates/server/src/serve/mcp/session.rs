@@ -222,13 +222,20 @@ impl Sessions {
     }
 }
 
-fn to_bits(ClientCapabilities { elicits_forms, elicits_urls, has_tasks }: ClientCapabilities) -> u8 {
-    u8::from(elicits_forms) | u8::from(elicits_urls) << 1 | u8::from(has_tasks) << 2
+fn to_bits(capabilities: ClientCapabilities) -> u8 {
+    let ClientCapabilities { elicits_forms, elicits_urls, has_tasks, reads_empty_events } = capabilities;
+    let flags = [elicits_forms, elicits_urls, has_tasks, reads_empty_events];
+    flags.into_iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(flag))
 }
 
 fn from_bits(bits: u8) -> Option<ClientCapabilities> {
     let has = |bit: u8| bits & bit != 0;
-    (bits < 8).then(|| ClientCapabilities { elicits_forms: has(1), elicits_urls: has(2), has_tasks: has(4) })
+    (bits < 16).then(|| ClientCapabilities {
+        elicits_forms: has(1),
+        elicits_urls: has(2),
+        has_tasks: has(4),
+        reads_empty_events: has(8),
+    })
 }
 
 /// Runs until the door is dropped.
@@ -313,7 +320,9 @@ impl McpSession {
         let open = self.requests.begin(&context.id)?;
         let stream = self.open_stream();
         // An event without a message, so that a client can resume before the first one.
-        stream.push(String::new());
+        if self.capabilities.reads_empty_events {
+            stream.push(String::new());
+        }
         let (notifications, mut unread) = mpsc::channel::<String>(MAX_UNREAD_NOTIFICATIONS);
         context.elicitor =
             Some(Elicitor { questions: Arc::clone(&self.questions), output: notifications.clone() });

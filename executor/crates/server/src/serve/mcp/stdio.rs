@@ -247,7 +247,7 @@ impl Conversation {
 
     fn revision_of(&self, request: &ClientRequest<'_>) -> Result<Revision, McpError> {
         if request.meta.version.is_some() {
-            decode::require_stateless_meta(&request.meta)?;
+            request.stateless_capabilities()?;
             return Ok(Revision::Stateless);
         }
         let is_in_session = request.method == "initialize" || self.session.lock().is_some();
