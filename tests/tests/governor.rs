@@ -9,6 +9,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 fn options(catalogue: &Catalogue, url: &str) -> Options {
     Options::new().signed_only().catalogue(catalogue).governor(url).set("governor.heartbeat_seconds", 1)
@@ -23,6 +25,11 @@ fn registered(catalogue: &Catalogue, url: &str) -> Executor {
 
 fn registrations(executor: &Executor) -> usize {
     executor.stderr().matches("registered with the governor").count()
+}
+
+fn with_error(code: i64, message: &str) -> Reply {
+    let error = json!({ "code": code, "message": message });
+    Reply::Body(format!(r#"{{"jsonrpc":"2.0","error":{error},"id":$ID}}"#))
 }
 
 /// Both ways to reach a governor.
@@ -116,6 +123,52 @@ fn the_executor_registers_again_with_a_governor_that_lost_it() {
         let answer = executor.rpc("a2g/intent", &intent("write_file", write("after", "x")));
         assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{answer}");
     }
+}
+
+/// Whatever another governor answers to a heartbeat of an executor that it does not know.
+#[test]
+fn the_executor_registers_again_whatever_a_governor_says_that_lost_it() {
+    const ERRORS: [(i64, &str); 2] = [(-32001, "unknown agent"), (-32600, "not registered")];
+    let (known, refusal) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (knows, refuses, broke) = (Arc::clone(&known), Arc::clone(&refusal), AtomicBool::new(false));
+    let governor = FakeGovernor::start(move |method, _| {
+        match method {
+            "a2g/register" => knows.store(true, Ordering::SeqCst),
+            "a2g/heartbeat" if !knows.load(Ordering::SeqCst) => {
+                let (code, message) = ERRORS[refuses.load(Ordering::SeqCst)];
+                return with_error(code, message);
+            }
+            // The connection breaks once, and the governor says nothing of it.
+            "a2g/intent" if !broke.swap(true, Ordering::SeqCst) => return Reply::Hangup,
+            "a2g/intent" => return with_error(-32000, "no"),
+            _ => {}
+        }
+        Reply::Result(json!({ "accepted": true }))
+    });
+    // The number of registrations, once a heartbeat has followed the last one.
+    let registrations = || {
+        let seen = governor.seen().into_iter().map(|(method, _)| method).collect::<Vec<_>>();
+        let last = seen.iter().rposition(|method| method == "a2g/register")?;
+        let is_over = seen[last..].iter().any(|method| method == "a2g/heartbeat");
+        is_over.then(|| seen.iter().filter(|method| *method == "a2g/register").count())
+    };
+    let registered =
+        |times: usize| eventually("it registers", || registrations().filter(|count| *count >= times));
+    let over_http = Executor::start(options(&methods::catalogue(), &governor.url()));
+    registered(1);
+    for index in 0..ERRORS.len() {
+        refusal.store(index, Ordering::SeqCst);
+        known.store(false, Ordering::SeqCst);
+        assert_eq!(registered(index + 2), index + 2);
+    }
+    drop(over_http);
+    // Over a WebSocket, a new connection is enough.
+    let executor = Executor::start(options(&methods::catalogue(), &governor.web_socket_url()));
+    registered(ERRORS.len() + 2);
+    let refused = executor.rpc("a2g/intent", &intent("write_file", write("x", "x")));
+    expect_blocked(&refused, "verdict_denied");
+    assert_eq!(governor.sockets(), 2);
+    registered(ERRORS.len() + 3);
 }
 
 #[test]

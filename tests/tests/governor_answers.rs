@@ -64,6 +64,7 @@ fn nonsense(intent: &Value) -> Vec<(&'static str, Reply, &'static str)> {
         ("no_expiry", changed("expires_at", Value::Null), unavailable),
         ("unknown_limit", changed("capability_manifest", json!({ "max_disk_mb": 5 })), unavailable),
         ("zero_limit", changed("capability_manifest", json!({ "max_memory_mb": 0 })), unavailable),
+        ("fraction", changed("capability_manifest", json!({ "max_cpu_percent": 50.0 })), unavailable),
         ("unknown_condition", changed("conditions", json!(["be_nice"])), "condition_unknown"),
         ("everything", changed("capability_manifest", everything), "scope_unenforceable"),
         ("duplicate", with(&duplicate), unavailable),
@@ -90,6 +91,16 @@ fn only_a_valid_verdict_of_the_governor_runs_anything() {
         assert_eq!(response["error"]["code"], -32000, "{case}: {response}");
         assert_eq!(response["error"]["data"]["blocked_by"], by, "{case}: {response}");
         assert_eq!(response["error"]["data"]["intent_id"], call["intent_id"], "{case}");
+        let words = match case {
+            "null" => "it is not an object",
+            "lower_case" => "`verdict` must be one of `APPROVED`",
+            "no_expiry" => "(at `/expires_at`)",
+            "fraction" => "`max_cpu_percent` must be an integer from 1 to",
+            _ => "",
+        };
+        let message = response["error"]["message"].as_str().unwrap();
+        assert!(message.contains(words), "{case}: {message}");
+        assert!(words.is_empty() || !message.contains("reachable"), "{case}: {message}");
         executor.assert_workspace_is_empty(case);
     }
     // The same governor, the same words, and a good verdict.

@@ -163,9 +163,12 @@ impl Governor {
                         "the governor answered with an error that is not a verdict (code {code}), so nothing was run: try \
                          again, and check the governor's log"
                     ),
+                    RemoteError::InvalidResult(reason) => format!(
+                        "the governor's verdict is not valid, so nothing was run: {reason}. Correct the governor, and send the \
+                         intent again"
+                    ),
                     RemoteError::Unreachable(_)
                     | RemoteError::TimedOut(_)
-                    | RemoteError::InvalidResult(_)
                     | RemoteError::Refused(_)
                     | RemoteError::Record(_) => {
                         "the governor gave no verdict, so nothing was run: try again when it is reachable".into()
@@ -206,6 +209,15 @@ impl Governor {
                 result.map_err(RemoteError::Record)
             }
             Self::Remote(remote) => remote.report(receipt).await,
+        }
+    }
+
+    /// The number of the latest connection to the governor. If it has changed, the governor may have forgotten this executor.
+    #[must_use]
+    pub fn connection(&self) -> u64 {
+        match self {
+            Self::Local(..) => 0,
+            Self::Remote(remote) => remote.connection(),
         }
     }
 

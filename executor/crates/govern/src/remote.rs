@@ -18,6 +18,7 @@ use jsonrpsee::core::traits::ToRpcParams;
 use jsonrpsee::types::ErrorObjectOwned;
 use serde_json::value::RawValue;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use transport::{GovernorConnection, HttpClient};
@@ -106,9 +107,9 @@ pub enum RemoteError {
     /// No verdict arrived within the time for all attempts.
     #[error("no answer: timed out after {} seconds", .0.as_secs())]
     TimedOut(Duration),
-    /// The result violates the protocol.
-    #[error("the result is not valid: {0:?}")]
-    InvalidResult(Fault),
+    /// The result violates the protocol, for this reason.
+    #[error("the result is not valid: {0}")]
+    InvalidResult(String),
     /// The governor answered an intent with an error that is not a decision.
     #[error("an error that is not a verdict: {code} `{message}`")]
     Faulty {
@@ -141,6 +142,8 @@ pub struct RemoteGovernor {
     http: Option<HttpClient>,
     /// Opened at the first call, and again after a failure.
     web_socket: Mutex<Option<Arc<GovernorConnection>>>,
+    /// The number of WebSockets opened so far.
+    connections: AtomicU64,
     pushes: mpsc::Sender<Push>,
 }
 
@@ -164,13 +167,20 @@ impl RemoteGovernor {
         };
         let (pushes, receiver) = mpsc::channel(64);
         let redacted_url = url.redact();
-        Ok((Self { url, redacted_url, http, web_socket: Mutex::new(None), pushes }, receiver))
+        let web_socket = Mutex::new(None);
+        Ok((Self { url, redacted_url, http, web_socket, connections: AtomicU64::new(0), pushes }, receiver))
     }
 
     /// The governor's address, redacted by [`GovernorUrl::redact`].
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.redacted_url
+    }
+
+    /// The number of the latest connection, which changes when the governor has to be connected to again. Connections over
+    /// HTTP are not counted.
+    pub(super) fn connection(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// Requests a verdict, and retries while failures may be temporary.
@@ -196,7 +206,7 @@ impl RemoteGovernor {
 
     async fn request_verdict(&self, call: &Call) -> Result<Verdict, RemoteError> {
         match self.call("a2g/intent", encode::intent(call)).await {
-            Ok(result) => decode::verdict(result.get()).map_err(RemoteError::InvalidResult),
+            Ok(result) => decode::verdict(result.get()).map_err(RemoteError::invalid_result),
             Err(ClientError::Call(error)) if DENIAL_CODES.contains(&error.code()) => Ok(denial(call, &error)),
             Err(ClientError::Call(error)) => Err(undecided_error(&error)),
             Err(error) => Err(RemoteError::Unreachable(error)),
@@ -210,7 +220,7 @@ impl RemoteGovernor {
         let ExecutorRegistration { agent, public_key, tools } = registration;
         let registration = encode::registration(agent, public_key.as_deref(), tools);
         let answer = self.request("a2g/register", registration).await?;
-        decode::registration_result(answer.get()).map_err(RemoteError::InvalidResult)
+        decode::registration_result(answer.get()).map_err(RemoteError::invalid_result)
     }
 
     pub(super) async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
@@ -249,12 +259,21 @@ impl RemoteGovernor {
             return Ok(Arc::clone(open));
         }
         let open = Arc::new(GovernorConnection::open(self.url.as_str(), self.pushes.clone()).await?);
+        self.connections.fetch_add(1, Ordering::Relaxed);
         *connection = Some(Arc::clone(&open));
         Ok(open)
     }
 }
 
 impl RemoteError {
+    fn invalid_result(fault: Fault) -> Self {
+        Self::InvalidResult(match fault {
+            Fault::InvalidParams { pointer, .. } if pointer.is_empty() => "it is not an object".to_owned(),
+            Fault::InvalidParams { message, pointer } => format!("{message} (at `{pointer}`)"),
+            other => format!("{other:?}"),
+        })
+    }
+
     /// `true` for a failure that may be temporary.
     fn is_transient(&self) -> bool {
         match self {

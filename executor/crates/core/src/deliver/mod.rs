@@ -91,8 +91,7 @@ fn jitter(delay: Duration) -> Duration {
     delay / 2 + delay / 2 * thousandths / 1000
 }
 
-/// Registers the executor, sends heartbeats, and registers again when the governor reports that the session has
-/// expired.
+/// Registers the executor, sends heartbeats, and registers again when the governor has forgotten it: see [`is_forgotten`].
 ///
 /// A heartbeat has the journal's checkpoint, signed if there is a `key`, and the registration has `public_key`. The
 /// first heartbeat, immediately after the registration, has the checkpoint `at_start` from before any run. That one
@@ -110,7 +109,9 @@ pub async fn stay_registered(
     let mut first_checkpoint = Some(at_start);
     loop {
         register(&executor, &registration).await;
+        let connection = executor.governor().connection();
         let mut is_first_heartbeat = true;
+        let mut was_accepted = false;
         loop {
             let (running, queued) = executor.queue_stats();
             let uptime = executor.clock().monotonic().saturating_duration_since(started_at);
@@ -126,19 +127,38 @@ pub async fn stay_registered(
                 queued,
                 checkpoint,
             };
-            match executor.governor().heartbeat(&heartbeat).await {
-                Ok(()) => first_checkpoint = None,
-                // The executor does not register again after the first heartbeat: a governor that rejects each one
-                // would cause a loop of registrations.
-                Err(RemoteError::Refused(Fault::SessionExpired(_))) if !is_first_heartbeat => break,
+            let is_forgotten = match executor.governor().heartbeat(&heartbeat).await {
+                Ok(()) => {
+                    first_checkpoint = None;
+                    was_accepted = true;
+                    executor.governor().connection() != connection
+                }
                 Err(error) => {
                     let governor = executor.governor().endpoint();
                     tracing::warn!(governor, error = %ErrorChain(&error), "the heartbeat failed");
+                    is_forgotten(&error, was_accepted)
                 }
+            };
+            // The executor does not register again after the first heartbeat: a governor that rejects each one, or closes
+            // each connection, would cause a loop of registrations.
+            if is_forgotten && !is_first_heartbeat {
+                break;
             }
             is_first_heartbeat = false;
             tokio::time::sleep(interval).await;
         }
+    }
+}
+
+/// Returns `true` if a failed heartbeat may mean that the governor no longer knows the executor. Governors have different
+/// errors for this, so any refusal counts, if the governor has accepted a heartbeat since the registration. A governor that
+/// could not be reached may have been started again.
+fn is_forgotten(error: &RemoteError, was_accepted: bool) -> bool {
+    match error {
+        RemoteError::Refused(Fault::SessionExpired(_)) => true,
+        RemoteError::Refused(_) | RemoteError::Faulty { .. } => was_accepted,
+        RemoteError::Unreachable(_) | RemoteError::TimedOut(_) => true,
+        RemoteError::InvalidResult(_) | RemoteError::Record(_) => false,
     }
 }
 
