@@ -125,7 +125,11 @@ fn each_unusable_verdict_blocks_with_its_own_reason() {
         ),
         (
             "a missing root".into(),
-            call_with(scope, json!(["/workspace/missing/**"])),
+            {
+                let mut call = call_with(scope, json!(["/workspace/missing/**"]));
+                call["intent"]["arguments"]["path"] = json!("/workspace/missing/ran");
+                call
+            },
             "scope_unenforceable",
             "does not exist",
         ),

@@ -322,6 +322,40 @@ fn times_of_hard_linked_files_are_set_only_if_the_operator_allows_it() {
     }
 }
 
+/// Only a call whose arguments name a path in it is refused. Any other one runs, and the folder stays missing for it.
+#[test]
+fn a_granted_folder_that_does_not_exist_refuses_only_calls_that_need_it() {
+    // Descriptor 3 is `/jobs/dir`, and 4 is `/jobs/gone`.
+    let body = r#"
+        (call $note (call $open (i32.const 3) @"deep.txt"))
+        (call $note (call $open (i32.const 4) @"new.txt"))
+        (call $note (call $create (i32.const 4) @"new.txt"))
+        (call $note (call $path_mkdir (i32.const 4) @"new"))
+        (call $note (i32.ne (i32.const 0) (call $open_dir (i32.const 4) @"../dir")))"#;
+    let disk = disk();
+    let bench = disk.bench([("reads", Guest::new(body))]);
+    for gone in ["/jobs/gone/**", "/jobs/gone/*.txt"] {
+        let call = || bench.call("reads").grant("filesystem_scope", json!(["/jobs/dir/**", gone]));
+        for arguments in [json!({}), json!({ "a": ["/jobs/gone2/x", "x/jobs/gone", "/jobs/dir/x"] })] {
+            let report = call().arguments(arguments).send().success();
+            assert_eq!(report.notes(), [0, errno::NOENT, errno::NOENT, errno::NOENT, 1], "{gone}");
+        }
+        for arguments in [
+            json!({ "a": "/jobs/gone" }),
+            json!({ "code": ["open('/jobs/gone/x')"] }),
+            json!({ "/jobs/gone/x": 1 }),
+        ] {
+            let answer = call().arguments(arguments.clone()).send();
+            let words = crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
+            assert!(words.contains("`/jobs/gone` does not exist here"), "{arguments}: {words}");
+        }
+    }
+    assert!(!disk.at("jobs/gone").exists());
+    // What exists and cannot be opened is refused as before.
+    let linked = bench.call("reads").grant("filesystem_scope", json!(["/jobs/dir/**", "/jobs/dangling/**"]));
+    crate::harness::expect_blocked(&linked.send().response, "scope_unenforceable");
+}
+
 #[test]
 fn a_folder_that_contains_a_mount_is_not_granted() {
     let disk = disk();

@@ -78,7 +78,7 @@ mod tests {
         let claims = Claims { memory: MemoryLimit::from_mb(8).ok(), ..Claims::default() };
         let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings).unwrap();
         let mounts = Mounts::new(vec![Mount { guest: data, host: host.path().into() }]).unwrap();
-        let original = Permit::open(grant, &mounts, &ceilings.areas).unwrap();
+        let original = Permit::open(grant, &mounts, &ceilings.areas, |_| true).unwrap();
         let grant = original.grant().clone();
         let (handover, folders) = Handover::from_permit(original);
         let text = serde_json::to_string(&handover).unwrap();

@@ -4,7 +4,7 @@ use super::authority::Authority;
 use super::grant::{Ceilings, Grant, GrantView};
 use super::limits::Claims;
 use super::roots::{Mounts, Roots, RootsError};
-use super::scope::{Area, ScopeError};
+use super::scope::{Area, ScopeError, Tree};
 use std::path::PathBuf;
 
 /// The authority of one run: a grant whose folders are open.
@@ -29,15 +29,22 @@ pub enum OperatorPermitError {
 }
 
 impl Permit {
-    /// Opens the folders of a grant below the operator's mounts and `ceilings`.
+    /// Opens the folders of a grant below the operator's mounts and `ceilings`. A folder that does not exist, and that the
+    /// run does not need according to `is_needed`, is replaced by one in which nothing is found and nothing can be created.
     ///
     /// # Ambient Authority
-    /// Opens host folders below the operator's mounts and ceilings, and reads the system's list of mount points.
+    /// Opens host folders below the operator's mounts and ceilings, and reads the system's list of mount points. For a
+    /// folder that does not exist, creates a folder in the system's temporary folder and removes it again.
     ///
     /// # Errors
     /// [`RootsError`] names the first folder that cannot be opened.
-    pub fn open(grant: Grant, mounts: &Mounts, ceilings: &[Area]) -> Result<Self, RootsError> {
-        let roots = Roots::open(&grant, mounts, ceilings)?;
+    pub fn open(
+        grant: Grant,
+        mounts: &Mounts,
+        ceilings: &[Area],
+        is_needed: impl Fn(&Tree) -> bool,
+    ) -> Result<Self, RootsError> {
+        let roots = Roots::open(&grant, mounts, ceilings, is_needed)?;
         Ok(Self::new(grant, roots))
     }
 

@@ -1,7 +1,8 @@
 //! The opened folders of the granted trees.
 //!
 //! A root is opened once, here, without following a symbolic link below the folder that the operator named. From then
-//! on only the handle is passed on, so that nothing can be swapped between the check and the use.
+//! on only the handle is passed on, so that nothing can be swapped between the check and the use. A root that does not exist
+//! stays so for the whole run, even if its folder is created meanwhile.
 
 use super::grant::Grant;
 use super::root::Root;
@@ -126,15 +127,25 @@ impl Mounts {
 }
 
 impl Roots {
-    /// Opens every root of a grant.
+    /// Opens every root of a grant; see [`super::Permit::open`].
     ///
     /// # Ambient Authority
-    /// Opens host folders below the operator's mounts and ceilings, and reads the system's list of mount points.
+    /// As [`super::Permit::open`].
     ///
     /// # Errors
     /// [`RootsError`] names the first root that cannot be opened.
-    pub(super) fn open(grant: &Grant, mounts: &Mounts, ceilings: &[Area]) -> Result<Self, RootsError> {
-        let opened = grant.roots().iter().map(|root| open_root(root, mounts, ceilings));
+    pub(super) fn open(
+        grant: &Grant,
+        mounts: &Mounts,
+        ceilings: &[Area],
+        is_needed: impl Fn(&Tree) -> bool,
+    ) -> Result<Self, RootsError> {
+        let opened = grant.roots().iter().map(|root| match open_root(root, mounts, ceilings) {
+            Err(RootsError::Missing(path)) if !is_needed(root.tree()) => {
+                open_nothing(root).map_err(|source| RootsError::Refused { path, source })
+            }
+            opened => opened,
+        });
         Ok(Self { opened: opened.collect::<Result<_, _>>()?, watch_outside: true })
     }
 
@@ -213,6 +224,19 @@ fn open_root(root: &Arc<Root>, mounts: &Mounts, ceilings: &[Area]) -> Result<Ope
     }
     let dir = Dir::from_std_file(handle.into());
     Ok(OpenRoot { guest: tree.path().to_owned(), granted: Some(Arc::clone(root)), dir })
+}
+
+/// A folder in the place of one that does not exist. It has been removed, so that the kernel finds and lists nothing in it,
+/// and creates nothing. It is a new one for each run: the times of a shared one could pass on what a run knows.
+fn open_nothing(root: &Arc<Root>) -> std::io::Result<OpenRoot> {
+    let folder = tempfile::tempdir()?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let handle = rustix::fs::open(folder.path(), flags, Mode::empty())?;
+    folder.close()?;
+    // The user of a run depends on the modes of its folders. This one is open to every user, and nobody can reach it.
+    rustix::fs::fchmod(&handle, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
+    let dir = Dir::from_std_file(handle.into());
+    Ok(OpenRoot { guest: root.tree().path().to_owned(), granted: Some(Arc::clone(root)), dir })
 }
 
 /// The first mount point below an opened folder, if there is one. It contains another file system, which no pattern

@@ -577,14 +577,34 @@ fn a_root_is_opened_beneath_its_mount_and_never_through_a_link() {
     std::fs::write(host.path().join("file"), "").unwrap();
     let ceilings = ceilings();
     let mounts = Mounts::new(vec![Mount { guest: tree("/workspace"), host: host.path().into() }]).unwrap();
-    let open = |path: &str| {
+    let open_if = |path: &str, is_needed: bool| {
         let claims = Claims { areas: Some(vec![tree(path).into()]), ..Claims::default() };
         let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings).unwrap();
-        Permit::open(grant, &mounts, &ceilings.areas)
+        Permit::open(grant, &mounts, &ceilings.areas, |_| is_needed)
     };
+    let open = |path: &str| open_if(path, true);
     assert_eq!(open("/workspace/inside/deep").unwrap().roots().as_slice().len(), 1);
     assert_eq!(open("/workspace").unwrap().roots().as_slice().len(), 1);
     assert!(matches!(open("/workspace/absent"), Err(RootsError::Missing(_))));
     assert!(matches!(open("/workspace/link"), Err(RootsError::NotAFolder(_))));
     assert!(matches!(open("/workspace/file"), Err(RootsError::NotAFolder(_))));
+    // What exists and cannot be opened is refused even if it is not needed.
+    assert!(matches!(open_if("/workspace/link", false), Err(RootsError::NotAFolder(_))));
+    let permit = open_if("/workspace/absent", false).unwrap();
+    let [absent] = permit.roots().as_slice() else { panic!("{permit:?}") };
+    let stat = |permit: &Permit| rustix::fs::fstat(&permit.roots().as_slice()[0].dir).unwrap();
+    assert_eq!((&*absent.guest, stat(&permit).st_mode & 0o777), ("/workspace/absent", 0o777));
+    for error in [
+        absent.dir.create("new").map(drop),
+        absent.dir.create_dir("new"),
+        absent.dir.symlink("x", "new"),
+        absent.dir.metadata("new").map(drop),
+        absent.dir.entries().and_then(|mut entries| entries.next().transpose().map(drop)),
+    ] {
+        assert_eq!(error.unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    }
+    std::fs::create_dir(host.path().join("absent")).unwrap();
+    assert!(absent.dir.create("new").is_err(), "the folder was created too late for this permit");
+    let other = open_if("/workspace/other", false).unwrap();
+    assert_ne!(stat(&permit).st_ino, stat(&other).st_ino, "a folder that two runs share");
 }

@@ -32,7 +32,7 @@
 //! let ceilings = Ceilings::closed();
 //! let authority = Authority::take().expect("a process takes its authority once");
 //! let grant = Grant::meet(&authority, [(Layer::Verdict, Claims::default())], &ceilings)?;
-//! let permit = Permit::open(grant, &Mounts::new(Vec::new())?, &ceilings.areas)?;
+//! let permit = Permit::open(grant, &Mounts::new(Vec::new())?, &ceilings.areas, |_| true)?;
 //!
 //! let sandbox = Sandbox::new(1, false, Arc::new(SystemClock))?;
 //! let contract = Contract::Command;

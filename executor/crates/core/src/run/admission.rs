@@ -8,7 +8,7 @@ use super::{
     ClaimOutcome, ClaimedRun, Executor, ExecutorSettings, IntentAnswer, LoadedCatalog, RunEventSink, trace,
 };
 use crate::catalog::{CatalogEntry, QuickCheck};
-use a2g_capability::{Grant, Permit, RootsError};
+use a2g_capability::{Grant, Permit, RootsError, Tree};
 use a2g_govern::{
     Admission, Admitted, Escalated, Governor, Granted, IntentSignatures, OperatorLimits, VerifiedVerdict,
     admit, check_caller_tools,
@@ -480,14 +480,25 @@ impl Executor {
         Ok(ReservedClaim::New(place, running))
     }
 
-    /// Opens the granted folders.
+    /// Opens the granted folders. A call needs a folder that does not exist if its arguments name a path in it; any other
+    /// call runs, and finds nothing there.
     fn open_permit(&self, admitted: &Admitted<Granted>, grant: Grant) -> Result<Permit, Fault> {
-        Permit::open(grant, &self.settings.mounts, &self.settings.ceilings.areas).map_err(|error| {
-            if let RootsError::Refused { path, source } = &error {
-                tracing::warn!(path, %source, "a granted folder cannot be opened");
+        let is_needed = |folder: &Tree| {
+            let Call { intent, tool, arguments, .. } = admitted.call();
+            let is_needed = arguments.iter().any(|(key, value)| names_path_in(folder, key, value));
+            if !is_needed {
+                tracing::warn!(%intent, %tool, folder = folder.path(), "a granted folder does not exist: the call runs without it");
             }
-            admitted.refusal(BlockedBy::ScopeUnenforceable, error.to_string())
-        })
+            is_needed
+        };
+        Permit::open(grant, &self.settings.mounts, &self.settings.ceilings.areas, is_needed).map_err(
+            |error| {
+                if let RootsError::Refused { path, source } = &error {
+                    tracing::warn!(path, %source, "a granted folder cannot be opened");
+                }
+                admitted.refusal(BlockedBy::ScopeUnenforceable, error.to_string())
+            },
+        )
     }
 
     /// Reserves a queue place for an intent of the agent. If the queue is full and other nodes take calls from it, waits
@@ -508,6 +519,26 @@ impl Executor {
             })
         })
     }
+}
+
+/// Returns `true` if a text in an argument has the path of the folder, alone or with a path below it. This only allows a
+/// clear refusal before the run: a folder that does not exist is never opened.
+fn names_path_in(folder: &Tree, key: &str, value: &Value) -> bool {
+    let is_in_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let names = |text: &str| {
+        text.match_indices(folder.path()).any(|(at, path)| {
+            let before = text.get(..at).and_then(|before| before.chars().next_back());
+            let after = text.get(at + path.len()..).and_then(|after| after.chars().next());
+            !before.is_some_and(|c| c == '/' || is_in_name(c)) && !after.is_some_and(is_in_name)
+        })
+    };
+    names(key)
+        || match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+            Value::String(text) => names(text),
+            Value::Array(items) => items.iter().any(|item| names_path_in(folder, "", item)),
+            Value::Object(object) => object.iter().any(|(key, value)| names_path_in(folder, key, value)),
+        }
 }
 
 /// The refusal of a call to a tool that is not the one that an operator accepted.

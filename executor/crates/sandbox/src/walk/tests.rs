@@ -340,7 +340,7 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
     while sequences < SEQUENCES {
         world.build();
         let before = world.outside();
-        let permit = Permit::open(grant(&ceilings), &mounts, &ceilings.areas).unwrap();
+        let permit = Permit::open(grant(&ceilings), &mounts, &ceilings.areas, |_| true).unwrap();
         let execution = sandbox.begin(&permit, Network::Off, Arc::<Abort>::default());
         let mut store = sandbox.make_store(permit, &Input::Arguments(String::new()), &execution).unwrap();
         store.data_mut().links = true;
