@@ -8,6 +8,7 @@ use super::record::{self, JournalRecord, RECORD_COLUMNS, RecordKind};
 use super::recorded_state::{RecordedState, RunEnd, parse_body, recorded_state};
 use super::store::{Reader, from_sqlite_int, to_sqlite_int};
 use super::{Journal, JournalError};
+use a2g_types::grant::GrantSummary;
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::Receipt;
 use a2g_types::verdict::{Manifest, Verdict};
@@ -32,6 +33,8 @@ pub struct RunRecord {
     pub verdict: Option<Verdict>,
     /// The manifest that replaces the verdict's, if a person approved the intent with one.
     pub approved_manifest: Option<Manifest>,
+    /// The grant that the person was shown who approved the intent last, if a page showed one.
+    pub approved_grant: Option<GrantSummary>,
     /// The receipt; `None` if the run has not ended, or the receipt was pruned.
     pub receipt: Option<RecordedReceipt>,
 }
@@ -79,13 +82,22 @@ struct EventRow {
     agent: Option<String>,
     tool: Option<String>,
     manifest: Option<Manifest>,
+    grant: Option<GrantSummary>,
+}
+
+impl RunRecord {
+    /// `true` if the verdict of the last wait expired before anybody decided.
+    #[must_use]
+    pub fn has_expired(&self) -> bool {
+        self.events.last().is_some_and(|event| event.kind == RecordKind::Expired.as_str())
+    }
 }
 
 impl EventRow {
     /// Reads a row with [`RECORD_COLUMNS`].
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let (record, _hash) = JournalRecord::read(row)?;
-        let (mut manifest, mut reason, mut basis) = (None, None, None);
+        let (mut manifest, mut grant, mut reason, mut basis) = (None, None, None, None);
         let by = match record.kind {
             RecordKind::PartlyApproved
             | RecordKind::Approved
@@ -95,6 +107,8 @@ impl EventRow {
             | RecordKind::Expired => {
                 let decided = parse_body::<record::DecisionBody>(record.body)?;
                 manifest = decided.manifest;
+                // Each approver was shown a grant, and the last one that of all approvals together.
+                grant = decided.grants.into_iter().next_back();
                 reason = decided.reason;
                 basis = decided.basis.map(|record::Digest32(hash)| hash);
                 Some(decided.by)
@@ -123,6 +137,7 @@ impl EventRow {
             agent: record.agent.map(str::to_owned),
             tool: record.tool.map(str::to_owned),
             manifest,
+            grant,
         })
     }
 }
@@ -155,13 +170,15 @@ impl Reader {
         let rows = self.event_rows(intent, receipt_record)?;
         let agent = rows.iter().find_map(|row| row.agent.clone());
         let tool = rows.iter().find_map(|row| row.tool.clone());
+        let approval = last_approval(&rows);
         let (Some(agent), Some(tool)) = (agent, tool) else { return Ok(None) };
         Ok(Some(RunRecord {
             intent,
             agent,
             tool,
             verdict: find_verdict(self.connection(), intent)?,
-            approved_manifest: approved_manifest(&rows),
+            approved_manifest: approval.and_then(|approval| approval.manifest.clone()),
+            approved_grant: approval.and_then(|approval| approval.grant.clone()),
             receipt: receipt_record.map(|record| self.recorded_receipt(record)).transpose()?.flatten(),
             events: rows.into_iter().map(|row| row.event).collect(),
         }))
@@ -206,8 +223,8 @@ impl Reader {
     }
 }
 
-/// The manifest of the approval of the last wait: an earlier approval that expired applies to nothing.
-fn approved_manifest(rows: &[EventRow]) -> Option<Manifest> {
-    let last = rows.iter().rfind(|row| matches!(row.kind, RecordKind::Held | RecordKind::Approved))?;
-    last.manifest.clone()
+/// The approval of the last wait: an earlier approval that expired applies to nothing.
+fn last_approval(rows: &[EventRow]) -> Option<&EventRow> {
+    let last = rows.iter().rfind(|row| matches!(row.kind, RecordKind::Held | RecordKind::Approved));
+    last.filter(|row| row.kind == RecordKind::Approved)
 }

@@ -66,8 +66,7 @@ impl CallSummary {
 }
 
 impl GrantSummary {
-    /// The manifest with these limits and the scope of `verdict`. A manifest has no hosts, output, calls and other
-    /// limits.
+    /// The manifest with these limits. A manifest has no hosts, output, calls and other limits.
     #[must_use]
     pub fn to_manifest(&self, verdict: &Manifest) -> Manifest {
         Manifest {
@@ -75,9 +74,18 @@ impl GrantSummary {
             max_cpu: Some(self.cpu.value),
             timeout: Some(self.timeout.value),
             network_allowed: Some(self.network.value),
-            // Not the granted patterns: the text of an intersection of patterns is not a pattern.
-            filesystem_scope: verdict.filesystem_scope.clone(),
+            filesystem_scope: self.to_scope(verdict),
         }
+    }
+
+    /// The patterns of `verdict` that are granted, if they are all that is granted. Otherwise all of `verdict`: the text
+    /// of an intersection of patterns is not a pattern, and the grant of the run is compared with this one anyway.
+    #[must_use]
+    pub fn to_scope(&self, verdict: &Manifest) -> Vec<String> {
+        let is_granted = |pattern: &&String| self.areas.iter().any(|area| area.value == **pattern);
+        let granted = verdict.filesystem_scope.iter().filter(is_granted).cloned().collect::<Vec<_>>();
+        let are_all = self.areas.iter().all(|area| granted.contains(&area.value));
+        if are_all { granted } else { verdict.filesystem_scope.clone() }
     }
 
     /// `true` if `manifest` names every limit, and none of them is wider than here. Its scope is that of `verdict`, or
@@ -222,6 +230,24 @@ mod tests {
         }
         let none = GrantSummary { calls: None, allowed_hosts: Vec::new(), areas: Vec::new(), ..summary() };
         assert!(none.is_within(&shown) && !shown.is_within(&none));
+    }
+
+    #[test]
+    fn an_approval_names_no_pattern_that_is_not_granted() {
+        let verdict = |scope: &[&str]| Manifest {
+            filesystem_scope: scope.iter().map(|pattern| (*pattern).to_owned()).collect(),
+            ..Manifest::default()
+        };
+        for (scope, expected) in [
+            (&["/a/**", "/tmp/**"][..], &["/a/**"][..]),
+            (&["/a/**"], &["/a/**"]),
+            // The granted pattern is an intersection.
+            (&["/**", "/tmp/**"], &["/**", "/tmp/**"]),
+        ] {
+            let manifest = summary().to_manifest(&verdict(scope));
+            assert_eq!(manifest.filesystem_scope, expected);
+            assert!(summary().includes(&manifest, &verdict(scope)), "{scope:?}");
+        }
     }
 
     // Each layer has a list, and the run may call the tools that are in all lists.
