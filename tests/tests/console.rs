@@ -1,6 +1,7 @@
 //! The console in a real browser, and what its pages refuse to clients that are none.
 
 mod artifacts;
+mod deciding;
 mod grants;
 mod load;
 mod notify;
@@ -192,11 +193,14 @@ fn a_person_narrows_approves_and_proves_a_call() {
     // For a second, the button takes no clicks.
     std::thread::sleep(Duration::from_millis(1_500));
     browser.click("button", "Approve what is shown");
-    // What the person changed is shown before it counts.
-    browser.wait_for_text("Nothing is decided yet");
+    // What the person changed is shown before it counts, and marked.
+    browser.wait_for_text("What you changed is marked");
+    browser.wait_for_text("you lowered it from 64 MB");
+    assert_eq!(browser.texts(".changed").len(), 1);
     assert_eq!(executor.file("approved"), None);
     let shown = browser.evaluate("document.querySelector('input[name=basis]').value");
     let shown = shown.as_str().expect("a hash").to_owned();
+    browser.evaluate("document.querySelector('main > details summary').click()");
     browser.wait_for_text(&shown);
     // The second click of a double-click approves nothing.
     browser.click("button", "Approve what is shown");
@@ -207,6 +211,7 @@ fn a_person_narrows_approves_and_proves_a_call() {
     browser.wait_for_path(&format!("/console/runs/{id}"));
     browser.wait_for_text("SUCCESS");
     browser.wait_for_text("the person at the console");
+    browser.wait_for_text("Approved as it was shown: 16 MB");
     // The record of the approval names what was shown, and so does the page of the run.
     browser.wait_for_text(&shown);
     let records = executor.home().run(&["journal", "records"]);

@@ -151,6 +151,15 @@ const COMMANDS = {
   async press({ key }) {
     await page.keyboard.press(key);
   },
+  // Shows another tab, and then this one again.
+  async switch_tabs() {
+    const other = await browser.newPage();
+    await other.bringToFront();
+    await page.waitForFunction(() => document.hidden, { polling: POLL_MS });
+    await page.bringToFront();
+    await page.waitForFunction(() => !document.hidden, { polling: POLL_MS });
+    await other.close();
+  },
   // The role and name of the element that has the focus. Some versions of Chromium end a name with a space.
   async focused() {
     const handle = await page.evaluateHandle(() => document.activeElement);

@@ -240,6 +240,37 @@ fn the_tools_that_a_run_may_call_are_part_of_what_is_approved() {
     assert_eq!(place.executor().file("written"), None);
 }
 
+/// The verdict also names `/tmp`, which the ceilings take away.
+#[test]
+fn the_timeline_repeats_the_grant_that_was_approved() {
+    let governor = FakeGovernor::deciding(|call| {
+        let scope = json!(["/workspace/**", "/tmp/**"]);
+        let mut manifest = manifest();
+        manifest["filesystem_scope"] = scope;
+        let mut verdict = verdict(call["intent_id"].as_str().expect("an id"), &manifest);
+        verdict["verdict"] = "ESCALATE".into();
+        Reply::Result(verdict)
+    });
+    let options = Options::new().governor(&governor.url());
+    let executor = Executor::start(options.set("ceilings.filesystem_scope", json!(["/workspace/**"])));
+    let call = intent("write_file", json!({ "path": "/workspace/file", "content": "x" }));
+    let id = call["intent_id"].as_str().unwrap();
+    assert_eq!(result(&executor.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
+    let client = Client::local(&executor);
+    let page = client.get(&path(id)).1;
+    assert_eq!(scopes(&page), ["/workspace/**"]);
+    assert_eq!(post(&client, id, &page).0, 303);
+    let run = format!("/console/runs/{id}");
+    let page = eventually("it ran", || Some(client.get(&run).1).filter(|page| page.contains("SUCCESS")));
+    let timeline = page.split_once("Timeline").expect("a timeline").1;
+    let approved = "50 MB · 100 % CPU · 30 s · network off · files read-write <code>/workspace/**</code>";
+    assert!(timeline.contains(approved) && !timeline.contains("/tmp"), "{timeline}");
+    // The record of the approval does not name it either.
+    let mut records = records(executor.home());
+    records.retain(|record| record["kind"] == "approved");
+    assert_eq!(records[0]["says"]["manifest"]["filesystem_scope"], json!(["/workspace/**"]), "{records:?}");
+}
+
 #[test]
 fn a_page_with_another_description_of_the_tool_approves_nothing() {
     let mut place = Place::new(1);

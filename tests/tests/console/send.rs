@@ -128,11 +128,14 @@ fn policies_are_shown_to_those_who_may_read_them() {
     send("g2a/policy", policy(OTHER, "v-other"));
     let [mine, governor] = [&tokens[0], &tokens[1]].map(|token| Client::with_token(&executor, token));
     let page = governor.get("/console/policies").1;
-    for text in ["v-mine", "v-other", "Set by gov", "read_file", "/workspace/**"] {
+    // The policy by which the governor in the program decides is that for every agent.
+    let every = "Every agent without a policy of its own (<code>*</code>)</h3><p>From this program";
+    for text in ["v-mine", "v-other", "Set by gov", "read_file", "/workspace/**", every, "run_python"] {
         assert!(page.contains(text), "{text}: {page}");
     }
     let page = mine.get("/console/policies").1;
     assert!(page.contains("v-mine") && !page.contains(OTHER) && !page.contains("v-other"), "{page}");
+    assert!(!page.contains("<code>*</code>"), "{page}");
     send("g2a/revoke", json!({ "agent_did": AGENT }));
     let page = mine.get("/console/policies").1;
     assert!(page.contains("Revoked by gov") && !page.contains("v-mine"), "{page}");

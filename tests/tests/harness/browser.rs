@@ -182,6 +182,11 @@ impl Browser {
         self.ask(json!({ "do": "press", "key": key }));
     }
 
+    /// Shows another tab, and then the page again.
+    pub fn switch_tabs(&mut self) {
+        self.ask(json!({ "do": "switch_tabs" }));
+    }
+
     /// The role and accessible name of the element that has the focus.
     pub fn focused(&mut self) -> (String, String) {
         let focused = self.ask(json!({ "do": "focused" }));

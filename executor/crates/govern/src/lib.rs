@@ -61,7 +61,7 @@ use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::Receipt;
 use a2g_types::verdict::Policy;
 use a2g_wire::a2g::encode;
-use local::LocalGovernor;
+use local::{LocalGovernor, PolicySet};
 use std::sync::Arc;
 
 /// The governor of this executor.
@@ -146,6 +146,15 @@ impl Governor {
         match self {
             Self::Local(local, _) => local.may_reach(agent, tool),
             Self::Remote(_) => true,
+        }
+    }
+
+    /// The policies by which the governor decides; `None` for another governor, which does not publish its policies.
+    #[must_use]
+    pub fn policies(&self) -> Option<&PolicySet> {
+        match self {
+            Self::Local(local, _) => Some(local.policies()),
+            Self::Remote(_) => None,
         }
     }
 

@@ -113,6 +113,35 @@ impl Call {
     }
 }
 
+/// Maximum length of the text that [`main_argument`] returns, in characters.
+const MAX_MAIN_ARGUMENT_CHARS: usize = 120;
+/// Maximum number of characters of an argument among which its first line is looked for.
+const MAX_READ_CHARS: usize = 500;
+/// The names of arguments that say what a call is about.
+const MAIN_NAMES: [&str; 8] = ["path", "url", "code", "program", "command", "query", "file", "pattern"];
+
+/// The argument by which people recognise a call in a list: the first line of its path, URL or program, or else of its first
+/// text. It is shortened to 120 characters, and not escaped. `None` without arguments.
+#[must_use]
+pub fn main_argument(arguments: &Map<String, Value>) -> Option<String> {
+    let named = MAIN_NAMES.iter().find_map(|name| arguments.get(*name)?.as_str());
+    let Some(text) = named.or_else(|| arguments.values().find_map(Value::as_str)) else {
+        return arguments.iter().next().map(|(name, value)| match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => format!("{name}: {value}"),
+            Value::String(_) | Value::Array(_) | Value::Object(_) => {
+                name.chars().take(MAX_MAIN_ARGUMENT_CHARS).collect()
+            }
+        });
+    };
+    let beginning = text.chars().take(MAX_READ_CHARS).collect::<String>();
+    let first = beginning.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let mut shown = first.chars().take(MAX_MAIN_ARGUMENT_CHARS).collect::<String>();
+    if shown.len() < text.trim_end().len() {
+        shown.push('…');
+    }
+    Some(shown)
+}
+
 /// The run that makes a nested call, and the call's place in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParentRun {
@@ -138,4 +167,27 @@ pub struct ContextSignature {
     /// The possible signed texts, one of which has to match the hash. If `context` contains only the signature, it may
     /// have been empty or absent when the intent was signed: the SDKs differ, and both mean the same.
     pub texts: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_call_is_recognised_by_its_path_or_its_first_text() {
+        let long = "x".repeat(200);
+        for (arguments, expected) in [
+            (json!({}), None),
+            (json!({ "content": "y", "path": "/workspace/a b" }), Some("/workspace/a b".to_owned())),
+            (json!({ "path": 1, "code": "\n\nimport os\nprint(1)" }), Some("import os…".to_owned())),
+            (json!({ "deep": true, "text": "one line\n" }), Some("one line".to_owned())),
+            (json!({ "count": 3 }), Some("count: 3".to_owned())),
+            (json!({ "list": ["x"] }), Some("list".to_owned())),
+            (json!({ "path": long }), Some("x".repeat(120) + "…")),
+            (json!({ "path": "\n".repeat(1_000) }), Some(String::new())),
+        ] {
+            assert_eq!(main_argument(arguments.as_object().unwrap()), expected, "{arguments}");
+        }
+    }
 }

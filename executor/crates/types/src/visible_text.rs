@@ -30,10 +30,17 @@ pub fn escape_invisible_lines(text: &str) -> String {
     shown
 }
 
+/// `true` for a character that a person could not see, or that changes how others are shown. Line ends and tabs are among
+/// them.
+#[must_use]
+pub fn is_invisible(c: char) -> bool {
+    // A space of another width than the usual one could hide where a text ends.
+    is_display_control(c) || is_blank(c) || (c.is_whitespace() && c != ' ')
+}
+
 /// Appends a character, or its escape if a person could not see it.
 fn push_visible(shown: &mut String, c: char) {
-    // A space of another width than the usual one could hide where a text ends.
-    if is_display_control(c) || is_blank(c) || (c.is_whitespace() && c != ' ') {
+    if is_invisible(c) {
         shown.extend(c.escape_default());
     } else {
         shown.push(c);

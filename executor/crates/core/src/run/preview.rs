@@ -9,7 +9,7 @@ use super::escalations::WaitNumber;
 use super::{AgentFilter, Executor};
 use a2g_capability::Grant;
 use a2g_govern::{DecisionRight, Escalated};
-use a2g_types::call::Call;
+use a2g_types::call::{Call, main_argument};
 use a2g_types::fault::Fault;
 use a2g_types::grant::{CallSummary, GrantSummary};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -138,7 +138,7 @@ pub struct DecisionPreview {
     pub basis: DecisionBasis,
 }
 
-/// An escalated intent in a list, without its arguments.
+/// An escalated intent in a list, without most of its arguments.
 #[derive(Debug, Clone)]
 pub struct WaitingSummary {
     /// The intent.
@@ -147,6 +147,8 @@ pub struct WaitingSummary {
     pub agent: AgentDid,
     /// The tool.
     pub tool: ToolName,
+    /// The argument by which people recognise the call, shortened.
+    pub main_argument: Option<String>,
     /// The governor's estimate of the risk, if it sent one.
     pub risk: Option<(RiskLevel, f64)>,
     /// The governor's reason, shortened.
@@ -162,7 +164,7 @@ impl Executor {
     /// The intents of the selected agents that wait for a person, the first to expire first.
     #[must_use]
     pub fn waiting_intents(&self, filter: AgentFilter<'_>) -> Vec<WaitingSummary> {
-        // Copied under a lock, so without the arguments, which may be long.
+        // Copied under a lock, so without what may be long.
         let summary = |escalated: &Escalated| {
             let (call, verdict) = (escalated.call(), escalated.verdict());
             let shorten = |reason: &String| reason.chars().take(MAX_REASON_CHARS).collect();
@@ -170,6 +172,7 @@ impl Executor {
                 intent: call.intent,
                 agent: call.agent.clone(),
                 tool: call.tool.clone(),
+                main_argument: main_argument(&call.arguments),
                 risk: verdict.risk.as_ref().map(|risk| (risk.level, risk.score)),
                 reason: verdict.reason.as_ref().map(shorten),
                 expires_at: escalated.expires_at(),
@@ -178,6 +181,13 @@ impl Executor {
         let mut waiting = self.escalations.map_undecided(self.clock.now(), summary);
         waiting.sort_by_key(|waiting| (waiting.expires_at, waiting.intent));
         waiting
+    }
+
+    /// The number of intents of the selected agents that wait for a person.
+    #[must_use]
+    pub fn count_waiting(&self, filter: AgentFilter<'_>) -> usize {
+        let select = |escalated: &Escalated| filter(&escalated.call().agent).then_some(());
+        self.escalations.map_undecided(self.clock.now(), select).len()
     }
 
     /// What a waiting intent would run if it were approved with `manifest`, or with the verdict's limits. `None` if the

@@ -81,6 +81,12 @@ impl LocalGovernor {
         Self { open: Some(open), ..self }
     }
 
+    /// The policies by which this governor decides.
+    #[must_use]
+    pub fn policies(&self) -> &PolicySet {
+        &self.policies
+    }
+
     /// Decides on a call. The verdict depends only on the call, the policies and the clock, except that an escalation
     /// is denied while too many others wait.
     pub fn decide(&self, call: &Call) -> Verdict {

@@ -135,6 +135,20 @@ impl PolicySet {
         self.by_agent.keys().map(|agent| agent.as_ref().map_or("every other agent", AgentDid::as_str))
     }
 
+    /// The policies, first the one for every agent without its own, each with where it is from, for people.
+    pub fn iter(&self) -> impl Iterator<Item = (&Policy, String)> {
+        self.by_agent.values().map(|LoadedPolicy { policy, origin, source, .. }| {
+            let from = match origin {
+                PolicyOrigin::File => format!("the file `{}`", source.display()),
+                PolicyOrigin::Program => {
+                    "this program, because no folder of policies is configured".to_owned()
+                }
+                PolicyOrigin::McpCommand => "the command line".to_owned(),
+            };
+            (policy, from)
+        })
+    }
+
     /// Reads one policy file.
     ///
     /// # Errors

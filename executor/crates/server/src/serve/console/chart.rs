@@ -4,7 +4,7 @@
 //! separate SVGs without a `viewBox`, so they keep the page's text size. Nothing needs an inline style or a script. Colours
 //! come from classes.
 
-use super::page::{milliseconds, scrolling_table};
+use super::page::{elapsed, scrolling_table};
 use a2g_journal::{SeriesBucket, StatusCounts, UsageSeries, WallTimes};
 use a2g_types::clock::format_seconds;
 use maud::{Markup, html};
@@ -111,7 +111,7 @@ impl Plot<'_> {
             "Lines on a logarithmic scale: the median, 95th and 99th percentile of the wall time in each {}. The greatest \
              value is {}.",
             self.describe_bucket_width(),
-            milliseconds(slowest)
+            elapsed(slowest)
         );
         let lines = html! {
             @for (number, bucket) in self.buckets().iter().enumerate() {
@@ -315,8 +315,8 @@ fn table(series: &UsageSeries) -> Markup {
                     tr {
                         th.number scope="row" { (format_start(bucket)) }
                         @for (_, _, count) in STATUSES { td.number { (count(&bucket.by_status)) } }
-                        @for (_, _, time) in PERCENTILES { td.number { @if let Some(wall) = &bucket.wall { (milliseconds(time(wall))) } } }
-                        td.number { @if let Some(wall) = &bucket.wall { (milliseconds(wall.max)) } }
+                        @for (_, _, time) in PERCENTILES { td.number { @if let Some(wall) = &bucket.wall { (elapsed(time(wall))) } } }
+                        td.number { @if let Some(wall) = &bucket.wall { (elapsed(wall.max)) } }
                     }
                 }
             }
@@ -330,7 +330,7 @@ fn describe_counts(counts: &StatusCounts) -> String {
 }
 
 fn describe_wall(wall: &WallTimes) -> String {
-    PERCENTILES.map(|(_, name, time)| format!("{name} {}", milliseconds(time(wall)))).join(", ")
+    PERCENTILES.map(|(_, name, time)| format!("{name} {}", elapsed(time(wall)))).join(", ")
 }
 
 /// The start of a bucket, to the minute.

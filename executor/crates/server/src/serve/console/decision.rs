@@ -10,11 +10,12 @@
 //! compares its grant with that one. If any part of it is wider, the intent waits for a person again.
 
 use super::ConsoleState;
+use super::arguments::arguments;
 use super::elsewhere::{self, IntentPage};
 use super::form::FormFields;
-use super::inbox::{NO_REASON, risk_part};
+use super::inbox::{risk_part, without_risk};
 use super::page::{
-    Viewer, at, block, countdown, fault_page, fault_text, forbidden, intent_link, limits_table, line,
+    Viewer, at, countdown, counted, exact_time, fault_page, fault_text, forbidden, intent_link, line,
     not_found, set_by, whole,
 };
 use super::runs::may_read;
@@ -27,7 +28,7 @@ use a2g_types::limit::{Bound, Layer};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
 use a2g_types::stop::OperatorReason;
 use a2g_types::tool::CallTargets;
-use a2g_types::verdict::{Directive, Manifest};
+use a2g_types::verdict::{Directive, Manifest, Verdict};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
@@ -35,10 +36,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// Minimum time between opening the page and an approval. Until then the button takes no clicks (`console.css`).
+/// Minimum time between making the page and an approval. The script of the page (`console.js`) also requires that the page
+/// has been visible for that long: only the browser knows when a person sees it.
 const MIN_SHOWN: Duration = Duration::from_secs(1);
-/// Maximum length of an argument's JSON that is indented, in bytes.
-const MAX_INDENTED_BYTES: usize = 4 << 10;
 
 /// `GET /console/decide/{intent}`.
 pub(super) async fn show(
@@ -60,7 +60,7 @@ pub(super) async fn find_page_here(
     intent: IntentId,
 ) -> Option<Response> {
     match propose(console, signed_in, intent) {
-        Some(proposal) => Some(decision_page(console, signed_in.viewer(), &proposal, None)),
+        Some(proposal) => Some(decision_page(console, signed_in, &proposal, Said::default())),
         None => no_longer_waiting(console, signed_in, intent).await,
     }
 }
@@ -79,6 +79,29 @@ struct Proposal {
     original: DecisionPreview,
     /// The preview under exactly the proposed manifest.
     proposed: DecisionPreview,
+}
+
+impl Proposal {
+    /// The hash of what the page shows.
+    fn basis(&self) -> DecisionBasis {
+        self.proposed.basis
+    }
+
+    /// `true` if the person has narrowed a limit.
+    fn is_changed(&self) -> bool {
+        match (&self.original.grant, &self.proposed.grant) {
+            (Ok(granted), Ok(shown)) => Limits { granted, shown }.is_changed(),
+            (Err(_), _) | (_, Err(_)) => false,
+        }
+    }
+}
+
+/// What the page says about the form before.
+#[derive(Clone, Copy, Default)]
+struct Said<'a> {
+    notice: Option<&'a str>,
+    /// The reason that the person has typed.
+    reason: &'a str,
 }
 
 /// The proposal to approve everything that the verdict grants.
@@ -103,22 +126,31 @@ async fn no_longer_waiting(
         Ok(Some(record)) if may_read(&signed_in.caller, &record.agent) => {
             let body = html! {
                 h1 { "This intent no longer waits" }
-                p role="status" { "Somebody has decided on it, it has expired, or it was stopped." }
+                @if record.has_expired() {
+                    p.error role="status" { (EXPIRED) }
+                } @else {
+                    p role="status" { "Somebody has decided on it, or it was stopped." }
+                }
                 p { a href={ "/console/runs/" (intent.to_string()) } { "See what happened to it" } }
             };
-            Some(signed_in.viewer().page("Decided", &body))
+            Some(signed_in.viewer(console).page("Decided", &body))
         }
         Ok(_) => None,
         Err(fault) => Some(fault_page(&fault)),
     }
 }
 
+const EXPIRED: &str =
+    "Expired: nobody decided in time, so the call did not run. The agent has to send it again.";
+
 fn decision_page(
     console: &ConsoleState,
-    viewer: Viewer<'_>,
-    Proposal { original, proposed }: &Proposal,
-    notice: Option<&str>,
+    signed_in: &SignedIn,
+    proposal: &Proposal,
+    said: Said<'_>,
 ) -> Response {
+    let viewer = signed_in.viewer(console);
+    let Proposal { original, proposed } = proposal;
     let DecisionPreview { call, verdict, expires_at, tool, approved_by, required_approvals, .. } = original;
     let right = viewer.caller.decision_right();
     let rights = match &right {
@@ -129,78 +161,76 @@ fn decision_page(
         },
     };
     let now = console.executor.clock().now();
+    let has_expired = now >= *expires_at;
+    let schema = tool.as_ref().map(|tool| &tool.arguments_schema);
     let body = html! {
+        // The script shows it once the time has come.
+        p.error role="alert" data-expires=(exact_time(*expires_at)) hidden[!has_expired] { (EXPIRED) }
         h1 { "Decide: " (call.tool) }
-        @if let Some(notice) = notice { p.notice role="alert" { (notice) } }
-        dl.facts {
-            @if let Some(node) = console.executor.node_name() { dt { "Node" } dd { (node) } }
+        @if let Some(notice) = said.notice { p.notice role="alert" { (notice) } }
+        (reason_part(verdict))
+        dl.facts.pairs {
+            dt { "Expires" } dd { (countdown(*expires_at, now)) " (" (at(*expires_at)) ")" }
             dt { "Agent" } dd { (line(call.agent.as_str())) }
             dt { "Tool" } dd {
                 a href={ "/console/tools/" (call.tool.as_str()) } { (call.tool) }
                 @if let Some(tool) = tool { " " (line(&tool.version)) ": " (line(&tool.description)) }
             }
-            dt { "Intent" } dd { code { (call.intent.to_string()) } ", over " (call.door.to_string()) }
             @if let Some(parent) = &call.parent {
                 dt { "Called by" } dd { "call " (parent.ordinal) " of " (parent.tool) " " (intent_link(parent.intent)) }
             }
-            dt { "Why it waits" } dd { (whole(verdict.reason.as_deref().unwrap_or(NO_REASON))) }
-            dt { "Risk" } dd { (risk_part(verdict.risk.as_ref().map(|risk| (risk.level.as_str(), risk.score)))) @if let Some(risk) = &verdict.risk { @for threat in &risk.threats { " · " (whole(threat)) } } }
-            dt { "Expires" } dd { (at(*expires_at)) " (" (countdown(*expires_at, now)) ")" }
-            @if let Some(tool) = tool { dt { "Module" } dd { code.hash { (tool.digest.to_string()) } } }
-            dt { "Basis" } dd { code.hash { (proposed.basis.to_string()) } " (the hash of the call, the tool, the verdict and the limits; the record of your approval has it)" }
+            @if let Some(node) = console.executor.node_name() { dt { "Node" } dd { (node) } }
             @if *required_approvals > 1 {
                 dt { "Approvals" }
                 dd { (approved_by.len()) " of " (required_approvals) @for name in approved_by { " · " (line(name)) } }
             }
         }
         h2 { "Arguments" }
-        p { "The tool gets exactly these. Control and invisible characters are shown as escapes such as " code { "\\u{202e}" } "." }
-        (arguments(&call.arguments))
-        h2 { "Limits of the run" }
+        (arguments(call.tool.as_str(), schema, &call.arguments))
         @match (&original.grant, &proposed.grant) {
-            (Ok(granted), Ok(proposal)) => {
-                @for (name, path) in uncovered_arguments(&call.arguments, granted, proposal) {
+            (Ok(granted), Ok(shown)) => {
+                @for (name, path) in uncovered_arguments(&call.arguments, granted, shown) {
                     p.notice role="status" {
                         "The argument " code { (line(name)) } " names " code { (line(path)) } ", which only a pattern that you removed covered: the run will probably fail."
                     }
                 }
-                (decision_form(viewer, call.intent, granted, proposal, proposed.basis, rights, now)) }
+                @if !has_expired { (decision_form(viewer, call.intent, proposal.basis(), Limits { granted, shown }, rights, said, now)) }
+            }
             (Err(fault), _) | (_, Err(fault)) => {
                 p.error { "An approval would be refused: " (fault_text(fault)) }
+                @if !has_expired && rights != DecisionRights::ReadOnly { (deny_form(viewer, call.intent, said.reason)) }
             }
         }
-        @if rights != DecisionRights::ReadOnly { (deny_form(viewer, call.intent)) }
+        (hashes(original, proposal.basis()))
     };
     viewer.page("Inbox", &body)
 }
 
-/// The JSON of an argument, indented unless it is so long that the indentation could be many times its size.
-fn argument_text(value: &serde_json::Value) -> String {
-    let compact = value.to_string();
-    if compact.len() > MAX_INDENTED_BYTES {
-        return compact;
+/// The risk and the governor's reason.
+fn reason_part(verdict: &Verdict) -> Markup {
+    let risk = verdict.risk.as_ref();
+    let level = risk.map(|risk| (risk.level.as_str(), risk.score));
+    let reason = without_risk(verdict.reason.as_deref(), level);
+    // The reason of the governor in this program lists the threats.
+    let threats =
+        risk.into_iter().flat_map(|risk| &risk.threats).filter(|threat| !reason.contains(&***threat));
+    html! {
+        div.why {
+            p { "Risk " (risk_part(level)) }
+            p { (whole(reason)) @for threat in threats { " · " (whole(threat)) } }
+        }
     }
-    serde_json::to_string_pretty(value).unwrap_or(compact)
 }
 
-/// The arguments as JSON, one below the other.
-pub(super) fn arguments(arguments: &serde_json::Map<String, serde_json::Value>) -> Markup {
+/// What identifies the call and all that is shown, for those who compare it with the journal.
+fn hashes(DecisionPreview { call, tool, .. }: &DecisionPreview, basis: DecisionBasis) -> Markup {
     html! {
-        @if arguments.is_empty() { p { "None." } }
-        dl.arguments {
-            @for (name, value) in arguments {
-                // As JSON, which doubles a backslash of the agent: its own `\u{…}` differs from an escape of this page.
-                dt { (whole(&serde_json::Value::from(&**name).to_string())) }
-                dd {
-                    (block(&argument_text(value)))
-                    @if let Some(text) = value.as_str().filter(|text| text.contains('\n')) {
-                        @let lines = text.lines().count();
-                        details {
-                            summary { "as text, " (lines) " line" @if lines != 1 { "s" } }
-                            (block(text))
-                        }
-                    }
-                }
+        details {
+            summary { "Intent and hashes" }
+            dl.facts {
+                dt { "Intent" } dd { code { (call.intent.to_string()) } ", over " (call.door.to_string()) }
+                @if let Some(tool) = tool { dt { "Module" } dd { code.hash { (tool.digest.to_string()) } } }
+                dt { "Basis" } dd { code.hash { (basis.to_string()) } " (the hash of the call, the tool, the verdict and the limits; the record of your approval has it)" }
             }
         }
     }
@@ -222,9 +252,34 @@ fn uncovered_arguments<'a>(
     texts.filter(|(_, path)| is_uncovered(path)).collect()
 }
 
-/// The layer that set a proposed limit; `you` if the deciding person narrowed it.
-fn set_by_or_you<T: PartialEq>(granted: &Bound<T>, proposed: &T) -> &'static str {
-    if granted.value == *proposed { set_by(granted.layer) } else { "you" }
+/// The limits that a page shows.
+#[derive(Clone, Copy)]
+struct Limits<'a> {
+    /// The most that may be approved.
+    granted: &'a GrantSummary,
+    /// What the run gets.
+    shown: &'a GrantSummary,
+}
+
+impl Limits<'_> {
+    /// `true` if the person has narrowed a limit.
+    fn is_changed(self) -> bool {
+        let Self { granted, shown } = self;
+        shown.memory.value != granted.memory.value
+            || shown.cpu.value != granted.cpu.value
+            || shown.timeout.value != granted.timeout.value
+            || shown.network.value != granted.network.value
+            || granted.areas.iter().any(|area| !has_area(shown, &area.value))
+    }
+}
+
+fn has_area(grant: &GrantSummary, pattern: &str) -> bool {
+    grant.areas.iter().any(|area| area.value == pattern)
+}
+
+/// The mark of a limit that the person has narrowed.
+fn changed(text: &str) -> Markup {
+    html! { " " mark.changed { (text) } }
 }
 
 /// A limit that a person may lower.
@@ -241,11 +296,14 @@ struct LimitRow {
 
 fn limit_row(LimitRow { name, label, unit, max, value, set_by }: &LimitRow, may_approve: bool) -> Markup {
     html! {
-        tr {
-            th scope="row" { label for=(name) { (label) } }
-            td { input id=(name) name=(name) type="number" min="1" max=(max) value=(value) readonly[!may_approve]; " " (unit) }
-            td { (max) " " (unit) }
-            td { (set_by) }
+        div.limit {
+            label for=(name) { (label) }
+            span { input id=(name) name=(name) type="number" min="1" max=(max) value=(value) readonly[!may_approve]; " " (unit) }
+            span.hint {
+                @if value != max { "at most " (max) " " (unit) ", " }
+                "set by " (set_by)
+                @if value != max { (changed(&format!("you lowered it from {max} {unit}"))) }
+            }
         }
     }
 }
@@ -253,107 +311,134 @@ fn limit_row(LimitRow { name, label, unit, max, value, set_by }: &LimitRow, may_
 fn decision_form(
     viewer: Viewer<'_>,
     intent: IntentId,
-    granted: &GrantSummary,
-    proposed: &GrantSummary,
     basis: DecisionBasis,
+    limits: Limits<'_>,
     rights: DecisionRights,
+    said: Said<'_>,
     now: OffsetDateTime,
 ) -> Markup {
+    let Limits { granted, shown } = limits;
     let rows = [
         LimitRow {
             name: "memory",
             label: "Memory",
             unit: "MB",
             max: granted.memory.value.mb(),
-            value: proposed.memory.value.mb(),
-            set_by: set_by_or_you(&granted.memory, &proposed.memory.value),
+            value: shown.memory.value.mb(),
+            set_by: set_by(granted.memory.layer),
         },
         LimitRow {
             name: "cpu",
             label: "CPU",
             unit: "% of a core",
             max: granted.cpu.value.get().into(),
-            value: proposed.cpu.value.get().into(),
-            set_by: set_by_or_you(&granted.cpu, &proposed.cpu.value),
+            value: shown.cpu.value.get().into(),
+            set_by: set_by(granted.cpu.layer),
         },
         LimitRow {
             name: "timeout",
             label: "Time",
             unit: "s",
             max: granted.timeout.value.seconds(),
-            value: proposed.timeout.value.seconds(),
-            set_by: set_by_or_you(&granted.timeout, &proposed.timeout.value),
+            value: shown.timeout.value.seconds(),
+            set_by: set_by(granted.timeout.layer),
         },
     ];
     let may_approve = rights == DecisionRights::Approve;
+    let limits_part = html! {
+        h2 { "What the run may touch" }
+        (files_part(limits, may_approve))
+        (network_part(limits, may_approve))
+        // What cannot be narrowed here is shown as the proposed grant has it, because the basis covers that grant.
+        @if let Some(calls) = &shown.calls { (calls_part(calls)) }
+        h2 { "Limits of the run" }
+        @for row in &rows { (limit_row(row, may_approve)) }
+    };
+    let why_not = match rights {
+        DecisionRights::Approve => None,
+        DecisionRights::DenyOnly(ApprovalBar::OwnAgent) => {
+            Some("Another person has to approve this call: you may act for its agent. You can still deny it.")
+        }
+        DecisionRights::DenyOnly(ApprovalBar::AlreadyApproved) => Some(
+            "Another person has to approve this call: you have already approved it. You can still deny it.",
+        ),
+        DecisionRights::DenyOnly(ApprovalBar::Governor) => {
+            Some("People listed in `server.callers` have to approve this call. You can still deny it.")
+        }
+        DecisionRights::ReadOnly => Some(
+            "You can see this, but not decide on it. Deciding takes the role approver or governor, and a token whose scope does not name tools.",
+        ),
+    };
     html! {
-        form method="post" action={ "/console/decide/" (intent.to_string()) } {
-            (viewer.token_field())
-            input type="hidden" name="basis" value=(basis.to_string());
-            input type="hidden" name="shown_at" value=(milliseconds_since_1970(now));
-            (limits_table("Limits", &html! {
-                thead { tr { th { "Limit" } th { "The run gets" } th { "At most" } th { "Set by" } } }
-                tbody {
-                    @for row in &rows { (limit_row(row, may_approve)) }
-                    tr {
-                        th scope="row" { label for="network" { "Network" } }
-                        td { input #network name="network" type="checkbox" value="yes" checked[proposed.network.value] disabled[!granted.network.value || !may_approve]; }
-                        td { @if granted.network.value { "allowed" } @else { "off" } }
-                        td { (set_by_or_you(&granted.network, &proposed.network.value)) }
-                    }
-                }
-            }))
-            // What cannot be narrowed here is shown as the proposed grant has it, because the basis covers that grant.
-            @if proposed.network.value { (hosts(proposed)) }
-            (files_part(granted, proposed, may_approve))
-            @if let Some(calls) = &proposed.calls { (calls_part(calls)) }
-            @if may_approve {
+        @if let Some(why_not) = why_not {
+            (limits_part)
+            p role="status" { (why_not) }
+            @if rights != DecisionRights::ReadOnly { (deny_form(viewer, intent, said.reason)) }
+        } @else {
+            // A browser that reloads the page keeps the fields that a person has typed into. The hash and the time of the
+            // page before would come with them.
+            form.decision method="post" action={ "/console/decide/" (intent.to_string()) } autocomplete="off" {
+                (viewer.token_field())
+                input type="hidden" name="basis" value=(basis.to_string());
+                input type="hidden" name="shown_at" value=(milliseconds_since_1970(now));
+                (limits_part)
+                // Enter in any field presses the first button of its form, so this one comes before the others.
                 p.actions {
-                    button.primary type="submit" name="action" value="approve" { "Approve what is shown" }
                     button type="submit" name="action" value="preview" { "Preview my changes" }
+                    span.hint { "Changed limits are shown again before you can approve them." }
                 }
-                p.hint { "If you change a limit, you see the new limits before you can approve them." }
-            } @else {
-                p role="status" {
-                    @match rights {
-                        DecisionRights::DenyOnly(ApprovalBar::OwnAgent) => "Another person has to approve this call: you may act for its agent. You can still deny it.",
-                        DecisionRights::DenyOnly(ApprovalBar::AlreadyApproved) => "Another person has to approve this call: you have already approved it. You can still deny it.",
-                        DecisionRights::DenyOnly(ApprovalBar::Governor) => "People listed in `server.callers` have to approve this call. You can still deny it.",
-                        DecisionRights::Approve | DecisionRights::ReadOnly => "You can see this, but not decide on it. Deciding takes the role approver or governor, and a token whose scope does not name tools.",
-                    }
-                }
+                p.notice.early role="alert" hidden { "Nothing is decided yet: you saw this page for less than a second. Look at it, and approve what is shown if you agree." }
+                p.actions { button.primary type="submit" name="action" value="approve" { "Approve what is shown" } }
+                (deny_part(said.reason))
             }
         }
     }
 }
 
 /// The granted patterns of files, of which a person may remove some.
-fn files_part(granted: &GrantSummary, proposed: &GrantSummary, may_approve: bool) -> Markup {
+fn files_part(Limits { granted, shown }: Limits<'_>, may_approve: bool) -> Markup {
     html! {
         fieldset {
-            legend { "Files, " (proposed.access.value.as_str()) " (set by " (set_by(proposed.access.layer)) ")" }
+            legend { "Files, " (shown.access.value.as_str()) " (set by " (set_by(shown.access.layer)) ")" }
             @if granted.areas.is_empty() { p { "None: the run gets no files." } }
             @for area in &granted.areas {
-                @let kept = proposed.areas.iter().any(|kept| kept.value == area.value);
+                @let is_kept = has_area(shown, &area.value);
                 p { label {
-                    input type="checkbox" name="scope" value=(area.value) checked[kept] disabled[!may_approve];
+                    input type="checkbox" name="scope" value=(area.value) checked[is_kept] disabled[!may_approve];
                     " " code { (whole(&area.value)) } " set by " (set_by(area.layer))
+                    @if !is_kept { (changed("you removed it")) }
                 } }
             }
-            @for blocked in &proposed.blocked_paths {
+            @for blocked in &shown.blocked_paths {
                 p { "except " code { (whole(&blocked.value)) } ", set by " (set_by(blocked.layer)) }
             }
         }
     }
 }
 
-fn hosts(proposed: &GrantSummary) -> Markup {
+/// The network, which a person may switch off, with its hosts.
+fn network_part(Limits { granted, shown }: Limits<'_>, may_approve: bool) -> Markup {
+    html! {
+        fieldset {
+            legend { "Network" }
+            p {
+                input #network name="network" type="checkbox" value="yes" checked[shown.network.value] disabled[!granted.network.value || !may_approve];
+                " " label for="network" { @if shown.network.value { "allowed" } @else { "off" } }
+                ", set by " (set_by(granted.network.layer))
+                @if shown.network.value != granted.network.value { (changed("you switched it off")) }
+            }
+            @if shown.network.value { (hosts(shown)) }
+        }
+    }
+}
+
+fn hosts(shown: &GrantSummary) -> Markup {
     html! {
         p { "Hosts that the run may reach: "
-            @if proposed.allowed_hosts.is_empty() { "none" }
-            @for rule in &proposed.allowed_hosts { code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
-            @for rule in &proposed.blocked_hosts { "except " code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
-            @if let Some(rate) = &proposed.requests_per_minute { "at most " (rate.value) " requests a minute (set by " (set_by(rate.layer)) ")" }
+            @if shown.allowed_hosts.is_empty() { "none" }
+            @for rule in &shown.allowed_hosts { code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
+            @for rule in &shown.blocked_hosts { "except " code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
+            @if let Some(rate) = &shown.requests_per_minute { "at most " (counted(rate.value, "request")) " a minute (set by " (set_by(rate.layer)) ")" }
         }
     }
 }
@@ -364,7 +449,7 @@ fn calls_part(CallSummary { targets, max_calls, max_parallel, max_depth }: &Call
         fieldset {
             legend { "Calls to other tools" }
             p {
-                "The run may make " (max_calls.value) " calls (set by " (set_by(max_calls.layer)) "), at most "
+                "The run may make " (counted(max_calls.value, "call")) " (set by " (set_by(max_calls.layer)) "), at most "
                 (max_parallel.value) " at the same time (set by " (set_by(max_parallel.layer)) "), nested at most "
                 (max_depth) " deep (set by " (set_by(Layer::Executor)) "). The governor decides on each of them."
             }
@@ -385,14 +470,23 @@ fn calls_part(CallSummary { targets, max_calls, max_parallel, max_depth }: &Call
     }
 }
 
-fn deny_form(viewer: Viewer<'_>, intent: IntentId) -> Markup {
+/// The form of those who may only deny.
+fn deny_form(viewer: Viewer<'_>, intent: IntentId, reason: &str) -> Markup {
     html! {
-        form.deny method="post" action={ "/console/decide/" (intent.to_string()) } {
+        form.decision method="post" action={ "/console/decide/" (intent.to_string()) } autocomplete="off" {
             (viewer.token_field())
-            h2 { "Or deny it" }
-            p { label for="reason" { "Reason, which the agent is told" } }
-            p { input #reason name="reason" maxlength=(OperatorReason::MAX_CHARS); }
-            p { button.danger type="submit" name="action" value="deny" { "Deny permanently" } }
+            // As in the form above: Enter in the field of the reason does not deny.
+            button type="submit" name="action" value="preview" hidden { "Preview" }
+            (deny_part(reason))
+        }
+    }
+}
+
+fn deny_part(reason: &str) -> Markup {
+    html! {
+        p.actions {
+            span { label for="reason" { "Reason, which the agent is told" } input #reason name="reason" value=(reason) maxlength=(OperatorReason::MAX_CHARS); }
+            button.danger type="submit" name="action" value="deny" { "Deny permanently" }
         }
     }
 }
@@ -444,12 +538,21 @@ pub(super) async fn decide_here(
     let result = match PostedDecision::read(form) {
         Some(PostedDecision::Deny) => match denial(intent, form) {
             Ok(directive) => console.executor.apply_directive(&directive, right).await,
-            Err(error) => return Some(undecided_page(console, signed_in, &proposal, &error)),
+            Err(error) => {
+                return Some(undecided_page(console, signed_in, &proposal, &error, typed_reason(form)));
+            }
         },
+        // The form of those who may only deny has no limits.
+        Some(PostedDecision::Preview) if form.get("basis").is_none() => {
+            let said = Said { notice: Some("Nothing is decided yet."), reason: typed_reason(form) };
+            return Some(decision_page(console, signed_in, &proposal, said));
+        }
         Some(action @ (PostedDecision::Approve | PostedDecision::Preview)) => {
             let manifest = match parse_narrowing(&proposal.original, form) {
                 Ok(manifest) => manifest,
-                Err(error) => return Some(undecided_page(console, signed_in, &proposal, &error)),
+                Err(error) => {
+                    return Some(undecided_page(console, signed_in, &proposal, &error, typed_reason(form)));
+                }
             };
             let Some(proposed) = console.executor.preview_decision(intent, Some(&manifest)) else {
                 return no_longer_waiting(console, signed_in, intent).await;
@@ -457,22 +560,26 @@ pub(super) async fn decide_here(
             let basis = proposed.basis;
             let is_as_shown = form.get("basis").map(DecisionBasis::parse) == Some(Ok(basis));
             let is_too_early = !has_been_shown(form, console.executor.clock().now());
-            if !(matches!(action, PostedDecision::Approve) && is_as_shown) || is_too_early {
-                let notice = if is_as_shown && is_too_early && matches!(action, PostedDecision::Approve) {
+            let is_approved = matches!(action, PostedDecision::Approve);
+            if !(is_approved && is_as_shown) || is_too_early {
+                let proposal = Proposal { proposed, ..proposal };
+                let notice = if is_approved && is_as_shown {
                     "Nothing is decided yet: the approval came within a second of the page. Look again, and approve what is \
                      shown if you agree."
+                } else if proposal.is_changed() {
+                    "Nothing is decided yet. What you changed is marked: look again, and approve the new limits if you agree."
                 } else {
                     "Nothing is decided yet. These are the limits of the run now: look again, and approve them if you agree."
                 };
-                let proposal = Proposal { proposed, ..proposal };
-                return Some(decision_page(console, signed_in.viewer(), &proposal, Some(notice)));
+                let said = Said { notice: Some(notice), reason: typed_reason(form) };
+                return Some(decision_page(console, signed_in, &proposal, said));
             }
             let directive = Directive { intent, approved: true, manifest: Some(manifest), reason: None };
             console.executor.apply_shown_directive(&directive, right, basis).await
         }
         None => {
             let error = "the form names no action: open the page again";
-            return Some(undecided_page(console, signed_in, &proposal, error));
+            return Some(undecided_page(console, signed_in, &proposal, error, typed_reason(form)));
         }
     };
     Some(after_decision(console, signed_in, intent, result))
@@ -491,9 +598,11 @@ fn after_decision(
         }
         (Ok(DirectiveOutcome::NeedsMoreApprovals), Some(proposal)) => {
             let notice = "Your approval counts. More people have to approve before the call runs.";
-            decision_page(console, signed_in.viewer(), &proposal, Some(notice))
+            decision_page(console, signed_in, &proposal, Said { notice: Some(notice), reason: "" })
         }
-        (Err(fault), Some(proposal)) => undecided_page(console, signed_in, &proposal, &fault_text(&fault)),
+        (Err(fault), Some(proposal)) => {
+            undecided_page(console, signed_in, &proposal, &fault_text(&fault), "")
+        }
         // It does not say that nothing was decided: a denial may be in force that is not on the disk yet.
         (Err(fault), None) => fault_page(&fault),
     }
@@ -505,14 +614,20 @@ fn undecided_page(
     signed_in: &SignedIn,
     proposal: &Proposal,
     error: &str,
+    reason: &str,
 ) -> Response {
     let notice = format!("Nothing was decided: {error}.");
-    decision_page(console, signed_in.viewer(), proposal, Some(&notice))
+    decision_page(console, signed_in, proposal, Said { notice: Some(&notice), reason })
 }
 
-/// `true` if the page with this form has been shown for at least [`MIN_SHOWN`].
-// Another page may open this one under a double-click. Only the person's browser sends the form, so its time needs no
-// signature.
+/// The reason for a denial in a form, as the person has typed it.
+fn typed_reason(form: &FormFields) -> &str {
+    form.get("reason").unwrap_or_default()
+}
+
+/// `true` if the page with this form was made at least [`MIN_SHOWN`] ago.
+// Another page may open this one under a double-click. Only the person's browser sends the form, because nobody else has
+// the token of its session: so the time needs no signature.
 fn has_been_shown(form: &FormFields, now: OffsetDateTime) -> bool {
     let shown_at = form.get("shown_at").and_then(|text| text.parse::<i128>().ok());
     let min = i128::try_from(MIN_SHOWN.as_millis()).unwrap_or(i128::MAX);
@@ -528,7 +643,7 @@ fn milliseconds_since_1970(time: OffsetDateTime) -> i128 {
 /// # Errors
 /// A sentence for the person, without its full stop.
 fn denial(intent: IntentId, form: &FormFields) -> Result<Directive, String> {
-    let reason = form.get("reason").map(str::trim).filter(|reason| !reason.is_empty());
+    let reason = Some(typed_reason(form).trim()).filter(|reason| !reason.is_empty());
     let reason = reason.map(OperatorReason::parse).transpose().map_err(|error| error.to_string())?;
     Ok(Directive { intent, approved: false, manifest: None, reason })
 }
@@ -569,7 +684,7 @@ fn parse_narrowing(original: &DecisionPreview, form: &FormFields) -> Result<Mani
         max_cpu: Some(cpu),
         timeout: Some(timeout),
         network_allowed: Some(form.get("network").is_some()),
-        filesystem_scope: if keeps_all { verdict.filesystem_scope.clone() } else { kept },
+        filesystem_scope: if keeps_all { granted.to_scope(verdict) } else { kept },
     };
     if granted.includes(&manifest, verdict) {
         return Ok(manifest);

@@ -1,6 +1,6 @@
 //! The inbox: the intents that wait for a person, on a page of their own and on the overview.
 
-use super::page::{countdown, line, scrolling_table, short_id};
+use super::page::{cards, countdown, line, short_id, waiting_count};
 use super::session::SignedIn;
 use super::{ConsoleState, elsewhere};
 use a2g_core::run::{NodeName, NodeStatus, WaitingSummary};
@@ -8,7 +8,7 @@ use a2g_govern::Caller;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use maud::{Markup, html};
 use std::sync::Arc;
 use time::OffsetDateTime;
@@ -52,6 +52,9 @@ pub(super) struct InboxEntry {
     pub(super) intent: IntentId,
     agent: AgentDid,
     tool: ToolName,
+    /// The argument by which people recognise the call; `None` also from a node of an earlier version.
+    #[serde(default)]
+    main_argument: Option<String>,
     risk: Option<(String, f64)>,
     reason: Option<String>,
     #[serde(with = "time::serde::rfc3339")]
@@ -63,9 +66,9 @@ impl InboxEntry {
     pub(super) fn list_own(console: &ConsoleState, caller: &Caller) -> Vec<Self> {
         let waiting = console.executor.waiting_intents(&|agent| caller.may_read(agent));
         let intents = waiting.into_iter().map(|waiting| {
-            let WaitingSummary { intent, agent, tool, risk, reason, expires_at } = waiting;
+            let WaitingSummary { intent, agent, tool, main_argument, risk, reason, expires_at } = waiting;
             let risk = risk.map(|(level, score)| (level.as_str().to_owned(), score));
-            Self { intent, agent, tool, risk, reason, expires_at }
+            Self { intent, agent, tool, main_argument, risk, reason, expires_at }
         });
         intents.collect()
     }
@@ -95,6 +98,31 @@ impl Inbox {
         Self { entries, nodes, unlisted, is_complete }
     }
 
+    /// The number of waiting intents, at nodes that have not listed theirs as well.
+    fn count(&self) -> usize {
+        self.entries.len() + self.unlisted.iter().map(|(_, count, _)| count).sum::<usize>()
+    }
+
+    fn table(&self, own_name: Option<&NodeName>, now: OffsetDateTime) -> Markup {
+        let columns = ["Risk", "Tool", "Expires", "Main argument", "Why it waits", "Agent", "Node", "Decide"];
+        let columns = columns.iter().filter(|column| own_name.is_some() || **column != "Node");
+        let rows = self.entries.iter().map(|(entry, node)| {
+            let InboxEntry { intent, agent, tool, main_argument, risk, reason, expires_at } = entry;
+            let risk = risk.as_ref().map(|(level, score)| (level.as_str(), *score));
+            html! {
+                td role="cell" { (risk_part(risk)) }
+                td role="cell" { strong { (tool) } }
+                td.when role="cell" { (countdown(*expires_at, now)) }
+                td.wide role="cell" { @if let Some(argument) = main_argument { code { (line(argument)) } } }
+                td.wide role="cell" { (line(without_risk(reason.as_deref(), risk))) }
+                td.wide role="cell" { (line(agent.as_str())) }
+                @if let Some(own_name) = own_name { td.wide role="cell" data-label="Node" { (node.as_ref().unwrap_or(own_name)) } }
+                td role="cell" { a href={ "/console/decide/" (intent.to_string()) } { "Decide on " (short_id(*intent)) } }
+            }
+        });
+        cards("Waiting calls", columns, rows)
+    }
+
     /// The list, which the page refreshes when an intent starts or stops waiting at this node, and from time to time if
     /// other nodes may have some.
     pub(super) fn part(&self, console: &ConsoleState) -> Markup {
@@ -110,25 +138,7 @@ impl Inbox {
                         @else { "Nothing waits at the nodes that have answered." }
                     }
                 } @else {
-                    (scrolling_table("Waiting calls", &html! {
-                        thead { tr {
-                            th { "Intent" } th { "Agent" } th { "Tool" } th { "Risk" } th { "Why it waits" } th { "Expires" }
-                            @if own_name.is_some() { th { "Node" } }
-                        } }
-                        tbody {
-                            @for (InboxEntry { intent, agent, tool, risk, reason, expires_at }, node) in &self.entries {
-                                tr {
-                                    td { a href={ "/console/decide/" (intent.to_string()) } { "Decide on " (short_id(*intent)) } }
-                                    td { (line(agent.as_str())) }
-                                    td { (tool) }
-                                    td { (risk_part(risk.as_ref().map(|(level, score)| (level.as_str(), *score)))) }
-                                    td { (line(reason.as_deref().unwrap_or(NO_REASON))) }
-                                    td { (countdown(*expires_at, now)) }
-                                    @if let Some(own_name) = own_name { td { (node.as_ref().unwrap_or(own_name)) } }
-                                }
-                            }
-                        }
-                    }))
+                    (self.table(own_name, now))
                 }
                 @for (node, count, is_silent) in &self.unlisted {
                     p role="status" {
@@ -147,6 +157,17 @@ impl Inbox {
     }
 }
 
+/// `GET /console/waiting`: the number of waiting intents, for the navigation of an open page.
+pub(super) async fn count(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
+    let is_in_fleet = console.executor.node_name().is_some();
+    let count = if is_in_fleet {
+        Inbox::read(&console, &signed_in).await.count()
+    } else {
+        signed_in.viewer(&console).waiting
+    };
+    super::page::Html(waiting_count(count, is_in_fleet)).into_response()
+}
+
 /// `GET /console/inbox`.
 pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
     let inbox = Inbox::read(&console, &signed_in).await;
@@ -154,11 +175,16 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
         h1 { "Inbox" }
         (inbox.part(&console))
     };
-    signed_in.viewer().page("Inbox", &body)
+    signed_in.viewer(&console).page("Inbox", &body)
 }
 
-/// The text for a verdict without a reason.
-pub(super) const NO_REASON: &str = "the governor gave no reason";
+/// A governor's reason without the risk at its beginning, with which the governor in this program begins it: the page shows
+/// the risk beside it.
+pub(super) fn without_risk<'a>(reason: Option<&'a str>, risk: Option<(&str, f64)>) -> &'a str {
+    let reason = reason.unwrap_or("the governor gave no reason");
+    let repeated = risk.map(|(level, score)| format!("the risk is {score:.2} ({level}): "));
+    repeated.and_then(|repeated| reason.strip_prefix(&*repeated)).unwrap_or(reason)
+}
 
 pub(super) fn risk_part(risk: Option<(&str, f64)>) -> Markup {
     html! {

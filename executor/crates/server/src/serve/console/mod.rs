@@ -9,6 +9,7 @@
 //! that they wrote is ever served as a page, a script or a style.
 
 mod active;
+mod arguments;
 mod assets;
 mod chart;
 mod containment;
@@ -33,6 +34,7 @@ mod search;
 mod send;
 mod session;
 mod sign_in;
+mod syntax;
 mod tools;
 mod usage;
 
@@ -174,6 +176,7 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
         .route("/console/sign-out", post(sign_in::sign_out))
         .route("/console/events", get(live::events))
         .route("/console/inbox", get(inbox::list))
+        .route("/console/waiting", get(inbox::count))
         .route("/console/decide/{intent}", get(decision::show).post(decision::decide))
         .route("/console/runs", get(search::list::<RunRow>))
         .route("/console/runs/{intent}", get(runs::show))

@@ -121,7 +121,15 @@ enum Announcement<'a> {
 impl Announcement<'_> {
     fn body(&self, public_url: &PublicUrl) -> Value {
         match self {
-            Self::Intent(WaitingSummary { intent, agent, tool, risk, reason: _, expires_at }) => json!({
+            Self::Intent(WaitingSummary {
+                intent,
+                agent,
+                tool,
+                main_argument: _,
+                risk,
+                reason: _,
+                expires_at,
+            }) => json!({
                 "event": "waiting",
                 "intent": intent.to_string(),
                 "agent": escape_invisible(agent.as_str(), MAX_NAME_CHARS),
@@ -195,6 +203,7 @@ mod tests {
             intent: IntentId::random(),
             agent: AgentDid::parse("did:a:b").unwrap(),
             tool: ToolName::parse("write_file").unwrap(),
+            main_argument: None,
             risk: None,
             reason: Some("the arguments contain a key".to_owned()),
             expires_at: datetime!(2026-11-26 12:00:00.5 UTC),

@@ -4,7 +4,7 @@ use super::ConsoleState;
 use super::active::ActiveList;
 use super::containment;
 use super::inbox::Inbox;
-use super::page::{Viewer, at, fault_page, forbidden, line, milliseconds, scrolling_table};
+use super::page::{Viewer, at, elapsed, fault_page, forbidden, line, scrolling_table};
 use super::session::{PostedForm, SignedIn};
 use super::sign_in::{redeem_key, sign_in_first};
 use a2g_core::run::NodeStatus;
@@ -59,10 +59,10 @@ pub(super) async fn show(
         // Only for those who may call `a2g/stops`: a stop names an agent that other callers may not know.
         @if signed_in.caller.switch_right().is_some() {
             h2 { "Stops" }
-            (switch(&console, signed_in.viewer()))
+            (switch(&console, signed_in.viewer(&console)))
         }
     };
-    signed_in.viewer().page("Overview", &body)
+    signed_in.viewer(&console).page("Overview", &body)
 }
 
 /// The nodes of the fleet, which the page refreshes.
@@ -135,8 +135,8 @@ fn figures(console: &ConsoleState, signed_in: &SignedIn, active: &ActiveList) ->
                     (figure("queued", queued.to_string()))
                     (figure("runs per second, in the last minute", per_second(recent.last_minute)))
                     @if let Some(wall) = recent.wall {
-                        (figure("median wall time, latest runs", milliseconds(wall.p50)))
-                        (figure("95th percentile of it", milliseconds(wall.p95)))
+                        (figure("median wall time, latest runs", elapsed(wall.p50)))
+                        (figure("95th percentile of it", elapsed(wall.p95)))
                     }
                     (figure("receipts", journal.head().number.to_string()))
                     (figure("reports not delivered", journal.undelivered_count().to_string()))

@@ -27,6 +27,10 @@ const FOLD_BYTES: usize = 800;
 pub(super) struct Viewer<'a> {
     pub(super) caller: &'a Caller,
     pub(super) form_token: &'a str,
+    /// The number of intents that wait for a person at this node and that the caller may see.
+    pub(super) waiting: usize,
+    /// `true` if intents may also wait at other nodes: the script then asks for the number of all.
+    pub(super) is_in_fleet: bool,
 }
 
 impl Viewer<'_> {
@@ -43,9 +47,10 @@ impl Viewer<'_> {
     }
 }
 
+const INBOX: &str = "/console/inbox";
 const TABS: [(&str, &str); 6] = [
     ("/console", "Overview"),
-    ("/console/inbox", "Inbox"),
+    (INBOX, "Inbox"),
     ("/console/runs", "Runs"),
     ("/console/usage", "Usage"),
     ("/console/tools", "Tools"),
@@ -66,7 +71,10 @@ pub(super) fn document(title: &str, viewer: Option<&Viewer<'_>>, body: &Markup) 
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 meta name="htmx-config" content=(config);
-                title { (title) " · A2G executor" }
+                title {
+                    @if let Some(waiting) = viewer.map(|viewer| viewer.waiting).filter(|waiting| *waiting > 0) { "(" (waiting) ") " }
+                    (title) " · A2G executor"
+                }
                 link rel="icon" href={ "/console/assets/icon.svg?v=" (version) };
                 link rel="stylesheet" href={ "/console/assets/console.css?v=" (version) };
                 @if viewer.is_some() {
@@ -82,12 +90,15 @@ pub(super) fn document(title: &str, viewer: Option<&Viewer<'_>>, body: &Markup) 
                     @if let Some(viewer) = viewer {
                         nav aria-label="Pages" {
                             @for (path, name) in TABS {
-                                a href=(path) aria-current=[(name == title).then_some("page")] { (name) }
+                                a href=(path) aria-current=[(name == title).then_some("page")] {
+                                    (name)
+                                    @if path == INBOX { (waiting_count(viewer.waiting, viewer.is_in_fleet)) }
+                                }
                             }
                         }
                         form.session method="post" action="/console/sign-out" {
                             (viewer.token_field())
-                            span { (line(viewer.caller.name())) " (" (roles(viewer.caller)) ")" }
+                            span { (line(viewer.caller.name())) span.roles { " (" (roles(viewer.caller)) ")" } }
                             button type="submit" { "Sign out" }
                         }
                     }
@@ -96,6 +107,16 @@ pub(super) fn document(title: &str, viewer: Option<&Viewer<'_>>, body: &Markup) 
             }
         }
     })
+}
+
+/// The number of intents that wait, which the page refreshes. The script copies it to the title.
+pub(super) fn waiting_count(waiting: usize, is_in_fleet: bool) -> Markup {
+    let trigger = if is_in_fleet { "sse:inbox, every 15s" } else { "sse:inbox" };
+    html! {
+        span #waiting data-count=(waiting) hx-get="/console/waiting" hx-trigger=(trigger) hx-swap="outerHTML" {
+            @if waiting > 0 { " (" (waiting) ")" }
+        }
+    }
 }
 
 fn roles(caller: &Caller) -> String {
@@ -194,7 +215,7 @@ pub(super) fn block(text: &str) -> Markup {
     html! {
         @if text.len() > FOLD_BYTES {
             details {
-                summary { (first_line(&shown)) " … (" (text.len()) " bytes)" }
+                summary { (first_line(&shown)) " … (" (byte_size(text.len() as u64)) ")" }
                 pre tabindex="0" { (shown) }
             }
         } @else {
@@ -219,6 +240,23 @@ pub(super) fn scrolling_table(label: &str, rows: &Markup) -> Markup {
     html! { div.scroll role="region" aria-label=(label) tabindex="0" { table { (rows) } } }
 }
 
+/// A table whose rows are cards if the page is narrow. The styles take a table's meaning from its elements there, so each
+/// of them has its role.
+pub(super) fn cards<'a>(
+    label: &str,
+    columns: impl Iterator<Item = &'a &'static str>,
+    rows: impl Iterator<Item = Markup>,
+) -> Markup {
+    html! {
+        div.scroll role="region" aria-label=(label) tabindex="0" {
+            table.cards role="table" {
+                thead role="rowgroup" { tr role="row" { @for column in columns { th role="columnheader" { (column) } } } }
+                tbody role="rowgroup" { @for row in rows { tr role="row" { (row) } } }
+            }
+        }
+    }
+}
+
 /// A table of limits, whose columns may be narrow.
 pub(super) fn limits_table(label: &str, rows: &Markup) -> Markup {
     html! { div.scroll role="region" aria-label=(label) tabindex="0" { table.limits { (rows) } } }
@@ -226,8 +264,13 @@ pub(super) fn limits_table(label: &str, rows: &Markup) -> Markup {
 
 /// The time until a verdict expires, which a script counts down.
 pub(super) fn countdown(until: OffsetDateTime, now: OffsetDateTime) -> Markup {
-    let exact = until.format(&Rfc3339).unwrap_or_default();
+    let exact = exact_time(until);
     html! { time data-until=(exact) datetime=(exact) { (duration((until - now).whole_seconds())) } }
+}
+
+/// A time for the script, with parts of a second.
+pub(super) fn exact_time(time: OffsetDateTime) -> String {
+    time.format(&Rfc3339).unwrap_or_default()
 }
 
 fn duration(seconds: i64) -> String {
@@ -236,6 +279,24 @@ fn duration(seconds: i64) -> String {
         1..=119 => format!("in {seconds} s"),
         120..=7199 => format!("in {} min", seconds / 60),
         _ => format!("in {} h", seconds / 3600),
+    }
+}
+
+/// A number of things, such as `1 call` or `5 calls`.
+pub(super) fn counted<N: std::fmt::Display + PartialEq + From<u8>>(count: N, thing: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
+/// A size, such as `1 byte` or `12.5 KB`. 1 KB is 1,024 bytes.
+pub(super) fn byte_size(bytes: u64) -> String {
+    #[allow(clippy::cast_precision_loss, reason = "it is shown with one decimal")]
+    let shown =
+        |unit: u32| format!("{:.1}", bytes as f64 / f64::from(unit)).trim_end_matches(".0").to_owned();
+    match bytes {
+        ..1_024 => counted(bytes, "byte"),
+        1_024..1_048_576 => format!("{} KB", shown(1 << 10)),
+        _ => format!("{} MB", shown(1 << 20)),
     }
 }
 
@@ -250,9 +311,13 @@ pub(super) fn intent_link(intent: IntentId) -> Markup {
     html! { a.id href={ "/console/runs/" (text) } title=(text) { (short_id(intent)) } }
 }
 
-/// A duration in milliseconds.
-pub(super) fn milliseconds(duration: std::time::Duration) -> String {
-    format!("{:.1} ms", duration.as_secs_f64() * 1000.0)
+/// The time that something took, such as `3.2 ms`, `1.50 s` or `12 min 5 s`.
+pub(super) fn elapsed(duration: std::time::Duration) -> String {
+    match duration.as_secs() {
+        0 => format!("{:.1} ms", duration.as_secs_f64() * 1000.0),
+        1..=59 => format!("{:.2} s", duration.as_secs_f64()),
+        seconds => format!("{} min {} s", seconds / 60, seconds % 60),
+    }
 }
 
 /// The layer that set a limit.

@@ -1,8 +1,9 @@
-//! The standing policies in force, and the revocations.
+//! The policies by which the governor in this program decides, the standing policies in force, and the revocations.
 
 use super::ConsoleState;
 use super::page::{at, block, line};
 use super::session::SignedIn;
+use a2g_govern::local::PolicySet;
 use a2g_govern::{Caller, ListedPolicy, PolicyOrigin};
 use a2g_types::ident::AgentDid;
 use a2g_types::verdict::Policy;
@@ -29,20 +30,47 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
     let mut policies = console.executor.list_policies(|agent| may_read_policy(caller, agent), MAX_LISTED + 1);
     let are_more = policies.len() > MAX_LISTED;
     policies.truncate(MAX_LISTED);
+    let governor = console.executor.governor();
     let body = html! {
-        h1 { "Standing policies" }
+        h1 { "Policies" }
+        h2 { "Of the governor" }
+        @match governor.policies() {
+            None => { p { "The governor " (line(governor.endpoint())) " decides on each intent. It does not publish its policies." } }
+            Some(policies) => { (governor_part(policies, caller)) }
+        }
+        h2 { "Standing policies" }
         p { "A standing policy limits every intent of its agent, in addition to the verdict, the tool and the executor's ceilings. The governor sets and revokes them. They are not kept across a restart, after which the governor sends them again." }
         @if policies.is_empty() { p { "No agent that you may see has one." } }
         @for policy in &policies { (policy_part(policy)) }
         @if are_more { p { "There are more than " (MAX_LISTED) " policies; the rest is not listed." } }
     };
-    signed_in.viewer().page("Policies", &body)
+    signed_in.viewer(&console).page("Policies", &body)
+}
+
+/// The policies that decide on each intent.
+fn governor_part(policies: &PolicySet, caller: &Caller) -> Markup {
+    let visible = policies.iter().filter(|(policy, _)| may_read_policy(caller, policy.agent.as_ref()));
+    let visible = visible.take(MAX_LISTED + 1).collect::<Vec<_>>();
+    html! {
+        p { "The governor inside this program decides on each intent by the policy of its agent, or else by the policy for every agent without one. A change takes effect when the program starts again." }
+        @if visible.is_empty() { p { "There is none that you may see." } }
+        @for (policy, from) in visible.iter().take(MAX_LISTED) {
+            h3 { (policy_name(policy.agent.as_ref())) }
+            p { "From " (line(from)) }
+            (policy_facts(policy))
+        }
+        @if visible.len() > MAX_LISTED { p { "There are more than " (MAX_LISTED) "; the rest is not listed." } }
+    }
+}
+
+fn policy_name(agent: Option<&AgentDid>) -> Markup {
+    html! { @match agent { Some(agent) => { (line(agent.as_str())) } None => { "Every agent without a policy of its own (" code { "*" } ")" } } }
 }
 
 fn policy_part(ListedPolicy { agent, policy, origin }: &ListedPolicy) -> Markup {
     let PolicyOrigin { by, since } = origin;
     html! {
-        h2 { @match agent { Some(agent) => { (line(agent.as_str())) } None => { "Every agent without a policy of its own" } } }
+        h3 { (policy_name(agent.as_ref())) }
         p { @if policy.is_some() { "Set" } @else { "Revoked" } " by " (line(by)) ", " (at(*since)) }
         @match policy {
             Some(policy) => { (policy_facts(policy)) }

@@ -3,8 +3,8 @@
 use super::elsewhere::{self, IntentPage};
 use super::live_log::RunLog;
 use super::page::{
-    Viewer, at, block, fault_page, intent_link, limits_table, line, milliseconds, not_found, problem,
-    scrolling_table, set_by, status,
+    Viewer, at, block, byte_size, counted, elapsed, fault_page, intent_link, limits_table, line, not_found,
+    problem, scrolling_table, set_by, status, whole,
 };
 use super::session::{PostedForm, SignedIn};
 use super::{ConsoleState, ReadingViewer};
@@ -13,6 +13,7 @@ use a2g_govern::Caller;
 use a2g_journal::{RecordedReceipt, RefusalSearch, RunRecord};
 use a2g_types::call::ParentRun;
 use a2g_types::failure_message::describe;
+use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::limit::Layer;
 use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Usage};
@@ -73,8 +74,8 @@ async fn find_page_in_fleet(
         Ok(Some((agent, state))) if signed_in.caller.may_read(&agent) => {
             let so_far = RunSoFar { calls: &[], said: None };
             let place = ProofPlace { intent, node: None, journal: None };
-            let body = run_body(signed_in.viewer(), place, agent.as_str(), Some(&state), None, so_far);
-            Some(signed_in.viewer().page("Run", &body))
+            let body = run_body(signed_in.viewer(console), place, agent.as_str(), Some(&state), None, so_far);
+            Some(signed_in.viewer(console).page("Run", &body))
         }
         Ok(_) => None,
         Err(fault) => Some(fault_page(&fault)),
@@ -121,8 +122,8 @@ async fn make_page_here(
     let journal = signed_in.caller.may_read_all().then(|| console.journal.display().to_string());
     let node = console.executor.node_name().map(NodeName::as_str);
     let place = ProofPlace { intent, node, journal: journal.as_deref() };
-    let body = run_body(signed_in.viewer(), place, &agent, state.as_ref(), record.as_ref(), so_far);
-    Some(signed_in.viewer().page("Run", &body))
+    let body = run_body(signed_in.viewer(console), place, &agent, state.as_ref(), record.as_ref(), so_far);
+    Some(signed_in.viewer(console).page("Run", &body))
 }
 
 /// The page of an intent that was refused, and so has no records.
@@ -147,7 +148,7 @@ async fn show_refusal(console: &ConsoleState, signed_in: &SignedIn, intent: Inte
         }
         p { "It did not run, and nothing else of it is stored." }
     };
-    Some(signed_in.viewer().page("Refused call", &body))
+    Some(signed_in.viewer(console).page("Refused call", &body))
 }
 
 /// The arguments of the command that verifies a receipt.
@@ -189,6 +190,7 @@ pub(super) fn run_body(
         Some(IntentState::Finished(receipt)) => {
             (receipt.as_ref().map_or("FINISHED", |receipt| receipt.outcome.end.status().as_str()), false)
         }
+        None if record.is_some_and(RunRecord::has_expired) => ("EXPIRED", false),
         None => ("DID NOT RUN", false),
     };
     let path = format!("/console/runs/{intent}");
@@ -303,7 +305,7 @@ fn limits(receipt: &Receipt) -> Markup {
             dd {
                 @if usage.network.value { "granted" } @else { "off" } ", set by " (by(usage.network.layer))
                 @for contact in usage.network_used.iter().flat_map(|used| &used.contacted) {
-                    p { code { (line(&contact.authority)) } ": " (contact.requests) " requests, " (contact.sent_bytes) " bytes sent, " (contact.received_bytes) " received" }
+                    p { code { (line(&contact.authority)) } ": " (counted(contact.requests, "request")) ", " (counted(contact.sent_bytes, "byte")) " sent, " (counted(contact.received_bytes, "byte")) " received" }
                 }
             }
         }
@@ -335,7 +337,7 @@ fn nested(calls: &[NestedCall]) -> Markup {
             @for call in calls {
                 li value=(call.ordinal) {
                     (line(&call.tool)) " " (call.decision.map_or("-", |decision| decision.as_str())) " "
-                    (status(call.end.as_str())) " in " (milliseconds(call.duration)) " " (intent_link(call.intent))
+                    (status(call.end.as_str())) " in " (elapsed(call.duration)) " " (intent_link(call.intent))
                 }
             }
         }
@@ -347,7 +349,7 @@ fn artifact_part(path: &str, index: usize, artifact: &Artifact) -> Markup {
     let link = format!("{path}/artifacts/{index}");
     let text = std::str::from_utf8(content).ok().filter(|text| text.len() <= MAX_SHOWN_BYTES);
     html! {
-        p { a href=(link) download { (line(name)) } " (" (line(mime)) ", " (content.len()) " bytes)" }
+        p { a href=(link) download { (line(name)) } " (" (line(mime)) ", " (byte_size(content.len() as u64)) ")" }
         @if image_type(content).is_some() { p { img loading="lazy" src={ (link) "?image=true" } alt={ "Artifact " (line(name)) }; } }
         @else if let Some(text) = text { (block(text)) }
     }
@@ -374,7 +376,11 @@ fn timeline(record: &RunRecord) -> Markup {
                 @for condition in &verdict.conditions { " · " code { (line(condition)) } }
             }
         }
-        @if let Some(manifest) = &record.approved_manifest { p { "Approved under these limits: " (manifest_line(manifest)) } }
+        @match (&record.approved_grant, &record.approved_manifest) {
+            (Some(grant), _) => { p { "Approved as it was shown: " (grant_line(grant)) } }
+            (None, Some(manifest)) => { p { "Approved under these limits: " (manifest_line(manifest)) } }
+            (None, None) => {}
+        }
         ol.timeline {
             @for event in &record.events {
                 li { (at(event.at)) " " strong { (event_name(event.kind)) } @if let Some(by) = &event.by { ": " (line(by)) } " (record " (event.record) ")"
@@ -394,6 +400,42 @@ fn event_name(kind: &str) -> &str {
         "receipt" => "ended",
         "released" => "did not start",
         other => other,
+    }
+}
+
+/// A grant that a person was shown.
+fn grant_line(grant: &GrantSummary) -> Markup {
+    let GrantSummary {
+        memory,
+        cpu,
+        timeout,
+        // The page of a decision does not show it.
+        output: _,
+        network,
+        allowed_hosts,
+        blocked_hosts,
+        requests_per_minute,
+        areas,
+        blocked_paths,
+        access,
+        calls,
+    } = grant;
+    html! {
+        (memory.value.to_string()) " · " (cpu.value.to_string()) " CPU · " (timeout.value.to_string()) " · network "
+        @if network.value {
+            @if allowed_hosts.is_empty() { "allowed, to no host" } @else { "to " }
+            @for host in allowed_hosts { code { (whole(&host.pattern)) } " " }
+            @for host in blocked_hosts { "except " code { (whole(&host.pattern)) } " " }
+            @if let Some(rate) = requests_per_minute { "at most " (counted(rate.value, "request")) " a minute" }
+        } @else { "off" }
+        " · files "
+        @if areas.is_empty() { "none" } @else { (access.value.as_str()) }
+        @for area in areas { " " code { (whole(&area.value)) } }
+        @for path in blocked_paths { " except " code { (whole(&path.value)) } }
+        @if let Some(calls) = calls {
+            " · at most " (counted(calls.max_calls.value, "call")) ", " (calls.max_parallel.value) " at the same time"
+            @for targets in &calls.targets { ", to " (line(&targets.value.to_names().join(", "))) }
+        }
     }
 }
 

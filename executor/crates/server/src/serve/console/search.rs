@@ -3,7 +3,7 @@
 use super::elsewhere::{self, FleetAnswers};
 use super::merged_page::{MergedPage, NodePage, NodeRow, Positions};
 use super::page::{
-    MAX_LINE_CHARS, at, fault_page, intent_link, line, milliseconds, problem, scrolling_table, status,
+    MAX_LINE_CHARS, at, cards, counted, elapsed, fault_page, intent_link, line, problem, status,
 };
 use super::runs::may_read;
 use super::{ConsoleState, ReadingViewer};
@@ -226,6 +226,17 @@ fn search_input(name: &str, label: &str, kind: &str, value: &str) -> Markup {
     html! { p { label for=(name) { (label) } input id=(name) name=(name) type=(kind) value=(value); } }
 }
 
+/// A search form, folded unless it restricts what is listed.
+fn search_form(path: &str, query: &SearchQuery, fields: &Markup) -> Markup {
+    let is_open = query.fields().iter().any(|(_, value)| !value.is_empty());
+    html! {
+        details open[is_open] {
+            summary { "Search" }
+            form.search method="get" action=(path) role="search" { (fields) p { button type="submit" { "Search" } } }
+        }
+    }
+}
+
 /// A selection of a search form.
 fn search_select(
     name: &str,
@@ -369,7 +380,7 @@ pub(super) async fn list<R: ListedRow>(
     // Other nodes read their journals in places of their own.
     drop(place);
     let listing = merge_nodes(&console, &signed_in.caller, &query, here).await;
-    signed_in.viewer().page(R::TITLE, &R::body(&query, &listing))
+    signed_in.viewer(&console).page(R::TITLE, &R::body(&query, &listing))
 }
 
 /// Merges the rows that this node has found with those that the others find.
@@ -402,7 +413,8 @@ fn runs_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Markup {
     };
     html! {
         h1 { "Runs" }
-        form.search method="get" action=(PATH) role="search" {
+        p { a href="/console/refused" { "Refused calls" } }
+        (search_form(PATH, query, &html! {
             (search_input("agent", "Agent", "text", &query.agent))
             (search_input("tool", "Tool", "text", &query.tool))
             (search_select("door", "Door", Door::VARIANTS.iter().map(Door::to_string), &query.door))
@@ -411,8 +423,7 @@ fn runs_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Markup {
             (search_input("since", "Since (UTC)", "datetime-local", &query.since))
             (search_input("until", "Until (UTC)", "datetime-local", &query.until))
             p { label { input type="checkbox" name="undelivered" value="yes" checked[!query.undelivered.is_empty()]; " report not delivered" } }
-            p { button type="submit" { "Search" } " " a href="/console/refused" { "Refused calls" } }
-        }
+        }))
         section #runs hx-get=(query.url(PATH, None)) hx-trigger=[trigger] hx-select="#runs" hx-swap="outerHTML" {
             (notice_part(listing, "runs"))
             @if !listing.page.rows.is_empty() { (table(listing)) }
@@ -422,64 +433,60 @@ fn runs_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Markup {
 }
 
 fn table(listing: &Listing<RunRow>) -> Markup {
-    scrolling_table(
-        "Runs",
-        &html! {
-            thead { tr {
-                th { "Ended" } th { "Run" } th { "Agent" } th { "Tool" } th { "Door" } th { "Status" } th { "Time" } th { "Report" }
-                @if listing.is_in_fleet { th { "Node" } }
-            } }
-            tbody {
-                @for (node, NodeRow { at: ended, content: run, number: _ }) in &listing.page.rows {
-                    tr {
-                        td { (at(*ended)) }
-                        td { (intent_link(run.intent)) @if run.is_nested { " (nested)" } @if run.calls > 0 { " (" (run.calls) " calls)" } }
-                        td { (line(&run.agent)) }
-                        td { (line(&run.tool)) }
-                        td { @if let Some(door) = &run.door { (line(door)) } }
-                        td { (status(&run.status)) @if let Some(by) = &run.approved_by { " approved by " (line(by)) } }
-                        td.number { (milliseconds(run.wall)) }
-                        td { @if run.is_delivered { "delivered" } @else { "not delivered yet" } }
-                        @if listing.is_in_fleet { td { (line(node)) } }
-                    }
-                }
+    let columns = ["Status", "Tool", "Ended", "Took", "Agent", "Door", "Report", "Run", "Node"];
+    let columns = columns.iter().filter(|column| listing.is_in_fleet || **column != "Node");
+    let rows = listing.page.rows.iter().map(|(node, NodeRow { at: ended, content: run, number: _ })| {
+        html! {
+            td role="cell" { (status(&run.status)) @if let Some(by) = &run.approved_by { " approved by " (line(by)) } }
+            td role="cell" { strong { (line(&run.tool)) } }
+            td.when role="cell" { (at(*ended)) }
+            td.number role="cell" { (elapsed(run.wall)) }
+            td.wide role="cell" { (line(&run.agent)) }
+            td role="cell" data-label="Door" { @if let Some(door) = &run.door { (line(door)) } }
+            td role="cell" data-label="Report" { @if run.is_delivered { "delivered" } @else { "not delivered yet" } }
+            td role="cell" data-label="Run" {
+                (intent_link(run.intent))
+                @if run.is_nested { " (nested)" }
+                @if run.calls > 0 { " (" (counted(run.calls, "call")) ")" }
             }
-        },
-    )
+            @if listing.is_in_fleet { td role="cell" data-label="Node" { (line(node)) } }
+        }
+    });
+    cards("Runs", columns, rows)
 }
 
 fn refused_body(query: &SearchQuery, listing: &Listing<RefusalRow>) -> Markup {
     const PATH: &str = "/console/refused";
     html! {
         h1 { "Refused calls" }
-        form.search method="get" action=(PATH) role="search" {
+        p { a href="/console/runs" { "Runs" } }
+        (search_form(PATH, query, &html! {
             (search_input("agent", "Agent", "text", &query.agent))
             (search_input("tool", "Tool", "text", &query.tool))
             (search_select("blocked_by", "Refused by", BlockedBy::VARIANTS.iter().map(|reason| reason.as_str()), &query.blocked_by))
             (search_input("text", "Text", "text", &query.text))
             (search_input("since", "Since (UTC)", "datetime-local", &query.since))
             (search_input("until", "Until (UTC)", "datetime-local", &query.until))
-            p { button type="submit" { "Search" } " " a href="/console/runs" { "Runs" } }
-        }
+        }))
         (notice_part(listing, "refused calls"))
-        @if !listing.page.rows.is_empty() {
-            (scrolling_table("Refused calls", &html! {
-                thead { tr {
-                    th { "When" } th { "Intent" } th { "Agent" } th { "Tool" } th { "Refused by" } th { "Why, and what to change" }
-                    @if listing.is_in_fleet { th { "Node" } }
-                } }
-                tbody {
-                    @for (node, NodeRow { at: refused, content: call, number: _ }) in &listing.page.rows {
-                        tr {
-                            td { (at(*refused)) } td { (intent_link(call.intent)) }
-                            td { (line(&call.agent)) } td { (line(&call.tool)) }
-                            td { code { (line(&call.blocked_by)) } } td { (line(&call.message)) }
-                            @if listing.is_in_fleet { td { (line(node)) } }
-                        }
-                    }
-                }
-            }))
-        }
+        @if !listing.page.rows.is_empty() { (refused_table(listing)) }
         (next_part(query, PATH, listing))
     }
+}
+
+fn refused_table(listing: &Listing<RefusalRow>) -> Markup {
+    let columns = ["Refused by", "Tool", "When", "Why, and what to change", "Agent", "Intent", "Node"];
+    let columns = columns.iter().filter(|column| listing.is_in_fleet || **column != "Node");
+    let rows = listing.page.rows.iter().map(|(node, NodeRow { at: refused, content: call, number: _ })| {
+        html! {
+            td role="cell" { code { (line(&call.blocked_by)) } }
+            td role="cell" { strong { (line(&call.tool)) } }
+            td.when role="cell" { (at(*refused)) }
+            td.wide role="cell" { (line(&call.message)) }
+            td.wide role="cell" { (line(&call.agent)) }
+            td role="cell" data-label="Intent" { (intent_link(call.intent)) }
+            @if listing.is_in_fleet { td role="cell" data-label="Node" { (line(node)) } }
+        }
+    });
+    cards("Refused calls", columns, rows)
 }

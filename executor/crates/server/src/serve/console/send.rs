@@ -234,7 +234,7 @@ pub(super) async fn send(
     if !signed_in.caller.is_any_of(&[Role::Agent]) {
         return forbidden("agent");
     }
-    let again = |error: &str| tool_page(signed_in.viewer(), tool, Some((&form, error)));
+    let again = |error: &str| tool_page(signed_in.viewer(&console), tool, Some((&form, error)));
     let call = match parse_call(&console, signed_in.caller.name(), tool, &form) {
         Ok(call) => call,
         Err(error) => return again(&error),

@@ -254,7 +254,14 @@ impl axum::extract::FromRequest<Arc<ConsoleState>> for PostedForm {
 }
 
 impl SignedIn {
-    pub(super) fn viewer(&self) -> Viewer<'_> {
-        Viewer { caller: &self.caller, form_token: &self.form_token }
+    /// The viewer of a page, with the number of intents that wait at this node.
+    pub(super) fn viewer(&self, console: &ConsoleState) -> Viewer<'_> {
+        let waiting = console.executor.count_waiting(&|agent| self.caller.may_read(agent));
+        Viewer {
+            caller: &self.caller,
+            form_token: &self.form_token,
+            waiting,
+            is_in_fleet: console.executor.node_name().is_some(),
+        }
     }
 }

@@ -75,7 +75,7 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
             }))
         }
     };
-    signed_in.viewer().page("Tools", &body)
+    signed_in.viewer(&console).page("Tools", &body)
 }
 
 /// The tools of each other node, by their names.
@@ -119,7 +119,7 @@ pub(super) async fn show(
 ) -> Response {
     let tools = console.executor.tools();
     let Some(tool) = find_tool(&tools, &name) else { return not_found("tool") };
-    tool_page(signed_in.viewer(), tool, None)
+    tool_page(signed_in.viewer(&console), tool, None)
 }
 
 /// The tool with this name.

@@ -3,13 +3,13 @@
 use super::chart::charts;
 use super::elsewhere::{self, FleetAnswers};
 use super::narrower;
-use super::page::{at, fault_page, line, milliseconds, scrolling_table};
+use super::page::{at, byte_size, counted, elapsed, fault_page, line, scrolling_table};
 use super::runs::may_read;
 use super::{ConsoleState, ReadingViewer};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_journal::{
-    GroupUsage, LimitSlack, PairNeeds, RunNeeds, SeriesSpan, UsageFigures, UsageSummary, UsageSums,
+    GroupUsage, LimitKind, LimitSlack, PairNeeds, RunNeeds, SeriesSpan, UsageFigures, UsageSummary, UsageSums,
 };
 use a2g_types::clock::format_seconds;
 use a2g_types::fault::Fault;
@@ -101,7 +101,7 @@ pub(super) async fn show(
     let render_policy = |agent: &str| limits.render_policy(agent);
     let render_capabilities = |tool: &str| limits.render_capabilities(tool);
     let body = usage_body(hours, &usage, nodes, render_policy, render_capabilities);
-    signed_in.viewer().page("Usage", &body)
+    signed_in.viewer(&console).page("Usage", &body)
 }
 
 /// The nodes of the fleet whose runs a page counts.
@@ -140,11 +140,11 @@ pub(super) fn usage_body(
             p { button type="submit" { "Show" } }
         }
         @if let Some(notice) = notice { p role="status" { (notice) " No narrower limits are shown, because they would hold at all nodes." } }
-        @if *is_complete { p { (total.runs) " runs in the last " (hours) " hours." } } @else {
+        @if *is_complete { p { (counted(total.runs, "run")) " in the last " (counted(hours, "hour")) "." } } @else {
             p {
-                @if is_merged { (total.runs) " runs" @if let Some(until) = searched_until { ": all since " (at(*until)) ", and some before" } }
-                @else { "The latest " (total.runs) " runs" @if let Some(until) = searched_until { ", since " (at(*until)) } }
-                ". A page reads only for a fixed time, so older runs of the last " (hours) " hours are not counted: choose fewer hours." }
+                @if is_merged { (counted(total.runs, "run")) @if let Some(until) = searched_until { ": all since " (at(*until)) ", and some before" } }
+                @else { "The latest " (counted(total.runs, "run")) @if let Some(until) = searched_until { ", since " (at(*until)) } }
+                ". A page reads only for a fixed time, so older runs of the last " (counted(hours, "hour")) " are not counted: choose fewer hours." }
         }
         @if !are_refusals_complete { p { "Not all refused calls were counted: choose fewer hours." } }
         @if *is_grouping_truncated {
@@ -171,7 +171,7 @@ fn groups(title: &str, groups: &[GroupUsage], limits: impl Fn(&str) -> Markup) -
         h2 { (title) }
         @for GroupUsage { name, figures } in groups {
             details {
-                summary { (line(name)) ": " (figures.runs) " runs, " (figures.by_status.success) " succeeded, "
+                summary { (line(name)) ": " (counted(figures.runs, "run")) ", " (figures.by_status.success) " succeeded, "
                     (figures.refusals.values().copied().fold(0, u64::saturating_add)) " refused" }
                 (figures_part(figures))
                 (limits(name))
@@ -182,7 +182,7 @@ fn groups(title: &str, groups: &[GroupUsage], limits: impl Fn(&str) -> Markup) -
 }
 
 fn figures_part(figures: &UsageFigures) -> Markup {
-    let ms = milliseconds;
+    let ms = elapsed;
     html! {
         @let counts = figures.by_status;
         p { (counts.success) " succeeded, " (counts.failure) " failed, " (counts.timeout) " timed out, " (counts.aborted) " aborted." }
@@ -194,10 +194,10 @@ fn figures_part(figures: &UsageFigures) -> Markup {
             thead { tr { th { "Limit" } th { "Greatest grant" } th { "Greatest use" } th { "Unused" } } }
             tbody {
                 @for LimitSlack { limit, granted, used } in figures.slack.iter().filter(|slack| slack.used.is_some()) {
+                    @let used = used.unwrap_or_default();
                     tr {
-                        th scope="row" { (limit.as_str()) }
-                        td.number { (granted) } td.number { (used.unwrap_or_default()) }
-                        td.number { (granted.saturating_sub(used.unwrap_or_default())) }
+                        th scope="row" { (limit_name(*limit)) }
+                        @for amount in [*granted, used, granted.saturating_sub(used)] { td.number { (limit_amount(*limit, amount)) } }
                     }
                 }
             }
@@ -208,9 +208,28 @@ fn figures_part(figures: &UsageFigures) -> Markup {
             ("Calls to other tools", figures.calling, "called one"),
         ] {
             @if access.granted > 0 && access.used == 0 {
-                p.slack { (name) " was granted to " (access.granted) " runs, and none " (use_of_it) "." }
+                p.slack { (name) " was granted to " (counted(access.granted, "run")) ", and none " (use_of_it) "." }
             }
         }
+    }
+}
+
+/// The units in the names of limits.
+const UNITS: [&str; 3] = ["_bytes", "_ms", "_percent"];
+
+fn limit_name(limit: LimitKind) -> String {
+    let name = limit.as_str();
+    let without_unit = UNITS.iter().find_map(|unit| name.strip_suffix(unit)).unwrap_or(name);
+    without_unit.replace('_', " ")
+}
+
+/// An amount with the unit of its limit.
+fn limit_amount(limit: LimitKind, amount: u64) -> String {
+    match UNITS.iter().find(|unit| limit.as_str().ends_with(**unit)) {
+        Some(&"_bytes") => byte_size(amount),
+        Some(&"_ms") => elapsed(Duration::from_millis(amount)),
+        Some(_percent) => format!("{amount} % of a core"),
+        None => amount.to_string(),
     }
 }
 

@@ -1,4 +1,5 @@
-// Counts down to the times at which verdicts expire, copies texts, and repeats events. The pages work without it.
+// Counts down to the times at which verdicts expire, keeps people from approving what they have not seen, copies texts, and
+// repeats events. The pages work without it.
 "use strict";
 function remaining(until) {
   const seconds = Math.floor((Date.parse(until) - Date.now()) / 1000);
@@ -10,7 +11,29 @@ setInterval(() => {
   for (const time of document.querySelectorAll("time[data-until]")) {
     time.textContent = remaining(time.dataset.until);
   }
+  for (const notice of document.querySelectorAll("[data-expires]")) {
+    if (!notice.hidden || Date.parse(notice.dataset.expires) > Date.now()) continue;
+    notice.hidden = false;
+    for (const button of document.querySelectorAll("form.decision button")) button.disabled = true;
+  }
 }, 1000);
+
+// Until this page has been visible for a second, nothing is approved: another page, window or tab may have lain above it.
+const MIN_VISIBLE_MS = 1000;
+let visibleSince = performance.now();
+function becomeVisible() {
+  visibleSince = performance.now();
+  for (const button of document.querySelectorAll(".actions button.primary")) button.classList.toggle("again");
+}
+document.addEventListener("visibilitychange", () => document.hidden || becomeVisible());
+addEventListener("pageshow", becomeVisible);
+addEventListener("focus", becomeVisible);
+document.addEventListener("submit", (event) => {
+  if (event.submitter?.value !== "approve") return;
+  if (!document.hidden && performance.now() - visibleSince >= MIN_VISIBLE_MS) return;
+  event.preventDefault();
+  document.querySelector(".early").hidden = false;
+});
 
 // Copies a text. Without HTTPS, a browser offers no clipboard to pages of other machines: the text is then selected.
 async function copy(button) {
@@ -44,6 +67,10 @@ htmx.createEventSource = (url) => {
   return source;
 };
 document.addEventListener("htmx:load", ({ target }) => {
+  if (target.id === "waiting") {
+    const count = Number(target.dataset.count);
+    document.title = (count ? `(${count}) ` : "") + document.title.replace(/^\(\d+\) /, "");
+  }
   const event = missed.get(target.id);
   if (missed.delete(target.id)) htmx.trigger(target, event);
 });
