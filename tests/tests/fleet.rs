@@ -5,6 +5,7 @@ mod catalogues;
 mod elsewhere;
 mod figures;
 mod kills;
+mod lost;
 mod passing;
 mod rolling;
 mod servers;
@@ -20,9 +21,13 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::process::Output;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tempfile::TempDir;
 
+/// The length of the leases.
+const LEASE: Duration = Duration::from_secs(6);
 const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// Servers of NATS, and what the nodes of a fleet have in common.
@@ -44,6 +49,10 @@ impl Fleet {
         let fleet =
             Self { servers, governor, catalogue: methods::catalogue(), folder: tempfile::tempdir().unwrap() };
         fleet.key_file("fleet.key", KEY);
+        // A new cluster has a leader before it knows all of its servers, and refuses to create the stream until then.
+        eventually("the fleet has its stream", || {
+            init(fleet.options("init"), &[]).status.success().then_some(())
+        });
         fleet
     }
 
@@ -70,6 +79,14 @@ impl Fleet {
         Executor::start(self.options(node))
     }
 
+    /// The subject of a key.
+    fn subject(&self, key: &str) -> String {
+        eventually("the servers have the stream", || {
+            let stream = self.servers.ask(0, "$JS.API.STREAM.INFO.A2G_tests", &json!({}))?;
+            Some(format!("{}{key}", stream["config"]["subjects"][0].as_str()?.strip_suffix('>')?))
+        })
+    }
+
     /// Waits until the fleet says of a node what `is_true` expects.
     fn wait_for(&self, home: &Home, node: &str, is_true: impl Fn(&Value) -> bool) -> Value {
         eventually("the state of a node", || {
@@ -81,7 +98,7 @@ impl Fleet {
 
     /// The number of stored waits of all nodes.
     fn waits(&self) -> usize {
-        let filter = json!({ "subjects_filter": "a2g.tests.wait.>" });
+        let filter = json!({ "subjects_filter": "a2g.tests.*.wait.>" });
         eventually("the servers answer", || {
             let stream = self.servers.ask(0, "$JS.API.STREAM.INFO.A2G_tests", &filter)?;
             stream["state"]["messages"]
@@ -96,6 +113,12 @@ impl Fleet {
             Some(self.governor.reports_of(intent)).filter(|reports| !reports.is_empty())
         })
     }
+}
+
+/// Runs `fleet init` with these options. The leases are short, so that tests do not wait for long until a node is lost.
+fn init(options: Options, more: &[&str]) -> Output {
+    let home = Home::new(options);
+    home.run(&[&["fleet", "init", "--lease-seconds", &LEASE.as_secs().to_string()], more].concat())
 }
 
 fn status(home: &Home) -> Value {
@@ -322,7 +345,7 @@ fn a_node_leaves_when_it_is_drained() {
     let drained = std::thread::scope(|scope| {
         let drained = scope.spawn(|| two.home().run(&["fleet", "drain", "one"]));
         // Longer than the time between two lines about the node.
-        std::thread::sleep(std::time::Duration::from_secs(6));
+        std::thread::sleep(Duration::from_secs(6));
         one.open_the_gate();
         drained.join().unwrap()
     });
@@ -436,11 +459,6 @@ fn settings_that_fit_no_fleet_are_refused_with_the_reason() {
         (two().set("fleet.node", "one"), "`fleet.node`", "another executor with the name `one`"),
         (two().set("fleet.replicas", 2), "`fleet.replicas`", "has to be 1, 3 or 5"),
         (
-            two().set("fleet.name", "new").set("fleet.replicas", 3),
-            "`fleet.replicas`",
-            "replicas > 1 not supported",
-        ),
-        (
             two().set("fleet.key_file", json!(short)),
             "`fleet.key_file`",
             "has to contain 64 hexadecimal digits",
@@ -452,16 +470,36 @@ fn settings_that_fit_no_fleet_are_refused_with_the_reason() {
             "is not the one of the fleet `tests`",
         ),
         (two().set("fleet.name", "a.b"), "`fleet.name`", "has to have 1 to 64 characters"),
-        (two().set("fleet.name", "foreign"), "`fleet.name`", "its description is `of others`"),
-        (two().set("fleet.name", "old"), "`fleet.name`", "its description is `A2G fleet old, format 0`"),
+        (two().set("fleet.name", "foreign"), "`fleet.name`", "it has `of others`"),
+        (two().set("fleet.name", "old"), "`fleet.name`", "it has `A2G fleet old, format 0`"),
+        (two().set("fleet.name", "test"), "`fleet.name`", "no stream of the fleet `test`"),
     ];
     for (options, setting, reason) in cases {
         let said = refusal(options);
         assert!(said.contains(setting) && said.contains(reason), "{setting}, {reason}:\n{said}");
         assert!(!said.contains("secret@"), "{said}");
     }
+    let new = || two().set("fleet.name", "new");
+    for (options, more, reason) in [
+        (new().set("fleet.replicas", 3), vec![], "replicas > 1 not supported"),
+        (new(), vec!["--lease-seconds", "4"], "`--lease-seconds` has to be 5 to 300 seconds"),
+        (new(), vec!["--new"], "`--new` replaces nothing"),
+        (new(), vec!["--new", "--replaces", "x"], "`x` is not an id of 32 hexadecimal digits"),
+        (two().set("fleet.key_file", json!(other)), vec![], "is not the one of the fleet `tests`"),
+        (two().set("fleet.name", "foreign"), vec![], "it has `of others`"),
+    ] {
+        let refused = Home::new(options).run(&[vec!["fleet", "init"], more].concat());
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(reason), "{reason}:\n{said}");
+    }
+    // A refused command or node has created nothing.
+    let streams = fleet.servers.ask(0, "$JS.API.STREAM.NAMES", &json!({})).unwrap();
+    assert_eq!(streams["streams"], json!(["A2G_foreign", "A2G_old", "A2G_tests"]), "{streams}");
     assert_eq!(result(&one.rpc("a2g/execute", &append("x")))["status"], "SUCCESS");
-    for options in [plain("fleet.nkey_file", "right.nk"), tls("right.pem")] {
+    let right = [[(); 2].map(|()| plain("fleet.nkey_file", "right.nk")), [(); 2].map(|()| tls("right.pem"))];
+    for [command, options] in right {
+        let created = init(command, &[]);
+        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
         assert_eq!(result(&Executor::start(options).rpc("a2g/execute", &append("x")))["status"], "SUCCESS");
     }
 }
@@ -568,7 +606,7 @@ fn a_value_that_no_node_wrote_is_refused() {
     let call = append("x");
     assert_eq!(result(&one.rpc("a2g/execute", &call))["status"], "SUCCESS");
     let forged = append("y");
-    let subject = format!("a2g.tests.claim.{}", id_of(&forged));
+    let subject = fleet.subject(&format!("claim.{}", id_of(&forged)));
     let stored = fleet.servers.ask(0, &subject, &json!({ "node": "one", "epoch": 1 })).unwrap();
     assert!(stored["seq"].is_u64(), "{stored}");
     let refused = one.rpc("a2g/execute", &forged);

@@ -218,7 +218,7 @@ fn run_two_tests_per_core(tests: &mut Command) {
 pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     setup::prepare_programs(workspace)?;
     tools::build_with_executor(workspace)?;
-    let more = ["nested_calls::kills", "nested_calls::generated"];
+    let more = ["nested_calls::kills", "nested_calls::generated", "fleet::kills"];
     let for_tests = [&more, &["--test-threads=1", "--nocapture"][..]].concat();
     let mut cargo = executor_tests(workspace, "durability", &for_tests);
     cargo.env("A2G_TORTURE", crashes.to_string());

@@ -8,6 +8,7 @@ use super::median;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The variables in which `cargo xtask bench` names the servers that it has started, separated by commas.
@@ -114,6 +115,12 @@ impl Place<'_> {
             );
         }
         std::fs::write(folder.join("executor.toml"), config).unwrap();
+        if fleet.is_some() {
+            let mut init = Command::new(self.binary);
+            init.args(["fleet", "init", "--config"]).arg(folder.join("executor.toml"));
+            let output = init.output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
         let mut command = serve(self.binary, &folder, &self.root.join("catalogue"));
         Server::spawn(command.args(["--listen", "127.0.0.1:0"]))
     }

@@ -122,8 +122,9 @@ Examples:
     Stop(StopCommand),
     /// Lift a stop on a running executor
     Resume(ResumeCommand),
-    /// List the executors of a fleet, or ask one of them to leave
+    /// Create a fleet, list its executors, or ask one of them to leave
     #[command(after_help = "Examples:
+  a2g-executor fleet init --config executor.toml
   a2g-executor fleet status --config executor.toml
   a2g-executor fleet drain exec-1 --config executor.toml")]
     Fleet {
@@ -1015,6 +1016,32 @@ pub(super) struct ReceiptFilter {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FleetCommand {
+    /// Create the fleet's stream at the servers of NATS: once, before its first node starts
+    #[command(after_help = "\
+The stream has a random id, which the journal of every node remembers. If the
+stream is missing or has another id, the claims of the fleet are gone, and its
+nodes run nothing. Restore the stream, or accept the loss with `--new`: intents
+that have run are then refused only by the nodes whose own journals have them.
+
+Run again, the command changes nothing.
+
+Examples:
+  a2g-executor fleet init --config executor.toml
+  a2g-executor fleet init --new --config executor.toml")]
+    Init {
+        #[command(flatten)]
+        setup: Setup,
+        /// Accept that the claims in the stream that the journal remembers are gone
+        #[arg(long)]
+        new: bool,
+        /// Also accept that the claims in the stream with this id are gone, as a refused node names it
+        #[arg(long, value_name = "ID", requires = "new")]
+        replaces: Vec<String>,
+        /// The time after which another node takes over one that is lost. Holds for all nodes; with a shorter one, a node
+        /// that stands still for a moment is taken for lost
+        #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+        lease_seconds: u64,
+    },
     /// List the nodes: state, version, load, open intents, undelivered reports, receipts
     #[command(after_help = "\
 STATE is `live`, `draining`, `left`, or `lost` and the node that took over.

@@ -1,12 +1,16 @@
-//! `fleet`: lists the nodes of the configured fleet, and drains one.
+//! `fleet`: creates the configured fleet, lists its nodes, and drains one.
 
 use super::UsageError;
 use super::arguments::FleetCommand;
 use super::layout::{Listing, text};
 use super::output::{note, one_line, print};
 use super::setup::config;
-use a2g_fleet::{FleetKey, FleetSettings, FleetView, NatsStore, NodeName, NodeState, NodeStatus};
+use a2g_fleet::{
+    FleetKey, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NatsStore, NodeName, NodeState,
+    NodeStatus, StreamId, StreamIdentity,
+};
 use a2g_govern::read_secret;
+use a2g_server::config::Config;
 use a2g_types::clock::{Clock as _, SystemClock};
 use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
@@ -22,8 +26,28 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match command {
+        FleetCommand::Init { setup, new, replaces, lease_seconds } => {
+            let config = config(&setup)?;
+            let settings = settings(&config)?;
+            let remembered = remembered(&config)?;
+            let mode = init_mode(new, replaces, remembered.as_ref())?;
+            let times = LeaseTimes::try_from(lease_seconds);
+            let times = times.map_err(|error| UsageError(format!("`--lease-seconds` {error}")))?;
+            let key = read_key(&settings.key_file)?;
+            let init = a2g_fleet::init(settings, key, remembered.as_ref(), &mode, times);
+            let name = &settings.name;
+            match runtime.block_on(init)? {
+                InitReply::Changed(StreamIdentity { id, .. }) => {
+                    note(format_args!("the fleet `{name}` has the stream {id}: start its nodes"));
+                }
+                InitReply::Unchanged(StreamIdentity { id, .. }) => {
+                    note(format_args!("the fleet `{name}` has the stream {id} already: nothing was changed"));
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         FleetCommand::Status { setup, json } => runtime.block_on(async {
-            let (settings, view) = open_view(&config(&setup)?.fleet).await?;
+            let (settings, view) = open_view(&config(&setup)?).await?;
             let (nodes, unreadable) = view.status().await?;
             for error in unreadable {
                 note(format_args!("warning: {error}"));
@@ -34,7 +58,7 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
             print_status(&settings, &nodes, json)
         }),
         FleetCommand::Drain { setup, no_wait, node } => runtime.block_on(async {
-            let (settings, view) = open_view(&config(&setup)?.fleet).await?;
+            let (settings, view) = open_view(&config(&setup)?).await?;
             let name = NodeName::try_from(node.clone());
             let name = name.map_err(|error| UsageError(format!("`{}` {error}", one_line(&node))))?;
             let Some(epoch) = view.request_drain(&name).await? else {
@@ -85,14 +109,45 @@ async fn wait_until_left(view: &FleetView<NatsStore>, name: &NodeName, epoch: u6
     Ok(())
 }
 
-async fn open_view(
-    settings: &Option<FleetSettings>,
-) -> anyhow::Result<(FleetSettings, FleetView<NatsStore>)> {
-    let Some(settings) = settings else {
-        bail!(UsageError("the configuration has no `[fleet]`: name the file with `--config`".to_owned()));
+/// What `fleet init` may do with these options.
+fn init_mode(
+    new: bool,
+    replaces: Vec<String>,
+    remembered: Option<&StreamIdentity>,
+) -> anyhow::Result<InitMode> {
+    if !new {
+        return Ok(InitMode::First);
+    }
+    if replaces.is_empty() && remembered.is_none() {
+        bail!(UsageError(
+            "this configuration has no journal that remembers a fleet, so `--new` replaces nothing: name the stream that \
+             a refused node names, with `--replaces ID`, or leave `--new` out"
+                .to_owned()
+        ));
+    }
+    let parse = |id: String| {
+        let shown = one_line(&id).to_string();
+        StreamId::try_from(id).map_err(|error| UsageError(format!("`--replaces`: `{shown}` {error}")))
     };
+    Ok(InitMode::Replace(replaces.into_iter().map(parse).collect::<Result<_, _>>()?))
+}
+
+fn settings(config: &Config) -> anyhow::Result<&FleetSettings> {
+    let missing =
+        || UsageError("the configuration has no `[fleet]`: name the file with `--config`".to_owned());
+    Ok(config.fleet.as_ref().ok_or_else(missing)?)
+}
+
+/// The identity of the fleet's stream that the journal remembers; `None` without a journal.
+fn remembered(config: &Config) -> anyhow::Result<Option<StreamIdentity>> {
+    let text = a2g_journal::remembered_fleet(&config.journal)?;
+    Ok(text.as_deref().map(StreamIdentity::parse).transpose()?)
+}
+
+async fn open_view(config: &Config) -> anyhow::Result<(FleetSettings, FleetView<NatsStore>)> {
+    let settings = settings(config)?;
     let key = read_key(&settings.key_file)?;
-    let store = a2g_fleet::open_store(settings).await?;
+    let store = a2g_fleet::open_store(settings, &key, remembered(config)?.as_ref()).await?;
     Ok((settings.clone(), FleetView::new(store, key, settings.name.clone())))
 }
 

@@ -20,7 +20,9 @@ use a2g_govern::{
     IssuerSettings, KeyPair, Push, RemoteGovernor, ReportLog, SignerSettings, TokenIssuers, ToolTrust, Trust,
 };
 use a2g_isolate::{Isolation, RunAs, User};
-use a2g_journal::{BrokenError, IfMissing, Journal, JournalOptions, OpenError, RecoverySummary};
+use a2g_journal::{
+    BrokenError, IfMissing, Journal, JournalOptions, OpenError, RecoveredState, RecoverySummary,
+};
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::MAX_LOOKUPS;
 use a2g_server::config::{AddressLayout, Config};
@@ -590,16 +592,17 @@ fn journal(
         let opened =
             Journal::open_with_ends(&path, config.max_undelivered, options, clock.now(), |interrupted| {
                 let Some((settings, key)) = config.fleet.as_ref().zip(fleet_key.clone()) else {
-                    return Ok(Vec::new());
+                    return Ok(RecoveredState::default());
                 };
                 let node = numbered_node(&settings.node, number)?;
                 let settings = FleetSettings { node, ..settings.clone() };
                 let join = join_fleet(&settings, key, Arc::clone(clock), interrupted);
                 // `block_on` needs a thread of its own; the runtime has several.
-                let (joined, ends) = block_in_place(|| Handle::current().block_on(join))?;
-                tracing::info!(fleet = %settings.name, node = %settings.node, "joined the fleet");
+                let (joined, state) = block_in_place(|| Handle::current().block_on(join))?;
+                let stream = &joined.identity().id;
+                tracing::info!(fleet = %settings.name, node = %settings.node, %stream, "joined the fleet");
                 fleet = Some(joined);
-                Ok(ends)
+                Ok(state)
             });
         match opened {
             Err(OpenError::InUse(_)) if number < max_journals => number += 1,

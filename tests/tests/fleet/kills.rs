@@ -9,6 +9,7 @@
 //! journals have to agree.
 
 use super::{Fleet, written_files};
+use crate::durability::times;
 use crate::harness::*;
 use crate::mcp;
 use crate::nexus::{self, PLANNER};
@@ -24,11 +25,6 @@ pub(super) const NODES: [&str; 3] = ["one", "two", "three"];
 const CLIENTS: usize = 16;
 /// Every so many disturbances of nodes, a pause is longer than the lease.
 const LONG_PAUSE_EVERY: usize = 25;
-
-/// The number of disturbances: 12, or `A2G_FLEET_KILLS`.
-fn disturbances() -> usize {
-    std::env::var("A2G_FLEET_KILLS").map_or(12, |text| text.parse().expect("a number of disturbances"))
-}
 
 fn random(below: u64) -> u64 {
     u64::try_from(uuid::Uuid::new_v4().as_u128() % u128::from(below)).unwrap()
@@ -441,7 +437,7 @@ fn kills_under_load_lose_and_repeat_nothing() {
     // A new cluster has a leader before it knows all of its servers, and refuses to create the stream until then.
     let start = |node| Executor::start_in_until_it_listens(Home::new(options(&fleet, &keys, node)));
     let mut nodes: Vec<Executor> = NODES.map(start).into();
-    let (load, count) = (Load::new(&nodes), disturbances());
+    let (load, count) = (Load::new(&nodes), times(9));
     std::thread::scope(|scope| {
         let _ends = SetOnDrop(&load.has_ended);
         let load = &load;
@@ -465,7 +461,7 @@ fn kills_under_load_lose_and_repeat_nothing() {
             if random(2) == 0 {
                 let is_long = number % LONG_PAUSE_EVERY == LONG_PAUSE_EVERY - 1;
                 nodes[nth].process().pause();
-                std::thread::sleep(Duration::from_millis(if is_long { 26_000 } else { random(2000) }));
+                std::thread::sleep(Duration::from_millis(if is_long { 9_000 } else { random(2000) }));
                 nodes[nth].process().resume();
             } else {
                 let home = nodes.remove(nth).kill();

@@ -65,7 +65,7 @@ fn a_task_that_waits_at_a_lost_node_runs_at_another() {
     assert_eq!((one.file("waits"), one.file("canceled")), (None, None));
     assert_eq!(fleet.reports_of(&waits).len(), 1);
     eventually("no call is stored any more", || {
-        let filter = json!({ "subjects_filter": "a2g.tests.call.>" });
+        let filter = json!({ "subjects_filter": "a2g.tests.*.call.>" });
         let stream = fleet.servers.ask(0, "$JS.API.STREAM.INFO.A2G_tests", &filter)?;
         (stream["state"]["messages"].is_u64() && stream["state"]["subjects"].is_null()).then_some(())
     });

@@ -108,6 +108,13 @@ impl NatsServers {
         self.wait_for_jet_stream(nth);
     }
 
+    /// Removes what a server has stored, as the loss of its disk does, and starts it again.
+    pub fn lose(&mut self, nth: usize) {
+        self.kill(nth);
+        std::fs::remove_dir_all(self.store(nth)).expect("the store is removed");
+        self.restart(nth);
+    }
+
     /// Stops a server without closing its connections (SIGSTOP).
     pub fn pause(&self, nth: usize) {
         self.servers[nth].process.pause();

@@ -57,6 +57,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let servers = NatsServers::start(&nats, 1, &fixture.logs)?;
     fixture.configure(workspace, servers.urls())?;
     fixture.add_tool(workspace)?;
+    fixture.init_fleet()?;
     let started = run::now();
     let mut governor = fixture.start_governor()?;
     let mut nodes = Vec::new();

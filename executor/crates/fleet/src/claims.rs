@@ -1,11 +1,12 @@
 //! The claims of intents: one node of the fleet claims each, and one receipt ends it.
 
+use crate::identity::{OwnStream, check_identity};
 use crate::lease::{Lease, NodeHead, NodeLoad, NodeState, node_key};
 use crate::messages::Tickets;
 use crate::orders::SeenOrders;
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ProofRecord, ReceiptPlace};
 use crate::record::{decode, encode};
-use crate::seal::{KEY_CHECK, SealedStore};
+use crate::seal::SealedStore;
 use crate::store::{Store, StoredValue, Write};
 use crate::stored_calls::StoredCalls;
 use crate::takeover::{OrphanReport, Takeovers};
@@ -30,8 +31,6 @@ pub(crate) const MAX_TRIES: usize = 8;
 
 /// The time for which a node looks for a claim whose request has failed: the request may still take effect.
 const DOUBT: Duration = Duration::from_secs(60);
-/// The number of renewals after which the value of [`KEY_CHECK`] is written again.
-const KEY_CHECK_RENEWALS: u64 = 1000;
 /// The end of the key of a mark that a takeover makes.
 const TAKEOVER: &str = ".end";
 
@@ -39,6 +38,7 @@ const TAKEOVER: &str = ".end";
 pub struct Fleet<S> {
     pub(crate) node: NodeName,
     pub(crate) store: SealedStore<S>,
+    pub(crate) stream: OwnStream,
     pub(crate) lease: Lease,
     pub(crate) clock: Arc<dyn Clock>,
     /// The intents that this process claims, runs or releases.
@@ -137,6 +137,17 @@ pub struct FoundEnd {
     place: ReceiptPlace,
 }
 
+/// What other nodes have done with the report of an intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// Another node has recorded that the governor has acknowledged it.
+    Done,
+    /// Another node has ended the intent, and delivers it.
+    Pending,
+    /// Nothing: this node has to deliver it.
+    Here,
+}
+
 /// The answer to the end of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishReply {
@@ -160,12 +171,15 @@ impl<S: Store> Fleet<S> {
         head: NodeHead,
     ) -> Result<Self, FleetError> {
         let store = SealedStore::new(store, key, fleet);
-        let lease = Lease::take(node.clone(), Arc::clone(&clock), &store, head).await?;
+        let stream = OwnStream::new(check_identity(&store, None).await?);
+        let lease =
+            Lease::take(node.clone(), Arc::clone(&clock), &store, stream.identity.lease, head).await?;
         let (active, abandoned, doubtful, takeovers) = Default::default();
         let (orders, tickets, stored_calls) = Default::default();
         Ok(Self {
             node,
             store,
+            stream,
             lease,
             clock,
             active,
@@ -193,13 +207,17 @@ impl<S: Store> Fleet<S> {
     /// Returns `true` while this node may start and continue runs.
     #[must_use]
     pub fn may_run(&self) -> bool {
-        self.lease.is_held(self.lease.epoch())
+        self.holds_lease(self.lease.epoch())
     }
 
     /// Returns `true` if no other node can have ended this claim: its guest may start or continue.
     #[must_use]
     pub fn is_held(&self, claim: &Claim) -> bool {
-        self.lease.is_held(claim.epoch)
+        self.holds_lease(claim.epoch)
+    }
+
+    fn holds_lease(&self, epoch: u64) -> bool {
+        self.lease.is_held(epoch) && !self.stream.is_lost()
     }
 
     /// Renews the lease of this node. If another node has taken over, joins again.
@@ -207,10 +225,7 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError::NodeRuns`] if another process has taken the name of this node.
     pub async fn renew(&self, state: NodeState, head: NodeHead, load: NodeLoad) -> Result<(), FleetError> {
-        // Written again before the stream forgets it.
-        if self.lease.renewals().is_multiple_of(KEY_CHECK_RENEWALS) {
-            self.store.put(KEY_CHECK, b"").await?;
-        }
+        self.check_stream(self.lease.renewals()).await?;
         match self.lease.renew(&self.store, state, head, load).await {
             Err(FleetError::LeaseLost) => self.lease.retake(&self.store, head, load).await,
             result => result,
@@ -279,7 +294,7 @@ impl<S: Store> Fleet<S> {
     async fn try_claim(&self, new: NewClaim<'_>) -> Result<ClaimReply, FleetError> {
         let NewClaim { intent, content, agent, verdict, fallback, proof } = new;
         let epoch = self.lease.epoch();
-        if !self.lease.is_held(epoch) {
+        if !self.holds_lease(epoch) {
             return Err(FleetError::LeaseLost);
         }
         let record = ClaimRecord {
@@ -476,8 +491,13 @@ impl<S: Store> Fleet<S> {
                 return Ok(FinishReply::Recorded);
             }
             match self.read_claim(claim.intent).await? {
-                // An administrator has removed the claim, or it has expired.
-                None => expected = 0,
+                // An administrator has removed the claim, it has expired, or the servers have lost it. With the mark, another
+                // node delivers the report if this one is lost.
+                None => {
+                    let mark = encode(&MarkRecord { epoch: claim.epoch })?;
+                    self.store.put(&self.claim_mark(claim.intent).key, &mark).await?;
+                    expected = 0;
+                }
                 Some((found, revision)) => match found.state {
                     // A denial is possible only after an administrator has removed the claim; the intent has run.
                     ClaimState::Open { .. } | ClaimState::Denied { .. } => expected = revision,
@@ -571,16 +591,21 @@ impl<S: Store> Fleet<S> {
         Ok(())
     }
 
-    /// Returns `true` if another node has delivered the report of an intent that this node has run.
+    /// What other nodes have done with the report of an intent that this node has run.
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn is_delivered(&self, intent: IntentId) -> Result<bool, FleetError> {
-        if self.store.get(&self.claim_mark(intent).key).await?.is_some() {
-            return Ok(false);
+    pub async fn delivery(&self, intent: IntentId) -> Result<Delivery, FleetError> {
+        if let Some((ClaimRecord { node, state: ClaimState::Ended { by, .. }, .. }, _)) =
+            self.read_claim(intent).await?
+            && by != self.node
+            && self.store.get(&Mark::new(&by, &node, intent).key).await?.is_some()
+        {
+            return Ok(Delivery::Pending);
         }
-        // Without a claim, the intent ran before this executor joined the fleet.
-        Ok(self.read_claim(intent).await?.is_some())
+        // Read after the mark, which is removed after this key is written.
+        let delivered = self.store.get(&delivered_key(intent)).await?;
+        Ok(if delivered.is_some() { Delivery::Done } else { Delivery::Here })
     }
 
     /// Removes the mark of an intent whose report this node has delivered.
@@ -650,6 +675,11 @@ impl Mark {
         let intent = IntentId::parse(intent).ok()?;
         Some(Self { key, intent, is_takeover })
     }
+}
+
+/// The key that another node than the one that ran an intent writes once the governor has acknowledged its report.
+pub(crate) fn delivered_key(intent: IntentId) -> String {
+    format!("delivered.{intent}")
 }
 
 fn part_key(intent: IntentId, epoch: u64, part: usize) -> String {

@@ -1,16 +1,16 @@
 //! The connection to the servers, and the fleet's stream.
 
-use crate::lease::{LEASE, NodeHead, NodeState, RENEWAL, node_key};
+use crate::identity::{StreamId, StreamIdentity, check_identity};
+use crate::lease::{LeaseTimes, NodeHead, NodeState, node_key};
 use crate::nats::NatsStore;
 use crate::record::{NodeRecord, decode};
-use crate::seal::{KEY_CHECK, SealedStore};
-use crate::store::{StoredValue, Write};
+use crate::seal::SealedStore;
+use crate::store::StoredValue;
 use crate::{Fleet, FleetError, FleetKey, FleetName, NodeName};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
-use async_nats::jetstream::Context;
-use async_nats::jetstream::context::ContextBuilder;
-use async_nats::jetstream::stream::{Config, DiscardPolicy};
+use async_nats::jetstream::context::{ContextBuilder, GetStreamErrorKind};
+use async_nats::jetstream::{Context, ErrorCode};
 use async_nats::{Client, ConnectOptions, ServerAddr};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,8 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time in which a request is answered. The effect of a request that takes longer is not known.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// The time for which the server remembers message ids. The messages of a fleet have none.
-const DUPLICATE_WINDOW: Duration = Duration::from_secs(1);
 /// The format of the values in the stream.
-const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 /// The login at the servers.
 #[derive(Debug, Clone, Default)]
@@ -50,9 +48,9 @@ pub struct FleetSettings {
     pub key_file: PathBuf,
     /// The login.
     pub login: Login,
-    /// The number of servers that store each value: 1, 3 or 5.
+    /// The number of servers that store each value: 1, 3 or 5. Used by [`crate::init`].
     pub replicas: usize,
-    /// The time for which a claim is stored after its last change.
+    /// The time for which a claim is stored after its last change. Used by [`crate::init`].
     pub keep: Duration,
     /// `true` if other nodes may run calls that wait at this one, and this one runs calls that wait at others.
     pub passes_calls: bool,
@@ -85,8 +83,9 @@ fn file_error(path: &Path, setting: &'static str, error: impl Display) -> FleetE
     FleetError::File { path: path.display().to_string(), setting, reason: error.to_string() }
 }
 
-/// Connects a node to its fleet, and takes the node's lease. `has_receipt` returns `true` if the node's journal has a
-/// receipt with this number and this hash, in hexadecimal.
+/// Connects a node to its fleet, and takes the node's lease. `remembered` is the identity of the fleet's stream that the
+/// node's journal remembers, and `has_receipt` returns `true` if the journal has a receipt with this number and this
+/// hash, in hexadecimal.
 ///
 /// If the fleet has a lease of the node, and the journal does not have the receipt that the lease names, this waits
 /// until the lease has ended.
@@ -95,29 +94,49 @@ fn file_error(path: &Path, setting: &'static str, error: impl Display) -> FleetE
 /// Opens connections, and reads the files of the login.
 ///
 /// # Errors
-/// [`FleetError`] if the servers cannot be used, or another executor has the node's name.
+/// [`FleetError`] if the servers cannot be used or do not have that stream, or another executor has the node's name.
 pub async fn connect(
     settings: &FleetSettings,
     key: FleetKey,
     clock: Arc<dyn Clock>,
     head: NodeHead,
+    remembered: Option<&StreamIdentity>,
     has_receipt: impl Fn(u64, &str) -> bool,
 ) -> Result<Fleet<NatsStore>, FleetError> {
-    let store = open_store(settings).await?;
+    let store = open_store(settings, &key, remembered).await?;
     let sealed = SealedStore::new(store.clone(), key.clone(), settings.name.clone());
-    check_key(&sealed, &settings.name).await?;
-    wait_until_ended(&sealed, &settings.node, has_receipt).await?;
+    let times = check_identity(&sealed, remembered).await?.lease;
+    wait_until_ended(&sealed, &settings.node, times, has_receipt).await?;
     Fleet::join(settings.node.clone(), clock, store, key, settings.name.clone(), head).await
 }
 
-/// Connects to a fleet without becoming one of its nodes.
+/// Connects to a fleet without becoming one of its nodes. `remembered` is the identity of its stream that the journal of
+/// this configuration remembers.
 ///
 /// # Ambient Authority
 /// As [`connect`].
 ///
 /// # Errors
-/// [`FleetError`] if the servers cannot be used.
-pub async fn open_store(settings: &FleetSettings) -> Result<NatsStore, FleetError> {
+/// [`FleetError`] if the servers cannot be used, or do not have that stream.
+pub async fn open_store(
+    settings: &FleetSettings,
+    key: &FleetKey,
+    remembered: Option<&StreamIdentity>,
+) -> Result<NatsStore, FleetError> {
+    let (client, context) = connect_client(settings).await?;
+    let Some(store) = find_stream(&client, &context, &settings.name).await? else {
+        return Err(match remembered {
+            Some(known) => FleetError::lost(&settings.name, &known.id, None),
+            None => FleetError::NoStream { fleet: settings.name.clone() },
+        });
+    };
+    let sealed = SealedStore::new(store.clone(), key.clone(), settings.name.clone());
+    check_identity(&sealed, remembered).await?;
+    Ok(store)
+}
+
+/// Connects to the servers.
+pub(crate) async fn connect_client(settings: &FleetSettings) -> Result<(Client, Context), FleetError> {
     let shown = settings.servers.iter().map(|server| shown_address(server)).collect::<Vec<_>>().join(", ");
     let failed = |reason: String| FleetError::Connect { servers: shown.clone(), reason };
     let addresses = settings.servers.iter().map(|server| server.parse::<ServerAddr>());
@@ -125,7 +144,7 @@ pub async fn open_store(settings: &FleetSettings) -> Result<NatsStore, FleetErro
     let client = options(settings).await?.connect(addresses).await;
     let client = client.map_err(|error| failed(ErrorChain(&error).to_string()))?;
     let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).ack_timeout(REQUEST_TIMEOUT);
-    open_stream(client.clone(), context.build(client), settings).await
+    Ok((client.clone(), context.build(client)))
 }
 
 async fn options(settings: &FleetSettings) -> Result<ConnectOptions, FleetError> {
@@ -152,60 +171,64 @@ async fn options(settings: &FleetSettings) -> Result<ConnectOptions, FleetError>
     Ok(options)
 }
 
-/// Opens the stream, and creates it if it does not exist.
-async fn open_stream(
-    client: Client,
-    context: Context,
-    settings: &FleetSettings,
-) -> Result<NatsStore, FleetError> {
-    let stream = format!("A2G_{}", settings.name);
-    let prefix = format!("a2g.{}.", settings.name);
-    let failed = |error: &(dyn std::error::Error + 'static)| FleetError::Stream {
-        stream: stream.clone(),
-        reason: ErrorChain(error).to_string(),
-    };
-    let description = format!("A2G fleet {}, format {FORMAT}", settings.name);
-    let config = Config {
-        name: stream.clone(),
-        description: Some(description.clone()),
-        subjects: vec![format!("{prefix}>")],
-        max_messages_per_subject: 1,
-        // A full stream refuses claims: forgetting old ones would let their intents run again.
-        discard: DiscardPolicy::New,
-        max_age: settings.keep,
-        duplicate_window: DUPLICATE_WINDOW,
-        num_replicas: settings.replicas,
-        ..Config::default()
-    };
-    let found = context.get_or_create_stream(config).await.map_err(|error| failed(&error))?;
-    let found_description = found.cached_info().config.description.clone().unwrap_or_default();
-    if found_description != description {
-        return Err(FleetError::Format { stream, found: found_description, expected: description });
-    }
-    Ok(NatsStore::new(client, context, found, prefix))
+/// The name of the stream of a fleet.
+pub(crate) fn stream_name(fleet: &FleetName) -> String {
+    format!("A2G_{fleet}")
 }
 
-/// Checks that the fleet was not made with another key. Otherwise this node would share nothing with the others.
-async fn check_key(store: &SealedStore<NatsStore>, fleet: &FleetName) -> Result<(), FleetError> {
-    match store.update(KEY_CHECK, b"", 0).await? {
-        Write::Done(_) => Ok(()),
-        Write::Conflict => match store.get(KEY_CHECK).await {
-            Ok(_) => Ok(()),
-            Err(FleetError::Value { .. }) => Err(FleetError::OtherKey { fleet: fleet.clone() }),
-            Err(error) => Err(error),
-        },
+/// The part of each subject before the key.
+pub(crate) fn subject_prefix(fleet: &FleetName, id: &StreamId) -> String {
+    format!("a2g.{fleet}.{id}.")
+}
+
+/// Finds the stream of a fleet; `None` if the servers have none.
+pub(crate) async fn find_stream(
+    client: &Client,
+    context: &Context,
+    fleet: &FleetName,
+) -> Result<Option<NatsStore>, FleetError> {
+    let found = match context.get_stream(stream_name(fleet)).await {
+        Ok(found) => found,
+        Err(error) => {
+            let is_missing = matches!(error.kind(), GetStreamErrorKind::JetStream(found)
+                if found.error_code() == ErrorCode::STREAM_NOT_FOUND);
+            return if is_missing { Ok(None) } else { Err(stream_error(fleet, &error)) };
+        }
+    };
+    let config = &found.cached_info().config;
+    let other_format =
+        |found: String, expected| FleetError::Format { stream: stream_name(fleet), found, expected };
+    let description = config.description.clone().unwrap_or_default();
+    let expected = format!("A2G fleet {fleet}, format {FORMAT}");
+    if description != expected {
+        return Err(other_format(description, expected));
     }
+    let id = config.subjects.first().and_then(|subject| {
+        let id = subject.strip_prefix(&format!("a2g.{fleet}."))?.strip_suffix(".>")?;
+        StreamId::try_from(id.to_owned()).ok()
+    });
+    let Some(id) = id else {
+        return Err(other_format(config.subjects.join(", "), format!("a2g.{fleet}.ID.>")));
+    };
+    let prefix = subject_prefix(fleet, &id);
+    Ok(Some(NatsStore::new(client.clone(), context.clone(), found, fleet.clone(), id, prefix)))
+}
+
+pub(crate) fn stream_error(fleet: &FleetName, error: &(dyn std::error::Error + 'static)) -> FleetError {
+    FleetError::Stream { stream: stream_name(fleet), reason: ErrorChain(error).to_string() }
 }
 
 /// Waits until the earlier process of a node has certainly ended.
 async fn wait_until_ended(
     store: &SealedStore<NatsStore>,
     node: &NodeName,
+    times: LeaseTimes,
     has_receipt: impl Fn(u64, &str) -> bool,
 ) -> Result<(), FleetError> {
     let key = node_key(node);
     let mut first_revision = None;
-    for _ in 0..=LEASE.as_secs() / RENEWAL.as_secs() {
+    let renewal = times.renewal();
+    for _ in 0..=times.lease().as_millis() / renewal.as_millis() {
         let Some(StoredValue { bytes, revision }) = store.get(&key).await? else { return Ok(()) };
         let NodeRecord { state, receipts, head, .. } = decode(&key, &bytes)?;
         match state {
@@ -219,13 +242,13 @@ async fn wait_until_ended(
         match first_revision {
             None => {
                 first_revision = Some(revision);
-                let seconds = LEASE.as_secs();
+                let seconds = times.seconds();
                 tracing::info!(%node, seconds, "the fleet has a lease of this node: waiting until it has ended");
             }
             Some(first) if first != revision => return Err(FleetError::NodeRuns { node: node.clone() }),
             Some(_) => {}
         }
-        tokio::time::sleep(RENEWAL).await;
+        tokio::time::sleep(renewal).await;
     }
     Ok(())
 }

@@ -7,19 +7,86 @@ use crate::{FleetError, NodeName};
 use a2g_types::clock::Clock;
 use a2g_types::tool::Digest;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 pub use crate::record::{NodeLoad, NodeState};
 
-/// The time between two renewals.
-pub const RENEWAL: Duration = Duration::from_secs(3);
-/// The time without a renewal after which a node stops its runs.
-pub const FENCE: Duration = Duration::from_secs(15);
-/// The time without a change of a lease after which another node takes over.
-// Longer than FENCE by the time that runs need to end.
-pub const LEASE: Duration = Duration::from_secs(20);
+/// The times of the leases of a fleet. They are stored in the stream, so all nodes have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct LeaseTimes {
+    /// A number of [`LeaseTimes::SECONDS`].
+    seconds: u64,
+}
+
+impl Default for LeaseTimes {
+    fn default() -> Self {
+        Self { seconds: 20 }
+    }
+}
+
+impl LeaseTimes {
+    /// The permitted lengths of a lease, in seconds.
+    // Runs have a quarter of it to end, and a request may take 3 s.
+    pub const SECONDS: std::ops::RangeInclusive<u64> = 5..=300;
+
+    /// The length of a lease, in seconds.
+    #[must_use]
+    pub fn seconds(self) -> u64 {
+        self.seconds
+    }
+
+    /// The time without a change of a lease after which another node takes over.
+    #[must_use]
+    pub fn lease(self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+
+    /// The time without a renewal after which a node stops its runs: shorter than [`Self::lease`] by the time that runs
+    /// need to end.
+    #[must_use]
+    pub fn fence(self) -> Duration {
+        self.lease() * 3 / 4
+    }
+
+    /// The time between two renewals.
+    #[must_use]
+    pub fn renewal(self) -> Duration {
+        self.lease() * 3 / 20
+    }
+
+    /// The number of renewals in a time.
+    pub(crate) fn renewals_in(self, time: Duration) -> u64 {
+        u64::try_from(time.as_millis() / self.renewal().as_millis().max(1)).unwrap_or(u64::MAX)
+    }
+
+    /// The time between two checks of the leases and marks of all nodes.
+    #[must_use]
+    pub fn sweep(self) -> Duration {
+        self.lease() / 4
+    }
+}
+
+impl From<LeaseTimes> for u64 {
+    fn from(times: LeaseTimes) -> Self {
+        times.seconds
+    }
+}
+
+impl TryFrom<u64> for LeaseTimes {
+    type Error = &'static str;
+
+    fn try_from(seconds: u64) -> Result<Self, Self::Error> {
+        if Self::SECONDS.contains(&seconds) {
+            Ok(Self { seconds })
+        } else {
+            Err("has to be 5 to 300 seconds")
+        }
+    }
+}
 
 /// The maximum number of times that a renewal is sent, if earlier ones took effect without an answer.
 const MAX_TRIES: usize = 3;
@@ -38,6 +105,7 @@ pub(crate) struct Lease {
     node: NodeName,
     process: String,
     clock: Arc<dyn Clock>,
+    times: LeaseTimes,
     held: Mutex<HeldLease>,
 }
 
@@ -60,11 +128,12 @@ impl Lease {
         node: NodeName,
         clock: Arc<dyn Clock>,
         store: &SealedStore<S>,
+        times: LeaseTimes,
         head: NodeHead,
     ) -> Result<Self, FleetError> {
         let process = Uuid::new_v4().to_string();
         let held = join(&node, &process, clock.as_ref(), store, head, NodeLoad::default(), None).await?;
-        Ok(Self { node, process, clock, held: Mutex::new(held) })
+        Ok(Self { node, process, clock, times, held: Mutex::new(held) })
     }
 
     /// Takes the lease again after another node has taken over.
@@ -96,7 +165,7 @@ impl Lease {
     pub(crate) fn is_held(&self, epoch: u64) -> bool {
         let held = *self.held.lock();
         let age = self.clock.monotonic().saturating_duration_since(held.renewed_at);
-        held.epoch == epoch && !held.is_replaced && !held.is_left && age < FENCE
+        held.epoch == epoch && !held.is_replaced && !held.is_left && age < self.times.fence()
     }
 
     /// Renews the lease.

@@ -13,19 +13,22 @@
 //! the claim of a lost one makes a mark of its own first, `open.NODE.INTENT.end`, which stays until the report is
 //! delivered.
 //!
-//! A node renews its *lease*, the key `node.NODE`, every few seconds. If a lease has not changed for [`LEASE`] by the
-//! clock of another node, that node takes over: it replaces the lease, ends the open claims as aborted and delivers the
-//! reports. A node that could not renew its lease for [`FENCE`], which is shorter, stops its runs and claims nothing,
-//! so no guest runs when its claim is ended by another node. Each time that a node joins, its *epoch* grows; claims of
+//! A node renews its *lease*, the key `node.NODE`, every few seconds. If a lease has not changed for
+//! [`LeaseTimes::lease`] by the clock of another node, that node takes over: it replaces the lease, ends the open claims
+//! as aborted and delivers the reports. A node that could not renew its lease for [`LeaseTimes::fence`], which is
+//! shorter, stops its runs and claims nothing, so no guest runs when its claim is ended by another node. Each time that a node joins, its *epoch* grows; claims of
 //! earlier epochs no longer belong to it.
 //!
 //! A call that waits without its caller is *stored*: that of an A2A task while it waits for a slot, and an intent that
 //! waits for a person. See `stored_calls.rs` and `stored_waits.rs`.
 //!
-//! A node that cannot reach the servers claims nothing: its calls are refused before anything runs.
+//! A node that cannot reach the servers claims nothing: its calls are refused before anything runs. So does one whose
+//! stream is gone, or was made anew: see `identity.rs`.
 
 mod claims;
 mod connect;
+mod identity;
+mod init;
 mod lease;
 mod messages;
 #[cfg(test)]
@@ -41,10 +44,12 @@ mod takeover;
 mod view;
 
 pub use claims::{
-    Claim, ClaimReply, FinishReply, Fleet, FoundClaim, FoundEnd, FoundState, NewClaim, NewDenial,
+    Claim, ClaimReply, Delivery, FinishReply, Fleet, FoundClaim, FoundEnd, FoundState, NewClaim, NewDenial,
 };
 pub use connect::{FleetSettings, Login, connect, open_store};
-pub use lease::{FENCE, LEASE, NodeHead, NodeLoad, NodeState, RENEWAL};
+pub use identity::{StreamId, StreamIdError, StreamIdentity};
+pub use init::{InitMode, InitReply, init};
+pub use lease::{LeaseTimes, NodeHead, NodeLoad, NodeState};
 pub use messages::{
     Announcement, Announcements, CallMessage, CallSelection, EventMessages, MAX_MESSAGE_BYTES, NodeText,
     PassedCall, Question, Questions, TakeRequest, TakeRequests,
@@ -86,6 +91,30 @@ pub enum FleetError {
         /// The problem.
         reason: String,
     },
+    /// The servers have no stream of this fleet, or one that was not completed.
+    #[error(
+        "the servers in `fleet.servers` have no stream of the fleet `{fleet}`: if it is a new fleet, run `a2g-executor fleet \
+         init` once, with this configuration; if not, check `fleet.name` and `fleet.servers`"
+    )]
+    NoStream {
+        /// The name of the fleet.
+        fleet: FleetName,
+    },
+    /// The stream that a journal remembers is gone, and with it its claims.
+    #[error(
+        "the claims of the fleet `{fleet}` are gone: this executor's journal remembers the stream {remembered}, and {found}. \
+         Intents that have run could run again, so nothing runs. Check `fleet.name` and `fleet.servers`, or restore the \
+         stream. If it is lost for good, run `a2g-executor fleet init --new --replaces {remembered}` with this \
+         configuration, and start all nodes again: each still refuses what its own journal has"
+    )]
+    Lost {
+        /// The name of the fleet.
+        fleet: FleetName,
+        /// The id that the journal remembers.
+        remembered: StreamId,
+        /// What there is instead, as a clause.
+        found: String,
+    },
     /// The servers have no JetStream, or refuse to create the stream.
     #[error(
         "the fleet's stream `{stream}` cannot be opened: {reason}; the servers in `fleet.servers` need JetStream, the \
@@ -99,16 +128,15 @@ pub enum FleetError {
     },
     /// The stream has another format.
     #[error(
-        "the fleet's stream `{stream}` was made by another version of the executor, or by another program: its \
-         description is `{found}` and has to be `{expected}`; give all nodes one version, or choose another \
-         `fleet.name`"
+        "the fleet's stream `{stream}` was made by another version of the executor, or by another program: it has \
+         `{found}` and not `{expected}`; give all nodes one version, or choose another `fleet.name`"
     )]
     Format {
         /// The name of the stream.
         stream: String,
-        /// The description of the stream.
+        /// The description of the stream, or its subjects.
         found: String,
-        /// The description that this version writes.
+        /// What this version writes.
         expected: String,
     },
     /// An executor with this node name runs.
@@ -137,7 +165,9 @@ pub enum FleetError {
         reason: String,
     },
     /// A node has not replied in time.
-    #[error("a node of the fleet does not answer; if it stays away, another one takes over within 25 s")]
+    #[error(
+        "a node of the fleet does not answer; if it stays away, another one takes over (`docs/fleet.md`)"
+    )]
     NotAnswered,
     /// Another node has given a later order.
     #[error("another node of the fleet has given a later order, which this one has not followed yet")]
@@ -159,6 +189,14 @@ pub enum FleetError {
 }
 
 impl FleetError {
+    fn lost(fleet: &FleetName, remembered: &StreamId, found: Option<StreamId>) -> Self {
+        let found = match found {
+            None => "the servers no longer have it".to_owned(),
+            Some(found) => format!("the servers have another one, {found}"),
+        };
+        Self::Lost { fleet: fleet.clone(), remembered: remembered.clone(), found }
+    }
+
     fn unavailable(request: &'static str, reason: impl Display) -> Self {
         Self::Unavailable { request, reason: reason.to_string() }
     }

@@ -3,13 +3,14 @@
 //! A key-value bucket is such a stream too, but it forbids the removal of messages: each removed key leaves a delete
 //! marker, which stays until it is as old as the bucket allows.
 
-use crate::FleetError;
+use crate::identity::StreamId;
 use crate::store::{Store, StoredValue, Write};
+use crate::{FleetError, FleetName};
 use async_nats::Client;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
-    DeleteMessageError, DeleteMessageErrorKind, LastRawMessageErrorKind, Stream,
+    DeleteMessageError, DeleteMessageErrorKind, LastRawMessageError, LastRawMessageErrorKind, Stream,
 };
 use async_nats::jetstream::{Context, Error as JetStreamError, ErrorCode};
 use bytes::Bytes;
@@ -30,15 +31,29 @@ pub struct NatsStore {
     /// The connection, for messages that are not stored.
     pub(crate) client: Client,
     context: Context,
-    stream: Stream,
+    pub(crate) stream: Stream,
+    fleet: FleetName,
+    id: StreamId,
     /// The part of each subject before the key.
     prefix: String,
 }
 
 impl NatsStore {
     /// The store in a stream whose subjects begin with `prefix`, which ends with a dot.
-    pub(crate) fn new(client: Client, context: Context, stream: Stream, prefix: String) -> Self {
-        Self { client, context, stream, prefix }
+    pub(crate) fn new(
+        client: Client,
+        context: Context,
+        stream: Stream,
+        fleet: FleetName,
+        id: StreamId,
+        prefix: String,
+    ) -> Self {
+        Self { client, context, stream, fleet, id, prefix }
+    }
+
+    /// The id of the stream.
+    pub(crate) fn id(&self) -> &StreamId {
+        &self.id
     }
 
     fn subject(&self, key: &str) -> String {
@@ -74,6 +89,9 @@ impl Store for NatsStore {
         match self.stream.get_last_raw_message_by_subject(&self.subject(key)).await {
             Ok(message) => Ok(Some(StoredValue { bytes: message.payload, revision: message.sequence })),
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) if is_stream_missing(&error) => {
+                Err(FleetError::NoStream { fleet: self.fleet.clone() })
+            }
             Err(error) => Err(FleetError::unavailable("read a key", error)),
         }
     }
@@ -120,6 +138,12 @@ fn is_write_in_progress(error: &PublishError) -> bool {
         ErrorCode::STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_NOT_READY,
     ];
     source.is_some_and(|error| codes.contains(&error.error_code()))
+}
+
+/// Returns `true` if there is no stream to read from.
+fn is_stream_missing(error: &LastRawMessageError) -> bool {
+    matches!(error.kind(), LastRawMessageErrorKind::JetStream(found)
+        if found.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
 /// Returns `true` if the message to delete was deleted before.

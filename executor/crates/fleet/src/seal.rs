@@ -16,9 +16,6 @@ use zeroize::Zeroizing;
 /// The length of the HMAC-SHA256 before each value, in bytes.
 const CODE_BYTES: usize = 32;
 
-/// The key whose value shows with which key the fleet was made.
-pub(crate) const KEY_CHECK: &str = "key";
-
 /// The key that all nodes of a fleet have. `Debug` does not print it.
 #[derive(Clone)]
 pub struct FleetKey(Hmac<Sha256>);

@@ -317,10 +317,12 @@ pub(crate) fn call_key(waits_for: WaitsFor, node: &NodeName, intent: IntentId) -
 pub(crate) mod tests {
     use super::*;
     use crate::claims::{ClaimReply, NewClaim, NewDenial};
+    use crate::identity::IDENTITY;
     use crate::lease::{NodeHead, NodeState, node_key};
     use crate::record::NodeRecord;
+    use crate::seal::SealedStore;
     use crate::store::matches;
-    use crate::{FleetKey, FleetName};
+    use crate::{FleetKey, FleetName, LeaseTimes, StreamId, StreamIdentity};
     use a2g_types::clock::SystemClock;
     use bytes::Bytes;
     use serde_json::value::RawValue;
@@ -435,14 +437,21 @@ pub(crate) mod tests {
     impl Nodes {
         pub(crate) fn join() -> Self {
             let store = SlowStore::default();
+            let (key, fleet) = Self::key_and_name();
+            let identity = StreamIdentity::new(StreamId::random(), LeaseTimes::default());
+            let sealed = SealedStore::new(store.clone(), key, fleet);
+            finish(sealed.put(IDENTITY, &encode(&identity).unwrap()));
             let all = ["one", "two", "three"].map(|name| Self::start(&store, name));
             Self { store, all }
         }
 
+        fn key_and_name() -> (FleetKey, FleetName) {
+            (FleetKey::parse(&[b'a'; 64]).unwrap(), FleetName::try_from("tests".to_owned()).unwrap())
+        }
+
         fn start(store: &SlowStore, name: &str) -> Fleet<SlowStore> {
             let name = NodeName::try_from(name.to_owned()).unwrap();
-            let fleet = FleetName::try_from("tests".to_owned()).unwrap();
-            let key = FleetKey::parse(&[b'a'; 64]).unwrap();
+            let (key, fleet) = Self::key_and_name();
             let head = NodeHead { receipts: 0, hash: [0; 32] };
             finish(Fleet::join(name, Arc::new(SystemClock), store.clone(), key, fleet, head))
         }

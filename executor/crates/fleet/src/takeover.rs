@@ -1,7 +1,7 @@
 //! The takeover of lost nodes: their open claims are ended as aborted, and their reports delivered.
 
-use crate::claims::{Fleet, FoundEnd, Mark, claim_key};
-use crate::lease::{LEASE, NodeState, node_key};
+use crate::claims::{Fleet, FoundEnd, Mark, claim_key, delivered_key};
+use crate::lease::{NodeState, node_key};
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, decode, encode};
 use crate::store::{Store, StoredValue, Write};
 use crate::stored_calls::TakeoverRule;
@@ -45,13 +45,8 @@ pub enum LocalReport {
 /// The end of a run that the earlier process of this node did not finish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordedEnd {
-    /// The fleet has this receipt for the intent.
-    Receipt {
-        /// The stored receipt.
-        receipt: Box<str>,
-        /// `true` if another node has delivered the report, or delivers it.
-        is_delivered: bool,
-    },
+    /// The fleet has this stored receipt for the intent. [`Fleet::delivery`] says who delivers the report.
+    Receipt(Box<str>),
     /// The run had not begun, and another node has claimed the intent since, or a person has denied it.
     Elsewhere,
 }
@@ -131,11 +126,12 @@ impl<S: Store> Fleet<S> {
         }
     }
 
-    /// Removes the mark of a report that this node has delivered for another one.
+    /// Records that this node has delivered a report for another one, and removes its mark.
     ///
     /// # Errors
     /// [`FleetError`]; the call can be repeated.
     pub async fn mark_orphan_delivered(&self, report: &OrphanReport) -> Result<(), FleetError> {
+        self.store.put(&delivered_key(report.intent), self.node.as_str().as_bytes()).await?;
         self.remove_mark(&report.mark).await?;
         self.takeovers.delivering.lock().remove(&report.mark);
         Ok(())
@@ -241,7 +237,7 @@ impl<S: Store> Fleet<S> {
         Ok(NodeSweep::Ended)
     }
 
-    /// Returns `true` if a lease has had this revision for [`LEASE`], by the clock of this node.
+    /// Returns `true` if a lease has had this revision for its whole length, by the clock of this node.
     fn is_stale(&self, node: &NodeName, revision: u64) -> bool {
         let now = self.clock.monotonic();
         let mut seen = self.takeovers.seen.lock();
@@ -249,7 +245,7 @@ impl<S: Store> Fleet<S> {
         if *latest != revision {
             (*latest, *since) = (revision, now);
         }
-        now.saturating_duration_since(*since) >= LEASE
+        now.saturating_duration_since(*since) >= self.lease_times().lease()
     }
 
     async fn marks(&self, node: &NodeName) -> Result<Vec<Mark>, FleetError> {
@@ -352,11 +348,9 @@ impl<S: Store> Fleet<S> {
                 Some(found) => found,
             };
             match record.state {
-                ClaimState::Ended { by, receipt } if record.node == self.node => {
+                ClaimState::Ended { by: _, receipt } if record.node == self.node => {
                     let receipt = self.read_receipt(&FoundEnd::new(intent, receipt)).await?;
-                    // `sweep` delivers it if the node that ended the claim is lost too.
-                    let is_delivered = by != self.node || self.is_delivered(intent).await?;
-                    return Ok(RecordedEnd::Receipt { receipt, is_delivered });
+                    return Ok(RecordedEnd::Receipt(receipt));
                 }
                 ClaimState::Open { fallback } if record.node == self.node => {
                     let receipt = Box::from(fallback.get());
@@ -364,7 +358,7 @@ impl<S: Store> Fleet<S> {
                     self.store.put(&self.claim_mark(intent).key, &encode(&mark)?).await?;
                     let ended = ClaimRecord { state: self.ended(ReceiptPlace::Inline(fallback)), ..record };
                     if let Write::Done(_) = self.store.update(&key, &encode(&ended)?, revision).await? {
-                        return Ok(RecordedEnd::Receipt { receipt, is_delivered: false });
+                        return Ok(RecordedEnd::Receipt(receipt));
                     }
                 }
                 ClaimState::Ended { .. } | ClaimState::Open { .. } | ClaimState::Denied { .. } => {

@@ -8,7 +8,7 @@ use super::recorded_state::{RecordedState, recorded_state};
 use super::stops;
 use super::store::RunId;
 use super::tasks::JournalTask;
-use super::{IntentDenial, IntentSummary, Resolution, ResolvedIntent};
+use super::{IntentDenial, IntentSummary, Reporting, Resolution, ResolvedIntent};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Receipt;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -56,8 +56,8 @@ pub(super) struct FinishRecord {
     pub(super) task: Option<JournalTask>,
     /// In microseconds since 1970.
     pub(super) ended: i64,
-    /// `true` if another executor of the fleet delivers the report.
-    pub(super) is_reported: bool,
+    /// The executor that is expected to deliver the report.
+    pub(super) reporting: Reporting,
 }
 
 /// An intent to hold for a decision.
@@ -228,7 +228,7 @@ impl<'a> Batch<'a> {
 
     /// Writes a receipt and the task of its run. Returns the number of the receipt's record.
     pub(super) fn finish(&mut self, finish: &FinishRecord) -> Result<i64, WriteError> {
-        let FinishRecord { run, receipt, body, task, ended, is_reported } = finish;
+        let FinishRecord { run, receipt, body, task, ended, reporting: _ } = finish;
         let new = NewRecord {
             at: *ended,
             intent: Some(receipt.intent),
@@ -252,9 +252,6 @@ impl<'a> Batch<'a> {
         }
         // Written in the same transaction: a client that has seen this end must not see another one after a crash.
         task.as_ref().map_or(Ok(()), |task| self.store_task(task))?;
-        if *is_reported {
-            self.mark_delivered(*run, number)?;
-        }
         Ok(number)
     }
 
@@ -409,14 +406,14 @@ impl<'a> Batch<'a> {
         self.refusals.append(self.log.connection, &refusal.as_row())
     }
 
-    /// Appends a record about a task, whose id is that of its intent.
-    pub(super) fn append_task_record(
+    /// Appends a record about a task, whose id is that of its intent, or about the fleet.
+    pub(super) fn append_about(
         &mut self,
         kind: RecordKind,
-        task: IntentId,
+        intent: IntentId,
         body: &[u8],
     ) -> Result<(), WriteError> {
-        let new = NewRecord { at: self.now, intent: Some(task), body, ..NewRecord::default() };
+        let new = NewRecord { at: self.now, intent: Some(intent), body, ..NewRecord::default() };
         self.log.append(kind, &new).map(drop)
     }
 }

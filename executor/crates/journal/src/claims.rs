@@ -135,7 +135,8 @@ impl IntentSummary {
 pub enum Reporting {
     /// This executor.
     Here,
-    /// Another executor of the fleet, which has taken over from this one.
+    /// Perhaps another executor of the fleet, which has taken over from this one: the fleet is asked before this one
+    /// sends it.
     Elsewhere,
 }
 
@@ -275,8 +276,7 @@ impl Journal {
         Ok(StartResult::Known(self.find(call, Some(keep_until)).await?.ok_or_else(missing)?))
     }
 
-    /// Writes a receipt, its report in the outbox (unless another executor delivers it) and the end of its task, and
-    /// returns when all three are on the disk. Waits while the disk is full.
+    /// Writes a receipt, its report in the outbox and the end of its task, and returns when all three are on the disk. Waits while the disk is full.
     ///
     /// # Errors
     /// [`JournalError::Broken`]: the three may or may not be on the disk.
@@ -284,7 +284,7 @@ impl Journal {
         &self,
         receipt: Arc<Receipt>,
         task: Option<JournalTask>,
-        report: Reporting,
+        reporting: Reporting,
         now: OffsetDateTime,
     ) -> Result<(), JournalError> {
         let output_bytes = usize::try_from(receipt.outcome.metrics.output_bytes);
@@ -299,8 +299,7 @@ impl Journal {
         let Some((run, extended_until)) = open else {
             return Err(JournalError::Broken("an intent finished without a start".into()));
         };
-        let is_reported = report == Reporting::Elsewhere;
-        let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now), is_reported };
+        let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now), reporting };
         self.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
         // Repeats during the run extended the claim in memory, so one entry is enough for all of them.
         if let Some(until) = extended_until {

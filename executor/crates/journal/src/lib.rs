@@ -21,6 +21,7 @@ mod decisions;
 mod error;
 mod files;
 mod finding;
+mod fleet;
 mod format2;
 pub mod history;
 mod log;
@@ -56,6 +57,7 @@ pub use decisions::{Approval, HeldIntent, IntentDenial, Resolution, ResolvedInte
 pub use error::{BrokenError, OpenError, ReplacedError};
 pub use files::IfMissing;
 pub use finding::NounCount;
+pub use fleet::remembered_fleet;
 pub use lookup::{IntentRecords, ReceiptPage, ReceiptSummary};
 pub use needs::{PairNeeds, RunNeeds};
 pub use outbox::DueReport;
@@ -149,18 +151,23 @@ pub struct InterruptedIntent<'a> {
     pub fallback: &'a str,
 }
 
+/// What the caller of [`Journal::open_with_ends`] has found out before the journal is used.
+#[derive(Debug, Default)]
+pub struct RecoveredState {
+    /// The ends of the interrupted runs, in the order of [`InterruptedJournal::runs`]. A run without an element ends with
+    /// [`InterruptedEnd::Fallback`].
+    pub ends: Vec<InterruptedEnd>,
+    /// The identity of the fleet that the executor has joined, which the journal remembers from now on.
+    pub fleet: Option<String>,
+}
+
 /// How an interrupted run ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InterruptedEnd {
     /// With the receipt that was stored with the start.
     Fallback,
     /// With another stored receipt.
-    Receipt {
-        /// The stored receipt.
-        receipt: Box<str>,
-        /// `true` if another executor has delivered the report, or delivers it.
-        is_reported: bool,
-    },
+    Receipt(Box<str>),
     /// Without a receipt, because its guest had not begun.
     Released,
 }
@@ -178,6 +185,14 @@ impl InterruptedJournal<'_> {
     /// If the journal cannot be read.
     pub fn has_receipt(&self, number: u64, hash: &chain::Hash) -> Result<bool, BoxedError> {
         Ok(self.store.has_receipt(number, hash)?)
+    }
+
+    /// The identity of the fleet that the journal remembers; `None` if its executor has joined none.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub fn fleet(&self) -> Result<Option<String>, BoxedError> {
+        Ok(self.store.fleet()?)
     }
 
     /// The interrupted runs, in the order of their starts.
@@ -262,23 +277,23 @@ impl Journal {
         options: JournalOptions,
         now: OffsetDateTime,
     ) -> Result<(Self, RecoverySummary), OpenError> {
-        Self::open_with_ends(path, max_undelivered, options, now, |_| Ok(Vec::new()))
+        Self::open_with_ends(path, max_undelivered, options, now, |_| Ok(RecoveredState::default()))
     }
 
-    /// Like [`Self::open`]. `ends` returns for each interrupted run how it ends; for those without an element, the
-    /// receipt stored with the start is written.
+    /// Like [`Self::open`]. `recover` returns how each interrupted run ends, and the fleet that was joined.
     ///
     /// # Ambient Authority
     /// As [`Self::open`].
     ///
     /// # Errors
-    /// As [`Self::open`], and the errors of `ends`: nothing is then written.
+    /// As [`Self::open`], and the errors of `recover`: nothing is then written. If the fleet has to be written, also a full
+    /// disk.
     pub fn open_with_ends(
         path: &Path,
         max_undelivered: usize,
         options: JournalOptions,
         now: OffsetDateTime,
-        ends: impl FnOnce(&InterruptedJournal<'_>) -> Result<Vec<InterruptedEnd>, BoxedError>,
+        recover_with: impl FnOnce(&InterruptedJournal<'_>) -> Result<RecoveredState, BoxedError>,
     ) -> Result<(Self, RecoverySummary), OpenError> {
         let from_sqlite = OpenError::from_sqlite(path);
         let open_error = |error: BoxedError| OpenError::other(path, error);
@@ -287,7 +302,13 @@ impl Journal {
         // Recovery comes before every claim: a look-up of an interrupted intent relies on its receipt
         // (`Self::final_stage`).
         let runs = store.interrupted_runs().map_err(&from_sqlite)?;
-        let ends = ends(&InterruptedJournal { store: &store, runs: &runs }).map_err(OpenError::Ends)?;
+        let recovered = recover_with(&InterruptedJournal { store: &store, runs: &runs });
+        let RecoveredState { ends, fleet } = recovered.map_err(OpenError::Ends)?;
+        if let Some(identity) = fleet {
+            // Before the first claim: a later process must not take an empty fleet for this one.
+            let remembered = store.commit(to_micros(now), |batch| batch.remember_fleet(&identity));
+            remembered.map_err(|error| open_error(error.into()))?;
+        }
         let (aborted, unwritten) = recover(&mut store, to_micros(now), runs, ends).map_err(open_error)?;
         // The reports are read after the recovery, which adds the reports of interrupted runs.
         let undelivered = store.undelivered_reports().map_err(&from_sqlite)?.into_iter();
@@ -370,9 +391,7 @@ impl Journal {
         let (open, outbox) = (Arc::clone(&self.open), Arc::clone(&self.outbox));
         move |number, finish| {
             // The outbox counts the report before the intent is closed, so that `claim` never admits one run too many.
-            if !finish.is_reported {
-                outbox.push(number, finish.run, &finish.receipt);
-            }
+            outbox.push(number, finish.run, &finish.receipt, finish.reporting);
             close_intent(&open, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
         }
     }
@@ -631,9 +650,9 @@ fn recover(
     let (mut finishes, mut released) = (Vec::new(), Vec::new());
     for (InterruptedRun { run, intent, receipt: fallback, task, content }, end) in runs.into_iter().zip(ends)
     {
-        let (body, is_reported) = match end {
-            InterruptedEnd::Fallback => (fallback.into(), false),
-            InterruptedEnd::Receipt { receipt, is_reported } => (Arc::<str>::from(receipt), is_reported),
+        let body: Arc<str> = match end {
+            InterruptedEnd::Fallback => fallback.into(),
+            InterruptedEnd::Receipt(receipt) => receipt.into(),
             InterruptedEnd::Released => {
                 released.push((run, intent));
                 continue;
@@ -641,7 +660,9 @@ fn recover(
         };
         let receipt = Arc::new(stored::read_receipt(body.as_bytes())?);
         let task = task.map(|task| JournalTask::from_text(&task)).transpose()?;
-        finishes.push((FinishRecord { run, receipt, body, task, ended: now, is_reported }, content));
+        // An earlier process may have got the fleet's record of the report, so the fleet is asked first.
+        let reporting = Reporting::Elsewhere;
+        finishes.push((FinishRecord { run, receipt, body, task, ended: now, reporting }, content));
     }
     let aborted = finishes.len();
     // One transaction for all runs: a process that is killed here changes none of them.

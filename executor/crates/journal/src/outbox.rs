@@ -4,6 +4,7 @@
 //! are sent in parallel. A report that the governor keeps refusing is moved to its own lane, so that it does not block
 //! the agent's other reports, and is retried without limit.
 
+use super::Reporting;
 use super::store::RunId;
 use a2g_types::ident::AgentDid;
 use a2g_types::outcome::Receipt;
@@ -43,7 +44,7 @@ pub struct DueReport {
 }
 
 impl DueReport {
-    /// Returns `true` for the report of a run of this process that was not sent before.
+    /// Returns `true` for a report that was not sent before, of a run that this process has ended.
     #[must_use]
     pub fn is_first_attempt(&self) -> bool {
         self.tries == 0 && self.cached.is_some()
@@ -98,14 +99,18 @@ impl Outbox {
     }
 
     /// Adds the report of a finished run.
-    pub(super) fn push(&self, record: i64, run: RunId, receipt: &Arc<Receipt>) {
+    pub(super) fn push(&self, record: i64, run: RunId, receipt: &Arc<Receipt>, reporting: Reporting) {
         let bytes =
             receipt.outcome.metrics.output_bytes.saturating_mul(PARSED_FACTOR).saturating_add(RECEIPT_BYTES);
-        let cached = {
-            let mut inner = self.lock();
-            let fits = inner.cached_bytes.saturating_add(bytes) <= MAX_CACHED_BYTES;
-            inner.cached_bytes += if fits { bytes } else { 0 };
-            fits.then(|| (Arc::clone(receipt), bytes))
+        let cached = match reporting {
+            // As after a restart: the fleet is asked before the first attempt.
+            Reporting::Elsewhere => None,
+            Reporting::Here => {
+                let mut inner = self.lock();
+                let fits = inner.cached_bytes.saturating_add(bytes) <= MAX_CACHED_BYTES;
+                inner.cached_bytes += if fits { bytes } else { 0 };
+                fits.then(|| (Arc::clone(receipt), bytes))
+            }
         };
         self.add(receipt.agent.clone(), QueuedReport { record, run, cached });
     }

@@ -1,10 +1,11 @@
 //! Removes the oldest records of the chain.
 //!
 //! Records that are still needed are copied to the end of the chain: claims, waiting intents and decisions on them, the
-//! hashes of tasks, and the stops in force. Another record names the last removed record.
+//! hashes of tasks, the stops in force and the identity of the fleet. Another record names the last removed record.
 
 use super::chain::Hash;
 use super::error::{OpenError, WriteError};
+use super::fleet;
 use super::log::{Extent, NewRecord, RecordLog, Tip};
 use super::record::{self, Digest32, RecordKind};
 use super::recorded_state::{ClaimedIntent, RecordedState, RunEnd, WaitingIntent, recorded_state};
@@ -276,6 +277,12 @@ impl<'a> Pruning<'a> {
             | RecordedState::Approved(..)
             | RecordedState::Denied(_)
             | RecordedState::Claimed(_) => {}
+        }
+        if *intent.as_bytes() == fleet::FLEET_ID
+            && let Some((number, identity)) = fleet::latest(self.connection)?
+            && number <= self.cut
+        {
+            copies.push(new(RecordKind::Fleet, String::new(), String::new(), None, identity.into_bytes()));
         }
         // The row of the task stays, and needs a record with its hash.
         if let Some(hash) = self.task_hash(intent)? {

@@ -62,10 +62,12 @@ pub(super) enum RecordKind {
     StopSet,
     /// An operator lifted a stop.
     StopLifted,
+    /// The executor has joined the fleet with this identity.
+    Fleet,
 }
 
 impl RecordKind {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::Claim,
         Self::Receipt,
         Self::Released,
@@ -88,6 +90,7 @@ impl RecordKind {
         Self::Migrated,
         Self::StopSet,
         Self::StopLifted,
+        Self::Fleet,
     ];
 
     /// The name in the file.
@@ -115,6 +118,7 @@ impl RecordKind {
             Self::Migrated => "migrated",
             Self::StopSet => "stop_set",
             Self::StopLifted => "stop_lifted",
+            Self::Fleet => "fleet",
         }
     }
 
@@ -150,7 +154,7 @@ pub(super) struct JournalRecord<'a> {
     pub(super) latest: i64,
     /// The hash of a receipt in a journal of format 2.
     pub(super) root: Option<Hash>,
-    /// A receipt as JSON, 32 bytes for a task, or one of the bodies below as JSON.
+    /// A receipt as JSON, 32 bytes for a task, the identity of a fleet, or one of the bodies below as JSON.
     pub(super) body: &'a [u8],
 }
 

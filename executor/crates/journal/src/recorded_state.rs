@@ -135,9 +135,11 @@ pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusql
             }
             // The intent continues to wait.
             RecordKind::PartlyApproved => continue,
-            RecordKind::Stopped | RecordKind::Revocation | RecordKind::Task | RecordKind::TaskDropped => {
-                continue;
-            }
+            RecordKind::Stopped
+            | RecordKind::Revocation
+            | RecordKind::Task
+            | RecordKind::TaskDropped
+            | RecordKind::Fleet => continue,
             RecordKind::Claim => read_claimed(connection, row, extended_until),
             RecordKind::Used => read_used(connection, row, extended_until),
             RecordKind::Denied => {

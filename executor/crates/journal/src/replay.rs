@@ -95,7 +95,11 @@ impl ReplayedIntent {
             ) => self.state,
             (RecordKind::Kept, ReplayState::Unknown) if is_about_pruned => ReplayState::Unknown,
             (
-                RecordKind::Stopped | RecordKind::Revocation | RecordKind::Task | RecordKind::TaskDropped,
+                RecordKind::Stopped
+                | RecordKind::Revocation
+                | RecordKind::Task
+                | RecordKind::TaskDropped
+                | RecordKind::Fleet,
                 _any,
             ) => self.state,
             (
@@ -142,7 +146,8 @@ impl ReplayedIntent {
             | RecordKind::Pruned
             | RecordKind::Migrated
             | RecordKind::StopSet
-            | RecordKind::StopLifted => self.task,
+            | RecordKind::StopLifted
+            | RecordKind::Fleet => self.task,
         };
         Some(Self { state, task })
     }

@@ -128,7 +128,8 @@ impl EventRow {
             | RecordKind::Pruned
             | RecordKind::Migrated
             | RecordKind::StopSet
-            | RecordKind::StopLifted => None,
+            | RecordKind::StopLifted
+            | RecordKind::Fleet => None,
         };
         let (number, at) = (from_sqlite_int(record.number), from_micros(record.at));
         Ok(Self {

@@ -8,7 +8,7 @@ use super::files::{self, IfMissing, JournalFiles};
 use super::format2;
 use super::log::{self, RefusalTip, Tip};
 use super::recorded_state::{RecordedState, recorded_state};
-use super::{stops, tasks};
+use super::{fleet, stops, tasks};
 use a2g_types::durability::Durability;
 use a2g_types::ident::IntentId;
 use a2g_types::stop::Stop;
@@ -233,6 +233,11 @@ impl Store {
             Ok(super::HeldIntent { text: row.get(0)?, approval })
         })?;
         rows.collect()
+    }
+
+    /// The identity of the fleet that the journal remembers.
+    pub(super) fn fleet(&self) -> rusqlite::Result<Option<String>> {
+        Ok(fleet::latest(&self.connection)?.map(|(_, identity)| identity))
     }
 
     /// The stops in force, oldest first.

@@ -248,7 +248,7 @@ impl Batch<'_> {
                 ],
                 |row| hash_row(row, 0),
             )?;
-        self.append_task_record(RecordKind::Task, *task, &hash)?;
+        self.append_about(RecordKind::Task, *task, &hash)?;
         // Only the end of a task can exceed the number of ended tasks.
         if ended.is_some() && should_prune(*task) {
             self.drop_excess_tasks(owner.as_str())?;
@@ -283,7 +283,7 @@ impl Batch<'_> {
         } else {
             Vec::new()
         };
-        dropped.into_iter().try_for_each(|task| self.append_task_record(RecordKind::TaskDropped, task, b""))
+        dropped.into_iter().try_for_each(|task| self.append_about(RecordKind::TaskDropped, task, b""))
     }
 
     fn drop_tasks(&self, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Result<Vec<IntentId>> {

@@ -251,7 +251,8 @@ impl Verifier {
             | RecordKind::Stopped
             | RecordKind::Task
             | RecordKind::TaskDropped
-            | RecordKind::Used => return Err(order_error("names no intent").into()),
+            | RecordKind::Used
+            | RecordKind::Fleet => return Err(order_error("names no intent").into()),
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use crate::demo::fixture::{Server, add_guests, create_cache};
-use crate::run::Workspace;
+use crate::run::{self, Workspace};
 
 /// The names of the nodes.
 pub(super) const NODES: [&str; 3] = ["one", "two", "three"];
@@ -62,6 +62,14 @@ impl Fixture {
         let [first, ..] = NODES;
         let config = self.config(first);
         add_guests(workspace, &[TOOL], self.folder.path(), &["--config".as_ref(), config.as_ref()])
+    }
+
+    /// Creates the fleet at the servers of NATS.
+    pub(super) fn init_fleet(&self) -> Result<()> {
+        let [first, ..] = NODES;
+        let mut command = Command::new(&self.program);
+        command.args(["fleet", "init", "--config"]).arg(self.config(first));
+        run::show("create the fleet", &mut command)
     }
 
     pub(super) fn start_governor(&self) -> Result<Server> {

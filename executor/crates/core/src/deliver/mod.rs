@@ -6,6 +6,7 @@ mod webhook;
 pub use webhook::{WebhookAuthentication, WebhookId, WebhookNotification, WebhookPoster};
 
 use crate::run::Executor;
+use a2g_fleet::Delivery;
 use a2g_govern::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration, GOVERNOR, KeyPair, Push, RemoteError};
 use a2g_journal::chain::{Head, to_hex};
 use a2g_types::error_chain::ErrorChain;
@@ -41,8 +42,20 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
         executor.sessions().clone().spawn(async move {
             let span = delivery_span(&receipt);
             // Another node may have delivered it while this one did not run, or could not reach the governor.
-            if !due.is_first_attempt() && executor.is_reported_elsewhere(receipt.intent).await {
-                return executor.journal().mark_delivered(&due);
+            let delivery = match due.is_first_attempt() {
+                true => Delivery::Here,
+                false => executor.delivery_elsewhere(receipt.intent).await,
+            };
+            match delivery {
+                Delivery::Done => return executor.journal().mark_delivered(&due),
+                Delivery::Pending => {
+                    // Counted as refused, so that it does not block the agent's later reports for long.
+                    let due = executor.journal().mark_failed(due, true);
+                    drop((permit, receipt));
+                    tokio::time::sleep(jitter(retry_delay(due.tries))).await;
+                    return executor.journal().requeue(due);
+                }
+                Delivery::Here => {}
             }
             let result = executor.governor().report(&receipt).instrument(span.clone()).await;
             executor.metrics().record_delivery(result.is_ok());

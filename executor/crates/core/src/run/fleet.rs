@@ -13,19 +13,19 @@
 use super::stored_calls::DENIED_BY;
 use super::{Executor, RETRY_AFTER_MS};
 use a2g_fleet::{
-    Claim, ClaimReply, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState, LocalReport,
-    NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, NodeStatus, OrphanReport, PassedCall,
-    RENEWAL, RecordedEnd, TakeoverRule,
+    Claim, ClaimReply, Delivery, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState,
+    LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, NodeStatus, OrphanReport,
+    PassedCall, RecordedEnd, StreamIdentity, TakeoverRule,
 };
 use a2g_journal::chain::from_hex;
 use a2g_journal::{
-    IntentDenial, InterruptedEnd, InterruptedJournal, KnownIntent, ReportState, Reporting, Stage,
-    StageSource, StartRequest, StartResult, content_hash,
+    IntentDenial, InterruptedEnd, InterruptedJournal, KnownIntent, RecoveredState, ReportState, Reporting,
+    Stage, StageSource, StartRequest, StartResult, content_hash,
 };
 use a2g_sandbox::Abort;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
-use a2g_types::error_chain::ErrorChain;
+use a2g_types::error_chain::{BoxedError, ErrorChain};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::outcome::{AbortReason, Receipt};
@@ -55,8 +55,6 @@ const SUBSCRIBE_DELAY: Duration = Duration::from_secs(1);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The first and the maximum delay between two attempts to write an end.
 const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
-/// The time between two sweeps: checks of the leases and marks of all nodes.
-const SWEEP: Duration = Duration::from_secs(5);
 
 /// The denial of an intent, as the fleet stores it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,24 +80,29 @@ pub enum JoinFleetError {
     /// A receipt in the journal cannot be read.
     #[error("the receipt of an interrupted run cannot be read: {0}")]
     Receipt(#[from] serde_json::Error),
+    /// The journal cannot be read.
+    #[error("the journal cannot be read: {0}")]
+    Journal(BoxedError),
 }
 
-/// Joins a fleet. Returns the fleet, and the end of each run that this node's earlier process left open, in the order
-/// of [`InterruptedJournal::runs`].
+/// Joins a fleet, if its stream is the one that the journal remembers. Returns the fleet, and for the journal the end of
+/// each run that this node's earlier process left open, and the stream's identity if that is new.
 ///
 /// # Errors
-/// If the fleet cannot be used, or a receipt in the journal cannot be read.
+/// If the fleet cannot be used, or the journal cannot be read.
 pub async fn join_fleet(
     settings: &FleetSettings,
     key: FleetKey,
     clock: Arc<dyn Clock>,
     journal: &InterruptedJournal<'_>,
-) -> Result<(Arc<Fleet>, Vec<InterruptedEnd>), JoinFleetError> {
+) -> Result<(Arc<Fleet>, RecoveredState), JoinFleetError> {
     let head = NodeHead { receipts: journal.head().number, hash: journal.head().hash };
     let has_receipt = |number, hash: &str| {
         from_hex(hash).is_some_and(|hash| journal.has_receipt(number, &hash).unwrap_or(false))
     };
-    let fleet = a2g_fleet::connect(settings, key, clock, head, has_receipt).await?;
+    let known = journal.fleet().map_err(JoinFleetError::Journal)?;
+    let remembered = known.as_deref().map(StreamIdentity::parse).transpose()?;
+    let fleet = a2g_fleet::connect(settings, key, clock, head, remembered.as_ref(), has_receipt).await?;
     let mut ends = Vec::new();
     for run in journal.runs() {
         let fallback = RawValue::from_string(run.fallback.to_owned())?;
@@ -107,13 +110,13 @@ pub async fn join_fleet(
         let agent = receipt.agent.as_str();
         let end = fleet.end_interrupted(run.intent, run.content, agent, fallback).await?;
         ends.push(match end {
-            RecordedEnd::Receipt { receipt, is_delivered } => {
-                InterruptedEnd::Receipt { receipt, is_reported: is_delivered }
-            }
+            RecordedEnd::Receipt(receipt) => InterruptedEnd::Receipt(receipt),
             RecordedEnd::Elsewhere => InterruptedEnd::Released,
         });
     }
-    Ok((Arc::new(fleet), ends))
+    let identity = fleet.identity().to_text()?;
+    let fleet_identity = (known.as_deref() != Some(&identity)).then_some(identity);
+    Ok((Arc::new(fleet), RecoveredState { ends, fleet: fleet_identity }))
 }
 
 /// The start of a run that was recorded, or the reason why there is none.
@@ -457,6 +460,9 @@ impl Executor {
     }
 
     pub(super) fn fleet_fault(&self, error: &FleetError) -> Fault {
+        // The error of a request does not say that the whole stream is gone, and what to do.
+        let loss = self.fleet.as_ref().and_then(|fleet| fleet.loss());
+        let error = loss.as_ref().unwrap_or(error);
         let message = format!("the fleet cannot be used at the moment: {error}");
         Fault::Busy { message, retry_after_ms: RETRY_AFTER_MS }
     }
@@ -474,10 +480,10 @@ impl Executor {
         self.sessions.spawn(Arc::clone(&self).answer_questions(Arc::clone(&fleet)));
         let (mut is_away, mut has_lease) = (false, true);
         loop {
-            tokio::time::sleep(RENEWAL).await;
+            tokio::time::sleep(fleet.lease_times().renewal()).await;
             let result = self.maintain_lease(&fleet).await;
             if has_lease && !fleet.may_run() {
-                tracing::warn!("the lease of this node was not renewed in time: its runs are aborted");
+                tracing::warn!("this node holds no lease any more: its runs are aborted");
             }
             has_lease = fleet.may_run();
             match &result {
@@ -507,7 +513,7 @@ impl Executor {
     // A task of its own: it may take longer than the lease lasts.
     async fn sweep_fleet(self: Arc<Self>, fleet: Arc<Fleet>) {
         loop {
-            tokio::time::sleep(SWEEP).await;
+            tokio::time::sleep(fleet.lease_times().sweep()).await;
             let local = |intent| match self.journal.report_state(intent) {
                 Ok(ReportState::Unknown) => LocalReport::Unknown,
                 Ok(ReportState::Delivered) => LocalReport::Delivered,
@@ -553,11 +559,11 @@ impl Executor {
         }
     }
 
-    /// Returns `true` if another node has delivered the report of an intent that this node has run.
-    pub async fn is_reported_elsewhere(&self, intent: IntentId) -> bool {
-        let Some(fleet) = &self.fleet else { return false };
+    /// What other nodes have done with the report of an intent that this node has run.
+    pub async fn delivery_elsewhere(&self, intent: IntentId) -> Delivery {
+        let Some(fleet) = &self.fleet else { return Delivery::Here };
         // A report that is sent twice is better than one that is not sent.
-        fleet.is_delivered(intent).await.unwrap_or(false)
+        fleet.delivery(intent).await.unwrap_or(Delivery::Here)
     }
 }
 

@@ -29,8 +29,6 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 use tracing::Instrument as _;
 
-/// The time between two checks that the fleet stores what waits here.
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The time after which the caller of an intent that waits here is answered, although no server has stored the intent.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time between two attempts to store it.
@@ -227,7 +225,8 @@ impl Executor {
         if !self.passing.is_enabled {
             return;
         }
-        let mut checks = tokio::time::interval(CHECK_INTERVAL);
+        // As the sweep, which finds what a lost node has left.
+        let mut checks = tokio::time::interval(fleet.lease_times().sweep());
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0_u32;
         loop {

@@ -113,6 +113,11 @@ impl History {
         (has_ended && history.reports.is_empty()).then(|| "an intent has no report".to_owned())
     }
 
+    /// Returns `true` if the governor has a report.
+    pub(super) fn is_reported(&self, intent: IntentId) -> bool {
+        self.intents.get(&intent).is_some_and(|history| !history.reports.is_empty())
+    }
+
     /// Returns `true` if a caller got a receipt.
     pub(super) fn is_answered(&self, intent: IntentId) -> bool {
         self.intents.get(&intent).is_some_and(|history| !history.answers.is_empty())

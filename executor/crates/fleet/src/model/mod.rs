@@ -11,14 +11,16 @@ mod history;
 mod node;
 mod world;
 
-use crate::FleetKey;
+use crate::identity::IDENTITY;
+use crate::seal::SealedStore;
+use crate::{FleetKey, LeaseTimes, StreamId, StreamIdentity};
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::ident::IntentId;
-use node::{Call, Journal, Process, Processes};
+use node::{Call, Journal, Process, Processes, fleet_name};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
-use world::{Blow, Faults, NODES, ProcessId, Tasks, World};
+use world::{Blow, Faults, NODES, ProcessId, SimulatedStore, Tasks, World};
 
 /// The number of seeds without `A2G_FLEET_SEEDS`.
 const SEEDS: u64 = 10_000;
@@ -49,6 +51,11 @@ struct Simulation {
 impl Simulation {
     fn new(seed: u64, is_traced: bool, key: FleetKey) -> Self {
         let world = World::new(seed, is_traced);
+        let store = SimulatedStore { world: world.clone(), process: ProcessId { node: 0, number: 0 } };
+        let identity = StreamIdentity::new(StreamId::random(), LeaseTimes::default());
+        let sealed = SealedStore::new(store, key.clone(), fleet_name());
+        let identity = sealed.seal.seal(IDENTITY, identity.to_text().unwrap().as_bytes());
+        world.lock().write(IDENTITY.to_owned(), identity);
         let processes = Arc::new(Mutex::new((0..NODES).map(|_| None::<Arc<Process>>).collect()));
         let journals = (0..NODES).map(|_| Arc::default()).collect();
         Self { world, tasks: Tasks::default(), key, journals, processes, calls: Vec::new(), is_calm: false }
@@ -347,6 +354,31 @@ fn run(seed: u64, is_traced: bool, key: FleetKey) -> Result<Figures, (String, Ve
 #[allow(clippy::disallowed_methods, reason = "the length of a test is no setting of the executor")]
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn a_report_whose_claim_is_lost_stays_undelivered_until_the_governor_has_it() {
+    for seed in 0..50 {
+        let mut simulation = Simulation::new(seed, false, key());
+        let intent = IntentId::from_bytes([0; 16]);
+        simulation.calls.push(Call { intent, proof: None, run: Duration::from_secs(5) });
+        {
+            let mut state = simulation.world.lock();
+            state.faults.governor = 1000;
+            state.schedule_blow(0, 0, Blow::Start);
+            state.schedule_blow(SECOND, 0, Blow::Call(0));
+        }
+        simulation.run_until(3 * SECOND);
+        simulation.world.lock().lose_claims();
+        // The run has ended, and the governor has refused several attempts.
+        simulation.run_until(30 * SECOND);
+        assert_eq!(simulation.journals[0].undelivered(), [intent], "seed {seed}");
+        assert_eq!(simulation.world.lock().keys("open.>").len(), 1, "another node would not deliver it");
+        simulation.world.lock().faults.governor = 0;
+        simulation.run_until(100 * SECOND);
+        assert!(simulation.world.lock().history.is_reported(intent) && simulation.is_settled());
+        assert_eq!(simulation.world.lock().violation, None);
+    }
 }
 
 #[test]

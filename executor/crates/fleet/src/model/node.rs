@@ -2,9 +2,9 @@
 
 use super::world::{ProcessId, SimulatedClock, SimulatedStore, World};
 use crate::{
-    Claim, ClaimReply, FinishReply, Fleet, FleetError, FleetKey, FleetName, FoundClaim, FoundState,
-    LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, OrphanReport, RENEWAL,
-    RecordedEnd, Takeover,
+    Claim, ClaimReply, Delivery, FinishReply, Fleet, FleetError, FleetKey, FleetName, FoundClaim, FoundState,
+    LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, OrphanReport, RecordedEnd,
+    Takeover,
 };
 use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
@@ -93,6 +93,11 @@ pub(super) struct Process {
 /// Where the current processes of the nodes are found.
 pub(super) type Processes = Arc<Mutex<Vec<Option<Arc<Process>>>>>;
 
+/// The fleet of all nodes.
+pub(super) fn fleet_name() -> FleetName {
+    FleetName::try_from("model".to_owned()).unwrap()
+}
+
 const HEAD: NodeHead = NodeHead { receipts: 0, hash: [0; 32] };
 
 /// Starts a process. It is in `processes` once it can be called.
@@ -141,7 +146,7 @@ async fn join(
     let store = SimulatedStore { world: world.clone(), process: id };
     let clock = Arc::new(SimulatedClock::new(world.clone(), id.node));
     let node = NodeName::try_from(format!("n{}", id.node)).unwrap();
-    let name = FleetName::try_from("model".to_owned()).unwrap();
+    let name = fleet_name();
     let fleet = Fleet::join(node, clock, store, key, name, HEAD).await?;
     let mut ends = Vec::new();
     for (intent, fallback) in journal.interrupted() {
@@ -153,9 +158,9 @@ async fn join(
     for (intent, end) in ends {
         world.lock().note(|| format!("n{} ends the interrupted {intent} with {end:?}", id.node));
         match end {
-            RecordedEnd::Receipt { receipt, is_delivered } => {
+            RecordedEnd::Receipt(receipt) => {
                 let receipt = receipt.into_string();
-                journal.set(intent, Entry::Finished { receipt, is_undelivered: !is_delivered });
+                journal.set(intent, Entry::Finished { receipt, is_undelivered: true });
             }
             RecordedEnd::Elsewhere => drop(journal.0.lock().remove(&intent)),
         }
@@ -327,12 +332,10 @@ impl Process {
             return None;
         }
         let receipt = self.run_guest(&claim, intent, run, call.proof).await;
-        let (receipt, is_undelivered) = self.finish(&claim, receipt).await;
+        let (receipt, is_first) = self.finish(&claim, receipt).await;
         self.write_journal().await;
-        self.journal.set(intent, Entry::Finished { receipt: receipt.clone(), is_undelivered });
-        if is_undelivered {
-            self.spawn(Arc::clone(self).deliver(intent, true));
-        }
+        self.journal.set(intent, Entry::Finished { receipt: receipt.clone(), is_undelivered: true });
+        self.spawn(Arc::clone(self).deliver(intent, is_first));
         self.close_intent(intent);
         Some(receipt)
     }
@@ -379,7 +382,7 @@ impl Process {
         }
     }
 
-    /// Returns the receipt that counts, and whether this node reports it.
+    /// Returns the receipt that counts, and whether this node reports it without asking the fleet.
     async fn finish(&self, claim: &Claim, receipt: String) -> (String, bool) {
         let [mut delay, max_delay] = FINISH_DELAYS;
         loop {
@@ -418,23 +421,39 @@ impl Process {
         let [mut delay, max_delay] = REPORT_DELAYS;
         loop {
             let Some(Entry::Finished { receipt, .. }) = self.journal.find(intent) else { return };
-            if !is_first && self.fleet.is_delivered(intent).await.unwrap_or(false) {
-                self.write_journal().await;
-                return self.journal.mark_delivered(intent);
-            }
-            if self.report(intent, &receipt).await {
-                // The journal writes it soon.
-                let writer = Arc::clone(&self);
-                self.spawn(async move {
-                    writer.write_journal().await;
-                    writer.journal.mark_delivered(intent);
-                });
-                let _swept_later = self.fleet.mark_delivered(intent).await;
-                return;
+            let delivery = match is_first {
+                true => Delivery::Here,
+                false => self.fleet.delivery(intent).await.unwrap_or(Delivery::Here),
+            };
+            match delivery {
+                Delivery::Done => {
+                    self.write_journal().await;
+                    return self.mark_delivered(intent);
+                }
+                Delivery::Pending => {}
+                Delivery::Here if self.report(intent, &receipt).await => {
+                    // The journal writes it soon.
+                    let writer = Arc::clone(&self);
+                    self.spawn(async move {
+                        writer.write_journal().await;
+                        writer.mark_delivered(intent);
+                    });
+                    let _swept_later = self.fleet.mark_delivered(intent).await;
+                    return;
+                }
+                Delivery::Here => {}
             }
             is_first = false;
             self.world.sleep(delay).await;
             delay = (delay * 2).min(max_delay);
+        }
+    }
+
+    fn mark_delivered(&self, intent: IntentId) {
+        self.journal.mark_delivered(intent);
+        let mut state = self.world.lock();
+        if !state.history.is_reported(intent) {
+            state.violate(format!("the report of {intent} counts as delivered, and the governor has none"));
         }
     }
 
@@ -459,7 +478,7 @@ impl Process {
     async fn keep_fleet(self: Arc<Self>) {
         let mut rounds = 0_u32;
         loop {
-            self.world.sleep(RENEWAL).await;
+            self.world.sleep(self.fleet.lease_times().renewal()).await;
             rounds = rounds.wrapping_add(1);
             if let Err(error) = self.maintain_fleet(rounds.is_multiple_of(SWEEP_ROUNDS)).await {
                 self.note(|| format!("cannot use the fleet: {error}"));

@@ -454,7 +454,7 @@ impl State {
         }
     }
 
-    fn write(&mut self, key: String, bytes: Bytes) -> u64 {
+    pub(super) fn write(&mut self, key: String, bytes: Bytes) -> u64 {
         self.last_revision += 1;
         let revision = self.last_revision;
         self.keys.insert(revision, key.clone());
@@ -507,6 +507,11 @@ impl State {
     pub(super) fn claim(&self, intent: IntentId) -> Option<ClaimRecord> {
         let value = self.values.get(&format!("claim.{intent}"))?;
         Some(serde_json::from_slice(&value.bytes[CODE_BYTES..]).unwrap())
+    }
+
+    /// Loses all claims and marks, as servers do that come back with an old copy of their disks.
+    pub(super) fn lose_claims(&mut self) {
+        self.values.retain(|key, _| !key.starts_with("claim.") && !key.starts_with("open."));
     }
 
     /// The keys that match a pattern of [`Store::keys`].

@@ -2,6 +2,7 @@
 
 mod damage;
 mod decisions;
+mod fleet;
 mod formats;
 mod pruning;
 mod rows;

@@ -1,0 +1,231 @@
+//! The identity of a fleet's stream: a stream that was made anew has another one, so a node notices that the claims are
+//! gone.
+//!
+//! ```text
+//! fleet init ─▶ stream with the subjects `a2g.FLEET.ID.>`, and the key `identity`
+//! node:         remembers the identity in its journal, and reads the key at the start and with each renewal
+//!                 │ the key is missing, or the stream has another identity
+//!                 ▼
+//!               runs nothing, until the stream is back, or `fleet init --new` names what it replaces
+//! ```
+//! The subjects contain the id, so no request of a node can have an effect in a stream with another identity. The key
+//! is missing too if somebody has removed all messages, or made the stream again from its configuration.
+
+use crate::record::{decode, encode};
+use crate::seal::SealedStore;
+use crate::store::{Store, StoredValue};
+use crate::{Fleet, FleetError, LeaseTimes};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// The key of the identity.
+pub(crate) const IDENTITY: &str = "identity";
+/// The time after which the identity is written again, before the stream forgets it: an hour is the shortest
+/// `fleet.keep_hours`.
+const REWRITE_INTERVAL: Duration = Duration::from_secs(50 * 60);
+/// The length of an id.
+const ID_DIGITS: usize = 32;
+
+/// The random id of a stream: 32 hexadecimal digits in lower case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct StreamId(String);
+
+/// The reason why a text is no id of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("is not an id of 32 hexadecimal digits, as a refused start or `a2g-executor fleet init` prints it")]
+pub struct StreamIdError;
+
+impl StreamId {
+    pub(crate) fn random() -> Self {
+        Self(Uuid::new_v4().simple().to_string())
+    }
+}
+
+impl TryFrom<String> for StreamId {
+    type Error = StreamIdError;
+
+    fn try_from(text: String) -> Result<Self, StreamIdError> {
+        let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+        if text.len() == ID_DIGITS && text.chars().all(is_digit) {
+            Ok(Self(text))
+        } else {
+            Err(StreamIdError)
+        }
+    }
+}
+
+impl Display for StreamId {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The identity of a stream. Every node's journal remembers it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamIdentity {
+    /// The id of the stream.
+    pub id: StreamId,
+    /// The earlier streams whose claims are gone, as an operator has accepted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaces: Vec<StreamId>,
+    /// The times of the leases of all nodes.
+    pub lease: LeaseTimes,
+}
+
+impl StreamIdentity {
+    /// The text for a journal.
+    ///
+    /// # Errors
+    /// [`FleetError::Value`].
+    pub fn to_text(&self) -> Result<String, FleetError> {
+        serde_json::to_string(self).map_err(|error| FleetError::value(IDENTITY, error))
+    }
+
+    /// Reads the text from a journal.
+    ///
+    /// # Errors
+    /// [`FleetError::Value`].
+    pub fn parse(text: &str) -> Result<Self, FleetError> {
+        decode(IDENTITY, text.as_bytes())
+    }
+
+    /// Returns `true` for this stream, and for those that it replaces.
+    pub(crate) fn stands_for(&self, id: &StreamId) -> bool {
+        self.id == *id || self.replaces.contains(id)
+    }
+
+    /// The identity of a stream that replaces none.
+    pub(crate) fn new(id: StreamId, lease: LeaseTimes) -> Self {
+        Self { id, replaces: Vec::new(), lease }
+    }
+
+    /// Adds ids to those that this stream replaces.
+    pub(crate) fn replace<'a>(&mut self, ids: impl IntoIterator<Item = &'a StreamId>) {
+        for id in ids {
+            if !self.stands_for(id) {
+                self.replaces.push(id.clone());
+            }
+        }
+    }
+}
+
+/// Reads the identity of a stream, with its revision; `None` if it is missing.
+///
+/// # Errors
+/// [`FleetError::OtherKey`], and the errors of the store.
+pub(crate) async fn read_identity<S: Store>(
+    store: &SealedStore<S>,
+) -> Result<Option<(StreamIdentity, u64)>, FleetError> {
+    match store.get(IDENTITY).await {
+        Ok(None) => Ok(None),
+        Ok(Some(StoredValue { bytes, revision })) => Ok(Some((decode(IDENTITY, &bytes)?, revision))),
+        Err(FleetError::Value { .. }) => Err(FleetError::OtherKey { fleet: store.seal.fleet().clone() }),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the identity of a stream, and compares it with the one that a journal remembers.
+///
+/// # Errors
+/// [`FleetError::NoStream`] and [`FleetError::Lost`], and those of [`read_identity`].
+pub(crate) async fn check_identity<S: Store>(
+    store: &SealedStore<S>,
+    remembered: Option<&StreamIdentity>,
+) -> Result<StreamIdentity, FleetError> {
+    let fleet = store.seal.fleet();
+    match (read_identity(store).await?, remembered) {
+        (Some((found, _)), None) => Ok(found),
+        (Some((found, _)), Some(known)) if found.stands_for(&known.id) => Ok(found),
+        (Some((found, _)), Some(known)) => Err(FleetError::lost(fleet, &known.id, Some(found.id))),
+        (None, Some(known)) => Err(FleetError::lost(fleet, &known.id, None)),
+        (None, None) => Err(FleetError::NoStream { fleet: fleet.clone() }),
+    }
+}
+
+/// The identity of the stream of a node, and whether it is still there.
+pub(crate) struct OwnStream {
+    pub(crate) identity: StreamIdentity,
+    /// The reason why the claims are gone, if they are.
+    loss: Mutex<Option<FleetError>>,
+}
+
+impl OwnStream {
+    pub(crate) fn new(identity: StreamIdentity) -> Self {
+        Self { identity, loss: Mutex::default() }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.loss.lock().is_some()
+    }
+}
+
+impl<S: Store> Fleet<S> {
+    /// The identity of the stream that this node has joined.
+    #[must_use]
+    pub fn identity(&self) -> &StreamIdentity {
+        &self.stream.identity
+    }
+
+    /// The times of the leases of all nodes.
+    #[must_use]
+    pub fn lease_times(&self) -> LeaseTimes {
+        self.stream.identity.lease
+    }
+
+    /// The reason why the claims are gone, if the latest renewal has found that they are.
+    #[must_use]
+    pub fn loss(&self) -> Option<FleetError> {
+        self.stream.loss.lock().clone()
+    }
+
+    /// Checks that the stream still has its identity. Until a later check finds it again, this node runs nothing.
+    pub(crate) async fn check_stream(&self, renewals: u64) -> Result<(), FleetError> {
+        let found = match read_identity(&self.store).await {
+            Err(FleetError::NoStream { .. }) => None,
+            found => found?,
+        };
+        let Some((found, revision)) = found else {
+            let loss = FleetError::lost(self.store.seal.fleet(), &self.stream.identity.id, None);
+            *self.stream.loss.lock() = Some(loss.clone());
+            return Err(loss);
+        };
+        *self.stream.loss.lock() = None;
+        if renewals.is_multiple_of(self.lease_times().renewals_in(REWRITE_INTERVAL)) {
+            // Not made anew if it is gone by now. In a conflict, another node has just written it.
+            self.store.update(IDENTITY, &encode(&found)?, revision).await.map(drop)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_stands_for_itself_and_for_what_it_replaces() {
+        let [first, second, other] = [(); 3].map(|()| StreamId::random());
+        let mut identity = StreamIdentity::new(second.clone(), LeaseTimes::default());
+        assert!(!identity.stands_for(&first));
+        identity.replace([&first, &second, &first]);
+        assert_eq!(identity.replaces, [first.clone()]);
+        assert!(identity.stands_for(&first) && identity.stands_for(&second) && !identity.stands_for(&other));
+        let text = identity.to_text().unwrap();
+        assert_eq!(StreamIdentity::parse(&text).unwrap(), identity);
+        for text in ["", "{}", &text.replace(&first.0, "x"), &text.replace("lease", "leases")] {
+            assert!(StreamIdentity::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ids_are_tokens_of_subjects() {
+        for text in ["", "a.b", &"A".repeat(32), &"0".repeat(31), &"0".repeat(33), &">".repeat(32)] {
+            assert_eq!(StreamId::try_from(text.to_owned()), Err(StreamIdError), "{text}");
+        }
+    }
+}

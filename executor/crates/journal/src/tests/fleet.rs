@@ -1,0 +1,53 @@
+//! The identity of the fleet, which outlives restarts, pruning and a restored backup.
+
+use super::*;
+use crate::{RecoveredState, prune, remembered_fleet};
+
+const FAR: OffsetDateTime = time::macros::datetime!(2030-01-01 0:00 UTC);
+
+/// Opens the journal of an executor that joins a fleet. Returns what the journal remembered before.
+fn join(path: &Path, identity: &str) -> (Journal, Option<String>) {
+    let mut before = None;
+    let journal = eventually(|| {
+        let opened = Journal::open_with_ends(path, 1000, JournalOptions::default(), NOW, |interrupted| {
+            before = interrupted.fleet()?;
+            Ok(RecoveredState { ends: Vec::new(), fleet: Some(identity.to_owned()) })
+        });
+        match opened {
+            Err(OpenError::InUse(_)) => None,
+            opened => Some(opened.unwrap().0),
+        }
+    });
+    (journal, before)
+}
+
+#[tokio::test]
+async fn the_latest_fleet_is_remembered() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    assert_eq!(remembered_fleet(&path).unwrap(), None);
+    let mut expected = None;
+    for identity in ["first", "second", "second"] {
+        let (journal, before) = join(&path, identity);
+        assert_eq!(before, expected);
+        expected = Some(identity.to_owned());
+        assert_eq!(remembered_fleet(&path).unwrap(), expected);
+        run(&journal, &another()).await;
+        deliver(&journal, 1).await;
+    }
+    assert_eq!(stops::format(&path), 4);
+    let journal = open_journal(&path).0;
+    for _ in 0..2 {
+        prune(&path, FAR, FAR).unwrap();
+        assert_eq!(remembered_fleet(&path).unwrap(), expected);
+        assert!(holds(&path), "{}", verify_journal(&path, None));
+    }
+    let backup = folder.path().join("backup.db");
+    back_up(&path, &backup).unwrap();
+    assert_eq!(remembered_fleet(&backup).unwrap(), expected);
+    // The record says nothing about an intent with its id.
+    let nil = Call { intent: IntentId::from_bytes([0; 16]), ..another() };
+    run(&journal, &nil).await;
+    assert!(holds(&path), "{}", verify_journal(&path, None));
+    assert_eq!(remembered_fleet(&path).unwrap(), expected);
+}
