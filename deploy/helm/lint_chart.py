@@ -28,6 +28,7 @@ REFUSED = [
     ({"replica": 3}, "additional properties 'replica' not allowed"),
     ({"fleet": {"enabled": False}}, "several nodes need fleet.enabled"),
     ({"fleet": {"enabled": False}, "replicas": 1, "autoscaling": {"enabled": True}}, "several nodes need"),
+    ({"fleet": {"replaces": ["x"]}}, "does not match pattern"),
     ({"tools": {"volume": {"emptyDir": {}}, "remote": [{"tool": f"oci://a/b@sha256:{'0' * 64}"}]}}, "not both"),
     ({"tools": {"remote": [{"tool": "oci://registry/greet:latest"}]}}, "does not match pattern"),
     ({"server": {"tls": {"certificate": "server.pem"}}}, "server.tls.certificate needs server.tls.key"),

@@ -58,3 +58,39 @@ readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
 {{- end }}
+
+{{/* The init container that copies the Secrets to files that only the executor can read. */}}
+{{- define "a2g.copySecrets" -}}
+- name: secrets
+  image: {{ .Values.secrets.copyImage }}
+  # -f: a file of an earlier start is read-only.
+  command:
+    - sh
+    - -euc
+    - umask 077; mkdir -p /run/a2g-executor/secrets; cp -fL /secrets/* /run/a2g-executor/secrets/
+  securityContext:
+    {{- include "a2g.containerSecurity" . | nindent 4 }}
+  resources:
+    requests: {cpu: 10m, memory: 16Mi}
+    limits: {memory: 64Mi}
+  volumeMounts:
+    - {name: secrets, mountPath: /secrets, readOnly: true}
+    - {name: run, mountPath: /run/a2g-executor}
+{{- end }}
+
+{{/* The volumes of the configuration, of the Secrets and of the copies of those, in memory. */}}
+{{- define "a2g.configVolumes" -}}
+- name: config
+  configMap:
+    name: {{ include "a2g.fullname" . }}
+- name: secrets
+  projected:
+    defaultMode: 0440
+    sources:
+      {{- range .Values.secrets.names }}
+      - secret:
+          name: {{ . }}
+      {{- end }}
+- name: run
+  emptyDir: {medium: Memory, sizeLimit: 16Mi}
+{{- end }}
