@@ -1,6 +1,6 @@
 //! A disk that is full, that takes its time, or that does not keep what it was given.
 
-use super::{catalogue, load, options};
+use super::{MARK, catalogue, load, options};
 use crate::harness::{
     Catalogue, Executor, GATE, Governor, Home, HttpClient, Options, Process, Tool, error, eventually,
     execute, id_of, print_skipped, program,
@@ -240,6 +240,38 @@ fn a_server_started_on_a_full_disk_waits_for_space() {
     };
     assert_eq!(process.wait_for_exit().code(), Some(1), "{}", process.stderr());
     assert!(process.whole_stderr().contains("no space for the journal"), "{}", process.stderr());
+}
+
+/// A tool that is new, so that its definition cannot be recorded, is left out; the others are served.
+#[test]
+fn a_start_on_a_full_disk_leaves_out_only_tools_without_a_recorded_definition() {
+    let catalogue = catalogue();
+    let governor = Governor::start(&[]);
+    let Some(mut disk) = SmallDisk::new() else { return };
+    let options = options(&catalogue, &governor.http_url())
+        .set("journal.path", json!(disk.place.join("journal.db")))
+        .set("catalog.definitions", json!(disk.place.join("definitions.json")));
+    let home = Home::new(options);
+    let (mut process, address) = disk.start(&home);
+    let ask = |address, tool: &str| {
+        HttpClient::ask(address, "a2g/execute", &execute(tool, json!({ "n": "000001" }))).expect("an answer")
+    };
+    assert_eq!(ask(address, "mark")["result"]["status"], "SUCCESS");
+    // What SQLite has made beside the journal stays, so that a start needs no room for it.
+    process.kill();
+    let _with_a_new_tool = catalogue.add(Tool::command("new", MARK));
+    let ballast = disk.fill();
+    let (process, address) = disk.start(&home);
+    eventually("the tools are prepared", || (ask(address, "new")["error"]["code"] != -32003).then_some(()));
+    let left_out = ask(address, "new");
+    let told = error(&left_out, -32001)["message"].as_str().unwrap();
+    assert!(told.contains("its definition cannot be recorded"), "{told}");
+    let listed = HttpClient::ask(address, "a2g/tools", &json!({})).expect("an answer");
+    assert_eq!(listed["result"]["tools"].as_array().map(Vec::len), Some(1), "{listed}");
+    std::fs::remove_file(ballast).unwrap();
+    process.hang_up();
+    eventually("it is recorded", || (ask(address, "new")["result"]["status"] == "SUCCESS").then_some(()));
+    assert_eq!(ask(address, "mark")["result"]["status"], "SUCCESS");
 }
 
 /// A task of A2A that was refused for want of room never was, also when there is room again.

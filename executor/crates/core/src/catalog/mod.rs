@@ -236,8 +236,13 @@ impl CatalogError {
                 "its definition changed since an operator accepted it ({}), and the change is not approved",
                 part_names(parts)
             ),
-            Self::Definitions { .. } | Self::DefinitionsNotWritten { .. } => {
+            Self::Definitions { .. } => {
                 "the executor's list of accepted definitions cannot be used".to_owned()
+            }
+            Self::DefinitionsNotWritten { .. } => {
+                "its definition cannot be recorded, because nothing can be written to the executor's list of accepted \
+                 definitions: its operator makes room, and loads the catalogue again (SIGHUP)"
+                    .to_owned()
             }
             Self::CacheNotPrivate { .. } => "the executor's compile cache is not private".to_owned(),
             Self::SignedOutdated { .. } => "its signed package is not that of its files".to_owned(),

@@ -115,7 +115,7 @@ impl Definitions {
     }
 
     /// Compares tools with their accepted definitions, and remembers new and narrower ones. Returns the error of each
-    /// tool that has to wait, in the order of `tools`.
+    /// tool that has to wait, or whose definition cannot be written, in the order of `tools`.
     ///
     /// # Ambient Authority
     /// Reads the file, and writes it if there is something to remember.
@@ -127,24 +127,38 @@ impl Definitions {
         tools: &[&Descriptor],
     ) -> Result<Vec<Result<(), CatalogError>>, CatalogError> {
         let Some(store) = &self.0 else { return Ok(tools.iter().map(|_| Ok(())).collect()) };
-        let mut results = Vec::with_capacity(tools.len());
-        let mut has_new = false;
         let file = store.read()?;
-        for tool in tools {
+        let compare = |tool: &&Descriptor| -> Result<Comparison, CatalogError> {
             let accepted = store.get(&file, &tool.name)?;
-            results.push(match compare_with_accepted(accepted.as_ref(), &Definition::of(tool)) {
-                Comparison::Accepted => Ok(()),
-                Comparison::First | Comparison::Narrower => {
-                    has_new = true;
-                    Ok(())
-                }
-                Comparison::Waits(changes) => Err(changed(&tool.name, &changes)),
-            });
-        }
-        if !has_new || store.access == Access::Compare {
-            return Ok(results);
-        }
-        // Another process may have written the file meanwhile, so the tools are compared again under the lock.
+            Ok(compare_with_accepted(accepted.as_ref(), &Definition::of(tool)))
+        };
+        let compared = tools.iter().map(compare).collect::<Result<Vec<_>, _>>()?;
+        let is_new = |comparison: &Comparison| match comparison {
+            Comparison::First | Comparison::Narrower => true,
+            Comparison::Accepted | Comparison::Waits(_) => false,
+        };
+        let not_written = if store.access == Access::Record && compared.iter().any(is_new) {
+            match self.record(tools) {
+                Err(CatalogError::DefinitionsNotWritten { path, reason }) => Some((path, reason)),
+                judged => return judged,
+            }
+        } else {
+            None
+        };
+        // A tool whose definition is on the disk can be used although no other can be written there now.
+        let judge = |(tool, comparison): (&&Descriptor, Comparison)| match (comparison, &not_written) {
+            (Comparison::Waits(changes), _) => Err(changed(&tool.name, &changes)),
+            (Comparison::First | Comparison::Narrower, Some((path, reason))) => {
+                Err(CatalogError::DefinitionsNotWritten { path: path.clone(), reason: reason.clone() })
+            }
+            (Comparison::First | Comparison::Narrower, None) | (Comparison::Accepted, _) => Ok(()),
+        };
+        Ok(tools.iter().zip(compared).map(judge).collect())
+    }
+
+    /// Compares tools again under the lock, because another process may have written the file meanwhile, and writes the
+    /// new definitions.
+    fn record(&self, tools: &[&Descriptor]) -> Result<Vec<Result<(), CatalogError>>, CatalogError> {
         let mut locked = self.lock()?;
         let judged = tools.iter().map(|tool| locked.accept_unless_waiting(tool)).collect::<Result<_, _>>()?;
         locked.write()?.commit()?;
@@ -157,11 +171,20 @@ impl Definitions {
     /// Creates and locks the file's folder, and reads the file.
     ///
     /// # Errors
-    /// [`CatalogError::Definitions`] if the file cannot be used.
+    /// [`CatalogError::Definitions`] if the file cannot be used, and [`CatalogError::DefinitionsNotWritten`] if nothing
+    /// can be written beside it.
     pub(in crate::catalog) fn lock(&self) -> Result<LockedDefinitions<'_>, CatalogError> {
         let Some(store) = &self.0 else { return Ok(LockedDefinitions(None)) };
         let folder = store.folder();
-        let unusable = |error: std::io::Error| store.unusable(format!("`{}`: {error}", folder.display()));
+        let unusable = |error: std::io::Error| {
+            let cannot_write =
+                [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::ReadOnlyFilesystem];
+            if cannot_write.contains(&error.kind()) {
+                store.not_written(error)
+            } else {
+                store.unusable(format!("`{}`: {error}", folder.display()))
+            }
+        };
         DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(unusable)?;
         // Every change replaces the file, so another one is locked. Nobody else can open it, and so nobody else can lock it.
         let path = store.real_path().with_added_extension("lock");
