@@ -520,6 +520,10 @@ fn a_session_has_the_rights_of_its_caller_and_ends_with_them() {
         assert_eq!(client.get(&path).0, status);
         assert_eq!(client.get("/console/inbox").1.contains(id), status == 200);
     }
+    // Cookies of the same name that another program on this host has set hide none.
+    let shadows = format!("a2g_console={}; ", "0".repeat(64)).repeat(30);
+    let shadowed = Client { address, cookie: shadows + &approver.cookie, token: String::new() };
+    assert_eq!(shadowed.get("/console").0, 200);
     // And does no more: an agent never approves what it asked for.
     for client in [&operator, &planner, &other] {
         for action in ["approve", "deny"] {

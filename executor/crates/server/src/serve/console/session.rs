@@ -34,8 +34,6 @@ const MAX_SESSION_AGE: Duration = Duration::from_secs(12 * 60 * 60);
 const MAX_SESSIONS: usize = 4096;
 /// Maximum number of sessions of one caller. Beyond it, the caller's oldest one ends for each new one.
 const MAX_SESSIONS_PER_CALLER: usize = 32;
-/// Maximum number of session cookies in one request that are looked up.
-const MAX_COOKIES: usize = 8;
 /// Number of random bytes of a key, a cookie and a form's token.
 const SECRET_BYTES: usize = 32;
 /// The cookie of a session over TLS. Browsers accept the prefix only from this host and only over TLS.
@@ -158,19 +156,21 @@ impl BrowserSessions {
     }
 
     /// The hashes of the session cookies of a request. There may be several, because another program on this host may
-    /// have set one with the same name.
+    /// have set some with the same name. All are read, so that none can hide the real one; the length of a head bounds
+    /// their number.
     fn cookies(&self, headers: &HeaderMap) -> Vec<Digest> {
         let name = if self.tls { SECURE_COOKIE } else { COOKIE };
         let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
         let pairs = cookies.flat_map(|cookies| cookies.split("; ")).filter_map(|pair| pair.split_once('='));
-        let values = pairs.filter(|(cookie, _)| *cookie == name).take(MAX_COOKIES);
+        let values = pairs.filter(|(cookie, value)| *cookie == name && value.len() == 2 * SECRET_BYTES);
         values.map(|(_, value)| Digest::compute(value.as_bytes())).collect()
     }
 
     /// The caller of a request; `None` without a valid session. A session that is no longer valid is removed.
     pub(super) fn find(&self, headers: &HeaderMap, certificate: &[Box<str>]) -> Option<SignedIn> {
+        let cookies = self.cookies(headers);
         let mut sessions = self.by_cookie.lock();
-        let cookie = self.cookies(headers).into_iter().find(|cookie| sessions.contains_key(cookie))?;
+        let cookie = cookies.into_iter().find(|cookie| sessions.contains_key(cookie))?;
         let session = sessions.get(&cookie)?;
         let caller = self.identify(&session.identity).filter(|caller| {
             **caller == *session.caller
@@ -185,8 +185,9 @@ impl BrowserSessions {
     }
 
     pub(super) fn end(&self, headers: &HeaderMap) {
+        let cookies = self.cookies(headers);
         let mut sessions = self.by_cookie.lock();
-        self.cookies(headers).iter().for_each(|cookie| drop(sessions.remove(cookie)));
+        cookies.iter().for_each(|cookie| drop(sessions.remove(cookie)));
     }
 }
 
