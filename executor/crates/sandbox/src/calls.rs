@@ -13,6 +13,7 @@ use super::typed::a2g::tool::types::ToolError;
 use a2g_runtime::spawn;
 use futures_util::FutureExt as _;
 use futures_util::future::Either;
+use a2g_types::memory::HeldBytes;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
@@ -131,6 +132,15 @@ pub type CallFuture = Pin<Box<dyn Future<Output = Result<CallAnswer, CallError>>
 pub trait CallBackend: Send + Sync {
     /// Performs one request. A call has begun when this returns; it goes on if the future is dropped.
     fn perform(self: Arc<Self>, request: CallRequest) -> CallFuture;
+
+    /// Counts this many bytes of arguments that arrive from another process, until the returned value is dropped. By
+    /// default, they are not counted.
+    ///
+    /// # Errors
+    /// The error for the guest, if there is no memory for them.
+    fn hold(&self, _bytes: u64) -> Result<Option<HeldBytes>, CallError> {
+        Ok(None)
+    }
 }
 
 /// The calls of one run; by default, it may make none.
@@ -227,6 +237,16 @@ impl PendingCalls {
         answer
     }
 
+    async fn list(&self) -> Result<Vec<CallableTool>, ListRefusedError> {
+        match self.ask(CallRequest::List).await {
+            Ok(CallAnswer::Tools(tools)) => Ok(tools),
+            // The contract has no error for this question, and an empty list would be a wrong answer.
+            Err(error) if error.is_final => Err(ListRefusedError(error.message)),
+            // A run that may make no calls, and one whose server has ended, have an empty list.
+            Ok(CallAnswer::Definition(_) | CallAnswer::Result(_)) | Err(_) => Ok(Vec::new()),
+        }
+    }
+
     async fn start(&mut self, tool: String, arguments: String) -> u32 {
         self.last = self.last.saturating_add(1);
         let mut answer = if let Some(error) = self.exhausted.get() {
@@ -320,6 +340,11 @@ fn unexpected_answer() -> CallError {
     CallError::new("failed", "the executor sent an answer of an unexpected kind")
 }
 
+/// Ends a run that asks for the list of tools after it has used up its questions.
+#[derive(Debug, thiserror::Error)]
+#[error("`list`: {0}")]
+pub(super) struct ListRefusedError(String);
+
 impl From<CallError> for ToolError {
     fn from(CallError { code, message, detail, is_final: _ }: CallError) -> Self {
         Self { code, message, detail }
@@ -328,15 +353,8 @@ impl From<CallError> for ToolError {
 
 impl Host for StoreState {
     async fn list(&mut self) -> wasmtime::Result<Vec<Summary>> {
-        // A run that may make no calls, and one whose server has ended, have an empty list.
-        let tools = match self.calls.ask(CallRequest::List).await {
-            Ok(CallAnswer::Tools(tools)) => tools,
-            Ok(CallAnswer::Definition(_) | CallAnswer::Result(_)) | Err(_) => Vec::new(),
-        };
-        Ok(tools
-            .into_iter()
-            .map(|CallableTool { name, description }| Summary { name, description })
-            .collect())
+        let summary = |CallableTool { name, description }| Summary { name, description };
+        Ok(self.calls.list().await?.into_iter().map(summary).collect())
     }
 
     async fn describe(&mut self, tool: String) -> wasmtime::Result<Result<Definition, ToolError>> {
@@ -365,5 +383,37 @@ impl Host for StoreState {
         Ok(finished
             .map(|(call, outcome)| Finished { call, outcome: outcome.map_err(ToolError::from) })
             .map_err(ToolError::from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers one question.
+    struct OneQuestion(AtomicUsize);
+
+    impl CallBackend for OneQuestion {
+        fn perform(self: Arc<Self>, _: CallRequest) -> CallFuture {
+            let answer = match self.0.fetch_add(1, Ordering::SeqCst) {
+                0 => Ok(CallAnswer::Tools(Vec::new())),
+                _further => Err(CallError::exhausted("no more questions")),
+            };
+            Box::pin(std::future::ready(answer))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_after_the_last_question_is_refused_like_a_description() {
+        let backend = Arc::new(OneQuestion(AtomicUsize::new(0)));
+        let calls = PendingCalls::new(Calls::new(Arc::clone(&backend) as Arc<dyn CallBackend>));
+        assert!(calls.list().await.unwrap().is_empty());
+        for _ in 0..3 {
+            assert_eq!(calls.list().await.unwrap_err().to_string(), "`list`: no more questions");
+        }
+        let described = calls.ask(CallRequest::Describe { tool: "x".to_owned() }).await;
+        assert_eq!(described.unwrap_err().code, "calls_exhausted");
+        assert_eq!(backend.0.load(Ordering::SeqCst), 2, "further questions cost the server nothing");
+        assert!(PendingCalls::new(Calls::default()).list().await.unwrap().is_empty());
     }
 }
