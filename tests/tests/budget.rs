@@ -2,13 +2,14 @@
 
 use crate::callers::{List, agent, ask, bearer, rpc};
 use crate::harness::{
-    AGENT, Catalogue, Executor, GATE, HttpClient, Options, Tool, WebSocketClient, error, eventually, execute,
-    id_of, post_request, result,
+    AGENT, Catalogue, Executor, FakeGovernor, GATE, HttpClient, Options, Reply, Tool, WebSocketClient, error,
+    eventually, execute, has_interpreter, id_of, intent, manifest, post_request, result, verdict,
 };
 use crate::hostile::guest::Guest;
 use serde_json::{Value, json};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 const OTHER: &str = "did:aeon:other:1.0:abc123";
 
@@ -312,4 +313,82 @@ fn unread_answers_count_against_their_caller_only() {
         let answer = ask(&mut executor.client(), Some(&bearer(&greedy)), "a2g/status", &status);
         (answer.status == 200).then_some(())
     });
+}
+
+/// Agents that hold all that they can: bodies that do not end, answers that they do not read, and arguments of their
+/// programs' calls.
+#[test]
+fn four_agents_stay_within_the_memory_of_the_default() {
+    let list = List::new();
+    let agents = ["one", "two", "three", "four"].map(|name| {
+        let did = format!("did:aeon:{name}:1.0:abc123");
+        (agent(&list, name, &did), did)
+    });
+    let mut catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
+    catalogue = catalogue.add(Tool::command_bytes("says", printer(1_000_000)));
+    if has_interpreter("run_python") {
+        catalogue = catalogue.copy("run_python");
+    }
+    let governor = FakeGovernor::deciding(|call| {
+        let mut manifest = manifest();
+        manifest["max_memory_mb"] = json!(128);
+        Reply::Result(verdict(call["intent_id"].as_str().unwrap(), &manifest))
+    });
+    let executor = Executor::start(list.of(Options::new().catalogue(&catalogue).governor(&governor.url())));
+    let program = r#"
+for _ in range(4):
+    calls = [tools.start.gate(x="a" * 1_000_000) for _ in range(8)]
+    for call in calls:
+        try:
+            call.result()
+        except ToolError:
+            pass
+"#;
+    let body = format!("{{\"x\":\"{}", "x".repeat(990_000));
+    let unfinished = |token: &str| {
+        let head = format!(
+            "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nAuthorization: {}\r\nContent-Type: application/json\r\n\
+             Content-Length: 1000000\r\n\r\n",
+            bearer(token)
+        );
+        // The server may refuse it before it is sent.
+        let mut stream = HttpClient::send_only(executor.address(), head.as_bytes());
+        let _refused = stream.write_all(body.as_bytes());
+        stream
+    };
+    let said = agents.each_ref().map(|(token, did)| {
+        let says = in_name_of(did, execute("says", json!({})));
+        result(&rpc(&mut executor.client(), token, "a2g/execute", &says));
+        status_request(&says)
+    });
+    let attack = |token: &str, did: &str, status: &Value| {
+        let mut held = Vec::new();
+        if has_interpreter("run_python") {
+            held.extend((0..6).map(|_| {
+                let mut call = intent("run_python", json!({ "code": program }));
+                call["agent_did"] = json!(did);
+                let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/intent", "params": call });
+                send_without_reading(&executor, token, &body)
+            }));
+        }
+        let read = Value::Array(vec![status.clone(); 16]);
+        held.extend((0..16).map(|_| send_without_reading(&executor, token, &read)));
+        held.extend((0..60).map(|_| unfinished(token)));
+        held
+    };
+    let held = std::thread::scope(|scope| {
+        let attacks = agents.iter().zip(&said);
+        let attacks = attacks.map(|((token, did), status)| scope.spawn(|| attack(token, did, status)));
+        let attacks = attacks.collect::<Vec<_>>();
+        attacks.into_iter().map(|attack| attack.join().unwrap()).collect::<Vec<_>>()
+    });
+    let seen = std::iter::repeat_with(|| {
+        std::thread::sleep(Duration::from_millis(100));
+        executor.status("VmHWM")
+    });
+    let peak = seen.take(50).last().unwrap_or_default();
+    println!("peak: {peak} KiB");
+    assert!(peak < 200 << 10, "{peak} KiB");
+    assert_eq!(executor.client().request("GET", "/health", &[], b"").status, 200);
+    drop(held);
 }

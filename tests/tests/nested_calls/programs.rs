@@ -68,3 +68,36 @@ fn calls_from_python_are_as_direct_ones() {
 fn calls_from_javascript_are_as_direct_ones() {
     check("run_javascript", JAVASCRIPT);
 }
+
+/// The arguments of a program's calls count against the share of the program's caller.
+#[test]
+fn arguments_of_calls_have_a_share_of_memory() {
+    if !has_interpreter("run_python") {
+        return;
+    }
+    // Without a list of callers, a share is half of it: room for six of these calls.
+    let options = Options::new().set("server.max_memory_mb", 72);
+    let nest = Nest::start_in(options, Catalogue::empty().copy("run_python"));
+    let code = r#"
+calls = [tools.start.gate(x="a" * 900_000) for _ in range(8)]
+result = []
+for call in calls:
+    try:
+        call.result()
+        result.append("")
+    except ToolError as error:
+        result.append(error.message)
+"#;
+    let call = with_context(intent("run_python", json!({ "code": code })), json!({ "max_memory_mb": 128 }));
+    std::thread::scope(|scope| {
+        let answer = scope.spawn(|| nest.ask(&call));
+        nest.executor.wait_at_the_gate(6);
+        nest.executor.open_the_gate();
+        let answer = answer.join().unwrap();
+        let said = &result(&answer)["report"]["result"]["result"];
+        let said =
+            said.as_array().unwrap_or_else(|| panic!("{answer}")).iter().map(|text| text.as_str().unwrap());
+        let refused = said.filter(|text| text.contains("share of `server.max_memory_mb`")).count();
+        assert_eq!(refused, 2, "{answer}");
+    });
+}

@@ -31,10 +31,11 @@ use a2g_sandbox::egress::{
 };
 use a2g_sandbox::{CallAnswer, CallBackend, CallError, CallFuture, CallRequest, MAX_ARGUMENT_BYTES};
 use a2g_types::limit::NetworkBudgets;
+use a2g_types::memory::{HeldBytes, SMALL_MESSAGE_BYTES};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Body as _, Frame as BodyFrame};
-use http_body_util::{BodyExt as _, Empty, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, Empty, Full};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -751,8 +752,8 @@ impl StreamRequest {
                     CallHead::List | CallHead::Describe { .. } => {
                         backend.perform(head.join(String::new())).await
                     }
-                    CallHead::Call { .. } => match read_arguments(upload).await? {
-                        Ok(arguments) => {
+                    CallHead::Call { .. } => match read_arguments(&*backend, upload).await? {
+                        Ok((arguments, _held)) => {
                             turn.wait().await;
                             let answer = backend.perform(head.join(arguments));
                             drop(turn);
@@ -767,19 +768,33 @@ impl StreamRequest {
     }
 }
 
-/// The arguments of a call, or the error for its guest.
-async fn read_arguments(upload: Body) -> EgressResult<std::result::Result<String, CallError>> {
+/// The arguments of a call and, if they are long, their count; or the error for its guest.
+async fn read_arguments(
+    backend: &dyn CallBackend,
+    mut upload: Body,
+) -> EgressResult<std::result::Result<(String, Option<HeldBytes>), CallError>> {
     let invalid = |message: String| Err(CallError::new("invalid_arguments", message));
-    let bytes = match Limited::new(upload, MAX_ARGUMENT_BYTES).collect().await {
-        Ok(collected) => collected.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => {
+    let (mut bytes, mut held) = (Vec::new(), None);
+    while let Some(frame) = upload.frame().await {
+        let Ok(chunk) = frame.map_err(|_| NetworkError::RunEnded)?.into_data() else { continue };
+        let length = bytes.len().saturating_add(chunk.len());
+        if length > MAX_ARGUMENT_BYTES {
             return Ok(invalid(format!(
                 "the arguments have more than {MAX_ARGUMENT_BYTES} bytes: send less"
             )));
         }
-        Err(_) => return Err(NetworkError::RunEnded.into()),
-    };
-    Ok(String::from_utf8(bytes.into()).or_else(|_| invalid("the arguments are not UTF-8".to_owned())))
+        if held.is_none() && length as u64 > SMALL_MESSAGE_BYTES {
+            match backend.hold(MAX_ARGUMENT_BYTES as u64) {
+                Ok(counted) => held = counted,
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(match String::from_utf8(bytes) {
+        Ok(arguments) => Ok((arguments, held)),
+        Err(_) => invalid("the arguments are not UTF-8".to_owned()),
+    })
 }
 
 fn encode_answer(answer: &std::result::Result<CallAnswer, CallError>) -> Body {

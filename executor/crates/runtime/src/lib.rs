@@ -1,5 +1,7 @@
-//! The executor's use of tokio's runtime: tasks with an owner that ends them, and the clock of the timers.
+//! The executor's use of tokio's runtime: tasks with an owner that ends them, work that would keep a worker busy, and the
+//! clock of the timers.
 
+pub mod aside;
 pub mod spawn;
 
 /// Reads the clock of tokio's timers. In a test that pauses the timers, it is the test's clock.

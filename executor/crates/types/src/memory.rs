@@ -27,6 +27,9 @@ const MIN_LARGE_BLOCK_BYTES: usize = 32 << 10;
 const MAX_RETAINED_BLOCK_BYTES: libc::c_int = 128 << 10;
 /// Heap size in bytes above which no more input is accepted.
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Messages and answers up to this size in bytes are not counted, and are accepted even when the memory budget is used up,
+/// because a caller has to be able to cancel its calls.
+pub const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 /// The memory that each caller causes this process to hold: messages in progress, and unread answers.
 static BY_CALLER: LazyLock<Arc<Shares>> = LazyLock::new(|| Shares::new(u64::MAX));
 
@@ -101,6 +104,8 @@ pub fn freed_large_block_bytes() -> u64 {
 pub fn set_budget(bytes: u64, caller_share: u64) {
     BUDGET.store(bytes, Relaxed);
     BY_CALLER.share.store(caller_share, Relaxed);
+    // The rest is for results, and for what the server itself needs.
+    BY_CALLER.total.store(bytes - bytes / 4, Relaxed);
 }
 
 /// `true` if `more` bytes would stay within the budget.
@@ -109,11 +114,36 @@ pub fn has_room(more: u64) -> bool {
     used_bytes().saturating_add(more) <= BUDGET.load(Relaxed)
 }
 
-/// Counts bytes against a caller's share until the returned value is dropped; `None` if they would exceed the share. A
-/// caller that holds nothing may exceed its share once.
-#[must_use]
-pub fn hold(caller: &str, bytes: u64) -> Option<HeldBytes> {
+/// Counts bytes against a caller's share until the returned value is dropped. A caller that holds nothing may exceed its
+/// share once.
+///
+/// # Errors
+/// [`NoRoom`] if they would exceed the share, or the part of the budget that all callers share.
+pub fn hold(caller: &str, bytes: u64) -> Result<HeldBytes, NoRoom> {
     BY_CALLER.hold(caller, bytes)
+}
+
+/// Counts a message of this size, as values in memory, against its caller's share.
+///
+/// # Errors
+/// [`NoRoom`] if the memory budget or the caller's share is used up.
+pub fn charge(caller: &str, bytes: u64) -> Result<Charge, NoRoom> {
+    if bytes <= SMALL_MESSAGE_BYTES {
+        return Ok(Charge::uncounted(caller));
+    }
+    if !has_room(bytes) {
+        return Err(NoRoom::Budget);
+    }
+    hold(caller, bytes).map(Charge::from)
+}
+
+/// The reason why no more bytes can be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRoom {
+    /// The memory budget is used up.
+    Budget,
+    /// The caller's share of it is used up.
+    Share,
 }
 
 /// Like [`hold`], for bytes that are already held; they may exceed the share. The caller can then hold no more until
@@ -123,11 +153,18 @@ pub fn hold_always(caller: &str, bytes: u64) -> HeldBytes {
     BY_CALLER.add(&mut BY_CALLER.lock(), caller, bytes)
 }
 
-/// The bytes that each owner holds. Each owner may hold at most one share.
+/// The bytes that each owner holds. Each owner may hold at most one share, and all owners the total.
 #[derive(Debug)]
 pub struct Shares {
     share: AtomicU64,
-    by_owner: Mutex<HashMap<Arc<str>, u64>>,
+    total: AtomicU64,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    by_owner: HashMap<Arc<str>, u64>,
+    total: u64,
 }
 
 /// Bytes that count against the share of their owner until this value is dropped.
@@ -139,63 +176,114 @@ pub struct HeldBytes {
 }
 
 impl Shares {
-    /// Makes shares of `share` bytes for each owner.
+    /// Makes shares of `share` bytes for each owner, without a limit for all of them.
     #[must_use]
     pub fn new(share: u64) -> Arc<Self> {
-        Arc::new(Self { share: AtomicU64::new(share), by_owner: Mutex::default() })
+        Arc::new(Self {
+            share: AtomicU64::new(share),
+            total: AtomicU64::new(u64::MAX),
+            held: Mutex::default(),
+        })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, u64>> {
-        self.by_owner.lock()
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock()
     }
 
-    /// Counts bytes against an owner's share; `None` if they would exceed the share. An owner that holds nothing may
-    /// exceed its share once.
-    #[must_use]
-    pub fn hold(self: &Arc<Self>, owner: &str, bytes: u64) -> Option<HeldBytes> {
-        let mut by_owner = self.lock();
-        let before = by_owner.get(owner).copied().unwrap_or(0);
-        let is_over = before > 0 && before.saturating_add(bytes) > self.share.load(Relaxed);
-        (!is_over).then(|| self.add(&mut by_owner, owner, bytes))
+    /// Counts bytes against an owner's share. An owner that holds nothing may exceed its share once.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if they would exceed the share or the total.
+    pub fn hold(self: &Arc<Self>, owner: &str, bytes: u64) -> Result<HeldBytes, NoRoom> {
+        let mut held = self.lock();
+        self.check(&held, owner, bytes)?;
+        Ok(self.add(&mut held, owner, bytes))
     }
 
-    fn add(self: &Arc<Self>, by_owner: &mut HashMap<Arc<str>, u64>, owner: &str, bytes: u64) -> HeldBytes {
+    fn check(&self, held: &Held, owner: &str, more: u64) -> Result<(), NoRoom> {
+        let exceeds =
+            |held: u64, limit: &AtomicU64| held > 0 && held.saturating_add(more) > limit.load(Relaxed);
+        if exceeds(held.by_owner.get(owner).copied().unwrap_or(0), &self.share) {
+            return Err(NoRoom::Share);
+        }
+        if exceeds(held.total, &self.total) { Err(NoRoom::Budget) } else { Ok(()) }
+    }
+
+    fn add(self: &Arc<Self>, held: &mut Held, owner: &str, bytes: u64) -> HeldBytes {
+        let Held { by_owner, total } = held;
         let owner =
             by_owner.get_key_value(owner).map_or_else(|| Arc::from(owner), |(owner, _)| Arc::clone(owner));
-        let held = by_owner.entry(Arc::clone(&owner)).or_default();
-        *held = held.saturating_add(bytes);
+        let owned = by_owner.entry(Arc::clone(&owner)).or_default();
+        (*owned, *total) = (owned.saturating_add(bytes), total.saturating_add(bytes));
         HeldBytes { shares: Arc::clone(self), owner, bytes }
+    }
+}
+
+impl Held {
+    /// Replaces a number of bytes of an owner by another one.
+    fn change(&mut self, owner: &str, before: u64, after: u64) {
+        if let Some(owned) = self.by_owner.get_mut(owner) {
+            *owned = owned.saturating_sub(before).saturating_add(after);
+            self.total = self.total.saturating_sub(before).saturating_add(after);
+        }
     }
 }
 
 impl HeldBytes {
     /// Sets the number of bytes that this value counts.
     pub fn set(&mut self, bytes: u64) {
-        let mut by_owner = self.shares.lock();
-        if let Some(held) = by_owner.get_mut(&self.owner) {
-            *held = held.saturating_sub(self.bytes).saturating_add(bytes);
-            self.bytes = bytes;
-        }
+        self.shares.lock().change(&self.owner, self.bytes, bytes);
+        self.bytes = bytes;
     }
 
     /// `true` if the owner may hold `more` bytes in addition. An owner that holds nothing may hold any number.
     #[must_use]
     pub fn has_room(&self, more: u64) -> bool {
-        let held = self.shares.lock().get(&self.owner).copied().unwrap_or(0);
-        held == 0 || held.saturating_add(more) <= self.shares.share.load(Relaxed)
+        self.shares.check(&self.shares.lock(), &self.owner, more).is_ok()
     }
 }
 
 /// The memory of a message, counted until the last clone is dropped. A charge is not part of the message's value, so
-/// any two charges are equal.
+/// any two charges are equal. By default, it has no owner.
 #[derive(Debug, Clone, Default)]
-pub struct Charge {
-    _held: Option<Arc<HeldBytes>>,
+pub struct Charge(Option<ChargedTo>);
+
+#[derive(Debug, Clone)]
+enum ChargedTo {
+    /// The message is too short to be counted.
+    Uncounted(Arc<str>),
+    Counted(Arc<HeldBytes>),
 }
 
 impl From<HeldBytes> for Charge {
     fn from(held: HeldBytes) -> Self {
-        Self { _held: Some(Arc::new(held)) }
+        Self(Some(ChargedTo::Counted(Arc::new(held))))
+    }
+}
+
+impl Charge {
+    /// The charge of a message that is too short to be counted.
+    #[must_use]
+    pub fn uncounted(owner: &str) -> Self {
+        Self(Some(ChargedTo::Uncounted(owner.into())))
+    }
+
+    /// The owner of the message, against whose share the messages that follow from it are counted, too.
+    #[must_use]
+    pub fn owner(&self) -> Option<&str> {
+        self.0.as_ref().map(|charged| match charged {
+            ChargedTo::Uncounted(owner) => &**owner,
+            ChargedTo::Counted(held) => &*held.owner,
+        })
+    }
+
+    /// The number of counted bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match &self.0 {
+            Some(ChargedTo::Counted(held)) => held.bytes,
+            Some(ChargedTo::Uncounted(_)) | None => 0,
+        }
     }
 }
 
@@ -207,14 +295,11 @@ impl PartialEq for Charge {
 
 impl Drop for HeldBytes {
     fn drop(&mut self) {
-        let mut by_owner = self.shares.lock();
-        if let Some(held) = by_owner.get_mut(&self.owner) {
-            *held = held.saturating_sub(self.bytes);
-            // An entry of zero bytes stays while its owner has another `HeldBytes`, which may be set to a larger number
-            // later.
-            if *held == 0 && Arc::strong_count(&self.owner) <= 2 {
-                by_owner.remove(&self.owner);
-            }
+        let mut held = self.shares.lock();
+        held.change(&self.owner, self.bytes, 0);
+        // An entry of zero bytes stays while its owner has another `HeldBytes`, which may be set to a larger number later.
+        if held.by_owner.get(&self.owner) == Some(&0) && Arc::strong_count(&self.owner) <= 2 {
+            held.by_owner.remove(&self.owner);
         }
     }
 }
@@ -247,27 +332,44 @@ mod tests {
     fn an_owner_cannot_exceed_its_share() {
         let shares = Shares::new(100);
         let first = shares.hold("a", 60).unwrap();
-        assert!(shares.hold("a", 41).is_none());
+        assert!(shares.hold("a", 41).is_err());
         let second = shares.hold("a", 40).unwrap();
         let other = shares.hold("b", 100).unwrap();
-        assert!(shares.hold("b", 1).is_none());
+        assert!(shares.hold("b", 1).is_err());
         drop((first, other));
-        assert!(shares.hold("a", 60).is_some());
+        assert!(shares.hold("a", 60).is_ok());
         drop(second);
         let large = shares.hold("a", 1000).unwrap();
-        assert!(shares.hold("a", 1).is_none());
+        assert!(shares.hold("a", 1).is_err());
         drop(large);
-        assert!(shares.lock().is_empty());
+        assert!(shares.lock().by_owner.is_empty());
         let mut held = shares.hold("a", 0).unwrap();
         assert!(held.has_room(1000));
         held.set(99);
-        assert!(held.has_room(1) && !held.has_room(2) && shares.hold("a", 2).is_none());
+        assert!(held.has_room(1) && !held.has_room(2) && shares.hold("a", 2).is_err());
         let more = shares.hold("a", 1).unwrap();
         held.set(0);
         drop(more);
         held.set(5);
         assert!(held.has_room(95) && !held.has_room(96));
         drop(held);
-        assert!(shares.lock().is_empty());
+        assert!(shares.lock().by_owner.is_empty());
+    }
+
+    #[test]
+    fn all_owners_together_cannot_exceed_the_total() {
+        let shares = Shares::new(100);
+        shares.total.store(150, Relaxed);
+        let mut first = shares.hold("a", 100).unwrap();
+        assert_eq!(shares.hold("a", 1).unwrap_err(), NoRoom::Share);
+        assert_eq!(shares.hold("b", 51).unwrap_err(), NoRoom::Budget);
+        let second = shares.hold("b", 50).unwrap();
+        assert!(!second.has_room(1));
+        first.set(10);
+        assert!(second.has_room(50) && !second.has_room(51));
+        drop((first, second));
+        assert_eq!(shares.lock().total, 0);
+        // Alone, a message longer than the total passes once, as it does for a share.
+        drop(shares.hold("a", 1000).unwrap());
     }
 }

@@ -98,8 +98,7 @@ pub fn compact(text: &str) -> Cow<'_, str> {
 /// The message need not be valid.
 #[must_use]
 pub fn tree_bytes(body: &[u8]) -> u64 {
-    let text = body.len().saturating_mul(TEXT_COPIES);
-    let (mut bytes, mut is_in_string, mut is_escaped) = (text + VALUE_BYTES, false, false);
+    let (mut bytes, mut is_in_string, mut is_escaped) = (VALUE_BYTES, false, false);
     for byte in body {
         match byte {
             _escaped if is_escaped => is_escaped = false,
@@ -111,7 +110,13 @@ pub fn tree_bytes(body: &[u8]) -> u64 {
             _other => {}
         }
     }
-    bytes as u64
+    text_bytes(body.len()).saturating_add(bytes as u64)
+}
+
+/// The part of [`tree_bytes`] that a message's length alone determines.
+#[must_use]
+pub fn text_bytes(length: usize) -> u64 {
+    length.saturating_mul(TEXT_COPIES) as u64
 }
 
 fn scan<'a>(body: &'a [u8], bounds: &JsonBounds, is_finite: bool) -> Result<&'a str, Fault> {

@@ -14,6 +14,7 @@ use a2g_govern::{
     admit, check_caller_tools,
 };
 use a2g_journal::{ClaimResult, IntentSummary, KnownIntent};
+use a2g_runtime::aside::run_large;
 use a2g_types::call::{Call, ContextSignature};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, ToolName, did_you_mean, excerpt};
@@ -81,12 +82,14 @@ impl Executor {
     ) -> Result<Arc<Receipt>, Fault> {
         let summary = IntentSummary::from_call(&call);
         let span = trace::intent_span(&summary, call.door);
-        let execution = async {
-            self.execute_call(call, verdict, proof)
+        let ((owner, bytes), executor, proof) = (charged_to(&call), Arc::clone(self), proof.cloned());
+        let execution = async move {
+            executor
+                .execute_call(call, verdict, proof.as_ref())
                 .await
-                .map_err(|fault| self.record_refusal(Some(&summary), fault))
+                .map_err(|fault| executor.record_refusal(Some(&summary), fault))
         };
-        execution.instrument(span).await
+        run_large(&owner, bytes, execution.instrument(span)).await
     }
 
     async fn execute_call(
@@ -196,10 +199,12 @@ impl Executor {
     ) -> Result<IntentAnswer, Fault> {
         let summary = IntentSummary::from_call(&call);
         let span = trace::intent_span(&summary, call.door);
-        let answer = async {
-            self.decide_and_run(call, sink).await.map_err(|fault| self.record_refusal(Some(&summary), fault))
+        let ((owner, bytes), executor) = (charged_to(&call), Arc::clone(self));
+        let answer = async move {
+            let answer = executor.decide_and_run(call, sink).await;
+            answer.map_err(|fault| executor.record_refusal(Some(&summary), fault))
         };
-        answer.instrument(span).await
+        run_large(&owner, bytes, answer.instrument(span)).await
     }
 
     async fn decide_and_run(self: &Arc<Self>, call: Call, sink: RunEventSink) -> Result<IntentAnswer, Fault> {
@@ -539,6 +544,11 @@ fn names_path_in(folder: &Tree, key: &str, value: &Value) -> bool {
             Value::Array(items) => items.iter().any(|item| names_path_in(folder, "", item)),
             Value::Object(object) => object.iter().any(|(key, value)| names_path_in(folder, key, value)),
         }
+}
+
+/// The owner of a call's message, and the message's size in bytes.
+fn charged_to(call: &Call) -> (Box<str>, u64) {
+    (call.charge.owner().unwrap_or(call.agent.as_str()).into(), call.charge.bytes())
 }
 
 /// The refusal of a call to a tool that is not the one that an operator accepted.

@@ -22,7 +22,6 @@ use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, End, Receipt};
 use a2g_types::verdict::Verdict;
 use futures_util::FutureExt as _;
-use serde_json::Value;
 use std::pin::pin;
 use std::sync::Arc;
 use tracing::Instrument as _;
@@ -115,7 +114,8 @@ impl Executor {
             return Err(refusal);
         }
         let output = self.output.reserve(permit.grant().output().value.bytes());
-        let arguments = Value::Object(call.arguments.clone()).to_string();
+        // A map with text keys: serializing it cannot fail.
+        let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
         let run_request = loaded.isolate.request(&call.tool, permit, arguments);
         let signature = loaded.usable_tool(&call.tool).and_then(|tool| tool.descriptor.signature.as_ref());
         let receipt = |calls, outcome| {

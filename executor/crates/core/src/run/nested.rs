@@ -14,6 +14,7 @@ use super::{Executor, RETRY_AFTER_MS, all_agents};
 use crate::catalog::{Catalog, CatalogEntry, Tool};
 use a2g_capability::{CallGrant, Grant};
 use a2g_govern::missing_scope_message;
+use a2g_runtime::aside::run_large;
 use a2g_runtime::spawn;
 use a2g_sandbox::{
     CallAnswer, CallBackend, CallError, CallFuture, CallRequest, CallableTool, MAX_ARGUMENT_BYTES,
@@ -24,7 +25,7 @@ use a2g_types::failure_message::{describe_failure, failure_details, layer_name};
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
 use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use a2g_types::limit::Layer;
-use a2g_types::memory::{self, Charge};
+use a2g_types::memory::{self, Charge, HeldBytes, NoRoom};
 use a2g_types::outcome::{CallUsage, End, NestedCall, NestedEnd, Receipt};
 use a2g_types::strict_json::{self, JsonBounds};
 use a2g_types::tool::CallTargets;
@@ -71,6 +72,8 @@ struct Parent {
     depth: u32,
     /// The tools that the parent's caller reaches.
     caller_tools: CallTargets,
+    /// The owner of the run's message, against whose share of memory the calls count.
+    owner: Box<str>,
 }
 
 /// The calls in order, and the number of questions.
@@ -79,6 +82,12 @@ struct CallLog {
     calls: Vec<NestedCall>,
     count: u32,
     questions: u32,
+}
+
+/// The arguments of a call, and their charge against the owner's share of memory.
+struct Arguments {
+    arguments: Map<String, Value>,
+    charge: Charge,
 }
 
 /// A call that was counted.
@@ -125,6 +134,7 @@ impl NestedCalls {
                     priority: call.priority,
                     depth: call.parent.as_ref().map_or(0, |parent| parent.depth) + 1,
                     caller_tools: call.nested_caller_tools(),
+                    owner: call.charge.owner().unwrap_or(call.agent.as_str()).into(),
                 },
                 at_once: Semaphore::new(grant.max_parallel().value as usize),
                 grant: grant.clone(),
@@ -220,7 +230,7 @@ impl NestedCalls {
         tool: ToolName,
         arguments: String,
     ) -> Result<CallAnswer, CallError> {
-        let outcome = self.make(&counted, tool, &arguments).await;
+        let outcome = self.make(&counted, tool, arguments).await;
         self.end(&counted, outcome)
     }
 
@@ -231,16 +241,16 @@ impl NestedCalls {
         answer
     }
 
-    async fn make(&self, counted: &CountedCall, tool: ToolName, arguments: &str) -> CallOutcome {
-        let arguments = match parse_arguments(arguments) {
-            Ok(arguments) => arguments,
-            Err(error) => return CallOutcome::refused(error),
-        };
+    async fn make(&self, counted: &CountedCall, tool: ToolName, arguments: String) -> CallOutcome {
         let mut has_ended = self.has_ended.subscribe();
         let decided = tokio::select! {
             biased;
             _ended = has_ended.wait_for(|ended| *ended) => None,
             outcome = async {
+                let arguments = match self.read(arguments).await {
+                    Ok(arguments) => arguments,
+                    Err(error) => return CallOutcome::refused(error),
+                };
                 let _permit = self.at_once.acquire().await;
                 self.decide_and_run(self.intent(counted, tool, arguments)).await
             } => Some(outcome),
@@ -249,6 +259,12 @@ impl NestedCalls {
             Some(outcome) => outcome,
             None => self.stop(counted.intent).await,
         }
+    }
+
+    /// Reads the arguments of a call; long ones where they delay only the owner's other messages.
+    async fn read(&self, text: String) -> Result<Arguments, CallError> {
+        let (owner, bytes) = (self.parent.owner.clone(), strict_json::text_bytes(text.len()));
+        run_large(&self.parent.owner, bytes, async move { parse_arguments(&owner, &text) }).await
     }
 
     /// Checks that the run may call `tool`.
@@ -303,8 +319,10 @@ impl NestedCalls {
         tools.map(|(name, tool)| map(name, tool)).collect()
     }
 
-    fn intent(&self, counted: &CountedCall, tool: ToolName, arguments: Map<String, Value>) -> Call {
-        let Parent { door, agent, intent, tool: parent_tool, priority, depth, caller_tools } = &self.parent;
+    fn intent(&self, counted: &CountedCall, tool: ToolName, arguments: Arguments) -> Call {
+        let Parent { door, agent, intent, tool: parent_tool, priority, depth, caller_tools, owner: _ } =
+            &self.parent;
+        let Arguments { arguments, charge } = arguments;
         let parent =
             ParentRun { intent: *intent, tool: parent_tool.clone(), ordinal: counted.ordinal, depth: *depth };
         let context = json!({ "parent": {
@@ -321,7 +339,7 @@ impl NestedCalls {
             context: context.as_object().cloned(),
             caller_timeout: None,
             priority: *priority,
-            charge: Charge::default(),
+            charge,
             parent: Some(parent),
             caller_tools: Some(caller_tools.clone()),
         }
@@ -461,6 +479,10 @@ impl CallBackend for NestedCalls {
             }
         }
     }
+
+    fn hold(&self, bytes: u64) -> Result<Option<HeldBytes>, CallError> {
+        memory::hold(&self.parent.owner, bytes).map(Some).map_err(busy_error)
+    }
 }
 
 impl fmt::Debug for NestedCalls {
@@ -473,20 +495,31 @@ fn detail(facts: &Value) -> Option<String> {
     Some(facts.to_string())
 }
 
-fn parse_arguments(text: &str) -> Result<Map<String, Value>, CallError> {
-    let invalid = |message: String| CallError::new("invalid_arguments", message);
-    if !memory::has_room(strict_json::tree_bytes(text.as_bytes())) {
-        return Err(CallError {
-            detail: detail(&json!({ "retry_after_ms": RETRY_AFTER_MS })),
-            ..CallError::new("busy", "the executor has reached its memory limit (`server.max_memory_mb`)")
-        });
+fn busy_error(no_room: NoRoom) -> CallError {
+    let message = match no_room {
+        NoRoom::Budget => {
+            "the executor has reached its memory limit (`server.max_memory_mb`): make this call again later"
+        }
+        NoRoom::Share => {
+            "the caller's messages, with the arguments of this program's calls, use up its share of \
+             `server.max_memory_mb`: wait for other calls to end, and make this call again"
+        }
+    };
+    CallError {
+        detail: detail(&json!({ "retry_after_ms": RETRY_AFTER_MS })),
+        ..CallError::new("busy", message)
     }
+}
+
+fn parse_arguments(owner: &str, text: &str) -> Result<Arguments, CallError> {
+    let invalid = |message: String| CallError::new("invalid_arguments", message);
+    let charge = memory::charge(owner, strict_json::tree_bytes(text.as_bytes())).map_err(busy_error)?;
     if let Err(fault) = strict_json::check_finite(text.as_bytes(), &ARGUMENT_BOUNDS) {
         let reason = if let Fault::Parse(message) = fault { format!(": {message}") } else { String::new() };
         return Err(invalid(format!("the arguments are not JSON{reason}")));
     }
     match serde_json::from_str(text) {
-        Ok(Value::Object(arguments)) => Ok(arguments),
+        Ok(Value::Object(arguments)) => Ok(Arguments { arguments, charge }),
         Ok(_) | Err(_) => Err(invalid("the arguments have to be one JSON object".to_owned())),
     }
 }

@@ -1,8 +1,8 @@
 //! Unread answers, each counted against its caller's share of memory.
 
-use super::body::{SHARE_USED_UP, SMALL_MESSAGE_BYTES};
+use super::body::no_room_message;
 use a2g_govern::Caller;
-use a2g_types::memory::{self, HeldBytes};
+use a2g_types::memory::{self, HeldBytes, NoRoom, SMALL_MESSAGE_BYTES};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -11,11 +11,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Counts an answer until the returned value is dropped; `None` if the caller's share is used up, and `Some(None)` for
-/// a short answer, which is not counted.
-pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<HeldBytes>> {
+/// Counts an answer until the returned value is dropped; `None` for a short answer, which is not counted.
+///
+/// # Errors
+/// [`NoRoom`] if the memory budget or the caller's share is used up.
+pub(super) fn hold(caller: &Caller, bytes: u64) -> Result<Option<HeldBytes>, NoRoom> {
     if bytes <= SMALL_MESSAGE_BYTES {
-        return Some(None);
+        return Ok(None);
     }
     memory::hold(caller.name(), bytes).map(Some)
 }
@@ -24,10 +26,11 @@ pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<HeldBytes>> {
 /// streamed answer is not counted, because its chunks are made as they are read.
 pub(super) fn charge(caller: &Caller, answer: Response) -> Response {
     match hold(caller, answer.body().size_hint().exact().unwrap_or(0)) {
-        Some(None) => answer,
-        Some(Some(held)) => hold_until_written(answer, vec![held]),
-        None => {
-            (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], SHARE_USED_UP).into_response()
+        Ok(None) => answer,
+        Ok(Some(held)) => hold_until_written(answer, vec![held]),
+        Err(no_room) => {
+            let message = no_room_message(no_room);
+            (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], message).into_response()
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use a2g_govern::Caller;
 use a2g_types::fault::Fault;
-use a2g_types::memory::{self, Charge};
+use a2g_types::memory::{self, Charge, NoRoom, SMALL_MESSAGE_BYTES};
 use a2g_wire::strict_json::{self, JsonBounds};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{StatusCode, header};
@@ -22,7 +22,7 @@ pub(super) enum BufferedBody {
     /// The body is longer than `server.max_body_bytes`, and was dropped.
     TooLong,
     /// The memory budget or the caller's share is used up.
-    OverBudget(Fault),
+    OverBudget(NoRoom),
 }
 
 #[cfg_attr(
@@ -33,9 +33,9 @@ impl BufferedBody {
     /// Wraps a body that was read for `sender`; a `body` of `None` was too long.
     pub(super) fn new(body: Option<Bytes>, sender: &Caller) -> Self {
         let Some(body) = body else { return Self::TooLong };
-        match charge(sender.name(), &body) {
+        match memory::charge(sender.name(), strict_json::tree_bytes(&body)) {
             Ok(charge) => Self::Whole(body, charge),
-            Err(fault) => Self::OverBudget(fault),
+            Err(no_room) => Self::OverBudget(no_room),
         }
     }
 
@@ -48,7 +48,7 @@ impl BufferedBody {
         match self {
             Self::Whole(bytes, _) => strict_json::check(bytes, bounds),
             Self::TooLong => Err(bounds.too_long_fault()),
-            Self::OverBudget(fault) => Err(fault.clone()),
+            Self::OverBudget(no_room) => Err(no_room_fault(*no_room)),
         }
     }
 
@@ -60,32 +60,26 @@ impl BufferedBody {
     }
 }
 
-/// Messages and answers up to this size are not counted, and are accepted even when the memory budget is used up,
-/// because a caller has to be able to cancel its calls.
-pub(super) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
-
 /// Counts the parsed form of a message against its caller's share of memory.
 ///
 /// # Errors
 /// [`Fault::Busy`] if the memory budget or the caller's share is used up.
 pub(super) fn charge(caller: &str, message: &[u8]) -> Result<Charge, Fault> {
-    let bytes = strict_json::tree_bytes(message);
-    if bytes <= SMALL_MESSAGE_BYTES {
-        return Ok(Charge::default());
-    }
-    if !memory::has_room(bytes) {
-        return Err(busy(BUDGET_USED_UP));
-    }
-    memory::hold(caller, bytes).map(Charge::from).ok_or_else(share_used_up)
+    memory::charge(caller, strict_json::tree_bytes(message)).map_err(no_room_fault)
 }
 
-/// The fault for a caller whose share of memory is used up.
-pub(super) fn share_used_up() -> Fault {
-    busy(SHARE_USED_UP)
+/// The fault for a caller whose message or answer has no room.
+pub(super) fn no_room_fault(no_room: NoRoom) -> Fault {
+    let message = no_room_message(no_room).trim_end().to_owned();
+    Fault::Busy { message, retry_after_ms: BUSY_RETRY_MS }
 }
 
-fn busy(message: &str) -> Fault {
-    Fault::Busy { message: message.trim_end().to_owned(), retry_after_ms: BUSY_RETRY_MS }
+/// The text of the answer to a caller whose message or answer has no room.
+pub(super) fn no_room_message(no_room: NoRoom) -> &'static str {
+    match no_room {
+        NoRoom::Budget => BUDGET_USED_UP,
+        NoRoom::Share => SHARE_USED_UP,
+    }
 }
 
 /// The answer to a message of more than [`SMALL_MESSAGE_BYTES`] when the memory budget is used up.
@@ -93,7 +87,7 @@ const BUDGET_USED_UP: &str =
     "the executor's memory budget (`server.max_memory_mb`) is used up, and it accepts short messages only\n";
 
 /// The answer to a caller whose share is used up.
-pub(super) const SHARE_USED_UP: &str = "your messages and unread answers use up one caller's share of \
+const SHARE_USED_UP: &str = "your messages and unread answers use up one caller's share of \
                                    `server.max_memory_mb`: read the answers, let calls end, and send this again\n";
 
 /// Retry delay for a caller that is refused for lack of memory.
@@ -112,7 +106,8 @@ pub(super) async fn read_body(
 ) -> Result<Option<Bytes>, Box<Response>> {
     let announced = body.size_hint().upper().unwrap_or(u64::MAX).min(max_bytes as u64);
     let is_large = announced > SMALL_MESSAGE_BYTES;
-    let hold = || memory::hold(caller.name(), announced).ok_or_else(|| retry_later(SHARE_USED_UP));
+    let hold =
+        || memory::hold(caller.name(), announced).map_err(|no_room| retry_later(no_room_message(no_room)));
     let _held = is_large.then(hold).transpose()?;
     match tokio::time::timeout(timeout, collect_body(body, max_bytes)).await {
         Ok(collected) => collected,

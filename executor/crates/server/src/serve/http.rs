@@ -21,10 +21,11 @@ use a2g_core::run::Executor;
 use a2g_govern::{Caller, Credential, Role};
 use a2g_journal::Condition;
 use a2g_metrics::MEDIA_TYPE;
+use a2g_runtime::aside::run_large;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_types::clock::Clock;
 use a2g_types::memory::{Charge, HeldBytes};
-use a2g_wire::strict_json::JsonBounds;
+use a2g_wire::strict_json::{JsonBounds, text_bytes};
 use axum::Extension;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
@@ -236,11 +237,14 @@ async fn post(
     };
     connection.mark_authenticated();
     let _work = connection.begin_request();
-    let answer = match body {
-        Some(bytes) => state.rpc.answer(&bytes, &caller).await,
-        None => Some(state.rpc.too_long()),
+    let (owner, bytes) = (Arc::clone(&caller), body.as_ref().map_or(0, |body| text_bytes(body.len())));
+    let answer = async move {
+        match body {
+            Some(message) => state.rpc.answer(&message, &caller).await,
+            None => Some(state.rpc.too_long()),
+        }
     };
-    match answer {
+    match run_large(owner.name(), bytes, answer).await {
         Some(answer) => {
             let RpcAnswer { text, held } = answer;
             answers::hold_until_written(json_response(StatusCode::OK, text), held)
@@ -310,7 +314,10 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
         let (state, answers) = (Arc::clone(state), answers.clone());
         state.settings.sessions.clone().spawn(async move {
             let followups = Arc::new(Followups::default());
-            let answer = state.rpc.answer_with_followups(&bytes, &caller, &followups).await;
+            let (owner, for_answer) = (Arc::clone(&caller), Arc::clone(&followups));
+            let length = text_bytes(bytes.len());
+            let answer = async move { state.rpc.answer_with_followups(&bytes, &caller, &for_answer).await };
+            let answer = run_large(owner.name(), length, answer).await;
             // Dropped before the answer is sent, so that the connection of a client that reads no answers counts as
             // idle.
             drop(work);
@@ -390,9 +397,9 @@ async fn buffer_body(
     };
     let (mut head, body) = request.into_parts();
     let (caller, body) = match authenticate() {
-        Err(reason) => (Err(reason), BufferedBody::Whole(Bytes::new(), Charge::default())),
+        Err(reason) => (Err(reason), None),
         Ok(sender) => match state.read_body(body, &sender).await {
-            Ok(body) => (authenticate(), BufferedBody::new(body, &sender)),
+            Ok(body) => (authenticate(), Some((body, sender))),
             Err(refusal) => return *refusal,
         },
     };
@@ -407,8 +414,21 @@ async fn buffer_body(
     }
     let _work = connection.begin_request();
     extensions.insert(credential.clone());
-    extensions.insert(body);
-    let mut answer = next.run(Request::from_parts(head, Body::empty())).await;
+    let mut answer = match body {
+        None => {
+            extensions.insert(BufferedBody::Whole(Bytes::new(), Charge::default()));
+            next.run(Request::from_parts(head, Body::empty())).await
+        }
+        Some((body, sender)) => {
+            let (owner, bytes) =
+                (Arc::clone(&sender), body.as_ref().map_or(0, |body| text_bytes(body.len())));
+            let answer = async move {
+                head.extensions.insert(BufferedBody::new(body, &sender));
+                next.run(Request::from_parts(head, Body::empty())).await
+            };
+            run_large(owner.name(), bytes, answer).await
+        }
+    };
     if let Ok(caller) = &caller {
         answer = answers::charge(caller, answer);
     }

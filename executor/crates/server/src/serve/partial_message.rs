@@ -3,8 +3,7 @@
 //! The WebSocket library buffers a message until it is complete. Without this count, a caller could have the server
 //! buffer one unfinished message of maximum size on each of many connections.
 
-use super::body::SMALL_MESSAGE_BYTES;
-use a2g_types::memory::{self, HeldBytes};
+use a2g_types::memory::{self, HeldBytes, SMALL_MESSAGE_BYTES};
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
 
@@ -43,7 +42,7 @@ impl PartialMessage {
         match held {
             Some(held) if held.has_room(bytes as u64) => held.set(*sum),
             Some(_) => return Err(io::ErrorKind::OutOfMemory.into()),
-            None => *held = Some(memory::hold(caller, *sum).ok_or(io::ErrorKind::OutOfMemory)?),
+            None => *held = Some(memory::hold(caller, *sum).map_err(|_| io::ErrorKind::OutOfMemory)?),
         }
         Ok(())
     }

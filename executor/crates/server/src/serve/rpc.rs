@@ -5,7 +5,7 @@
 //! `id`, such as `{"a":1}`, with a parse error (-32700) where the specification wants -32600.
 
 use super::answers;
-use super::body::{charge, share_used_up};
+use super::body::{charge, no_room_fault};
 use a2g_govern::Caller;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{did_you_mean, excerpt};
@@ -72,8 +72,8 @@ impl RpcAnswer {
     /// The response to one request, or an error if the caller's share is used up.
     fn charge(text: String, id: &Id, caller: &Caller) -> Self {
         match answers::hold(caller, text.len() as u64) {
-            Some(held) => Self { text, held: held.into_iter().collect() },
-            None => error_response(Some(id), &share_used_up()).into(),
+            Ok(held) => Self { text, held: held.into_iter().collect() },
+            Err(no_room) => error_response(Some(id), &no_room_fault(no_room)).into(),
         }
     }
 
@@ -100,8 +100,8 @@ impl RpcAnswer {
 struct Peer<'a> {
     caller: &'a Arc<Caller>,
     followups: Option<&'a Arc<Followups>>,
-    /// The message's charge against the caller's share of memory, or the fault if that is used up.
-    charge: &'a Result<Charge, Fault>,
+    /// The message's charge against the caller's share of memory.
+    charge: &'a Charge,
 }
 
 impl Rpc {
@@ -139,9 +139,13 @@ impl Rpc {
         caller: &Arc<Caller>,
         followups: Option<&Arc<Followups>>,
     ) -> Option<RpcAnswer> {
+        let charge = match charge(caller.name(), message) {
+            Ok(charge) => charge,
+            Err(fault) => return self.refuse_unread(message, &fault),
+        };
         let body =
             strict_json::check(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
-        let peer = Peer { caller, followups, charge: &charge(caller.name(), message) };
+        let peer = Peer { caller, followups, charge: &charge };
         match body {
             Err(fault) => Some(error_response(None, &fault).into()),
             Ok(RpcMessage::Single(entry)) => self.answer_entry(entry, peer).await,
@@ -151,6 +155,28 @@ impl Rpc {
                 );
                 RpcAnswer::batch(answers.await.into_iter().flatten().collect())
             }
+        }
+    }
+
+    /// The answer to a message for which there is no memory now. Only its frame is read, for the ids: to check the whole
+    /// message would take longer than to send it. One that is always too large gets the reason.
+    fn refuse_unread(&self, message: &[u8], fault: &Fault) -> Option<RpcAnswer> {
+        let is_too_large = strict_json::tree_bytes(message) > self.bounds.max_tree_bytes as u64;
+        if let Some(reason) = is_too_large.then(|| strict_json::check(message, &self.bounds).err()).flatten()
+        {
+            return Some(error_response(None, &reason).into());
+        }
+        let refuse = |entry: RequestEntry<'_>| match entry {
+            Ok(RpcRequest { id, .. }) => id.map(|id| error_response(Some(&id), fault).into()),
+            Err((id, fault)) => Some(error_response(id.as_ref(), &fault).into()),
+        };
+        let text = std::str::from_utf8(message).map_err(|_| fault.clone());
+        match text.and_then(|text| jsonrpc::decode(text, MAX_BATCH)) {
+            Ok(RpcMessage::Single(entry)) => refuse(entry),
+            Ok(RpcMessage::Batch(entries)) => {
+                RpcAnswer::batch(entries.into_iter().filter_map(refuse).collect())
+            }
+            Err(fault) => Some(error_response(None, &fault).into()),
         }
     }
 
@@ -187,17 +213,13 @@ impl Rpc {
                 &Fault::MethodNotFound(format!("there is no method `{shown}`{nearest}")),
             );
         };
-        let charge = match peer.charge {
-            Ok(charge) => charge.clone(),
-            Err(fault) => return error_response(id, fault),
-        };
         // jsonrpsee supports only some of the ids that JSON-RPC allows. It gets a stand-in, and the answer gets the id
         // verbatim.
         let stand_in = jsonrpsee::types::Id::Null;
         let params = Params::new(params.map(RawValue::get)).into_owned();
         let mut extensions = Extensions::new();
         extensions.insert(Arc::clone(peer.caller));
-        extensions.insert(charge);
+        extensions.insert(peer.charge.clone());
         if let Some(followups) = peer.followups {
             extensions.insert(Arc::clone(followups));
         }
@@ -274,6 +296,7 @@ fn log_fault(fault: &Fault, code: i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use a2g_types::memory::{self, SMALL_MESSAGE_BYTES};
     use jsonrpsee::RpcModule;
     use jsonrpsee::core::RpcResult;
 
@@ -284,6 +307,28 @@ mod tests {
         module.register_method("wrong", move |_, (), _| RpcResult::<()>::Err(wrong())).unwrap();
         module.register_async_method("later", |_, _, _| async { RpcResult::Ok([1]) }).unwrap();
         Rpc::new(module.into(), JsonBounds::default(), &[])
+    }
+
+    /// The message has a duplicate key, which the strict reader would find.
+    #[tokio::test]
+    async fn a_message_without_memory_for_it_is_refused_before_it_is_read() {
+        let (rpc, caller) = (rpc(), Arc::new(Caller::anonymous(None)));
+        let pad = "x".repeat(usize::try_from(SMALL_MESSAGE_BYTES).unwrap());
+        let call =
+            |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"right","params":{{"a":"{pad}","a":1}}}}"#);
+        let answer = async |message: &str| rpc.answer(message.as_bytes(), &caller).await.unwrap().text;
+        let read = answer(&call(7)).await;
+        assert!(read.contains("duplicate key `a`") && read.contains(r#""id":null"#), "{read}");
+        memory::set_budget(u64::MAX, 1 << 40);
+        let _all = memory::hold_always(caller.name(), 1 << 41);
+        let refused = answer(&format!("[{},{}]", call(7), call(8))).await;
+        for id in [7, 8] {
+            assert!(refused.contains(&format!(r#""id":{id},"error":{{"code":-32003"#)), "{refused}");
+        }
+        assert!(
+            refused.contains("share of `server.max_memory_mb`") && !refused.contains("duplicate"),
+            "{refused}"
+        );
     }
 
     /// The stand-in is found by the text that jsonrpsee writes around it, so the test uses jsonrpsee's own responses.

@@ -9,7 +9,7 @@ use super::session::{Session, SessionCaller};
 use super::session_id::{SessionIds, session_key};
 use crate::serve::A2eSettings;
 use crate::serve::auth::CallerDirectory;
-use crate::serve::body::{BufferedBody, SHARE_USED_UP};
+use crate::serve::body::{BufferedBody, no_room_message};
 use crate::serve::connections::{Connection, RequestGuard};
 use crate::serve::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, SelfReauthenticating};
 use crate::serve::transport::events::event_response;
@@ -138,9 +138,9 @@ async fn send(
     }
     match &body {
         BufferedBody::TooLong => session.receive(None, Ok(Charge::default())),
-        BufferedBody::OverBudget(_) => {
-            return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], SHARE_USED_UP)
-                .into_response();
+        BufferedBody::OverBudget(no_room) => {
+            let message = no_room_message(*no_room);
+            return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], message).into_response();
         }
         BufferedBody::Whole(bytes, charge) => {
             let lines = bytes.split(|&byte| byte == b'\n');

@@ -12,13 +12,13 @@ use super::http::SESSION_HEADER;
 use super::requests::{OpenRequest, OpenRequests};
 use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext, until_true};
 use crate::serve::McpSettings;
-use crate::serve::body::share_used_up;
+use crate::serve::body::no_room_fault;
 use a2g_core::run::{Executor, Fleet};
 use a2g_govern::Caller;
 use a2g_runtime::timer_now;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
-use a2g_types::memory::{self, HeldBytes};
+use a2g_types::memory::{self, HeldBytes, NoRoom};
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
 use a2g_wire::mcp::encode;
@@ -343,7 +343,7 @@ impl McpSession {
                 events.push(text);
             }
             // The receipt is in the journal: a repeat with the intent's id gets the answer.
-            events.finish(text, || McpError::from(share_used_up()).response(Some(&id)));
+            events.finish(text, || McpError::from(no_room_fault(NoRoom::Share)).response(Some(&id)));
         });
         Ok(read_events(stream, 0))
     }

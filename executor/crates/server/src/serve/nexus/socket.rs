@@ -7,6 +7,7 @@ use crate::serve::transport::websocket::{
     self, Incoming, IncomingMessage, MAX_CONCURRENT, MessageReader, MessageSink,
 };
 use a2g_govern::{Caller, Credential};
+use a2g_runtime::aside::run_large;
 use a2g_runtime::timer_now;
 use a2g_types::memory::Charge;
 use a2g_wire::strict_json;
@@ -130,12 +131,16 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
         };
         let (door, target, answers) = (Arc::clone(door), Arc::clone(target), answers.clone());
         door.executor.sessions().clone().spawn(async move {
-            let (text, charge) = match charge(caller.name(), &bytes) {
-                Ok(charge) => (strict_json::check(&bytes, &door.port.bounds), charge),
-                Err(fault) => (Err(fault), Charge::default()),
+            let (owner, length) = (Arc::clone(&caller), strict_json::text_bytes(bytes.len()));
+            let answer = async move {
+                let (text, charge) = match charge(caller.name(), &bytes) {
+                    Ok(charge) => (strict_json::check(&bytes, &door.port.bounds), charge),
+                    Err(fault) => (Err(fault), Charge::default()),
+                };
+                let transport = MessageTransport::Socket(&target);
+                door.dispatch(&caller, Received { text, charge }, transport, &answers).await;
             };
-            door.dispatch(&caller, Received { text, charge }, MessageTransport::Socket(&target), &answers)
-                .await;
+            run_large(owner.name(), length, answer).await;
             drop((work, permit));
         });
     }
