@@ -1,9 +1,11 @@
 //! W3, W4 and W6 of the threats, all at once: thousands who hold on to the door, and messages without end.
 //! Meanwhile `/health` answers; afterwards nothing has run.
 
+use crate::callers::{List, agent};
 use crate::harness::*;
 use crate::methods::write;
 use serde_json::json;
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +17,7 @@ const HEALTHY: Duration = Duration::from_secs(2);
 const CONNECTIONS: u64 = 10_000;
 /// For everything else that this process has open.
 const OTHERS: u64 = 1_000;
+const OTHER: &str = "did:aeon:other:1.0:abc123";
 /// Long enough to show that a message without an end is not read to its end.
 const ENDLESS: usize = 64 << 20;
 
@@ -32,10 +35,15 @@ fn connections() -> usize {
     usize::try_from(may.min(CONNECTIONS)).unwrap()
 }
 
+/// The same for three of four answers while callers send as much as they may, whatever else the machine does.
+const FAIR: Duration = Duration::from_millis(500);
+
 /// Observations of a client that polls `/health` continuously.
 #[derive(Debug, Default)]
 struct Watched {
     answers: usize,
+    /// Of three in four answers.
+    usual: Duration,
     /// From the first time that it was asked for one answer.
     slowest: Duration,
     /// Connections that gave way to others before they were heard.
@@ -44,17 +52,36 @@ struct Watched {
 
 /// Asks for `/health` again and again until `over`.
 fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
-    let mut watched = Watched::default();
+    let (mut watched, mut times) = (Watched::default(), Vec::new());
     while !over.load(Ordering::SeqCst) {
         let asked = Instant::now();
         while !is_healthy(address) {
             watched.unheard += 1;
             assert!(asked.elapsed() < TIMEOUT, "{watched:?}");
         }
-        watched.slowest = watched.slowest.max(asked.elapsed());
-        watched.answers += 1;
+        times.push(asked.elapsed());
         std::thread::sleep(Duration::from_millis(20));
     }
+    times.sort_unstable();
+    watched.answers = times.len();
+    watched.slowest = times.last().copied().unwrap_or_default();
+    watched.usual = times.get(times.len() * 3 / 4).copied().unwrap_or_default();
+    watched
+}
+
+/// Polls `/health` during `flood`.
+fn watch_during(address: SocketAddr, flood: impl FnOnce()) -> Watched {
+    let over = AtomicBool::new(false);
+    let watched = std::thread::scope(|scope| {
+        let health = scope.spawn(|| watch(address, &over));
+        {
+            let _over = SetOnDrop(&over);
+            flood();
+        }
+        health.join().unwrap()
+    });
+    println!("/health: {watched:?}");
+    assert!(watched.answers > 0, "{watched:?}");
     watched
 }
 
@@ -144,18 +171,91 @@ fn flood(address: SocketAddr) {
 fn health_checks_are_answered_during_ten_thousand_held_connections() {
     // Bodies are let in that are long enough for their content to be what is refused.
     let executor = Executor::start(Options::new().set("server.max_body_bytes", 128 << 20));
-    let (address, over) = (executor.address(), AtomicBool::new(false));
-    let watched = std::thread::scope(|scope| {
-        let health = scope.spawn(|| watch(address, &over));
-        {
-            let _over = SetOnDrop(&over);
-            flood(address);
-        }
-        health.join().unwrap()
-    });
-    println!("/health: {watched:?}");
-    assert!(watched.answers > 0 && watched.slowest < HEALTHY, "{watched:?}");
+    let address = executor.address();
+    let watched = watch_during(address, || flood(address));
+    assert!(watched.slowest < HEALTHY, "{watched:?}");
     assert_nothing_ran(&executor);
+}
+
+/// Messages that take far longer to read than to send, over many connections of one caller, delay that caller alone.
+#[test]
+fn large_messages_of_one_caller_delay_no_other() {
+    let list = List::new();
+    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
+    let executor = Executor::start(list.options());
+    let keys = (0..90_000).map(|n| format!("\"k{n:05}\":1")).collect::<Vec<_>>().join(",");
+    let body = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "a2g/execute", "params": execute("write_file", json!({ "here": 0 })),
+    });
+    let body = body.to_string().replace("\"here\":0", &keys);
+    let (address, shown) = (executor.address(), format!("Authorization: Bearer {greedy}"));
+    let watched = watch_during(address, || {
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    for _ in 0..2 {
+                        let answer = HttpClient::post_to(address, "/jsonrpc", &[&shown], &body);
+                        assert!(answer.is_ok_and(|answer| answer.text().contains("-32")));
+                    }
+                });
+            }
+            let mut call = execute("write_file", write("out", "x"));
+            call["intent"]["agent_did"] = json!(OTHER);
+            let answer = HttpClient::ask_as(address, &other, "a2g/execute", &call).expect("an answer");
+            assert_eq!(result(&answer)["status"], "SUCCESS");
+        });
+    });
+    assert!(watched.usual < FAIR, "{watched:?}");
+}
+
+/// A public document is made once, and requests that have all arrived take turns with those of other connections.
+#[test]
+fn pipelined_requests_delay_no_other_connection() {
+    let executor = Executor::start(Options::new().set("server.unauthenticated_per_minute", 10_000_000));
+    let (address, mut client) = (executor.address(), executor.client());
+    let path = "/.well-known/agent-card.json";
+    let card = client.request("GET", path, &[], b"");
+    let etag = card.headers.iter().find(|(name, _)| name == "etag").map(|(_, value)| value.as_str());
+    let again = client.request("GET", path, &[("If-None-Match", etag.expect("an ETag"))], b"");
+    assert_eq!((again.status, again.body.len()), (304, 0));
+    let (connections, requests) = (100, 100);
+    let pipelined = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(requests - 1);
+    let pipelined =
+        pipelined + &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let watched = watch_during(address, || {
+        let open = || HttpClient::send_only(address, pipelined.as_bytes());
+        let sent = (0..connections).map(|_| open()).collect::<Vec<_>>();
+        for mut stream in sent {
+            let mut answers = String::new();
+            stream.read_to_string(&mut answers).expect("all answers");
+            assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), requests);
+        }
+    });
+    assert!(watched.usual < FAIR, "{watched:?}");
+}
+
+/// The rate of requests without credentials is limited for each address; callers behind it are not affected.
+#[test]
+fn requests_without_credentials_have_a_rate() {
+    let list = List::new();
+    let token = agent(&list, "planner", AGENT);
+    let executor = Executor::start(list.options().set("server.unauthenticated_per_minute", 20));
+    let card = "/.well-known/agent-card.json";
+    let mut client = executor.client();
+    let mut get = |path: &str, headers: &[(&str, &str)]| client.request("GET", path, headers, b"");
+    let statuses = (0..20).map(|n| get(["/metrics", card, "/console/sign-in", "/mcp"][n % 4], &[]).status);
+    assert_eq!(statuses.collect::<HashSet<_>>(), HashSet::from([200, 401]));
+    for path in ["/metrics", card, "/console/sign-in", "/mcp", "/capabilities"] {
+        let refused = get(path, &[]);
+        assert_eq!(refused.status, 429, "{path}: {refused:?}");
+        assert!(refused.headers.iter().any(|(name, _)| name == "retry-after"), "{refused:?}");
+        assert!(refused.text().contains("server.unauthenticated_per_minute"), "{}", refused.text());
+    }
+    assert_eq!(get("/health", &[]).status, 200);
+    let bearer = format!("Bearer {token}");
+    assert_eq!(get("/capabilities", &[("Authorization", &bearer)]).status, 200);
+    assert_eq!(get(card, &[]).status, 200, "the connection is that of a caller");
+    assert_eq!(executor.client().request("GET", card, &[], b"").status, 429);
 }
 
 /// Without a length nobody knows how long a body is, until it is too long.

@@ -248,6 +248,7 @@ pub(super) struct Server {
     pub(super) max_connections: u64,
     pub(super) max_memory_mb: Option<u64>,
     pub(super) request_seconds: u64,
+    pub(super) unauthenticated_per_minute: u64,
     pub(super) tls: Option<Tls>,
 }
 
@@ -440,6 +441,7 @@ impl Default for Server {
             max_connections: 512,
             max_memory_mb: None,
             request_seconds: 30,
+            unauthenticated_per_minute: 6000,
             tls: None,
         }
     }

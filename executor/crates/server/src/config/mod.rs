@@ -29,6 +29,7 @@ use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit,
 use a2g_wire::strict_json::JsonBounds;
 use file::File;
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::de::{DeTable, DeValue};
@@ -486,6 +487,12 @@ fn check_count(key: &'static str, value: u64, min: u64, max: u64) -> Result<u32,
     check_range(key, value, min, max).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
 }
 
+fn parse_unauthenticated_rate(per_minute: u64) -> Result<NonZeroU32, InvalidValueError> {
+    let count = check_count("server.unauthenticated_per_minute", per_minute, 1, u32::MAX.into())?;
+    // `check_count` has refused zero.
+    Ok(NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN))
+}
+
 fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64, InvalidValueError> {
     if (min..=max).contains(&value) { Ok(value) } else { Err(invalid(key)(&OutOfRangeError { min, max })) }
 }
@@ -612,6 +619,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
                 server.request_seconds,
                 3600,
             )?),
+            unauthenticated_per_minute: parse_unauthenticated_rate(server.unauthenticated_per_minute)?,
         },
         isolation: match executor.isolation {
             file::Isolation::Process => Isolation::Process,
@@ -1019,7 +1027,7 @@ fn default_waiting() -> u32 {
 /// The default memory for messages and answers, without the output of runs: a 64th of the machine's memory, but at
 /// least 64 MB and at most 128 MB.
 fn default_memory_mb() -> u64 {
-    (machine_memory() >> 26).clamp(64, 128)
+    (machine_memory() >> 26).clamp(64, 80)
 }
 
 /// Bytes of memory of the machine.

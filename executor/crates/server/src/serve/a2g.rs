@@ -1,5 +1,6 @@
 //! The executor's A2G door: its methods by name, and the roles that may call each.
 
+use super::document::PerCatalogue;
 use super::protocol::{foreign_agent_message, may_see, with_caller};
 use super::rpc::{Followups, error_object};
 use a2g_core::run::{DirectiveOutcome, Executor, IntentState, RunEventSink};
@@ -59,8 +60,10 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/status", &ALL_ROLES, async |executor, sender, params| {
         status(&executor, &sender.caller, decode::intent_id(&params)?).await
     })?;
-    register(&mut module, "a2g/tools", &ALL_ROLES, async |executor, sender, params| {
-        list_tools(&executor, &sender.caller, decode::tools_params(&params)?)
+    let whole_list = Arc::new(PerCatalogue::default());
+    register(&mut module, "a2g/tools", &ALL_ROLES, move |executor, sender, params| {
+        let whole_list = Arc::clone(&whole_list);
+        async move { list_tools(&executor, &whole_list, &sender.caller, decode::tools_params(&params)?) }
     })?;
     // The A2G document does not restrict the senders of these three. Without a role, an agent could approve its own
     // intent.
@@ -242,10 +245,17 @@ async fn intent(executor: Arc<Executor>, sender: MethodCaller, params: String) -
 }
 
 /// The catalogue, or what stands for the tools of one agent in a list of code.
-fn list_tools(executor: &Executor, caller: &Caller, params: decode::ToolsParams) -> Result<Encoded, Fault> {
+fn list_tools(
+    executor: &Executor,
+    whole_list: &PerCatalogue<Encoded>,
+    caller: &Caller,
+    params: decode::ToolsParams,
+) -> Result<Encoded, Fault> {
     let tools = executor.tools();
     let (agent, request) = match params {
-        decode::ToolsParams::Every => return Ok(encode::tools(&*tools)),
+        decode::ToolsParams::Every => {
+            return Ok((*whole_list.get(tools, |tools| encode::tools(tools))).clone());
+        }
         decode::ToolsParams::Code { agent, request } => (agent, request),
     };
     let agent = agent.as_ref().or_else(|| caller.only_agent()).ok_or_else(|| {

@@ -22,9 +22,11 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
@@ -58,11 +60,20 @@ pub struct ConnectionLimits {
     pub max_connections: usize,
     /// Maximum time for each of: a TLS handshake, a request's head, its body, a blocked write.
     pub request_timeout: Duration,
+    /// Maximum number of requests without valid credentials from one address, in a burst, and then on average per minute.
+    pub unauthenticated_per_minute: NonZeroU32,
 }
+
+/// The default of [`ConnectionLimits::unauthenticated_per_minute`].
+const UNAUTHENTICATED_PER_MINUTE: NonZeroU32 = NonZeroU32::new(6000).unwrap();
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { max_connections: 512, request_timeout: Duration::from_secs(30) }
+        Self {
+            max_connections: 512,
+            request_timeout: Duration::from_secs(30),
+            unauthenticated_per_minute: UNAUTHENTICATED_PER_MINUTE,
+        }
     }
 }
 
@@ -93,6 +104,8 @@ pub(super) struct Connection {
     all: Arc<Connections>,
     id: u64,
     close: Arc<Notify>,
+    /// The address of the client; `None` for a Unix socket.
+    pub(super) address: Option<IpAddr>,
     /// Counts the bytes of an incomplete WebSocket message.
     pub(super) partial_message: Arc<PartialMessage>,
 }
@@ -129,7 +142,7 @@ impl Connections {
     }
 
     /// Adds a connection. If `max` are open, evicts an idle one, or returns `None` if none is idle.
-    fn admit(self: &Arc<Self>, max: usize) -> Option<Arc<Connection>> {
+    fn admit(self: &Arc<Self>, max: usize, address: Option<IpAddr>) -> Option<Arc<Connection>> {
         let mut inner = self.lock();
         if inner.open.len() >= max {
             let idle = inner.open.iter().filter(|(_, state)| state.active_requests == 0);
@@ -149,7 +162,8 @@ impl Connections {
             },
         );
         drop(inner);
-        Some(Arc::new(Connection { all: Arc::clone(self), id, close, partial_message: Arc::default() }))
+        let partial_message = Arc::default();
+        Some(Arc::new(Connection { all: Arc::clone(self), id, close, address, partial_message }))
     }
 }
 
@@ -167,6 +181,11 @@ impl Connection {
         if let Some(state) = self.all.lock().open.get_mut(&self.id) {
             state.authenticated = true;
         }
+    }
+
+    /// Returns `true` once a caller has authenticated on the connection.
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.all.lock().open.get(&self.id).is_some_and(|state| state.authenticated)
     }
 
     /// Waits until the connection is evicted.
@@ -234,7 +253,7 @@ pub(super) async fn serve(
             () = &mut stop => break,
         };
         match accepted {
-            Ok(stream) => match connections.admit(limits.max_connections) {
+            Ok(stream) => match connections.admit(limits.max_connections, stream.address()) {
                 Some(connection) => {
                     tasks.spawn(serve_stream(stream, connection, context.clone()));
                 }
@@ -311,6 +330,7 @@ async fn serve_requests<S>(
     let handle = Arc::clone(&connection);
     let (line_feeds, partial_message) = (BareLfFilter::default(), Arc::clone(&connection.partial_message));
     let upgraded = line_feeds.upgrade_flag();
+    let is_used = AtomicBool::new(false);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&handle));
         request.extensions_mut().insert(peer_names.clone());
@@ -318,8 +338,12 @@ async fn serve_requests<S>(
         let request = request.map(BorrowedBody::new);
         let body = request.body().clone();
         let answered = TowerToHyperService::new(router.clone()).call(request);
-        let upgraded = Arc::clone(&upgraded);
+        let (upgraded, is_first) = (Arc::clone(&upgraded), !is_used.swap(true, Ordering::Relaxed));
         async move {
+            // The requests of a connection may all have arrived: other connections take their turns in between.
+            if !is_first {
+                tokio::task::yield_now().await;
+            }
             let mut answer = answered.await?;
             if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                 upgraded.store(true, Ordering::Release);
@@ -472,13 +496,13 @@ mod tests {
     #[tokio::test]
     async fn unauthenticated_connections_are_evicted_first() {
         let all = Arc::new(Connections::default());
-        let [first, second] = std::array::from_fn(|_| all.admit(2).unwrap());
+        let [first, second] = std::array::from_fn(|_| all.admit(2, None).unwrap());
         first.mark_authenticated();
-        let third = all.admit(2).unwrap();
+        let third = all.admit(2, None).unwrap();
         second.wait_for_eviction().await;
         third.mark_authenticated();
         drop(second);
-        let fourth = all.admit(2).unwrap();
+        let fourth = all.admit(2, None).unwrap();
         first.wait_for_eviction().await;
         drop((first, third, fourth));
     }
@@ -486,15 +510,15 @@ mod tests {
     #[tokio::test]
     async fn the_longest_idle_connection_is_evicted_and_a_busy_one_is_not() {
         let all = Arc::new(Connections::default());
-        let [first, second, third] = std::array::from_fn(|_| all.admit(3).unwrap());
+        let [first, second, third] = std::array::from_fn(|_| all.admit(3, None).unwrap());
         let working = first.begin_request();
         drop(second.begin_request());
-        let fourth = all.admit(3).unwrap();
+        let fourth = all.admit(3, None).unwrap();
         third.wait_for_eviction().await;
-        let fifth = all.admit(3).unwrap();
+        let fifth = all.admit(3, None).unwrap();
         second.wait_for_eviction().await;
         let busy = (fourth.begin_request(), fifth.begin_request());
-        assert!(all.admit(3).is_none());
+        assert!(all.admit(3, None).is_none());
         drop((second, third));
         assert_eq!(all.lock().open.len(), 3);
         drop((busy, fourth, fifth, working, first));

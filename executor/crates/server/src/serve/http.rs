@@ -5,12 +5,13 @@
 //! Unauthenticated requests are also refused. The caller is authenticated again with every message of a WebSocket and
 //! every chunk of a streamed answer. The port does all of this for the doors, so that no door can omit it.
 
+use super::address_rates::AddressRates;
 use super::answers;
 use super::auth::{CallerDirectory, Unauthenticated, read_credential, token, token_or_key};
 use super::body::{BufferedBody, read_body};
 use super::connections::{self, Connection, ConnectionLimits, Connections};
 use super::listen::{ListenAddress, Listener};
-use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, SelfReauthenticating};
+use super::protocol::{AuthPolicy, DoorAccess, IsSignedIn, ProtocolRouter, SelfReauthenticating};
 use super::rpc::{Followups, Rpc, RpcAnswer};
 use super::tls::Tls;
 use super::transport::json::{JsonContentType, json_response};
@@ -25,6 +26,7 @@ use a2g_runtime::aside::run_large;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_types::clock::Clock;
 use a2g_types::memory::{Charge, HeldBytes};
+use a2g_types::rate_limit::to_whole_units;
 use a2g_wire::strict_json::{JsonBounds, text_bytes};
 use axum::Extension;
 use axum::Router;
@@ -42,6 +44,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::sync::{broadcast, mpsc};
 
 /// Settings of the HTTP port.
@@ -77,10 +80,38 @@ fn protect(
     let (access, rejected_by) = match auth {
         AuthPolicy::Required(access) => (access, RejectedBy::Port),
         AuthPolicy::Delegated(access) => (access, RejectedBy::Door),
-        AuthPolicy::Public => return routes.with_state(()),
+        AuthPolicy::Public => return limit_unknown(routes, state, Box::new(|_| false)),
+        AuthPolicy::Session(is_signed_in) => return limit_unknown(routes, state, is_signed_in),
     };
     let state = (Arc::clone(state), access, rejected_by);
     routes.layer(middleware::from_fn_with_state(state, buffer_body)).with_state(())
+}
+
+/// Wraps paths that need no authentication in the limit on the rate of unknown senders.
+fn limit_unknown(
+    routes: Router,
+    state: &Arc<ServerState>,
+    is_signed_in: IsSignedIn,
+) -> Router<Arc<ServerState>> {
+    let state = (Arc::clone(state), Arc::new(is_signed_in));
+    routes.layer(middleware::from_fn_with_state(state, admit_unknown)).with_state(())
+}
+
+/// Middleware that refuses an unknown sender above the rate of its address. A connection on which a caller has
+/// authenticated is not limited.
+async fn admit_unknown(
+    State((state, is_signed_in)): State<(Arc<ServerState>, Arc<IsSignedIn>)>,
+    Extension(connection): Extension<Arc<Connection>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (head, body) = request.into_parts();
+    if !(connection.is_authenticated() || is_signed_in(&head))
+        && let Err(refusal) = state.admit_unknown(&connection)
+    {
+        return *refusal;
+    }
+    next.run(Request::from_parts(head, body)).await
 }
 
 /// A bound listener that does not serve yet.
@@ -95,6 +126,7 @@ struct ServerState {
     rpc: Rpc,
     settings: HttpSettings,
     connections: Arc<Connections>,
+    unknown: AddressRates,
     listens_on: Option<IpAddr>,
 }
 
@@ -142,7 +174,8 @@ impl HttpServer {
         let mut settings = settings;
         let protocols = std::mem::take(&mut settings.protocols);
         let (connections, listens_on) = (Arc::default(), address.ip());
-        let state = Arc::new(ServerState { rpc, settings, connections, listens_on });
+        let unknown = AddressRates::new(settings.connections.unauthenticated_per_minute);
+        let state = Arc::new(ServerState { rpc, settings, connections, unknown, listens_on });
         let own = own_routes(&state);
         let router = protocols
             .into_iter()
@@ -371,11 +404,19 @@ async fn next_push(pushes: &mut Option<broadcast::Receiver<Arc<str>>>) -> Arc<st
 }
 
 /// Middleware that refuses unauthenticated requests, and gives handlers the caller and its credential.
-async fn require_auth(State(state): State<Arc<ServerState>>, mut request: Request, next: Next) -> Response {
+async fn require_auth(
+    State(state): State<Arc<ServerState>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let credential = read_credential(&request, token(request.headers()));
     let caller = match state.caller(&credential) {
         Ok(caller) => caller,
-        Err(reason) => return reason.answer(reason.challenge(&credential)),
+        Err(reason) => {
+            let challenge = || reason.answer(reason.challenge(&credential));
+            return state.admit_unknown(&connection).map_or_else(|refusal| *refusal, |()| challenge());
+        }
     };
     request.extensions_mut().insert(caller);
     request.extensions_mut().insert(credential);
@@ -403,6 +444,11 @@ async fn buffer_body(
             Err(refusal) => return *refusal,
         },
     };
+    if caller.is_err()
+        && let Err(refusal) = state.admit_unknown(&connection)
+    {
+        return *refusal;
+    }
     let extensions = &mut head.extensions;
     match (&caller, rejected_by) {
         (Err(reason), RejectedBy::Port) => return reason.answer(reason.challenge(&credential)),
@@ -526,6 +572,26 @@ pub(super) struct CheckedHost(
 impl ServerState {
     fn caller(&self, credential: &Credential) -> Result<Arc<Caller>, Unauthenticated> {
         self.settings.callers.identify(credential, self.settings.clock.now())
+    }
+
+    /// Counts a request without valid credentials against the rate of its address. It is counted once it is known to be
+    /// one, so that nobody can use up the rate of callers behind the same address.
+    ///
+    /// # Errors
+    /// The error response, if there are too many.
+    fn admit_unknown(&self, connection: &Connection) -> Result<(), Box<Response>> {
+        let Some(address) = connection.address else { return Ok(()) };
+        let wait = match self.unknown.acquire(address, self.settings.clock.monotonic()) {
+            Ok(()) => return Ok(()),
+            Err(wait) => to_whole_units(wait, Duration::from_secs(1)),
+        };
+        let message = format!(
+            "your address sends more than {} requests a minute without valid credentials \
+             (`server.unauthenticated_per_minute`): show a token, or wait {wait} s\n",
+            self.settings.connections.unauthenticated_per_minute
+        );
+        let head = [(header::RETRY_AFTER, wait.to_string())];
+        Err(Box::new((StatusCode::TOO_MANY_REQUESTS, head, message).into_response()))
     }
 
     async fn read_body(&self, body: Body, caller: &Caller) -> Result<Option<Bytes>, Box<Response>> {

@@ -128,6 +128,16 @@ impl Listener {
     }
 }
 
+impl ClientStream {
+    /// The address of the client; `None` for a Unix socket.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
 impl Drop for BoundSocket {
     fn drop(&mut self) {
         if self.file.is_some() && file_id(&self.path) == self.file {

@@ -10,6 +10,7 @@ pub mod a2a;
 #[cfg(feature = "a2e")]
 pub mod a2e;
 pub mod a2g;
+mod address_rates;
 mod answers;
 mod auth;
 mod bare_lf;
@@ -18,6 +19,11 @@ mod connections;
 #[cfg(feature = "console")]
 pub mod console;
 mod console_url;
+#[cfg_attr(
+    not(all(feature = "a2a", feature = "mcp")),
+    allow(dead_code, reason = "it is for doors that a build may lack")
+)]
+mod document;
 mod drain_body;
 pub mod governor;
 mod http;
@@ -51,7 +57,7 @@ pub use console_url::ConsoleUrl;
 pub use http::{HttpServer, HttpSettings};
 pub use listen::ListenAddress;
 pub use operator::{OperatorClient, OperatorClientError};
-pub use protocol::{AuthPolicy, DoorAccess, DoorSettings, ProtocolRouter};
+pub use protocol::{AuthPolicy, DoorAccess, DoorSettings, IsSignedIn, ProtocolRouter};
 pub use public_url::{PublicUrl, PublicUrlError};
 pub use rpc::Rpc;
 pub use settings::{A2aSettings, A2eSettings, McpSettings, NexusSettings, RateLimits};

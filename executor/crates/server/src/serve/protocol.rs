@@ -9,6 +9,7 @@ use a2g_types::call::{Call, Door};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, ToolName, excerpt};
 use axum::Router;
+use axum::http::request::Parts;
 
 /// The router of another protocol on the port of the A2G door.
 pub struct ProtocolRouter {
@@ -33,8 +34,11 @@ pub enum DoorAccess {
     Public,
 }
 
-/// The side that authenticates a request, and the side that answers an unknown caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Returns `true` for the head of a request of somebody that the door knows.
+pub type IsSignedIn = Box<dyn Fn(&Parts) -> bool + Send + Sync>;
+
+/// The side that authenticates a request, and the side that answers an unknown caller. The rate of requests of unknown
+/// callers is limited by the port for all of them.
 pub enum AuthPolicy {
     /// The port authenticates, and answers unknown callers itself.
     Required(DoorAccess),
@@ -44,6 +48,8 @@ pub enum AuthPolicy {
     /// No authentication by the port: the paths read no body, or their handlers authenticate the sender, and bound the
     /// body of a sender that is unknown.
     Public,
+    /// As [`Self::Public`], for a door that knows some senders by other credentials than a caller's.
+    Session(IsSignedIn),
 }
 
 /// The operator's settings that every door has.

@@ -3,6 +3,7 @@
 //! A body that is not JSON is answered with HTTP 400; every other error is an error of the protocol, with HTTP 200.
 
 use super::connections::{Connection, RequestGuard};
+use super::document::{Document, PerCatalogue};
 use super::protocol::{AuthPolicy, DoorSettings, ProtocolRouter, with_caller};
 use super::transport::json::{JsonBody, json_response};
 use super::transport::lines::ndjson_response;
@@ -13,6 +14,7 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::memory::Charge;
 use a2g_types::outcome::Receipt;
+use a2g_types::tool::Descriptor;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::sovereign::decode::{self, RequestForm, SovereignDecodeError, SovereignRequest};
 use a2g_wire::sovereign::encode::{self, PartialResult, ReplyEncoder};
@@ -20,7 +22,7 @@ use a2g_wire::sovereign::fault::{self, SovereignError};
 use a2g_wire::sovereign::skills::{self, Missing};
 use a2g_wire::strict_json::JsonBounds;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -34,20 +36,22 @@ struct Sovereign {
     executor: Arc<Executor>,
     settings: DoorSettings,
     bounds: JsonBounds,
+    capabilities: PerCatalogue<Document>,
 }
 
 /// The router of this door.
 #[must_use]
 pub fn router(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBounds) -> ProtocolRouter {
     let access = settings.access;
-    let door = Arc::new(Sovereign { executor, settings, bounds });
+    let door = Arc::new(Sovereign { executor, settings, bounds, capabilities: PerCatalogue::default() });
     let routes =
         Router::new().route("/run", post(run)).route("/capabilities", get(capabilities)).with_state(door);
     ProtocolRouter { routes, auth: AuthPolicy::Required(access) }
 }
 
-async fn capabilities(State(door): State<Arc<Sovereign>>) -> Response {
-    json_response(StatusCode::OK, encode::capabilities(&door.executor.tools()))
+async fn capabilities(State(door): State<Arc<Sovereign>>, headers: HeaderMap) -> Response {
+    let render = |tools: &[Descriptor]| Document::new(|_| encode::capabilities(tools));
+    door.capabilities.get(door.executor.tools(), render).respond(&headers, "")
 }
 
 async fn run(

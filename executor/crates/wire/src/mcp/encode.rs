@@ -6,7 +6,7 @@ use super::elicit::Decider;
 use super::meta::{MessageLevel, ProgressToken};
 use super::resources::{self, RECEIPT_TYPE, ResourceUri};
 use super::tasks::{Task, TaskMessage, input_requests};
-use super::tools::{self, ToolDefinition};
+use super::tools::{self, Definition};
 use super::{Revision, names};
 use crate::jsonrpc::{self, Id};
 use crate::listing::{Listing, ToolStubs};
@@ -16,11 +16,11 @@ use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::json::JsonText;
 use a2g_types::outcome::{LogLine, Receipt};
-use a2g_types::tool::Descriptor;
 use a2g_types::verdict::Verdict;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -168,7 +168,7 @@ impl ResultEncoder {
     pub fn tools<'a>(
         self,
         id: &Id,
-        tools: impl Iterator<Item = &'a Descriptor>,
+        tools: impl Iterator<Item = &'a Definition>,
         after: Option<&ToolName>,
         listing: Listing,
     ) -> String {
@@ -177,7 +177,7 @@ impl ResultEncoder {
         struct ListToolsResult<'a> {
             #[serde(skip_serializing_if = "Option::is_none")]
             result_type: Option<&'static str>,
-            tools: Vec<ToolDefinition<'a>>,
+            tools: Vec<Cow<'a, RawValue>>,
             #[serde(skip_serializing_if = "Option::is_none")]
             next_cursor: Option<String>,
             #[serde(flatten)]
@@ -186,8 +186,8 @@ impl ResultEncoder {
             meta: Map<String, Value>,
         }
         let (tools, next_cursor) = match listing {
-            Listing::Tools => tools::page(tools, after, self.revision),
-            Listing::Code => (tools::code_page(tools, after, self.revision), None),
+            Listing::Tools => tools::page(tools, after),
+            Listing::Code => (tools::code_page(tools, after), None),
         };
         respond(
             id,

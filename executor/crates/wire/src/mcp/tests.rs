@@ -4,6 +4,7 @@ use super::decode::{self, ClientMessage, ClientNotification, ClientRequest, McpR
 use super::encode::{self, ResultEncoder};
 use super::fault::{CallFault, McpError, call_fault};
 use super::headers::{self, HeaderValues};
+use super::tools::Definitions;
 use super::*;
 use crate::jsonrpc::Id;
 use crate::listing::{DescribeRequest, Listing};
@@ -337,7 +338,8 @@ fn tool(name: &str, filesystem: DeclaredFilesystem, network: bool, schema: Value
 
 fn list(encoder: ResultEncoder, tools: &[Descriptor], after: Option<&str>) -> Value {
     let after = after.map(|name| ToolName::parse(name).unwrap());
-    let text = encoder.tools(&Id::from_text("1"), tools.iter(), after.as_ref(), Listing::Tools);
+    let definitions = Definitions::new(tools, encoder.revision);
+    let text = encoder.tools(&Id::from_text("1"), definitions.iter(), after.as_ref(), Listing::Tools);
     serde_json::from_str::<Value>(&text).unwrap()["result"].take()
 }
 
@@ -495,7 +497,8 @@ fn a_list_of_code_has_one_page() {
         let after = after.map(|after| ToolName::parse(after).unwrap());
         let tools = ["read_file", "run_javascript", "run_python"]
             .map(|name| tool(name, DeclaredFilesystem::None, false, json!({})));
-        let text = SESSION.tools(&Id::from_text("1"), tools.iter(), after.as_ref(), Listing::Code);
+        let definitions = Definitions::new(&tools, SESSION.revision);
+        let text = SESSION.tools(&Id::from_text("1"), definitions.iter(), after.as_ref(), Listing::Code);
         let answer: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(answer["result"].get("nextCursor"), None);
         let tools = answer["result"]["tools"].as_array().unwrap().iter();

@@ -8,6 +8,7 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{ToolName, excerpt};
 use a2g_types::tool::{DeclaredFilesystem, Descriptor, Digest};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use strum::VariantArray as _;
@@ -15,9 +16,47 @@ use strum::VariantArray as _;
 /// The maximum number of tools in one page.
 pub const PAGE_SIZE: usize = 50;
 
+/// The definitions of tools in one revision, which are the same for every client.
+#[derive(Debug)]
+pub struct Definitions(Vec<Definition>);
+
+/// The definition of one tool, as text.
+#[derive(Debug)]
+pub struct Definition {
+    tool: ToolName,
+    is_interpreter: bool,
+    text: Box<RawValue>,
+}
+
+impl Definitions {
+    /// The definitions of these tools, which are sorted by name.
+    #[must_use]
+    pub fn new(tools: &[Descriptor], revision: Revision) -> Self {
+        let define = |tool: &Descriptor| Definition {
+            tool: tool.name.clone(),
+            is_interpreter: is_interpreter(tool),
+            text: to_raw(&ToolDefinition::new(tool, revision)),
+        };
+        Self(tools.iter().map(define).collect())
+    }
+
+    /// The definitions, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Definition> {
+        self.0.iter()
+    }
+}
+
+impl Definition {
+    /// The name of the tool.
+    #[must_use]
+    pub fn tool(&self) -> &ToolName {
+        &self.tool
+    }
+}
+
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ToolDefinition<'a> {
+struct ToolDefinition<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     title: Option<&'a str>,
@@ -98,29 +137,28 @@ fn object_schema(schema: &Value) -> Cow<'_, Value> {
 
 /// One page of tools, which are sorted by name, and the cursor of the next one.
 pub(super) fn page<'a>(
-    tools: impl Iterator<Item = &'a Descriptor>,
+    tools: impl Iterator<Item = &'a Definition>,
     after: Option<&ToolName>,
-    revision: Revision,
-) -> (Vec<ToolDefinition<'a>>, Option<String>) {
-    let mut rest = tools.skip_while(|tool| after.is_some_and(|after| tool.name <= *after)).peekable();
+) -> (Vec<Cow<'a, RawValue>>, Option<String>) {
+    let mut rest = tools.skip_while(|tool| after.is_some_and(|after| tool.tool <= *after)).peekable();
     let page = rest.by_ref().take(PAGE_SIZE).collect::<Vec<_>>();
-    let next = rest.peek().and(page.last()).map(|last| last.name.to_string());
-    (page.into_iter().map(|tool| ToolDefinition::new(tool, revision)).collect(), next)
+    let next = rest.peek().and(page.last()).map(|last| last.tool.to_string());
+    (page.into_iter().map(|tool| Cow::Borrowed(&*tool.text)).collect(), next)
 }
 
 /// The list under the listing `code`: the interpreters among the tools, and the request for descriptions. It is one
 /// page.
 pub(super) fn code_page<'a>(
-    tools: impl Iterator<Item = &'a Descriptor>,
+    tools: impl Iterator<Item = &'a Definition>,
     after: Option<&ToolName>,
-    revision: Revision,
-) -> Vec<ToolDefinition<'a>> {
-    let interpreters = tools.filter(|tool| is_interpreter(tool));
-    let interpreters = interpreters.map(|tool| ToolDefinition::new(tool, revision));
-    let mut page = std::iter::once(describe_definition()).chain(interpreters).collect::<Vec<_>>();
-    page.retain(|tool| after.is_none_or(|after| tool.name > after.as_str()));
-    page.sort_by_key(|tool| tool.name);
-    page
+) -> Vec<Cow<'a, RawValue>> {
+    let interpreters = tools.filter(|tool| tool.is_interpreter);
+    let interpreters = interpreters.map(|tool| (tool.tool.as_str(), Cow::Borrowed(&*tool.text)));
+    let describe = (DESCRIBE_TOOLS, Cow::Owned(to_raw(&describe_definition())));
+    let mut page = std::iter::once(describe).chain(interpreters).collect::<Vec<_>>();
+    page.retain(|(name, _)| after.is_none_or(|after| *name > after.as_str()));
+    page.sort_by_key(|(name, _)| *name);
+    page.into_iter().map(|(_, text)| text).collect()
 }
 
 fn describe_definition() -> ToolDefinition<'static> {

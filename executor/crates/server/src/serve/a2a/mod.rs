@@ -11,6 +11,7 @@ mod tasks;
 
 use super::A2aSettings;
 use super::connections::Connection;
+use super::document::{Document, PerCatalogue};
 use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, with_caller};
 use super::transport::events::single_event_response;
 use super::transport::json::{JsonBody, json_response};
@@ -24,6 +25,7 @@ use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::memory::Charge;
+use a2g_types::tool::Descriptor;
 use a2g_types::verdict::Directive;
 use a2g_wire::a2a::card::{self, CardSettings};
 use a2g_wire::a2a::decode::{self, A2aDecodeError, A2aRequest, SendParams, StreamingMethod};
@@ -42,6 +44,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use limits::{CallerLimiter, RateLimitGuard};
+use serde_json::value::RawValue;
 use std::sync::Arc;
 use std::time::Duration;
 use stream::{StreamStart, TaskStream};
@@ -86,6 +89,8 @@ struct A2a {
     port: A2aPort,
     webhooks: Option<Arc<WebhookPoster>>,
     store: TaskStore,
+    public_card: PerCatalogue<Document>,
+    extended_card: PerCatalogue<Document>,
 }
 
 /// Returns the routers of this door, for its authenticated paths and for the public agent card, and resumes the tasks
@@ -103,7 +108,15 @@ pub async fn routers(
     let limiter = Arc::new(CallerLimiter::new(settings.limits, Arc::clone(executor.clock())));
     let task_webhooks = webhooks.clone().map(|poster| TaskWebhooks { poster, dialect: settings.dialect });
     let store = TaskStore::new(Arc::clone(&executor), task_webhooks).await?;
-    let door = Arc::new(A2a { executor, settings, port, webhooks, store });
+    let door = Arc::new(A2a {
+        executor,
+        settings,
+        port,
+        webhooks,
+        store,
+        public_card: PerCatalogue::default(),
+        extended_card: PerCatalogue::default(),
+    });
     door.resume().await?;
     elsewhere::share_tasks(&door);
     let public = Router::new().route(card::PATH, get(public_card));
@@ -145,8 +158,10 @@ async fn limit_rate(
 }
 
 async fn public_card(State(door): State<Arc<A2a>>, uri: Uri, headers: HeaderMap) -> Response {
-    let card = card::public_card(&door.card_settings(&uri, &headers), &door.executor.tools());
-    json_response(StatusCode::OK, card.to_string())
+    let render = |tools: &[Descriptor]| {
+        Document::new(|url| card::public_card(&door.card_settings(url), tools).to_string())
+    };
+    door.public_card.get(door.executor.tools(), render).respond(&headers, &door.url(&uri, &headers))
 }
 
 async fn governor_history(
@@ -182,7 +197,8 @@ struct RequestContext {
     caller: Arc<Caller>,
     connection: Arc<Connection>,
     guard: Arc<RateLimitGuard>,
-    card_settings: CardSettings,
+    /// The URL by which the client names this door.
+    url: String,
     /// The request's charge against its caller's share of memory.
     charge: Charge,
 }
@@ -211,8 +227,8 @@ async fn rpc(
         Ok(request) => request,
         Err(problem) => return error_response(&id, &problem, streaming, dialect),
     };
-    let (card_settings, charge) = (door.card_settings(&uri, &headers), body.charge());
-    let request_context = RequestContext { caller, connection, guard, card_settings, charge };
+    let (url, charge) = (door.url(&uri, &headers), body.charge());
+    let request_context = RequestContext { caller, connection, guard, url, charge };
     // Runs in its own tokio task, because a client that disconnects must not leave an A2A task without its follower. To
     // answer in the connection's tokio task, and change to another only if the connection ends, was measured to be 20
     // µs slower.
@@ -366,28 +382,43 @@ impl A2a {
                 ok_response(push::delete_response(id))
             }
             // In the ACP dialect every client gets the extended card.
-            A2aRequest::ExtendedCard
-                if dialect == Dialect::A2a && !request_context.card_settings.requires_auth =>
-            {
+            A2aRequest::ExtendedCard if dialect == Dialect::A2a && !self.requires_auth() => {
                 return Err(Problem::NoExtendedCard);
             }
             A2aRequest::ExtendedCard => {
-                let card =
-                    card::extended_card(&request_context.card_settings, &self.executor.tools(), dialect);
+                let render = |tools: &[Descriptor]| {
+                    Document::new(|url| {
+                        card::extended_card(&self.card_settings(url), tools, dialect).to_string()
+                    })
+                };
+                let card = self.extended_card.get(self.executor.tools(), render).text(&request_context.url);
+                let card = RawValue::from_string(card).map_err(|error| Fault::Internal(error.to_string()))?;
                 ok_response(encode::response(id, &card))
             }
         })
     }
 
-    /// The settings of the agent card, with the URL that the caller used. `Host` was checked before the handler ran.
-    fn card_settings(&self, uri: &Uri, headers: &HeaderMap) -> CardSettings {
+    /// The URL by which a client names this door. `Host` was checked before the handler ran.
+    fn url(&self, uri: &Uri, headers: &HeaderMap) -> String {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let authority = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
         let scheme = if self.port.tls { "https" } else { "http" };
-        let requires_auth = self.port.lists_callers && self.settings.door.access == DoorAccess::Callers;
-        let supports_push = self.webhooks.is_some();
-        let url = format!("{scheme}://{authority}/a2a/rpc");
-        CardSettings { url, requires_auth, accepts_jwts: self.port.accepts_jwts, supports_push }
+        format!("{scheme}://{authority}/a2a/rpc")
+    }
+
+    /// The settings of the agent cards, with the URL of this door.
+    fn card_settings(&self, url: &str) -> CardSettings {
+        CardSettings {
+            url: url.to_owned(),
+            requires_auth: self.requires_auth(),
+            accepts_jwts: self.port.accepts_jwts,
+            supports_push: self.webhooks.is_some(),
+        }
+    }
+
+    /// Returns `true` if callers must authenticate.
+    fn requires_auth(&self) -> bool {
+        self.port.lists_callers && self.settings.door.access == DoorAccess::Callers
     }
 
     /// A task that the caller may read. The task of another caller is reported as not found.

@@ -43,6 +43,7 @@ pub use local_key::{LinkError, LocalKey};
 pub use notify::{Notifier, NotifyWebhook};
 
 use super::auth::CallerDirectory;
+use super::connections::PeerCertNames;
 use super::protocol::{AuthPolicy, ProtocolRouter};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
@@ -169,6 +170,11 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
         merges,
     });
     elsewhere::answer_other_nodes(&console);
+    let signed_in = Arc::clone(&console);
+    let is_signed_in = move |head: &Parts| {
+        let certificate = head.extensions.get::<PeerCertNames>().cloned().unwrap_or_default();
+        signed_in.sessions.find(&head.headers, &certificate.0).is_some()
+    };
     let routes = Router::new()
         .route("/", get(|| async { Redirect::to("/console") }))
         .route("/console", get(overview::show))
@@ -193,7 +199,7 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
         .route("/console/assets/{name}", get(assets::serve))
         .layer(middleware::from_fn_with_state(tls, add_headers))
         .with_state(console);
-    ProtocolRouter { routes, auth: AuthPolicy::Public }
+    ProtocolRouter { routes, auth: AuthPolicy::Session(Box::new(is_signed_in)) }
 }
 
 /// The policy of every page: only scripts, styles and images of this server load, none of them inline, and forms are sent

@@ -2,9 +2,9 @@
 //! without a scope, learns where to get another (RFC 9728, RFC 6750).
 
 use crate::serve::auth::Unauthenticated;
+use crate::serve::document::Document;
 use crate::serve::http::CheckedHost;
 use crate::serve::protocol::{AuthPolicy, ProtocolRouter};
-use crate::serve::transport::json::json_response;
 use crate::serve::{DoorAccess, McpSettings};
 use a2g_core::run::Executor;
 use a2g_govern::{Caller, Credential, missing_scope_message};
@@ -12,7 +12,7 @@ use a2g_types::fault::BlockedBy;
 use a2g_types::ident::ToolName;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -24,17 +24,24 @@ const METADATA_PATH: &str = "/.well-known/oauth-protected-resource/mcp";
 /// The facts that clients learn about the tokens of this door.
 pub(super) struct Authorization {
     scheme: &'static str,
-    /// Empty if the door accepts no JSON Web Tokens: clients are then told nothing.
-    issuers: Vec<String>,
+    /// `None` if the door accepts no JSON Web Tokens: clients are then told nothing.
+    metadata: Option<Document>,
 }
 
 impl Authorization {
     pub(super) fn new(settings: &McpSettings) -> Self {
-        let issuers = match settings.door.access {
-            DoorAccess::Callers => settings.issuers.clone(),
-            DoorAccess::Public => Vec::new(),
+        let has_issuers = settings.door.access == DoorAccess::Callers && !settings.issuers.is_empty();
+        let metadata = |url: &str| {
+            let metadata = json!({
+                "resource": url,
+                "resource_name": "A2G executor",
+                "authorization_servers": settings.issuers,
+                "bearer_methods_supported": ["header"],
+                "scopes_supported": ["tools:*"],
+            });
+            metadata.to_string()
         };
-        Self { scheme: settings.scheme, issuers }
+        Self { scheme: settings.scheme, metadata: has_issuers.then(|| Document::new(metadata)) }
     }
 
     /// The metadata, which every client may read: a client without a token needs it.
@@ -49,7 +56,7 @@ impl Authorization {
 
     /// A challenge with the address of the metadata, if there are any.
     fn challenge(&self, challenge: &str, host: &CheckedHost) -> String {
-        if self.issuers.is_empty() {
+        if self.metadata.is_none() {
             return challenge.to_owned();
         }
         let separator = if challenge.contains(' ') { "," } else { "" };
@@ -70,18 +77,12 @@ impl Authorization {
 async fn metadata(
     State(authorization): State<Arc<Authorization>>,
     Extension(host): Extension<CheckedHost>,
+    headers: HeaderMap,
 ) -> Response {
-    if authorization.issuers.is_empty() {
-        return (StatusCode::NOT_FOUND, "this server accepts no JSON Web Tokens\n").into_response();
+    match &authorization.metadata {
+        Some(metadata) => metadata.respond(&headers, &authorization.url(&host, "/mcp")),
+        None => (StatusCode::NOT_FOUND, "this server accepts no JSON Web Tokens\n").into_response(),
     }
-    let metadata = json!({
-        "resource": authorization.url(&host, "/mcp"),
-        "resource_name": "A2G executor",
-        "authorization_servers": authorization.issuers,
-        "bearer_methods_supported": ["header"],
-        "scopes_supported": ["tools:*"],
-    });
-    json_response(StatusCode::OK, metadata.to_string())
 }
 
 /// The caller of a request, or the answer that tells a client where to get a token.

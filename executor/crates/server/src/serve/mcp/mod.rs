@@ -27,6 +27,7 @@ pub use proxy::{RemoteServer, RemoteServerError, proxy_mcp_stdio};
 pub use stdio::serve_mcp_stdio;
 
 use super::console_url::ConsoleUrl;
+use super::document::PerCatalogue;
 use super::protocol::{self, DoorSettings};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
@@ -35,13 +36,15 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::limit::Access;
 use a2g_types::memory::Charge;
+use a2g_types::tool::Descriptor;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::listing::Listing;
 use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
 use a2g_wire::mcp::elicit::Decider;
 use a2g_wire::mcp::encode::{INSTRUCTIONS, ResultEncoder};
 use a2g_wire::mcp::fault::McpError;
-use a2g_wire::mcp::{ClientCapabilities, MessageLevel, RequestMeta, Revision};
+use a2g_wire::mcp::tools::{Definition, Definitions};
+use a2g_wire::mcp::{ClientCapabilities, MessageLevel, RequestMeta, Revision, names};
 use a2g_wire::strict_json::JsonBounds;
 use approval::{Elicitor, States};
 use changes::{FinishedRuns, ListChanges};
@@ -103,6 +106,9 @@ struct McpDoor {
     console_url: ConsoleUrl,
     /// The advice for models.
     instructions: String,
+    /// The definitions of the tools, without sessions and in a session.
+    definitions: PerCatalogue<Definitions>,
+    session_definitions: PerCatalogue<Definitions>,
     /// Made for the first client that follows lists, because it adds work to every run.
     runs: OnceLock<FinishedRuns>,
 }
@@ -158,6 +164,8 @@ impl McpDoor {
             decider,
             console_url,
             instructions,
+            definitions: PerCatalogue::default(),
+            session_definitions: PerCatalogue::default(),
             runs,
         }
     }
@@ -197,9 +205,15 @@ impl McpDoor {
             // A session stores the level before it asks for this answer.
             McpRequest::Ping | McpRequest::SetLogLevel(_) => Ok(encoder.empty(&context.id)),
             McpRequest::ListTools { after } => {
-                let tools = self.executor.tools();
+                let definitions = match context.revision {
+                    Revision::Stateless => &self.definitions,
+                    Revision::Session => &self.session_definitions,
+                };
+                let define = |tools: &[Descriptor]| Definitions::new(tools, context.revision);
+                let definitions = definitions.get(self.executor.tools(), define);
                 let agent = self.agent_of(&context.caller)?;
-                let listed = tools.iter().filter(|tool| self.may_see(&context.caller, &agent, &tool.name));
+                let is_listed = |tool: &&Definition| self.may_see(&context.caller, &agent, tool.tool());
+                let listed = definitions.iter().filter(is_listed);
                 Ok(encoder.tools(&context.id, listed, after.as_ref(), self.listing))
             }
             McpRequest::CallTool(call) if self.describes(&call.tool) => self.describe(&context, &call),
