@@ -57,7 +57,7 @@ use a2g_fleet::NodeText;
 use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Receipt;
 use a2g_types::verdict::Policy;
 use a2g_wire::a2g::encode;
@@ -158,13 +158,17 @@ impl Governor {
         }
     }
 
-    /// Requests a verdict.
+    /// Requests a verdict. `still_waits` says which intents wait for a person here: the built-in governor counts no others.
     ///
     /// # Errors
     /// [`Fault::Refused`] with `governor_unavailable` if no valid answer arrives.
-    pub async fn decide(&self, call: &Call) -> Result<VerifiedVerdict, Fault> {
+    pub async fn decide(
+        &self,
+        call: &Call,
+        still_waits: &(dyn Fn(IntentId) -> bool + Sync),
+    ) -> Result<VerifiedVerdict, Fault> {
         let verdict = match self {
-            Self::Local(local, _) => local.decide(call),
+            Self::Local(local, _) => local.decide_while(call, still_waits),
             Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
                 tracing::warn!(governor = self.endpoint(), error = %ErrorChain(&error), "the governor gave no verdict");
                 let message = match error {

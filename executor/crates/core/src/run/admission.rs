@@ -237,7 +237,8 @@ impl Executor {
             Governor::Remote(_) => sink.notify_waiting(),
         }
         let sent_at = self.clock.monotonic();
-        let result = self.governor.decide(&call).await;
+        let still_waits = |intent| self.escalations.awaits_decision(intent);
+        let result = self.governor.decide(&call, &still_waits).await;
         self.metrics.record_verdict_time(stopwatch.exclude(sent_at, self.clock.monotonic()));
         let verified = result?;
         // Only the governor needs the context, so it is neither stored nor passed to the tool.

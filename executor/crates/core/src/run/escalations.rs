@@ -365,6 +365,12 @@ impl Escalations {
         self.lock().contains_key(&intent)
     }
 
+    /// Returns `true` if an intent waits for a decision, or one is in progress.
+    pub(super) fn awaits_decision(&self, intent: IntentId) -> bool {
+        let waiting = self.lock();
+        waiting.get(&intent).is_some_and(|held| held.approval.is_none() && held.phase != WaitPhase::Claimed)
+    }
+
     /// Takes an undecided intent for a decision. Any other decision is excluded until the intent is
     /// [released](Self::release) or [removed](Self::remove).
     pub(super) fn take_undecided(&self, intent: IntentId) -> Option<(Escalated, WaitNumber)> {

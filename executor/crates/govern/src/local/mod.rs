@@ -40,6 +40,8 @@ const MAX_SESSIONS: usize = 4096;
 /// Maximum number of waiting escalations. Beyond it new escalations are denied, so that a flood cannot
 /// displace an escalation that a person is deciding.
 const MAX_ESCALATIONS: usize = 1024;
+/// Number of escalations, with decided ones, at which the decided ones are forgotten.
+const MAX_KNOWN_ESCALATIONS: usize = 4 * MAX_ESCALATIONS;
 /// Maximum number of waiting escalations of one agent, so that no agent keeps the others from escalating.
 const MAX_ESCALATIONS_PER_AGENT: usize = MAX_ESCALATIONS / 4;
 
@@ -56,11 +58,26 @@ pub struct LocalGovernor {
 struct GovernorState {
     /// Oldest first.
     sessions: VecDeque<AgentDid>,
-    /// The expiry and the agent of each escalated intent.
-    escalations: BTreeMap<IntentId, (OffsetDateTime, AgentDid)>,
+    escalations: BTreeMap<IntentId, Escalation>,
     /// The end of each agent's journal at its latest heartbeat: the number of receipts, and the hash of the
     /// last one.
     journals: BTreeMap<AgentDid, (u64, String)>,
+}
+
+/// An escalated intent whose verdict has not expired.
+#[derive(Debug)]
+struct Escalation {
+    expires_at: OffsetDateTime,
+    agent: AgentDid,
+    /// `true` once a directive came. It may come again, if it did not reach the executor.
+    is_decided: bool,
+}
+
+/// `true` if another escalation of an agent would be one too many among those that wait.
+fn is_full(escalations: &BTreeMap<IntentId, Escalation>, agent: &AgentDid) -> bool {
+    let waiting = || escalations.values().filter(|escalation| !escalation.is_decided);
+    let of_agent = waiting().filter(|escalation| escalation.agent == *agent).count();
+    waiting().count() >= MAX_ESCALATIONS || of_agent >= MAX_ESCALATIONS_PER_AGENT
 }
 
 /// `true` when a journal lost receipts, or its last receipt was replaced.
@@ -90,10 +107,15 @@ impl LocalGovernor {
     /// Decides on a call. The verdict depends only on the call, the policies and the clock, except that an escalation
     /// is denied while too many others wait.
     pub fn decide(&self, call: &Call) -> Verdict {
+        self.decide_while(call, |_| true)
+    }
+
+    /// As [`Self::decide`], for an executor that knows which escalations still wait for a person.
+    pub fn decide_while(&self, call: &Call, still_waits: impl Fn(IntentId) -> bool) -> Verdict {
         let now = self.clock.now();
         let verdict = decide::decide(self.policies.entry_for(&call.agent), call, self.open.as_deref(), now);
         match verdict.decision {
-            Decision::Escalate => self.record_escalation(call, verdict, now),
+            Decision::Escalate => self.record_escalation(call, verdict, now, still_waits),
             Decision::Approved | Decision::Denied | Decision::Conditional => verdict,
         }
     }
@@ -166,9 +188,10 @@ impl LocalGovernor {
     /// [`Fault::InvalidParams`] at `/intent_id` when no such escalation waits.
     pub fn resolve(&self, directive: &Directive) -> Result<(), Fault> {
         let now = self.clock.now();
-        let expires_at =
-            self.lock_state().escalations.get(&directive.intent).map(|(expires_at, _)| *expires_at);
-        if expires_at.is_some_and(|expires_at| now < expires_at) {
+        let mut state = self.lock_state();
+        let escalation = state.escalations.get_mut(&directive.intent);
+        if let Some(escalation) = escalation.filter(|escalation| now < escalation.expires_at) {
+            escalation.is_decided = true;
             return Ok(());
         }
         let message = format!(
@@ -183,14 +206,27 @@ impl LocalGovernor {
         self.clock.now()
     }
 
-    fn record_escalation(&self, call: &Call, verdict: Verdict, now: OffsetDateTime) -> Verdict {
+    fn record_escalation(
+        &self,
+        call: &Call,
+        verdict: Verdict,
+        now: OffsetDateTime,
+        still_waits: impl Fn(IntentId) -> bool,
+    ) -> Verdict {
         let mut state = self.lock_state();
-        state.escalations.retain(|_, (expires_at, _)| now < *expires_at);
-        let of_agent = state.escalations.values().filter(|(_, agent)| *agent == call.agent).count();
-        let is_known = state.escalations.contains_key(&call.intent);
+        let escalations = &mut state.escalations;
+        escalations.retain(|_, escalation| now < escalation.expires_at);
+        if escalations.len() >= MAX_KNOWN_ESCALATIONS {
+            escalations.retain(|_, escalation| !escalation.is_decided);
+        }
+        let is_known = escalations.contains_key(&call.intent);
+        if !is_known && is_full(escalations, &call.agent) {
+            // The executor tells nobody when a call was withdrawn, so it is asked.
+            escalations.retain(|intent, _| still_waits(*intent));
+        }
         if let Some(risk) = verdict.risk.clone()
             && !is_known
-            && (state.escalations.len() >= MAX_ESCALATIONS || of_agent >= MAX_ESCALATIONS_PER_AGENT)
+            && is_full(escalations, &call.agent)
         {
             let reason = format!(
                 "too many escalations wait for a person: at most {MAX_ESCALATIONS} may, and \
@@ -198,7 +234,9 @@ impl LocalGovernor {
             );
             return decide::denial(call, risk, reason);
         }
-        state.escalations.insert(call.intent, (verdict.expires_at.unwrap_or(now), call.agent.clone()));
+        let (expires_at, agent) = (verdict.expires_at.unwrap_or(now), call.agent.clone());
+        let new = Escalation { expires_at, agent, is_decided: false };
+        escalations.entry(call.intent).or_insert(new).expires_at = expires_at;
         verdict
     }
 

@@ -697,6 +697,25 @@ fn a_flood_of_escalations_cannot_push_one_out() {
     assert_eq!(governor.decide(&suspicious()).decision, Decision::Escalate, "the others expired");
 }
 
+/// What was decided, or no longer waits at the executor, makes room for others.
+#[test]
+fn only_escalations_that_wait_are_counted() {
+    let (governor, _clock) = governor_for_reading();
+    let fill = || {
+        let calls = (0..MAX_ESCALATIONS_PER_AGENT).map(|_| suspicious()).collect::<Vec<_>>();
+        calls.iter().for_each(|call| assert_eq!(governor.decide(call).decision, Decision::Escalate));
+        assert_eq!(governor.decide(&suspicious()).decision, Decision::Denied);
+        calls
+    };
+    let decided = fill();
+    decided.iter().for_each(|call| governor.resolve(&directive(call)).unwrap());
+    assert!(governor.resolve(&directive(&decided[0])).is_ok(), "a directive may be sent again");
+    let waiting = fill();
+    let still_waits = |intent: IntentId| waiting.iter().skip(1).any(|call| call.intent == intent);
+    assert_eq!(governor.decide_while(&suspicious(), still_waits).decision, Decision::Escalate);
+    assert_eq!(governor.decide_while(&suspicious(), |_| true).decision, Decision::Denied);
+}
+
 fn policies_folder() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../policies")
 }
