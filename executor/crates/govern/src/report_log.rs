@@ -87,8 +87,8 @@ struct ReportWriter {
     file: File,
     /// `false` for a pipe, for example, which cannot be synced.
     is_file: bool,
-    /// `true` when a crash or a full disk truncated the last line. Its report was not acknowledged and will be
-    /// sent again; the next report must not be appended to the fragment.
+    /// `true` when a crash truncated the last line, or a full disk did and the fragment could not be removed. Its report
+    /// was not acknowledged and will be sent again; the next report must not be appended to the fragment.
     is_truncated: bool,
     known: RecentDigests,
 }
@@ -128,8 +128,15 @@ impl ReportWriter {
 
     fn append(&mut self, line: &str) -> Result<()> {
         let separator = if self.is_truncated { "\n" } else { "" };
+        let length = if self.is_file { self.file.metadata().ok().map(|file| file.len()) } else { None };
         let result = self.file.write_all(format!("{separator}{line}\n").as_bytes());
-        self.is_truncated = result.is_err();
+        if result.is_err() {
+            // A reader of the file must not find the part of a line that fitted on a full disk.
+            let is_removed = length.is_some_and(|length| self.file.set_len(length).is_ok());
+            self.is_truncated |= !is_removed;
+        } else {
+            self.is_truncated = false;
+        }
         result
     }
 }
