@@ -3,7 +3,7 @@
 use super::TIMEOUT;
 use super::published::check_answers;
 use serde_json::Value;
-use std::io::{BufReader, Read, Write};
+use std::io::{BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 /// One WebSocket.
@@ -92,10 +92,16 @@ impl WebSocketClient {
             write_frame(self.stream.get_mut(), first, payload, Some([0x12, 0x34, 0x56, 0x78]));
     }
 
-    /// The next text message; `None` once the server has closed.
+    /// The next text message; `None` once the server has closed. A server that does neither is a failure.
     pub fn receive(&mut self) -> Option<String> {
         loop {
-            let (opcode, payload) = read_frame(&mut self.stream).ok()?;
+            let (opcode, payload) = match read_frame(&mut self.stream) {
+                Ok(frame) => frame,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    panic!("in {TIMEOUT:?} the server neither sends a message nor closes")
+                }
+                Err(_closed) => return None,
+            };
             match opcode {
                 1 | 2 => return Some(String::from_utf8(payload).expect("UTF-8")),
                 8 => {
