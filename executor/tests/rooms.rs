@@ -13,13 +13,14 @@ mod source;
 use source::{AuthorityItems, Name, NamePath, SourceFile, authority_items, files, names, root};
 use std::collections::{BTreeMap, BTreeSet};
 
-const VOCABULARY: [&str; 22] = [
+const VOCABULARY: [&str; 23] = [
     "json_schema",
     "ident",
     "quantity",
     "clock",
     "memory",
     "spawn",
+    "aside",
     "limit",
     "log_limiter",
     "error_chain",

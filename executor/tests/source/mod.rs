@@ -76,7 +76,7 @@ fn by_rooms(name: &str, segments: &[String]) -> Vec<String> {
         // The sandbox and its way out are one crate and two rooms.
         Some("egress") if name == "sandbox" => segments.to_vec(),
         // Items at the root of a crate of modules belong to the module that they are about.
-        Some("spawn") if name == "runtime" => segments.to_vec(),
+        Some("spawn" | "aside") if name == "runtime" => segments.to_vec(),
         Some(_) if name == "runtime" => [&["spawn".to_owned()], segments].concat(),
         Some("optional_twin") if name == "types" => [&["stored".to_owned()], segments].concat(),
         Some(_) | None if ROOM_CRATES.contains(&name) => [&[name.to_owned()], segments].concat(),

@@ -774,7 +774,8 @@ async fn read_arguments(
     mut upload: Body,
 ) -> EgressResult<std::result::Result<(String, Option<HeldBytes>), CallError>> {
     let invalid = |message: String| Err(CallError::new("invalid_arguments", message));
-    let (mut bytes, mut held) = (Vec::new(), None);
+    let mut bytes = Vec::new();
+    let mut held = None;
     while let Some(frame) = upload.frame().await {
         let Ok(chunk) = frame.map_err(|_| NetworkError::RunEnded)?.into_data() else { continue };
         let length = bytes.len().saturating_add(chunk.len());

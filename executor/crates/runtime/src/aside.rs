@@ -133,7 +133,8 @@ impl Turns {
         loop {
             let turn = self.take(&own).await;
             let waker = waker.clone();
-            let (runtime, (done, polled)) = (Handle::current(), oneshot::channel());
+            let runtime = Handle::current();
+            let (done, polled) = oneshot::channel();
             queue(Box::new(move || {
                 let _context = runtime.enter();
                 let poll = catch_unwind(AssertUnwindSafe(|| {

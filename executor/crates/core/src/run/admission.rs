@@ -82,7 +82,9 @@ impl Executor {
     ) -> Result<Arc<Receipt>, Fault> {
         let summary = IntentSummary::from_call(&call);
         let span = trace::intent_span(&summary, call.door);
-        let ((owner, bytes), executor, proof) = (charged_to(&call), Arc::clone(self), proof.cloned());
+        let (owner, bytes) = charged_to(&call);
+        let executor = Arc::clone(self);
+        let proof = proof.cloned();
         let execution = async move {
             executor
                 .execute_call(call, verdict, proof.as_ref())
@@ -199,7 +201,8 @@ impl Executor {
     ) -> Result<IntentAnswer, Fault> {
         let summary = IntentSummary::from_call(&call);
         let span = trace::intent_span(&summary, call.door);
-        let ((owner, bytes), executor) = (charged_to(&call), Arc::clone(self));
+        let (owner, bytes) = charged_to(&call);
+        let executor = Arc::clone(self);
         let answer = async move {
             let answer = executor.decide_and_run(call, sink).await;
             answer.map_err(|fault| executor.record_refusal(Some(&summary), fault))

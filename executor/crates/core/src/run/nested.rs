@@ -263,7 +263,8 @@ impl NestedCalls {
 
     /// Reads the arguments of a call; long ones where they delay only the owner's other messages.
     async fn read(&self, text: String) -> Result<Arguments, CallError> {
-        let (owner, bytes) = (self.parent.owner.clone(), strict_json::text_bytes(text.len()));
+        let owner = self.parent.owner.clone();
+        let bytes = strict_json::text_bytes(text.len());
         run_large(&self.parent.owner, bytes, async move { parse_arguments(&owner, &text) }).await
     }
 

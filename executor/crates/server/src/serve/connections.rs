@@ -338,7 +338,8 @@ async fn serve_requests<S>(
         let request = request.map(BorrowedBody::new);
         let body = request.body().clone();
         let answered = TowerToHyperService::new(router.clone()).call(request);
-        let (upgraded, is_first) = (Arc::clone(&upgraded), !is_used.swap(true, Ordering::Relaxed));
+        let upgraded = Arc::clone(&upgraded);
+        let is_first = !is_used.swap(true, Ordering::Relaxed);
         async move {
             // The requests of a connection may all have arrived: other connections take their turns in between.
             if !is_first {

@@ -270,7 +270,8 @@ async fn post(
     };
     connection.mark_authenticated();
     let _work = connection.begin_request();
-    let (owner, bytes) = (Arc::clone(&caller), body.as_ref().map_or(0, |body| text_bytes(body.len())));
+    let owner = Arc::clone(&caller);
+    let bytes = body.as_ref().map_or(0, |body| text_bytes(body.len()));
     let answer = async move {
         match body {
             Some(message) => state.rpc.answer(&message, &caller).await,
@@ -347,7 +348,8 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
         let (state, answers) = (Arc::clone(state), answers.clone());
         state.settings.sessions.clone().spawn(async move {
             let followups = Arc::new(Followups::default());
-            let (owner, for_answer) = (Arc::clone(&caller), Arc::clone(&followups));
+            let owner = Arc::clone(&caller);
+            let for_answer = Arc::clone(&followups);
             let length = text_bytes(bytes.len());
             let answer = async move { state.rpc.answer_with_followups(&bytes, &caller, &for_answer).await };
             let answer = run_large(owner.name(), length, answer).await;
@@ -466,8 +468,8 @@ async fn buffer_body(
             next.run(Request::from_parts(head, Body::empty())).await
         }
         Some((body, sender)) => {
-            let (owner, bytes) =
-                (Arc::clone(&sender), body.as_ref().map_or(0, |body| text_bytes(body.len())));
+            let owner = Arc::clone(&sender);
+            let bytes = body.as_ref().map_or(0, |body| text_bytes(body.len()));
             let answer = async move {
                 head.extensions.insert(BufferedBody::new(body, &sender));
                 next.run(Request::from_parts(head, Body::empty())).await

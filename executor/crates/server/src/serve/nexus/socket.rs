@@ -131,7 +131,8 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
         };
         let (door, target, answers) = (Arc::clone(door), Arc::clone(target), answers.clone());
         door.executor.sessions().clone().spawn(async move {
-            let (owner, length) = (Arc::clone(&caller), strict_json::text_bytes(bytes.len()));
+            let owner = Arc::clone(&caller);
+            let length = strict_json::text_bytes(bytes.len());
             let answer = async move {
                 let (text, charge) = match charge(caller.name(), &bytes) {
                     Ok(charge) => (strict_json::check(&bytes, &door.port.bounds), charge),
