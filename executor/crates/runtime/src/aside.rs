@@ -54,7 +54,7 @@ pub async fn run_large<F>(owner: &str, bytes: u64, work: F) -> F::Output
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    if bytes <= MAX_INLINE_BYTES { work.await } else { run_aside(owner, work).await }
+    if bytes <= MAX_INLINE_BYTES { work.await } else { run_aside(owner, Box::pin(work)).await }
 }
 
 fn start_threads() -> std::io::Result<Sender<QueuedPoll>> {
