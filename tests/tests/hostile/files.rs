@@ -330,7 +330,7 @@ fn a_granted_folder_that_does_not_exist_refuses_only_calls_that_need_it() {
         (call $note (call $open (i32.const 3) @"deep.txt"))
         (call $note (call $open (i32.const 4) @"new.txt"))
         (call $note (call $create (i32.const 4) @"new.txt"))
-        (call $note (call $path_mkdir (i32.const 4) @"new"))
+        (call $note (call $path_mkdir (i32.const 4) @"new.txt"))
         (call $note (i32.ne (i32.const 0) (call $open_dir (i32.const 4) @"../dir")))"#;
     let disk = disk();
     let bench = disk.bench([("reads", Guest::new(body))]);
