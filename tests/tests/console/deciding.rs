@@ -140,7 +140,14 @@ fn an_expired_page_says_so_first() {
         browser.report().check_is_empty();
     }
     let page = eventually("it has expired", || {
-        Some(client.get(&path).1).filter(|page| page.contains("no longer waits"))
+        Some(client.get(&path).1).filter(|page| !page.contains("hidden>Expired"))
+    });
+    assert!(page.contains("Expired: nobody decided in time"), "{page}");
+    assert!(!page.contains("value=\"approve\"") && !page.contains("value=\"deny\""), "{page}");
+    // The next intent that waits ends the wait of this one.
+    escalate(&executor, write("next", "x"));
+    let page = eventually("its end is recorded", || {
+        Some(client.get(&path).1).filter(|page| page.contains("no longer waits") && page.contains("Expired"))
     });
     assert!(page.contains("Expired: nobody decided in time"), "{page}");
     assert!(client.get(&format!("/console/runs/{id}")).1.contains("EXPIRED"));

@@ -112,7 +112,7 @@ impl Inbox {
             html! {
                 td role="cell" { (risk_part(risk)) }
                 td role="cell" { strong { (tool) } }
-                td.when role="cell" { (countdown(*expires_at, now)) }
+                td role="cell" { (countdown(*expires_at, now)) }
                 td.wide role="cell" { @if let Some(argument) = main_argument { code { (line(argument)) } } }
                 td.wide role="cell" { (line(without_risk(reason.as_deref(), risk))) }
                 td.wide role="cell" { (line(agent.as_str())) }

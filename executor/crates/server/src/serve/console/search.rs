@@ -439,7 +439,7 @@ fn table(listing: &Listing<RunRow>) -> Markup {
         html! {
             td role="cell" { (status(&run.status)) @if let Some(by) = &run.approved_by { " approved by " (line(by)) } }
             td role="cell" { strong { (line(&run.tool)) } }
-            td.when role="cell" { (at(*ended)) }
+            td role="cell" { (at(*ended)) }
             td.number role="cell" { (elapsed(run.wall)) }
             td.wide role="cell" { (line(&run.agent)) }
             td role="cell" data-label="Door" { @if let Some(door) = &run.door { (line(door)) } }
@@ -481,7 +481,7 @@ fn refused_table(listing: &Listing<RefusalRow>) -> Markup {
         html! {
             td role="cell" { code { (line(&call.blocked_by)) } }
             td role="cell" { strong { (line(&call.tool)) } }
-            td.when role="cell" { (at(*refused)) }
+            td role="cell" { (at(*refused)) }
             td.wide role="cell" { (line(&call.message)) }
             td.wide role="cell" { (line(&call.agent)) }
             td role="cell" data-label="Intent" { (intent_link(call.intent)) }
