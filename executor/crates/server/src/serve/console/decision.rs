@@ -346,6 +346,8 @@ fn decision_form(
     ];
     let may_approve = rights == DecisionRights::Approve;
     let limits_part = html! {
+        input type="hidden" name="basis" value=(basis.to_string());
+        input type="hidden" name="shown_at" value=(milliseconds_since_1970(now));
         h2 { "What the run may touch" }
         (files_part(limits, may_approve))
         (network_part(limits, may_approve))
@@ -379,8 +381,6 @@ fn decision_form(
             // page before would come with them.
             form.decision method="post" action={ "/console/decide/" (intent.to_string()) } autocomplete="off" {
                 (viewer.token_field())
-                input type="hidden" name="basis" value=(basis.to_string());
-                input type="hidden" name="shown_at" value=(milliseconds_since_1970(now));
                 (limits_part)
                 // Enter in any field presses the first button of its form, so this one comes before the others.
                 p.actions {
