@@ -42,7 +42,7 @@ fn the_console_of_any_node_counts_the_runs_of_all() {
     let told = agent.get("/console/usage").1;
     nodes.one.process().resume();
     let missing = "What these nodes have is missing here: one (no answer). No narrower limits are shown";
-    assert!(page.contains(missing) && page.contains("1 runs in the last 24 hours."), "{page}");
+    assert!(page.contains(missing) && page.contains("1 run in the last 24 hours."), "{page}");
     assert!(told.contains("A node of the fleet has given no answer"), "{told}");
     assert!(!page.contains("A narrower policy") && !told.contains("A narrower policy"), "{page} {told}");
     // The same holds for a node that has left.
@@ -52,7 +52,7 @@ fn the_console_of_any_node_counts_the_runs_of_all() {
         let page = agent.get("/console/usage").1;
         page.contains("A node of the fleet does not run").then_some(page)
     });
-    assert!(told.contains("1 runs in the last 24 hours.") && !told.contains("A narrower policy"), "{told}");
+    assert!(told.contains("1 run in the last 24 hours.") && !told.contains("A narrower policy"), "{told}");
 }
 
 #[test]
