@@ -64,10 +64,15 @@ fn a_telephone_shows_first_what_matters() {
     browser.goto(&format!("/console/decide/{id}"));
     browser.set_appearance(Scheme::Light, TELEPHONE.0);
     browser.screenshot("telephone-decide");
-    let bottom = "Math.max(...[...document.querySelectorAll('dl.arguments, [value=approve], [value=deny]')]
-        .map((element) => element.getBoundingClientRect().bottom + scrollY))";
-    let bottom = browser.evaluate(bottom).as_f64().expect("a number");
-    assert!(bottom <= f64::from(2 * TELEPHONE.1), "{bottom} pixels");
+    // One screen further, the arguments are above its end, and both buttons in it.
+    let (width, height) = TELEPHONE;
+    assert_eq!(browser.evaluate("innerWidth"), width);
+    let bottom = format!(
+        "scrollTo(0, {height}); Math.max(...[...document.querySelectorAll('dl.arguments, [value=approve], [value=deny]')]
+            .map((element) => element.getBoundingClientRect().bottom)) - innerHeight"
+    );
+    let beyond = browser.evaluate(&bottom).as_f64().expect("a number");
+    assert!(beyond <= 0.0, "{beyond} pixels");
     // The risk with its reason once.
     let text = browser.text("main");
     for once in ["0.75", "private_key"] {
