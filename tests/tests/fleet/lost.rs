@@ -19,7 +19,8 @@ fn expect_gone(node: &Executor, call: &Value) {
         (message.contains("the claims of the fleet `tests` are gone") && message.contains("fleet init --new"))
             .then_some(())
     });
-    assert_eq!(node.client().request("GET", "/health", &[], b"").status, 503);
+    let health = node.client().request("GET", "/health", &[], b"");
+    assert!(health.status == 503 && health.text().contains("the claims of the fleet are gone"), "{health:?}");
 }
 
 /// The entry of an intent in the list of a journal.

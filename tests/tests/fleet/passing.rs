@@ -365,10 +365,11 @@ fn a_copied_message_moves_nothing() {
         let info = busy.fleet.servers.ask(0, "$JS.API.STREAM.INFO.A2G_tests", &json!({})).unwrap();
         info["state"]["messages"].as_u64().unwrap()
     };
-    let (stored, subject) = (messages(), busy.fleet.subject("claim.x"));
+    let stored = messages();
+    let claim = busy.fleet.subject("claim.x");
     // With the rights of a node, a reply to this subject would forget all claims.
     for (subject, payload) in &copied {
-        for reply in ["$JS.API.STREAM.PURGE.A2G_tests", &subject, ""] {
+        for reply in ["$JS.API.STREAM.PURGE.A2G_tests", &*claim, ""] {
             copies.publish(subject, reply, payload);
         }
     }

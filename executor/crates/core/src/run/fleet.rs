@@ -478,7 +478,7 @@ impl Executor {
         self.sessions.spawn(Arc::clone(&self).sweep_fleet(Arc::clone(&fleet)));
         self.share_calls(&fleet);
         self.sessions.spawn(Arc::clone(&self).answer_questions(Arc::clone(&fleet)));
-        let (mut is_away, mut has_lease) = (false, true);
+        let (mut is_away, mut has_lease, mut is_lost) = (false, true, false);
         loop {
             tokio::time::sleep(fleet.lease_times().renewal()).await;
             let result = self.maintain_lease(&fleet).await;
@@ -486,6 +486,11 @@ impl Executor {
                 tracing::warn!("this node holds no lease any more: its runs are aborted");
             }
             has_lease = fleet.may_run();
+            let loss = fleet.loss();
+            if let Some(error) = loss.as_ref().filter(|_| !is_lost) {
+                tracing::error!(%error, "nothing runs until an operator acts");
+            }
+            is_lost = loss.is_some();
             match &result {
                 Err(error) if !is_away => {
                     tracing::warn!(%error, "the fleet cannot be used: calls are refused until it can");

@@ -215,8 +215,14 @@ impl HttpServer {
 async fn health(State(state): State<Arc<ServerState>>) -> impl IntoResponse {
     let executor = state.settings.executor.as_ref();
     let condition = executor.map(|executor| executor.journal().condition());
-    let has_no_lease = executor.and_then(|executor| executor.fleet()).is_some_and(|fleet| !fleet.may_run());
+    let fleet = executor.and_then(|executor| executor.fleet());
+    let has_no_lease = fleet.is_some_and(|fleet| !fleet.may_run());
+    let has_lost_claims = fleet.is_some_and(|fleet| fleet.loss().is_some());
     let (status, text) = match condition {
+        None | Some(Condition::Works) if has_lost_claims => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            r#"{"status":"unavailable","reason":"the claims of the fleet are gone, see the log"}"#,
+        ),
         None | Some(Condition::Works) if has_no_lease => (
             StatusCode::SERVICE_UNAVAILABLE,
             r#"{"status":"unavailable","reason":"the servers of the fleet cannot be reached"}"#,
