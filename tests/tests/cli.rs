@@ -564,7 +564,7 @@ fn assert_whole(shown: &str, names: &[&str]) {
 fn doctor_prints_available_or_missing_without_splitting_words() {
     let rows = serde_json::from_slice::<Value>(&run(["doctor", "--json"]).stdout).unwrap();
     let text = |row: &Value, name: &str| row[name].as_str().map(str::to_owned);
-    for columns in [40, 80, 100, 200] {
+    for columns in [40, 80, 100, 120, 200] {
         let shown = on_a_screen(columns, &["doctor"]);
         for row in rows.as_array().unwrap() {
             let detail = text(row, "detail").or(text(row, "missing")).unwrap();

@@ -91,21 +91,19 @@ fn the_commands_of_the_readme_run_as_pasted() {
     let commands = commands.join("").replace("\na2g-executor serve\n", &serves);
     assert_eq!(commands.matches("serve.log &").count(), 1, "{commands}");
     let Some(output) = paste(&commands) else { return };
-    let (before, program, after) = (
-        [
-            r#""verdict":"APPROVED""#,
-            r#""bytes_written":13"#,
-            "`/etc/hello.txt` lies outside `/workspace/**`;",
-            "SUCCESS",
-            "verdict_denied",
-            "checkpoint",
-            r#""verdict":"ESCALATE""#,
-            "private_key",
-            "/console?key=",
-        ],
-        [r#""status":"SUCCESS""#, "list_directory", "read_file", "write_file"],
-        ["claude mcp add a2g -- ", r#""bytes_written":13"#, "SUCCESS", "write_file"],
-    );
+    let before = [
+        r#""verdict":"APPROVED""#,
+        r#""bytes_written":13"#,
+        "`/etc/hello.txt` lies outside `/workspace/**`;",
+        "SUCCESS",
+        "verdict_denied",
+        "checkpoint",
+        r#""verdict":"ESCALATE""#,
+        "private_key",
+        "/console?key=",
+    ];
+    let program = [r#""status":"SUCCESS""#, "list_directory", "read_file", "write_file"];
+    let after = ["claude mcp add a2g -- ", r#""bytes_written":13"#, "SUCCESS", "write_file"];
     let program = if interprets { &program[..] } else { &[] };
     assert_in_order(&output, &[&before, program, &after].concat());
 }

@@ -313,7 +313,8 @@ fn list_refusals(refusals: &[RefusalEntry], wide: bool, json: bool) {
         let cells = vec![at, one_line(blocked_by), one_line(tool)];
         Row { cells, intent: *intent, agent: agent.to_string() }
     });
-    let (rows, width) = (rows.collect::<Vec<_>>(), columns(&std::io::stdout()));
+    let rows = rows.collect::<Vec<_>>();
+    let width = columns(&std::io::stdout());
     let mut lines = lines(&["refused", "blocked by", "tool"], &rows, wide, width).into_iter();
     lines.next().iter().for_each(print);
     for (line, RefusalEntry { message, .. }) in lines.zip(refusals) {
