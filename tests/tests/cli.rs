@@ -649,6 +649,67 @@ fn journal_list_prints_a_line_and_journal_show_a_page_for_each_entry() {
     assert!(!absent.status.success() && said.contains("no intent whose id begins with `00000000`"), "{said}");
 }
 
+/// A run, a call that waits and one that was denied show their arguments, unless the operator wants less to be stored.
+#[test]
+fn arguments_are_shown_as_far_as_they_are_stored() {
+    let given = json!({ "path": "/workspace/a.txt", "content": "secret" });
+    let cases = [
+        (Options::new(), json!({ "arguments": given })),
+        (
+            Options::new().set("journal.never_store", json!(["Content"])),
+            json!({ "arguments": { "path": "/workspace/a.txt" }, "arguments_left_out": ["/content"] }),
+        ),
+        (
+            Options::new().set("journal.max_arguments_bytes", 9),
+            json!({ "arguments_not_stored": "they had more than 9 bytes (`journal.max_arguments_bytes`)" }),
+        ),
+        (Options::new().set("journal.arguments", "hash"), json!({})),
+    ];
+    for (options, expected) in cases {
+        let executor = Executor::start(options);
+        let ran = execute("write_file", given.clone());
+        let [mut waits, mut refused] = [(); 2].map(|()| execute("write_file", given.clone()));
+        (waits["verdict"]["verdict"], refused["verdict"]["verdict"]) = (json!("ESCALATE"), json!("DENIED"));
+        for call in [&ran, &waits, &refused] {
+            executor.rpc("a2g/execute", call);
+        }
+        let id = |call: &Value| call["intent"]["intent_id"].clone();
+        let stored = |shown: &Value| {
+            let names = ["arguments", "arguments_left_out", "arguments_not_stored"];
+            let members =
+                names.iter().filter_map(|name| Some(((*name).to_owned(), shown.get(name)?.clone())));
+            Value::Object(members.collect())
+        };
+        let show = |call: &Value| {
+            let shown = executor.home().run(&["journal", "show", "--json", id(call).as_str().unwrap()]);
+            serde_json::from_slice::<Value>(&shown.stdout).unwrap_or_else(|_| panic!("{shown:?}"))
+        };
+        let status =
+            |call: &Value| executor.rpc("a2g/status", &json!({ "intent_id": id(call) }))["result"].take();
+        assert_eq!((stored(&show(&ran)), stored(&status(&ran))), (expected.clone(), expected.clone()));
+        // A call that waits has to be stored whole.
+        let whole = json!({ "arguments": given });
+        assert_eq!((stored(&show(&waits)), stored(&status(&waits))), (whole.clone(), whole));
+        assert_eq!(show(&waits)["state"], "waits for a person");
+        let shown = eventually("the refusal is there", || {
+            Some(show(&refused)).filter(|shown| shown["blocked_by"] == "verdict_denied")
+        });
+        assert_eq!((&shown["state"], stored(&shown)), (&json!("did not run"), json!({})), "{shown}");
+
+        let decided = json!({ "intent_id": id(&waits), "decision": "DENIED" });
+        result(&executor.rpc("g2a/directive", &decided));
+        let (denied, shown) = (status(&waits), show(&waits));
+        assert_eq!((&denied["state"], stored(&denied)), (&json!("denied"), expected.clone()), "{denied}");
+        assert!(denied["reason"].as_str().unwrap().contains("denied"), "{denied}");
+        assert_eq!((&shown["state"], stored(&shown)), (&json!("did not run"), expected), "{shown}");
+        let page = executor.home().run(&["journal", "show", id(&ran).as_str().unwrap()]);
+        let page = String::from_utf8(page.stdout).unwrap();
+        assert!(stored(&show(&ran)).as_object().unwrap().keys().all(|name| page.contains(name)), "{page}");
+        let verified = executor.home().run(&["journal", "verify"]);
+        assert!(verified.status.success(), "{verified:?}");
+    }
+}
+
 #[test]
 fn listed_values_are_not_truncated_at_80_columns() {
     let catalogue = Catalogue::empty();

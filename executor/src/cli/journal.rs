@@ -1,10 +1,11 @@
-//! `journal list|show|verify|export|prune`; `show --tree` and the other commands have their own files. A list of
-//! receipts has one line for each, in local time. JSON has UTC; the JSON of `show` and `export` includes the
-//! report.
+//! `journal list|show|verify|export|prune`; `show --tree`, `show` of an intent without a receipt, and the other commands
+//! have their own files. A list of receipts has one line for each, in local time. JSON has UTC; the JSON of `show` and
+//! `export` includes the report.
 
 mod copies;
 mod records;
 mod tree;
+mod unended;
 
 use super::UsageError;
 use super::arguments::{JournalCommand, JournalFile, ReceiptFilter, Setup};
@@ -20,7 +21,7 @@ use a2g_journal::chain::{self, Head, to_hex};
 use a2g_journal::history::{Filter, History, ReceiptEntry, RefusalEntry};
 use a2g_journal::verify::Finding;
 use a2g_journal::{NounCount, PruneSummary, prune};
-use a2g_types::call::Call;
+use a2g_types::call::{Call, StoredArguments};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Status;
@@ -68,10 +69,12 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
         }
         JournalCommand::Show { journal, intent, tree, json } => {
             let history = History::open(&journal_path(&journal)?)?;
-            let entry = find(&history, &intent)?;
-            match tree {
-                true => tree::show(&history, &entry.parse_receipt()?, json)?,
-                false => show(&entry, json)?,
+            let intent = find(&history, &intent)?;
+            match (history.receipt_of(intent)?, tree) {
+                (Some(entry), true) => tree::show(&history, &entry.parse_receipt()?, json)?,
+                (Some(entry), false) => show(&history, &entry, json)?,
+                (None, true) => bail!("the intent `{intent}` has no receipt, and so no calls"),
+                (None, false) => unended::show(&history, intent, json)?,
             }
         }
         JournalCommand::Verify { journal, checkpoint, json } => {
@@ -111,17 +114,20 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
 }
 
 fn journal_path(file: &JournalFile) -> anyhow::Result<PathBuf> {
-    match &file.journal {
-        Some(path) => Ok(path.clone()),
+    let path = match &file.journal {
+        Some(path) => path.clone(),
         None => {
             let setup = Setup { config: file.config.clone(), tools: None };
             let path = config(&setup)?.journal;
             if setup::file(&setup).is_none() {
                 note(format_args!("no configuration: using {}", one_line(path.display())));
             }
-            Ok(path)
+            path
         }
-    }
+    };
+    // Whole copies of the journal, which nobody would look for.
+    a2g_journal::sweep(&path);
+    Ok(path)
 }
 
 /// Returns the path of the journal to list, and prints a note about the journals that other processes have in the same
@@ -192,39 +198,62 @@ fn parse_checkpoint(text: &str) -> Result<Head, UsageError> {
     })
 }
 
-/// Finds the receipt of an intent, by the intent's id or the first block of that id.
-fn find(history: &History, intent: &str) -> anyhow::Result<ReceiptEntry> {
-    let intent = match parse_first_block(intent) {
-        None => IntentId::parse(intent).map_err(|error| UsageError(error.to_string()))?,
+/// Finds an intent by its id or the first block of that id.
+fn find(history: &History, intent: &str) -> anyhow::Result<IntentId> {
+    match parse_first_block(intent) {
+        None => Ok(IntentId::parse(intent).map_err(|error| UsageError(error.to_string()))?),
         Some(block) => match history.intents_with_prefix(block)?.as_slice() {
-            [only] => *only,
-            [] => bail!("the journal has no intent whose id begins with `{intent}`: {OTHER_LISTS_ADVICE}"),
+            [only] => Ok(*only),
+            [] => bail!("the journal has no intent whose id begins with `{intent}`: {LISTS_ADVICE}"),
             several => {
                 let several = several.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 bail!("several intents begin with `{intent}`: {several}")
             }
         },
-    };
-    let Some(entry) = history.receipt_of(intent)? else {
-        bail!("the journal has no receipt of the intent `{intent}`: {OTHER_LISTS_ADVICE}");
-    };
-    Ok(entry)
+    }
 }
 
-fn show(entry: &ReceiptEntry, json: bool) -> anyhow::Result<()> {
-    let whole = entry_json(entry)?;
-    if json {
-        print(format_args!("{whole:#}"));
-    } else {
-        let ended = LocalTime::read().format_milliseconds(entry.ended);
-        print(page(whole, ended, columns(&std::io::stdout())));
-    }
+fn show(history: &History, entry: &ReceiptEntry, json: bool) -> anyhow::Result<()> {
+    let mut whole = entry_json(entry)?;
+    add_arguments(&mut whole, history.arguments_of(entry.intent)?);
+    print_page(whole, &[("ended", entry.ended)], json);
     Ok(())
 }
 
-/// The end of a message: the other lists that may have the intent.
-const OTHER_LISTS_ADVICE: &str =
-    "`journal list --refused` lists refused intents, and `journal list --waiting` waiting ones";
+/// Prints an entry as JSON, or as a page with these members as local times.
+fn print_page(mut entry: Value, times: &[(&str, OffsetDateTime)], json: bool) {
+    if json {
+        return print(format_args!("{entry:#}"));
+    }
+    let here = LocalTime::read();
+    for (name, at) in times {
+        if let Some(shown) = entry.get_mut(*name) {
+            *shown = here.format_milliseconds(*at).into();
+        }
+    }
+    print(page(entry, columns(&std::io::stdout())));
+}
+
+/// Adds what the journal has of the arguments.
+fn add_arguments(entry: &mut Value, stored: Option<StoredArguments>) {
+    let Some(members) = entry.as_object_mut() else { return };
+    match stored {
+        Some(StoredArguments::Kept { arguments, left_out }) => {
+            members.insert("arguments".to_owned(), arguments.into());
+            if !left_out.is_empty() {
+                members.insert("arguments_left_out".to_owned(), left_out.into());
+            }
+        }
+        Some(StoredArguments::TooLarge { max_bytes }) => {
+            members.insert("arguments_not_stored".to_owned(), encode::too_large(max_bytes).into());
+        }
+        None => {}
+    }
+}
+
+/// The end of a message: the lists that have the intents.
+const LISTS_ADVICE: &str =
+    "`journal list`, `journal list --refused` and `journal list --waiting` list the known ones";
 
 /// Parses the first block of an intent's id, as the list shows it.
 fn parse_first_block(text: &str) -> Option<[u8; 4]> {

@@ -11,13 +11,12 @@ const AS_JSON: [&str; 3] = ["result", "detail", "arguments"];
 /// Indent of the lines below a label, in columns.
 const STEP: usize = 2;
 
-/// Formats a receipt, given as JSON, with the formatted time of its end.
-pub(super) fn page(receipt: Value, ended: String, width: usize) -> String {
+/// Formats a receipt, given as JSON.
+pub(super) fn page(receipt: Value, width: usize) -> String {
     let Value::Object(mut receipt) = receipt else { return String::new() };
     if let Some(Value::Object(report)) = receipt.remove("report") {
         receipt.extend(report.into_iter().filter(|(name, _)| !REPEATED_MEMBERS.contains(&name.as_str())));
     }
-    receipt.insert("ended".to_owned(), Value::String(ended));
     let mut lines = Vec::new();
     push_members(&receipt, 0, width, &mut lines);
     lines.join("\n")
@@ -85,7 +84,7 @@ mod tests {
     #[test]
     fn a_receipt_is_a_page_of_labelled_lines() {
         let receipt = json!({
-            "number": 3, "intent_id": "550e8400-e29b-41d4-a716-446655440000", "ended": "…", "delivered": true,
+            "number": 3, "intent_id": "550e8400-e29b-41d4-a716-446655440000", "ended": "yesterday", "delivered": true,
             "report": {
                 "intent_id": "550e8400-e29b-41d4-a716-446655440000", "error": null,
                 "usage": { "limits": { "max_memory_mb": { "granted": 64, "set_by": "verdict" } }, "denied": [
@@ -108,6 +107,6 @@ usage
 result     {
              \"path\": \"/a\\u001b\"
            }";
-        assert_eq!(page(receipt, "yesterday".to_owned(), 80), expected);
+        assert_eq!(page(receipt, 80), expected);
     }
 }

@@ -609,6 +609,8 @@ fn journal(
             opened => break (path, opened?),
         }
     };
+    let journal = journal.with_limits(config.journal_limits.clone());
+    journal.prune_regularly(config.retention).context("`journal.keep_days`")?;
     let RecoverySummary { aborted, undelivered } = recovery;
     if aborted > 0 {
         tracing::warn!(

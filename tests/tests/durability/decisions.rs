@@ -185,7 +185,7 @@ fn a_denied_intent_stays_denied_after_any_restart() {
         for who in ["bert", "anna", "gov"] {
             error(&place.decide(who, &call, "APPROVED"), -32602);
         }
-        assert_eq!(place.state(&call), "unknown", "{round}");
+        assert_eq!(place.state(&call), "denied", "{round}");
         place.crash();
     }
     assert_eq!(place.runs(1), 0);

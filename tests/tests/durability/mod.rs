@@ -11,6 +11,7 @@ pub(crate) mod decisions;
 mod disk;
 mod formats;
 mod outbox;
+mod size;
 mod stops;
 mod tamper;
 mod vanish;

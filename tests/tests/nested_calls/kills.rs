@@ -395,7 +395,15 @@ impl Observed<'_> {
                 assert_eq!(listed, children, "{report}");
                 assert!(children.iter().all(|child| self.has_succeeded(child)), "{self:#?}");
             } else {
-                assert_eq!(report["calls"], Value::Null, "{report}");
+                let listed = report["calls"]["list"].as_array().unwrap_or_else(|| panic!("{report}"));
+                for call in listed {
+                    let status = self.reports.get(&call["intent_id"]).map(|report| &report["status"]);
+                    assert_eq!(&call["status"], status.unwrap_or(&json!("REFUSED")), "{report}");
+                }
+                let listed = listed.iter().map(|call| &call["intent_id"]).collect::<Vec<_>>();
+                let begun = children.iter().filter(|child| self.reports.contains_key(child));
+                assert!(begun.clone().all(|child| listed.contains(child)), "{report}\n{self:#?}");
+                assert!(listed.iter().all(|child| children.contains(child)), "{report}");
             }
         }
     }

@@ -1,12 +1,12 @@
 //! One transaction of the writer: the effect of each entry on the records and on the tables derived from them.
 
+use super::arguments;
 use super::chain::Hash;
 use super::error::{WriteError, changed_error};
 use super::log::{NewRecord, RecordLog, RefusalRecord, RefusalTip, Tip};
 use super::record::{self, Digest32, RecordKind, digest};
 use super::recorded_state::{RecordedState, recorded_state};
-use super::stops;
-use super::store::RunId;
+use super::store::{RunId, STOP_FORMAT, raise_format};
 use super::tasks::JournalTask;
 use super::{IntentDenial, IntentSummary, Reporting, Resolution, ResolvedIntent};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -15,6 +15,9 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::sync::Arc;
+
+/// The size of a record and of its index entries without texts, in bytes, as it is counted for an agent's share.
+pub(super) const RECORD_BYTES: usize = 512;
 
 /// A run that is about to begin.
 #[derive(Debug)]
@@ -32,6 +35,21 @@ pub(super) struct StartRecord {
     pub(super) verdict: Option<String>,
     pub(super) fallback_receipt: String,
     pub(super) task: Option<String>,
+    /// The text of the arguments, if they are stored.
+    pub(super) arguments: Option<String>,
+}
+
+impl StartRecord {
+    /// The length of the texts that are written.
+    pub(super) fn bytes(&self) -> usize {
+        let texts = [
+            self.verdict.as_ref(),
+            Some(&self.fallback_receipt),
+            self.task.as_ref(),
+            self.arguments.as_ref(),
+        ];
+        RECORD_BYTES + texts.into_iter().flatten().map(String::len).sum::<usize>()
+    }
 }
 
 /// The answer to a [`StartRecord`].
@@ -60,6 +78,13 @@ pub(super) struct FinishRecord {
     pub(super) reporting: Reporting,
 }
 
+impl FinishRecord {
+    /// The length of the texts that are written.
+    pub(super) fn bytes(&self) -> usize {
+        RECORD_BYTES + self.body.len() + self.task.as_ref().map_or(0, |task| task.document.len())
+    }
+}
+
 /// An intent to hold for a decision.
 #[derive(Debug)]
 pub(super) struct HoldRecord {
@@ -82,6 +107,14 @@ pub enum HoldResult {
     Started,
     /// A person denied the intent.
     Denied(IntentDenial),
+}
+
+/// A decision to write, or the end of a wait.
+#[derive(Debug)]
+pub(super) struct ResolveRecord {
+    pub(super) resolved: ResolvedIntent,
+    /// The text of the arguments of a call whose wait ends, if they are stored.
+    pub(super) arguments: Option<String>,
 }
 
 /// The stop of a run or a queued intent by a caller.
@@ -170,6 +203,7 @@ impl<'a> Batch<'a> {
             verdict,
             fallback_receipt,
             task,
+            arguments,
         } = start;
         // Read inside the transaction: another run may have ended since the caller's own look-up.
         let held = match recorded_state(self.connection(), *intent)? {
@@ -198,6 +232,7 @@ impl<'a> Batch<'a> {
             fallback_receipt: digest(fallback_receipt.as_bytes()),
             task: task.as_ref().map(|task| digest(task.as_bytes())),
             verdict: verdict.clone().map(RawValue::from_string).transpose()?,
+            arguments: arguments::prepare(self.connection(), arguments.as_ref())?,
         };
         let new = NewRecord {
             at: *started,
@@ -209,6 +244,7 @@ impl<'a> Batch<'a> {
             ..NewRecord::default()
         };
         let run = RunId(self.append(RecordKind::Claim, new, &body)?);
+        arguments::insert(self.connection(), run.0, arguments.as_ref())?;
         self.connection()
             // The fallback receipt is on the disk before the guest begins, so that recovery needs no other source.
             .prepare_cached("INSERT INTO open(run, will, task) VALUES (?1, ?2, ?3)")?
@@ -330,9 +366,20 @@ impl<'a> Batch<'a> {
 
     /// Applies a decision to a waiting intent, if the intent still has the content that was decided on. An approved
     /// intent can only be cancelled, revoked or expire. Returns `true` if the decision applied.
-    pub(super) fn resolve(&mut self, resolved: &ResolvedIntent) -> Result<bool, WriteError> {
-        let ResolvedIntent { intent, content, resolution, by, risk_score, manifest, reason, basis, grants } =
-            resolved;
+    pub(super) fn resolve(&mut self, record: &ResolveRecord) -> Result<bool, WriteError> {
+        let ResolveRecord { resolved, arguments } = record;
+        let ResolvedIntent {
+            intent,
+            content,
+            resolution,
+            by,
+            risk_score,
+            manifest,
+            reason,
+            basis,
+            grants,
+            call: _,
+        } = resolved;
         let held = match (recorded_state(self.connection(), *intent)?, resolution) {
             (RecordedState::Waiting(held), _) => held,
             (
@@ -359,13 +406,22 @@ impl<'a> Batch<'a> {
         }
         let is_newer_body = reason.is_some() || basis.is_some() || !grants.is_empty();
         if is_newer_body || *resolution == Resolution::PartlyApproved {
-            stops::raise_format(self.connection())?;
+            raise_format(self.connection(), STOP_FORMAT)?;
         }
         let (by, manifest, reason) = (by.clone(), manifest.clone(), reason.clone());
         // The decision repeats the body of the wait, because pruning removes the record of the wait before the denial.
         let basis = basis.map(record::Digest32);
         let (held_body, risk_score, grants) = (held.body, *risk_score, grants.clone());
-        let body = record::DecisionBody { by, held: held_body, risk_score, manifest, reason, basis, grants };
+        let body = record::DecisionBody {
+            by,
+            held: held_body,
+            risk_score,
+            manifest,
+            reason,
+            basis,
+            grants,
+            arguments: arguments::prepare(self.connection(), arguments.as_ref())?,
+        };
         let new = NewRecord {
             intent: Some(*intent),
             agent: Some(&held.agent),
@@ -373,7 +429,8 @@ impl<'a> Batch<'a> {
             about: Some(held.number),
             ..NewRecord::default()
         };
-        self.append(resolution.kind(), new, &body)?;
+        let number = self.append(resolution.kind(), new, &body)?;
+        arguments::insert(self.connection(), number, arguments.as_ref())?;
         match resolution {
             // An approved intent keeps its text until it starts: after a crash in between it still has to run.
             Resolution::PartlyApproved | Resolution::Approved => {}

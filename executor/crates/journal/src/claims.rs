@@ -210,8 +210,8 @@ impl Journal {
     /// Claims an intent in this process.
     ///
     /// # Errors
-    /// [`JournalError::Backlog`] while too many reports are undelivered; [`JournalError::NoSpace`] while the disk is
-    /// full or the file is locked; [`JournalError::Broken`].
+    /// [`JournalError::Backlog`] while too many reports are undelivered; [`JournalError::Share`] while the agent's share
+    /// is used up; [`JournalError::NoSpace`] while the disk is full or the file is locked; [`JournalError::Broken`].
     pub fn claim(
         &self,
         call: &Call,
@@ -230,6 +230,7 @@ impl Journal {
             Condition::Full => return Err(JournalError::NoSpace),
             Condition::Broken(error) => return Err(JournalError::Broken(error)),
         }
+        self.check_share(&call.agent)?;
         // Each open intent adds a report to the outbox when it finishes.
         if self.outbox.undelivered_count().saturating_add(open_intents.len()) >= self.max_undelivered {
             return Err(JournalError::Backlog);
@@ -253,7 +254,8 @@ impl Journal {
     ) -> Result<StartResult, JournalError> {
         let (call, keep_until) = (request.call, request.keep_until);
         let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
-        let start = build_start_record(request, verdict.as_deref(), now)?;
+        let start = build_start_record(request, verdict.as_deref(), self.limits.arguments.text(call), now)?;
+        self.count_bytes(&call.agent, start.bytes());
         let reply = match self.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_no_space)) => Err(JournalError::NoSpace),
@@ -300,6 +302,7 @@ impl Journal {
             return Err(JournalError::Broken("an intent finished without a start".into()));
         };
         let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now), reporting };
+        self.count_bytes(&finish.receipt.agent, finish.bytes());
         self.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
         // Repeats during the run extended the claim in memory, so one entry is enough for all of them.
         if let Some(until) = extended_until {
@@ -401,6 +404,7 @@ impl Journal {
 fn build_start_record(
     request: StartRequest<'_>,
     verdict: Option<&Verdict>,
+    arguments: Option<String>,
     now: OffsetDateTime,
 ) -> Result<StartRecord, JournalError> {
     let StartRequest { call, keep_until, proof, fallback_receipt, task } = request;
@@ -416,6 +420,7 @@ fn build_start_record(
         verdict: verdict.map(|verdict| to_row_text(stored::write_verdict(verdict))).transpose()?,
         fallback_receipt: to_row_text(stored::write_receipt(fallback_receipt))?,
         task: task.map(|task| to_row_text(task.to_text())).transpose()?,
+        arguments,
     })
 }
 
@@ -464,17 +469,28 @@ pub(super) fn close_intent(open_intents: &OpenIntents, intent: IntentId, stage: 
 /// their order in the message is irrelevant.
 #[must_use]
 pub fn content_hash(call: &Call) -> [u8; 32] {
+    let Call { agent, tool, arguments, parent, .. } = call;
+    hash_content(agent.as_str(), tool.as_str(), arguments, parent.as_ref().map(|parent| parent.intent))
+}
+
+/// As [`content_hash`], of the parts of a call.
+pub(super) fn hash_content(
+    agent: &str,
+    tool: &str,
+    arguments: &serde_json::Map<String, Value>,
+    parent: Option<IntentId>,
+) -> [u8; 32] {
     let mut hasher = Sha256::new();
-    for part in [call.agent.as_str(), call.tool.as_str()] {
+    for part in [agent, tool] {
         // The length separates the agent from the tool.
         hasher.update(part.len().to_le_bytes());
         hasher.update(part);
     }
-    hash_object(&call.arguments, &mut hasher);
-    if let Some(parent) = &call.parent {
+    hash_object(arguments, &mut hasher);
+    if let Some(parent) = parent {
         // A call from outside with the same id and arguments is then a conflict, not a repeat.
         hasher.update(b"nested");
-        hasher.update(parent.intent.as_bytes());
+        hasher.update(parent.as_bytes());
     }
     hasher.finalize().into()
 }

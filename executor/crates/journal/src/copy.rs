@@ -9,12 +9,12 @@ use super::files::{
 };
 use super::log::Tip;
 use super::store::{Reader, check_format, create};
+use super::sweep::{CopyLink, create_locked, part_path, remove_copy, sweep};
 use super::verify::{Finding, verify};
 use a2g_types::error_chain::BoxedError;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -101,8 +101,12 @@ pub fn back_up(journal: &Path, to: &Path) -> Result<JournalCopy, CopyError> {
     if to.symlink_metadata().is_ok() {
         return Err(CopyError::Exists(to.to_owned()));
     }
+    sweep(journal);
     let source = Reader::open(journal)?;
-    let part = sibling_path(to, ".part");
+    let part = part_path(to);
+    let _link = CopyLink::create(journal, &part);
+    // Created with its mode before SQLite opens it, so that other users can never read it. Locked until it has its name.
+    let _locked = create_locked(&part).map_err(|error| CopyError::other(&part, error))?;
     let finding = copy_and_check(source.connection(), &part).and_then(|finding| {
         rename_new(&part, to).map_err(|error| CopyError::other(to, error))?;
         Ok(finding)
@@ -122,6 +126,7 @@ fn describe_copy(path: &Path, finding: Finding) -> Result<JournalCopy, CopyError
 /// [`CopyError`]; an existing journal is then kept, perhaps under its new name.
 pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<RestoredJournal, CopyError> {
     let copy_error = |error: BoxedError| CopyError::other(journal, error);
+    sweep(journal);
     let source = Reader::open(from)?;
     let real = resolve_links(journal).map_err(|error| copy_error(error.into()))?;
     let exists = real.exists();
@@ -130,6 +135,7 @@ pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<RestoredJou
     }
     let (_journal, marker) = acquire_locks(&real, journal)?;
     let draft = draft_path(&real);
+    let _locked = create_locked(&draft).map_err(|error| copy_error(error.into()))?;
     let result = copy_and_check(source.connection(), &draft).and_then(|finding| {
         let tip = Connection::open(&draft)
             .and_then(|draft| Tip::read(&draft))
@@ -174,13 +180,9 @@ fn move_aside(real: &Path) -> Result<PathBuf, CopyError> {
     Ok(previous)
 }
 
-/// Copies a snapshot of a journal into a new file, and checks the copy.
+/// Copies a snapshot of a journal into an empty file, and checks the copy.
 fn copy_and_check(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
     let copy_error = |error: BoxedError| CopyError::other(to, error);
-    remove_copy(to);
-    // Created with its mode before SQLite opens it, so that other users can never read it.
-    let file = File::options().write(true).create_new(true).mode(0o600).open(to);
-    drop(file.map_err(|error| copy_error(error.into()))?);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut copy = Connection::open_with_flags(to, flags).map_err(|error| copy_error(error.into()))?;
     copy_pages(source, &mut copy).map_err(copy_error)?;
@@ -208,11 +210,4 @@ fn copy_pages(source: &Connection, copy: &mut Connection) -> Result<(), BoxedErr
         }
     }
     Err("another program has locked the journal".into())
-}
-
-/// Removes the files of an incomplete copy.
-fn remove_copy(copy: &Path) {
-    for file in [copy.to_owned(), sibling_path(copy, "-journal")].into_iter().chain(sidecar_files(copy)) {
-        let _already_absent = std::fs::remove_file(file);
-    }
 }

@@ -12,6 +12,7 @@
 use super::chain::{Hash, from_hex, to_hex};
 use super::error::{OpenError, ReplacedError};
 use super::record::digest;
+use super::sweep::{create_locked, remove_copy};
 use rustix::fs::{CWD, FlockOperation, Mode, RenameFlags, fchmod, flock, renameat_with};
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -301,20 +302,14 @@ fn create_atomically(
     // A crash in between leaves a draft, and never a journal without tables, which would look damaged.
     let draft = draft_path(real);
     let open_error = |error: std::io::Error| OpenError::from_io(real, error);
-    let result = open_private(&draft).map_err(open_error).and_then(|_file| create(&draft));
-    let result = result.and_then(|()| match rename_new(&draft, real) {
+    let locked = create_locked(&draft).map_err(open_error)?;
+    let result = create(&draft).and_then(|()| match rename_new(&draft, real) {
         // Another process created the journal before; the lock decides which process uses it.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         renamed => renamed.map_err(open_error),
     });
-    for file in [
-        draft.clone(),
-        sibling_path(&draft, "-wal"),
-        sibling_path(&draft, "-shm"),
-        sibling_path(&draft, "-journal"),
-    ] {
-        let _already_absent = std::fs::remove_file(file);
-    }
+    remove_copy(&draft);
+    drop(locked);
     result
 }
 

@@ -6,8 +6,7 @@
 use super::batch::Batch;
 use super::error::{OpenError, WriteError};
 use super::record::{RecordKind, column_error};
-use super::stops;
-use super::store::Reader;
+use super::store::{Reader, STOP_FORMAT, raise_format};
 use a2g_types::ident::IntentId;
 use rusqlite::{Connection, OptionalExtension as _};
 use std::path::Path;
@@ -36,7 +35,7 @@ impl Batch<'_> {
             return Ok(());
         }
         // An earlier version would not compare the identity.
-        stops::raise_format(self.connection())?;
+        raise_format(self.connection(), STOP_FORMAT)?;
         self.append_about(RecordKind::Fleet, IntentId::from_bytes(FLEET_ID), identity.as_bytes())
     }
 }

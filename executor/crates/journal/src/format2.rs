@@ -282,6 +282,7 @@ impl<'a> Conversion<'a> {
             fallback_receipt: digest(b""),
             task: None,
             verdict: read_verdict(row, 12)?,
+            arguments: None,
         };
         let new = NewRecord { at: row.get(11)?, proof: proof.as_deref(), ..base };
         let claim = self.append(RecordKind::Claim, new, &claim)?;
@@ -342,6 +343,7 @@ impl<'a> Conversion<'a> {
                 fallback_receipt: digest(fallback_receipt.as_bytes()),
                 task: task.as_ref().map(|task| digest(task.as_bytes())),
                 verdict: read_verdict(row, 6)?,
+                arguments: None,
             };
             let (at, proof) = (row.get(5)?, proof.as_deref());
             let new =

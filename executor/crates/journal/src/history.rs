@@ -7,6 +7,7 @@ use super::recorded_state::{RecordedState, RunEnd, recorded_state};
 use super::store::{Reader, from_sqlite_int, to_sqlite_int};
 use super::verify::{Finding, verify};
 use super::{from_micros, to_micros};
+use a2g_types::call::StoredArguments;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::{Receipt, Status};
 use a2g_types::stored;
@@ -197,6 +198,35 @@ impl History {
         Ok(find_verdict(self.0.connection(), intent)?.map(|verdict| verdict.decision))
     }
 
+    /// The arguments of the latest start of an intent, or of its latest wait that ended without one.
+    ///
+    /// # Errors
+    /// [`HistoryError::Sqlite`].
+    pub fn arguments_of(&self, intent: IntentId) -> Result<Option<StoredArguments>, HistoryError> {
+        Ok(self.0.arguments(intent)?)
+    }
+
+    /// The latest refusal of an intent.
+    ///
+    /// # Errors
+    /// [`HistoryError::Sqlite`].
+    pub fn refusal_of(&self, intent: IntentId) -> Result<Option<RefusalEntry>, HistoryError> {
+        let sql =
+            format!("SELECT {REFUSAL_COLUMNS} FROM refusals WHERE intent = ?1 ORDER BY number DESC LIMIT 1");
+        let mut statement = self.0.connection().prepare(&sql)?;
+        Ok(statement.query_row([intent.as_bytes()], read_refusal).optional()?)
+    }
+
+    /// The text of an undecided or approved intent, as passed to [`Journal::hold`](super::Journal::hold).
+    ///
+    /// # Errors
+    /// [`HistoryError::Sqlite`].
+    pub fn waiting_text_of(&self, intent: IntentId) -> Result<Option<String>, HistoryError> {
+        let sql = "SELECT text FROM waiting JOIN records USING (number) WHERE intent = ?1";
+        let mut statement = self.0.connection().prepare(sql)?;
+        Ok(statement.query_row([intent.as_bytes()], |row| row.get(0)).optional()?)
+    }
+
     /// Passes the records of an intent, or all records, to `each`, oldest first.
     ///
     /// # Errors
@@ -214,7 +244,7 @@ impl History {
         rows.into_iter().try_for_each(|row| each(row.map_err(HistoryError::from)?))
     }
 
-    /// The first ten intents whose ids begin with these bytes.
+    /// The first ten intents whose ids begin with these bytes, refused ones included.
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
@@ -226,8 +256,9 @@ impl History {
             id
         };
         // The range and the conditions of the partial index let SQLite use that index instead of reading every record.
-        let sql = "SELECT DISTINCT intent FROM records
+        let sql = "SELECT intent FROM records
                    WHERE intent BETWEEN ?1 AND ?2 AND intent IS NOT NULL AND kind <> 'receipt'
+                   UNION SELECT intent FROM refusals WHERE intent BETWEEN ?1 AND ?2
                    ORDER BY intent LIMIT ?3";
         let mut statement = self.0.connection().prepare(sql)?;
         let params = params![bound(0), bound(u8::MAX), to_sqlite_int(LIMIT)];

@@ -12,6 +12,7 @@
 //! The append-only chain of *records* (`record`) is authoritative. The other tables are derived from it and compared
 //! with it (`verify`).
 
+mod arguments;
 mod batch;
 pub mod chain;
 mod check;
@@ -26,6 +27,7 @@ mod format2;
 pub mod history;
 mod log;
 mod lookup;
+mod lost_calls;
 mod needs;
 mod outbox;
 mod prune;
@@ -33,12 +35,15 @@ mod readers;
 mod record;
 mod recorded_state;
 mod replay;
+mod retention;
 mod run_record;
 mod scan;
 mod search;
 mod series;
+mod share;
 mod stops;
 mod store;
+mod sweep;
 mod tables;
 mod tasks;
 mod usage;
@@ -47,6 +52,7 @@ pub mod verify;
 mod wall_histogram;
 mod writer;
 
+pub use arguments::ArgumentStorage;
 pub use batch::HoldResult;
 pub use claims::{
     ClaimResult, IntentSummary, KnownIntent, ReportState, Reporting, Stage, StageSource, StartRequest,
@@ -63,10 +69,12 @@ pub use needs::{PairNeeds, RunNeeds};
 pub use outbox::DueReport;
 pub use prune::{PruneError, PruneSummary, prune};
 pub use readers::IfFull;
+pub use retention::Retention;
 pub use run_record::{RecordedEvent, RecordedReceipt, RunRecord};
 pub use search::{NumberedRefusal, Page, RefusalSearch, RunSearch, RunSummary};
 pub use series::{SeriesBucket, SeriesSpan, UsageSeries};
 pub use store::JournalOptions;
+pub use sweep::sweep;
 pub use tasks::{JournalTask, MAX_TASK_BYTES, MAX_TASKS, RetryPolicy, TaskKey, TaskQuery, TaskSummary};
 pub use usage::{
     AccessUse, GroupUsage, LimitKind, LimitSlack, StatusCounts, UsageFigures, UsageSummary, WallTimes,
@@ -79,6 +87,7 @@ use a2g_types::durability::Durability;
 use a2g_types::error_chain::{BoxedError, ErrorChain};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::outcome::Receipt;
+use a2g_types::rate_limit::to_whole_units;
 use a2g_types::stop::Stop;
 use a2g_types::stored;
 use batch::FinishRecord;
@@ -88,11 +97,13 @@ use error::WriteError;
 use outbox::Outbox;
 use parking_lot::{Mutex, MutexGuard};
 use readers::Readers;
+use share::AgentShares;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use store::{InterruptedRun, Reader, Store, Undelivered};
 use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
@@ -103,6 +114,9 @@ use writer::JournalEntry;
 // A look-up of a few pages, mostly in memory, takes less time than waking another thread.
 const MAX_INLINE_BYTES: usize = 256 << 10;
 
+/// The delay after which a caller may try again what the disk or the readers prevented, in milliseconds.
+const RETRY_AFTER_MS: u64 = 500;
+
 /// The reason why an entry was not written, or a query not answered.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
@@ -112,6 +126,17 @@ pub enum JournalError {
     /// The disk is full, or the file is locked; a later attempt may succeed. The log has the system's error.
     #[error("nothing can be recorded: the journal's disk is full, or another program has locked its file")]
     NoSpace,
+    /// The calls of an agent have used up its share of the journal.
+    #[error(
+        "the calls of this agent have added more than its share to the journal, {max_mb} MB an hour \
+         (`journal.max_mb_per_agent_hour`): send the call again later, or ask the operator to raise the share"
+    )]
+    Share {
+        /// The share, in MB an hour.
+        max_mb: u64,
+        /// The time after which the agent has some of it again.
+        retry_after: Duration,
+    },
     /// Too many long queries are queued, or the memory budget is used up.
     #[error(
         "too many lists and long receipts wait to be read from the journal, or the memory budget \
@@ -123,6 +148,17 @@ pub enum JournalError {
     Broken(#[source] BrokenError),
 }
 
+impl JournalError {
+    /// The time after which the caller may try again, in milliseconds.
+    #[must_use]
+    pub fn retry_after_ms(&self) -> u64 {
+        match self {
+            Self::Share { retry_after, .. } => to_whole_units(*retry_after, Duration::from_millis(1)),
+            Self::Backlog | Self::NoSpace | Self::Busy | Self::Broken(_) => RETRY_AFTER_MS,
+        }
+    }
+}
+
 /// The condition of the journal.
 #[derive(Debug, Clone)]
 pub enum Condition {
@@ -132,6 +168,27 @@ pub enum Condition {
     Full,
     /// This process cannot write it again.
     Broken(BrokenError),
+}
+
+/// The operator's limits on what a journal stores.
+#[derive(Debug, Clone)]
+pub struct JournalLimits {
+    /// The extent to which arguments are stored.
+    pub arguments: ArgumentStorage,
+    /// The number of bytes that the calls of one agent may add to the journal within an hour.
+    pub max_bytes_per_agent_hour: u64,
+}
+
+impl JournalLimits {
+    /// The default share of an agent, in bytes an hour.
+    // Hundreds of calls per second with small results, and a bound for one that fills a disk.
+    pub const DEFAULT_AGENT_SHARE: u64 = 4 << 30;
+}
+
+impl Default for JournalLimits {
+    fn default() -> Self {
+        Self { arguments: ArgumentStorage::default(), max_bytes_per_agent_hour: Self::DEFAULT_AGENT_SHARE }
+    }
 }
 
 /// A journal before its interrupted runs are ended.
@@ -246,6 +303,8 @@ pub struct Journal {
     waiting: Mutex<Vec<HeldIntent>>,
     /// The stops in force at the start, until [`Journal::take_stops`] returns them.
     stops: Mutex<Vec<Stop>>,
+    limits: JournalLimits,
+    shares: AgentShares,
     metrics: JournalMetrics,
     /// Stops the background check.
     is_closed: Arc<AtomicBool>,
@@ -302,6 +361,7 @@ impl Journal {
         // Recovery comes before every claim: a look-up of an interrupted intent relies on its receipt
         // (`Self::final_stage`).
         let runs = store.interrupted_runs().map_err(&from_sqlite)?;
+        let runs = lost_calls::add(store.connection(), runs).map_err(&open_error)?;
         let recovered = recover_with(&InterruptedJournal { store: &store, runs: &runs });
         let RecoveredState { ends, fleet } = recovered.map_err(OpenError::Ends)?;
         if let Some(identity) = fleet {
@@ -339,6 +399,8 @@ impl Journal {
             condition_sender: Some(Arc::clone(&condition_sender)),
             waiting: Mutex::new(held),
             stops: Mutex::new(stops),
+            limits: JournalLimits::default(),
+            shares: AgentShares::default(),
             metrics: JournalMetrics::new(options.durability),
             is_closed: Arc::default(),
             chain_check: Arc::new(Mutex::new(Some(check))),
@@ -380,10 +442,19 @@ impl Journal {
             condition_sender: None,
             waiting: Mutex::default(),
             stops: Mutex::default(),
+            limits: JournalLimits::default(),
+            shares: AgentShares::default(),
             metrics: JournalMetrics::new(Durability::default()),
             is_closed: Arc::default(),
             chain_check: Arc::default(),
         }
+    }
+
+    /// The same journal with other limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: JournalLimits) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// The callback for each receipt that is on the disk, with the number of its record.

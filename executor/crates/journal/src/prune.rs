@@ -1,26 +1,37 @@
-//! Removes the oldest records of the chain.
+//! Removes the oldest records of the chain, in small transactions with pauses between them, so that calls go on meanwhile.
 //!
 //! Records that are still needed are copied to the end of the chain: claims, waiting intents and decisions on them, the
 //! hashes of tasks, the stops in force and the identity of the fleet. Another record names the last removed record.
 
+use super::arguments;
 use super::chain::Hash;
 use super::error::{OpenError, WriteError};
 use super::fleet;
 use super::log::{Extent, NewRecord, RecordLog, Tip};
 use super::record::{self, Digest32, RecordKind};
-use super::recorded_state::{ClaimedIntent, RecordedState, RunEnd, WaitingIntent, recorded_state};
+use super::recorded_state::{
+    ClaimedIntent, DeniedIntent, RecordedState, RunEnd, WaitingIntent, recorded_state,
+};
 use super::stops::{self, StopCopy};
 use super::store::{self, open_writable, to_sqlite_int};
 use super::to_micros;
+use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::BoxedError;
 use a2g_types::ident::IntentId;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use serde::Serialize;
 use std::path::Path;
+use std::time::Instant;
 use time::{Duration, OffsetDateTime};
 
-/// The maximum number of records that one transaction prunes, so that a server that writes waits only briefly.
-const MAX_PRUNED_PER_TRANSACTION: i64 = 10_000;
+/// The maximum number of records or tasks that one transaction removes: a server that writes waits for it.
+// 10,000 took 0.6 s.
+const MAX_PRUNED_PER_TRANSACTION: i64 = 250;
+/// The number of bytes of removed texts after which a transaction ends. The pages of each have to be read.
+const MAX_PRUNED_BYTES: i64 = 4 << 20;
+/// The minimum pause after a transaction.
+// A connection that waits for another's lock asks again after 1, 2, 5, 10, 15 and then up to 100 ms: so it finds the pause.
+const MIN_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// The time for which an intent is stored after its verdicts have expired. A clock that is temporarily ahead by less
 /// than this time cannot make an intent run again.
@@ -67,27 +78,57 @@ pub struct PruneSummary {
 /// # Errors
 /// [`PruneError`]. Records that were already removed stay removed.
 pub fn prune(path: &Path, before: OffsetDateTime, now: OffsetDateTime) -> Result<PruneSummary, PruneError> {
+    prune_while(path, before, Some(before), now, |_connection| Ok(true))
+}
+
+/// As [`prune`], until `goes_on` returns `false`; it is called before each transaction. Without `tasks_before`, no tasks are
+/// removed.
+pub(super) fn prune_while(
+    path: &Path,
+    before: OffsetDateTime,
+    tasks_before: Option<OffsetDateTime>,
+    now: OffsetDateTime,
+    mut goes_on: impl FnMut(&Connection) -> rusqlite::Result<bool>,
+) -> Result<PruneSummary, PruneError> {
     let mut connection = open_writable(path)?;
-    let mut summary =
-        PruneSummary { tasks: prune_tasks(&mut connection, before, now)?, ..PruneSummary::default() };
+    let mut summary = PruneSummary::default();
+    if let Some(before) = tasks_before {
+        while goes_on(&connection)? {
+            let begun = SystemClock.monotonic();
+            let dropped = prune_tasks(&mut connection, before, now)?;
+            summary.tasks += dropped;
+            if dropped == 0 {
+                break;
+            }
+            pause_after(begun);
+        }
+    }
     // Records that are written from now on, such as the copies, are not pruned.
     let end = Extent::read(&connection, "records")?.last;
-    loop {
+    while goes_on(&connection)? {
+        let begun = SystemClock.monotonic();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let extent = Extent::read(&transaction, "records")?;
         let cut = find_cut(&transaction, &extent, to_micros(before), end)?;
         if cut <= extent.first {
-            return Ok(summary);
+            break;
         }
         let mut pruning = Pruning::begin(&transaction, &extent, cut, to_micros(now))?;
         pruning.run()?;
         summary.receipts += pruning.receipts;
         summary.intents += pruning.dropped_intents;
         transaction.commit()?;
+        pause_after(begun);
     }
+    Ok(summary)
 }
 
-/// Drops the tasks that ended before `before`, with a record for each.
+/// Pauses for as long as a transaction took, so that others write for at least half of the time.
+fn pause_after(begun: Instant) {
+    std::thread::sleep(SystemClock.monotonic().saturating_duration_since(begun).max(MIN_PAUSE));
+}
+
+/// Drops some of the tasks that ended before `before`, with a record for each. Returns their number.
 fn prune_tasks(
     connection: &mut Connection,
     before: OffsetDateTime,
@@ -97,8 +138,11 @@ fn prune_tasks(
     let mut log = RecordLog::resume(&transaction, Tip::read(&transaction)?)?;
     let mut dropped = 0;
     {
-        let mut statement = transaction.prepare("DELETE FROM tasks WHERE over < ?1 RETURNING task")?;
-        let tasks = statement.query_map([to_micros(before)], |row| row.get(0).map(IntentId::from_bytes))?;
+        let sql = "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE over < ?1 LIMIT ?2)
+                   RETURNING task";
+        let mut statement = transaction.prepare_cached(sql)?;
+        let params = params![to_micros(before), MAX_PRUNED_PER_TRANSACTION];
+        let tasks = statement.query_map(params, |row| row.get(0).map(IntentId::from_bytes))?;
         for task in tasks.collect::<rusqlite::Result<Vec<_>>>()? {
             let new = NewRecord { at: to_micros(now), intent: Some(task), ..NewRecord::default() };
             log.append(RecordKind::TaskDropped, &new)?;
@@ -113,6 +157,7 @@ fn prune_tasks(
 /// Finds the last record that can be removed.
 fn find_cut(connection: &Connection, extent: &Extent, before: i64, end: i64) -> rusqlite::Result<i64> {
     let max_cut = extent.first.saturating_add(MAX_PRUNED_PER_TRANSACTION).min(end);
+    let max_cut = limit_bytes(connection, extent.first, max_cut)?;
     // Only the first records can be removed, because the rest has to remain one chain. If bodies were erased in the
     // middle instead, the chain would still grow with every run.
     let first_needed = connection.query_row(
@@ -123,6 +168,28 @@ fn find_cut(connection: &Connection, extent: &Extent, before: i64, end: i64) -> 
         |row| row.get::<_, Option<i64>>(0),
     )?;
     Ok(first_needed.map_or(max_cut, |number| number - 1))
+}
+
+/// The last record up to `max_cut` with which the texts after `first` do not exceed the maximum, or the next record.
+fn limit_bytes(connection: &Connection, first: i64, max_cut: i64) -> rusqlite::Result<i64> {
+    // Neither function reads the text.
+    let sql = if arguments::has_table(connection)? {
+        "SELECT number, length(body) + coalesce(octet_length(text), 0) FROM records LEFT JOIN arguments USING (number)
+         WHERE number > ?1 AND number <= ?2 ORDER BY number"
+    } else {
+        "SELECT number, length(body) FROM records WHERE number > ?1 AND number <= ?2 ORDER BY number"
+    };
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([first, max_cut])?;
+    let (mut cut, mut bytes) = (first, 0_i64);
+    while let Some(row) = rows.next()? {
+        bytes = bytes.saturating_add(row.get(1)?);
+        if bytes > MAX_PRUNED_BYTES && cut > first {
+            return Ok(cut);
+        }
+        cut = row.get(0)?;
+    }
+    Ok(max_cut)
 }
 
 /// A record to copy to the end of the chain.
@@ -171,6 +238,7 @@ impl<'a> Pruning<'a> {
         let at_cut = Tip::at_record(self.connection, self.cut, &self.extent)?;
         // Deleted before the copies are written: the unique index of proofs allows no second claim with the same proof.
         self.connection.execute("DELETE FROM records WHERE number <= ?1", [self.cut])?;
+        arguments::prune(self.connection, self.cut)?;
         let mut held = None;
         for record in &copies {
             held = self.write_copy(record, held)?;
@@ -256,16 +324,11 @@ impl<'a> Pruning<'a> {
                 ));
                 copies.push(new(RecordKind::Approved, agent, tool, None, to_json(&decided)?));
             }
-            RecordedState::Denied(denied) if denied.number <= self.cut => {
+            RecordedState::Denied(DeniedIntent { number, agent, tool, body }) if number <= self.cut => {
                 // With an expired verdict, the intent can no longer be approved.
-                if self.must_retain(denied.body.held.until) {
-                    copies.push(new(
-                        RecordKind::Denied,
-                        denied.agent,
-                        denied.tool,
-                        None,
-                        to_json(&denied.body)?,
-                    ));
+                if self.must_retain(body.held.until) {
+                    let body = to_json(&record::DecisionBody { arguments: None, ..body })?;
+                    copies.push(new(RecordKind::Denied, agent, tool, None, body));
                 } else {
                     self.dropped_intents += 1;
                 }

@@ -265,6 +265,9 @@ pub(super) struct ClaimBody {
     /// The governor's verdict, if the executor asked the governor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) verdict: Option<Box<RawValue>>,
+    /// The hash of the text in `arguments`, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) arguments: Option<Digest32>,
 }
 
 /// The body of [`RecordKind::Used`]: the part of the claim that is still needed. The column `about` has the record of
@@ -324,6 +327,9 @@ pub(super) struct DecisionBody {
     /// For an approval: the grants that its approvers were shown. The run gets no more than any of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "v1::grants")]
     pub(super) grants: Vec<GrantSummary>,
+    /// For the end of a wait: the hash of the text in `arguments`, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) arguments: Option<Digest32>,
 }
 
 /// The body of [`RecordKind::Stopped`].

@@ -186,7 +186,7 @@ fn read_claimed(
     row: IntentRow,
     extended_until: i64,
 ) -> rusqlite::Result<RecordedState> {
-    let record::ClaimBody { content, keep_until, verdict, fallback_receipt: _, task: _ } =
+    let record::ClaimBody { content, keep_until, verdict, fallback_receipt: _, task: _, arguments: _ } =
         row.parse_body()?;
     let end = find_receipt(connection, row.number)?.map_or(RunEnd::Pending, RunEnd::Receipt);
     let keep_until = keep_until.max(extended_until);

@@ -8,6 +8,7 @@ use super::record::{self, JournalRecord, RECORD_COLUMNS, RecordKind};
 use super::recorded_state::{RecordedState, RunEnd, parse_body, recorded_state};
 use super::store::{Reader, from_sqlite_int, to_sqlite_int};
 use super::{Journal, JournalError};
+use a2g_types::call::StoredArguments;
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::Receipt;
@@ -35,6 +36,8 @@ pub struct RunRecord {
     pub approved_manifest: Option<Manifest>,
     /// The grant that the person was shown who approved the intent last, if a page showed one.
     pub approved_grant: Option<GrantSummary>,
+    /// The arguments of the latest start, or of the latest wait that ended without one; `None` if they are not stored.
+    pub arguments: Option<StoredArguments>,
     /// The receipt; `None` if the run has not ended, or the receipt was pruned.
     pub receipt: Option<RecordedReceipt>,
 }
@@ -180,6 +183,7 @@ impl Reader {
             verdict: find_verdict(self.connection(), intent)?,
             approved_manifest: approval.and_then(|approval| approval.manifest.clone()),
             approved_grant: approval.and_then(|approval| approval.grant.clone()),
+            arguments: self.arguments(intent)?,
             receipt: receipt_record.map(|record| self.recorded_receipt(record)).transpose()?.flatten(),
             events: rows.into_iter().map(|row| row.event).collect(),
         }))

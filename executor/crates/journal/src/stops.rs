@@ -15,7 +15,7 @@ use super::finding::{CheckError, Finding};
 use super::log::NewRecord;
 use super::record::{RecordKind, StopLiftedBody, StopSetBody, column_error};
 use super::recorded_state::parse_body;
-use super::store::{FORMAT, STOP_FORMAT, read_format};
+use super::store::{STOP_FORMAT, raise_format, read_format};
 use super::verify::Verifier;
 use super::writer::JournalEntry;
 use super::{Journal, JournalError, from_micros, to_micros};
@@ -72,7 +72,7 @@ impl Journal {
 
 impl Batch<'_> {
     pub(super) fn set_stop(&mut self, stop: &Stop) -> Result<(), WriteError> {
-        raise_format(self.connection())?;
+        raise_format(self.connection(), STOP_FORMAT)?;
         let Stop { target, reason, by, since } = stop;
         let replaced = find(self.connection(), target)?;
         let (agent, tool) = columns(target);
@@ -104,16 +104,7 @@ impl Batch<'_> {
 
 /// `true` if a journal has the table of stops.
 fn has_table(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(read_format(connection)? == STOP_FORMAT)
-}
-
-/// Raises the format of a journal, in the transaction of the first record that an earlier version cannot read: a stop, a
-/// denial with a reason, a partial approval, a decision from a page, or an approval with the grants that were shown. The journal then has the table of stops.
-pub(super) fn raise_format(connection: &Connection) -> rusqlite::Result<()> {
-    if read_format(connection)? == FORMAT {
-        connection.execute_batch(&format!("{TABLE} PRAGMA user_version = {STOP_FORMAT};"))?;
-    }
-    Ok(())
+    Ok(read_format(connection)? >= STOP_FORMAT)
 }
 
 /// The columns `agent` and `tool` of a record about a target.

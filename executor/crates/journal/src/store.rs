@@ -8,7 +8,8 @@ use super::files::{self, IfMissing, JournalFiles};
 use super::format2;
 use super::log::{self, RefusalTip, Tip};
 use super::recorded_state::{RecordedState, recorded_state};
-use super::{fleet, stops, tasks};
+use super::sweep::sweep;
+use super::{arguments, fleet, stops, tasks};
 use a2g_types::durability::Durability;
 use a2g_types::ident::IntentId;
 use a2g_types::stop::Stop;
@@ -21,6 +22,8 @@ use std::time::Duration;
 pub(super) const FORMAT: i64 = 3;
 /// The version of the tables with a table of stops.
 pub(super) const STOP_FORMAT: i64 = 4;
+/// The version of the tables with a table of stops and one of arguments, and with hashes of tasks that cover their numbers.
+pub(super) const ARGUMENTS_FORMAT: i64 = 5;
 /// The previous version, which can be converted.
 const CONVERTED_FORMAT: i64 = 2;
 /// The maximum time to wait for a transaction of another process, such as `journal prune`.
@@ -50,8 +53,28 @@ CREATE TABLE waiting(            -- escalated intents
 
 /// Every table and index of a journal of a format.
 pub(super) fn schema(format: i64) -> String {
-    let stops = if format == STOP_FORMAT { stops::TABLE } else { "" };
-    format!("{}{TABLES}{}{stops}", log::TABLES, tasks::TABLES)
+    let later = (FORMAT + 1..=format).map(added_table).collect::<String>();
+    format!("{}{TABLES}{}{later}", log::TABLES, tasks::TABLES)
+}
+
+/// The table that a format adds.
+fn added_table(format: i64) -> &'static str {
+    match format {
+        STOP_FORMAT => stops::TABLE,
+        ARGUMENTS_FORMAT => arguments::TABLE,
+        _other => "",
+    }
+}
+
+/// Raises the format of a journal, in the transaction of the first record that an earlier version cannot read. The
+/// journal then has the tables of all formats up to this one.
+pub(super) fn raise_format(connection: &Connection, format: i64) -> rusqlite::Result<()> {
+    let current = read_format(connection)?;
+    if current < format {
+        let tables = (current + 1..=format).map(added_table).collect::<String>();
+        connection.execute_batch(&format!("{tables} PRAGMA user_version = {format};"))?;
+    }
+    Ok(())
 }
 
 /// The id of a run: the number of the record of its claim.
@@ -107,6 +130,7 @@ impl Store {
     /// Creates the file, its folder and a marker beside it, with access only for this user.
     pub(super) fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
         let from_sqlite = OpenError::from_sqlite(path);
+        sweep(path);
         let mut files = JournalFiles::open(path, options.if_missing, create)?;
         let mut connection = Connection::open_with_flags(files.real(), WRITE_FLAGS).map_err(&from_sqlite)?;
         if format2::needs_conversion(&connection).map_err(&from_sqlite)? {
@@ -128,6 +152,11 @@ impl Store {
         // The marker is behind after `journal prune` or a power failure, and missing if the operator accepted a loss.
         store.files.update_marker(tip.number, &tip.hash);
         Ok(store)
+    }
+
+    /// The connection, to read at the start.
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// The checkpoint of the latest receipt.
@@ -220,6 +249,7 @@ impl Store {
                         reason: _,
                         basis,
                         grants,
+                        arguments: _,
                     } = decided;
                     let basis = basis.map(|super::record::Digest32(hash)| hash);
                     Some(super::Approval { by, manifest, basis, grants })
@@ -375,7 +405,7 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
 
 /// The format of the tables; 0 in a file that has none.
 pub(super) fn read_format(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+    connection.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))
 }
 
 pub(super) fn check_format(connection: &Connection, path: &Path) -> Result<(), OpenError> {
@@ -387,7 +417,7 @@ pub(super) fn check_format(connection: &Connection, path: &Path) -> Result<(), O
     match read_format(connection).map_err(&from_sqlite)? {
         // The database of another program may have any version.
         _any if !is_journal => Err(OpenError::NotAJournal(path)),
-        FORMAT | STOP_FORMAT => Ok(()),
+        FORMAT | STOP_FORMAT | ARGUMENTS_FORMAT => Ok(()),
         format @ CONVERTED_FORMAT => Err(OpenError::Unconverted { path, format }),
         format @ ..CONVERTED_FORMAT => Err(OpenError::Older { path, format }),
         format => Err(OpenError::Newer { path, format }),

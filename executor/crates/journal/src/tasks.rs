@@ -3,11 +3,11 @@
 //! The writer writes tasks in the order of the calls, or with the start and the end of their runs. Only the latest
 //! tasks of each owner are stored; a task that has not ended is never dropped for a newer one.
 
-use super::batch::Batch;
+use super::batch::{Batch, RECORD_BYTES};
 use super::chain::Hash;
 use super::error::WriteError;
 use super::record::RecordKind;
-use super::store::{Reader, from_sqlite_int};
+use super::store::{ARGUMENTS_FORMAT, Reader, from_sqlite_int, raise_format};
 use super::writer::JournalEntry;
 use super::{IfFull, Journal, JournalError, MAX_INLINE_BYTES, from_micros, to_micros};
 use a2g_types::ident::{AgentDid, IntentId};
@@ -38,7 +38,16 @@ CREATE INDEX tasks_of ON tasks(owner, created, bytes);
 CREATE INDEX tasks_open_of ON tasks(owner) WHERE over IS NULL;
 ";
 
-/// Hashes a row of [`TABLES`], for its record.
+/// Hashes a row of [`TABLES`] with its number, for its record in a journal of [`ARGUMENTS_FORMAT`] or later.
+pub(super) fn hash_numbered_row(number: i64, row: &Hash) -> Hash {
+    let mut hasher = Sha256::new();
+    hasher.update(b"a2g-executor task 5\n");
+    hasher.update(number.to_le_bytes());
+    hasher.update(row);
+    hasher.finalize().into()
+}
+
+/// Hashes a row of [`TABLES`] without its number, as earlier formats did.
 pub(super) fn hash_row(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> {
     let mut hasher = Sha256::new();
     for column in first..first + HASHED_COLUMN_COUNT {
@@ -177,14 +186,22 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::NoSpace`]: the task is not on the disk; `retry_policy` determines whether the write is retried.
-    /// [`JournalError::Broken`].
+    /// [`JournalError::Share`], with [`RetryPolicy::FailFast`]: nothing is written. [`JournalError::Broken`].
     pub fn store_task(
         &self,
         task: JournalTask,
         retry_policy: RetryPolicy,
     ) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
-        let pending = self.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)));
-        async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
+        // Only a new task is refused: the state of one that runs has to be stored.
+        let share = match retry_policy {
+            RetryPolicy::Retry => Ok(()),
+            RetryPolicy::FailFast => self.check_share(&task.owner),
+        };
+        let pending = share.map(|()| {
+            self.count_bytes(&task.owner, RECORD_BYTES + task.document.len());
+            self.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)))
+        });
+        async { pending?.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
     }
 
     /// Reads a task and converts it with `convert`. A long task is read and converted on a reader thread.
@@ -227,13 +244,14 @@ impl Batch<'_> {
         let bytes = i64::try_from(document.len()).unwrap_or(i64::MAX);
         // An update keeps the owner, context and creation time of the first write, so the hash is that of the stored
         // row.
+        raise_format(self.connection(), ARGUMENTS_FORMAT)?;
         let hash = self
             .connection()
             .prepare_cached(&format!(
                 "INSERT INTO tasks({HASHED_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
                  ON CONFLICT(task) DO UPDATE SET over = excluded.over, status = excluded.status,
                                            bytes = excluded.bytes, document = excluded.document
-                 RETURNING {HASHED_COLUMNS}"
+                 RETURNING number, {HASHED_COLUMNS}"
             ))?
             .query_row(
                 params![
@@ -246,7 +264,7 @@ impl Batch<'_> {
                     bytes,
                     document
                 ],
-                |row| hash_row(row, 0),
+                |row| Ok(hash_numbered_row(row.get(0)?, &hash_row(row, 1)?)),
             )?;
         self.append_about(RecordKind::Task, *task, &hash)?;
         // Only the end of a task can exceed the number of ended tasks.

@@ -4,6 +4,7 @@
 //! A [`Verifier`] reads the records in order, in chunks. It holds in memory the intents that run, wait or have an
 //! undelivered report at that point, and the stored tasks.
 
+use super::arguments;
 use super::chain::{Hash, Head, INITIAL_HASH};
 use super::files::{self, Marker};
 use super::finding::CheckError;
@@ -43,6 +44,8 @@ pub(super) struct Verifier {
     orphans: HashMap<[u8; 16], i64>,
     /// The stops in force, by the record of each.
     pub(super) stops: BTreeMap<i64, StopTarget>,
+    /// The number of checked records that have a row of arguments.
+    argument_rows: i64,
     pruned: Option<record::PrunedBody>,
     refusals: Option<record::RefusalsBody>,
     checkpoint: Option<Head>,
@@ -77,6 +80,7 @@ impl Verifier {
             undelivered: HashMap::new(),
             orphans: HashMap::new(),
             stops: BTreeMap::new(),
+            argument_rows: 0,
             pruned: None,
             refusals: None,
             checkpoint,
@@ -180,6 +184,7 @@ impl Verifier {
         let first = self.extent.first;
         let order_error =
             |what| Finding::Order { record: record.number, intent: Some(IntentId::from_bytes(intent)), what };
+        self.argument_rows += i64::from(arguments::check(connection, record, self.is_full())?);
         // Look-ups use indexes that SQLite's `quick_check` does not compare with the table: an intent whose entry is
         // missing could run again.
         let earlier = check_indexes(connection, record, &intent)?
@@ -310,6 +315,9 @@ impl Verifier {
         }
         tables::compare(connection, self)?;
         stops::compare(connection, self)?;
+        // Rows before the first record have none either.
+        let begin = if self.is_full() { i64::MIN } else { self.begin };
+        arguments::check_count(connection, begin, self.argument_rows)?;
         tables::compare_refusals(connection, self.refusals.as_ref(), self.is_full())?;
         Ok(self.conclude())
     }

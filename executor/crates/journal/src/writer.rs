@@ -1,7 +1,8 @@
 //! The writer thread. It commits all queued entries in one transaction, so that many runs share one fsync.
 
 use super::batch::{
-    Batch, FinishRecord, HoldRecord, HoldResult, RevocationRecord, StartRecord, StartReply, StopRecord,
+    Batch, FinishRecord, HoldRecord, HoldResult, ResolveRecord, RevocationRecord, StartRecord, StartReply,
+    StopRecord,
 };
 use super::chain::Head;
 use super::error::{NoSpaceError, WriteError};
@@ -9,7 +10,7 @@ use super::log::RefusalRecord;
 use super::stops::StopLift;
 use super::store::{RunId, Store};
 use super::tasks::{JournalTask, RetryPolicy};
-use super::{Condition, Resolution, ResolvedIntent, to_micros};
+use super::{Condition, Resolution, to_micros};
 use a2g_metrics::JournalMetrics;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::ErrorChain;
@@ -53,7 +54,7 @@ pub(super) enum JournalEntry {
     Hold(Box<HoldRecord>, FallibleReply<HoldResult>),
     /// Decisions on waiting intents. A denial is retried while the disk is full, even after its caller was answered; an
     /// approval is not.
-    Resolve(Vec<ResolvedIntent>, Option<FallibleReply<usize>>),
+    Resolve(Vec<ResolveRecord>, Option<FallibleReply<usize>>),
     /// A caller stopped runs. Retried while the disk is full.
     Stop(Vec<StopRecord>, Option<FallibleReply<()>>),
     /// The governor revoked capabilities. Retried while the disk is full.
@@ -406,7 +407,7 @@ fn requeue_or_reject(entry: JournalEntry, reason: &NoSpaceError) -> Option<Journ
         JournalEntry::Resolve(resolved, reply) => {
             reply_no_space(reply, reason);
             // A retried approval would run the intent after its approver was told that the approval failed.
-            let is_approval = resolved.iter().any(|resolved| match resolved.resolution {
+            let is_approval = resolved.iter().any(|record| match record.resolved.resolution {
                 Resolution::PartlyApproved | Resolution::Approved => true,
                 Resolution::Denied | Resolution::Cancelled | Resolution::Revoked | Resolution::Expired => {
                     false
@@ -451,9 +452,10 @@ fn requeue_or_reject(entry: JournalEntry, reason: &NoSpaceError) -> Option<Journ
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ResolvedIntent;
 
-    fn resolve_as(resolution: Resolution) -> Vec<ResolvedIntent> {
-        vec![ResolvedIntent {
+    fn resolve_as(resolution: Resolution) -> Vec<ResolveRecord> {
+        let resolved = ResolvedIntent {
             intent: IntentId::random(),
             content: None,
             resolution,
@@ -463,7 +465,9 @@ mod tests {
             reason: None,
             basis: None,
             grants: Vec::new(),
-        }]
+            call: None,
+        };
+        vec![ResolveRecord { resolved, arguments: None }]
     }
 
     #[test]

@@ -155,6 +155,23 @@ pub struct ParentRun {
     pub depth: u32,
 }
 
+/// The arguments of an earlier call, as the journal has them.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StoredArguments {
+    /// The arguments.
+    Kept {
+        /// The arguments, without the members that are never stored.
+        arguments: Map<String, Value>,
+        /// The JSON Pointers of those members.
+        left_out: Vec<String>,
+    },
+    /// The arguments are longer than this number of bytes, as JSON, and are not stored.
+    TooLarge {
+        /// The limit at the time of the call.
+        max_bytes: u64,
+    },
+}
+
 /// The value of `context.signature`, as set by an agent's SDK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContextSignature {

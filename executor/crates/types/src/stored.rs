@@ -9,7 +9,10 @@
 //! journal uses; `v1` remains readable.
 // The twins are serde's remote types: a twin with conversions would copy each artifact before it is written.
 
+mod arguments;
 pub mod v1;
+
+pub use arguments::{ArgumentsRow, read_arguments, write_arguments};
 
 use crate::outcome::Receipt;
 use crate::verdict::Verdict;

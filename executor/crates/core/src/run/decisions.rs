@@ -76,6 +76,11 @@ fn new_decision(escalated: &Escalated, resolution: Resolution, by: &str) -> Reso
 /// The end of a wait. It names its author, or the reason if nobody decided.
 fn new_resolution(escalated: &Escalated, resolution: Resolution, author_or_reason: &str) -> ResolvedIntent {
     let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
+    let ends_unrun = match resolution {
+        // The start of the run has the arguments.
+        Resolution::PartlyApproved | Resolution::Approved => false,
+        Resolution::Denied | Resolution::Cancelled | Resolution::Revoked | Resolution::Expired => true,
+    };
     ResolvedIntent {
         intent,
         content: None,
@@ -86,6 +91,7 @@ fn new_resolution(escalated: &Escalated, resolution: Resolution, author_or_reaso
         reason: None,
         basis: None,
         grants: Vec::new(),
+        call: ends_unrun.then(|| Box::new(escalated.call().clone())),
     }
 }
 
@@ -227,6 +233,7 @@ impl Executor {
         };
         let escalated = escalated.bind_to_module(tool.descriptor.digest);
         let (call, until) = (escalated.call().clone(), escalated.expires_at());
+        self.journal.check_share(&call.agent).map_err(|error| self.journal_fault(&error))?;
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
         let (new_wait, pending) = self.escalations.hold(escalated, now, |expired| {
@@ -342,7 +349,10 @@ impl Executor {
     /// The fault for a decision that has taken effect, but is not on the disk yet.
     pub(super) fn unsaved_decision_fault(&self, error: &JournalError) -> Fault {
         match error {
-            JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => self.busy_fault(
+            JournalError::Backlog
+            | JournalError::NoSpace
+            | JournalError::Share { .. }
+            | JournalError::Busy => self.busy_fault(
                 "the decision has taken effect, but is not yet recorded, because the journal's disk is full: a restart could undo it",
             ),
             JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),

@@ -125,7 +125,9 @@ impl Executor {
             let (door, signature) = (Some(*door), signature.cloned());
             Receipt { agent, intent, tool, door, approved_by, durability, parent, calls, signature, outcome }
         };
-        let fallback = receipt(None, loaded.isolate.lost_outcome(&run_request));
+        // Recovery adds the calls to this receipt.
+        let no_calls = NestedCalls::none_yet(run_request.grant());
+        let fallback = receipt(no_calls, loaded.isolate.lost_outcome(&run_request));
         let persistence = sink.persistence();
         let task = persistence.as_ref().and_then(|persistence| persistence.fallback_task());
         let (keep_until, proof) = (admitted.keep_until(), admitted.proof_id());

@@ -49,6 +49,9 @@ impl Executor {
             JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => {
                 self.busy_fault(&error.to_string())
             }
+            JournalError::Share { .. } => {
+                Fault::Busy { message: error.to_string(), retry_after_ms: error.retry_after_ms() }
+            }
             JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
         }
     }

@@ -298,7 +298,9 @@ impl Executor {
         let StartRequest { call, proof, fallback_receipt, .. } = request;
         let internal = |error: serde_json::Error| Fault::Internal(error.to_string());
         let verdict = verdict.map(stored::write_verdict).transpose().map_err(internal)?;
-        let fallback = stored::write_receipt(fallback_receipt).map_err(internal)?;
+        // Another node does not know the calls of a lost one's run.
+        let fallback = Receipt { calls: None, ..(*fallback_receipt).clone() };
+        let fallback = stored::write_receipt(&fallback).map_err(internal)?;
         let proof = proof.map(|proof| format!("{} {}", proof.issuer(), proof.identifier()));
         let new = NewClaim {
             intent: call.intent,

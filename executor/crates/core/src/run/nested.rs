@@ -147,6 +147,17 @@ impl NestedCalls {
         })
     }
 
+    /// The record of a run that has made no calls yet; `None` if it may make none.
+    pub(super) fn none_yet(grant: &Grant) -> Option<CallUsage> {
+        let grant = grant.calls();
+        grant.allows_any().then(|| CallUsage {
+            max_calls: grant.max_calls(),
+            max_parallel: grant.max_parallel(),
+            count: 0,
+            calls: Vec::new(),
+        })
+    }
+
     /// The parent's slot, which one of its calls may use.
     pub(super) fn slot(&self) -> Arc<Semaphore> {
         Arc::clone(&self.slot)

@@ -9,7 +9,7 @@ use a2g_journal::{
     RunSearch, RunSummary, SeriesSpan, Stage, StageSource, UsageSums,
 };
 use a2g_metrics::{CallerMetrics, FleetGauges, Gauges};
-use a2g_types::call::Call;
+use a2g_types::call::{Call, StoredArguments};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::memory;
@@ -144,6 +144,32 @@ impl Executor {
     /// The journal cannot be read.
     pub fn intent_records(&self, intent: IntentId) -> Result<Option<IntentRecords>, Fault> {
         self.journal.intent_records(intent).map_err(|error| self.journal_fault(&error))
+    }
+
+    /// The arguments of an intent that waits, runs, has run or was not approved; `None` if they are not stored. The code
+    /// that calls this checks that its client may see the agent.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn arguments(&self, intent: IntentId) -> Result<Option<StoredArguments>, Fault> {
+        if let Some((Call { arguments, .. }, _)) = self.undecided_call(intent) {
+            return Ok(Some(StoredArguments::Kept { arguments, left_out: Vec::new() }));
+        }
+        self.journal.arguments(intent).map_err(|error| self.journal_fault(&error))
+    }
+
+    /// The agent and the fault of an intent that a person denied here or at another node; `None` for any other intent.
+    ///
+    /// # Errors
+    /// The journal cannot be read, or the fleet cannot be reached.
+    pub async fn denial_anywhere(&self, intent: IntentId) -> Result<Option<(AgentDid, Fault)>, Fault> {
+        if let Some(fault) = self.denial(intent)? {
+            return Ok(self.intent_records(intent)?.map(|records| (records.agent, fault)));
+        }
+        let denied = self.find_denial_in_fleet(intent).await?;
+        // Nobody has denied an intent that was cancelled, revoked or stopped before it ran.
+        let denied = denied.filter(|(_, denial)| denial.by != DENIED_BY);
+        Ok(denied.map(|(agent, denial)| (agent, decisions::denial_fault(intent, &denial))))
     }
 
     /// The fault of a call with an intent that a person denied; `None` for any other intent.

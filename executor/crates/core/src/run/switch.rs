@@ -221,7 +221,10 @@ impl Executor {
         };
         // `false` from the journal means that another caller has lifted it there.
         let _was_stopped = recording.await.map_err(|error| match error {
-            JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => self
+            JournalError::Backlog
+            | JournalError::NoSpace
+            | JournalError::Share { .. }
+            | JournalError::Busy => self
                 .busy_fault(&format!("the stop stays in force, because its end cannot be recorded: {error}")),
             JournalError::Broken(_) => Fault::Internal(ErrorChain(&error).to_string()),
         })?;

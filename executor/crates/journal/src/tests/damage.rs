@@ -114,6 +114,13 @@ async fn every_change_to_the_history_is_found() {
         ("UPDATE waiting SET text = text || ' '", "`waiting`"),
         ("INSERT INTO waiting VALUES (1, 'x')", "`waiting`"),
         ("UPDATE tasks SET document = '2'", "`tasks`"),
+        ("UPDATE tasks SET number = number + 1", "`tasks`"),
+        ("UPDATE arguments SET text = text || ' '", "`arguments`"),
+        ("UPDATE arguments SET text = CAST(text AS BLOB)", "`arguments`"),
+        ("UPDATE arguments SET number = number + 1000", "`arguments`"),
+        ("INSERT INTO arguments VALUES (0, '{}')", "`arguments`"),
+        ("INSERT INTO arguments VALUES (1000, '{}')", "`arguments`"),
+        ("DROP TABLE arguments; PRAGMA user_version = 4", "`arguments`"),
         (
             "INSERT INTO tasks(task, owner, context, created, status, bytes, document)
           VALUES (zeroblob(16), 'did:a:b', 'c', 1, 's', 1, 'd')",
@@ -136,7 +143,7 @@ async fn every_change_to_the_history_is_found() {
     for (sql, what) in cases {
         assert_found(&intact, sql, what);
     }
-    for table in ["records", "open", "waiting", "tasks", "refusals", "chains"] {
+    for table in ["records", "open", "waiting", "tasks", "refusals", "chains", "arguments"] {
         let rows = Connection::open(&intact).unwrap();
         let rows =
             rows.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).unwrap();
@@ -152,6 +159,7 @@ async fn every_change_to_the_history_is_found() {
     // A forged end is found by the marker, and by a stored checkpoint.
     let forged = format!(
         "DELETE FROM records WHERE number > 6; DELETE FROM open WHERE run > 6; DELETE FROM waiting; DELETE FROM tasks;
+         DELETE FROM arguments WHERE number > 6;
          DELETE FROM refusals; UPDATE chains SET last = 0, last_hash = zeroblob(32) WHERE name = 'refusals';
          INSERT INTO open(run, receipt) VALUES (1, 2) ON CONFLICT DO NOTHING;
          UPDATE chains SET last = {last}, last_hash = (SELECT hash FROM records WHERE number = {last}) WHERE name = 'records'"
@@ -277,7 +285,7 @@ async fn damage_in_older_records_breaks_the_journal() {
 fn content(path: &Path) -> Option<Vec<String>> {
     let connection = Connection::open(path).ok()?;
     let mut all = Vec::new();
-    for table in ["sqlite_schema", "records", "open", "waiting", "tasks", "refusals", "chains"] {
+    for table in ["sqlite_schema", "records", "open", "waiting", "tasks", "refusals", "chains", "arguments"] {
         let mut statement = connection.prepare(&format!("SELECT * FROM {table} NOT INDEXED")).ok()?;
         let columns = statement.column_count();
         let mut rows = statement.query([]).ok()?;

@@ -11,7 +11,7 @@ pub(super) async fn hold(journal: &Journal, call: &Call) {
     assert_eq!(journal.hold(call, shown_text(call), LATER).await.unwrap(), HoldResult::Waiting);
 }
 
-fn resolve_by_anna(call: &Call, resolution: Resolution) -> ResolvedIntent {
+pub(super) fn resolve_by_anna(call: &Call, resolution: Resolution) -> ResolvedIntent {
     ResolvedIntent {
         intent: call.intent,
         content: Some(claims::content_hash(call)),
@@ -22,6 +22,7 @@ fn resolve_by_anna(call: &Call, resolution: Resolution) -> ResolvedIntent {
         reason: None,
         basis: None,
         grants: Vec::new(),
+        call: None,
     }
 }
 

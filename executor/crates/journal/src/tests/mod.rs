@@ -1,5 +1,6 @@
 //! The journal through its interface, and every kind of damage to its file.
 
+mod arguments;
 mod damage;
 mod decisions;
 mod fleet;
@@ -274,6 +275,25 @@ async fn claims_are_refused_at_the_report_limit() {
     let (due, _) = journal.next_report().await.unwrap();
     journal.mark_delivered(&due);
     assert!(matches!(journal.claim(&another(), LATER, None), Ok(ClaimResult::New)));
+}
+
+#[tokio::test]
+async fn claims_are_refused_when_an_agent_has_used_up_its_share() {
+    let (_folder, _path, journal) = new_journal();
+    let limits = JournalLimits { max_bytes_per_agent_hour: 4 << 10, ..JournalLimits::default() };
+    let journal = journal.with_limits(limits);
+    for _ in 0..2 {
+        run(&journal, &another()).await;
+    }
+    let refused = journal.claim(&another(), LATER, None);
+    let Err(JournalError::Share { retry_after, .. }) = &refused else { panic!("{refused:?}") };
+    assert!(*retry_after < std::time::Duration::from_secs(3600), "{retry_after:?}");
+    let task = tasks::task("did:a:b", NOW, false, "1");
+    let stored = journal.store_task(task.clone(), RetryPolicy::FailFast).await;
+    assert!(matches!(stored, Err(JournalError::Share { .. })), "{stored:?}");
+    assert!(journal.store_task(task, RetryPolicy::Retry).await.is_ok(), "it has begun");
+    let other = Call { agent: AgentDid::parse("did:a:c").unwrap(), ..another() };
+    assert!(matches!(journal.claim(&other, LATER, None), Ok(ClaimResult::New)));
 }
 
 /// Makes a journal of ten receipts whose reports are not delivered.

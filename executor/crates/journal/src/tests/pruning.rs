@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::tests::decisions::{find_denial, hold, resolve, shown_text};
-use crate::{PruneSummary, prune};
+use crate::{PruneSummary, Retention, prune};
 
 const FAR: OffsetDateTime = time::macros::datetime!(2030-01-01 0:00 UTC);
 
@@ -144,4 +144,60 @@ async fn pruning_runs_beside_a_writer() {
         let found = journal.find(call, None).await.unwrap();
         assert!(matches!(found, Some(KnownIntent::Same(StageSource::Final(Stage::Pruned), _))), "{found:?}");
     }
+}
+
+/// A run whose receipt has a result of this length.
+async fn run_long(journal: &Journal, call: &Call, length: usize) {
+    assert!(matches!(start(journal, call, None).await, StartResult::New));
+    let receipt = receipt(call, End::Returned(serde_json::json!("x".repeat(length)).into()));
+    journal.finish(Arc::new(receipt), None, Reporting::Here, NOW).await.unwrap();
+}
+
+fn transactions(path: &Path) -> i64 {
+    let sql = "SELECT count(*) FROM records WHERE kind = 'pruned'";
+    Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+/// A server that writes waits for the transactions of a pruning: each removes few records, and few bytes.
+#[tokio::test]
+async fn each_transaction_removes_little() {
+    for (runs, length, at_least) in [(200, 1, 2), (4, 3 << 20, 4)] {
+        let (_folder, path, journal) = new_journal();
+        let calls = (0..runs).map(|_| another()).collect::<Vec<_>>();
+        futures_util::future::join_all(calls.iter().map(|call| run_long(&journal, call, length))).await;
+        deliver(&journal, runs).await;
+        assert_eq!(prune(&path, FAR, NOW).unwrap().receipts, runs as u64);
+        let count = transactions(&path);
+        assert!(count >= at_least, "{count} transactions for {runs} runs of {length} bytes");
+        assert!(holds(&path), "{}", verify_journal(&path, None));
+    }
+}
+
+#[tokio::test]
+async fn a_journal_is_kept_below_an_age_and_a_size() {
+    let (_folder, path, journal) = new_journal();
+    let old = another();
+    run(&journal, &old).await;
+    deliver(&journal, 1).await;
+    let day = std::time::Duration::from_secs(86_400);
+    journal.prune_regularly(Retention { max_age: Some(day), max_bytes: None }).unwrap();
+    let is_pruned = |stage: Option<(AgentDid, Stage)>| !matches!(stage, Some((_, Stage::Finished(_))));
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let wait = async |call: &Call| {
+        while !is_pruned(journal.stage(call.intent, IfFull::Wait).await.unwrap()) {
+            assert!(std::time::Instant::now() < until, "nothing was removed");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    wait(&old).await;
+    let calls = (0..4).map(|_| another()).collect::<Vec<_>>();
+    for call in &calls {
+        run_long(&journal, call, 1 << 20).await;
+    }
+    deliver(&journal, 4).await;
+    journal.prune_regularly(Retention { max_age: None, max_bytes: Some(2 << 20) }).unwrap();
+    wait(&calls[1]).await;
+    let stage = journal.stage(calls[3].intent, IfFull::Wait).await.unwrap();
+    assert!(matches!(stage, Some((_, Stage::Finished(_)))), "no more than needed: {stage:?}");
+    assert!(holds(&path), "{}", verify_journal(&path, None));
 }

@@ -272,6 +272,7 @@ fn stored_texts_are_stable() {
         golden.check_verdict(&format!("risk/{level:?}"), &full_verdict(*level));
     }
     check_decided(&mut golden);
+    check_arguments(&mut golden);
     check_stops(&mut golden);
     check_tasks(&mut golden);
     assert_eq!(golden.0, BTreeMap::new(), "lines of rows.txt that nothing was compared with");
@@ -328,20 +329,36 @@ fn check_decided(golden: &mut Golden) {
         reason: None,
         basis: None,
         grants: Vec::new(),
+        arguments: None,
     };
     let full = DecisionBody { risk_score: Some(0.75), manifest: Some(manifest()), ..plain.clone() };
     let reason = DecisionBody { reason: Some("why".into()), ..full.clone() };
     let basis = DecisionBody { basis: Some(digest(b"c")), ..plain.clone() };
     let grants = DecisionBody { grants: vec![full_grant(), plain_grant()], ..plain.clone() };
+    let arguments = DecisionBody { arguments: Some(digest(b"c")), ..plain.clone() };
     for (name, decided) in [
         ("decided/plain", plain),
         ("decided/full", full),
         ("decided/reason", reason),
         ("decided/basis", basis),
+        ("decided/arguments", arguments),
         ("decided/grants", grants),
     ] {
         let write = |decided: &DecisionBody| serde_json::to_string(decided).unwrap();
         golden.check(name, &decided, write, |text| serde_json::from_str(text).unwrap());
+    }
+}
+
+fn check_arguments(golden: &mut Golden) {
+    let plain = call(r#"{"path":"/a","token":"x"}"#);
+    let parent = ParentRun { intent: plain.intent, tool: plain.tool.clone(), ordinal: 3, depth: 1 };
+    let nested = Call { parent: Some(parent), ..plain.clone() };
+    let cases = [("kept", &plain, "", 99), ("nested", &nested, "TOKEN", 99), ("too-large", &plain, "", 9)];
+    for (name, call, never, max_bytes) in cases {
+        let text = stored::write_arguments(call, &[never.to_owned()], max_bytes);
+        let row = stored::read_arguments(&text).unwrap();
+        let read = |text: &str| stored::read_arguments(text).unwrap();
+        golden.check(&format!("arguments/{name}"), &row, |_| text.clone(), read);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The place of a journal, its readers, and the identity of its file.
 
 use super::*;
-use crate::{CopyError, back_up, init, restore};
+use crate::{CopyError, back_up, init, restore, sweep};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 /// Closes a journal, and waits until its writer has released the file.
@@ -206,6 +206,52 @@ async fn journals_behind_their_marker_are_refused() {
     assert!(matches!(open(&path), Err(OpenError::Behind { .. })));
     drop(Journal::open(&path, 100, options, NOW).unwrap());
     assert_eq!(open_journal(&path).0.head().number, 1);
+}
+
+/// What killed processes left goes with the next start and the next command, but not what a process writes.
+#[tokio::test]
+async fn copies_of_killed_processes_are_swept() {
+    let (folder, path, journal) = new_journal();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let leave = |process: u32| {
+        let part = elsewhere.path().join(format!("{process}.db.part"));
+        std::os::unix::fs::symlink(&part, folder.path().join(format!("journal.db.copy-{process}"))).unwrap();
+        let draft = folder.path().join(format!("journal.db.draft-{process}"));
+        for file in [&part, &draft, &draft.with_file_name(format!("journal.db.draft-{process}-journal"))] {
+            std::fs::write(file, "a whole journal").unwrap();
+        }
+        (part, draft)
+    };
+    let left = || {
+        let files = [folder.path(), elsewhere.path()].map(|folder| std::fs::read_dir(folder).unwrap());
+        let names = files.into_iter().flatten().map(|file| file.unwrap().file_name().into_string().unwrap());
+        let is_copy = |name: &String| [".draft-", ".copy-", ".part"].iter().any(|kind| name.contains(kind));
+        names.filter(is_copy).collect::<Vec<_>>()
+    };
+    leave(4_194_301);
+    sweep(&path);
+    assert!(left().is_empty(), "{:?}", left());
+    close(journal, &path);
+    leave(4_194_302);
+    let journal = open_journal(&path).0;
+    assert!(left().is_empty(), "{:?}", left());
+    leave(4_194_303);
+    let backup = elsewhere.path().join("backup.db");
+    back_up(&path, &backup).unwrap();
+    std::fs::remove_file(&backup).unwrap();
+    assert!(left().is_empty(), "{:?}", left());
+    let (part, draft) = leave(4_194_304);
+    let locked = [&part, &draft].map(|file| {
+        let file = std::fs::File::open(file).unwrap();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+        file
+    });
+    sweep(&path);
+    assert!(part.exists() && draft.exists(), "another process writes them");
+    drop(locked);
+    sweep(&path);
+    assert!(left().is_empty(), "{:?}", left());
+    drop(journal);
 }
 
 #[tokio::test]

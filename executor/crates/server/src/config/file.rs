@@ -380,6 +380,20 @@ pub(super) struct Journal {
     pub(super) max_undelivered: u64,
     pub(super) key: Option<PathBuf>,
     pub(super) durability: Durability,
+    pub(super) arguments: Arguments,
+    pub(super) max_arguments_bytes: u64,
+    pub(super) never_store: Vec<String>,
+    pub(super) max_mb_per_agent_hour: u64,
+    pub(super) keep_days: Option<u64>,
+    pub(super) max_gb: Option<f64>,
+}
+
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Arguments {
+    #[default]
+    Full,
+    Hash,
 }
 
 #[derive(Debug, Deserialize)]
@@ -496,7 +510,18 @@ impl Default for Catalog {
 
 impl Default for Journal {
     fn default() -> Self {
-        Self { path: None, max_undelivered: 10_000, key: None, durability: Durability::default() }
+        Self {
+            path: None,
+            max_undelivered: 10_000,
+            key: None,
+            durability: Durability::default(),
+            arguments: Arguments::default(),
+            max_arguments_bytes: 64 << 10,
+            never_store: Vec::new(),
+            max_mb_per_agent_hour: 4096,
+            keep_days: None,
+            max_gb: None,
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use a2g_govern::{
     TrustSettings,
 };
 use a2g_isolate::{Isolation, User};
+use a2g_journal::{ArgumentStorage, JournalLimits, Retention};
 use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, Issuer, SignerName, ToolName, did_you_mean};
@@ -115,6 +116,10 @@ pub struct Config {
     pub journal: PathBuf,
     /// The durability level of the journal.
     pub durability: Durability,
+    /// The limits on what the journal stores of arguments and for one agent.
+    pub journal_limits: JournalLimits,
+    /// The age and the size at which records are removed from the journal.
+    pub retention: Retention,
     /// The key that signs the journal's checkpoints; `None`: checkpoints are not signed.
     pub journal_key: Option<PathBuf>,
     /// Number of undelivered reports above which no further intent runs.
@@ -482,6 +487,36 @@ fn parse_approval_rule(section: file::ApprovalRuleSection) -> Result<ApprovalRul
     })
 }
 
+fn parse_journal_limits(journal: &file::Journal) -> Result<JournalLimits, InvalidValueError> {
+    // A longer text would be read on a thread that serves others.
+    let max_bytes = check_max("journal.max_arguments_bytes", journal.max_arguments_bytes, 256 << 10)?;
+    let never = journal.never_store.clone();
+    let share = check_range("journal.max_mb_per_agent_hour", journal.max_mb_per_agent_hour, 1, 1 << 20)?;
+    Ok(JournalLimits {
+        arguments: match journal.arguments {
+            file::Arguments::Full => ArgumentStorage::Full { max_bytes, never },
+            file::Arguments::Hash => ArgumentStorage::Hash,
+        },
+        max_bytes_per_agent_hour: share << 20,
+    })
+}
+
+fn parse_retention(journal: &file::Journal) -> Result<Retention, InvalidValueError> {
+    const MAX_GB: f64 = 1_000_000.0;
+    let keep_days =
+        journal.keep_days.map(|days| check_range("journal.keep_days", days, 1, 36_500)).transpose()?;
+    if journal.max_gb.is_some_and(|gb| !(gb > 0.0 && gb <= MAX_GB)) {
+        return Err(invalid("journal.max_gb")(&"has to be more than 0 and at most 1000000"));
+    }
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the range was checked, and a part of a byte does not matter"
+    )]
+    let max_bytes = journal.max_gb.map(|gb| (gb * 1e9) as u64);
+    Ok(Retention { max_age: keep_days.map(|days| Duration::from_secs(days * 86_400)), max_bytes })
+}
+
 fn check_count(key: &'static str, value: u64, min: u64, max: u64) -> Result<u32, InvalidValueError> {
     // Every maximum of a count fits.
     check_range(key, value, min, max).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
@@ -534,6 +569,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             invalid("catalog.cache")(&"has to be set: neither `XDG_CACHE_HOME` nor `HOME` names a folder")
         })?,
     };
+    let (journal_limits, retention) = (parse_journal_limits(&journal)?, parse_retention(&journal)?);
     let journal_path = match journal.path {
         Some(path) => resolve(path),
         None => default_folder("XDG_STATE_HOME", ".local/state")
@@ -656,6 +692,8 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         reports,
         journal: journal_path,
         durability: journal.durability,
+        journal_limits,
+        retention,
         journal_key,
         max_undelivered: to_usize(check_max("journal.max_undelivered", journal.max_undelivered, 10_000_000)?),
         heartbeat: Duration::from_secs(check_max(

@@ -284,10 +284,18 @@ async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Resul
         Some(IntentState::Queued) => (encode::IntentStateName::Queued, None),
         Some(IntentState::Running) => (encode::IntentStateName::Running, None),
         Some(IntentState::Finished(receipt)) => (encode::IntentStateName::Finished, receipt),
-        None => {
-            return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
-        }
+        None => return denial_status(executor, caller, intent).await,
     };
-    let calls = executor.nested_calls(intent);
-    Ok(encode::status(intent, state, receipt.as_deref(), &calls))
+    let (calls, arguments) = (executor.nested_calls(intent), executor.arguments(intent)?);
+    Ok(encode::status(intent, state, receipt.as_deref(), &calls, arguments.as_ref(), None))
+}
+
+/// The state of an intent that a person denied.
+async fn denial_status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
+    let denial = executor.denial_anywhere(intent).await?.filter(|(agent, _)| caller.may_read(agent));
+    let Some((_, Fault::Refused { message, .. })) = denial else {
+        return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
+    };
+    let (state, arguments) = (encode::IntentStateName::Denied, executor.arguments(intent)?);
+    Ok(encode::status(intent, state, None, &[], arguments.as_ref(), Some(&message)))
 }

@@ -8,7 +8,7 @@ use super::schema::{UpTo, WireName};
 use super::{message, usage};
 use crate::listing::ToolStubs;
 use crate::to_raw;
-use a2g_types::call::{Call, ParentRun};
+use a2g_types::call::{Call, ParentRun, StoredArguments};
 use a2g_types::failure_message;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::json::JsonText;
@@ -328,22 +328,42 @@ pub enum IntentStateName {
     Running,
     /// The intent has finished.
     Finished,
+    /// A person denied the intent.
+    Denied,
 }
 
-/// The result of `a2g/status`: the state of the intent, with its report once finished, and the calls of a run so far.
+/// The result of `a2g/status`: the state of the intent with its arguments, its report once finished, and the calls of a
+/// run so far. `reason` says why it was denied.
 #[must_use]
 pub fn status(
     intent: IntentId,
     state: IntentStateName,
     receipt: Option<&Receipt>,
     calls: &[NestedCall],
+    arguments: Option<&StoredArguments>,
+    reason: Option<&str>,
 ) -> Box<RawValue> {
+    let (arguments, left_out, not_stored) = match arguments {
+        Some(StoredArguments::Kept { arguments, left_out }) => (Some(arguments), &**left_out, None),
+        Some(StoredArguments::TooLarge { max_bytes }) => (None, &[][..], Some(too_large(*max_bytes))),
+        None => (None, &[][..], None),
+    };
     to_raw(&message::IntentStatus {
         intent_id: intent,
         state,
+        reason,
+        arguments,
+        arguments_left_out: left_out,
+        arguments_not_stored: not_stored,
         report: receipt.map(report_message),
         calls: calls.iter().map(nested_call_message).collect(),
     })
+}
+
+/// Why the arguments of a call are not stored.
+#[must_use]
+pub fn too_large(max_bytes: u64) -> String {
+    format!("they had more than {max_bytes} bytes (`journal.max_arguments_bytes`)")
 }
 
 fn verdict_message(verdict: &Verdict) -> message::VerdictMessage<'_> {

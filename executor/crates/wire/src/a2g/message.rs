@@ -501,6 +501,18 @@ pub(super) struct CancelResult {
 pub(super) struct IntentStatus<'a> {
     pub(super) intent_id: IntentId,
     pub(super) state: IntentStateName,
+    /// Who denied the intent, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<&'a str>,
+    /// The arguments, if this executor has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) arguments: Option<&'a Map<String, Value>>,
+    /// The JSON Pointers of the arguments that the operator never wants stored.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(super) arguments_left_out: &'a [String],
+    /// Why the arguments are not stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) arguments_not_stored: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) report: Option<ReportMessage<'a>>,
     /// The first 1000 calls that a run has made so far, in order; the report of a finished one has its own list.

@@ -678,8 +678,8 @@ pub(super) fn decode_record(stored: &JournalTask) -> Result<TaskRecord, Fault> {
 
 pub(super) fn journal_fault(error: &JournalError) -> Fault {
     match error {
-        JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => {
-            Fault::Busy { message: error.to_string(), retry_after_ms: 500 }
+        JournalError::Backlog | JournalError::NoSpace | JournalError::Share { .. } | JournalError::Busy => {
+            Fault::Busy { message: error.to_string(), retry_after_ms: error.retry_after_ms() }
         }
         JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
     }

@@ -14,7 +14,7 @@ use a2g_journal::{
     ClaimResult, IntentSummary, Journal, JournalOptions, Page, RefusalSearch, Reporting, RunRecord,
     RunSearch, SeriesSpan, StartRequest, StartResult,
 };
-use a2g_types::call::{Call, Door, Priority};
+use a2g_types::call::{Call, Door, Priority, StoredArguments};
 use a2g_types::durability::Durability;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::{AgentDid, IntentId, ToolName, is_display_control};
@@ -29,7 +29,7 @@ use a2g_types::verdict::{Decision, Manifest, Verdict};
 use futures_util::future::join_all;
 use html5gum::{Token, Tokenizer};
 use maud::{Markup, PreEscaped};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -242,7 +242,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
     receipt
 }
 
-fn call(number: u64) -> Call {
+fn call(number: u64, hostile: &mut Hostile) -> Call {
     Call {
         caller_timeout: None,
         priority: Priority::Normal,
@@ -254,7 +254,7 @@ fn call(number: u64) -> Call {
         parent: None,
         caller_tools: None,
         tool: ToolName::parse(&format!("tool_{}", number % 5)).unwrap(),
-        arguments: serde_json::Map::new(),
+        arguments: [(hostile.text(), Value::String(hostile.text()))].into_iter().collect(),
         context: None,
     }
 }
@@ -262,7 +262,7 @@ fn call(number: u64) -> Call {
 /// Records one call: a refusal and a run, with a verdict.
 async fn record(journal: &Journal, number: u64) -> IntentId {
     let mut hostile = Hostile(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let call = call(number);
+    let call = call(number, &mut hostile);
     let verdict = Verdict {
         decision: Decision::Conditional,
         intent: call.intent,
@@ -288,6 +288,13 @@ fn twin_record(record: &RunRecord) -> RunRecord {
     if let Some(verdict) = &mut twin_of.verdict {
         verdict.reason.iter_mut().chain(&mut verdict.conditions).for_each(|text| *text = twin(text));
     }
+    let Some(StoredArguments::Kept { arguments, .. }) = &mut twin_of.arguments else {
+        panic!("no arguments")
+    };
+    let length = |arguments: &Map<String, Value>| serde_json::to_string_pretty(arguments).unwrap().len();
+    let mut harmless = Map::from_iter([("a".to_owned(), json!(""))]);
+    harmless["a"] = json!("x".repeat(length(arguments).saturating_sub(length(&harmless))));
+    *arguments = harmless;
     twin_of.events.iter_mut().filter_map(|event| event.by.as_mut()).for_each(|by| *by = twin(by));
     let receipt = &mut twin_of.receipt.as_mut().expect("a receipt").receipt;
     replace_texts(receipt, &mut twin);

@@ -11,7 +11,7 @@ use super::{ConsoleState, ReadingViewer};
 use a2g_core::run::{IntentState, NodeName, has_moved};
 use a2g_govern::Caller;
 use a2g_journal::{RecordedReceipt, RefusalSearch, RunRecord};
-use a2g_types::call::ParentRun;
+use a2g_types::call::{ParentRun, StoredArguments};
 use a2g_types::failure_message::describe;
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
@@ -146,7 +146,7 @@ async fn show_refusal(console: &ConsoleState, signed_in: &SignedIn, intent: Inte
             dt { "Refused" } dd { (at(refusal.at)) " by " code { (line(&refusal.blocked_by)) } }
             dt { "Reason" } dd { (line(&refusal.message)) }
         }
-        p { "It did not run, and nothing else of it is stored." }
+        p { "It did not run, and its arguments are not stored." }
     };
     Some(signed_in.viewer(console).page("Refused call", &body))
 }
@@ -208,6 +208,7 @@ pub(super) fn run_body(
             @if matches!(state, Some(IntentState::Escalated)) {
                 p { a href={ "/console/decide/" (intent.to_string()) } { "See the decision page" } }
             }
+            @if let Some(arguments) = record.and_then(|record| record.arguments.as_ref()) { (stored_arguments(arguments)) }
             @if let Some(receipt) = receipt { (outcome(&path, receipt)) }
             @else {
                 @if !calls.is_empty() { h2 { "Calls so far" } (nested(calls)) }
@@ -221,6 +222,22 @@ pub(super) fn run_body(
                     p { button.danger type="submit" { "Stop this run" } }
                 }
             }
+        }
+    }
+}
+
+/// What the journal has of the arguments.
+fn stored_arguments(arguments: &StoredArguments) -> Markup {
+    html! {
+        h2 { "Arguments" }
+        @match arguments {
+            StoredArguments::Kept { arguments, left_out } => {
+                (block(&serde_json::to_string_pretty(arguments).unwrap_or_default()))
+                @if !left_out.is_empty() {
+                    p { "Left out, because the operator never wants them stored: " @for place in left_out { code { (line(place)) } " " } }
+                }
+            }
+            StoredArguments::TooLarge { max_bytes } => p { "They are not stored: they had more than " (max_bytes) " bytes." }
         }
     }
 }

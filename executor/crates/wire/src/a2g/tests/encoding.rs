@@ -3,6 +3,7 @@
 use super::*;
 use crate::a2g::schema::names;
 use crate::a2g::{decode, encode, openrpc};
+use a2g_types::call::StoredArguments;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::SignerName;
 use a2g_types::limit::{Limit, NetworkBudgets};
@@ -193,7 +194,7 @@ fn small_answers() {
         json!({ "intent_id": INTENT, "cancelled": true })
     );
     assert_eq!(
-        value(&encode::status(intent, encode::IntentStateName::Queued, None, &[])),
+        value(&encode::status(intent, encode::IntentStateName::Queued, None, &[], None, None)),
         json!({ "intent_id": INTENT, "state": "queued" })
     );
     assert_eq!(value(&encode::acceptance()), json!({ "accepted": true }));
@@ -296,7 +297,14 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     check("Tools", &encode::tools([&tool]));
     check("Tool", &encode::tool(&tool));
     check("Cancelled", &encode::cancel_result(intent, false));
-    check("IntentStatus", &encode::status(intent, encode::IntentStateName::Finished, Some(&failed), &[]));
+    let finished = encode::IntentStateName::Finished;
+    check("IntentStatus", &encode::status(intent, finished, Some(&failed), &[], None, None));
+    let kept =
+        StoredArguments::Kept { arguments: serde_json::Map::new(), left_out: vec!["/password".to_owned()] };
+    for arguments in [kept, StoredArguments::TooLarge { max_bytes: 9 }] {
+        let denied = encode::IntentStateName::Denied;
+        check("IntentStatus", &encode::status(intent, denied, None, &[], Some(&arguments), Some("no")));
+    }
     check("Accepted", &encode::revoke_result(1));
     let reason = OperatorReason::parse("it deletes files").unwrap();
     for target in stop_targets() {

@@ -1,0 +1,132 @@
+//! The calls of runs that a kill has interrupted, for their reports: the list was in the memory of the killed process.
+//!
+//! The ids of the calls follow from the id of their run, so each is looked up by its number. A call without any record,
+//! such as one to an unknown tool, is not in the list.
+
+use super::recorded_state::{RecordedState, RunEnd, recorded_state};
+use super::store::InterruptedRun;
+use a2g_types::error_chain::BoxedError;
+use a2g_types::fault::BlockedBy;
+use a2g_types::ident::IntentId;
+use a2g_types::outcome::{CallUsage, NestedCall, NestedEnd, Receipt};
+use a2g_types::stored;
+use a2g_types::verdict::Decision;
+use rusqlite::{Connection, OptionalExtension as _};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// A call as its records have it.
+struct FoundCall {
+    tool: String,
+    decision: Option<Decision>,
+    end: NestedEnd,
+    duration: Duration,
+}
+
+/// Refused calls by their intents.
+type Refusals = HashMap<IntentId, FoundCall>;
+
+/// Adds the calls of interrupted runs to the receipts that recovery writes for them.
+///
+/// # Errors
+/// SQLite's errors, and those of receipts and verdicts that cannot be parsed.
+pub(super) fn add(
+    connection: &Connection,
+    mut runs: Vec<InterruptedRun>,
+) -> Result<Vec<InterruptedRun>, BoxedError> {
+    let lost = runs.iter().map(|run| stored::read_receipt(run.receipt.as_bytes()));
+    let lost = lost.collect::<Result<Vec<_>, _>>()?;
+    let may_call = lost.iter().any(|receipt| receipt.calls.is_some());
+    let mut refusals = if may_call { read_refusals(connection)? } else { Refusals::new() };
+    for (run, receipt) in runs.iter_mut().zip(&lost) {
+        // A run that could make no calls has no list.
+        let Some(usage) = &receipt.calls else { continue };
+        let calls = find_calls(connection, run.intent, usage.max_calls.value, &lost, &mut refusals)?;
+        let count = calls.last().map_or(0, |call| call.ordinal);
+        let calls = Some(CallUsage { calls, count, ..usage.clone() });
+        run.receipt = stored::write_receipt(&Receipt { calls, ..receipt.clone() })?;
+    }
+    Ok(runs)
+}
+
+/// The calls of a run, in order.
+fn find_calls(
+    connection: &Connection,
+    parent: IntentId,
+    max_calls: u32,
+    lost: &[Receipt],
+    refusals: &mut Refusals,
+) -> Result<Vec<NestedCall>, BoxedError> {
+    let max_listed = u32::try_from(CallUsage::MAX_LISTED).unwrap_or(u32::MAX);
+    let mut calls = Vec::new();
+    for ordinal in 1..=max_calls.min(max_listed) {
+        let intent = parent.nested(ordinal);
+        let found = match find_call(connection, parent, intent, lost)? {
+            Some(found) => Some(found),
+            None => refusals.remove(&intent),
+        };
+        calls.extend(found.map(|FoundCall { tool, decision, end, duration }| NestedCall {
+            ordinal,
+            tool,
+            intent,
+            decision,
+            end,
+            duration,
+        }));
+    }
+    Ok(calls)
+}
+
+/// The call with this id, if the journal has a record of it, and the run made it.
+fn find_call(
+    connection: &Connection,
+    parent: IntentId,
+    intent: IntentId,
+    lost: &[Receipt],
+) -> Result<Option<FoundCall>, BoxedError> {
+    // An intent from outside may have the id as well.
+    let is_of_parent = |receipt: &Receipt| receipt.parent.as_ref().is_some_and(|of| of.intent == parent);
+    Ok(match recorded_state(connection, intent)? {
+        RecordedState::Claimed(claimed) => {
+            let receipt = match claimed.end {
+                RunEnd::Receipt(record) => read_receipt(connection, record)?,
+                // It was interrupted as well.
+                RunEnd::Pending => lost.iter().find(|lost| lost.intent == intent).cloned(),
+                RunEnd::Pruned => None,
+            };
+            let verdict = claimed.verdict.map(|verdict| stored::read_verdict(verdict.get())).transpose()?;
+            receipt.filter(is_of_parent).map(|receipt| FoundCall {
+                tool: claimed.tool,
+                decision: verdict.map(|verdict| verdict.decision),
+                end: receipt.outcome.end.status().into(),
+                duration: receipt.outcome.metrics.wall,
+            })
+        }
+        RecordedState::Waiting(held) | RecordedState::Approved(held, _) => Some(waited(held.tool)),
+        RecordedState::Denied(denied) => Some(waited(denied.tool)),
+        RecordedState::Unknown | RecordedState::Withdrawn(_) => None,
+    })
+}
+
+/// A call that had to wait for a person, and did not run.
+fn waited(tool: String) -> FoundCall {
+    FoundCall { tool, decision: Some(Decision::Escalate), end: NestedEnd::Refused, duration: Duration::ZERO }
+}
+
+fn read_receipt(connection: &Connection, record: i64) -> Result<Option<Receipt>, BoxedError> {
+    let sql = "SELECT body FROM records WHERE number = ?1 AND kind = 'receipt'";
+    let body = connection.prepare_cached(sql)?.query_row([record], |row| row.get::<_, Vec<u8>>(0));
+    Ok(body.optional()?.map(|body| stored::read_receipt(&body)).transpose()?)
+}
+
+fn read_refusals(connection: &Connection) -> rusqlite::Result<Refusals> {
+    let mut statement = connection.prepare("SELECT intent, tool, blocked_by FROM refusals")?;
+    let rows = statement.query_map([], |row| {
+        let is_denied = row.get_ref(2)?.as_str()? == BlockedBy::VerdictDenied.as_str();
+        let decision = is_denied.then_some(Decision::Denied);
+        let refused =
+            FoundCall { tool: row.get(1)?, decision, end: NestedEnd::Refused, duration: Duration::ZERO };
+        Ok((IntentId::from_bytes(row.get(0)?), refused))
+    })?;
+    rows.collect()
+}

@@ -1,0 +1,159 @@
+//! The stored arguments of calls: what is stored, what is not, and every difference from the records.
+
+use super::*;
+use crate::record::{ClaimBody, Digest32, RecordKind, digest};
+use crate::tests::decisions::{hold, resolve_by_anna};
+use crate::{ArgumentStorage, JournalLimits, prune};
+use a2g_types::call::{ParentRun, StoredArguments};
+use serde_json::{Value, json};
+
+fn arguments(value: &Value) -> serde_json::Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+fn kept(value: &Value, left_out: &[&str]) -> Option<StoredArguments> {
+    let left_out = left_out.iter().map(|place| (*place).to_owned()).collect();
+    Some(StoredArguments::Kept { arguments: arguments(value), left_out })
+}
+
+fn limited(journal: Journal, storage: ArgumentStorage) -> Journal {
+    journal.with_limits(JournalLimits { arguments: storage, ..JournalLimits::default() })
+}
+
+fn format(path: &Path) -> i64 {
+    store::read_format(&Connection::open(path).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn arguments_are_stored_as_far_as_the_operator_wants() {
+    let given = json!({
+        "path": "/a", "n": [1e300, -0.0, 0.1, 18446744073709551615_u64, null],
+        "deep": [{ "Password": "x", "a/b": { "token": [1] } }],
+    });
+    let without = json!({
+        "path": "/a", "n": [1e300, -0.0, 0.1, 18446744073709551615_u64, null], "deep": [{ "a/b": {} }],
+    });
+    let never = vec!["password".to_owned(), "token".to_owned()];
+    let all = |max_bytes, never: &[String]| ArgumentStorage::Full { max_bytes, never: never.to_vec() };
+    let cases = [
+        (ArgumentStorage::default(), kept(&given, &[]), 5),
+        (all(1 << 10, &never), kept(&without, &["/deep/0/Password", "/deep/0/a~1b/token"]), 5),
+        (all(50, &[]), Some(StoredArguments::TooLarge { max_bytes: 50 }), 5),
+        (ArgumentStorage::Hash, None, 3),
+    ];
+    for (storage, expected, raised) in cases {
+        let (_folder, path, journal) = new_journal();
+        let journal = limited(journal, storage.clone());
+        let parent = ParentRun {
+            intent: IntentId::random(),
+            tool: ToolName::parse("t").unwrap(),
+            ordinal: 1,
+            depth: 1,
+        };
+        let ran = Call { arguments: arguments(&given), ..another() };
+        let nested = Call { parent: Some(parent), ..Call { intent: IntentId::random(), ..ran.clone() } };
+        for call in [&ran, &nested] {
+            run(&journal, call).await;
+            assert_eq!(journal.arguments(call.intent).unwrap(), expected, "{storage:?}");
+        }
+        let page = journal.run_record(ran.intent).await.unwrap().unwrap();
+        assert_eq!(page.arguments, expected, "{storage:?}");
+        assert_eq!(History::open(&path).unwrap().arguments_of(ran.intent).unwrap(), expected);
+        assert_eq!(
+            (format(&path), holds(&path)),
+            (raised, true),
+            "{storage:?}: {}",
+            verify_journal(&path, None)
+        );
+        deliver(&journal, 2).await;
+        prune(&path, NOW + Duration::HOUR, NOW).unwrap();
+        assert_eq!(journal.arguments(ran.intent).unwrap(), None, "{storage:?}");
+        assert!(holds(&path), "{storage:?}: {}", verify_journal(&path, None));
+    }
+}
+
+/// A wait that ends without a run keeps what was waited for.
+#[tokio::test]
+async fn arguments_of_a_call_that_was_not_approved_are_stored() {
+    let (_folder, path, journal) = new_journal();
+    let given = json!({ "path": "/a" });
+    for resolution in [Resolution::Denied, Resolution::Cancelled, Resolution::Revoked, Resolution::Expired] {
+        let call = Call { arguments: arguments(&given), ..another() };
+        hold(&journal, &call).await;
+        assert_eq!(journal.arguments(call.intent).unwrap(), None, "its wait has it");
+        let ended =
+            ResolvedIntent { call: Some(Box::new(call.clone())), ..resolve_by_anna(&call, resolution) };
+        assert_eq!(journal.resolve(vec![ended]).await.unwrap(), 1);
+        assert_eq!(journal.arguments(call.intent).unwrap(), kept(&given, &[]), "{resolution:?}");
+        assert!(holds(&path), "{resolution:?}: {}", verify_journal(&path, None));
+    }
+    run(&journal, &another()).await;
+    deliver(&journal, 1).await;
+    prune(&path, NOW + Duration::days(900), NOW).unwrap();
+    assert!(holds(&path), "the denial was copied: {}", verify_journal(&path, None));
+}
+
+/// The row has the hash that its record names, but the record is about another call.
+#[tokio::test]
+async fn arguments_of_another_call_are_found() {
+    let (_folder, path, journal) = new_journal();
+    let call = call(r#"{"a":1}"#);
+    run(&journal, &call).await;
+    drop(journal);
+    wait_for_the_writer(&path);
+    let claim = |text: &str| {
+        let mut connection = Connection::open(&path).unwrap();
+        let transaction = connection.transaction().unwrap();
+        let mut log = log::RecordLog::resume(&transaction, log::Tip::read(&transaction).unwrap()).unwrap();
+        let body = ClaimBody {
+            content: Digest32(claims::content_hash(&call)),
+            keep_until: 0,
+            fallback_receipt: digest(b"{}"),
+            task: None,
+            verdict: None,
+            arguments: Some(digest(text.as_bytes())),
+        };
+        let body = serde_json::to_vec(&body).unwrap();
+        let (intent, agent) = (Some(IntentId::random()), Some(call.agent.as_str()));
+        let new = log::NewRecord {
+            at: 1,
+            intent,
+            agent,
+            tool: Some("t"),
+            body: &body,
+            ..log::NewRecord::default()
+        };
+        let number = log.append(RecordKind::Claim, &new).unwrap();
+        log.save().unwrap();
+        transaction.execute("INSERT INTO open(run, will) VALUES (?1, '{}')", [number]).unwrap();
+        transaction
+            .execute("INSERT INTO arguments VALUES (?1, ?2)", rusqlite::params![number, text])
+            .unwrap();
+        transaction.commit().unwrap();
+        verify_journal(&path, None).to_string()
+    };
+    let found = claim(r#"{"arguments":{"a":1}}"#);
+    assert!(found.contains("intact"), "{found}");
+    let found = claim(r#"{"arguments":{"a":2}}"#);
+    assert!(found.contains("`arguments`") && found.contains("differs from the call"), "{found}");
+}
+
+/// A journal of an earlier format gets its table with the first call.
+#[tokio::test]
+async fn arguments_raise_the_format_of_a_journal_with_stops() {
+    let (_folder, path, journal) = new_journal();
+    let stop = Stop {
+        target: a2g_types::stop::StopTarget::Everything,
+        reason: a2g_types::stop::OperatorReason::parse("why").unwrap(),
+        by: "otto".to_owned(),
+        since: NOW,
+    };
+    journal.set_stop(&stop).await.unwrap();
+    assert_eq!(format(&path), 4);
+    run(&journal, &another()).await;
+    assert_eq!(format(&path), 5);
+    drop(journal);
+    let journal = open_journal(&path).0;
+    assert_eq!(journal.take_stops(), [stop]);
+    assert!(holds(&path), "{}", verify_journal(&path, None));
+}
