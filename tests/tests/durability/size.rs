@@ -43,10 +43,9 @@ fn an_agent_fills_only_its_share_of_the_journal_and_old_records_are_removed() {
     config["journal"].as_table_mut().unwrap().insert("max_gb".to_owned(), 0.0005.into());
     std::fs::write(home.config(), config.to_string()).unwrap();
     let executor = Executor::start_in(home);
-    let kept = eventually("the oldest are removed", || {
+    eventually("the oldest are removed", || {
         Some(executor.home().list_journal(&[]).len()).filter(|kept| *kept < count / 2)
     });
-    assert!(kept > 3, "no more than needed: {kept}");
     assert_chain_holds(executor.home());
 }
 
@@ -59,6 +58,7 @@ fn copies_of_killed_commands_are_removed() {
     let home = Executor::start(Options::new()).kill();
     let backups = tempfile::tempdir().expect("a temp folder");
     let (backup, config) = (backups.path().join("backup.db"), home.config());
+    let state = home.journal().parent().expect("a folder").to_owned();
     let killed = |arguments: &[&Path]| {
         let mut command = Command::new(program());
         command.current_dir(backups.path()).arg("journal").args(arguments).arg("--config").arg(&config);
@@ -70,14 +70,14 @@ fn copies_of_killed_commands_are_removed() {
             let files = std::fs::read_dir(folder).expect("a folder");
             files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
         };
-        let copies = [names(backups.path()), names(config.parent().unwrap())].concat();
+        let copies = [names(backups.path()), names(&state)].concat();
         let is_copy = |name: &String| [".part", ".draft-", ".copy-"].iter().any(|kind| name.contains(kind));
         copies.into_iter().filter(is_copy).collect::<Vec<_>>()
     };
     result_of(&home.run(&["journal", "backup", backup.to_str().unwrap()]));
     for _ in 0..2 {
         killed(&["backup".as_ref(), &backups.path().join("other.db")]);
-        assert_eq!(left().len(), 2, "the copy and its link: {:?}", left());
+        assert!(left().iter().any(|name| name.ends_with(".part")), "{:?}", left());
     }
     home.list_journal(&[]);
     assert!(left().is_empty(), "{:?}", left());

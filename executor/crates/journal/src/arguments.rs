@@ -132,6 +132,7 @@ fn hashes(record: &JournalRecord<'_>) -> rusqlite::Result<Option<(Digest32, Dige
         | RecordKind::Approved
         | RecordKind::Stopped
         | RecordKind::Revocation
+        | RecordKind::Fleet
         | RecordKind::Task
         | RecordKind::TaskDropped
         | RecordKind::Refusals

@@ -184,7 +184,6 @@ impl Verifier {
         let first = self.extent.first;
         let order_error =
             |what| Finding::Order { record: record.number, intent: Some(IntentId::from_bytes(intent)), what };
-        self.argument_rows += i64::from(arguments::check(connection, record, self.is_full())?);
         // Look-ups use indexes that SQLite's `quick_check` does not compare with the table: an intent whose entry is
         // missing could run again.
         let earlier = check_indexes(connection, record, &intent)?
@@ -212,6 +211,7 @@ impl Verifier {
         } else {
             self.live.insert(intent, live);
         }
+        self.argument_rows += i64::from(arguments::check(connection, record, self.is_full())?);
         Ok(())
     }
 
