@@ -112,7 +112,11 @@ fn the_commands_of_the_readme_run_as_pasted() {
 fn the_commands_of_how_do_i_run_as_pasted() {
     let page = read("docs/how-do-i.md");
     let example = read("docs/examples/governor.py");
-    assert_eq!(blocks(&page, "python"), [example.clone()], "the page shows the governor that it runs");
+    assert_eq!(
+        blocks(&page, "python"),
+        std::slice::from_ref(&example),
+        "the page shows the governor that it runs"
+    );
     assert_eq!(example.lines().count(), 25, "the page says so");
     let commands = blocks(&page, "sh").join("");
     let Some(output) = paste(&commands) else { return };

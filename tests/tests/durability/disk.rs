@@ -264,7 +264,7 @@ fn a_start_on_a_full_disk_leaves_out_only_tools_without_a_recorded_definition() 
     let (process, address) = disk.start(&home);
     eventually("the tools are prepared", || (ask(address, "new")["error"]["code"] != -32003).then_some(()));
     let left_out = ask(address, "new");
-    let told = error(&left_out, -32001)["message"].as_str().unwrap();
+    let told = error(&left_out, -32000)["message"].as_str().unwrap();
     assert!(told.contains("its definition cannot be recorded"), "{told}");
     let listed = HttpClient::ask(address, "a2g/tools", &json!({})).expect("an answer");
     assert_eq!(listed["result"]["tools"].as_array().map(Vec::len), Some(1), "{listed}");

@@ -270,7 +270,19 @@ impl RemoteError {
         Self::InvalidResult(match fault {
             Fault::InvalidParams { pointer, .. } if pointer.is_empty() => "it is not an object".to_owned(),
             Fault::InvalidParams { message, pointer } => format!("{message} (at `{pointer}`)"),
-            other => format!("{other:?}"),
+            // No result is decoded to one of these.
+            other @ (Fault::Parse(_)
+            | Fault::InvalidRequest(_)
+            | Fault::MethodNotFound(_)
+            | Fault::ToolUnavailable { .. }
+            | Fault::Refused { .. }
+            | Fault::RegistrationFailed(_)
+            | Fault::SessionExpired(_)
+            | Fault::Failed(_)
+            | Fault::LimitReached(..)
+            | Fault::ReceiptPending { .. }
+            | Fault::Busy { .. }
+            | Fault::Internal(_)) => format!("{other:?}"),
         })
     }
 

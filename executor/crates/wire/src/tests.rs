@@ -29,7 +29,6 @@ pub(crate) fn receipt(end: End) -> Receipt {
         approved_by: None,
         durability: Durability::PowerLoss,
         parent: None,
-        caller_tools: None,
         calls: None,
         signature: None,
         outcome: Outcome {

@@ -38,6 +38,15 @@ fn is_open(record: &RecordEntry) -> bool {
     record.kind == "claim"
 }
 
+/// The state of an intent without a receipt after its last record.
+fn state_after(last: &RecordEntry) -> &'static str {
+    match last.kind {
+        "claim" => "runs, or was interrupted",
+        "denied" | "cancelled" | "revoked" | "expired" => "did not run",
+        _ => "has no receipt",
+    }
+}
+
 fn show_waiting(escalated: &Escalated, json: bool) {
     let (Call { intent, agent, tool, arguments, .. }, verdict) = (escalated.call(), escalated.verdict());
     let mut entry = json!({
@@ -68,7 +77,7 @@ fn show_last(records: &[RecordEntry], last: &RecordEntry, arguments: Option<Stor
     let at: OffsetDateTime = last.at;
     let mut entry = json!({
         "intent_id": last.intent.map(|intent| intent.to_string()),
-        "state": if is_open(last) { "runs, or was interrupted" } else { "has no receipt" },
+        "state": state_after(last),
         "agent_did": find(|record| record.agent.as_ref()), "tool": find(|record| record.tool.as_ref()),
         "last_record": last.kind, "at": format_time(at),
     });

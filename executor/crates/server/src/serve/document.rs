@@ -55,7 +55,10 @@ fn has_document(request: &HeaderMap, etag: &HeaderValue) -> bool {
 
 /// What a door makes of the catalogue's tools, kept until the catalogue changes.
 #[derive(Debug)]
-pub(super) struct PerCatalogue<T>(Mutex<Option<(Arc<[Descriptor]>, Arc<T>)>>);
+pub(super) struct PerCatalogue<T>(Mutex<Option<Made<T>>>);
+
+/// The tools, and the value that was made of them.
+type Made<T> = (Arc<[Descriptor]>, Arc<T>);
 
 impl<T> Default for PerCatalogue<T> {
     fn default() -> Self {

@@ -159,7 +159,7 @@ impl Syntax {
         let is_same = |keyword: &&str| {
             if self.names.contains(&"sql") { keyword.eq_ignore_ascii_case(word) } else { *keyword == word }
         };
-        self.keywords.iter().any(|keyword| is_same(keyword))
+        self.keywords.iter().any(is_same)
     }
 
     /// Splits a text into its parts, in time proportional to its length.
@@ -203,7 +203,7 @@ impl Syntax {
         let begins = |sign: &&str| {
             rest.starts_with(*sign) && (*sign != "#" || begins_a_word || self.names.contains(&"py"))
         };
-        if self.line_comments.iter().any(|sign| begins(sign)) {
+        if self.line_comments.iter().any(begins) {
             return (PartKind::Comment, rest.find('\n').unwrap_or(rest.len()));
         }
         for (quote, has_lines) in self.quotes {
@@ -260,7 +260,8 @@ mod tests {
     #[test]
     fn programs_have_their_parts() {
         use PartKind::{Comment, Keyword, Number, Text};
-        let cases: [(&str, &str, &[(PartKind, &str)]); 6] = [
+        type Case = (&'static str, &'static str, &'static [(PartKind, &'static str)]);
+        let cases: [Case; 6] = [
             (
                 "run_python",
                 "for x in 'a\\'b': # '\n  f(\"\"\"\n1\"\"\", 12)",

@@ -44,7 +44,7 @@ use a2g_wire::mcp::elicit::Decider;
 use a2g_wire::mcp::encode::{INSTRUCTIONS, ResultEncoder};
 use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::tools::{Definition, Definitions};
-use a2g_wire::mcp::{ClientCapabilities, MessageLevel, RequestMeta, Revision, names};
+use a2g_wire::mcp::{ClientCapabilities, MessageLevel, RequestMeta, Revision};
 use a2g_wire::strict_json::JsonBounds;
 use approval::{Elicitor, States};
 use changes::{FinishedRuns, ListChanges};
