@@ -122,7 +122,7 @@ fn a_url_that_is_wrong_is_answered_with_what_to_change() {
         (format!("http://{plain}/"), "the path of an executor is `/mcp`"),
         (format!("http://{plain}/mpc"), "the path of an executor is `/mcp`"),
         (format!("https://{plain}/mcp"), "write `http://`"),
-        (format!("http://localhost:{port}/mcp"), "write `https://`"),
+        (format!("http://localhost:{port}/mcp"), "plain http is refused: this port has TLS"),
         (format!("https://localhost:{port}/mcp"), "`--ca-file`"),
     ] {
         let mut host = Host::connect_to(&url, &[]);

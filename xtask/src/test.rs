@@ -3,9 +3,7 @@
 //! The executor and the tools are built before the tests that need them, all tests run even if some fail, and
 //! each skipped test is named. No test is repeated until it passes.
 
-use std::env;
 use std::io::{BufRead as _, BufReader};
-use std::num::NonZero;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -31,9 +29,6 @@ installed, and the tools' own tests are left out:
   cargo xtask test -p tests              one crate
   cargo xtask test revocation            the tests with this in their name
   cargo xtask test -- --test-threads=1   the words after -- go to the tests
-
-Two tests run at once for each core, because most of them wait for programs.
-RUST_TEST_THREADS or --test-threads sets another number.
 
 Tests with `wasip2` in their name need the target wasm32-wasip2; without it they
 are skipped, and the summary names them. A test that needs strace, libfaketime,
@@ -187,7 +182,6 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let listed = if guests.has_wasip2 { String::new() } else { list() };
     let skip = if guests.has_wasip2 { &[][..] } else { &["--skip", WASIP2_MARK] };
     let mut main = main_tests("--");
-    run_two_tests_per_core(&mut main);
     // Pictures of the console's pages, for people who look at them afterwards.
     main.env("A2G_TEST_SCREENSHOTS", workspace.target.join("xtask").join("screenshots"));
     let mut outcomes = vec![follow("executor", main.args(for_tests).args(skip), MAX_LEFT_BEHIND)?];
@@ -196,22 +190,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         tools::compile("the tests of the tools", tools_tests().arg("--no-run"))?;
         // The hostile guests once more, inside the server instead of in processes of their own.
         let mut inline = executor_tests(workspace, "hostile", skip);
-        run_two_tests_per_core(&mut inline);
         inline.env("A2G_TEST_ISOLATION", "inline");
         outcomes.push(follow("hostile guests, inline", &mut inline, MAX_LEFT_BEHIND)?);
         outcomes.push(follow("tools", &mut tools_tests(), MAX_LEFT_BEHIND)?);
     }
     conclude(&outcomes, &listed)
-}
-
-/// Lets two tests run at once for each core: most tests wait for other programs, which leaves a core idle for more than
-/// half of the time. The environment and the arguments of a person come first.
-fn run_two_tests_per_core(tests: &mut Command) {
-    const VARIABLE: &str = "RUST_TEST_THREADS";
-    if env::var_os(VARIABLE).is_none() {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        tests.env(VARIABLE, (2 * cores).to_string());
-    }
 }
 
 /// The command `torture`: runs the tests of crashes one after another, with this number of crashes each.

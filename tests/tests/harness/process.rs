@@ -147,6 +147,19 @@ impl Process {
         line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     }
 
+    /// The memory that it holds, in KiB, without pages of files. Most of those are its program's: their number
+    /// depends on how the program was compiled, and the system drops them when it needs memory.
+    pub fn held_kib(&self) -> u64 {
+        self.status("RssAnon") + self.status("RssShmem")
+    }
+
+    /// The most that [`Self::held_kib`] has been. The system counts the peak with the pages of files, whose number
+    /// changes little once the program works.
+    pub fn peak_held_kib(&self) -> u64 {
+        let files = self.status("RssFile");
+        self.status("VmHWM").saturating_sub(files)
+    }
+
     /// Waits until it has ended.
     pub fn wait_for_exit(&mut self) -> ExitStatus {
         let name = self.name;
@@ -188,6 +201,16 @@ impl Server {
     /// One number of `/proc/PID/status`, such as `VmRSS` in KiB.
     pub fn status(&self, name: &str) -> u64 {
         self.process.status(name)
+    }
+
+    /// See [`Process::held_kib`].
+    pub fn held_kib(&self) -> u64 {
+        self.process.held_kib()
+    }
+
+    /// See [`Process::peak_held_kib`].
+    pub fn peak_held_kib(&self) -> u64 {
+        self.process.peak_held_kib()
     }
 
     /// Address that it listens on.

@@ -61,7 +61,7 @@ fn the_journal_shows_a_run_with_its_calls() {
 #[test]
 fn the_calls_of_a_run_that_was_lost_are_found() {
     let nest = Nest::start(Options::new().set("executor.concurrent", 16));
-    // The second and the third have no receipt, so the tree of a lost run omits them.
+    // The third is of an unknown tool and has no record, so the tree of a lost run only counts it.
     let calls = vec![read("in.txt"), read("denied"), one("none", json!({})), gate()];
     let call = fan(calls, &json!({ "parallel": true }));
     let id = call["intent_id"].as_str().unwrap().to_owned();
@@ -77,7 +77,9 @@ fn the_calls_of_a_run_that_was_lost_are_found() {
     let starts = [
         &["fan_out", "APPROVED", "ABORTED"][..],
         &["1", "read_file", "APPROVED", "SUCCESS"],
+        &["2", "read_file", "DENIED", "REFUSED"],
         &["4", "gate", "APPROVED", "ABORTED"],
+        &["and", "1", "more"],
     ];
     assert_eq!(lines.len(), starts.len(), "{shown}");
     assert!(lines.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{shown}");

@@ -213,7 +213,7 @@ mod tests {
         let mut identity = StreamIdentity::new(second.clone(), LeaseTimes::default());
         assert!(!identity.stands_for(&first));
         identity.replace([&first, &second, &first]);
-        assert_eq!(identity.replaces, [first.clone()]);
+        assert_eq!(identity.replaces, std::slice::from_ref(&first));
         assert!(identity.stands_for(&first) && identity.stands_for(&second) && !identity.stands_for(&other));
         let text = identity.to_text().unwrap();
         assert_eq!(StreamIdentity::parse(&text).unwrap(), identity);
