@@ -681,8 +681,11 @@ fn arguments_are_shown_as_far_as_they_are_stored() {
             Value::Object(members.collect())
         };
         let show = |call: &Value| {
-            let shown = executor.home().run(&["journal", "show", "--json", id(call).as_str().unwrap()]);
-            serde_json::from_slice::<Value>(&shown.stdout).unwrap_or_else(|_| panic!("{shown:?}"))
+            // A refusal is written soon after its answer.
+            eventually("the journal has the intent", || {
+                let shown = executor.home().run(&["journal", "show", "--json", id(call).as_str().unwrap()]);
+                serde_json::from_slice::<Value>(&shown.stdout).ok()
+            })
         };
         let status =
             |call: &Value| executor.rpc("a2g/status", &json!({ "intent_id": id(call) }))["result"].take();

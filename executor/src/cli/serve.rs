@@ -23,6 +23,7 @@ use a2g_isolate::{Isolation, RunAs, User};
 use a2g_journal::{
     BrokenError, IfMissing, Journal, JournalOptions, OpenError, RecoveredState, RecoverySummary,
 };
+use a2g_runtime::aside;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::MAX_LOOKUPS;
 use a2g_server::config::{AddressLayout, Config};
@@ -147,6 +148,7 @@ pub(super) fn run(config: &Config, granter: Granter, launch: Launch) -> anyhow::
         .max_blocking_threads(max_threads)
         .thread_keep_alive(THREAD_KEEP_ALIVE)
         .build()?;
+    aside::prepare();
     let cgroup_guard = CgroupGuard::create(config);
     let result = runtime.block_on(serve(config, &cgroup_guard, &contained, granter, launch));
     match result {

@@ -61,7 +61,8 @@ fn the_journal_shows_a_run_with_its_calls() {
 #[test]
 fn the_calls_of_a_run_that_was_lost_are_found() {
     let nest = Nest::start(Options::new().set("executor.concurrent", 16));
-    // The third is of an unknown tool and has no record, so the tree of a lost run only counts it.
+    // The third is of an unknown tool and has no record, so the tree of a lost run only counts it. A kill may lose the
+    // record of the second, which is a refusal.
     let calls = vec![read("in.txt"), read("denied"), one("none", json!({})), gate()];
     let call = fan(calls, &json!({ "parallel": true }));
     let id = call["intent_id"].as_str().unwrap().to_owned();
@@ -74,13 +75,15 @@ fn the_calls_of_a_run_that_was_lost_are_found() {
     asked.join().unwrap();
     let shown = show(executor.home(), &[&id, "--tree"]);
     let lines: Vec<Vec<&str>> = shown.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    let has_refusal = lines.iter().any(|line| line.starts_with(&["2", "read_file", "DENIED", "REFUSED"]));
     let starts = [
         &["fan_out", "APPROVED", "ABORTED"][..],
         &["1", "read_file", "APPROVED", "SUCCESS"],
-        &["2", "read_file", "DENIED", "REFUSED"],
-        &["4", "gate", "APPROVED", "ABORTED"],
-        &["and", "1", "more"],
+        if has_refusal { &["2", "read_file"] } else { &["4", "gate", "APPROVED", "ABORTED"] },
+        if has_refusal { &["4", "gate", "APPROVED", "ABORTED"] } else { &["and", "2", "more"] },
+        if has_refusal { &["and", "1", "more"] } else { &[] },
     ];
+    let starts = starts.into_iter().filter(|start| !start.is_empty()).collect::<Vec<_>>();
     assert_eq!(lines.len(), starts.len(), "{shown}");
     assert!(lines.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{shown}");
 }

@@ -76,8 +76,9 @@ fn remove_old(path: &Path, Retention { max_age, max_bytes }: Retention, is_close
         is_over = used_bytes(connection)? > max_bytes;
         Ok(is_over && is_open(connection)?)
     });
+    let has_failed = result.is_err();
     report(result);
-    if is_over && !is_closed.load(Relaxed) {
+    if is_over && !has_failed && !is_closed.load(Relaxed) {
         tracing::warn!(
             max_bytes,
             "the journal is larger than `journal.max_gb`, and the rest is still needed: deliver the waiting reports, or \

@@ -57,6 +57,11 @@ where
     if bytes <= MAX_INLINE_BYTES { work.await } else { run_aside(owner, Box::pin(work)).await }
 }
 
+/// Starts the threads, so that the first large message adds none: what a server has after a run is what it had before.
+pub fn prepare() {
+    LazyLock::force(&POLLS);
+}
+
 fn start_threads() -> std::io::Result<Sender<QueuedPoll>> {
     let (sender, queue) = channel::<QueuedPoll>();
     let queue = Arc::new(Mutex::new(queue));
