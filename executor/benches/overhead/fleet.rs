@@ -74,7 +74,7 @@ impl NatsServers {
     }
 }
 
-pub(crate) fn measure(target: &Path, data: &Path, servers: &NatsServers) {
+pub(crate) fn measure(data: &Path, servers: &NatsServers) {
     let folder = tempfile::tempdir().unwrap();
     let binary = crate::executor();
     install(&binary, folder.path(), data, &[("hello", HELLO), ("sleeps", SLEEPS)]);

@@ -15,7 +15,7 @@ const GROWTH_GOAL_MB: f64 = 1.0;
 const ASLEEP: usize = 200;
 const ASLEEP_GOAL_MB: f64 = 1000.0;
 
-pub(crate) fn measure(target: &Path, data: &Path) {
+pub(crate) fn measure(data: &Path) {
     let binary = crate::executor();
     let folder = tempfile::tempdir().unwrap();
     install(&binary, folder.path(), data, &[("hello", HELLO), ("waits", WAITS)]);

@@ -28,7 +28,7 @@ pub(crate) const WAITS: &str = r#"(module
     (i64.store (i32.const 24) (i64.const 3600000000000))
     (drop (call $poll (i32.const 0) (i32.const 64) (i32.const 1) (i32.const 128)))))"#;
 
-pub(crate) fn measure(target: &Path, data: &Path) {
+pub(crate) fn measure(data: &Path) {
     as_many_files_as_may_be();
     let binary = crate::executor();
     let folder = tempfile::tempdir().unwrap();
