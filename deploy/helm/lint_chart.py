@@ -38,13 +38,24 @@ REFUSED = [
 problems = []
 
 
-def render(chart, values):
+def render(chart, values, **release):
     """The rendered objects, as a list of (template, object)."""
     chart.validate_schema(values)
-    manifests = chart.render(values, **RELEASE)
+    manifests = chart.render(values, **RELEASE, **release)
     files = [(name, text) for name, text in manifests.items() if name.endswith(".yaml")]
     objects = [(name, helm_python.values_from_yaml(part)) for name, text in files for part in text.split("\n---\n")]
     return [(name, value) for name, value in objects if value]
+
+
+def check_jobs(chart):
+    """A Job cannot be changed, so each upgrade that runs one again gives it another name."""
+    upgrades = [{}, *({"fleet": {"init": True}, "image": {"tag": tag}} for tag in ["1", "2"])]
+    jobs = [
+        [value["metadata"]["name"] for _, value in render(chart, values, is_upgrade=True) if value["kind"] == "Job"]
+        for values in upgrades
+    ]
+    if [len(names) for names in jobs] != [0, 1, 1] or jobs[1] == jobs[2]:
+        problems.append(f"upgrades without a Job, with one and with another one have the Jobs {jobs}")
 
 
 def lint(chart_folder, case, values):
@@ -101,6 +112,7 @@ def main(chart_folder, folder):
             configuration = next(value for _, value in objects if value["kind"] == "ConfigMap")
             (folder / case).mkdir(parents=True)
             write_configuration(folder / case, configuration["data"]["executor.toml"])
+        check_jobs(chart)
         for values, expected in REFUSED:
             try:
                 render(chart, values)

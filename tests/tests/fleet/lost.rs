@@ -95,6 +95,45 @@ fn an_intent_runs_once_although_the_servers_lose_its_claim() {
 }
 
 #[test]
+fn a_stream_made_again_with_the_same_subjects_is_another_one() {
+    let Some(mut fleet) = Fleet::start() else { return };
+    let node = fleet.node("one");
+    let call = append("x");
+    assert_eq!(result(&node.rpc("a2g/execute", &call))["status"], "SUCCESS");
+    let ask = |request: &str, body: &Value| {
+        fleet.servers.ask(0, &format!("$JS.API.STREAM.{request}.A2G_tests"), body).unwrap()
+    };
+    // Somebody makes the stream again from its configuration, and initialises it without a node's journal.
+    let config = ask("INFO", &json!({}))["config"].clone();
+    assert_eq!(ask("DELETE", &json!({}))["success"], true);
+    let made = ask("CREATE", &config);
+    assert_eq!(made["config"]["subjects"], config["subjects"], "{made}");
+    let created = init(fleet.options("two"), &[]);
+    assert!(created.status.success(), "{}", said(&created));
+    expect_gone(&node, &append("y"));
+    let home = node.kill();
+    let refused = home.run(&["fleet", "init"]);
+    assert!(!refused.status.success() && said(&refused).contains("another one"), "{}", said(&refused));
+    // An operator accepts that; later, somebody empties the stream.
+    let accepted = home.run(&["fleet", "init", "--new"]);
+    assert!(accepted.status.success(), "{}", said(&accepted));
+    let node = Executor::start_in(home);
+    assert_eq!(result(&node.rpc("a2g/execute", &append("y")))["status"], "SUCCESS");
+    assert_eq!(ask("PURGE", &json!({}))["success"], true);
+    expect_gone(&node, &append("z"));
+    let unknown = init(fleet.options("two"), &[]);
+    assert!(!unknown.status.success() && said(&unknown).contains("has lost what it had"), "{}", said(&unknown));
+    // The emptied stream gets a new identity, which a running node notices.
+    let accepted = node.home().run(&["fleet", "init", "--new"]);
+    assert!(accepted.status.success(), "{}", said(&accepted));
+    expect_gone(&node, &append("z"));
+    let node = Executor::start_in(node.kill());
+    assert_eq!(result(&node.rpc("a2g/execute", &append("z")))["status"], "SUCCESS");
+    assert_eq!(result(&node.rpc("a2g/execute", &call))["status"], "SUCCESS");
+    assert_eq!(written(&[&node]), "xyz");
+}
+
+#[test]
 fn a_report_counts_as_delivered_only_once_the_governor_has_it() {
     let Some(mut fleet) = Fleet::start() else { return };
     let (mut one, two) = (fleet.node("one"), fleet.node("two"));

@@ -176,7 +176,7 @@ pub(crate) fn stream_name(fleet: &FleetName) -> String {
     format!("A2G_{fleet}")
 }
 
-/// The part of each subject before the key.
+/// The part of each subject before the key. The random id differs in each stream that `fleet init` creates.
 pub(crate) fn subject_prefix(fleet: &FleetName, id: &StreamId) -> String {
     format!("a2g.{fleet}.{id}.")
 }
@@ -211,7 +211,7 @@ pub(crate) async fn find_stream(
         return Err(other_format(config.subjects.join(", "), format!("a2g.{fleet}.ID.>")));
     };
     let prefix = subject_prefix(fleet, &id);
-    Ok(Some(NatsStore::new(client.clone(), context.clone(), found, fleet.clone(), id, prefix)))
+    Ok(Some(NatsStore::new(client.clone(), context.clone(), found, fleet.clone(), prefix)))
 }
 
 pub(crate) fn stream_error(fleet: &FleetName, error: &(dyn std::error::Error + 'static)) -> FleetError {

@@ -2,14 +2,14 @@
 //! gone.
 //!
 //! ```text
-//! fleet init ─▶ stream with the subjects `a2g.FLEET.ID.>`, and the key `identity`
+//! fleet init ─▶ stream with the subjects `a2g.FLEET.RANDOM.>`, and the key `identity` with an id of its own
 //! node:         remembers the identity in its journal, and reads the key at the start and with each renewal
-//!                 │ the key is missing, or the stream has another identity
+//!                 │ the key is missing, or has another id
 //!                 ▼
 //!               runs nothing, until the stream is back, or `fleet init --new` names what it replaces
 //! ```
-//! The subjects contain the id, so no request of a node can have an effect in a stream with another identity. The key
-//! is missing too if somebody has removed all messages, or made the stream again from its configuration.
+//! Requests to a deleted stream have no effect in the next one, since its subjects differ. The id of the identity is not
+//! part of the subjects, because a stream that somebody makes again from its saved configuration has the same subjects.
 
 use crate::record::{decode, encode};
 use crate::seal::SealedStore;
@@ -99,9 +99,9 @@ impl StreamIdentity {
         self.id == *id || self.replaces.contains(id)
     }
 
-    /// The identity of a stream that replaces none.
-    pub(crate) fn new(id: StreamId, lease: LeaseTimes) -> Self {
-        Self { id, replaces: Vec::new(), lease }
+    /// A new identity, of a stream that replaces none.
+    pub(crate) fn random(lease: LeaseTimes) -> Self {
+        Self { id: StreamId::random(), replaces: Vec::new(), lease }
     }
 
     /// Adds ids to those that this stream replaces.
@@ -190,16 +190,24 @@ impl<S: Store> Fleet<S> {
             found => found?,
         };
         let Some((found, revision)) = found else {
-            let loss = FleetError::lost(self.store.seal.fleet(), &self.stream.identity.id, None);
-            *self.stream.loss.lock() = Some(loss.clone());
-            return Err(loss);
+            return Err(self.record_loss(None));
         };
+        if found.id != self.stream.identity.id {
+            return Err(self.record_loss(Some(found.id)));
+        }
         *self.stream.loss.lock() = None;
         if renewals.is_multiple_of(self.lease_times().renewals_in(REWRITE_INTERVAL)) {
             // Not made anew if it is gone by now. In a conflict, another node has just written it.
             self.store.update(IDENTITY, &encode(&found)?, revision).await.map(drop)?;
         }
         Ok(())
+    }
+
+    /// Records that the claims are gone, and what there is instead.
+    fn record_loss(&self, found: Option<StreamId>) -> FleetError {
+        let loss = FleetError::lost(self.store.seal.fleet(), &self.stream.identity.id, found);
+        *self.stream.loss.lock() = Some(loss.clone());
+        loss
     }
 }
 
@@ -209,8 +217,9 @@ mod tests {
 
     #[test]
     fn a_stream_stands_for_itself_and_for_what_it_replaces() {
-        let [first, second, other] = [(); 3].map(|()| StreamId::random());
-        let mut identity = StreamIdentity::new(second.clone(), LeaseTimes::default());
+        let [first, other] = [(); 2].map(|()| StreamId::random());
+        let mut identity = StreamIdentity::random(LeaseTimes::default());
+        let second = identity.id.clone();
         assert!(!identity.stands_for(&first));
         identity.replace([&first, &second, &first]);
         assert_eq!(identity.replaces, std::slice::from_ref(&first));

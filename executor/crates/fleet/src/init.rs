@@ -40,8 +40,8 @@ pub enum InitReply {
 /// As [`crate::connect`].
 ///
 /// # Errors
-/// [`FleetError::Lost`] if the journal remembers another stream, unless `mode` accepts that, and if the servers cannot be
-/// used.
+/// [`FleetError::Lost`] if the journal remembers another stream and [`FleetError::Emptied`] if the stream has lost its
+/// values, unless `mode` accepts that, and if the servers cannot be used.
 pub async fn init(
     settings: &FleetSettings,
     key: FleetKey,
@@ -64,7 +64,6 @@ pub async fn init(
         }
     };
     let is_fresh = store.is_fresh();
-    let id = store.id().clone();
     let store = SealedStore::new(store, key, name.clone());
     let replaced = match mode {
         InitMode::First => &[],
@@ -77,10 +76,12 @@ pub async fn init(
             return Ok(InitReply::Unchanged(found));
         }
         (Some(found), InitMode::Replace(_)) => found,
-        // Created by a command that did not end.
-        (None, InitMode::First) if is_fresh && remembered.is_none() => (StreamIdentity::new(id, times), 0),
-        (None, InitMode::First) => return Err(lost(remembered.map_or(&id, |known| &known.id), None)),
-        (None, InitMode::Replace(_)) => (StreamIdentity::new(id, times), 0),
+        (None, InitMode::First) => match remembered {
+            Some(known) => return Err(lost(&known.id, None)),
+            None if is_fresh => (StreamIdentity::random(times), 0),
+            None => return Err(FleetError::Emptied { fleet: name.clone() }),
+        },
+        (None, InitMode::Replace(_)) => (StreamIdentity::random(times), 0),
     };
     let before = identity.clone();
     identity.replace(known.chain(replaced));

@@ -115,6 +115,15 @@ pub enum FleetError {
         /// What there is instead, as a clause.
         found: String,
     },
+    /// The stream had values and has lost them, and no journal says which they were.
+    #[error(
+        "the stream of the fleet `{fleet}` has lost what it had, and this configuration has no journal that remembers it: \
+         restore the stream, or run `a2g-executor fleet init --new` with the configuration of a node that was in the fleet"
+    )]
+    Emptied {
+        /// The name of the fleet.
+        fleet: FleetName,
+    },
     /// The servers have no JetStream, or refuse to create the stream.
     #[error(
         "the fleet's stream `{stream}` cannot be opened: {reason}; the servers in `fleet.servers` need JetStream, the \

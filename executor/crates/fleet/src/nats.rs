@@ -3,7 +3,6 @@
 //! A key-value bucket is such a stream too, but it forbids the removal of messages: each removed key leaves a delete
 //! marker, which stays until it is as old as the bucket allows.
 
-use crate::identity::StreamId;
 use crate::store::{Store, StoredValue, Write};
 use crate::{FleetError, FleetName};
 use async_nats::Client;
@@ -33,7 +32,6 @@ pub struct NatsStore {
     context: Context,
     pub(crate) stream: Stream,
     fleet: FleetName,
-    id: StreamId,
     /// The part of each subject before the key.
     prefix: String,
 }
@@ -45,15 +43,9 @@ impl NatsStore {
         context: Context,
         stream: Stream,
         fleet: FleetName,
-        id: StreamId,
         prefix: String,
     ) -> Self {
-        Self { client, context, stream, fleet, id, prefix }
-    }
-
-    /// The id of the stream.
-    pub(crate) fn id(&self) -> &StreamId {
-        &self.id
+        Self { client, context, stream, fleet, prefix }
     }
 
     fn subject(&self, key: &str) -> String {

@@ -322,7 +322,7 @@ pub(crate) mod tests {
     use crate::record::NodeRecord;
     use crate::seal::SealedStore;
     use crate::store::matches;
-    use crate::{FleetKey, FleetName, LeaseTimes, StreamId, StreamIdentity};
+    use crate::{FleetKey, FleetName, LeaseTimes, StreamIdentity};
     use a2g_types::clock::SystemClock;
     use bytes::Bytes;
     use serde_json::value::RawValue;
@@ -438,7 +438,7 @@ pub(crate) mod tests {
         pub(crate) fn join() -> Self {
             let store = SlowStore::default();
             let (key, fleet) = Self::key_and_name();
-            let identity = StreamIdentity::new(StreamId::random(), LeaseTimes::default());
+            let identity = StreamIdentity::random(LeaseTimes::default());
             let sealed = SealedStore::new(store.clone(), key, fleet);
             finish(sealed.put(IDENTITY, &encode(&identity).unwrap()));
             let all = ["one", "two", "three"].map(|name| Self::start(&store, name));

@@ -13,7 +13,7 @@ mod world;
 
 use crate::identity::IDENTITY;
 use crate::seal::SealedStore;
-use crate::{FleetKey, LeaseTimes, StreamId, StreamIdentity};
+use crate::{FleetKey, LeaseTimes, StreamIdentity};
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::ident::IntentId;
 use node::{Call, Journal, Process, Processes, fleet_name};
@@ -52,7 +52,7 @@ impl Simulation {
     fn new(seed: u64, is_traced: bool, key: FleetKey) -> Self {
         let world = World::new(seed, is_traced);
         let store = SimulatedStore { world: world.clone(), process: ProcessId { node: 0, number: 0 } };
-        let identity = StreamIdentity::new(StreamId::random(), LeaseTimes::default());
+        let identity = StreamIdentity::random(LeaseTimes::default());
         let sealed = SealedStore::new(store, key.clone(), fleet_name());
         let identity = sealed.seal.seal(IDENTITY, identity.to_text().unwrap().as_bytes());
         world.lock().write(IDENTITY.to_owned(), identity);
