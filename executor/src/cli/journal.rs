@@ -215,7 +215,7 @@ fn find(history: &History, intent: &str) -> anyhow::Result<IntentId> {
 
 fn show(history: &History, entry: &ReceiptEntry, json: bool) -> anyhow::Result<()> {
     let mut whole = entry_json(entry)?;
-    add_arguments(&mut whole, history.arguments_of(entry.intent)?);
+    add_arguments(&mut whole, history.arguments_of(entry.intent, &entry.agent)?);
     print_page(whole, &[("ended", entry.ended)], json);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::Fleet;
 use crate::callers::{self, List, agent};
+use crate::durability::decisions::records;
 use crate::harness::*;
 use crate::methods::{ESCALATES, write};
 use crate::{a2a, console, mcp, mcp_journal};
@@ -263,6 +264,35 @@ fn a_denial_and_a_cancellation_hold_at_every_node() {
     assert_eq!(result(&ask(two, agent, "a2g/cancel", &cancelled))["cancelled"], true);
     for node in [one, two] {
         assert_eq!(nodes.state(node, &cancelled), "unknown");
+    }
+}
+
+/// Two agents have used one id, at different nodes: a node has the arguments of the first, and the fleet the denial of
+/// the second.
+#[test]
+fn a_denial_comes_without_the_arguments_of_another_agent() {
+    let Some(nodes) = Nodes::start() else { return };
+    let Nodes { fleet, one, two, agent, other, approver, .. } = &nodes;
+    let mut first = execute("write_file", write("first", "for one agent only"));
+    first["verdict"]["verdict"] = json!("ESCALATE");
+    first["verdict"]["expires_at"] = json!(in_seconds(2));
+    let held = ask(one, agent, "a2g/execute", &first);
+    assert_eq!(error(&held, -32000)["data"]["blocked_by"], "escalation_pending", "{held}");
+    let id = json!({ "intent_id": id_of(&first) });
+    eventually("the wait has expired", || {
+        let is_end = |record: &Value| record["kind"] == "expired" && record["intent_id"] == id["intent_id"];
+        (fleet.waits() == 0 && records(one.home()).iter().any(is_end)).then_some(())
+    });
+    let mut second = intent("write_file", write("second", ESCALATES));
+    second["intent_id"] = id["intent_id"].clone();
+    second["agent_did"] = json!("did:a2g:agent:1.0:other");
+    assert_eq!(result(&ask(two, other, "a2g/intent", &second))["verdict"], "ESCALATE");
+    assert_eq!(result(&decide(two, approver, &id, "DENIED"))["accepted"], true);
+    for (node, expected) in [(one, None), (two, Some(&second["arguments"]))] {
+        let status = ask(node, other, "a2g/status", &id);
+        assert_eq!(result(&status)["state"], "denied", "{status}");
+        assert_eq!(status["result"].get("arguments"), expected, "{status}");
+        assert_eq!(nodes.state(node, &id), "unknown");
     }
 }
 

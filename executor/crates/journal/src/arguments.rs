@@ -11,7 +11,7 @@ use super::store::{ARGUMENTS_FORMAT, Reader, raise_format, read_format};
 use super::tables::CHANGED;
 use super::{Journal, JournalError};
 use a2g_types::call::{Call, StoredArguments};
-use a2g_types::ident::IntentId;
+use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::stored;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -58,19 +58,27 @@ impl Default for ArgumentStorage {
 }
 
 impl Journal {
-    /// The arguments of the latest start of an intent, or of its latest wait that ended without one; `None` if they are
-    /// not stored, or were pruned.
+    /// The arguments of the latest start of an agent's intent, or of its latest wait that ended without one; `None` if
+    /// they are not stored, or were pruned. Callers choose the ids, so an intent of another agent may have the same one.
     ///
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
-    pub fn arguments(&self, intent: IntentId) -> Result<Option<StoredArguments>, JournalError> {
-        self.read(|reader| reader.arguments(intent))
+    pub fn arguments(
+        &self,
+        intent: IntentId,
+        agent: &AgentDid,
+    ) -> Result<Option<StoredArguments>, JournalError> {
+        self.read(|reader| reader.arguments(intent, agent.as_str()))
     }
 }
 
 impl Reader {
-    pub(super) fn arguments(&self, intent: IntentId) -> rusqlite::Result<Option<StoredArguments>> {
-        find(self.connection(), intent)
+    pub(super) fn arguments(
+        &self,
+        intent: IntentId,
+        agent: &str,
+    ) -> rusqlite::Result<Option<StoredArguments>> {
+        find(self.connection(), intent, agent)
     }
 }
 
@@ -100,14 +108,15 @@ pub(super) fn has_table(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(read_format(connection)? >= ARGUMENTS_FORMAT)
 }
 
-pub(super) fn find(connection: &Connection, intent: IntentId) -> rusqlite::Result<Option<StoredArguments>> {
+fn find(connection: &Connection, intent: IntentId, agent: &str) -> rusqlite::Result<Option<StoredArguments>> {
     if !has_table(connection)? {
         return Ok(None);
     }
     // `kind <> 'receipt'` is the condition of the index of intents.
     let sql = "SELECT text FROM records JOIN arguments USING (number)
-               WHERE intent = ?1 AND kind <> 'receipt' ORDER BY number DESC LIMIT 1";
-    let text = connection.prepare_cached(sql)?.query_row([intent.as_bytes()], |row| row.get::<_, String>(0));
+               WHERE intent = ?1 AND kind <> 'receipt' AND agent = ?2 ORDER BY number DESC LIMIT 1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let text = statement.query_row(params![intent.as_bytes(), agent], |row| row.get::<_, String>(0));
     let row = text.optional()?.map(|text| stored::read_arguments(&text)).transpose();
     Ok(row.map_err(|_not_as_written| record::column_error(0))?.map(|row| row.arguments))
 }

@@ -198,12 +198,16 @@ impl History {
         Ok(find_verdict(self.0.connection(), intent)?.map(|verdict| verdict.decision))
     }
 
-    /// The arguments of the latest start of an intent, or of its latest wait that ended without one.
+    /// The arguments of the latest start of an agent's intent, or of its latest wait that ended without one.
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
-    pub fn arguments_of(&self, intent: IntentId) -> Result<Option<StoredArguments>, HistoryError> {
-        Ok(self.0.arguments(intent)?)
+    pub fn arguments_of(
+        &self,
+        intent: IntentId,
+        agent: &str,
+    ) -> Result<Option<StoredArguments>, HistoryError> {
+        Ok(self.0.arguments(intent, agent)?)
     }
 
     /// The latest refusal of an intent.

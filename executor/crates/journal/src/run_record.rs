@@ -24,11 +24,11 @@ const MAX_EVENTS: u64 = 1_000;
 pub struct RunRecord {
     /// The intent.
     pub intent: IntentId,
-    /// The agent.
+    /// The agent; the latest one that has used the id.
     pub agent: String,
     /// The tool.
     pub tool: String,
-    /// The records of the intent, that of its receipt included, oldest first; only the first 1,000.
+    /// The records of this agent's intent, that of its receipt included, oldest first; only the first 1,000.
     pub events: Vec<RecordedEvent>,
     /// The governor's verdict, if the intent has started and the executor asked the governor.
     pub verdict: Option<Verdict>,
@@ -147,7 +147,8 @@ impl EventRow {
 }
 
 impl Journal {
-    /// Everything that the records say about an intent; `None` for an intent without records.
+    /// Everything that the records say about an intent; `None` for an intent without records. If several agents have
+    /// used its id, only what is about the latest of them.
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal, the receipt or the verdict cannot be read.
@@ -171,21 +172,22 @@ impl Reader {
             | RecordedState::Approved(..)
             | RecordedState::Denied(_) => None,
         };
-        let rows = self.event_rows(intent, receipt_record)?;
-        let agent = rows.iter().find_map(|row| row.agent.clone());
-        let tool = rows.iter().find_map(|row| row.tool.clone());
+        let mut rows = self.event_rows(intent, receipt_record)?;
+        // A revocation has an agent, which may be another one, and no tool.
+        let latest = rows.iter().rev().find_map(|row| row.agent.clone().zip(row.tool.clone()));
+        let Some((agent, tool)) = latest else { return Ok(None) };
+        rows.retain(|row| row.tool.is_none() || row.agent.as_ref() == Some(&agent));
         let approval = last_approval(&rows);
-        let (Some(agent), Some(tool)) = (agent, tool) else { return Ok(None) };
         Ok(Some(RunRecord {
             intent,
-            agent,
-            tool,
             verdict: find_verdict(self.connection(), intent)?,
             approved_manifest: approval.and_then(|approval| approval.manifest.clone()),
             approved_grant: approval.and_then(|approval| approval.grant.clone()),
-            arguments: self.arguments(intent)?,
+            arguments: self.arguments(intent, &agent)?,
             receipt: receipt_record.map(|record| self.recorded_receipt(record)).transpose()?.flatten(),
             events: rows.into_iter().map(|row| row.event).collect(),
+            agent,
+            tool,
         }))
     }
 

@@ -20,14 +20,19 @@ pub(super) fn show(history: &History, intent: IntentId, json: bool) -> anyhow::R
         Ok(())
     })?;
     let refusal = history.refusal_of(intent)?;
-    let arguments = history.arguments_of(intent)?;
+    let arguments = |agent: &str| history.arguments_of(intent, agent);
     match (records.last(), refusal) {
         // A refusal before the last record is that of an earlier call with the id.
         (Some(last), Some(refusal)) if !is_open(last) || refusal.at > last.at => {
-            show_refusal(&refusal, arguments, json);
+            show_refusal(&refusal, arguments(&refusal.agent)?, json);
         }
-        (None, Some(refusal)) => show_refusal(&refusal, arguments, json),
-        (Some(last), _) => show_last(&records, last, arguments, json),
+        (None, Some(refusal)) => show_refusal(&refusal, arguments(&refusal.agent)?, json),
+        (Some(last), _) => {
+            // The latest: another agent may have used the id before. A revocation has no tool, and may name another agent.
+            let call = records.iter().rev().find(|record| record.tool.is_some());
+            let agent = call.and_then(|call| call.agent.as_deref());
+            show_last(last, call, agent.map(arguments).transpose()?.flatten(), json);
+        }
         (None, None) => bail!("the journal has nothing of the intent `{intent}`: {LISTS_ADVICE}"),
     }
     Ok(())
@@ -71,14 +76,14 @@ fn show_refusal(refusal: &RefusalEntry, arguments: Option<StoredArguments>, json
     print_page(entry, &[("refused", *at)], json);
 }
 
-/// Shows an intent that runs, or whose receipt was pruned.
-fn show_last(records: &[RecordEntry], last: &RecordEntry, arguments: Option<StoredArguments>, json: bool) {
-    let find = |read: fn(&RecordEntry) -> Option<&String>| records.iter().find_map(read).cloned();
+/// Shows an intent that runs, or whose receipt was pruned, with the latest record that names its call.
+fn show_last(last: &RecordEntry, call: Option<&RecordEntry>, arguments: Option<StoredArguments>, json: bool) {
     let at: OffsetDateTime = last.at;
     let mut entry = json!({
         "intent_id": last.intent.map(|intent| intent.to_string()),
         "state": state_after(last),
-        "agent_did": find(|record| record.agent.as_ref()), "tool": find(|record| record.tool.as_ref()),
+        "agent_did": call.and_then(|call| call.agent.as_ref()),
+        "tool": call.and_then(|call| call.tool.as_ref()),
         "last_record": last.kind, "at": format_time(at),
     });
     if let Some(members) = entry.as_object_mut() {

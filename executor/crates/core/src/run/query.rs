@@ -146,16 +146,18 @@ impl Executor {
         self.journal.intent_records(intent).map_err(|error| self.journal_fault(&error))
     }
 
-    /// The arguments of an intent that waits, runs, has run or was not approved; `None` if they are not stored. The code
-    /// that calls this checks that its client may see the agent.
+    /// The arguments of an agent's intent that waits, runs, has run or was not approved; `None` if they are not stored.
+    /// The code that calls this checks that its client may see the agent, which is part of the question: callers choose
+    /// the ids, and another agent's intent may have the same one here.
     ///
     /// # Errors
     /// The journal cannot be read.
-    pub fn arguments(&self, intent: IntentId) -> Result<Option<StoredArguments>, Fault> {
-        if let Some((Call { arguments, .. }, _)) = self.undecided_call(intent) {
+    pub fn arguments(&self, intent: IntentId, agent: &AgentDid) -> Result<Option<StoredArguments>, Fault> {
+        let waiting = self.undecided_call(intent).filter(|(call, _)| call.agent == *agent);
+        if let Some((Call { arguments, .. }, _)) = waiting {
             return Ok(Some(StoredArguments::Kept { arguments, left_out: Vec::new() }));
         }
-        self.journal.arguments(intent).map_err(|error| self.journal_fault(&error))
+        self.journal.arguments(intent, agent).map_err(|error| self.journal_fault(&error))
     }
 
     /// The agent and the fault of an intent that a person denied here or at another node; `None` for any other intent.

@@ -54,11 +54,11 @@ async fn arguments_are_stored_as_far_as_the_operator_wants() {
         let nested = Call { parent: Some(parent), ..Call { intent: IntentId::random(), ..ran.clone() } };
         for call in [&ran, &nested] {
             run(&journal, call).await;
-            assert_eq!(journal.arguments(call.intent).unwrap(), expected, "{storage:?}");
+            assert_eq!(journal.arguments(call.intent, &call.agent).unwrap(), expected, "{storage:?}");
         }
         let page = journal.run_record(ran.intent).await.unwrap().unwrap();
         assert_eq!(page.arguments, expected, "{storage:?}");
-        assert_eq!(History::open(&path).unwrap().arguments_of(ran.intent).unwrap(), expected);
+        assert_eq!(History::open(&path).unwrap().arguments_of(ran.intent, "did:a:b").unwrap(), expected);
         assert_eq!(
             (format(&path), holds(&path)),
             (raised, true),
@@ -67,7 +67,7 @@ async fn arguments_are_stored_as_far_as_the_operator_wants() {
         );
         deliver(&journal, 2).await;
         prune(&path, NOW + Duration::HOUR, NOW).unwrap();
-        assert_eq!(journal.arguments(ran.intent).unwrap(), None, "{storage:?}");
+        assert_eq!(journal.arguments(ran.intent, &ran.agent).unwrap(), None, "{storage:?}");
         assert!(holds(&path), "{storage:?}: {}", verify_journal(&path, None));
     }
 }
@@ -80,17 +80,43 @@ async fn arguments_of_a_call_that_was_not_approved_are_stored() {
     for resolution in [Resolution::Denied, Resolution::Cancelled, Resolution::Revoked, Resolution::Expired] {
         let call = Call { arguments: arguments(&given), ..another() };
         hold(&journal, &call).await;
-        assert_eq!(journal.arguments(call.intent).unwrap(), None, "its wait has it");
+        assert_eq!(journal.arguments(call.intent, &call.agent).unwrap(), None, "its wait has it");
         let ended =
             ResolvedIntent { call: Some(Box::new(call.clone())), ..resolve_by_anna(&call, resolution) };
         assert_eq!(journal.resolve(vec![ended]).await.unwrap(), 1);
-        assert_eq!(journal.arguments(call.intent).unwrap(), kept(&given, &[]), "{resolution:?}");
+        assert_eq!(journal.arguments(call.intent, &call.agent).unwrap(), kept(&given, &[]), "{resolution:?}");
         assert!(holds(&path), "{resolution:?}: {}", verify_journal(&path, None));
     }
     run(&journal, &another()).await;
     deliver(&journal, 1).await;
     prune(&path, NOW + Duration::days(900), NOW).unwrap();
     assert!(holds(&path), "the denial was copied: {}", verify_journal(&path, None));
+}
+
+/// A start that was taken back leaves its arguments, and its id to any agent.
+#[tokio::test]
+async fn arguments_are_those_of_the_agent_that_used_the_id() {
+    let (_folder, _path, journal) = new_journal();
+    let first = Call { arguments: arguments(&json!({ "path": "/secret" })), ..another() };
+    assert!(matches!(start(&journal, &first, None).await, StartResult::New));
+    journal.release(first.intent).await.unwrap();
+    let second = Call {
+        agent: AgentDid::parse("did:a:other").unwrap(),
+        tool: ToolName::parse("other").unwrap(),
+        arguments: arguments(&json!({ "path": "/mine" })),
+        ..first.clone()
+    };
+    hold(&journal, &second).await;
+    // The denial stores no arguments, as with `journal.arguments = "hash"`.
+    let denial = resolve_by_anna(&second, Resolution::Denied);
+    assert_eq!(journal.resolve(vec![denial]).await.unwrap(), 1);
+    assert_eq!(journal.arguments(first.intent, &second.agent).unwrap(), None);
+    let expected = kept(&json!({ "path": "/secret" }), &[]);
+    assert_eq!(journal.arguments(first.intent, &first.agent).unwrap(), expected);
+    let page = journal.run_record(first.intent).await.unwrap().unwrap();
+    assert_eq!((&*page.agent, &*page.tool, page.arguments), ("did:a:other", "other", None));
+    let kinds = page.events.iter().map(|event| event.kind).collect::<Vec<_>>();
+    assert_eq!(kinds, ["released", "held", "denied"]);
 }
 
 /// The row has the hash that its record names, but the record is about another call.

@@ -279,23 +279,23 @@ fn list_tools(
 async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
     let found = executor.status_anywhere(intent).await?;
     let readable = found.filter(|(agent, _)| caller.may_read(agent));
-    let (state, receipt) = match readable.map(|(_, state)| state) {
-        Some(IntentState::Escalated) => (encode::IntentStateName::Escalated, None),
-        Some(IntentState::Queued) => (encode::IntentStateName::Queued, None),
-        Some(IntentState::Running) => (encode::IntentStateName::Running, None),
-        Some(IntentState::Finished(receipt)) => (encode::IntentStateName::Finished, receipt),
-        None => return denial_status(executor, caller, intent).await,
+    let Some((agent, state)) = readable else { return denial_status(executor, caller, intent).await };
+    let (state, receipt) = match state {
+        IntentState::Escalated => (encode::IntentStateName::Escalated, None),
+        IntentState::Queued => (encode::IntentStateName::Queued, None),
+        IntentState::Running => (encode::IntentStateName::Running, None),
+        IntentState::Finished(receipt) => (encode::IntentStateName::Finished, receipt),
     };
-    let (calls, arguments) = (executor.nested_calls(intent), executor.arguments(intent)?);
+    let (calls, arguments) = (executor.nested_calls(intent), executor.arguments(intent, &agent)?);
     Ok(encode::status(intent, state, receipt.as_deref(), &calls, arguments.as_ref(), None))
 }
 
 /// The state of an intent that a person denied.
 async fn denial_status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
     let denial = executor.denial_anywhere(intent).await?.filter(|(agent, _)| caller.may_read(agent));
-    let Some((_, Fault::Refused { message, .. })) = denial else {
+    let Some((agent, Fault::Refused { message, .. })) = denial else {
         return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
     };
-    let (state, arguments) = (encode::IntentStateName::Denied, executor.arguments(intent)?);
+    let (state, arguments) = (encode::IntentStateName::Denied, executor.arguments(intent, &agent)?);
     Ok(encode::status(intent, state, None, &[], arguments.as_ref(), Some(&message)))
 }

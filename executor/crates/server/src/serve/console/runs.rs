@@ -115,6 +115,8 @@ async fn make_page_here(
     if !may_read(&signed_in.caller, &agent) {
         return None;
     }
+    // Another agent may have used the id before.
+    let record = record.filter(|record| record.agent == agent);
     let calls = console.executor.nested_calls(intent);
     let state = state.map(|(_, state)| state);
     let said = console.changes.logs.find(intent);
