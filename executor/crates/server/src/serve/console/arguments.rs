@@ -84,6 +84,19 @@ impl Renderer<'_> {
         left.is_some()
     }
 
+    /// The parts of a text that has so many elements besides; `None` if all of them together may not be made. No more
+    /// parts are looked for then: a text may have one for every two bytes.
+    fn take_parts<'t>(
+        &mut self,
+        syntax: &'static Syntax,
+        text: &'t str,
+        elements: usize,
+    ) -> Option<Vec<(PartKind, &'t str)>> {
+        let max = (self.left / ELEMENT_BYTES).checked_sub(elements)?;
+        let parts = syntax.split(text).take(max + 1).collect::<Vec<_>>();
+        self.take(elements + parts.len()).then_some(parts)
+    }
+
     fn named(&mut self, name: &str, value: &Value, depth: usize) -> Markup {
         let is_shown_as_it_is = self.take(element_count(name));
         html! {
@@ -124,7 +137,7 @@ impl Renderer<'_> {
             }
             return html! { @if !text.is_empty() { code.value { (visible(text)) } } };
         }
-        let parts = syntax.map(|syntax| syntax.split(text)).filter(|parts| self.take(elements + parts.len()));
+        let parts = syntax.and_then(|syntax| self.take_parts(syntax, text, elements));
         let parts = parts.or_else(|| self.take(elements).then(|| vec![(PartKind::Plain, text)]));
         let Some(parts) = parts else { return as_json(&text.into()) };
         html! {

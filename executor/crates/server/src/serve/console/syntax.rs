@@ -162,31 +162,9 @@ impl Syntax {
         self.keywords.iter().any(is_same)
     }
 
-    /// Splits a text into its parts, in time proportional to its length.
-    pub(super) fn split<'a>(&self, text: &'a str) -> Vec<(PartKind, &'a str)> {
-        let mut parts = Vec::new();
-        let mut plain_from = 0;
-        let mut at = 0;
-        let mut previous = None;
-        while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
-            let (kind, length) = self.first_part(rest, previous);
-            let end = at + length;
-            previous = text.get(at..end).and_then(|part| part.chars().next_back());
-            if kind != PartKind::Plain {
-                parts.extend(
-                    text.get(plain_from..at)
-                        .filter(|plain| !plain.is_empty())
-                        .map(|plain| (PartKind::Plain, plain)),
-                );
-                parts.extend(text.get(at..end).map(|part| (kind, part)));
-                plain_from = end;
-            }
-            at = end;
-        }
-        parts.extend(
-            text.get(plain_from..).filter(|plain| !plain.is_empty()).map(|plain| (PartKind::Plain, plain)),
-        );
-        parts
+    /// Splits a text into its parts, each when it is asked for. All together take time proportional to the text's length.
+    pub(super) fn split<'a>(&'static self, text: &'a str) -> Parts<'a> {
+        Parts { syntax: self, rest: text, previous: None, marked: None }
     }
 
     /// The kind and the length in bytes of the part at the beginning of `rest`, which is not empty and follows `previous`.
@@ -225,6 +203,43 @@ impl Syntax {
     }
 }
 
+/// The parts of a text that have not been asked for yet.
+pub(super) struct Parts<'a> {
+    syntax: &'static Syntax,
+    rest: &'a str,
+    /// The last character before `rest`.
+    previous: Option<char>,
+    /// A part before `rest` that comes next: the plain part before it came first.
+    marked: Option<(PartKind, &'a str)>,
+}
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = (PartKind, &'a str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(marked) = self.marked.take() {
+            return Some(marked);
+        }
+        let begin = self.rest;
+        let mut plain_bytes = 0;
+        while !self.rest.is_empty() {
+            let (kind, length) = self.syntax.first_part(self.rest, self.previous);
+            let (part, rest) = self.rest.split_at_checked(length).unwrap_or((self.rest, ""));
+            self.previous = part.chars().next_back();
+            self.rest = rest;
+            if kind != PartKind::Plain {
+                self.marked = Some((kind, part));
+                break;
+            }
+            plain_bytes += part.len();
+        }
+        match begin.get(..plain_bytes) {
+            Some(plain) if !plain.is_empty() => Some((PartKind::Plain, plain)),
+            Some(_) | None => self.marked.take(),
+        }
+    }
+}
+
 /// The length of the rest of a text with its closing quotation mark; to the end of the line or of `inner` without one.
 fn text_end(inner: &str, quote: &str, has_lines: bool) -> usize {
     let mut is_escaped = false;
@@ -251,9 +266,24 @@ mod tests {
     proptest! {
         #[test]
         fn the_parts_are_the_whole_text(text in "[a-z'\"`/*#\\\\\n é1-]{0,80}", syntax in 0..SYNTAXES.len()) {
-            let parts = SYNTAXES[syntax].split(&text);
+            let names = SYNTAXES[syntax].names;
+            let parts = Syntax::find(names[0]).unwrap().split(&text).collect::<Vec<_>>();
             prop_assert!(parts.iter().all(|(_, part)| !part.is_empty()));
+            // A plain part ends where the text does, or where another kind begins.
+            let is_plain = |part: &(PartKind, &str)| part.0 == PartKind::Plain;
+            prop_assert!(parts.windows(2).all(|two| !two.iter().all(is_plain)));
             prop_assert_eq!(parts.into_iter().map(|(_, part)| part).collect::<String>(), text);
+        }
+    }
+
+    /// A hostile text of a megabyte costs no more than the parts that are asked for.
+    #[test]
+    fn a_text_is_read_no_further_than_its_parts_are_asked_for() {
+        for piece in ["'a' ", "1 ", "if ", "#\n"] {
+            let text = piece.repeat(300_000);
+            let mut parts = Syntax::find("python").unwrap().split(&text);
+            assert_eq!(parts.by_ref().take(2_048).count(), 2_048);
+            assert!(parts.rest.len() > text.len() - 2_050 * piece.len(), "{piece}: {}", parts.rest.len());
         }
     }
 
@@ -287,7 +317,7 @@ mod tests {
         ];
         for (hint, text, expected) in cases {
             let parts = Syntax::find(hint).expect(hint).split(text);
-            let marked = parts.into_iter().filter(|(kind, _)| *kind != PartKind::Plain);
+            let marked = parts.filter(|(kind, _)| *kind != PartKind::Plain);
             assert_eq!(marked.collect::<Vec<_>>(), expected, "{hint}");
         }
         assert!(Syntax::find("write_file").is_none() && Syntax::find("").is_none());
