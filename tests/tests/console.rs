@@ -358,8 +358,15 @@ fn searches_select_what_their_forms_say() {
     let written = call("write_file", write("found", "text"));
     let failed = call("read_file", json!({ "path": "/workspace/absent" }));
     let refused = call("read_file", json!({ "path": "/etc/shadow" }));
+    let denied = escalate(&executor, write("denied", ESCALATES));
+    executor.rpc("g2a/directive", &json!({ "intent_id": denied, "decision": "DENIED" }));
     let client = Client::local(&executor);
-    eventually("the refusal is listed", || client.get("/console/refused").1.contains(&refused).then_some(()));
+    // The arguments of a call that waited are stored, and those of one that was refused at once are not.
+    eventually("the refusals are listed", || {
+        let page = client.get("/console/refused").1;
+        (page.contains(&refused) && page.contains("<code>/workspace/denied</code>")).then_some(())
+    });
+    assert!(client.get("/console/runs").1.contains("<code>/workspace/absent</code>"));
     let find = |path: &str| {
         let (status, page) = client.get(path);
         assert_eq!(status, 200, "{path}: {page}");

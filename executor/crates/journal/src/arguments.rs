@@ -10,7 +10,7 @@ use super::recorded_state::parse_body;
 use super::store::{ARGUMENTS_FORMAT, Reader, raise_format, read_format};
 use super::tables::CHANGED;
 use super::{Journal, JournalError};
-use a2g_types::call::{Call, StoredArguments};
+use a2g_types::call::{Call, StoredArguments, main_argument};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::stored;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -51,6 +51,15 @@ impl ArgumentStorage {
     }
 }
 
+/// What arguments are stored for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoredFor {
+    /// The start of a call, or the end of its wait.
+    Call,
+    /// The end of a wait without a start.
+    EndedWait,
+}
+
 impl Default for ArgumentStorage {
     fn default() -> Self {
         Self::Full { max_bytes: Self::DEFAULT_MAX_BYTES, never: Vec::new() }
@@ -78,7 +87,20 @@ impl Reader {
         intent: IntentId,
         agent: &str,
     ) -> rusqlite::Result<Option<StoredArguments>> {
-        find(self.connection(), intent, agent)
+        find(self.connection(), intent, agent, StoredFor::Call)
+    }
+
+    /// The argument by which people recognise an agent's call; `None` if its arguments are not stored.
+    pub(super) fn main_argument(
+        &self,
+        intent: IntentId,
+        agent: &str,
+        stored_for: StoredFor,
+    ) -> rusqlite::Result<Option<String>> {
+        Ok(match find(self.connection(), intent, agent, stored_for)? {
+            Some(StoredArguments::Kept { arguments, left_out: _ }) => main_argument(&arguments),
+            Some(StoredArguments::TooLarge { .. }) | None => None,
+        })
     }
 }
 
@@ -108,15 +130,22 @@ pub(super) fn has_table(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(read_format(connection)? >= ARGUMENTS_FORMAT)
 }
 
-fn find(connection: &Connection, intent: IntentId, agent: &str) -> rusqlite::Result<Option<StoredArguments>> {
+fn find(
+    connection: &Connection,
+    intent: IntentId,
+    agent: &str,
+    stored_for: StoredFor,
+) -> rusqlite::Result<Option<StoredArguments>> {
     if !has_table(connection)? {
         return Ok(None);
     }
     // `kind <> 'receipt'` is the condition of the index of intents.
     let sql = "SELECT text FROM records JOIN arguments USING (number)
-               WHERE intent = ?1 AND kind <> 'receipt' AND agent = ?2 ORDER BY number DESC LIMIT 1";
+               WHERE intent = ?1 AND kind <> 'receipt' AND agent = ?2 AND (?3 OR kind <> 'claim')
+               ORDER BY number DESC LIMIT 1";
     let mut statement = connection.prepare_cached(sql)?;
-    let text = statement.query_row(params![intent.as_bytes(), agent], |row| row.get::<_, String>(0));
+    let params = params![intent.as_bytes(), agent, stored_for == StoredFor::Call];
+    let text = statement.query_row(params, |row| row.get::<_, String>(0));
     let row = text.optional()?.map(|text| stored::read_arguments(&text)).transpose();
     Ok(row.map_err(|_not_as_written| record::column_error(0))?.map(|row| row.arguments))
 }

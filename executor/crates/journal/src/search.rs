@@ -3,6 +3,7 @@
 //! A page takes a fixed time, also in a journal of a million receipts: it ends early and says where, and the caller
 //! continues from there. No search writes, and none needs an index; see `scan`.
 
+use super::arguments::StoredFor;
 use super::history::{Filter, HistoryError, REFUSAL_COLUMNS, RefusalEntry, read_refusal};
 use super::readers::IfFull;
 use super::scan::{MAX_SCAN_TIME, Scan, ScanBudget, ScannedChain};
@@ -47,6 +48,9 @@ pub struct RunSummary {
     pub agent: String,
     /// The tool.
     pub tool: String,
+    /// The [argument](a2g_types::call::main_argument) by which people recognise the call; `None` if its arguments are not
+    /// stored.
+    pub main_argument: Option<String>,
     /// The door; `None` in receipts of earlier versions.
     pub door: Option<Door>,
     /// The status, such as `SUCCESS`.
@@ -121,6 +125,8 @@ pub struct NumberedRefusal {
     pub number: u64,
     /// The refusal.
     pub refusal: RefusalEntry,
+    /// The argument by which people recognise the call, if it waited and its arguments are stored.
+    pub main_argument: Option<String>,
 }
 
 impl Journal {
@@ -235,7 +241,7 @@ impl<'a> FoundRun<'a> {
         stored::read_receipt(body).map_err(|source| HistoryError::Receipt { number: self.number, source })
     }
 
-    fn summarize(&self, receipt: Receipt, delivered: bool) -> RunSummary {
+    fn summarize(&self, receipt: Receipt, main_argument: Option<String>, delivered: bool) -> RunSummary {
         let Receipt {
             door,
             approved_by,
@@ -255,6 +261,7 @@ impl<'a> FoundRun<'a> {
             // The agent is that of the row, not of the receipt, because the filter was asked about that one.
             agent: self.agent.to_owned(),
             tool: self.tool.to_owned(),
+            main_argument,
             door,
             status: self.status.to_owned(),
             ended: self.ended,
@@ -317,7 +324,8 @@ impl Reader {
                     && door.is_none_or(|door| receipt.door == Some(door))
                 {
                     let is_undelivered = row.get::<_, bool>(8)?;
-                    runs.push(run.summarize(receipt, !is_undelivered));
+                    let main_argument = self.main_argument(run.intent, run.agent, StoredFor::Call)?;
+                    runs.push(run.summarize(receipt, main_argument, !is_undelivered));
                 }
                 is_full = runs.len() >= limit.max(1);
                 if is_full || budget.is_over() {
@@ -391,7 +399,10 @@ impl Reader {
                 let (number, refusal) = (row.get(6)?, read_refusal(row)?);
                 if may_see(&refusal.agent) && text.as_ref().is_none_or(|text| text.matches_refusal(&refusal))
                 {
-                    refusals.push(NumberedRefusal { number: from_sqlite_int(number), refusal });
+                    let main_argument =
+                        self.main_argument(refusal.intent, &refusal.agent, StoredFor::EndedWait)?;
+                    let number = from_sqlite_int(number);
+                    refusals.push(NumberedRefusal { number, refusal, main_argument });
                 }
                 is_full = refusals.len() >= limit.max(1);
                 if is_full || budget.is_over() {

@@ -3,8 +3,9 @@
 use super::*;
 use crate::record::{ClaimBody, Digest32, RecordKind, digest};
 use crate::tests::decisions::{hold, resolve_by_anna};
-use crate::{ArgumentStorage, JournalLimits, prune};
+use crate::{ArgumentStorage, JournalLimits, RefusalSearch, RunSearch, prune};
 use a2g_types::call::{ParentRun, StoredArguments};
+use a2g_types::fault::BlockedBy;
 use serde_json::{Value, json};
 
 fn arguments(value: &Value) -> serde_json::Map<String, Value> {
@@ -58,6 +59,9 @@ async fn arguments_are_stored_as_far_as_the_operator_wants() {
         }
         let page = journal.run_record(ran.intent).await.unwrap().unwrap();
         assert_eq!(page.arguments, expected, "{storage:?}");
+        let runs = journal.search_runs(RunSearch::default(), |_| true, None, 2).await.unwrap().items;
+        let is_kept = matches!(expected, Some(StoredArguments::Kept { .. }));
+        assert_eq!(runs[0].main_argument.as_deref(), is_kept.then_some("/a"), "{storage:?}");
         assert_eq!(History::open(&path).unwrap().arguments_of(ran.intent, "did:a:b").unwrap(), expected);
         assert_eq!(
             (format(&path), holds(&path)),
@@ -117,6 +121,31 @@ async fn arguments_are_those_of_the_agent_that_used_the_id() {
     assert_eq!((&*page.agent, &*page.tool, page.arguments), ("did:a:other", "other", None));
     let kinds = page.events.iter().map(|event| event.kind).collect::<Vec<_>>();
     assert_eq!(kinds, ["released", "held", "denied"]);
+}
+
+/// A list shows what each call was about, and nothing of another agent's call with the same id.
+#[tokio::test]
+async fn lists_have_the_main_argument_of_each_call() {
+    let (_folder, _path, journal) = new_journal();
+    let [ran, waited] =
+        ["/ran", "/waited"].map(|path| Call { arguments: arguments(&json!({ "path": path })), ..another() });
+    run(&journal, &ran).await;
+    hold(&journal, &waited).await;
+    let denied = resolve_by_anna(&waited, Resolution::Denied);
+    let denied = ResolvedIntent { call: Some(Box::new(waited.clone())), ..denied };
+    assert_eq!(journal.resolve(vec![denied]).await.unwrap(), 1);
+    let namesake = Call { agent: AgentDid::parse("did:a:other").unwrap(), ..waited.clone() };
+    for call in [&waited, &namesake, &ran] {
+        journal.record_refusal(&IntentSummary::from_call(call), BlockedBy::VerdictDenied, "no", NOW);
+    }
+    journal.flush().await.unwrap();
+    let runs = journal.search_runs(RunSearch::default(), |_| true, None, 9).await.unwrap().items;
+    let shown = runs.iter().map(|run| run.main_argument.as_deref()).collect::<Vec<_>>();
+    assert_eq!(shown, [Some("/ran")]);
+    let refusals = journal.search_refusals(RefusalSearch::default(), |_| true, None, 9).await.unwrap().items;
+    let shown = refusals.iter().map(|refusal| refusal.main_argument.as_deref()).collect::<Vec<_>>();
+    // The newest first: a refused call with the id of one that ran is not that one.
+    assert_eq!(shown, [None, None, Some("/waited")]);
 }
 
 /// The row has the hash that its record names, but the record is about another call.

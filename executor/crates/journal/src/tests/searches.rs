@@ -474,7 +474,7 @@ async fn refusals_are_searched_like_runs() {
     }
     let refusal = &journal.search_refusals(all(), |_| true, Some(3), 1).await.unwrap().items[0];
     let expected = (2, y.intent, "Reason 1", NOW + Duration::minutes(1));
-    let NumberedRefusal { number, refusal } = refusal;
+    let NumberedRefusal { number, refusal, main_argument: _ } = refusal;
     assert_eq!((*number, refusal.intent, &*refusal.message, refusal.at), expected);
 }
 

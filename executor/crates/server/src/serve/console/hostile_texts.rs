@@ -400,7 +400,7 @@ async fn ten_thousand_receipts_of_hostile_text_render_as_text() {
         let text = hostile.text();
         let mut harmless = page.clone();
         for run in &mut harmless.items {
-            run.approved_by.iter_mut().for_each(|by| *by = twin(by));
+            run.approved_by.iter_mut().chain(&mut run.main_argument).for_each(|text| *text = twin(text));
         }
         let shape = skeleton(&RunRow::body(&query(&text), &listing(&page, RunRow::of_run)));
         assert_eq!(

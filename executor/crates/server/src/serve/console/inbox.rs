@@ -1,6 +1,6 @@
 //! The inbox: the intents that wait for a person, on a page of their own and on the overview.
 
-use super::page::{cards, countdown, line, short_id, waiting_count};
+use super::page::{cards, countdown, line, main_argument_part, short_id, waiting_count};
 use super::session::SignedIn;
 use super::{ConsoleState, elsewhere};
 use a2g_core::run::{NodeName, NodeStatus, WaitingSummary};
@@ -113,7 +113,7 @@ impl Inbox {
                 td role="cell" { (risk_part(risk)) }
                 td role="cell" { strong { (tool) } }
                 td role="cell" { (countdown(*expires_at, now)) }
-                td.wide role="cell" { @if let Some(argument) = main_argument { code { (line(argument)) } } }
+                td.wide role="cell" { (main_argument_part(main_argument.as_deref())) }
                 td.wide role="cell" { (line(without_risk(reason.as_deref(), risk))) }
                 td.wide role="cell" { (line(agent.as_str())) }
                 @if let Some(own_name) = own_name { td.wide role="cell" data-label="Node" { (node.as_ref().unwrap_or(own_name)) } }

@@ -209,6 +209,11 @@ pub(super) fn line(text: &str) -> String {
     escape_invisible(text, MAX_LINE_CHARS)
 }
 
+/// The argument by which people recognise a call in a list.
+pub(super) fn main_argument_part(argument: Option<&str>) -> Markup {
+    html! { @if let Some(argument) = argument { code { (line(argument)) } } }
+}
+
 /// A block of text of a tool or an agent, folded if it is long.
 pub(super) fn block(text: &str) -> Markup {
     let shown = escape_invisible_lines(text);

@@ -3,7 +3,8 @@
 use super::elsewhere::{self, FleetAnswers};
 use super::merged_page::{MergedPage, NodePage, NodeRow, Positions};
 use super::page::{
-    MAX_LINE_CHARS, at, cards, counted, elapsed, fault_page, intent_link, line, problem, status,
+    MAX_LINE_CHARS, at, cards, counted, elapsed, fault_page, intent_link, line, main_argument_part, problem,
+    status,
 };
 use super::runs::may_read;
 use super::{ConsoleState, ReadingViewer};
@@ -66,6 +67,9 @@ pub(super) struct RunRow {
     intent: IntentId,
     agent: String,
     tool: String,
+    /// The argument by which people recognise the call; `None` also from a node of an earlier version.
+    #[serde(default)]
+    main_argument: Option<String>,
     door: Option<String>,
     status: String,
     approved_by: Option<String>,
@@ -82,6 +86,7 @@ impl RunRow {
             is_nested: run.is_nested(),
             agent: shorten(run.agent),
             tool: shorten(run.tool),
+            main_argument: run.main_argument,
             door: run.door.map(|door| door.to_string()),
             status: run.status,
             approved_by: run.approved_by.map(shorten),
@@ -99,18 +104,22 @@ pub(super) struct RefusalRow {
     intent: IntentId,
     agent: String,
     tool: String,
+    /// As in [`RunRow`].
+    #[serde(default)]
+    main_argument: Option<String>,
     blocked_by: String,
     message: String,
 }
 
 impl RefusalRow {
     pub(super) fn of_refusal(refusal: NumberedRefusal) -> NodeRow<Self> {
-        let NumberedRefusal { number, refusal } = refusal;
+        let NumberedRefusal { number, refusal, main_argument } = refusal;
         let RefusalEntry { at, intent, agent, tool, blocked_by, message } = refusal;
         let content = Self {
             intent,
             agent: shorten(agent),
             tool: shorten(tool),
+            main_argument,
             blocked_by,
             message: shorten(message),
         };
@@ -433,7 +442,8 @@ fn runs_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Markup {
 }
 
 fn table(listing: &Listing<RunRow>) -> Markup {
-    let columns = ["Status", "Tool", "Ended", "Took", "Agent", "Door", "Report", "Run", "Node"];
+    let columns =
+        ["Status", "Tool", "Ended", "Took", "Main argument", "Agent", "Door", "Report", "Run", "Node"];
     let columns = columns.iter().filter(|column| listing.is_in_fleet || **column != "Node");
     let rows = listing.page.rows.iter().map(|(node, NodeRow { at: ended, content: run, number: _ })| {
         html! {
@@ -441,6 +451,7 @@ fn table(listing: &Listing<RunRow>) -> Markup {
             td role="cell" { strong { (line(&run.tool)) } }
             td role="cell" { (at(*ended)) }
             td.number role="cell" { (elapsed(run.wall)) }
+            td.wide role="cell" { (main_argument_part(run.main_argument.as_deref())) }
             td.wide role="cell" { (line(&run.agent)) }
             td role="cell" data-label="Door" { @if let Some(door) = &run.door { (line(door)) } }
             td role="cell" data-label="Report" { @if run.is_delivered { "delivered" } @else { "not delivered yet" } }
@@ -475,13 +486,15 @@ fn refused_body(query: &SearchQuery, listing: &Listing<RefusalRow>) -> Markup {
 }
 
 fn refused_table(listing: &Listing<RefusalRow>) -> Markup {
-    let columns = ["Refused by", "Tool", "When", "Why, and what to change", "Agent", "Intent", "Node"];
+    let columns =
+        ["Refused by", "Tool", "When", "Main argument", "Why, and what to change", "Agent", "Intent", "Node"];
     let columns = columns.iter().filter(|column| listing.is_in_fleet || **column != "Node");
     let rows = listing.page.rows.iter().map(|(node, NodeRow { at: refused, content: call, number: _ })| {
         html! {
             td role="cell" { code { (line(&call.blocked_by)) } }
             td role="cell" { strong { (line(&call.tool)) } }
             td role="cell" { (at(*refused)) }
+            td.wide role="cell" { (main_argument_part(call.main_argument.as_deref())) }
             td.wide role="cell" { (line(&call.message)) }
             td.wide role="cell" { (line(&call.agent)) }
             td role="cell" data-label="Intent" { (intent_link(call.intent)) }
@@ -489,4 +502,24 @@ fn refused_table(listing: &Listing<RefusalRow>) -> Markup {
         }
     });
     cards("Refused calls", columns, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rows_of_an_earlier_version_have_no_main_argument() {
+        let intent = "550e8400-e29b-41d4-a716-446655440000";
+        let run = json!({
+            "intent": intent, "agent": "did:a:b", "tool": "t", "door": null, "status": "SUCCESS",
+            "approved_by": null, "wall": { "secs": 1, "nanos": 0 }, "is_delivered": true, "is_nested": false,
+            "calls": 0,
+        });
+        assert_eq!(serde_json::from_value::<RunRow>(run).unwrap().main_argument, None);
+        let refusal =
+            json!({ "intent": intent, "agent": "did:a:b", "tool": "t", "blocked_by": "x", "message": "no" });
+        assert_eq!(serde_json::from_value::<RefusalRow>(refusal).unwrap().main_argument, None);
+    }
 }
