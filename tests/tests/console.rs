@@ -409,6 +409,23 @@ fn searches_select_what_their_forms_say() {
     assert_eq!(client.get("/console/refused?blocked_by=nothing").0, 400);
 }
 
+/// A program has the same lines and colours before and after the decision.
+#[test]
+fn a_run_shows_its_arguments_as_its_decision_did() {
+    let executor = Executor::start(Options::new());
+    let id = escalate(&executor, write("main.py", &format!("{ESCALATES}\nimport os\n")));
+    let client = Client::local(&executor);
+    let arguments = |kind: &str| {
+        let page = client.get(&format!("/console/{kind}/{id}")).1;
+        let (_, shown) = page.split_once("<dl class=\"arguments\">").expect("the arguments");
+        shown.split_once("</dl>").expect("their end").0.to_owned()
+    };
+    let decided = arguments("decide");
+    assert!(decided.contains("<span class=\"k\">import</span>"), "{decided}");
+    result(&executor.rpc("g2a/directive", &json!({ "intent_id": id, "decision": "DENIED" })));
+    assert_eq!(arguments("runs"), decided);
+}
+
 #[test]
 fn what_was_shown_is_what_is_approved() {
     let executor = Executor::start(Options::new());

@@ -354,7 +354,7 @@ fn run_page(record: &RunRecord) -> Vec<String> {
         IntentState::Finished(record.receipt.as_ref().map(|receipt| Arc::new(receipt.receipt.clone())));
     let so_far = RunSoFar { calls: &[], said: None };
     let place = ProofPlace { intent: record.intent, node: Some("node"), journal: None };
-    skeleton(&run_body(viewer, place, &record.agent, Some(&state), Some(record), so_far))
+    skeleton(&run_body(viewer, place, &record.agent, Some(&state), Some(record), None, so_far))
 }
 
 /// The page of a node in a fleet.

@@ -1,5 +1,6 @@
 //! The page of one run: its limits and their use, its effects, and its place in the chain; and that of a refused call.
 
+use super::arguments::arguments;
 use super::elsewhere::{self, IntentPage};
 use super::live_log::RunLog;
 use super::page::{
@@ -7,6 +8,7 @@ use super::page::{
     problem, scrolling_table, set_by, status, whole,
 };
 use super::session::{PostedForm, SignedIn};
+use super::tools::find_tool;
 use super::{ConsoleState, ReadingViewer};
 use a2g_core::run::{IntentState, NodeName, has_moved};
 use a2g_govern::Caller;
@@ -24,6 +26,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// Maximum size of an artifact that is shown as text, in bytes.
@@ -74,7 +77,8 @@ async fn find_page_in_fleet(
         Ok(Some((agent, state))) if signed_in.caller.may_read(&agent) => {
             let so_far = RunSoFar { calls: &[], said: None };
             let place = ProofPlace { intent, node: None, journal: None };
-            let body = run_body(signed_in.viewer(console), place, agent.as_str(), Some(&state), None, so_far);
+            let viewer = signed_in.viewer(console);
+            let body = run_body(viewer, place, agent.as_str(), Some(&state), None, None, so_far);
             Some(signed_in.viewer(console).page("Run", &body))
         }
         Ok(_) => None,
@@ -124,7 +128,11 @@ async fn make_page_here(
     let journal = signed_in.caller.may_read_all().then(|| console.journal.display().to_string());
     let node = console.executor.node_name().map(NodeName::as_str);
     let place = ProofPlace { intent, node, journal: journal.as_deref() };
-    let body = run_body(signed_in.viewer(console), place, &agent, state.as_ref(), record.as_ref(), so_far);
+    let tools = console.executor.tools();
+    let tool = record.as_ref().and_then(|record| find_tool(&tools, &record.tool));
+    let schema = tool.map(|tool| &tool.arguments_schema);
+    let body =
+        run_body(signed_in.viewer(console), place, &agent, state.as_ref(), record.as_ref(), schema, so_far);
     Some(signed_in.viewer(console).page("Run", &body))
 }
 
@@ -170,12 +178,14 @@ pub(super) struct RunSoFar<'a> {
     pub(super) said: Option<&'a RunLog>,
 }
 
+/// The page of a run, whose tool has this schema if it is in the catalogue.
 pub(super) fn run_body(
     viewer: Viewer<'_>,
     place: ProofPlace<'_>,
     agent: &str,
     state: Option<&IntentState>,
     record: Option<&RunRecord>,
+    schema: Option<&Value>,
     RunSoFar { calls, said }: RunSoFar<'_>,
 ) -> Markup {
     let intent = place.intent;
@@ -210,7 +220,7 @@ pub(super) fn run_body(
             @if matches!(state, Some(IntentState::Escalated)) {
                 p { a href={ "/console/decide/" (intent.to_string()) } { "See the decision page" } }
             }
-            @if let Some(arguments) = record.and_then(|record| record.arguments.as_ref()) { (stored_arguments(arguments)) }
+            @if let Some(record) = record { (stored_arguments(record, schema)) }
             @if let Some(receipt) = receipt { (outcome(&path, receipt)) }
             @else {
                 @if !calls.is_empty() { h2 { "Calls so far" } (nested(calls)) }
@@ -229,12 +239,14 @@ pub(super) fn run_body(
 }
 
 /// What the journal has of the arguments.
-fn stored_arguments(arguments: &StoredArguments) -> Markup {
+fn stored_arguments(record: &RunRecord, schema: Option<&Value>) -> Markup {
+    let Some(stored) = &record.arguments else { return html! {} };
     html! {
         h2 { "Arguments" }
-        @match arguments {
-            StoredArguments::Kept { arguments, left_out } => {
-                (block(&serde_json::to_string_pretty(arguments).unwrap_or_default()))
+        @match stored {
+            StoredArguments::Kept { arguments: kept, left_out } => {
+                @if schema.is_some() { (arguments(&record.tool, schema, kept)) }
+                @else { (block(&serde_json::to_string_pretty(kept).unwrap_or_default())) }
                 @if !left_out.is_empty() {
                     p { "Left out, because the operator never wants them stored: " @for place in left_out { code { (line(place)) } " " } }
                 }
