@@ -401,8 +401,11 @@ impl Reader {
                 {
                     let main_argument =
                         self.main_argument(refusal.intent, &refusal.agent, StoredFor::EndedWait)?;
-                    let number = from_sqlite_int(number);
-                    refusals.push(NumberedRefusal { number, refusal, main_argument });
+                    refusals.push(NumberedRefusal {
+                        number: from_sqlite_int(number),
+                        refusal,
+                        main_argument,
+                    });
                 }
                 is_full = refusals.len() >= limit.max(1);
                 if is_full || budget.is_over() {

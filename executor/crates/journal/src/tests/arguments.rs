@@ -131,8 +131,8 @@ async fn lists_have_the_main_argument_of_each_call() {
         ["/ran", "/waited"].map(|path| Call { arguments: arguments(&json!({ "path": path })), ..another() });
     run(&journal, &ran).await;
     hold(&journal, &waited).await;
-    let denied = resolve_by_anna(&waited, Resolution::Denied);
-    let denied = ResolvedIntent { call: Some(Box::new(waited.clone())), ..denied };
+    let stored = Some(Box::new(waited.clone()));
+    let denied = ResolvedIntent { call: stored, ..resolve_by_anna(&waited, Resolution::Denied) };
     assert_eq!(journal.resolve(vec![denied]).await.unwrap(), 1);
     let namesake = Call { agent: AgentDid::parse("did:a:other").unwrap(), ..waited.clone() };
     for call in [&waited, &namesake, &ran] {
@@ -140,8 +140,7 @@ async fn lists_have_the_main_argument_of_each_call() {
     }
     journal.flush().await.unwrap();
     let runs = journal.search_runs(RunSearch::default(), |_| true, None, 9).await.unwrap().items;
-    let shown = runs.iter().map(|run| run.main_argument.as_deref()).collect::<Vec<_>>();
-    assert_eq!(shown, [Some("/ran")]);
+    assert_eq!(runs.iter().map(|run| run.main_argument.as_deref()).collect::<Vec<_>>(), [Some("/ran")]);
     let refusals = journal.search_refusals(RefusalSearch::default(), |_| true, None, 9).await.unwrap().items;
     let shown = refusals.iter().map(|refusal| refusal.main_argument.as_deref()).collect::<Vec<_>>();
     // The newest first: a refused call with the id of one that ran is not that one.

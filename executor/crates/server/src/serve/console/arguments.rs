@@ -137,8 +137,8 @@ impl Renderer<'_> {
             }
             return html! { @if !text.is_empty() { code.value { (visible(text)) } } };
         }
-        let parts = syntax.and_then(|syntax| self.take_parts(syntax, text, elements));
-        let parts = parts.or_else(|| self.take(elements).then(|| vec![(PartKind::Plain, text)]));
+        let coloured = syntax.and_then(|syntax| self.take_parts(syntax, text, elements));
+        let parts = coloured.or_else(|| self.take(elements).then(|| vec![(PartKind::Plain, text)]));
         let Some(parts) = parts else { return as_json(&text.into()) };
         html! {
             pre.lines tabindex="0" {
