@@ -75,11 +75,12 @@ fn arguments_of_calls_have_a_share_of_memory() {
     if !has_interpreter("run_python") {
         return;
     }
-    // Without a list of callers, a share is half of it: room for six of these calls.
+    // Without a list of callers, a share is half of it: room for six of these calls as values (5.6 MB each), and for the
+    // three texts (1 MiB each) that are read at the same time as the sixth. If the texts counted longer, five would fit.
     let options = Options::new().set("server.max_memory_mb", 72);
     let nest = Nest::start_in(options, Catalogue::empty().copy("run_python"));
     let code = r#"
-calls = [tools.start.gate(x="a" * 900_000) for _ in range(8)]
+calls = [tools.start.gate(x="a" * 900_000, y=[0] * 9_000) for _ in range(8)]
 result = []
 for call in calls:
     try:

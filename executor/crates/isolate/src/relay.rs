@@ -130,15 +130,16 @@ impl CallHead {
         match request {
             CallRequest::List => (Self::List, None),
             CallRequest::Describe { tool } => (Self::Describe { tool }, None),
-            CallRequest::Call { tool, arguments } => (Self::Call { tool }, Some(arguments)),
+            // Nothing is counted in this process.
+            CallRequest::Call { tool, arguments, held: _ } => (Self::Call { tool }, Some(arguments)),
         }
     }
 
-    fn join(self, arguments: String) -> CallRequest {
+    fn join(self, arguments: String, held: Option<HeldBytes>) -> CallRequest {
         match self {
             Self::List => CallRequest::List,
             Self::Describe { tool } => CallRequest::Describe { tool },
-            Self::Call { tool } => CallRequest::Call { tool, arguments },
+            Self::Call { tool } => CallRequest::Call { tool, arguments, held },
         }
     }
 }
@@ -750,12 +751,12 @@ impl StreamRequest {
             Self::Call(backend, head, upload, mut turn) => {
                 let answer = match head {
                     CallHead::List | CallHead::Describe { .. } => {
-                        backend.perform(head.join(String::new())).await
+                        backend.perform(head.join(String::new(), None)).await
                     }
                     CallHead::Call { .. } => match read_arguments(&*backend, upload).await? {
-                        Ok((arguments, _held)) => {
+                        Ok((arguments, held)) => {
                             turn.wait().await;
-                            let answer = backend.perform(head.join(arguments));
+                            let answer = backend.perform(head.join(arguments, held));
                             drop(turn);
                             answer.await
                         }

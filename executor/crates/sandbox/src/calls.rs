@@ -11,7 +11,7 @@ use super::state::StoreState;
 use super::typed::a2g::tool::calls::{Definition, Finished, Host, Summary};
 use super::typed::a2g::tool::types::ToolError;
 use a2g_runtime::spawn;
-use a2g_types::memory::HeldBytes;
+use a2g_types::memory::{HeldBytes, SMALL_MESSAGE_BYTES};
 use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ const MAX_HELD_BYTES: usize = 16 << 20;
 const MAX_PENDING: usize = 10_000;
 
 /// A request of a guest about other tools.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub enum CallRequest {
     /// The tools that the run may call.
     List,
@@ -48,6 +48,8 @@ pub enum CallRequest {
         tool: String,
         /// The arguments, as the guest wrote them.
         arguments: String,
+        /// The count of long arguments, until they are charged; `None` in a process other than the server's.
+        held: Option<HeldBytes>,
     },
 }
 
@@ -133,7 +135,7 @@ pub trait CallBackend: Send + Sync {
     /// Performs one request. A call has begun when this returns; it goes on if the future is dropped.
     fn perform(self: Arc<Self>, request: CallRequest) -> CallFuture;
 
-    /// Counts this many bytes of arguments that arrive from another process, until the returned value is dropped. By
+    /// Counts this many bytes of arguments until the returned value is dropped, which [`CallRequest::Call`] passes on. By
     /// default, they are not counted.
     ///
     /// # Errors
@@ -224,6 +226,19 @@ impl PendingCalls {
         }
     }
 
+    /// Begins a call. Long arguments are counted from now on, as those that the relay receives are.
+    fn request_call(&self, tool: String, arguments: String) -> CallFuture {
+        let bytes = arguments.len() as u64;
+        let held = match self.calls.backend() {
+            Some(backend) if bytes > SMALL_MESSAGE_BYTES => backend.hold(bytes),
+            Some(_) | None => Ok(None),
+        };
+        match held {
+            Ok(held) => self.request(CallRequest::Call { tool, arguments, held }),
+            Err(error) => refuse(error),
+        }
+    }
+
     async fn ask(&self, question: CallRequest) -> Result<CallAnswer, CallError> {
         if let Some(error) = self.no_questions.get() {
             return Err(error.clone());
@@ -255,7 +270,7 @@ impl PendingCalls {
             let message = format!("{MAX_PENDING} calls were started and not waited for: wait for them first");
             refuse(CallError::new("calls_exhausted", message))
         } else {
-            self.request(CallRequest::Call { tool, arguments })
+            self.request_call(tool, arguments)
         };
         let (held_bytes, exhausted) = (Arc::clone(&self.held_bytes), Arc::clone(&self.exhausted));
         let end = move |answer| {

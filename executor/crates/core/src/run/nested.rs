@@ -84,6 +84,12 @@ struct CallLog {
     questions: u32,
 }
 
+/// The text of a call's arguments and, if it is long, its count until the arguments are charged.
+struct ArgumentText {
+    text: String,
+    held: Option<HeldBytes>,
+}
+
 /// The arguments of a call, and their charge against the owner's share of memory.
 struct Arguments {
     arguments: Map<String, Value>,
@@ -239,9 +245,9 @@ impl NestedCalls {
         self: Arc<Self>,
         counted: CountedCall,
         tool: ToolName,
-        arguments: String,
+        text: ArgumentText,
     ) -> Result<CallAnswer, CallError> {
-        let outcome = self.make(&counted, tool, arguments).await;
+        let outcome = self.make(&counted, tool, text).await;
         self.end(&counted, outcome)
     }
 
@@ -252,13 +258,13 @@ impl NestedCalls {
         answer
     }
 
-    async fn make(&self, counted: &CountedCall, tool: ToolName, arguments: String) -> CallOutcome {
+    async fn make(&self, counted: &CountedCall, tool: ToolName, text: ArgumentText) -> CallOutcome {
         let mut has_ended = self.has_ended.subscribe();
         let decided = tokio::select! {
             biased;
             _ended = has_ended.wait_for(|ended| *ended) => None,
             outcome = async {
-                let arguments = match self.read(arguments).await {
+                let arguments = match self.read(text).await {
                     Ok(arguments) => arguments,
                     Err(error) => return CallOutcome::refused(error),
                 };
@@ -273,10 +279,10 @@ impl NestedCalls {
     }
 
     /// Reads the arguments of a call; long ones where they delay only the owner's other messages.
-    async fn read(&self, text: String) -> Result<Arguments, CallError> {
+    async fn read(&self, text: ArgumentText) -> Result<Arguments, CallError> {
         let owner = self.parent.owner.clone();
-        let bytes = strict_json::text_bytes(text.len());
-        run_large(&self.parent.owner, bytes, async move { parse_arguments(&owner, &text) }).await
+        let bytes = strict_json::text_bytes(text.text.len());
+        run_large(&self.parent.owner, bytes, async move { parse_arguments(&owner, text) }).await
     }
 
     /// Checks that the run may call `tool`.
@@ -472,7 +478,7 @@ impl CallBackend for NestedCalls {
         match request {
             CallRequest::List => Box::pin(std::future::ready(self.tools())),
             CallRequest::Describe { tool } => Box::pin(std::future::ready(self.definition(&tool))),
-            CallRequest::Call { tool, arguments } => {
+            CallRequest::Call { tool, arguments, held } => {
                 // Counted here and not in the task, so that the numbers follow the order of the calls.
                 let counted = match self.count(&tool) {
                     Ok(counted) => counted,
@@ -486,7 +492,8 @@ impl CallBackend for NestedCalls {
                         return Box::pin(std::future::ready(refused));
                     }
                 };
-                let task = spawn::spawn_run_task(self.call(counted, tool, arguments));
+                let task =
+                    spawn::spawn_run_task(self.call(counted, tool, ArgumentText { text: arguments, held }));
                 Box::pin(async move { task.await.unwrap_or_else(|_| Err(CallError::run_ended())) })
             }
         }
@@ -523,14 +530,16 @@ fn busy_error(no_room: NoRoom) -> CallError {
     }
 }
 
-fn parse_arguments(owner: &str, text: &str) -> Result<Arguments, CallError> {
+fn parse_arguments(owner: &str, ArgumentText { text, held }: ArgumentText) -> Result<Arguments, CallError> {
     let invalid = |message: String| CallError::new("invalid_arguments", message);
     let charge = memory::charge(owner, strict_json::tree_bytes(text.as_bytes())).map_err(busy_error)?;
+    // The charge includes the text. Kept longer, the count would take the share from other calls while this one runs.
+    drop(held);
     if let Err(fault) = strict_json::check_finite(text.as_bytes(), &ARGUMENT_BOUNDS) {
         let reason = if let Fault::Parse(message) = fault { format!(": {message}") } else { String::new() };
         return Err(invalid(format!("the arguments are not JSON{reason}")));
     }
-    match serde_json::from_str(text) {
+    match serde_json::from_str(&text) {
         Ok(Value::Object(arguments)) => Ok(Arguments { arguments, charge }),
         Ok(_) | Err(_) => Err(invalid("the arguments have to be one JSON object".to_owned())),
     }
