@@ -80,6 +80,11 @@ impl ActiveRuns {
         ActiveRun { all: self.clone(), intent: call.intent, abort }
     }
 
+    /// Returns `true` if a claimed intent has not ended.
+    pub(super) fn is_active(&self, intent: IntentId) -> bool {
+        self.lock().contains_key(&intent)
+    }
+
     /// The calls that a run makes; `None` if it makes none or has ended.
     pub(super) fn calls_of(&self, intent: IntentId) -> Option<Arc<NestedCalls>> {
         self.lock().get(&intent)?.calls.clone()

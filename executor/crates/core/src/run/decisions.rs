@@ -245,6 +245,13 @@ impl Executor {
             self.withdraw_stopped(call.intent).await;
             return Err(stopped);
         }
+        // Likewise: a parent whose end this check does not find withdraws its held calls.
+        if call.parent.as_ref().is_some_and(|parent| !self.active_runs.is_active(parent.intent)) {
+            self.withdraw_nested(call.intent).await;
+            let EndOfWait { blocked_by, reason, .. } = ENDED_WITH_PARENT;
+            let message = reason.to_owned();
+            return Err(Fault::Refused { intent: Some(call.intent), risk_score: None, blocked_by, message });
+        }
         let result = pending.await;
         let is_new = new_wait.is_some();
         if let Some(wait) = new_wait
