@@ -72,7 +72,7 @@ fn value(answer: CallAnswer) -> Value {
 fn check(tool: &str, cases: [Vec<Case>; 6]) {
     // Low ceilings end a flood soon.
     let options = Options::new().set("ceilings.max_created", 100).set("ceilings.max_written_mb", 8);
-    let options = options.set("ceilings.max_handles", 100);
+    let options = options.set("ceilings.max_handles", 100).set("ceilings.max_calls", 100);
     let Some(bench) = bench(tool, options) else { return };
     let mut wrong = Vec::new();
     for case in cases.into_iter().flatten() {

@@ -31,6 +31,8 @@ pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
 const MAX_HELD_BYTES: usize = 16 << 20;
 /// Maximum number of calls whose outcomes a run has not taken.
 const MAX_PENDING: usize = 10_000;
+/// Maximum number of outcomes that a run has not taken: of calls, and of as many refusals of further ones.
+const MAX_OUTCOMES: usize = 2 * MAX_PENDING;
 
 /// A request of a guest about other tools.
 #[derive(Debug)]
@@ -252,17 +254,23 @@ impl PendingCalls {
         answer
     }
 
-    async fn list(&self) -> Result<Vec<CallableTool>, ListRefusedError> {
+    async fn list(&self) -> Result<Vec<CallableTool>, RequestRefusedError> {
         match self.ask(CallRequest::List).await {
             Ok(CallAnswer::Tools(tools)) => Ok(tools),
             // The contract has no error for this question, and an empty list would be a wrong answer.
-            Err(error) if error.is_final => Err(ListRefusedError(error.message)),
+            Err(error) if error.is_final => {
+                Err(RequestRefusedError { request: "list", message: error.message })
+            }
             // A run that may make no calls, and one whose server has ended, have an empty list.
             Ok(CallAnswer::Definition(_) | CallAnswer::Result(_)) | Err(_) => Ok(Vec::new()),
         }
     }
 
-    async fn start(&mut self, tool: String, arguments: String) -> u32 {
+    async fn start(&mut self, tool: String, arguments: String) -> Result<u32, RequestRefusedError> {
+        if self.pending.len() >= MAX_OUTCOMES {
+            let message = format!("{MAX_OUTCOMES} calls were started and not waited for");
+            return Err(RequestRefusedError { request: "start", message });
+        }
         self.last = self.last.saturating_add(1);
         let mut answer = if let Some(error) = self.exhausted.get() {
             refuse(error.clone())
@@ -293,7 +301,7 @@ impl PendingCalls {
             }
         };
         self.pending.insert(self.last, call);
-        self.last
+        Ok(self.last)
     }
 
     /// Waits for the first of these calls that ends, and takes its outcome.
@@ -355,10 +363,14 @@ fn unexpected_answer() -> CallError {
     CallError::new("failed", "the executor sent an answer of an unexpected kind")
 }
 
-/// Ends a run that asks for the list of tools after it has used up its questions.
+/// Ends a run that goes on with a request for whose refusal the contract has no error: it asks for the list of tools after
+/// it has used up its questions, or starts calls and takes no outcomes.
 #[derive(Debug, thiserror::Error)]
-#[error("`list`: {0}")]
-pub(super) struct ListRefusedError(String);
+#[error("`{request}`: {message}")]
+pub(super) struct RequestRefusedError {
+    request: &'static str,
+    message: String,
+}
 
 impl From<CallError> for ToolError {
     fn from(CallError { code, message, detail, is_final: _ }: CallError) -> Self {
@@ -384,13 +396,13 @@ impl Host for StoreState {
     }
 
     async fn call(&mut self, tool: String, arguments: String) -> wasmtime::Result<Result<String, ToolError>> {
-        let call = self.calls.start(tool, arguments).await;
+        let call = self.calls.start(tool, arguments).await?;
         let outcome = self.calls.wait(&[call]).await.and_then(|(_, outcome)| outcome);
         Ok(outcome.map_err(ToolError::from))
     }
 
     async fn start(&mut self, tool: String, arguments: String) -> wasmtime::Result<u32> {
-        Ok(self.calls.start(tool, arguments).await)
+        Ok(self.calls.start(tool, arguments).await?)
     }
 
     async fn wait(&mut self, calls: Vec<u32>) -> wasmtime::Result<Result<Finished, ToolError>> {
@@ -430,5 +442,23 @@ mod tests {
         assert_eq!(described.unwrap_err().code, "calls_exhausted");
         assert_eq!(backend.0.load(Ordering::SeqCst), 2, "further questions cost the server nothing");
         assert!(PendingCalls::new(Calls::default()).list().await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_run_that_takes_no_outcomes_ends() {
+        let mut calls = PendingCalls::new(Calls::default());
+        for number in 1..=20_000 {
+            assert_eq!(calls.start("x".to_owned(), "{}".to_owned()).await.unwrap(), number);
+        }
+        for (number, code) in [(10_000, "not_allowed"), (10_001, "calls_exhausted")] {
+            let outcome = calls.wait(&[number]).await.unwrap();
+            assert_eq!((outcome.0, outcome.1.unwrap_err().code.as_str()), (number, code));
+        }
+        for number in [20_001, 20_002] {
+            assert_eq!(calls.start("x".to_owned(), "{}".to_owned()).await.unwrap(), number);
+        }
+        let refused = calls.start("x".to_owned(), "{}".to_owned()).await.unwrap_err();
+        assert_eq!(refused.to_string(), "`start`: 20000 calls were started and not waited for");
+        assert_eq!(calls.pending.len(), 20_000);
     }
 }

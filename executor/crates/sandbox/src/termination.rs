@@ -1,6 +1,6 @@
 //! Ends a guest from inside its store, and turns the resulting wasmtime error into an [`End`].
 
-use super::calls::ListRefusedError;
+use super::calls::RequestRefusedError;
 use super::limiter::MemoryGauge;
 use super::network::NetworkDeniedError;
 use a2g_types::limit::Limit;
@@ -75,7 +75,7 @@ pub(super) fn end_from_error(
     if let Some(no_network) = error.downcast_ref::<NetworkDeniedError>() {
         return Some(End::Trapped(no_network.to_string()));
     }
-    if let Some(refused) = error.downcast_ref::<ListRefusedError>() {
+    if let Some(refused) = error.downcast_ref::<RequestRefusedError>() {
         return Some(End::Trapped(refused.to_string()));
     }
     // Checked before exit codes and traps: a guest that was refused memory exits or aborts in its own way.

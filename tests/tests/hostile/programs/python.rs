@@ -130,6 +130,10 @@ fn floods() -> Vec<Case> {
         case("f = open('/workspace/big', 'wb')\nwhile True: f.write(bytes(1 << 20))", Limit("written_bytes")),
         case("open('/workspace/sparse', 'wb').truncate(1 << 40)", Limit("written_bytes")),
         case("import os\nwhile True: os.urandom(1 << 20)", Limit("random_bytes")),
+        case(
+            "import wit_world.imports.calls as calls\nwhile True: calls.start('none', '{}')",
+            Failure("`start`: 20000 calls were started and not waited for"),
+        ),
     ]
 }
 
