@@ -177,7 +177,12 @@ impl Provider {
 
     /// Options of an executor that trusts this provider, with this list of callers.
     pub fn options(&self, list: &List) -> Options {
-        let options = list.options().set("executor.did", DID);
+        self.of(list.options())
+    }
+
+    /// With this provider, whose tokens are for one executor or for the nodes of one fleet.
+    pub fn of(&self, options: Options) -> Options {
+        let options = options.set("executor.did", DID);
         options.set("server.issuer", json!([{ "issuer": ISSUER, "keys": self.path() }]))
     }
 

@@ -4,6 +4,7 @@ use super::elsewhere::{Nodes, ask, decide};
 use super::kills::{DOORS, Door, Intent, Reply, frequent_requests, options};
 use super::{Fleet, wait_at_the_gate};
 use crate::harness::*;
+use crate::jwt::{self, Provider, add_agent, with};
 use crate::lifecycle::call_in_background;
 use crate::mcp_approval::{answered, with_forms};
 use crate::methods::{self, ESCALATES, write};
@@ -153,6 +154,50 @@ fn a_call_that_waits_runs_here_once_its_tool_is_installed() {
     assert_eq!((bare.file("installed").as_deref(), full.file("installed")), (Some("x"), None));
     full.open_the_gate();
     assert_eq!(result(&blocking.join().unwrap())["status"], "SUCCESS");
+}
+
+/// The scope of a token binds a call that another node runs, and the calls of its run at every depth.
+#[test]
+fn the_scope_of_a_token_goes_with_a_call_to_another_node() {
+    let Some(started) = Fleet::start() else { return };
+    let anywhere = json!({ "paths": ["/workspace/**"] });
+    let policy = policy_for_all(&["fan_out", "write_file"].map(|tool| (tool, anywhere.clone())));
+    let fleet = Fleet { governor: Governor::start(&[policy]), ..started };
+    let provider = Provider::new();
+    let list = callers::List::new();
+    add_agent(&list, "anna");
+    let fan_out = Tool::typed_bytes("fan_out", guest("fan_out")).calls(&["*"]);
+    let tools = Catalogue::empty().copy("write_file").add(fan_out);
+    let empty = Catalogue::empty();
+    let start = |node: &str, catalogue: &Catalogue| {
+        Executor::start(provider.of(list.of(fleet.options(node).catalogue(catalogue))))
+    };
+    let full = start("full", &tools);
+    let bare = start("bare", &empty);
+    fleet.wait_for(bare.home(), "full", |node| node["state"] == "live");
+    for (scope, reaches) in
+        [("tools:fan_out", false), ("tools:fan_out tools:write_file", true), ("openid", true)]
+    {
+        let token = provider.token(&with(jwt::claims("anna"), "scope", json!(scope)));
+        for recurse in 0..2 {
+            let calls = json!([{ "tool": "write_file", "arguments": write("out", "x") }]);
+            let call = intent("fan_out", json!({ "calls": calls, "recurse": recurse }));
+            let answer = callers::rpc(&mut bare.client(), &token, "a2g/intent", &call);
+            let mut outcome = &result(&answer)["report"]["result"]["outcomes"][0];
+            for _ in 0..recurse {
+                outcome = &outcome["result"]["outcomes"][0];
+            }
+            let refusal = &outcome["error"];
+            if reaches {
+                assert!(refusal.is_null() && !outcome["result"].is_null(), "{scope}: {answer}");
+            } else {
+                assert_eq!(refusal["code"], "not_allowed", "{answer}");
+                assert_eq!(refusal["detail"]["set_by"], "caller", "{answer}");
+            }
+            assert_eq!((full.file("out").is_some(), bare.file("out")), (reaches, None), "{scope}");
+            let _absent = std::fs::remove_file(full.workspace().join("out"));
+        }
+    }
 }
 
 /// As [`UnequalNodes`], with a list of callers. The catalogue is that of the first node, and has no tools.
