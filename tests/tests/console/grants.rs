@@ -147,6 +147,27 @@ fn scopes(page: &str) -> Vec<String> {
     fields.filter(|(name, _)| name == "scope").map(|(_, value)| value).collect()
 }
 
+#[test]
+fn a_granted_folder_that_does_not_exist_is_named_before_the_decision() {
+    const MISSING: &str = "does not exist on the host";
+    let place = Place::new(1);
+    let gone = place.executor().workspace().join("gone");
+    place.set_policy(&json!({ "paths": ["/workspace/gone/**"] }));
+    let call = intent("write_file", json!({ "path": "/workspace/gone/file", "content": "x" }));
+    let waiting = place.waits(&call);
+    let page = place.page("anna", &waiting).1;
+    assert!(page.contains(MISSING) && page.contains("<code>/workspace/gone</code>"), "{page}");
+    // The page is still valid once the folder exists, and the run finds it.
+    std::fs::create_dir(&gone).unwrap();
+    let now = place.page("anna", &waiting).1;
+    assert!(!now.contains(MISSING), "{now}");
+    assert_eq!(field(&page, "basis"), field(&now, "basis"));
+    assert_eq!(place.approve("anna", &waiting).0, 303);
+    let report = place.report(&waiting);
+    assert_eq!(report["status"], "SUCCESS", "{report}");
+    assert_eq!(std::fs::read_to_string(gone.join("file")).unwrap(), "x");
+}
+
 /// The standing policy that the pages showed is lost with the process.
 #[test]
 fn a_start_after_a_restart_gets_no_more_than_was_shown() {

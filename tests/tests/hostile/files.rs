@@ -333,12 +333,20 @@ fn a_granted_folder_that_does_not_exist_refuses_only_calls_that_need_it() {
         (call $note (call $path_mkdir (i32.const 4) @"new.txt"))
         (call $note (i32.ne (i32.const 0) (call $open_dir (i32.const 4) @"../dir")))"#;
     let disk = disk();
-    let bench = disk.bench([("reads", Guest::new(body))]);
+    let fails = r#"(drop (call $open (i32.const 4) @"new.txt")) (call $exit (i32.const 1))"#;
+    let bench = disk.bench([("reads", Guest::new(body)), ("fails", Guest::new(fails))]);
     for gone in ["/jobs/gone/**", "/jobs/gone/*.txt"] {
-        let call = || bench.call("reads").grant("filesystem_scope", json!(["/jobs/dir/**", gone]));
+        let call_of = |tool: &str| bench.call(tool).grant("filesystem_scope", json!(["/jobs/dir/**", gone]));
+        let call = || call_of("reads");
+        let failed = call_of("fails")
+            .send()
+            .failure("the granted folder `/jobs/gone` does not exist on the host: create it");
+        assert_eq!(failed.denied(), [("/jobs/gone/new.txt", "missing_folder", 1)], "{gone}");
         for arguments in [json!({}), json!({ "a": ["/jobs/gone2/x", "x/jobs/gone", "/jobs/dir/x"] })] {
             let report = call().arguments(arguments).send().success();
             assert_eq!(report.notes(), [0, errno::NOENT, errno::NOENT, errno::NOENT, 1], "{gone}");
+            assert_eq!(report.in_force("filesystem_scope")["missing_roots"], json!(["/jobs/gone"]), "{gone}");
+            assert_eq!(report.denied()[0], ("/jobs/gone/new.txt", "missing_folder", 3), "{gone}");
         }
         for arguments in [
             json!({ "a": "/jobs/gone" }),
@@ -351,6 +359,11 @@ fn a_granted_folder_that_does_not_exist_refuses_only_calls_that_need_it() {
         }
     }
     assert!(!disk.at("jobs/gone").exists());
+    // A name that is not found in a folder that exists is not denied.
+    let found =
+        bench.call("fails").grant("filesystem_scope", json!(["/jobs/dir/**", "/jobs/empty/**"])).send();
+    let found = found.failure("the tool exited with code 1");
+    assert_eq!((found.denied(), found.in_force("filesystem_scope").get("missing_roots")), (vec![], None));
     // What exists and cannot be opened is refused as before.
     let linked = bench.call("reads").grant("filesystem_scope", json!(["/jobs/dir/**", "/jobs/dangling/**"]));
     crate::harness::expect_blocked(&linked.send().response, "scope_unenforceable");

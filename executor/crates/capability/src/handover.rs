@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub struct Handover {
     grant: GrantTransfer,
     watch_outside: bool,
+    /// Whether each folder stands for one that does not exist on the host, in the order of the folders.
+    are_missing: Vec<bool>,
 }
 
 impl Handover {
@@ -26,8 +28,9 @@ impl Handover {
     pub fn from_permit(permit: Permit) -> (Self, Vec<OwnedFd>) {
         let (grant, roots) = permit.into_parts();
         let (opened, watch_outside) = roots.into_parts();
+        let are_missing = opened.iter().map(|root| root.is_missing).collect();
         let folders = opened.into_iter().map(|root| root.dir.into_std_file().into()).collect();
-        (Self { grant: grant.to_transfer(), watch_outside }, folders)
+        (Self { grant: grant.to_transfer(), watch_outside, are_missing }, folders)
     }
 
     /// Reassembles the permit; `None` if the folders do not fit the grant, or if this process has taken its
@@ -40,13 +43,15 @@ impl Handover {
         }
         let grant = Grant::from_transfer(self.grant)?;
         // The folders of a governed run are exactly the roots of its grant, in the same order.
-        if folders.len() != grant.roots().len() {
+        if folders.len() != grant.roots().len() || folders.len() != self.are_missing.len() {
             return None;
         }
         let _authority = Authority::take()?;
-        let opened = grant.roots().iter().zip(folders).map(|(root, folder)| OpenRoot {
+        let marked = folders.into_iter().zip(self.are_missing);
+        let opened = grant.roots().iter().zip(marked).map(|(root, (folder, is_missing))| OpenRoot {
             guest: root.tree().path().to_owned(),
             granted: Some(Arc::clone(root)),
+            is_missing,
             dir: Dir::from_std_file(folder.into()),
         });
         let roots = Roots::from_parts(opened.collect(), self.watch_outside);

@@ -68,6 +68,8 @@ pub struct OpenRoot {
     pub guest: String,
     /// The granted part of the folder; `None` if the operator opened the folder with everything below it.
     pub granted: Option<Arc<Root>>,
+    /// `true` if the folder does not exist on the host, and an empty one without a name takes its place.
+    pub is_missing: bool,
     /// The handle of the opened host folder.
     pub dir: Dir,
 }
@@ -166,7 +168,7 @@ impl Roots {
         let open = |(host, guest): &(PathBuf, String)| match std::fs::File::open(host) {
             Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_dir()) => {
                 let dir = Dir::from_std_file(file);
-                Ok(OpenRoot { guest: guest.clone(), granted: None, dir })
+                Ok(OpenRoot { guest: guest.clone(), granted: None, is_missing: false, dir })
             }
             Ok(_) => Err(RootsError::NotAFolder(host.display().to_string())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -175,6 +177,17 @@ impl Roots {
             Err(source) => Err(RootsError::Refused { path: host.display().to_string(), source }),
         };
         Ok(Self { opened: folders.iter().map(open).collect::<Result<_, _>>()?, watch_outside: false })
+    }
+
+    /// The guest paths of the roots of `grant` that do not exist on the host now, for the people who approve a run.
+    ///
+    /// # Ambient Authority
+    /// As [`super::Permit::open`].
+    #[must_use]
+    pub fn find_missing(grant: &Grant, mounts: &Mounts, ceilings: &[Area]) -> Vec<String> {
+        let is_missing =
+            |root: &&Arc<Root>| matches!(open_root(root, mounts, ceilings), Err(RootsError::Missing(_)));
+        grant.roots().iter().filter(is_missing).map(|root| root.tree().path().to_owned()).collect()
     }
 
     /// Splits the roots, to be reassembled in another process.
@@ -223,7 +236,7 @@ fn open_root(root: &Arc<Root>, mounts: &Mounts, ceilings: &[Area]) -> Result<Ope
         return Err(RootsError::HoldsMount { path: guest_path(), mount });
     }
     let dir = Dir::from_std_file(handle.into());
-    Ok(OpenRoot { guest: tree.path().to_owned(), granted: Some(Arc::clone(root)), dir })
+    Ok(OpenRoot { guest: tree.path().to_owned(), granted: Some(Arc::clone(root)), is_missing: false, dir })
 }
 
 /// A folder in the place of one that does not exist. It has been removed, so that the kernel finds and lists nothing in it,
@@ -236,7 +249,8 @@ fn open_nothing(root: &Arc<Root>) -> std::io::Result<OpenRoot> {
     // The user of a run depends on the modes of its folders. This one is open to every user, and nobody can reach it.
     rustix::fs::fchmod(&handle, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
     let dir = Dir::from_std_file(handle.into());
-    Ok(OpenRoot { guest: root.tree().path().to_owned(), granted: Some(Arc::clone(root)), dir })
+    let guest = root.tree().path().to_owned();
+    Ok(OpenRoot { guest, granted: Some(Arc::clone(root)), is_missing: true, dir })
 }
 
 /// The first mount point below an opened folder, if there is one. It contains another file system, which no pattern

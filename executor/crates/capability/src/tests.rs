@@ -592,6 +592,7 @@ fn a_root_is_opened_beneath_its_mount_and_never_through_a_link() {
     assert!(matches!(open_if("/workspace/link", false), Err(RootsError::NotAFolder(_))));
     let permit = open_if("/workspace/absent", false).unwrap();
     let [absent] = permit.roots().as_slice() else { panic!("{permit:?}") };
+    assert!(absent.is_missing && !open("/workspace/inside").unwrap().roots().as_slice()[0].is_missing);
     let stat = |permit: &Permit| rustix::fs::fstat(&permit.roots().as_slice()[0].dir).unwrap();
     assert_eq!((&*absent.guest, stat(&permit).st_mode & 0o777), ("/workspace/absent", 0o777));
     for error in [

@@ -287,6 +287,7 @@ impl Execution {
             handles: self.grant.budgets().handles,
             filesystem: Vec::new(),
             blocked: Vec::new(),
+            missing_roots: Vec::new(),
         });
         Outcome {
             end,
@@ -305,6 +306,7 @@ impl Execution {
                 output: stats.collector.limit(),
                 filesystem: effective_limits.filesystem,
                 blocked: effective_limits.blocked,
+                missing_roots: effective_limits.missing_roots,
                 filesystem_emptied_by: self.grant.emptied_by(),
                 budgets: Budgets { handles: effective_limits.handles, ..stats.budget.limits() },
                 spent: Some(stats.budget.usage()),
@@ -696,12 +698,13 @@ fn check_at_tick(
 
 /// Reads the limits back from the live store, before the guest's first instruction.
 fn read_back(state: &mut StoreState, kinds: Vec<PreopenKind>) -> wasmtime::Result<()> {
-    let (mut filesystem, mut blocked) = (Vec::new(), Vec::new());
+    let (mut filesystem, mut blocked, mut missing_roots) = (Vec::new(), Vec::new(), Vec::new());
     for ((descriptor, path), kind) in state.filesystem().get_directories()?.into_iter().zip(kinds) {
         let wasmtime_wasi::filesystem::Descriptor::Dir(dir) = state.ctx().table.delete(descriptor)? else {
             return Err(wasmtime::Error::msg("a preopened folder is not a folder"));
         };
-        if let PreopenKind::Granted { access, root } = &kind {
+        if let PreopenKind::Granted { access, root, is_missing } = &kind {
+            missing_roots.extend(is_missing.then(|| path.clone()));
             let value = if dir.perms.write_not_permitted() { Access::ReadOnly } else { Access::ReadWrite };
             let access = Bound { value, layer: access.layer };
             match root {
@@ -737,6 +740,7 @@ fn read_back(state: &mut StoreState, kinds: Vec<PreopenKind>) -> wasmtime::Resul
         handles: u64::try_from(state.ctx().table.max_capacity()).unwrap_or(u64::MAX),
         filesystem,
         blocked,
+        missing_roots,
     };
     state.stats.events.emit(|| Event::EffectiveLimits(effective_limits.clone()));
     let _set_once = state.stats.effective_limits.set(effective_limits);

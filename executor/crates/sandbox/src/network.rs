@@ -130,7 +130,8 @@ fn http_error(refusal: EgressError) -> HttpError {
             | DenialReason::ReadOnly
             | DenialReason::HostPermissions
             | DenialReason::Link
-            | DenialReason::HardLink => HttpError::HttpRequestDenied,
+            | DenialReason::HardLink
+            | DenialReason::MissingFolder => HttpError::HttpRequestDenied,
         },
         EgressError::Failed(failure) => match failure {
             NetworkError::Scheme | NetworkError::Request => HttpError::HttpProtocolError,

@@ -53,7 +53,8 @@ impl Preopens {
         for root in roots.as_slice() {
             let stat = rustix::fs::fstat(&root.dir).map_err(std::io::Error::from)?;
             folders.push((stat.st_dev, stat.st_ino, root.guest.clone(), access.value));
-            kinds.push(PreopenKind::Granted { access, root: root.granted.clone() });
+            let is_missing = root.is_missing;
+            kinds.push(PreopenKind::Granted { access, root: root.granted.clone(), is_missing });
         }
         if roots.should_watch_outside() {
             kinds.push(PreopenKind::Outside);

@@ -70,12 +70,25 @@ impl Preopen {
             PreopenKind::Outside => None,
         }
     }
+
+    /// `true` for a granted folder that does not exist on the host.
+    pub(super) fn is_missing(&self) -> bool {
+        match self.kind {
+            PreopenKind::Granted { is_missing, .. } => is_missing,
+            PreopenKind::Outside => false,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PreopenKind {
     /// A granted root; without one, a folder that the operator opened on the command line.
-    Granted { access: Bound<Access>, root: Option<Arc<Root>> },
+    Granted {
+        access: Bound<Access>,
+        root: Option<Arc<Root>>,
+        /// `true` if the folder does not exist on the host.
+        is_missing: bool,
+    },
     /// The empty placeholder folder, to which a guest's libc resolves every path outside the granted folders.
     // A guest's libc resolves a path among its open folders, so a path outside all of them would never reach
     // the host, and the attempt would not be recorded.
@@ -104,6 +117,7 @@ pub struct EffectiveLimits {
     pub(super) handles: u64,
     pub(super) filesystem: Vec<GrantedArea>,
     pub(super) blocked: Vec<Bound<String>>,
+    pub(super) missing_roots: Vec<String>,
 }
 
 impl WasiView for StoreState {

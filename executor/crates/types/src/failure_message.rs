@@ -2,7 +2,7 @@
 //! door's error, so all doors report the same text.
 
 use crate::limit::{Access, Layer, Limit};
-use crate::outcome::{DenialReason, End, Outcome, Receipt, Usage};
+use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
 use crate::quantity::BYTES_PER_MB;
 use crate::visible_text::escape_invisible;
 use serde_json::{Map, Value, json};
@@ -26,18 +26,20 @@ pub fn describe(outcome: &Outcome) -> Option<String> {
     match end {
         End::Returned(_) => None,
         End::ToolError { code, message, detail: _ } => Some(format!(
-            "the tool failed with `{}`: {}{}{}{}",
+            "the tool failed with `{}`: {}{}{}{}{}",
             escape_guest_text(code),
             escape_guest_text(message),
             read_only_notice(usage),
             no_folder_notice(usage),
+            missing_folder_notice(usage),
             if code == NETWORK_OFF { no_network_notice(usage) } else { "" }
         )),
         End::Exited { code, stderr_tail } => Some(format!(
-            "{}{}{}",
+            "{}{}{}{}",
             exit_message(*code, stderr_tail),
             read_only_notice(usage),
-            no_folder_notice(usage)
+            no_folder_notice(usage),
+            missing_folder_notice(usage)
         )),
         End::ResultNotJson => Some("the tool's standard output is not one JSON value".to_owned()),
         End::ResultInvalid { pointer, message } => {
@@ -106,6 +108,18 @@ fn no_folder_notice(usage: &Usage) -> String {
         | Layer::Caller => "",
     };
     format!("; the run has no folder, because {}{key} leaves none", layer_name(layer))
+}
+
+/// The part of a message about a path in a granted folder that does not exist on the host, with what to do.
+fn missing_folder_notice(usage: &Usage) -> String {
+    let missed = usage.denied.iter().find(|denial| denial.reason == DenialReason::MissingFolder);
+    let Some(Denial { what, .. }) = missed else { return String::new() };
+    let is_above = |root: &&String| what.strip_prefix(&***root).is_some_and(|rest| rest.starts_with('/'));
+    let folder = usage.missing_roots.iter().find(is_above).unwrap_or(what);
+    format!(
+        "; the granted folder `{}` does not exist on the host: create it, or correct `mount.host`",
+        escape_guest_text(folder)
+    )
 }
 
 /// The part of a message about a network that a condition turned off, which a tool cannot know.

@@ -334,6 +334,8 @@ pub enum DenialReason {
     Link,
     /// The file has several hard links, of which one may lie outside every granted root.
     HardLink,
+    /// The path lies in a granted folder that does not exist on the host.
+    MissingFolder,
     /// The guest called a network interface in a run without a network.
     NetworkOff,
     /// The guest called a part of a network interface that no run gets: a listening socket, or UDP.
@@ -380,6 +382,7 @@ impl DenialReason {
             | Self::HostPermissions
             | Self::Link
             | Self::HardLink
+            | Self::MissingFolder
             | Self::NetworkOff
             | Self::NotOffered => false,
             Self::RequestAuthority
@@ -485,6 +488,8 @@ pub struct Usage {
     pub filesystem: Vec<GrantedArea>,
     /// The patterns excluded from these areas, with everything below their matches.
     pub blocked: Vec<Bound<String>>,
+    /// The guest paths of the granted folders that do not exist on the host: the run found nothing in them.
+    pub missing_roots: Vec<String>,
     /// The layer whose limits left no part of the filesystem granted; `None` if some part is granted.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
     /// The budgets for other host resources.

@@ -53,6 +53,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
                     set_by: Layer::Verdict,
                 }],
                 blocked: Vec::new(),
+                missing_roots: Vec::new(),
                 filesystem_emptied_by: None,
                 budgets: Budgets {
                     written: MemoryLimit::from_mb(1024).unwrap(),

@@ -7,7 +7,7 @@
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
 use super::escalations::WaitNumber;
 use super::{AgentFilter, Executor};
-use a2g_capability::Grant;
+use a2g_capability::{Grant, Roots};
 use a2g_govern::{DecisionRight, Escalated};
 use a2g_types::call::{Call, main_argument};
 use a2g_types::fault::Fault;
@@ -134,6 +134,9 @@ pub struct DecisionPreview {
     pub required_approvals: u32,
     /// The grant of an approved run, or the reason why it would be refused.
     pub grant: Result<GrantSummary, Fault>,
+    /// The guest paths of the granted folders that do not exist on the host now. They are not part of the basis: a folder
+    /// that is created meanwhile is granted as shown.
+    pub missing_roots: Vec<String>,
     /// The hash of the call, its wait, the tool, the verdict, the approvals so far and the grant.
     pub basis: DecisionBasis,
 }
@@ -267,6 +270,12 @@ impl Executor {
                 "the tool is not in the catalogue, or cannot be used now: see `a2g-executor tool list`",
             )),
         };
+        let missing_roots = match &granted {
+            Ok((_admitted, grant)) => {
+                Roots::find_missing(grant, &self.settings.mounts, &self.settings.ceilings.areas)
+            }
+            Err(_) => Vec::new(),
+        };
         let grant = granted.map(|(_admitted, grant)| summarize(&grant));
         DecisionPreview {
             basis: DecisionBasis::compute(escalated, wait, tool.as_ref(), &approved_by, &grant),
@@ -277,6 +286,7 @@ impl Executor {
             expires_at: escalated.expires_at(),
             tool,
             grant,
+            missing_roots,
         }
     }
 }

@@ -73,6 +73,7 @@ fn receipt(call: &Call, end: End) -> Receipt {
         output: bound(OutputLimit::from_bytes(1).unwrap()),
         filesystem: Vec::new(),
         blocked: Vec::new(),
+        missing_roots: Vec::new(),
         filesystem_emptied_by: None,
         budgets,
         spent: None,

@@ -145,6 +145,7 @@ fn full_usage(usage: &mut Usage) {
     usage.filesystem =
         vec![area(Access::ReadOnly, Layer::Verdict), area(Access::ReadWrite, Layer::Condition)];
     usage.blocked = vec![Bound { value: "/data/.env".into(), layer: Layer::StandingPolicy }];
+    usage.missing_roots = vec!["/gone".into()];
     usage.budgets.fuel = Some(1 << 53);
     usage.budgets.hard_links = true;
     usage.spent = Some(BudgetUsage {

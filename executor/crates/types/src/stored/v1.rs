@@ -332,6 +332,8 @@ struct Usage {
     filesystem: Vec<outcome::GrantedArea>,
     #[serde(with = "patterns")]
     blocked: Vec<limit::Bound<String>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    missing_roots: Vec<String>,
     #[serde(default, with = "optional_layer")]
     filesystem_emptied_by: Option<limit::Layer>,
     #[serde(with = "Budgets")]
@@ -542,6 +544,7 @@ enum DenialReason {
     HostPermissions,
     Link,
     HardLink,
+    MissingFolder,
     NetworkOff,
     NotOffered,
     #[serde(rename = "Authority")]

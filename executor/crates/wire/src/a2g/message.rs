@@ -367,6 +367,9 @@ pub(super) struct Filesystem<'a> {
     /// The patterns that are blocked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) blocked: Vec<SetPattern<'a>>,
+    /// The granted folders that do not exist on the host; absent when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) missing_roots: Vec<&'a str>,
     /// The layer that excluded everything; present when nothing is granted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) set_by: Option<WireName<Layer>>,

@@ -17,6 +17,7 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
         output,
         filesystem,
         blocked,
+        missing_roots,
         filesystem_emptied_by,
         budgets,
         spent,
@@ -45,7 +46,7 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
             max_subscriptions: concurrency_limit(budgets.subscriptions),
             network_allowed: network_message(*network, network_used.is_some()),
             network: network_used.as_ref().map(network_limits),
-            filesystem_scope: filesystem_message(filesystem, blocked, *filesystem_emptied_by),
+            filesystem_scope: filesystem_message(filesystem, blocked, missing_roots, *filesystem_emptied_by),
         },
         contacted: network_used.as_ref().map(|used| used.contacted.iter().map(contact).collect()),
         contacted_truncated: network_used.as_ref().map(|used| used.contacted_truncated),
@@ -153,6 +154,7 @@ fn contact(contact: &Contact) -> message::ContactMessage<'_> {
 fn filesystem_message<'a>(
     areas: &'a [GrantedArea],
     blocked: &'a [Bound<String>],
+    missing_roots: &'a [String],
     emptied_by: Option<Layer>,
 ) -> message::Filesystem<'a> {
     let blocked_pattern = |Bound { value, layer }: &'a Bound<String>| message::SetPattern {
@@ -163,6 +165,7 @@ fn filesystem_message<'a>(
         granted: areas.iter().map(|area| &*area.pattern).collect(),
         trees: areas.iter().map(tree).collect(),
         blocked: blocked.iter().map(blocked_pattern).collect(),
+        missing_roots: missing_roots.iter().map(String::as_str).collect(),
         set_by: emptied_by.filter(|_| areas.is_empty()).map(WireName),
     }
 }

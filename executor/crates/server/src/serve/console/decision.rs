@@ -16,7 +16,7 @@ use super::form::FormFields;
 use super::inbox::{risk_part, without_risk};
 use super::page::{
     Viewer, at, countdown, counted, exact_time, fault_page, fault_text, forbidden, intent_link, line,
-    not_found, set_by, whole,
+    missing_folders, not_found, set_by, whole,
 };
 use super::runs::may_read;
 use super::session::{PostedForm, SignedIn};
@@ -194,6 +194,7 @@ fn decision_page(
                         "The argument " code { (line(name)) } " names " code { (line(path)) } ", which only a pattern that you removed covered: the run will probably fail."
                     }
                 }
+                (missing_folders(&proposed.missing_roots))
                 @if !has_expired { (decision_form(viewer, call.intent, proposal.basis(), Limits { granted, shown }, rights, said, now)) }
             }
             (Err(fault), _) | (_, Err(fault)) => {

@@ -146,6 +146,7 @@ fn replace_texts(receipt: &mut Receipt, text: &mut dyn FnMut(&str) -> String) {
     }
     usage.denied.iter_mut().for_each(|denial| replace(&mut denial.what));
     usage.blocked.iter_mut().for_each(|blocked| replace(&mut blocked.value));
+    usage.missing_roots.iter_mut().for_each(&mut replace);
     for GrantedArea { path, pattern, .. } in &mut usage.filesystem {
         [path, pattern].into_iter().for_each(&mut replace);
     }
@@ -203,6 +204,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
             set_by: Layer::Verdict,
         }],
         blocked: vec![bound(String::new())],
+        missing_roots: vec![String::new()],
         filesystem_emptied_by: None,
         budgets: Budgets::DEFAULT,
         spent: None,

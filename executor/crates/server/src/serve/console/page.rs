@@ -204,6 +204,18 @@ pub(super) fn whole(text: &str) -> String {
     escape_invisible(text, usize::MAX)
 }
 
+/// The granted folders that do not exist on the host, with what to do.
+pub(super) fn missing_folders(folders: &[String]) -> Markup {
+    html! {
+        @for folder in folders {
+            p.notice {
+                "The granted folder " code { (whole(folder)) } " does not exist on the host, so nothing is found or created in it: create it, or correct "
+                code { "mount.host" } "."
+            }
+        }
+    }
+}
+
 /// A text of a tool or an agent in one line: everything invisible is shown as an escape.
 pub(super) fn line(text: &str) -> String {
     escape_invisible(text, MAX_LINE_CHARS)

@@ -4,8 +4,8 @@ use super::arguments::arguments;
 use super::elsewhere::{self, IntentPage};
 use super::live_log::RunLog;
 use super::page::{
-    Viewer, at, block, byte_size, counted, elapsed, fault_page, intent_link, limits_table, line, not_found,
-    problem, scrolling_table, set_by, status, whole,
+    Viewer, at, block, byte_size, counted, elapsed, fault_page, intent_link, limits_table, line,
+    missing_folders, not_found, problem, scrolling_table, set_by, status, whole,
 };
 use super::session::{PostedForm, SignedIn};
 use super::tools::find_tool;
@@ -331,6 +331,7 @@ fn limits(receipt: &Receipt) -> Markup {
                 @if usage.filesystem.is_empty() { "none" @if let Some(layer) = usage.filesystem_emptied_by { ", by " (by(layer)) } }
                 @for area in &usage.filesystem { p { code { (line(&area.pattern)) } " " (area.access.value.as_str()) ", set by " (by(area.set_by)) } }
                 @for blocked in &usage.blocked { p { "except " code { (line(&blocked.value)) } ", set by " (by(blocked.layer)) } }
+                (missing_folders(&usage.missing_roots))
             }
             dt { "Network" }
             dd {
