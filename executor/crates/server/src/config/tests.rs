@@ -230,18 +230,25 @@ fn an_agent_has_a_share_of_what_there_is() {
 
 #[test]
 fn the_executors_own_files_are_never_grantable() {
-    let error = parse(&format!("{REACHES_TMP}[catalog]\ncache = \"/tmp/cache\"\n")).unwrap_err();
-    assert!(error.contains("/tmp/cache"), "{error}");
-    let error = parse("[governor]\nreports = \"/workspace/reports.ndjson\"\n").unwrap_err();
-    assert!(error.contains("reports.ndjson"), "{error}");
-    let error = parse("[network]\nca_file = \"/workspace/ca.pem\"\n").unwrap_err();
-    assert!(error.contains("ca.pem"), "{error}");
-    let error = parse("[executor]\ndid = \"did:a:b\"\n[trust]\nkeys = \"/tmp/keys\"\n").unwrap_err();
-    assert!(error.contains("/tmp/keys"), "{error}");
-    let mounted =
-        "[catalog]\ncache = \"/srv/data/cache\"\n[[mount]]\nguest = \"/workspace\"\nhost = \"/srv/data\"\n";
-    assert!(parse(mounted).is_err());
-    assert!(parse("[catalog]\ncache = \"/srv/cache\"\n").is_ok());
+    // Nothing else is in a folder that may be in a scope, whatever `HOME` is.
+    const ELSEWHERE: &str = "[journal]\npath = \"/srv/journal.db\"\n[catalog]\ncache = \"/srv/cache\"\n";
+    const KEYS: &str = "[executor]\ndid = \"did:a:b\"\n[trust]\nkeys = \"/tmp/keys\"\n";
+    for (text, file) in [
+        (format!("{REACHES_TMP}{}", ELSEWHERE.replace("/srv/cache", "/tmp/cache")), "/tmp/cache"),
+        (format!("{REACHES_TMP}{ELSEWHERE}{KEYS}"), "/tmp/keys"),
+        (format!("{ELSEWHERE}[governor]\nreports = \"/workspace/reports.ndjson\"\n"), "reports.ndjson"),
+        (format!("{ELSEWHERE}[network]\nca_file = \"/workspace/ca.pem\"\n"), "ca.pem"),
+        (format!("{ELSEWHERE}[[mount]]\nguest = \"/workspace\"\nhost = \"/srv\"\n"), "/srv/cache"),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(file), "{error}");
+    }
+    assert_eq!(parse(ELSEWHERE).unwrap().scope_note, None);
+    // A default is narrowed instead, with a note.
+    let config = parse(&format!("{ELSEWHERE}{KEYS}")).unwrap();
+    let areas = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let note = config.scope_note.unwrap();
+    assert!(areas == ["/workspace/**"] && note.contains("`/tmp/keys` (`trust.keys`)"), "{areas:?}: {note}");
 }
 
 #[test]
