@@ -39,7 +39,7 @@ use url::Url;
 
 /// The time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time without progress after which a connection fails.
+/// The time without progress after which a connection fails, as [`RegistryClient::idle`].
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The base time limit of a transfer of any size.
 const BASE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -79,6 +79,8 @@ pub(super) struct RegistryClient {
     /// The login, once the registry has asked for one.
     login: Option<Login>,
     authorization: Option<HeaderValue>,
+    /// The time without progress after which a request fails.
+    idle: Duration,
 }
 
 /// A request, and its description for errors.
@@ -211,6 +213,16 @@ impl RegistryClient {
         purpose: Purpose,
         ca_file: Option<&Path>,
     ) -> anyhow::Result<Self> {
+        Self::with_idle(repository, purpose, ca_file, IDLE_TIMEOUT).await
+    }
+
+    /// As [`Self::new`], with another time without progress.
+    async fn with_idle(
+        repository: Repository,
+        purpose: Purpose,
+        ca_file: Option<&Path>,
+        idle: Duration,
+    ) -> anyhow::Result<Self> {
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
@@ -228,7 +240,7 @@ impl RegistryClient {
         let is_local = repository.is_local();
         let logins = login::docker_config();
         let mut client =
-            Self { http, repository, purpose, base: tls, logins, login: None, authorization: None };
+            Self { http, repository, purpose, base: tls, logins, login: None, authorization: None, idle };
         if is_local {
             let tls = std::mem::replace(&mut client.base, plain);
             if !client.speaks_plain_http().await? {
@@ -392,7 +404,7 @@ impl RegistryClient {
         let invalid = |reason: String| RegistryError::Invalid { url: shown(url), reason };
         let request = request.body(counted).map_err(|error| invalid(error.to_string()))?;
         let host = host_of(url);
-        let answered = while_it_moves(sent, &host, what, IDLE_TIMEOUT, self.http.request(request));
+        let answered = while_it_moves(sent, &host, what, self.idle, self.http.request(request));
         let answered = within(&host, what, body.len() as u64, answered).await?;
         answered.map_err(|error| {
             let reason = ErrorChain(&error).to_string();
@@ -687,6 +699,7 @@ async fn while_it_moves<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use a2g_core::catalog::Reference;
 
     const SHORT: Duration = Duration::from_millis(200);
 
@@ -716,6 +729,17 @@ mod tests {
         let error =
             block_on(while_it_moves(&sent, "h", "x", SHORT, std::future::pending::<()>())).unwrap_err();
         assert!(matches!(error, RegistryError::Silent { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_registry_that_says_nothing_is_given_up() {
+        // The kernel accepts the connection, and nobody reads it.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("oci://{}/greet:1", silent.local_addr().unwrap());
+        let repository = Reference::parse(&address).unwrap().repository;
+        let client = RegistryClient::with_idle(repository, Purpose::Pull, None, Duration::from_secs(1));
+        let error = block_on(client).err().unwrap().to_string();
+        assert!(error.contains("has sent nothing for 1 s (its version)"), "{error}");
     }
 
     #[test]
