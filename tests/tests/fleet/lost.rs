@@ -96,7 +96,7 @@ fn an_intent_runs_once_although_the_servers_lose_its_claim() {
 
 #[test]
 fn a_stream_made_again_with_the_same_subjects_is_another_one() {
-    let Some(mut fleet) = Fleet::start() else { return };
+    let Some(fleet) = Fleet::start() else { return };
     let node = fleet.node("one");
     let call = append("x");
     assert_eq!(result(&node.rpc("a2g/execute", &call))["status"], "SUCCESS");

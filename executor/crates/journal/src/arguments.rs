@@ -43,7 +43,7 @@ impl ArgumentStorage {
     pub const DEFAULT_MAX_BYTES: u64 = 64 << 10;
 
     /// The text to store for a call; `None` if only its hash is stored.
-    pub(super) fn text(&self, call: &Call) -> Option<String> {
+    fn text(&self, call: &Call) -> Option<String> {
         match self {
             Self::Full { max_bytes, never } => Some(stored::write_arguments(call, never, *max_bytes)),
             Self::Hash => None,
@@ -67,6 +67,12 @@ impl Default for ArgumentStorage {
 }
 
 impl Journal {
+    /// The text of a call's arguments, as the journal stores it; `None` if it stores none.
+    #[must_use]
+    pub fn arguments_text(&self, call: &Call) -> Option<String> {
+        self.limits.arguments.text(call)
+    }
+
     /// The arguments of the latest start of an agent's intent, or of its latest wait that ended without one; `None` if
     /// they are not stored, or were pruned. Callers choose the ids, so an intent of another agent may have the same one.
     ///

@@ -109,14 +109,6 @@ pub enum HoldResult {
     Denied(IntentDenial),
 }
 
-/// A decision to write, or the end of a wait.
-#[derive(Debug)]
-pub(super) struct ResolveRecord {
-    pub(super) resolved: ResolvedIntent,
-    /// The text of the arguments of a call whose wait ends, if they are stored.
-    pub(super) arguments: Option<String>,
-}
-
 /// The stop of a run or a queued intent by a caller.
 #[derive(Debug)]
 pub(super) struct StopRecord {
@@ -366,8 +358,7 @@ impl<'a> Batch<'a> {
 
     /// Applies a decision to a waiting intent, if the intent still has the content that was decided on. An approved
     /// intent can only be cancelled, revoked or expire. Returns `true` if the decision applied.
-    pub(super) fn resolve(&mut self, record: &ResolveRecord) -> Result<bool, WriteError> {
-        let ResolveRecord { resolved, arguments } = record;
+    pub(super) fn resolve(&mut self, resolved: &ResolvedIntent) -> Result<bool, WriteError> {
         let ResolvedIntent {
             intent,
             content,
@@ -378,7 +369,7 @@ impl<'a> Batch<'a> {
             reason,
             basis,
             grants,
-            call: _,
+            arguments,
         } = resolved;
         let held = match (recorded_state(self.connection(), *intent)?, resolution) {
             (RecordedState::Waiting(held), _) => held,

@@ -254,7 +254,7 @@ impl Journal {
     ) -> Result<StartResult, JournalError> {
         let (call, keep_until) = (request.call, request.keep_until);
         let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
-        let start = build_start_record(request, verdict.as_deref(), self.limits.arguments.text(call), now)?;
+        let start = build_start_record(request, verdict.as_deref(), self.arguments_text(call), now)?;
         self.count_bytes(&call.agent, start.bytes());
         let reply = match self.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
             Ok(Ok(reply)) => Ok(reply),

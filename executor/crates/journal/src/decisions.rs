@@ -2,7 +2,7 @@
 //!
 //! A decision is recorded before its answer is sent.
 
-use super::batch::{HoldRecord, HoldResult, RECORD_BYTES, ResolveRecord, RevocationRecord, StopRecord};
+use super::batch::{HoldRecord, HoldResult, RECORD_BYTES, RevocationRecord, StopRecord};
 use super::chain::Hash;
 use super::claims::{IntentSummary, content_hash};
 use super::log::RefusalRecord;
@@ -68,8 +68,8 @@ pub struct ResolvedIntent {
     pub basis: Option<Hash>,
     /// For an approval: the grants that its approvers were shown.
     pub grants: Vec<GrantSummary>,
-    /// For the end of a wait: the call, whose arguments are stored.
-    pub call: Option<Box<Call>>,
+    /// For the end of a wait: the [text](Journal::arguments_text) of the call's arguments, if they are stored.
+    pub arguments: Option<String>,
 }
 
 /// An intent that a person denied.
@@ -147,13 +147,8 @@ impl Journal {
         &self,
         resolved: Vec<ResolvedIntent>,
     ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
-        let records = resolved.into_iter().map(|resolved| {
-            let arguments = resolved.call.as_deref().and_then(|call| self.limits.arguments.text(call));
-            ResolveRecord { resolved, arguments }
-        });
-        let records = records.collect();
         // Sent here as in `hold`.
-        let pending = self.submit(|reply| JournalEntry::Resolve(records, Some(reply)));
+        let pending = self.submit(|reply| JournalEntry::Resolve(resolved, Some(reply)));
         async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
     }
 

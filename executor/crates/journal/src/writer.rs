@@ -1,8 +1,7 @@
 //! The writer thread. It commits all queued entries in one transaction, so that many runs share one fsync.
 
 use super::batch::{
-    Batch, FinishRecord, HoldRecord, HoldResult, ResolveRecord, RevocationRecord, StartRecord, StartReply,
-    StopRecord,
+    Batch, FinishRecord, HoldRecord, HoldResult, RevocationRecord, StartRecord, StartReply, StopRecord,
 };
 use super::chain::Head;
 use super::error::{NoSpaceError, WriteError};
@@ -10,7 +9,7 @@ use super::log::RefusalRecord;
 use super::stops::StopLift;
 use super::store::{RunId, Store};
 use super::tasks::{JournalTask, RetryPolicy};
-use super::{Condition, Resolution, to_micros};
+use super::{Condition, Resolution, ResolvedIntent, to_micros};
 use a2g_metrics::JournalMetrics;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::ErrorChain;
@@ -54,7 +53,7 @@ pub(super) enum JournalEntry {
     Hold(Box<HoldRecord>, FallibleReply<HoldResult>),
     /// Decisions on waiting intents. A denial is retried while the disk is full, even after its caller was answered; an
     /// approval is not.
-    Resolve(Vec<ResolveRecord>, Option<FallibleReply<usize>>),
+    Resolve(Vec<ResolvedIntent>, Option<FallibleReply<usize>>),
     /// A caller stopped runs. Retried while the disk is full.
     Stop(Vec<StopRecord>, Option<FallibleReply<()>>),
     /// The governor revoked capabilities. Retried while the disk is full.
@@ -407,7 +406,7 @@ fn requeue_or_reject(entry: JournalEntry, reason: &NoSpaceError) -> Option<Journ
         JournalEntry::Resolve(resolved, reply) => {
             reply_no_space(reply, reason);
             // A retried approval would run the intent after its approver was told that the approval failed.
-            let is_approval = resolved.iter().any(|record| match record.resolved.resolution {
+            let is_approval = resolved.iter().any(|record| match record.resolution {
                 Resolution::PartlyApproved | Resolution::Approved => true,
                 Resolution::Denied | Resolution::Cancelled | Resolution::Revoked | Resolution::Expired => {
                     false
@@ -452,10 +451,9 @@ fn requeue_or_reject(entry: JournalEntry, reason: &NoSpaceError) -> Option<Journ
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ResolvedIntent;
 
-    fn resolve_as(resolution: Resolution) -> Vec<ResolveRecord> {
-        let resolved = ResolvedIntent {
+    fn resolve_as(resolution: Resolution) -> Vec<ResolvedIntent> {
+        vec![ResolvedIntent {
             intent: IntentId::random(),
             content: None,
             resolution,
@@ -465,9 +463,8 @@ mod tests {
             reason: None,
             basis: None,
             grants: Vec::new(),
-            call: None,
-        };
-        vec![ResolveRecord { resolved, arguments: None }]
+            arguments: None,
+        }]
     }
 
     #[test]

@@ -117,7 +117,8 @@ fn error_code(refusal: EgressError) -> ErrorCode {
             | DenialReason::ReadOnly
             | DenialReason::HostPermissions
             | DenialReason::Link
-            | DenialReason::HardLink => ErrorCode::AccessDenied,
+            | DenialReason::HardLink
+            | DenialReason::MissingFolder => ErrorCode::AccessDenied,
         },
         EgressError::Failed(failure) => match failure {
             NetworkError::Name => ErrorCode::NameUnresolvable,

@@ -68,13 +68,23 @@ pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Esc
 }
 
 /// A person's decision on an intent, bound to the intent's content.
-fn new_decision(escalated: &Escalated, resolution: Resolution, by: &str) -> ResolvedIntent {
+fn new_decision(
+    journal: &Journal,
+    escalated: &Escalated,
+    resolution: Resolution,
+    by: &str,
+) -> ResolvedIntent {
     let content = Some(content_hash(escalated.call()));
-    ResolvedIntent { content, ..new_resolution(escalated, resolution, by) }
+    ResolvedIntent { content, ..new_resolution(journal, escalated, resolution, by) }
 }
 
 /// The end of a wait. It names its author, or the reason if nobody decided.
-fn new_resolution(escalated: &Escalated, resolution: Resolution, author_or_reason: &str) -> ResolvedIntent {
+fn new_resolution(
+    journal: &Journal,
+    escalated: &Escalated,
+    resolution: Resolution,
+    author_or_reason: &str,
+) -> ResolvedIntent {
     let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
     let ends_unrun = match resolution {
         // The start of the run has the arguments.
@@ -91,7 +101,7 @@ fn new_resolution(escalated: &Escalated, resolution: Resolution, author_or_reaso
         reason: None,
         basis: None,
         grants: Vec::new(),
-        call: ends_unrun.then(|| Box::new(escalated.call().clone())),
+        arguments: if ends_unrun { journal.arguments_text(escalated.call()) } else { None },
     }
 }
 
@@ -129,7 +139,10 @@ pub(super) fn record_end_of_wait(
         journal.record_refusal(&summary, blocked_by, reason, now);
     }
     journal.resolve(
-        removed.iter().map(|escalated| new_resolution(escalated, resolution, author_or_reason)).collect(),
+        removed
+            .iter()
+            .map(|escalated| new_resolution(journal, escalated, resolution, author_or_reason))
+            .collect(),
     )
 }
 
@@ -283,7 +296,9 @@ impl Executor {
     async fn withdraw_stopped(&self, intent: IntentId) {
         let recording = self.escalations.remove_waiting(intent, &all_agents, |removed| {
             self.note_stopped_orphans(&removed);
-            let withdrawn = removed.iter().map(|held| new_resolution(held, Resolution::Cancelled, STOPPED));
+            let withdrawn = removed
+                .iter()
+                .map(|held| new_resolution(&self.journal, held, Resolution::Cancelled, STOPPED));
             self.journal.resolve(withdrawn.collect())
         });
         self.await_withdrawal(recording).await;
@@ -295,8 +310,9 @@ impl Executor {
             intent,
             || Ok(()),
             |removed| {
-                let withdrawn =
-                    removed.iter().map(|held| new_resolution(held, Resolution::Cancelled, reason));
+                let withdrawn = removed
+                    .iter()
+                    .map(|held| new_resolution(&self.journal, held, Resolution::Cancelled, reason));
                 self.journal.resolve(withdrawn.collect())
             },
         );
@@ -616,7 +632,7 @@ impl Executor {
         let recorded = ResolvedIntent {
             manifest: approval.manifest.clone(),
             basis: approval.basis.map(DecisionBasis::hash),
-            ..new_decision(escalated, Resolution::PartlyApproved, &by)
+            ..new_decision(&self.journal, escalated, Resolution::PartlyApproved, &by)
         };
         let recording = self.escalations.record_current(taken, || {
             let agent = &escalated.call().agent;
@@ -838,7 +854,7 @@ impl Executor {
         let deny = |removed: Vec<Escalated>| {
             let denials = removed.iter().map(|escalated| ResolvedIntent {
                 reason: reason.map(str::to_owned),
-                ..new_decision(escalated, Resolution::Denied, by)
+                ..new_decision(&self.journal, escalated, Resolution::Denied, by)
             });
             let recording = self.journal.resolve(denials.collect());
             (removed, recording)
@@ -898,7 +914,7 @@ impl Executor {
         BoundApproval { approval, authors, needs_others }: &BoundApproval,
     ) -> Result<Box<ClaimedRun>, Fault> {
         let claimed = self.claim_approved(escalated, approval).await.map_err(NotClaimed::into_fault)?;
-        let approved = new_decision(escalated, Resolution::Approved, &approval.by);
+        let approved = new_decision(&self.journal, escalated, Resolution::Approved, &approval.by);
         let Approval { by: _, manifest, basis, grants } = approval.clone();
         let approved = ResolvedIntent { manifest, basis, grants, ..approved };
         let record = || {
@@ -1057,7 +1073,7 @@ impl Executor {
                     .await;
             }
         };
-        let withdrawn = new_resolution(escalated, Resolution::Cancelled, WIDER_THAN_SHOWN);
+        let withdrawn = new_resolution(&self.journal, escalated, Resolution::Cancelled, WIDER_THAN_SHOWN);
         let record = || {
             let withdrawal = self.journal.resolve(vec![withdrawn]);
             (withdrawal, self.journal.hold(call, text, escalated.expires_at()))
@@ -1103,7 +1119,7 @@ impl Executor {
     }
 
     async fn record_end(&self, escalated: &Escalated, resolution: Resolution, author_or_reason: &str) {
-        let ended = new_resolution(escalated, resolution, author_or_reason);
+        let ended = new_resolution(&self.journal, escalated, resolution, author_or_reason);
         if let Err(error) = self.journal.resolve(vec![ended]).await {
             tracing::warn!(%error, "the end of an approved intent cannot be recorded yet");
         }

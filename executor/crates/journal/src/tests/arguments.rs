@@ -85,8 +85,8 @@ async fn arguments_of_a_call_that_was_not_approved_are_stored() {
         let call = Call { arguments: arguments(&given), ..another() };
         hold(&journal, &call).await;
         assert_eq!(journal.arguments(call.intent, &call.agent).unwrap(), None, "its wait has it");
-        let ended =
-            ResolvedIntent { call: Some(Box::new(call.clone())), ..resolve_by_anna(&call, resolution) };
+        let arguments = journal.arguments_text(&call);
+        let ended = ResolvedIntent { arguments, ..resolve_by_anna(&call, resolution) };
         assert_eq!(journal.resolve(vec![ended]).await.unwrap(), 1);
         assert_eq!(journal.arguments(call.intent, &call.agent).unwrap(), kept(&given, &[]), "{resolution:?}");
         assert!(holds(&path), "{resolution:?}: {}", verify_journal(&path, None));

@@ -22,7 +22,7 @@ pub(super) fn resolve_by_anna(call: &Call, resolution: Resolution) -> ResolvedIn
         reason: None,
         basis: None,
         grants: Vec::new(),
-        call: None,
+        arguments: None,
     }
 }
 

@@ -34,7 +34,7 @@ async fn the_page_of_a_run_has_all_of_its_records() {
         reason: None,
         basis: None,
         grants: Vec::new(),
-        call: None,
+        arguments: None,
     };
     journal.resolve(vec![approve(Some(manifest.clone()))]).await.unwrap();
     let page = journal.run_record(call.intent).await.unwrap().unwrap();
@@ -117,7 +117,7 @@ async fn the_manifest_is_that_of_the_last_wait() {
         reason: None,
         basis: None,
         grants: Vec::new(),
-        call: None,
+        arguments: None,
     };
     journal.resolve(vec![approved]).await.unwrap();
     resolve(&journal, &call, Resolution::Cancelled).await;
