@@ -109,17 +109,27 @@ fn check_structure_unless(
     }
 }
 
-/// Checks the whole journal once, and stops the server on a finding.
+/// Checks the whole journal once, and stops the server on a finding. Sets `may_prune` once the records are checked.
 pub(super) fn check_in_background(
     path: &Path,
     is_closed: &Arc<AtomicBool>,
+    may_prune: &AtomicBool,
     condition: &watch::Sender<Condition>,
     chain_check: &Mutex<Option<ChainCheck>>,
 ) {
     // Lowers the priority of only this thread, so that the check does not compete with the server's other threads.
     let _best_effort = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
-    let Ok(reader) = Reader::open(path) else { return };
-    let found = match check_all_records(&mut reader.into_connection(), path, is_closed) {
+    let Ok(reader) = Reader::open(path) else { return may_prune.store(true, Relaxed) };
+    let mut connection = reader.into_connection();
+    let records = check_all_records(&connection, is_closed);
+    // Records with damage are left for the operator. Pruning does not wait for SQLite's own check, which may have to be
+    // repeated for as long as much is written.
+    may_prune.store(!matches!(records, Err(CheckError::Found(_))), Relaxed);
+    let checked = records.and_then(|read| match read {
+        BackgroundCheck::Whole { .. } => check_pages(&mut connection, path, is_closed).map(|()| read),
+        BackgroundCheck::Closed | BackgroundCheck::CoveredByStart => Ok(read),
+    });
+    let found = match checked {
         Ok(BackgroundCheck::Closed) => return,
         Ok(BackgroundCheck::CoveredByStart) => {
             if let Some(check) = &mut *chain_check.lock() {
@@ -142,22 +152,18 @@ pub(super) fn check_in_background(
     condition.send_replace(Condition::Broken(BrokenError::from_read(damaged)));
 }
 
-/// The result of a background check that found nothing.
+/// The result of a background check of the records that found nothing.
 enum BackgroundCheck {
     /// The journal was closed before all records were read.
     Closed,
     /// The check at the start has read all records.
     CoveredByStart,
-    /// All records were read, and SQLite's pages: up to this record and this receipt.
+    /// All records were read: up to this record and this receipt.
     Whole { last_record: i64, last_receipt: u64 },
 }
 
-/// Checks all records, and then SQLite's pages.
-fn check_all_records(
-    connection: &mut Connection,
-    path: &Path,
-    is_closed: &Arc<AtomicBool>,
-) -> Result<BackgroundCheck, CheckError> {
+/// Checks all records.
+fn check_all_records(connection: &Connection, is_closed: &AtomicBool) -> Result<BackgroundCheck, CheckError> {
     let Extent { first, last, .. } = Extent::read(connection, "records")?;
     if last - first <= LAST_RECORDS {
         return Ok(BackgroundCheck::CoveredByStart);
@@ -169,7 +175,8 @@ fn check_all_records(
         }
         // Each chunk has one snapshot; the last chunk shares its snapshot with `finish`.
         let snapshot = connection.unchecked_transaction()?;
-        // `journal prune` may have removed the next records.
+        // `journal prune` may have removed the next records. The automatic pruning waits for this check, which it would
+        // otherwise make begin again every 30 s.
         if !verifier.is_unpruned(connection)? {
             verifier = Verifier::full(connection, None)?;
         }
@@ -179,7 +186,6 @@ fn check_all_records(
         }
         drop(snapshot);
     }
-    check_pages(connection, path, is_closed)?;
     Ok(BackgroundCheck::Whole { last_record: verifier.tip.number, last_receipt: verifier.tip.head.number })
 }
 

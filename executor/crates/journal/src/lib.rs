@@ -308,6 +308,8 @@ pub struct Journal {
     metrics: JournalMetrics,
     /// Stops the background check.
     is_closed: Arc<AtomicBool>,
+    /// `true` once the background check has read the records, so that the automatic pruning may remove some.
+    may_prune: Arc<AtomicBool>,
     /// `None` for a journal in memory.
     chain_check: Arc<Mutex<Option<ChainCheck>>>,
 }
@@ -403,6 +405,7 @@ impl Journal {
             shares: AgentShares::default(),
             metrics: JournalMetrics::new(options.durability),
             is_closed: Arc::default(),
+            may_prune: Arc::default(),
             chain_check: Arc::new(Mutex::new(Some(check))),
         };
         let unwritten = journal.reopen(unwritten);
@@ -418,9 +421,10 @@ impl Journal {
         spawn_thread("journal", move || writer.run(&queue, unwritten, on_finished))
             .map_err(|error| open_error(error.into()))?;
         let (file, is_closed) = (path.to_owned(), Arc::clone(&journal.is_closed));
+        let may_prune = Arc::clone(&journal.may_prune);
         let chain_check = Arc::clone(&journal.chain_check);
         spawn_thread("journal check", move || {
-            check::check_in_background(&file, &is_closed, &condition_sender, &chain_check)
+            check::check_in_background(&file, &is_closed, &may_prune, &condition_sender, &chain_check)
         })
         .map_err(|error| open_error(error.into()))?;
         Ok((journal, recovered))
@@ -446,6 +450,7 @@ impl Journal {
             shares: AgentShares::default(),
             metrics: JournalMetrics::new(Durability::default()),
             is_closed: Arc::default(),
+            may_prune: Arc::default(),
             chain_check: Arc::default(),
         }
     }

@@ -26,7 +26,7 @@ use time::{Duration, OffsetDateTime};
 
 /// The maximum number of records or tasks that one transaction removes: a server that writes waits for it.
 // 10,000 took 0.6 s.
-const MAX_PRUNED_PER_TRANSACTION: i64 = 250;
+pub(super) const MAX_PRUNED_PER_TRANSACTION: i64 = 250;
 /// The number of bytes of removed texts after which a transaction ends. The pages of each have to be read.
 const MAX_PRUNED_BYTES: i64 = 4 << 20;
 /// The minimum pause after a transaction.

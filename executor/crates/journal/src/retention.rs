@@ -6,14 +6,15 @@ use super::{Journal, JournalBackend, spawn_thread};
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use rusqlite::Connection;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use time::OffsetDateTime;
 
 /// The interval between two checks of the age and size of the journal.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// The pause after a removal that could not reach the limit on the size: all of the rest is needed.
+/// The pause of the check of the size after a removal that could not reach the limit: all of the rest is needed.
 const FUTILE_INTERVAL: Duration = Duration::from_secs(3600);
 /// The interval at which the end of the server is noticed.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(100);
@@ -28,7 +29,8 @@ pub struct Retention {
 }
 
 impl Journal {
-    /// Removes old records from now on, until the journal is dropped. A journal in memory has none.
+    /// Removes old records until the journal is dropped. Begins once the background check has read all records: each removal
+    /// would make it begin again. A journal in memory has none.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -37,12 +39,16 @@ impl Journal {
         if retention == Retention::default() {
             return Ok(());
         }
-        let (path, is_closed) = (path.clone(), Arc::clone(&self.is_closed));
+        let may_prune = Arc::clone(&self.may_prune);
+        let mut pruner = Pruner::new(path.clone(), retention, Arc::clone(&self.is_closed));
         spawn_thread("journal prune", move || {
+            if !wait_unless_closed(&pruner.is_closed, || may_prune.load(Relaxed)) {
+                return;
+            }
             loop {
-                let interval = remove_old(&path, retention, &is_closed);
-                let until = SystemClock.monotonic() + interval;
-                if !wait_unless_closed(until, &is_closed) {
+                pruner.remove_old();
+                let until = SystemClock.monotonic() + CHECK_INTERVAL;
+                if !wait_unless_closed(&pruner.is_closed, || SystemClock.monotonic() >= until) {
                     return;
                 }
             }
@@ -51,9 +57,9 @@ impl Journal {
     }
 }
 
-/// Returns `false` if the journal is closed before `until`.
-fn wait_unless_closed(until: Instant, is_closed: &AtomicBool) -> bool {
-    while SystemClock.monotonic() < until {
+/// Waits until `is_over`. Returns `false` if the journal is closed before.
+fn wait_unless_closed(is_closed: &AtomicBool, is_over: impl Fn() -> bool) -> bool {
+    while !is_over() {
         if is_closed.load(Relaxed) {
             return false;
         }
@@ -62,31 +68,53 @@ fn wait_unless_closed(until: Instant, is_closed: &AtomicBool) -> bool {
     true
 }
 
-/// Removes what is too old, and then the oldest records until the rest is small enough. Returns the pause after it.
-fn remove_old(path: &Path, Retention { max_age, max_bytes }: Retention, is_closed: &AtomicBool) -> Duration {
-    let now = SystemClock.now();
-    let is_open = |_: &Connection| Ok(!is_closed.load(Relaxed));
-    if let Some(max_age) = max_age {
-        report(prune_while(path, now - max_age, Some(now - max_age), now, is_open));
+/// Removes what is older or more than the [`Retention`] allows.
+pub(super) struct Pruner {
+    path: PathBuf,
+    pub(super) retention: Retention,
+    is_closed: Arc<AtomicBool>,
+    /// The time from which on the size is checked again.
+    size_due: Instant,
+}
+
+impl Pruner {
+    pub(super) fn new(path: PathBuf, retention: Retention, is_closed: Arc<AtomicBool>) -> Self {
+        Self { path, retention, is_closed, size_due: SystemClock.monotonic() }
     }
-    let Some(max_bytes) = max_bytes else { return CHECK_INTERVAL };
-    let mut is_over = false;
-    // Tasks are bounded for each owner.
-    let result = prune_while(path, now, None, now, |connection| {
-        is_over = used_bytes(connection)? > max_bytes;
-        Ok(is_over && is_open(connection)?)
-    });
-    let has_failed = result.is_err();
-    report(result);
-    if is_over && !has_failed && !is_closed.load(Relaxed) {
-        tracing::warn!(
-            max_bytes,
-            "the journal is larger than `journal.max_gb`, and the rest is still needed: deliver the waiting reports, or \
-             raise the limit"
-        );
-        return FUTILE_INTERVAL;
+
+    /// Removes what is too old, and then the oldest records until the rest is small enough.
+    pub(super) fn remove_old(&mut self) {
+        let now = SystemClock.now();
+        if let Some(max_age) = self.retention.max_age {
+            let is_open = |_: &Connection| Ok(!self.is_closed.load(Relaxed));
+            report(prune_while(&self.path, now - max_age, Some(now - max_age), now, is_open));
+        }
+        if let Some(max_bytes) = self.retention.max_bytes
+            && SystemClock.monotonic() >= self.size_due
+            && !self.shrink(max_bytes, now)
+        {
+            tracing::warn!(
+                max_bytes,
+                "the journal is larger than `journal.max_gb`, and the rest is still needed: deliver the waiting reports, \
+                 or raise the limit"
+            );
+            self.size_due = SystemClock.monotonic() + FUTILE_INTERVAL;
+        }
     }
-    CHECK_INTERVAL
+
+    /// Removes the oldest records until the rest is small enough. Returns `false` if it is not, because all of it is
+    /// needed.
+    fn shrink(&self, max_bytes: u64, now: OffsetDateTime) -> bool {
+        let mut is_over = false;
+        // Tasks are bounded for each owner.
+        let result = prune_while(&self.path, now, None, now, |connection| {
+            is_over = used_bytes(connection)? > max_bytes;
+            Ok(is_over && !self.is_closed.load(Relaxed))
+        });
+        let has_failed = result.is_err();
+        report(result);
+        !is_over || has_failed || self.is_closed.load(Relaxed)
+    }
 }
 
 fn report(result: Result<PruneSummary, PruneError>) {

@@ -153,9 +153,19 @@ async fn run_long(journal: &Journal, call: &Call, length: usize) {
     journal.finish(Arc::new(receipt), None, Reporting::Here, NOW).await.unwrap();
 }
 
-fn transactions(path: &Path) -> i64 {
-    let sql = "SELECT count(*) FROM records WHERE kind = 'pruned'";
-    Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+/// The number of records that each transaction of the pruning has removed.
+fn removed_by_transaction(path: &Path) -> Vec<i64> {
+    let connection = Connection::open(path).unwrap();
+    let sql = "SELECT body FROM records WHERE kind = 'pruned' ORDER BY number";
+    let mut statement = connection.prepare(sql).unwrap();
+    let bodies = statement.query_map([], |row| row.get::<_, Vec<u8>>(0)).unwrap();
+    let mut before = 0;
+    let removed = bodies.map(|body| {
+        let pruned: serde_json::Value = serde_json::from_slice(&body.unwrap()).unwrap();
+        let last = pruned["number"].as_i64().unwrap();
+        last - std::mem::replace(&mut before, last)
+    });
+    removed.collect()
 }
 
 /// A server that writes waits for the transactions of a pruning: each removes few records, and few bytes.
@@ -169,10 +179,29 @@ async fn each_transaction_removes_little() {
             deliver(&journal, some.len()).await;
         }
         assert_eq!(prune(&path, FAR, NOW).unwrap().receipts, runs);
-        let count = transactions(&path);
-        assert!(count >= at_least, "{count} transactions for {runs} runs of {length} bytes");
+        let removed = removed_by_transaction(&path);
+        assert!(removed.len() >= at_least, "{runs} runs of {length} bytes: {removed:?}");
+        let is_bounded = |count: &i64| (1..=prune::MAX_PRUNED_PER_TRANSACTION).contains(count);
+        assert!(removed.iter().all(is_bounded), "{runs} runs of {length} bytes: {removed:?}");
         assert!(holds(&path), "{}", verify_journal(&path, None));
     }
+}
+
+const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
+
+async fn is_pruned(journal: &Journal, call: &Call) -> bool {
+    let stage = journal.stage(call.intent, IfFull::Wait).await.unwrap();
+    !matches!(stage, Some((_, Stage::Finished(_))))
+}
+
+async fn wait_until_pruned(journal: &Journal, call: &Call) {
+    let removed = async {
+        while !is_pruned(journal, call).await {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    let limit = std::time::Duration::from_secs(20);
+    tokio::time::timeout(limit, removed).await.expect("something is removed");
 }
 
 #[tokio::test]
@@ -181,27 +210,75 @@ async fn a_journal_is_kept_below_an_age_and_a_size() {
     let old = another();
     run(&journal, &old).await;
     deliver(&journal, 1).await;
-    let day = std::time::Duration::from_secs(86_400);
-    journal.prune_regularly(Retention { max_age: Some(day), max_bytes: None }).unwrap();
-    let is_pruned = |stage: Option<(AgentDid, Stage)>| !matches!(stage, Some((_, Stage::Finished(_))));
-    let wait = async |call: &Call| {
-        let removed = async {
-            while !is_pruned(journal.stage(call.intent, IfFull::Wait).await.unwrap()) {
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-            }
-        };
-        let limit = std::time::Duration::from_secs(20);
-        tokio::time::timeout(limit, removed).await.expect("something is removed");
-    };
-    wait(&old).await;
+    journal.prune_regularly(Retention { max_age: Some(DAY), max_bytes: None }).unwrap();
+    wait_until_pruned(&journal, &old).await;
     let calls = (0..4).map(|_| another()).collect::<Vec<_>>();
     for call in &calls {
         run_long(&journal, call, 1 << 20).await;
     }
     deliver(&journal, 4).await;
     journal.prune_regularly(Retention { max_age: None, max_bytes: Some(2 << 20) }).unwrap();
-    wait(&calls[1]).await;
-    let stage = journal.stage(calls[3].intent, IfFull::Wait).await.unwrap();
-    assert!(matches!(stage, Some((_, Stage::Finished(_)))), "no more than needed: {stage:?}");
+    wait_until_pruned(&journal, &calls[1]).await;
+    assert!(!is_pruned(&journal, &calls[3]).await, "no more than needed");
     assert!(holds(&path), "{}", verify_journal(&path, None));
+}
+
+/// A report that waits for the governor can keep the journal above its size for long.
+#[tokio::test]
+async fn a_futile_removal_by_size_delays_no_removal_by_age() {
+    let (_folder, path, journal) = new_journal();
+    let old = another();
+    run(&journal, &old).await;
+    let by_size = Retention { max_age: None, max_bytes: Some(1) };
+    let mut pruner = retention::Pruner::new(path, by_size, Arc::default());
+    pruner.remove_old();
+    deliver(&journal, 1).await;
+    pruner.remove_old();
+    assert!(!is_pruned(&journal, &old).await, "the size is checked again later");
+    pruner.retention.max_age = Some(DAY);
+    pruner.remove_old();
+    assert!(is_pruned(&journal, &old).await);
+}
+
+#[tokio::test]
+async fn automatic_pruning_begins_when_it_may() {
+    let (_folder, _path, mut journal) = new_journal();
+    let old = another();
+    run(&journal, &old).await;
+    deliver(&journal, 1).await;
+    journal.may_prune = Arc::default();
+    journal.prune_regularly(Retention { max_age: Some(DAY), max_bytes: None }).unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert!(!is_pruned(&journal, &old).await, "the check has not ended");
+    journal.may_prune.store(true, Relaxed);
+    wait_until_pruned(&journal, &old).await;
+}
+
+/// Runs the background check. Returns whether records may be pruned then, and whether the journal is broken.
+fn check_in_background(path: &Path) -> (bool, bool) {
+    let may_prune = AtomicBool::new(false);
+    let condition = watch::Sender::new(Condition::Works);
+    // The check lowers the priority of its thread.
+    std::thread::scope(|scope| {
+        let check = || {
+            check::check_in_background(path, &Arc::default(), &may_prune, &condition, &Mutex::default());
+        };
+        scope.spawn(check);
+    });
+    let is_broken = matches!(*condition.borrow(), Condition::Broken(_));
+    (may_prune.into_inner(), is_broken)
+}
+
+/// The removal would make the check begin again, and remove what it may find.
+#[tokio::test]
+async fn records_may_be_pruned_when_the_check_has_read_them() {
+    let (_folder, path, journal) = new_journal();
+    // More than the start checks.
+    let intents = (0..=ChainCheck::MAX_RECORDS_AT_START).map(|_| IntentId::random()).collect::<Vec<_>>();
+    journal.record_stop(&intents, "otto", "a2g/cancel").await.unwrap();
+    let change = |sql| Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    change("UPDATE records SET at = at + 1 WHERE number = 5");
+    assert_eq!(check_in_background(&path), (false, true));
+    change("UPDATE records SET at = at - 1 WHERE number = 5");
+    assert_eq!(check_in_background(&path), (true, false));
 }
