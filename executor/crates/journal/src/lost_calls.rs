@@ -1,7 +1,7 @@
 //! The calls of runs that a kill has interrupted, for their reports: the list was in the memory of the killed process.
 //!
 //! The ids of the calls follow from the id of their run, so each is looked up by its number. A call without any record,
-//! such as one to an unknown tool, is not in the list.
+//! such as one to an unknown tool, is not in the list. The calls beyond the longest list are only counted.
 
 use super::recorded_state::{RecordedState, RunEnd, recorded_state};
 use super::store::InterruptedRun;
@@ -14,6 +14,9 @@ use a2g_types::verdict::Decision;
 use rusqlite::{Connection, OptionalExtension as _};
 use std::collections::HashMap;
 use std::time::Duration;
+
+/// The number of calls without a record, one after another, that end the count of the calls beyond the longest list.
+const MAX_GAP: u32 = 1000;
 
 /// A call as its records have it.
 struct FoundCall {
@@ -42,7 +45,8 @@ pub(super) fn add(
         // A run that could make no calls has no list.
         let Some(usage) = &receipt.calls else { continue };
         let calls = find_calls(connection, run.intent, usage.max_calls.value, &lost, &mut refusals)?;
-        let count = calls.last().map_or(0, |call| call.ordinal);
+        let last_listed = calls.last().map_or(0, |call| call.ordinal);
+        let count = find_last_ordinal(connection, run.intent, last_listed, usage.max_calls.value, &refusals)?;
         let calls = Some(CallUsage { calls, count, ..usage.clone() });
         run.receipt = stored::write_receipt(&Receipt { calls, ..receipt.clone() })?;
     }
@@ -75,6 +79,32 @@ fn find_calls(
         }));
     }
     Ok(calls)
+}
+
+/// The ordinal of the last call of a run that has a record, from that of the last listed call.
+// A run may make 100,000 calls, so for those that are not listed only the index is read.
+fn find_last_ordinal(
+    connection: &Connection,
+    parent: IntentId,
+    last_listed: u32,
+    max_calls: u32,
+    refusals: &Refusals,
+) -> rusqlite::Result<u32> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM records WHERE intent = ?1 AND kind <> 'receipt')";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut last = last_listed;
+    for ordinal in (1..=max_calls).skip(CallUsage::MAX_LISTED) {
+        if ordinal - last > MAX_GAP {
+            break;
+        }
+        let intent = parent.nested(ordinal);
+        let is_recorded = refusals.contains_key(&intent)
+            || statement.query_row([intent.as_bytes()], |row| row.get::<_, bool>(0))?;
+        if is_recorded {
+            last = ordinal;
+        }
+    }
+    Ok(last)
 }
 
 /// The call with this id, if the journal has a record of it, and the run made it.

@@ -165,3 +165,34 @@ async fn a_damaged_record_is_an_error() {
         assert!(matches!(page, Err(JournalError::Broken(BrokenError::Read(_)))), "{sql}: {page:?}");
     }
 }
+
+/// The killed process had the list of the calls in its memory.
+#[tokio::test]
+async fn calls_of_an_interrupted_run_are_counted_beyond_the_longest_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    let journal = open_journal(&path).0;
+    let parent = another();
+    let bound = |value| Bound { value, layer: Layer::Executor };
+    let usage = CallUsage { max_calls: bound(100_000), max_parallel: bound(1), count: 0, calls: Vec::new() };
+    let fallback_receipt =
+        &Receipt { calls: Some(usage), ..receipt(&parent, End::Aborted(AbortReason::Lost)) };
+    assert!(matches!(journal.claim(&parent, LATER, None), Ok(ClaimResult::New)));
+    let request =
+        StartRequest { call: &parent, keep_until: LATER, proof: None, fallback_receipt, task: None };
+    assert!(matches!(journal.start(request, NOW).await, Ok(StartResult::New)));
+    let nested = |ordinal| Call { intent: parent.intent.nested(ordinal), ..another() };
+    // The last one is after too many calls without a record.
+    for ordinal in [1, 1000, 1800, 4000] {
+        let refused = IntentSummary::from_call(&nested(ordinal));
+        journal.record_refusal(&refused, a2g_types::fault::BlockedBy::VerdictDenied, "no", NOW);
+    }
+    run(&journal, &nested(2700)).await;
+    drop(journal);
+    let journal = open_journal(&path).0;
+    let stage = journal.stage(parent.intent, IfFull::Wait).await.unwrap();
+    let Some((_, Stage::Finished(aborted))) = &stage else { panic!("{stage:?}") };
+    let calls = aborted.calls.as_ref().unwrap();
+    let listed = calls.calls.iter().map(|call| call.ordinal).collect::<Vec<_>>();
+    assert_eq!((&listed[..], calls.count), (&[1, 1000][..], 2700));
+}
