@@ -1,13 +1,19 @@
 //! Journals of every format so far. The files were written by the versions with that format.
 
 use super::*;
+use crate::tests::decisions::{find_denial, hold, resolve, resolve_by_anna};
+use crate::{ArgumentStorage, RecoveredState, prune, remembered_fleet};
+use a2g_types::stop::{OperatorReason, StopTarget};
 use std::os::unix::fs::PermissionsExt as _;
+
+fn golden_file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/journals").join(name)
+}
 
 fn golden(format: u32) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
-    let from = format!("{}/../../../tests/journals/format-{format}.db", env!("CARGO_MANIFEST_DIR"));
-    std::fs::copy(from, &path).unwrap();
+    std::fs::copy(golden_file(&format!("format-{format}.db")), &path).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     (folder, path)
 }
@@ -86,6 +92,126 @@ async fn format_3_still_verifies() {
     // A call raises the format, and a task of the earlier one is checked by its earlier hash.
     run(&journal, &another()).await;
     assert!(super::holds(&path), "{}", verify_journal(&path, None));
+}
+
+/// A call in the journals of the formats 4 and 5.
+fn golden_call(number: u32) -> Call {
+    let with_arguments = call(r#"{"path":"/a","n":[1.5e-7,null]}"#);
+    Call { intent: with_arguments.intent.nested(number), ..with_arguments }
+}
+
+fn golden_proof() -> ProofId {
+    ProofId::parse(Issuer::parse("a").unwrap(), "1").unwrap()
+}
+
+fn golden_denial(journal: &Journal) -> ResolvedIntent {
+    let call = golden_call(9);
+    ResolvedIntent {
+        reason: Some("golden".to_owned()),
+        basis: Some([7; 32]),
+        arguments: journal.arguments_text(&call),
+        ..resolve_by_anna(&call, Resolution::Denied)
+    }
+}
+
+fn golden_task() -> JournalTask {
+    JournalTask { task: golden_call(11).intent, ..tasks::task("did:a:b", NOW, false, "golden") }
+}
+
+/// Makes a journal of a format, with what that format added. Returns its checkpoint.
+async fn fill(path: &Path, format: i64) -> Head {
+    let recovered = RecoveredState { ends: Vec::new(), fleet: Some("golden".to_owned()) };
+    let options = JournalOptions::default();
+    let has_arguments = format >= store::ARGUMENTS_FORMAT;
+    let arguments = if has_arguments { ArgumentStorage::default() } else { ArgumentStorage::Hash };
+    let limits = JournalLimits { arguments, ..JournalLimits::default() };
+    let opened = Journal::open_with_ends(path, 100, options, NOW, |_| Ok(recovered)).unwrap();
+    let journal = opened.0.with_limits(limits);
+    for number in 1..=4 {
+        run(&journal, &golden_call(number)).await;
+    }
+    deliver(&journal, 2).await;
+    assert_eq!(prune(path, NOW + Duration::HOUR, NOW).unwrap().receipts, 2);
+    assert!(matches!(start(&journal, &golden_call(5), Some(&golden_proof())).await, StartResult::New));
+    journal.release(golden_call(5).intent).await.unwrap();
+    for number in 6..=10 {
+        hold(&journal, &golden_call(number)).await;
+    }
+    resolve(&journal, &golden_call(7), Resolution::PartlyApproved).await;
+    resolve(&journal, &golden_call(8), Resolution::Approved).await;
+    assert_eq!(journal.resolve(vec![golden_denial(&journal)]).await.unwrap(), 1);
+    resolve(&journal, &golden_call(10), Resolution::Cancelled).await;
+    if has_arguments {
+        journal.store_task(golden_task(), RetryPolicy::Retry).await.unwrap();
+    }
+    let reason = OperatorReason::parse("golden").unwrap();
+    let stop = Stop { target: StopTarget::Everything, reason, by: "anna".to_owned(), since: NOW };
+    let target = StopTarget::Tool(ToolName::parse("t").unwrap());
+    for set in [Stop { target: target.clone(), ..stop.clone() }, stop] {
+        journal.set_stop(&set).await.unwrap();
+    }
+    assert!(journal.lift_stop(&target, "otto").await.unwrap());
+    let refused = IntentSummary::from_call(&another());
+    journal.record_refusal(&refused, a2g_types::fault::BlockedBy::Stopped, "golden", NOW);
+    assert!(matches!(start(&journal, &golden_call(12), None).await, StartResult::New));
+    journal.record_stop(&[golden_call(12).intent], "otto", "a2g/cancel").await.unwrap();
+    let head = journal.head();
+    drop(journal);
+    wait_for_the_writer(path);
+    let connection = Connection::open(path).unwrap();
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    head
+}
+
+/// Makes the files of the formats 4 and 5, which are then kept for ever: a later version may not be able to make them.
+#[tokio::test]
+#[ignore = "writes files into the repository, once"]
+async fn golden_files_are_written() {
+    for format in [store::STOP_FORMAT, store::ARGUMENTS_FORMAT] {
+        let [to, checkpoint] =
+            ["db", "checkpoint"].map(|ending| golden_file(&format!("format-{format}.{ending}")));
+        assert!(!to.exists(), "{} is never changed", to.display());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.db");
+        let Head { number, hash } = fill(&path, format).await;
+        assert_eq!(stops::format(&path), format);
+        std::fs::write(to, std::fs::read(&path).unwrap()).unwrap();
+        std::fs::write(checkpoint, format!("{number}:{}\n", chain::to_hex(&hash))).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn formats_4_and_5_still_verify() {
+    for format in [4, 5] {
+        let (_folder, path) = golden(format);
+        let checkpoint =
+            std::fs::read_to_string(golden_file(&format!("format-{format}.checkpoint"))).unwrap();
+        let hash = chain::from_hex(checkpoint.trim_end().strip_prefix("4:").unwrap()).unwrap();
+        let found = verify_journal(&path, Some(Head { number: 4, hash }));
+        assert!(matches!(found, Finding::Holds { receipts: 2, pruned: 2, .. }), "{found}");
+        let (journal, recovered) = open(&path).unwrap();
+        assert_eq!(recovered, RecoverySummary { aborted: 1, undelivered: 3 });
+        let stopped = journal.take_stops().into_iter().map(|stop| stop.target).collect::<Vec<_>>();
+        assert_eq!(stopped, [StopTarget::Everything]);
+        assert_eq!(remembered_fleet(&path).unwrap().as_deref(), Some("golden"));
+        let held = journal.take_held();
+        let approved = held.iter().filter(|held| held.approval.is_some()).count();
+        assert_eq!((held.len(), approved), (3, 1));
+        let denial = find_denial(&journal, &golden_call(9)).await.unwrap();
+        assert_eq!(denial.reason.as_deref(), Some("golden"));
+        let stage = journal.stage(golden_call(1).intent, IfFull::Wait).await.unwrap();
+        assert!(matches!(stage, Some((_, Stage::Pruned))), "{stage:?}");
+        for number in [3, 9, 12] {
+            let arguments = journal.arguments(golden_call(number).intent).unwrap();
+            assert_eq!(arguments.is_some(), format == 5, "{number}: {arguments:?}");
+        }
+        let task = journal.task(golden_task().task, JournalTask::clone).await.unwrap();
+        assert_eq!(task, Some(golden_task()).filter(|_| format == 5));
+        let replayed = start(&journal, &another(), Some(&golden_proof())).await;
+        assert!(matches!(replayed, StartResult::Replayed), "{replayed:?}");
+        run(&journal, &another()).await;
+        assert!(super::holds(&path), "{format}: {}", verify_journal(&path, None));
+    }
 }
 
 #[test]

@@ -269,7 +269,7 @@ fn check_in_background(path: &Path) -> (bool, bool) {
     (may_prune.into_inner(), is_broken)
 }
 
-/// The removal would make the check begin again, and remove what it may find.
+/// A removal would make the check begin again, and could remove what it is about to find.
 #[tokio::test]
 async fn records_may_be_pruned_when_the_check_has_read_them() {
     let (_folder, path, journal) = new_journal();
