@@ -122,7 +122,11 @@ fn a_stream_made_again_with_the_same_subjects_is_another_one() {
     assert_eq!(ask("PURGE", &json!({}))["success"], true);
     expect_gone(&node, &append("z"));
     let unknown = init(fleet.options("two"), &[]);
-    assert!(!unknown.status.success() && said(&unknown).contains("has lost what it had"), "{}", said(&unknown));
+    assert!(
+        !unknown.status.success() && said(&unknown).contains("has lost what it had"),
+        "{}",
+        said(&unknown)
+    );
     // The emptied stream gets a new identity, which a running node notices.
     let accepted = node.home().run(&["fleet", "init", "--new"]);
     assert!(accepted.status.success(), "{}", said(&accepted));

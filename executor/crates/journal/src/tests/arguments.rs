@@ -131,8 +131,10 @@ async fn lists_have_the_main_argument_of_each_call() {
         ["/ran", "/waited"].map(|path| Call { arguments: arguments(&json!({ "path": path })), ..another() });
     run(&journal, &ran).await;
     hold(&journal, &waited).await;
-    let stored = Some(Box::new(waited.clone()));
-    let denied = ResolvedIntent { call: stored, ..resolve_by_anna(&waited, Resolution::Denied) };
+    let denied = ResolvedIntent {
+        arguments: journal.arguments_text(&waited),
+        ..resolve_by_anna(&waited, Resolution::Denied)
+    };
     assert_eq!(journal.resolve(vec![denied]).await.unwrap(), 1);
     let namesake = Call { agent: AgentDid::parse("did:a:other").unwrap(), ..waited.clone() };
     for call in [&waited, &namesake, &ran] {

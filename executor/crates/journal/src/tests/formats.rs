@@ -202,7 +202,8 @@ async fn formats_4_and_5_still_verify() {
         let stage = journal.stage(golden_call(1).intent, IfFull::Wait).await.unwrap();
         assert!(matches!(stage, Some((_, Stage::Pruned))), "{stage:?}");
         for number in [3, 9, 12] {
-            let arguments = journal.arguments(golden_call(number).intent).unwrap();
+            let call = golden_call(number);
+            let arguments = journal.arguments(call.intent, &call.agent).unwrap();
             assert_eq!(arguments.is_some(), format == 5, "{number}: {arguments:?}");
         }
         let task = journal.task(golden_task().task, JournalTask::clone).await.unwrap();
