@@ -43,12 +43,15 @@ Usage: cargo xtask torture [CRASHES]
 
 It runs the tests of `tests/tests/durability` and `nested_calls::kills` with
 CRASHES crashes each, and `nested_calls::generated` with as many programs
-(default 1000; about 25 minutes), one after another. It installs strace and
-faketime from Debian's packages if they are missing and this user may: without
-them, the tests of crashes at chosen system calls and of clock jumps are
-skipped, and say so.";
+(default 1000; about 25 minutes), one after another. Then it runs the model of a
+fleet and renders hostile texts, for longer than `cargo xtask test` does. It
+installs strace and faketime from Debian's packages if they are missing and this
+user may: without them, the tests of crashes at chosen system calls and of clock
+jumps are skipped, and say so.";
 
 pub(crate) const DEFAULT_CRASHES: u32 = 1000;
+/// The number of seeds of the model of a fleet.
+const TORTURE_SEEDS: u32 = 20_000;
 
 /// The part of a test's name that says that the test needs [`WASIP2`].
 const WASIP2_MARK: &str = "wasip2";
@@ -205,7 +208,11 @@ pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     let for_tests = [&more, &["--test-threads=1", "--nocapture"][..]].concat();
     let mut cargo = executor_tests(workspace, "durability", &for_tests);
     cargo.env("A2G_TORTURE", crashes.to_string());
-    conclude(&[follow("durability", &mut cargo, MAX_LEFT_BEHIND)?], "")
+    let durability = follow("durability", &mut cargo, MAX_LEFT_BEHIND)?;
+    let mut cargo = workspace.cargo(&["test", "--locked", "--no-fail-fast", "--workspace", "--lib", "--"]);
+    cargo.args(["model::five_nodes", "hostile_texts::"]);
+    cargo.env("A2G_TORTURE", crashes.to_string()).env("A2G_FLEET_SEEDS", TORTURE_SEEDS.to_string());
+    conclude(&[durability, follow("fleets and hostile texts", &mut cargo, MAX_LEFT_BEHIND)?], "")
 }
 
 /// A command for the tests that drive the built executor and have `filter` in their names. It selects the
