@@ -36,14 +36,14 @@ fn connections() -> usize {
 }
 
 /// The same for three of four answers while callers send as much as they may, whatever else the machine does.
-const FAIR: Duration = Duration::from_millis(500);
+pub(crate) const FAIR: Duration = Duration::from_millis(500);
 
 /// Observations of a client that polls `/health` continuously.
 #[derive(Debug, Default)]
-struct Watched {
+pub(crate) struct Watched {
     answers: usize,
     /// Of three in four answers.
-    usual: Duration,
+    pub(crate) usual: Duration,
     /// From the first time that it was asked for one answer.
     slowest: Duration,
     /// Connections that gave way to others before they were heard.
@@ -70,7 +70,7 @@ fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
 }
 
 /// Polls `/health` during `flood`.
-fn watch_during(address: SocketAddr, flood: impl FnOnce()) -> Watched {
+pub(crate) fn watch_during(address: SocketAddr, flood: impl FnOnce()) -> Watched {
     let over = AtomicBool::new(false);
     let watched = std::thread::scope(|scope| {
         let health = scope.spawn(|| watch(address, &over));

@@ -187,6 +187,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let mut main = main_tests("--");
     // Pictures of the console's pages, for people who look at them afterwards.
     main.env("A2G_TEST_SCREENSHOTS", workspace.target.join("xtask").join("screenshots"));
+    share_out(&mut main);
     let mut outcomes = vec![follow("executor", main.args(for_tests).args(skip), MAX_LEFT_BEHIND)?];
     if arguments.is_empty() {
         let tools_tests = || workspace.guest_cargo(&["test", "--locked", "--no-fail-fast", "--workspace"]);
@@ -194,10 +195,20 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         // The hostile guests once more, inside the server instead of in processes of their own.
         let mut inline = executor_tests(workspace, "hostile", skip);
         inline.env("A2G_TEST_ISOLATION", "inline");
+        share_out(&mut inline);
         outcomes.push(follow("hostile guests, inline", &mut inline, MAX_LEFT_BEHIND)?);
         outcomes.push(follow("tools", &mut tools_tests(), MAX_LEFT_BEHIND)?);
     }
     conclude(&outcomes, &listed)
+}
+
+/// Runs one test more at once than there are cores, because many of them wait for a lease, a timeout or a retry.
+fn share_out(tests: &mut Command) {
+    const THREADS: &str = "RUST_TEST_THREADS";
+    if std::env::var_os(THREADS).is_none() {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        tests.env(THREADS, (cores + 1).to_string());
+    }
 }
 
 /// The command `torture`: runs the tests of crashes one after another, with this number of crashes each.

@@ -1,6 +1,7 @@
 //! The calls of programs: the table of calls through both interpreters.
 
 use super::{Nest, cases, with_context, word};
+use crate::flood::{FAIR, watch_during};
 use crate::harness::*;
 use serde_json::{Value, json};
 
@@ -101,4 +102,35 @@ for call in calls:
         let refused = said.filter(|text| text.contains("share of `server.max_memory_mb`")).count();
         assert_eq!(refused, 2, "{answer}");
     });
+}
+
+/// Arguments that take far longer to read than to send delay no other request.
+#[test]
+fn large_arguments_of_programs_delay_no_other() {
+    if !has_interpreter("run_python") {
+        return;
+    }
+    let nest = Nest::start_in(Options::new(), Catalogue::empty().copy("run_python"));
+    let code = r#"
+given = {f"k{n:05}": 1 for n in range(60_000)}
+result = 0
+for _ in range(2):
+    try:
+        tools.write_file(**given)
+    except ToolError:
+        result += 1
+"#;
+    let call =
+        || with_context(intent("run_python", json!({ "code": code })), json!({ "max_memory_mb": 128 }));
+    let watched = watch_during(nest.executor.address(), || {
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let answer = nest.ask(&call());
+                    assert_eq!(result(&answer)["report"]["result"]["result"], 2, "{answer}");
+                });
+            }
+        });
+    });
+    assert!(watched.usual < FAIR, "{watched:?}");
 }
