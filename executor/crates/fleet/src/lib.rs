@@ -118,7 +118,8 @@ pub enum FleetError {
     /// The stream had values and has lost them, and no journal says which they were.
     #[error(
         "the stream of the fleet `{fleet}` has lost what it had, and this configuration has no journal that remembers it: \
-         restore the stream, or run `a2g-executor fleet init --new` with the configuration of a node that was in the fleet"
+         restore the stream, or run `a2g-executor fleet init --new` with the configuration of a node that was in the fleet, \
+         or with `--replaces ID` and the id that a refused node names"
     )]
     Emptied {
         /// The name of the fleet.

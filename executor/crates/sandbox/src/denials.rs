@@ -20,8 +20,6 @@ pub(super) enum Refusal {
     Link,
     /// From this executor, for a file with more than one name.
     HardLink,
-    /// `ENOENT`: below a granted folder that does not exist on the host, nothing can be found or created.
-    NotFound,
 }
 
 /// The denials of one execution.
@@ -90,17 +88,12 @@ impl Denials {
             if any_outside && !outside(preopen) {
                 continue;
             }
-            // Elsewhere, a name that is not found is no refusal.
-            if refusal == Refusal::NotFound && !preopen.is_some_and(Preopen::is_missing) {
-                continue;
-            }
             let root = preopen.map_or("…", |preopen| preopen.path.trim_end_matches('/'));
             let reason = match (preopen.map(|preopen| &preopen.kind), refusal) {
                 (Some(PreopenKind::Outside), _) => DenialReason::OutsideScope,
                 (_, Refusal::Access) => DenialReason::HostPermissions,
                 (_, Refusal::Link) => DenialReason::Link,
                 (_, Refusal::HardLink) => DenialReason::HardLink,
-                (_, Refusal::NotFound) => DenialReason::MissingFolder,
                 (
                     Some(PreopenKind::Granted { access: Bound { value: Access::ReadOnly, .. }, .. }),
                     Refusal::Write,

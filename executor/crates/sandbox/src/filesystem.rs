@@ -200,7 +200,6 @@ impl AuditedFs<'_> {
                 Some(ErrorCode::Access) => self.record(Refusal::Access, paths),
                 Some(ErrorCode::NotPermitted) if changes => self.record(Refusal::Write, paths),
                 Some(ErrorCode::NotPermitted) => self.record(Refusal::Read, paths),
-                Some(ErrorCode::NoEntry) => self.record(Refusal::NotFound, paths),
                 Some(_) | None => {}
             }
         }

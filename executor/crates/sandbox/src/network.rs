@@ -130,8 +130,7 @@ fn http_error(refusal: EgressError) -> HttpError {
             | DenialReason::ReadOnly
             | DenialReason::HostPermissions
             | DenialReason::Link
-            | DenialReason::HardLink
-            | DenialReason::MissingFolder => HttpError::HttpRequestDenied,
+            | DenialReason::HardLink => HttpError::HttpRequestDenied,
         },
         EgressError::Failed(failure) => match failure {
             NetworkError::Scheme | NetworkError::Request => HttpError::HttpProtocolError,

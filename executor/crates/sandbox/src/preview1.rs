@@ -597,7 +597,6 @@ fn classify_refusal(result: i32, changes: bool) -> Option<Refusal> {
         errno::ACCES => Some(Refusal::Access),
         errno::PERM | errno::NOTCAPABLE if changes => Some(Refusal::Write),
         errno::PERM | errno::NOTCAPABLE => Some(Refusal::Read),
-        errno::NOENT => Some(Refusal::NotFound),
         _allowed => None,
     }
 }

@@ -117,8 +117,7 @@ fn error_code(refusal: EgressError) -> ErrorCode {
             | DenialReason::ReadOnly
             | DenialReason::HostPermissions
             | DenialReason::Link
-            | DenialReason::HardLink
-            | DenialReason::MissingFolder => ErrorCode::AccessDenied,
+            | DenialReason::HardLink => ErrorCode::AccessDenied,
         },
         EgressError::Failed(failure) => match failure {
             NetworkError::Name => ErrorCode::NameUnresolvable,

@@ -70,14 +70,6 @@ impl Preopen {
             PreopenKind::Outside => None,
         }
     }
-
-    /// `true` for a granted folder that does not exist on the host.
-    pub(super) fn is_missing(&self) -> bool {
-        match self.kind {
-            PreopenKind::Granted { is_missing, .. } => is_missing,
-            PreopenKind::Outside => false,
-        }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

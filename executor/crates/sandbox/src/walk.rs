@@ -132,10 +132,6 @@ impl AuditedFs<'_> {
             }),
             Err(error) => {
                 self.close(walk.opened);
-                if matches!(error.downcast_ref(), Some(ErrorCode::NoEntry)) {
-                    let paths = [(self.preopen(fd), path)];
-                    self.record(Refusal::NotFound, &paths);
-                }
                 Err(error)
             }
         }

@@ -2,7 +2,7 @@
 //! door's error, so all doors report the same text.
 
 use crate::limit::{Access, Layer, Limit};
-use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
+use crate::outcome::{DenialReason, End, Outcome, Receipt, Usage};
 use crate::quantity::BYTES_PER_MB;
 use crate::visible_text::escape_invisible;
 use serde_json::{Map, Value, json};
@@ -110,16 +110,15 @@ fn no_folder_notice(usage: &Usage) -> String {
     format!("; the run has no folder, because {}{key} leaves none", layer_name(layer))
 }
 
-/// The part of a message about a path in a granted folder that does not exist on the host, with what to do.
+/// The part of a message that names the granted folders that do not exist on the host, with what to do.
 fn missing_folder_notice(usage: &Usage) -> String {
-    let missed = usage.denied.iter().find(|denial| denial.reason == DenialReason::MissingFolder);
-    let Some(Denial { what, .. }) = missed else { return String::new() };
-    let is_above = |root: &&String| what.strip_prefix(&***root).is_some_and(|rest| rest.starts_with('/'));
-    let folder = usage.missing_roots.iter().find(is_above).unwrap_or(what);
-    format!(
-        "; the granted folder `{}` does not exist on the host: create it, or correct `mount.host`",
-        escape_guest_text(folder)
-    )
+    let notice = |folder: &String| {
+        format!(
+            "; the granted folder `{}` does not exist on the host: create it, or correct `mount.host`",
+            escape_guest_text(folder)
+        )
+    };
+    usage.missing_roots.iter().map(notice).collect()
 }
 
 /// The part of a message about a network that a condition turned off, which a tool cannot know.

@@ -334,8 +334,6 @@ pub enum DenialReason {
     Link,
     /// The file has several hard links, of which one may lie outside every granted root.
     HardLink,
-    /// The path lies in a granted folder that does not exist on the host.
-    MissingFolder,
     /// The guest called a network interface in a run without a network.
     NetworkOff,
     /// The guest called a part of a network interface that no run gets: a listening socket, or UDP.
@@ -382,7 +380,6 @@ impl DenialReason {
             | Self::HostPermissions
             | Self::Link
             | Self::HardLink
-            | Self::MissingFolder
             | Self::NetworkOff
             | Self::NotOffered => false,
             Self::RequestAuthority

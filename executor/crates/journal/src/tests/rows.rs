@@ -145,7 +145,6 @@ fn full_usage(usage: &mut Usage) {
     usage.filesystem =
         vec![area(Access::ReadOnly, Layer::Verdict), area(Access::ReadWrite, Layer::Condition)];
     usage.blocked = vec![Bound { value: "/data/.env".into(), layer: Layer::StandingPolicy }];
-    usage.missing_roots = vec!["/gone".into()];
     usage.budgets.fuel = Some(1 << 53);
     usage.budgets.hard_links = true;
     usage.spent = Some(BudgetUsage {
@@ -252,6 +251,8 @@ fn stored_texts_are_stable() {
         golden.check_receipt(&format!("layer/{layer:?}"), &by_layer);
     }
     golden.check_receipt("full", &full());
+    let missing_roots = receipt_with(|receipt| receipt.outcome.usage.missing_roots = vec!["/gone".into()]);
+    golden.check_receipt("missing-roots", &missing_roots);
     golden.check_receipt("nested", &receipt_with(nest));
     golden.check_receipt("door", &receipt_with(|receipt| receipt.door = Some(Door::A2g)));
     for (name, expires_at) in

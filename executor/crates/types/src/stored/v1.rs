@@ -544,7 +544,6 @@ enum DenialReason {
     HostPermissions,
     Link,
     HardLink,
-    MissingFolder,
     NetworkOff,
     NotOffered,
     #[serde(rename = "Authority")]
