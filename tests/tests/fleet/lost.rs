@@ -23,6 +23,13 @@ fn expect_gone(node: &Executor, call: &Value) {
     assert!(health.status == 503 && health.text().contains("the claims of the fleet are gone"), "{health:?}");
 }
 
+/// Waits until a node has noticed that the stream has another identity, or none.
+fn wait_for_the_renewal(node: &Executor) {
+    eventually("the node is not healthy", || {
+        (node.client().request("GET", "/health", &[], b"").status == 503).then_some(())
+    });
+}
+
 /// The entry of an intent in the list of a journal.
 fn listed(home: &Home, call: &Value) -> Option<Value> {
     home.list_journal(&[]).into_iter().find(|entry| entry["intent_id"] == id_of(call))
@@ -110,6 +117,7 @@ fn a_stream_made_again_with_the_same_subjects_is_another_one() {
     assert_eq!(made["config"]["subjects"], config["subjects"], "{made}");
     let created = init(fleet.options("two"), &[]);
     assert!(created.status.success(), "{}", said(&created));
+    wait_for_the_renewal(&node);
     expect_gone(&node, &append("y"));
     let home = node.kill();
     let refused = home.run(&["fleet", "init"]);
@@ -120,6 +128,7 @@ fn a_stream_made_again_with_the_same_subjects_is_another_one() {
     let node = Executor::start_in(home);
     assert_eq!(result(&node.rpc("a2g/execute", &append("y")))["status"], "SUCCESS");
     assert_eq!(ask("PURGE", &json!({}))["success"], true);
+    wait_for_the_renewal(&node);
     expect_gone(&node, &append("z"));
     let unknown = init(fleet.options("two"), &[]);
     assert!(
