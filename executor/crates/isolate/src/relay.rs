@@ -774,16 +774,13 @@ async fn read_arguments(
     backend: &dyn CallBackend,
     mut upload: Body,
 ) -> EgressResult<std::result::Result<(String, Option<HeldBytes>), CallError>> {
-    let invalid = |message: String| Err(CallError::new("invalid_arguments", message));
     let mut bytes = Vec::new();
     let mut held = None;
     while let Some(frame) = upload.frame().await {
         let Ok(chunk) = frame.map_err(|_| NetworkError::RunEnded)?.into_data() else { continue };
         let length = bytes.len().saturating_add(chunk.len());
         if length > MAX_ARGUMENT_BYTES {
-            return Ok(invalid(format!(
-                "the arguments have more than {MAX_ARGUMENT_BYTES} bytes: send less"
-            )));
+            return Ok(Err(CallError::long_arguments()));
         }
         if held.is_none() && length as u64 > SMALL_MESSAGE_BYTES {
             match backend.hold(MAX_ARGUMENT_BYTES as u64) {
@@ -795,7 +792,7 @@ async fn read_arguments(
     }
     Ok(match String::from_utf8(bytes) {
         Ok(arguments) => Ok((arguments, held)),
-        Err(_) => invalid("the arguments are not UTF-8".to_owned()),
+        Err(_) => Err(CallError::new("invalid_arguments", "the arguments are not UTF-8")),
     })
 }
 

@@ -122,6 +122,13 @@ impl CallError {
         Self::new("not_allowed", message)
     }
 
+    /// The error of a call with more arguments than one may have.
+    #[must_use]
+    pub fn long_arguments() -> Self {
+        let message = format!("the arguments have more than {MAX_ARGUMENT_BYTES} bytes: send less");
+        Self::new("invalid_arguments", message)
+    }
+
     /// The error of a run that has ended.
     #[must_use]
     pub fn run_ended() -> Self {
@@ -228,15 +235,17 @@ impl PendingCalls {
         }
     }
 
-    /// Begins a call. Long arguments are counted from now on, as those that the relay receives are.
+    /// Begins a call. Long arguments are counted from now on, as those that the relay receives are; longer ones than a
+    /// call may have are refused first, because memory for them would not help.
     fn request_call(&self, tool: String, arguments: String) -> CallFuture {
+        let Some(backend) = self.calls.backend() else { return refuse(CallError::not_declared()) };
+        if arguments.len() > MAX_ARGUMENT_BYTES {
+            return refuse(CallError::long_arguments());
+        }
         let bytes = arguments.len() as u64;
-        let held = match self.calls.backend() {
-            Some(backend) if bytes > SMALL_MESSAGE_BYTES => backend.hold(bytes),
-            Some(_) | None => Ok(None),
-        };
+        let held = if bytes > SMALL_MESSAGE_BYTES { backend.hold(bytes) } else { Ok(None) };
         match held {
-            Ok(held) => self.request(CallRequest::Call { tool, arguments, held }),
+            Ok(held) => Arc::clone(backend).perform(CallRequest::Call { tool, arguments, held }),
             Err(error) => refuse(error),
         }
     }
@@ -266,10 +275,16 @@ impl PendingCalls {
         }
     }
 
-    async fn start(&mut self, tool: String, arguments: String) -> Result<u32, RequestRefusedError> {
+    /// Begins a call for the guest's `request`, which is `start` or `call`.
+    async fn start(
+        &mut self,
+        request: &'static str,
+        tool: String,
+        arguments: String,
+    ) -> Result<u32, RequestRefusedError> {
         if self.pending.len() >= MAX_OUTCOMES {
             let message = format!("{MAX_OUTCOMES} calls were started and not waited for");
-            return Err(RequestRefusedError { request: "start", message });
+            return Err(RequestRefusedError { request, message });
         }
         self.last = self.last.saturating_add(1);
         let mut answer = if let Some(error) = self.exhausted.get() {
@@ -396,13 +411,13 @@ impl Host for StoreState {
     }
 
     async fn call(&mut self, tool: String, arguments: String) -> wasmtime::Result<Result<String, ToolError>> {
-        let call = self.calls.start(tool, arguments).await?;
+        let call = self.calls.start("call", tool, arguments).await?;
         let outcome = self.calls.wait(&[call]).await.and_then(|(_, outcome)| outcome);
         Ok(outcome.map_err(ToolError::from))
     }
 
     async fn start(&mut self, tool: String, arguments: String) -> wasmtime::Result<u32> {
-        Ok(self.calls.start(tool, arguments).await?)
+        Ok(self.calls.start("start", tool, arguments).await?)
     }
 
     async fn wait(&mut self, calls: Vec<u32>) -> wasmtime::Result<Result<Finished, ToolError>> {
@@ -444,21 +459,65 @@ mod tests {
         assert!(PendingCalls::new(Calls::default()).list().await.unwrap().is_empty());
     }
 
+    /// Runs calls, and has no memory for long arguments.
+    #[derive(Default)]
+    struct NoMemory {
+        asked: AtomicUsize,
+        performed: AtomicUsize,
+    }
+
+    impl CallBackend for NoMemory {
+        fn perform(self: Arc<Self>, _: CallRequest) -> CallFuture {
+            self.performed.fetch_add(1, Ordering::SeqCst);
+            Box::pin(std::future::ready(Ok(CallAnswer::Result("1".to_owned()))))
+        }
+
+        fn hold(&self, _bytes: u64) -> Result<Option<HeldBytes>, CallError> {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            Err(CallError::new("busy", "no memory"))
+        }
+    }
+
+    #[tokio::test]
+    async fn arguments_that_no_call_may_have_are_never_counted() {
+        let small = usize::try_from(SMALL_MESSAGE_BYTES).unwrap();
+        for (bytes, code, asked, performed) in [
+            (small, None, 0, 1),
+            (small + 1, Some("busy"), 1, 0),
+            (MAX_ARGUMENT_BYTES, Some("busy"), 1, 0),
+            (MAX_ARGUMENT_BYTES + 1, Some("invalid_arguments"), 0, 0),
+        ] {
+            let backend = Arc::new(NoMemory::default());
+            let mut calls = PendingCalls::new(Calls::new(Arc::clone(&backend) as Arc<dyn CallBackend>));
+            let call = calls.start("call", "x".to_owned(), " ".repeat(bytes)).await.unwrap();
+            let outcome = calls.wait(&[call]).await.unwrap().1;
+            assert_eq!(outcome.err().map(|error| error.code).as_deref(), code, "{bytes}");
+            let counts = (backend.asked.load(Ordering::SeqCst), backend.performed.load(Ordering::SeqCst));
+            assert_eq!(counts, (asked, performed), "{bytes}");
+        }
+        let mut none = PendingCalls::new(Calls::default());
+        let call = none.start("call", "x".to_owned(), " ".repeat(MAX_ARGUMENT_BYTES + 1)).await.unwrap();
+        assert_eq!(none.wait(&[call]).await.unwrap().1.unwrap_err().code, "not_allowed");
+    }
+
     #[tokio::test]
     async fn a_run_that_takes_no_outcomes_ends() {
         let mut calls = PendingCalls::new(Calls::default());
         for number in 1..=20_000 {
-            assert_eq!(calls.start("x".to_owned(), "{}".to_owned()).await.unwrap(), number);
+            assert_eq!(calls.start("start", "x".to_owned(), "{}".to_owned()).await.unwrap(), number);
         }
         for (number, code) in [(10_000, "not_allowed"), (10_001, "calls_exhausted")] {
             let outcome = calls.wait(&[number]).await.unwrap();
             assert_eq!((outcome.0, outcome.1.unwrap_err().code.as_str()), (number, code));
         }
         for number in [20_001, 20_002] {
-            assert_eq!(calls.start("x".to_owned(), "{}".to_owned()).await.unwrap(), number);
+            assert_eq!(calls.start("start", "x".to_owned(), "{}".to_owned()).await.unwrap(), number);
         }
-        let refused = calls.start("x".to_owned(), "{}".to_owned()).await.unwrap_err();
-        assert_eq!(refused.to_string(), "`start`: 20000 calls were started and not waited for");
+        for request in ["start", "call"] {
+            let refused = calls.start(request, "x".to_owned(), "{}".to_owned()).await.unwrap_err();
+            let message = format!("`{request}`: 20000 calls were started and not waited for");
+            assert_eq!(refused.to_string(), message);
+        }
         assert_eq!(calls.pending.len(), 20_000);
     }
 }
