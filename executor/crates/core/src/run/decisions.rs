@@ -138,12 +138,19 @@ pub(super) fn record_end_of_wait(
         tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
         journal.record_refusal(&summary, blocked_by, reason, now);
     }
-    journal.resolve(
-        removed
-            .iter()
-            .map(|escalated| new_resolution(journal, escalated, resolution, author_or_reason))
-            .collect(),
-    )
+    record_resolutions(journal, &removed, resolution, author_or_reason)
+}
+
+/// Records the same end of these waits, without their refusals.
+fn record_resolutions(
+    journal: &Journal,
+    removed: &[Escalated],
+    resolution: Resolution,
+    author_or_reason: &str,
+) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
+    let ends =
+        removed.iter().map(|escalated| new_resolution(journal, escalated, resolution, author_or_reason));
+    journal.resolve(ends.collect())
 }
 
 fn not_waiting_fault() -> Fault {
@@ -296,10 +303,7 @@ impl Executor {
     async fn withdraw_stopped(&self, intent: IntentId) {
         let recording = self.escalations.remove_waiting(intent, &all_agents, |removed| {
             self.note_stopped_orphans(&removed);
-            let withdrawn = removed
-                .iter()
-                .map(|held| new_resolution(&self.journal, held, Resolution::Cancelled, STOPPED));
-            self.journal.resolve(withdrawn.collect())
+            record_resolutions(&self.journal, &removed, Resolution::Cancelled, STOPPED)
         });
         self.await_withdrawal(recording).await;
     }
@@ -309,12 +313,7 @@ impl Executor {
         let removal = self.escalations.remove_undecided(
             intent,
             || Ok(()),
-            |removed| {
-                let withdrawn = removed
-                    .iter()
-                    .map(|held| new_resolution(&self.journal, held, Resolution::Cancelled, reason));
-                self.journal.resolve(withdrawn.collect())
-            },
+            |removed| record_resolutions(&self.journal, &removed, Resolution::Cancelled, reason),
         );
         if let Ok(Removal::Removed(recording)) = removal {
             tracing::info!(%intent, reason, "waits no longer here");
