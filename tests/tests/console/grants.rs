@@ -149,7 +149,8 @@ fn scopes(page: &str) -> Vec<String> {
 
 #[test]
 fn a_granted_folder_that_does_not_exist_is_named_before_the_decision() {
-    const MISSING: &str = "does not exist on the host";
+    const MISSING: &str = "does not exist on the host: nothing is found or created in it, and a call whose arguments name \
+                           a path in it is refused";
     let place = Place::new(1);
     let gone = place.executor().workspace().join("gone");
     place.set_policy(&json!({ "paths": ["/workspace/gone/**"] }));

@@ -179,15 +179,16 @@ impl Roots {
         Ok(Self { opened: folders.iter().map(open).collect::<Result<_, _>>()?, watch_outside: false })
     }
 
-    /// The guest paths of the roots of `grant` that do not exist on the host now, for the people who approve a run.
+    /// The guest paths of those of `roots` that do not exist on the host now, for the people who approve a run. Blocks as
+    /// long as the host's file systems do.
     ///
     /// # Ambient Authority
     /// As [`super::Permit::open`].
     #[must_use]
-    pub fn find_missing(grant: &Grant, mounts: &Mounts, ceilings: &[Area]) -> Vec<String> {
+    pub fn find_missing(roots: &[Arc<Root>], mounts: &Mounts, ceilings: &[Area]) -> Vec<String> {
         let is_missing =
             |root: &&Arc<Root>| matches!(open_root(root, mounts, ceilings), Err(RootsError::Missing(_)));
-        grant.roots().iter().filter(is_missing).map(|root| root.tree().path().to_owned()).collect()
+        roots.iter().filter(is_missing).map(|root| root.tree().path().to_owned()).collect()
     }
 
     /// Splits the roots, to be reassembled in another process.

@@ -7,7 +7,7 @@
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
 use super::escalations::WaitNumber;
 use super::{AgentFilter, Executor};
-use a2g_capability::{Grant, Roots};
+use a2g_capability::{Grant, Root, Roots};
 use a2g_govern::{DecisionRight, Escalated};
 use a2g_types::call::{Call, main_argument};
 use a2g_types::fault::Fault;
@@ -17,7 +17,16 @@ use a2g_types::limit::Bound;
 use a2g_types::outcome::HostRule;
 use a2g_types::tool::{Descriptor, Digest};
 use a2g_types::verdict::{Directive, Manifest, RiskLevel, Verdict};
+use std::sync::Arc;
+use std::time::Duration;
 use time::OffsetDateTime;
+use tokio::sync::Semaphore;
+
+/// The permits for the searches for missing folders, each of which takes a thread. One in a network mount whose server
+/// does not answer may never end.
+static FOLDER_SEARCHES: Semaphore = Semaphore::const_new(4);
+/// Maximum time that a page waits for such a search.
+const MAX_FOLDER_SEARCH: Duration = Duration::from_secs(2);
 
 /// Describes a grant.
 pub(super) fn summarize(grant: &Grant) -> GrantSummary {
@@ -134,9 +143,8 @@ pub struct DecisionPreview {
     pub required_approvals: u32,
     /// The grant of an approved run, or the reason why it would be refused.
     pub grant: Result<GrantSummary, Fault>,
-    /// The guest paths of the granted folders that do not exist on the host now. They are not part of the basis: a folder
-    /// that is created meanwhile is granted as shown.
-    pub missing_roots: Vec<String>,
+    /// The granted folders, for [`Executor::find_missing_roots`].
+    roots: Vec<Arc<Root>>,
     /// The hash of the call, its wait, the tool, the verdict, the approvals so far and the grant.
     pub basis: DecisionBasis,
 }
@@ -199,6 +207,25 @@ impl Executor {
     pub fn preview_decision(&self, intent: IntentId, manifest: Option<&Manifest>) -> Option<DecisionPreview> {
         let (escalated, wait) = self.escalations.find_undecided(intent)?;
         Some(self.preview(&escalated, wait, manifest))
+    }
+
+    /// The guest paths of the granted folders that do not exist on the host now. They are not part of the basis: a folder
+    /// that is created meanwhile is granted as shown. Empty if the host's file systems do not answer in time.
+    pub async fn find_missing_roots(&self, preview: &DecisionPreview) -> Vec<String> {
+        let roots = preview.roots.clone();
+        let mounts = self.settings.mounts.clone();
+        let ceilings = self.settings.ceilings.areas.clone();
+        let search = async {
+            let permit = FOLDER_SEARCHES.acquire().await.ok()?;
+            let find = move || {
+                // A search that goes on after the timeout keeps its permit.
+                let _permit = permit;
+                Roots::find_missing(&roots, &mounts, &ceilings)
+            };
+            tokio::task::spawn_blocking(find).await.ok()
+        };
+        let found = tokio::time::timeout(MAX_FOLDER_SEARCH, search).await;
+        found.ok().flatten().unwrap_or_default()
     }
 
     /// The reason why an approval by the holder of `right` would not count for a waiting intent; `None` if it would
@@ -270,12 +297,7 @@ impl Executor {
                 "the tool is not in the catalogue, or cannot be used now: see `a2g-executor tool list`",
             )),
         };
-        let missing_roots = match &granted {
-            Ok((_admitted, grant)) => {
-                Roots::find_missing(grant, &self.settings.mounts, &self.settings.ceilings.areas)
-            }
-            Err(_) => Vec::new(),
-        };
+        let roots = granted.as_ref().map_or_else(|_| Vec::new(), |(_admitted, grant)| grant.roots().to_vec());
         let grant = granted.map(|(_admitted, grant)| summarize(&grant));
         DecisionPreview {
             basis: DecisionBasis::compute(escalated, wait, tool.as_ref(), &approved_by, &grant),
@@ -286,7 +308,7 @@ impl Executor {
             expires_at: escalated.expires_at(),
             tool,
             grant,
-            missing_roots,
+            roots,
         }
     }
 }

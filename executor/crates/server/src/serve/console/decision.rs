@@ -60,7 +60,7 @@ pub(super) async fn find_page_here(
     intent: IntentId,
 ) -> Option<Response> {
     match propose(console, signed_in, intent) {
-        Some(proposal) => Some(decision_page(console, signed_in, &proposal, Said::default())),
+        Some(proposal) => Some(decision_page(console, signed_in, &proposal, Said::default()).await),
         None => no_longer_waiting(console, signed_in, intent).await,
     }
 }
@@ -143,14 +143,15 @@ async fn no_longer_waiting(
 const EXPIRED: &str =
     "Expired: nobody decided in time, so the call did not run. The agent has to send it again.";
 
-fn decision_page(
+async fn decision_page(
     console: &ConsoleState,
     signed_in: &SignedIn,
     proposal: &Proposal,
     said: Said<'_>,
 ) -> Response {
-    let viewer = signed_in.viewer(console);
     let Proposal { original, proposed } = proposal;
+    let missing_roots = console.executor.find_missing_roots(proposed).await;
+    let viewer = signed_in.viewer(console);
     let DecisionPreview { call, verdict, expires_at, tool, approved_by, required_approvals, .. } = original;
     let right = viewer.caller.decision_right();
     let rights = match &right {
@@ -194,7 +195,7 @@ fn decision_page(
                         "The argument " code { (line(name)) } " names " code { (line(path)) } ", which only a pattern that you removed covered: the run will probably fail."
                     }
                 }
-                (missing_folders(&proposed.missing_roots))
+                (missing_folders(&missing_roots))
                 @if !has_expired { (decision_form(viewer, call.intent, proposal.basis(), Limits { granted, shown }, rights, said, now)) }
             }
             (Err(fault), _) | (_, Err(fault)) => {
@@ -540,19 +541,21 @@ pub(super) async fn decide_here(
         Some(PostedDecision::Deny) => match denial(intent, form) {
             Ok(directive) => console.executor.apply_directive(&directive, right).await,
             Err(error) => {
-                return Some(undecided_page(console, signed_in, &proposal, &error, typed_reason(form)));
+                return Some(undecided_page(console, signed_in, &proposal, &error, typed_reason(form)).await);
             }
         },
         // The form of those who may only deny has no limits.
         Some(PostedDecision::Preview) if form.get("basis").is_none() => {
             let said = Said { notice: Some("Nothing is decided yet."), reason: typed_reason(form) };
-            return Some(decision_page(console, signed_in, &proposal, said));
+            return Some(decision_page(console, signed_in, &proposal, said).await);
         }
         Some(action @ (PostedDecision::Approve | PostedDecision::Preview)) => {
             let manifest = match parse_narrowing(&proposal.original, form) {
                 Ok(manifest) => manifest,
                 Err(error) => {
-                    return Some(undecided_page(console, signed_in, &proposal, &error, typed_reason(form)));
+                    return Some(
+                        undecided_page(console, signed_in, &proposal, &error, typed_reason(form)).await,
+                    );
                 }
             };
             let Some(proposed) = console.executor.preview_decision(intent, Some(&manifest)) else {
@@ -573,21 +576,21 @@ pub(super) async fn decide_here(
                     "Nothing is decided yet. These are the limits of the run now: look again, and approve them if you agree."
                 };
                 let said = Said { notice: Some(notice), reason: typed_reason(form) };
-                return Some(decision_page(console, signed_in, &proposal, said));
+                return Some(decision_page(console, signed_in, &proposal, said).await);
             }
             let directive = Directive { intent, approved: true, manifest: Some(manifest), reason: None };
             console.executor.apply_shown_directive(&directive, right, basis).await
         }
         None => {
             let error = "the form names no action: open the page again";
-            return Some(undecided_page(console, signed_in, &proposal, error, typed_reason(form)));
+            return Some(undecided_page(console, signed_in, &proposal, error, typed_reason(form)).await);
         }
     };
-    Some(after_decision(console, signed_in, intent, result))
+    Some(after_decision(console, signed_in, intent, result).await)
 }
 
 /// The answer to a decision that the executor has taken or refused.
-fn after_decision(
+async fn after_decision(
     console: &ConsoleState,
     signed_in: &SignedIn,
     intent: IntentId,
@@ -599,10 +602,10 @@ fn after_decision(
         }
         (Ok(DirectiveOutcome::NeedsMoreApprovals), Some(proposal)) => {
             let notice = "Your approval counts. More people have to approve before the call runs.";
-            decision_page(console, signed_in, &proposal, Said { notice: Some(notice), reason: "" })
+            decision_page(console, signed_in, &proposal, Said { notice: Some(notice), reason: "" }).await
         }
         (Err(fault), Some(proposal)) => {
-            undecided_page(console, signed_in, &proposal, &fault_text(&fault), "")
+            undecided_page(console, signed_in, &proposal, &fault_text(&fault), "").await
         }
         // It does not say that nothing was decided: a denial may be in force that is not on the disk yet.
         (Err(fault), None) => fault_page(&fault),
@@ -610,7 +613,7 @@ fn after_decision(
 }
 
 /// The decision page again, with the reason why nothing was decided.
-fn undecided_page(
+async fn undecided_page(
     console: &ConsoleState,
     signed_in: &SignedIn,
     proposal: &Proposal,
@@ -618,7 +621,7 @@ fn undecided_page(
     reason: &str,
 ) -> Response {
     let notice = format!("Nothing was decided: {error}.");
-    decision_page(console, signed_in, proposal, Said { notice: Some(&notice), reason })
+    decision_page(console, signed_in, proposal, Said { notice: Some(&notice), reason }).await
 }
 
 /// The reason for a denial in a form, as the person has typed it.

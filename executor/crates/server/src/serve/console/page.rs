@@ -209,7 +209,7 @@ pub(super) fn missing_folders(folders: &[String]) -> Markup {
     html! {
         @for folder in folders {
             p.notice {
-                "The granted folder " code { (whole(folder)) } " does not exist on the host, so nothing is found or created in it: create it, or correct "
+                "The granted folder " code { (whole(folder)) } " does not exist on the host: nothing is found or created in it, and a call whose arguments name a path in it is refused. Create it, or correct "
                 code { "mount.host" } "."
             }
         }
