@@ -121,11 +121,13 @@ const MAX_READ_CHARS: usize = 500;
 const MAIN_NAMES: [&str; 8] = ["path", "url", "code", "program", "command", "query", "file", "pattern"];
 
 /// The argument by which people recognise a call in a list: the first line of its path, URL or program, or else of its first
-/// text. It is shortened to 120 characters, and not escaped. `None` without arguments.
+/// text. Of a program, it is the first line that is neither an import nor a comment, if there is one near the beginning. It
+/// is shortened to 120 characters, and not escaped. `None` without arguments.
 #[must_use]
 pub fn main_argument(arguments: &Map<String, Value>) -> Option<String> {
-    let named = MAIN_NAMES.iter().find_map(|name| arguments.get(*name)?.as_str());
-    let Some(text) = named.or_else(|| arguments.values().find_map(Value::as_str)) else {
+    let named = MAIN_NAMES.iter().find_map(|name| Some((*name, arguments.get(*name)?.as_str()?)));
+    let first_text = || arguments.values().find_map(Value::as_str);
+    let Some(text) = named.map(|(_, text)| text).or_else(first_text) else {
         return arguments.iter().next().map(|(name, value)| match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => format!("{name}: {value}"),
             Value::String(_) | Value::Array(_) | Value::Object(_) => {
@@ -134,12 +136,22 @@ pub fn main_argument(arguments: &Map<String, Value>) -> Option<String> {
         });
     };
     let beginning = text.chars().take(MAX_READ_CHARS).collect::<String>();
-    let first = beginning.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let lines = || beginning.lines().filter(|line| !line.trim().is_empty());
+    let is_program = named.is_some_and(|(name, _)| name == "code");
+    let telling = lines().find(|line| !is_program || !is_boilerplate(line));
+    let first = telling.or_else(|| lines().next()).unwrap_or_default();
     let mut shown = first.chars().take(MAX_MAIN_ARGUMENT_CHARS).collect::<String>();
     if shown.len() < text.trim_end().len() {
         shown.push('…');
     }
     Some(shown)
+}
+
+/// `true` for a line that says little about a program in Python or JavaScript: an import or a comment.
+fn is_boilerplate(line: &str) -> bool {
+    let line = line.trim_start();
+    let is_comment = ["#", "//", "/*", "*"].iter().any(|mark| line.starts_with(*mark));
+    is_comment || line.starts_with("import ") || (line.starts_with("from ") && line.contains(" import "))
 }
 
 /// The run that makes a nested call, and the call's place in it.
@@ -197,7 +209,18 @@ mod tests {
         for (arguments, expected) in [
             (json!({}), None),
             (json!({ "content": "y", "path": "/workspace/a b" }), Some("/workspace/a b".to_owned())),
-            (json!({ "path": 1, "code": "\n\nimport os\nprint(1)" }), Some("import os…".to_owned())),
+            (json!({ "path": 1, "code": "\n\nimport os\nprint(1)" }), Some("print(1)…".to_owned())),
+            (
+                json!({ "code": "# Adds.\nfrom os import sep\n\n  from_file(1)\nx = 2" }),
+                Some("  from_file(1)…".to_owned()),
+            ),
+            (
+                json!({ "code": "/* Adds.\n * More. */\nimport fs from 'fs';\nadd()" }),
+                Some("add()…".to_owned()),
+            ),
+            (json!({ "code": "import os\n# nothing else\n" }), Some("import os…".to_owned())),
+            (json!({ "code": format!("import a\n#{long}{long}{long}\nx()") }), Some("import a…".to_owned())),
+            (json!({ "text": "# Title\nText" }), Some("# Title…".to_owned())),
             (json!({ "deep": true, "text": "one line\n" }), Some("one line".to_owned())),
             (json!({ "count": 3 }), Some("count: 3".to_owned())),
             (json!({ "list": ["x"] }), Some("list".to_owned())),
