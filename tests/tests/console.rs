@@ -400,6 +400,11 @@ fn searches_select_what_their_forms_say() {
     ] {
         assert_eq!(find(&format!("/console/refused{query}")), [false, false, is_found], "{query}");
     }
+    // A size of less than a megabyte is not "0 of 1 MB".
+    let page = client.get(&format!("/console/runs/{written}")).1;
+    let output =
+        page.split_once("Output used").and_then(|(_, rest)| rest.split_once("</tr>")).expect("a row").0;
+    assert!(output.contains(" bytes of "), "{output}");
     // The page of a refused call has its reason.
     let (status, page) = client.get(&format!("/console/runs/{refused}"));
     assert!(status == 200 && page.contains("Refused call") && page.contains("verdict_denied"), "{page}");

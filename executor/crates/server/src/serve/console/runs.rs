@@ -19,7 +19,6 @@ use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::limit::Layer;
 use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Usage};
-use a2g_types::quantity::BYTES_PER_MB;
 use a2g_types::verdict::Manifest;
 use a2g_types::visible_text::escape_invisible_lines;
 use axum::extract::{Path, Query, State};
@@ -302,24 +301,30 @@ fn limits(receipt: &Receipt) -> Markup {
         (Layer::Verdict, Some(_)) => "the approval",
         (layer, _) => set_by(layer),
     };
-    let row = |name: &str, used: f64, granted: f64, unit: &str, by: &'static str| {
+    let row = |name: &str, used: f64, granted: f64, shown: &str, layer: Layer| {
         html! { tr {
             th scope="row" { (name) }
             td { meter min="0" max=(granted) value=(used.min(granted)) aria-label={ (name) " used" } {} }
-            td.number { (figure(used)) " of " (figure(granted)) " " (unit) }
-            td { (by) }
+            td.number { (shown) }
+            td { (by(layer)) }
         } }
     };
-    #[allow(clippy::cast_precision_loss, reason = "the figures are shown with one decimal")]
-    let mb = |bytes: u64| bytes as f64 / BYTES_PER_MB as f64;
+    let figures = |name: &str, used: f64, granted: f64, unit: &str, layer: Layer| {
+        row(name, used, granted, &format!("{} of {} {unit}", figure(used), figure(granted)), layer)
+    };
+    #[allow(clippy::cast_precision_loss, reason = "a bar is less exact")]
+    let sizes = |name: &str, used: u64, granted: u64, layer: Layer| {
+        let shown = format!("{} of {}", byte_size(used), byte_size(granted));
+        row(name, used as f64, granted as f64, &shown, layer)
+    };
     html! {
         (limits_table("Limits", &html! {
             thead { tr { th { "Limit" } th { "Share" } th { "Used of granted" } th { "Set by" } } }
             tbody {
-                (row("Memory", mb(metrics.peak_memory_bytes), mb(usage.memory.value.bytes()), "MB", by(usage.memory.layer)))
-                (row("CPU", metrics.cpu_percent(), usage.cpu.value.get().into(), "% of a core", by(usage.cpu.layer)))
-                (row("Time", metrics.wall.as_secs_f64(), usage.timeout.value.duration().as_secs_f64(), "s", by(usage.timeout.layer)))
-                (row("Output", mb(metrics.output_bytes), mb(usage.output.value.bytes()), "MB", by(usage.output.layer)))
+                (sizes("Memory", metrics.peak_memory_bytes, usage.memory.value.bytes(), usage.memory.layer))
+                (figures("CPU", metrics.cpu_percent(), usage.cpu.value.get().into(), "% of a core", usage.cpu.layer))
+                (figures("Time", metrics.wall.as_secs_f64(), usage.timeout.value.duration().as_secs_f64(), "s", usage.timeout.layer))
+                (sizes("Output", metrics.output_bytes, usage.output.value.bytes(), usage.output.layer))
             }
         }))
         @if metrics.cpu_percent() > usage.cpu.value.get().into() {
