@@ -834,6 +834,22 @@ fn config_check_reports_missing_folders() {
 }
 
 #[test]
+fn config_check_refuses_a_file_of_reports_that_others_may_access() {
+    let place = CommandFolder::new();
+    let reports = place.path("reports.ndjson");
+    place.configure("[governor]\nreports = \"reports.ndjson\"");
+    place.expect("config check", 0, &["the configuration is valid"]);
+    assert!(!reports.exists());
+    place.put("reports.ndjson", "");
+    for mode in [0o666, 0o640, 0o601] {
+        set_mode(&reports, mode);
+        place.expect("config check", 1, &["reports.ndjson", &format!("the mode {mode:04o}"), "chmod 600"]);
+    }
+    set_mode(&reports, 0o600);
+    place.expect("config check", 0, &["the configuration is valid"]);
+}
+
+#[test]
 fn a_host_name_is_a_valid_listen_address() {
     let executor = Executor::start(Options::new().argument("--listen").argument("localhost:0"));
     assert!(executor.address().ip().is_loopback());

@@ -181,6 +181,9 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     // A remote governor has its own policies.
     let local_policies =
         config.governor.is_none().then(|| load_policies(config.policies.as_deref())).transpose()?;
+    if let Some(path) = config.reports.as_deref().filter(|_| config.governor.is_none()) {
+        ReportLog::check(path).with_context(|| describe_unusable_log(path))?;
+    }
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     check_exposure(&config)?;
     let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
@@ -985,7 +988,11 @@ fn load_policies(folder: Option<&Path>) -> anyhow::Result<PolicySet> {
 /// Opens the file in which a governor records reports.
 pub(super) fn open_report_log(path: Option<&Path>) -> anyhow::Result<ReportLog> {
     let Some(path) = path else { return Ok(ReportLog::default()) };
-    ReportLog::append_to(path).with_context(|| format!("reports cannot be recorded in `{}`", path.display()))
+    ReportLog::append_to(path).with_context(|| describe_unusable_log(path))
+}
+
+fn describe_unusable_log(path: &Path) -> String {
+    format!("reports cannot be recorded in `{}`", path.display())
 }
 
 /// Resolves at SIGTERM or Ctrl-C.

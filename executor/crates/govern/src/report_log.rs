@@ -9,8 +9,8 @@
 use a2g_types::tool::Digest;
 use sha2::Digest as _;
 use std::collections::{HashSet, VecDeque};
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Error, Result, Seek as _, SeekFrom, Write as _};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{BufRead, BufReader, Error, ErrorKind, Result, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -44,12 +44,7 @@ impl ReportLog {
     pub fn append_to(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
         let metadata = file.metadata()?;
-        let mode = metadata.mode() & 0o777;
-        if metadata.is_file() && mode & !0o600 != 0 {
-            return Err(Error::other(format!(
-                "it has the mode {mode:04o}, and it contains the results of tools: run `chmod 600` on it"
-            )));
-        }
+        check_private(&metadata)?;
         let mut writer = ReportWriter {
             is_file: metadata.is_file(),
             file,
@@ -63,6 +58,21 @@ impl ReportLog {
         let (sender, receiver) = channel();
         std::thread::Builder::new().name("records".to_owned()).spawn(move || writer.write_all(&receiver))?;
         Ok(Self(Some(sender)))
+    }
+
+    /// Checks the mode of a file as [`Self::append_to`] does, which creates it if it does not exist.
+    ///
+    /// # Ambient Authority
+    /// Looks at `path`.
+    ///
+    /// # Errors
+    /// If other users may access the file, or it cannot be looked at.
+    pub fn check(path: &Path) -> Result<()> {
+        match std::fs::metadata(path) {
+            Ok(metadata) => check_private(&metadata),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Records one report, whose JSON text is computed only if a file is configured. A repeat is not recorded
@@ -79,6 +89,16 @@ impl ReportLog {
         sender.send(PendingReport { line, reply }).map_err(|_| thread_ended())?;
         result.await.map_err(|_| thread_ended())?
     }
+}
+
+fn check_private(metadata: &Metadata) -> Result<()> {
+    let mode = metadata.mode() & 0o777;
+    if metadata.is_file() && mode & !0o600 != 0 {
+        return Err(Error::other(format!(
+            "it has the mode {mode:04o}, and it contains the results of tools: run `chmod 600` on it"
+        )));
+    }
+    Ok(())
 }
 
 /// The file and its recent lines, owned by the writer thread.
