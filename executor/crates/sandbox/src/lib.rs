@@ -698,7 +698,9 @@ fn check_at_tick(
 
 /// Reads the limits back from the live store, before the guest's first instruction.
 fn read_back(state: &mut StoreState, kinds: Vec<PreopenKind>) -> wasmtime::Result<()> {
-    let (mut filesystem, mut blocked, mut missing_roots) = (Vec::new(), Vec::new(), Vec::new());
+    let mut filesystem = Vec::new();
+    let mut blocked = Vec::new();
+    let mut missing_roots = Vec::new();
     for ((descriptor, path), kind) in state.filesystem().get_directories()?.into_iter().zip(kinds) {
         let wasmtime_wasi::filesystem::Descriptor::Dir(dir) = state.ctx().table.delete(descriptor)? else {
             return Err(wasmtime::Error::msg("a preopened folder is not a folder"));

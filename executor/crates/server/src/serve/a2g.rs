@@ -286,7 +286,8 @@ async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Resul
         IntentState::Running => (encode::IntentStateName::Running, None),
         IntentState::Finished(receipt) => (encode::IntentStateName::Finished, receipt),
     };
-    let (calls, arguments) = (executor.nested_calls(intent), executor.arguments(intent, &agent)?);
+    let calls = executor.nested_calls(intent);
+    let arguments = executor.arguments(intent, &agent)?;
     Ok(encode::status(intent, state, receipt.as_deref(), &calls, arguments.as_ref(), None))
 }
 
@@ -296,6 +297,7 @@ async fn denial_status(executor: &Executor, caller: &Caller, intent: IntentId) -
     let Some((agent, Fault::Refused { message, .. })) = denial else {
         return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
     };
-    let (state, arguments) = (encode::IntentStateName::Denied, executor.arguments(intent, &agent)?);
+    let arguments = executor.arguments(intent, &agent)?;
+    let state = encode::IntentStateName::Denied;
     Ok(encode::status(intent, state, None, &[], arguments.as_ref(), Some(&message)))
 }
