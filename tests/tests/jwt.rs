@@ -177,11 +177,12 @@ impl Provider {
 
     /// Options of an executor that trusts this provider, with this list of callers.
     pub fn options(&self, list: &List) -> Options {
-        self.of(list.options())
+        self.add_to(list.options())
     }
 
-    /// With this provider, whose tokens are for one executor or for the nodes of one fleet.
-    pub fn of(&self, options: Options) -> Options {
+    /// Adds this provider to the options of an executor, which then trusts its tokens. They are for any executor with these
+    /// options, such as the nodes of a fleet.
+    pub fn add_to(&self, options: Options) -> Options {
         let options = options.set("executor.did", DID);
         options.set("server.issuer", json!([{ "issuer": ISSUER, "keys": self.path() }]))
     }

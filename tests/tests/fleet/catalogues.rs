@@ -170,7 +170,7 @@ fn the_scope_of_a_token_goes_with_a_call_to_another_node() {
     let tools = Catalogue::empty().copy("write_file").add(fan_out);
     let empty = Catalogue::empty();
     let start = |node: &str, catalogue: &Catalogue| {
-        Executor::start(provider.of(list.of(fleet.options(node).catalogue(catalogue))))
+        Executor::start(provider.add_to(list.of(fleet.options(node).catalogue(catalogue))))
     };
     let full = start("full", &tools);
     let bare = start("bare", &empty);

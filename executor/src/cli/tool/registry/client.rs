@@ -39,7 +39,7 @@ use url::Url;
 
 /// The time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time without progress after which a connection fails, as [`RegistryClient::idle`].
+/// The time without progress after which a connection fails, as [`RegistryClient::idle_timeout`].
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The base time limit of a transfer of any size.
 const BASE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -80,7 +80,7 @@ pub(super) struct RegistryClient {
     login: Option<Login>,
     authorization: Option<HeaderValue>,
     /// The time without progress after which a request fails.
-    idle: Duration,
+    idle_timeout: Duration,
 }
 
 /// A request, and its description for errors.
@@ -213,15 +213,15 @@ impl RegistryClient {
         purpose: Purpose,
         ca_file: Option<&Path>,
     ) -> anyhow::Result<Self> {
-        Self::with_idle(repository, purpose, ca_file, IDLE_TIMEOUT).await
+        Self::with_idle_timeout(repository, purpose, ca_file, IDLE_TIMEOUT).await
     }
 
     /// As [`Self::new`], with another time without progress.
-    async fn with_idle(
+    async fn with_idle_timeout(
         repository: Repository,
         purpose: Purpose,
         ca_file: Option<&Path>,
-        idle: Duration,
+        idle_timeout: Duration,
     ) -> anyhow::Result<Self> {
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
@@ -239,8 +239,16 @@ impl RegistryClient {
         let (tls, plain) = (base("https")?, base("http")?);
         let is_local = repository.is_local();
         let logins = login::docker_config();
-        let mut client =
-            Self { http, repository, purpose, base: tls, logins, login: None, authorization: None, idle };
+        let mut client = Self {
+            http,
+            repository,
+            purpose,
+            base: tls,
+            logins,
+            login: None,
+            authorization: None,
+            idle_timeout,
+        };
         if is_local {
             let tls = std::mem::replace(&mut client.base, plain);
             if !client.speaks_plain_http().await? {
@@ -404,7 +412,7 @@ impl RegistryClient {
         let invalid = |reason: String| RegistryError::Invalid { url: shown(url), reason };
         let request = request.body(counted).map_err(|error| invalid(error.to_string()))?;
         let host = host_of(url);
-        let answered = while_it_moves(sent, &host, what, self.idle, self.http.request(request));
+        let answered = while_it_moves(sent, &host, what, self.idle_timeout, self.http.request(request));
         let answered = within(&host, what, body.len() as u64, answered).await?;
         answered.map_err(|error| {
             let reason = ErrorChain(&error).to_string();
@@ -673,23 +681,23 @@ async fn until<T>(
     tokio::time::timeout(limit, transfer).await.map_err(|_| too_slow())?
 }
 
-/// Waits for a response while the body of the request makes progress, and then for `idle`.
+/// Waits for a response while the body of the request makes progress, and then for `idle_timeout`.
 async fn while_it_moves<T>(
     sent: &AtomicU64,
     host: &str,
     what: &str,
-    idle: Duration,
+    idle_timeout: Duration,
     answered: impl Future<Output = T>,
 ) -> Result<T, RegistryError> {
     let mut answered = pin!(answered);
     let mut before = sent.load(Ordering::Relaxed);
     loop {
-        if let Ok(answer) = tokio::time::timeout(idle, &mut answered).await {
+        if let Ok(answer) = tokio::time::timeout(idle_timeout, &mut answered).await {
             return Ok(answer);
         }
         let now = sent.load(Ordering::Relaxed);
         if now == before {
-            let seconds = idle.as_secs();
+            let seconds = idle_timeout.as_secs();
             return Err(RegistryError::Silent { host: host.to_owned(), what: what.to_owned(), seconds });
         }
         before = now;
@@ -737,7 +745,8 @@ mod tests {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("oci://{}/greet:1", silent.local_addr().unwrap());
         let repository = Reference::parse(&address).unwrap().repository;
-        let client = RegistryClient::with_idle(repository, Purpose::Pull, None, Duration::from_secs(1));
+        let client =
+            RegistryClient::with_idle_timeout(repository, Purpose::Pull, None, Duration::from_secs(1));
         let error = block_on(client).err().unwrap().to_string();
         assert!(error.contains("has sent nothing for 1 s (its version)"), "{error}");
     }

@@ -84,8 +84,9 @@ impl Renderer<'_> {
         left.is_some()
     }
 
-    /// The parts of a text that has so many elements besides; `None` if all of them together may not be made. No more
-    /// parts are looked for then: a text may have one for every two bytes.
+    /// Takes the size of the parts of a text and of its `elements`, which are its lines and escapes. Returns the parts, or
+    /// `None` if all of these together may not be made. No more parts are looked for then: a text may have one for every
+    /// two bytes.
     fn take_parts<'t>(
         &mut self,
         syntax: &'static Syntax,
@@ -138,8 +139,8 @@ impl Renderer<'_> {
             return html! { @if !text.is_empty() { code.value { (visible(text)) } } };
         }
         let coloured = syntax.and_then(|syntax| self.take_parts(syntax, text, elements));
-        let parts = coloured.or_else(|| self.take(elements).then(|| vec![(PartKind::Plain, text)]));
-        let Some(parts) = parts else { return as_json(&text.into()) };
+        let plain = || self.take(elements).then(|| vec![(PartKind::Plain, text)]);
+        let Some(parts) = coloured.or_else(plain) else { return as_json(&text.into()) };
         html! {
             pre.lines tabindex="0" {
                 @for line in split_lines(&parts) {

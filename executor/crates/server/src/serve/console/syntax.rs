@@ -164,7 +164,7 @@ impl Syntax {
 
     /// Splits a text into its parts, each when it is asked for. All together take time proportional to the text's length.
     pub(super) fn split<'a>(&'static self, text: &'a str) -> Parts<'a> {
-        Parts { syntax: self, rest: text, previous: None, marked: None }
+        Parts { syntax: self, rest: text, previous: None, next_part: None }
     }
 
     /// The kind and the length in bytes of the part at the beginning of `rest`, which is not empty and follows `previous`.
@@ -210,15 +210,15 @@ pub(super) struct Parts<'a> {
     /// The last character before `rest`.
     previous: Option<char>,
     /// A part before `rest` that comes next: the plain part before it came first.
-    marked: Option<(PartKind, &'a str)>,
+    next_part: Option<(PartKind, &'a str)>,
 }
 
 impl<'a> Iterator for Parts<'a> {
     type Item = (PartKind, &'a str);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(marked) = self.marked.take() {
-            return Some(marked);
+        if let Some(part) = self.next_part.take() {
+            return Some(part);
         }
         let begin = self.rest;
         let mut plain_bytes = 0;
@@ -228,14 +228,14 @@ impl<'a> Iterator for Parts<'a> {
             self.previous = part.chars().next_back();
             self.rest = rest;
             if kind != PartKind::Plain {
-                self.marked = Some((kind, part));
+                self.next_part = Some((kind, part));
                 break;
             }
             plain_bytes += part.len();
         }
         match begin.get(..plain_bytes) {
             Some(plain) if !plain.is_empty() => Some((PartKind::Plain, plain)),
-            Some(_) | None => self.marked.take(),
+            Some(_) | None => self.next_part.take(),
         }
     }
 }
