@@ -181,28 +181,34 @@ fn no_form_of_a_loop_uses_more_than_its_share() {
     let loops = loops();
     let bench = Bench::start_tools(options, self::loops().into_iter().map(|(_, tool, _)| tool)).undisturbed();
     let is_inline = isolation() == "inline";
-    // More at once would get less than their shares, because a small machine has no more.
-    for (percent, count) in [(5, loops.len()), (10, loops.len()), (25, 4), (50, 2)] {
+    // More at once would get less than their shares, because a small machine has no more. One second is enough for a large
+    // share, which has more tolerance.
+    for (percent, at_once, seconds) in [(5, loops.len(), 2), (10, loops.len(), 2), (25, 4, 1), (50, 2, 1)] {
         let max = (f64::from(percent) * 1.1).max(f64::from(percent) + 1.0) + 0.5;
-        let (began, before) = (Instant::now(), thread_times(bench.process));
-        let used = scope(|scope| {
-            let started = loops.iter().take(count).map(|(name, _, area)| {
-                let call = bench.call(name).scope(area).grant("max_cpu_percent", percent);
-                let call = call.grant("timeout_seconds", 2);
-                (*name, scope.spawn(move || call.send().limit("time").metric("cpu_percent")))
+        for batch in loops.chunks(at_once) {
+            let began = Instant::now();
+            let before = thread_times(bench.process);
+            let used = scope(|scope| {
+                let started = batch.iter().map(|(name, _, area)| {
+                    let call = bench.call(name).scope(area).grant("max_cpu_percent", percent);
+                    let call = call.grant("timeout_seconds", seconds);
+                    (*name, scope.spawn(move || call.send().limit("time").metric("cpu_percent")))
+                });
+                let started = started.collect::<Vec<_>>();
+                let ended = started.into_iter().map(|(name, run)| (name, run.join().expect("no panic")));
+                ended.collect::<Vec<_>>()
             });
-            let started = started.collect::<Vec<_>>();
-            started.into_iter().map(|(name, run)| (name, run.join().expect("no panic"))).collect::<Vec<_>>()
-        });
-        // The clock of a process is the kernel's; that of a thread is read here as well.
-        let (took, after) = (began.elapsed().as_secs_f64(), thread_times(bench.process));
-        let threads = after.iter().filter(|_| is_inline).map(|(thread, time)| {
-            ("a thread of the server", (time - before.get(thread).unwrap_or(&0.0)) / took * 100.0)
-        });
-        let all = used.iter().copied().chain(threads).collect::<Vec<_>>();
-        assert!(all.iter().all(|(_, used)| *used <= max), "of {percent} %, at most {max}: {all:?}");
-        // A machine with much other work gives them less.
-        assert!(used.iter().all(|(_, used)| *used > 0.0), "of {percent} %: {used:?}");
+            // The clock of a process is the kernel's; that of a thread is read here as well.
+            let took = began.elapsed().as_secs_f64();
+            let after = thread_times(bench.process);
+            let threads = after.iter().filter(|_| is_inline).map(|(thread, time)| {
+                ("a thread of the server", (time - before.get(thread).unwrap_or(&0.0)) / took * 100.0)
+            });
+            let all = used.iter().copied().chain(threads).collect::<Vec<_>>();
+            assert!(all.iter().all(|(_, used)| *used <= max), "of {percent} %, at most {max}: {all:?}");
+            // A machine with much other work gives them less.
+            assert!(used.iter().all(|(_, used)| *used > 0.0), "of {percent} %: {used:?}");
+        }
     }
 }
 
