@@ -11,12 +11,12 @@ use crate::transcripts::MessageTransport;
 use serde_json::{Value, json};
 
 /// An agent that every door can name.
-const PEER: nexus::Agent =
+pub const PEER: nexus::Agent =
     nexus::Agent { id: AGENT, secret: "tester-secret-0123456789abcdef-0123", key: [7; 32] };
 
 /// What differs from door to door.
-struct Door {
-    name: &'static str,
+pub struct Door {
+    pub name: &'static str,
     /// The path of its HTTP requests.
     path: &'static str,
     /// Its transports, HTTP first.
@@ -30,7 +30,7 @@ struct Door {
     wrong: &'static [(&'static str, &'static str, &'static str)],
 }
 
-const DOORS: [Door; 6] = [
+pub const DOORS: [Door; 6] = [
     Door {
         name: "a2g",
         path: "/jsonrpc",
@@ -153,8 +153,26 @@ const DOORS: [Door; 6] = [
 impl Door {
     /// The answer to a message, opened if it was sealed.
     fn exchange(&self, transport: &mut MessageTransport, message: &[u8]) -> Value {
-        let answer = transport.exchange(message);
-        if answer.get("encryption").is_some() { PEER.read(&answer) } else { answer }
+        unseal(transport.exchange(message))
+    }
+
+    /// Calls a tool over HTTP as the holder of this token, and gives its result.
+    pub fn ask_as(&self, executor: &Executor, token: &str, tool: &str, arguments: &Value) -> Value {
+        let call = (self.call)(tool, arguments);
+        let authorization = bearer(token);
+        let answer = unseal(match self.name {
+            "a2e" => {
+                let mut session = A2eSession::open(executor, Some(token));
+                session.shake_hands(AGENT, token);
+                session.ask(&call)
+            }
+            "mcp" => mcp::post(&mut executor.client(), &call, &[("Authorization", &authorization)]).json(),
+            _plain => {
+                let headers = [("Content-Type", "application/json"), ("Authorization", &*authorization)];
+                executor.client().request("POST", self.path, &headers, call.to_string().as_bytes()).json()
+            }
+        });
+        answer.pointer(self.result).unwrap_or_else(|| panic!("{}: {answer}", self.name)).clone()
     }
 
     /// Calls a tool, and gives its result if it ran.
@@ -174,14 +192,19 @@ impl Door {
     }
 }
 
+/// An answer, opened if it was sealed.
+fn unseal(answer: Value) -> Value {
+    if answer.get("encryption").is_some() { PEER.read(&answer) } else { answer }
+}
+
 /// Every door open to [`PEER`].
-fn open_doors(options: Options, keys: &nexus::Keys) -> Options {
+pub fn open_doors(options: Options, keys: &nexus::Keys) -> Options {
     let agent = json!({ "agent": AGENT });
     options
         .set("doors.a2a", agent.clone())
         .set("doors.mcp", agent.clone())
         .set("doors.sovereign", agent)
-        .set("doors.nexus", json!({ "key_file": keys.path() }))
+        .set("doors.nexus", json!({ "key_file": keys.path(), "id": nexus::EXECUTOR }))
 }
 
 /// Options that limit a message to 4 KiB.

@@ -2,10 +2,12 @@
 
 use super::{Nest, fan_out, nested, one};
 use crate::callers::{List, rpc};
+use crate::console::Client;
+use crate::doors;
 use crate::harness::*;
 use crate::jwt::{Provider, add_agent, add_subject, claims, with};
-use crate::mcp;
 use crate::methods::write;
+use crate::nexus;
 use serde_json::{Value, json};
 
 /// A token for `anna` with this scope.
@@ -43,38 +45,36 @@ fn assert_refused(outcome: &Value) {
 }
 
 #[test]
-fn a_scope_binds_calls_at_every_depth() {
+fn a_scope_binds_calls_at_every_door_and_depth() {
     let (provider, list) = (Provider::new(), List::new());
     add_agent(&list, "anna");
-    let nest = Nest::start(provider.options(&list).signed_only().set("doors.mcp", json!({})));
-    let mut client = nest.executor.client();
+    let keys = nexus::Keys::of(&[doors::PEER]);
+    let nest = Nest::start(doors::open_doors(provider.options(&list).signed_only(), &keys));
     for (scope, reaches) in
         [("tools:fan_out tools:gate", false), ("tools:fan_out tools:write_file", true), ("openid", true)]
     {
         let token = token(&provider, scope);
-        let authorization = crate::callers::bearer(&token);
-        for depth in 0..3 {
-            let call = intent("fan_out", wanting(depth));
-            let over_a2g = rpc(&mut client, &token, "a2g/intent", &call);
-            let message = mcp::call(1, "fan_out", &wanting(depth));
-            let over_mcp = mcp::post(&mut client, &message, &[("Authorization", &authorization)]).json();
-            for outcome in [&over_a2g["result"]["report"]["result"], &over_mcp["result"]["structuredContent"]]
-            {
-                let outcome = innermost(outcome, depth);
-                let mut expected = vec!["fan_out", "gate", "read_file", "write_file"];
-                if scope != "openid" {
-                    expected.retain(|tool| scope.contains(tool));
-                }
-                assert_eq!(outcome["tools"], json!(expected), "{scope}, {depth}: {over_a2g} {over_mcp}");
+        let mut expected = vec!["fan_out", "gate", "read_file", "write_file"];
+        if scope != "openid" {
+            expected.retain(|tool| scope.contains(tool));
+        }
+        for door in doors::DOORS {
+            // What is below the first run does not depend on the door.
+            let depths = if door.name == "a2g" { 0..3 } else { 0..1 };
+            for depth in depths {
+                let case = format!("{scope}, {}, {depth}", door.name);
+                let answer = door.ask_as(&nest.executor, &token, "fan_out", &wanting(depth));
+                let outcome = innermost(&answer, depth);
+                assert_eq!(outcome["tools"], json!(expected), "{case}: {answer}");
                 if reaches {
-                    assert!(outcome["outcomes"][0]["error"].is_null(), "{outcome}");
-                    assert!(!outcome["definitions"][0]["result"].is_null(), "{outcome}");
+                    assert!(outcome["outcomes"][0]["error"].is_null(), "{case}: {outcome}");
+                    assert!(!outcome["definitions"][0]["result"].is_null(), "{case}: {outcome}");
                 } else {
                     assert_refused(outcome);
                 }
+                assert_eq!(nest.executor.file("out").is_some(), reaches, "{case}");
+                let _absent = std::fs::remove_file(nest.executor.workspace().join("out"));
             }
-            assert_eq!(nest.executor.file("out").is_some(), reaches, "{scope}, {depth}");
-            let _absent = std::fs::remove_file(nest.executor.workspace().join("out"));
         }
         let asked = nest.asked().iter().any(|call| call["tool"] == "write_file");
         assert_eq!(asked, reaches, "the governor is not asked about a call that the token does not reach");
@@ -104,12 +104,16 @@ fn a_scope_binds_the_calls_of_runs_that_have_waited() {
     let executor = Executor::start_in(executor.kill());
     let boss = provider.token(&claims("boss"));
     let mut client = executor.client();
+    let console = Client::with_token(&executor, &boss);
     for intent in [parent, &child] {
         let status = json!({ "intent_id": intent });
         eventually("it waits", || {
             let status = rpc(&mut client, &boss, "a2g/status", &status);
             (status["result"]["state"] == "escalated").then_some(())
         });
+        // The person sees which tools the token leaves to the run.
+        let page = console.get(&format!("/console/decide/{}", intent.as_str().expect("an id"))).1;
+        assert!(page.contains("<code>fan_out</code>, set by the caller"), "{page}");
         let directive = json!({ "intent_id": intent, "decision": "APPROVED" });
         result(&rpc(&mut client, &boss, "g2a/directive", &directive));
     }
