@@ -3,7 +3,8 @@
 use crate::callers::{List, agent, ask, bearer, rpc};
 use crate::harness::{
     AGENT, Catalogue, Executor, FakeGovernor, GATE, HttpClient, Options, Reply, Tool, WebSocketClient, error,
-    eventually, execute, has_interpreter, id_of, intent, manifest, post_request, result, verdict,
+    eventually, execute, has_interpreter, id_of, intent, manifest, note_figures, post_request, result,
+    verdict,
 };
 use crate::hostile::guest::Guest;
 use serde_json::{Value, json};
@@ -388,6 +389,9 @@ for _ in range(4):
     });
     let peak = seen.take(50).last().unwrap_or_default();
     println!("peak: {peak} KiB");
+    if has_interpreter("run_python") {
+        note_figures(&executor.status("VmHWM").to_string());
+    }
     // Together with 45 MiB for the program, 200 MiB.
     assert!(peak < 155 << 10, "{peak} KiB");
     assert_eq!(executor.client().request("GET", "/health", &[], b"").status, 200);

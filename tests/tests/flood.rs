@@ -4,7 +4,7 @@
 use crate::callers::{List, agent};
 use crate::harness::*;
 use crate::methods::write;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,18 +36,31 @@ fn connections() -> usize {
 }
 
 /// The same for three of four answers while callers send as much as they may, whatever else the machine does.
-pub(crate) const FAIR: Duration = Duration::from_millis(500);
+const FAIR: Duration = Duration::from_millis(500);
+/// The same for 19 of 20 answers, which took 0.7 to 1.2 s where workers read such messages. Meant for an unoptimised server
+/// beside two other tests on two cores.
+const FAIR_AT_WORST: Duration = Duration::from_secs(1);
+/// The time of a small call beside a flood, most of which is the start of its run on a busy machine.
+const PROMPT: Duration = Duration::from_secs(3);
 
 /// Observations of a client that polls `/health` continuously.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     answers: usize,
     /// Of three in four answers.
-    pub(crate) usual: Duration,
+    usual: Duration,
+    /// Of 19 in 20 answers.
+    at_worst: Duration,
     /// From the first time that it was asked for one answer.
     slowest: Duration,
     /// Connections that gave way to others before they were heard.
     unheard: usize,
+}
+
+impl Watched {
+    pub(crate) fn assert_fair(&self) {
+        assert!(self.usual < FAIR && self.at_worst < FAIR_AT_WORST, "{self:?}");
+    }
 }
 
 /// Asks for `/health` again and again until `over`.
@@ -65,7 +78,12 @@ fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
     times.sort_unstable();
     watched.answers = times.len();
     watched.slowest = times.last().copied().unwrap_or_default();
-    watched.usual = times.get(times.len() * 3 / 4).copied().unwrap_or_default();
+    let longest_of = |percent: usize| {
+        let rank = (times.len() * percent).div_ceil(100);
+        times.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+    };
+    watched.usual = longest_of(75);
+    watched.at_worst = longest_of(95);
     watched
 }
 
@@ -183,35 +201,49 @@ fn large_messages_of_one_caller_delay_no_other() {
     let list = List::new();
     let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
     let executor = Executor::start(list.options());
-    let keys = (0..90_000).map(|n| format!("\"k{n:05}\":1")).collect::<Vec<_>>().join(",");
-    let body = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "a2g/execute", "params": execute("write_file", json!({ "here": 0 })),
-    });
-    let body = body.to_string().replace("\"here\":0", &keys);
     let (address, shown) = (executor.address(), format!("Authorization: Bearer {greedy}"));
-    let watched = watch_during(address, || {
-        std::thread::scope(|scope| {
-            for _ in 0..16 {
-                scope.spawn(|| {
-                    for _ in 0..2 {
-                        let answer = HttpClient::post_to(address, "/jsonrpc", &[&shown], &body);
-                        assert!(answer.is_ok_and(|answer| answer.text().contains("-32")));
-                    }
-                });
-            }
-            let mut call = execute("write_file", write("out", "x"));
-            call["intent"]["agent_did"] = json!(OTHER);
-            let answer = HttpClient::ask_as(address, &other, "a2g/execute", &call).expect("an answer");
-            assert_eq!(result(&answer)["status"], "SUCCESS");
+    let members = (0..90_000).map(|n| (format!("k{n:05}"), 1)).collect::<Value>();
+    let urls = (0..50_000).map(|n| format!("http://h{n:05}.x")).collect::<Value>();
+    // The governor parses each URL several times, so one such message keeps a core busy for long.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for (method, params, connections) in [
+        ("a2g/execute", execute("write_file", members), 16),
+        ("a2g/intent", intent("write_file", json!({ "urls": urls })), cores),
+    ] {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+        assert!(body.len() < 1 << 20, "a body of {} bytes is refused unread", body.len());
+        let with_id = params.get("intent").unwrap_or(&params);
+        let id = with_id["intent_id"].as_str().expect("an id");
+        let watched = watch_during(address, || {
+            std::thread::scope(|scope| {
+                for _ in 0..connections {
+                    scope.spawn(|| {
+                        // A repeated intent would wait for the first one.
+                        let another = body.replace(id, &intent_id());
+                        let answer = HttpClient::post_to(address, "/jsonrpc", &[&shown], &another);
+                        assert!(answer.is_ok_and(|answer| answer.text().contains("-32")), "{method}");
+                    });
+                }
+                let mut call = execute("write_file", write("out", "x"));
+                call["intent"]["agent_did"] = json!(OTHER);
+                let answer = HttpClient::ask_as(address, &other, "a2g/execute", &call).expect("an answer");
+                assert_eq!(result(&answer)["status"], "SUCCESS");
+            });
         });
-    });
-    assert!(watched.usual < FAIR, "{watched:?}");
+        watched.assert_fair();
+    }
 }
 
 /// A public document is made once, and requests that have all arrived take turns with those of other connections.
 #[test]
 fn pipelined_requests_delay_no_other_connection() {
-    let executor = Executor::start(Options::new().set("server.unauthenticated_per_minute", 10_000_000));
+    // The card lists every tool.
+    let module = wat::parse_str(saying(1, "1", 0)).expect("WAT");
+    let catalogue = (0..40).fold(Catalogue::with_tools(), |catalogue, number| {
+        catalogue.add(Tool::command_bytes(&format!("copy_{number}"), module.clone()))
+    });
+    let options = Options::new().catalogue(&catalogue);
+    let executor = Executor::start(options.set("server.unauthenticated_per_minute", 10_000_000));
     let (address, mut client) = (executor.address(), executor.client());
     let path = "/.well-known/agent-card.json";
     let card = client.request("GET", path, &[], b"");
@@ -225,13 +257,21 @@ fn pipelined_requests_delay_no_other_connection() {
     let watched = watch_during(address, || {
         let open = || HttpClient::send_only(address, pipelined.as_bytes());
         let sent = (0..connections).map(|_| open()).collect::<Vec<_>>();
-        for mut stream in sent {
-            let mut answers = String::new();
-            stream.read_to_string(&mut answers).expect("all answers");
-            assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), requests);
-        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let asked = Instant::now();
+                let answer = executor.rpc("a2g/execute", &execute("write_file", write("out", "x")));
+                assert_eq!(result(&answer)["status"], "SUCCESS");
+                assert!(asked.elapsed() < PROMPT, "a call took {:?}", asked.elapsed());
+            });
+            for mut stream in sent {
+                let mut answers = String::new();
+                stream.read_to_string(&mut answers).expect("all answers");
+                assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), requests);
+            }
+        });
     });
-    assert!(watched.usual < FAIR, "{watched:?}");
+    watched.assert_fair();
 }
 
 /// The rate of requests without credentials is limited for each address; callers behind it are not affected.

@@ -17,9 +17,10 @@ fn target() -> PathBuf {
     profile().parent().expect("<target>/debug has a parent").to_owned()
 }
 
-/// The built executor.
+/// The built executor, or the one that the benchmark names.
 pub fn program() -> PathBuf {
-    let program = profile().join("a2g-executor");
+    let named = std::env::var_os("A2G_TEST_PROGRAM").map(PathBuf::from);
+    let program = named.unwrap_or_else(|| profile().join("a2g-executor"));
     assert!(program.is_file(), "{} is not built: run `cargo xtask test`", program.display());
     program
 }

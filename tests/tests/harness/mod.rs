@@ -135,6 +135,13 @@ fn say(what: &str, why: &str) {
     let _nowhere_to_say_it = writeln!(std::io::stderr(), "{what} {test}: {why}");
 }
 
+/// Adds a line with the figures of one server to the file that the benchmark names.
+pub fn note_figures(line: &str) {
+    let Some(path) = std::env::var_os("A2G_TEST_FIGURES") else { return };
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).expect("a file");
+    writeln!(file, "{line}").expect("a line");
+}
+
 /// Sets the flag at the end of a block, even after a panic: threads that wait for it would never
 /// end.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);

@@ -8,10 +8,9 @@
 
 use super::guest::Guest;
 use super::side::{Health, IdleResources, ReportAccounting, UngrantedFiles};
-use crate::harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id};
+use crate::harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id, note_figures};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -153,7 +152,7 @@ impl Bench {
             self.assert_harmless("the whole case");
             let slowest = self.health.take().expect("a bench finishes only once").finish();
             self.note_peak();
-            note_figures(self.peak_kib.load(Ordering::SeqCst), slowest);
+            note_figures(&format!("{} {}", self.peak_kib.load(Ordering::SeqCst), slowest.as_micros()));
             self.books.assert_balanced();
             let mut more = MORE_DESCRIPTORS;
             if self.is_inline {
@@ -234,13 +233,6 @@ impl Bench {
         work();
         self.status("VmHWM").saturating_sub(before) >> 10
     }
-}
-
-/// Adds a line with the figures of one server to the file that the benchmark names.
-fn note_figures(peak_kib: u64, slowest_health: Duration) {
-    let Some(path) = std::env::var_os("A2G_HOSTILE_FIGURES") else { return };
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).expect("a file");
-    writeln!(file, "{peak_kib} {}", slowest_health.as_micros()).expect("a line");
 }
 
 impl Drop for Bench {

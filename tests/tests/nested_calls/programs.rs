@@ -1,7 +1,7 @@
 //! The calls of programs: the table of calls through both interpreters.
 
 use super::{Nest, cases, with_context, word};
-use crate::flood::{FAIR, watch_during};
+use crate::flood::watch_during;
 use crate::harness::*;
 use serde_json::{Value, json};
 
@@ -132,5 +132,5 @@ for _ in range(2):
             }
         });
     });
-    assert!(watched.usual < FAIR, "{watched:?}");
+    watched.assert_fair();
 }
