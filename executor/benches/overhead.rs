@@ -3,9 +3,9 @@
 //! (a) plain wasmtime, written out by hand: store, instantiate, call, drop. (b) `Sandbox::execute` of
 //! the same module with the same limits and folders. (c) `a2g/execute` over HTTP keep-alive from 1
 //! and from 16 clients, and over stdio, against the built binary. (d) The same calls with the journal
-//! and without it. (e) The same call through every door. (f) The memory that a thousand take who wait.
-//! (g) The memory that runs take, while they come and go and while many sleep. (i) Programs, and the calls that they make.
-//! (j) Nodes of a fleet. Run it with `cargo xtask bench`, which also starts the servers of (j).
+//! and without it, and appends beside a prune. (e) The same call through every door. (f) The memory that
+//! a thousand take who wait. (g) The memory that runs take, while they come and go and while many sleep.
+//! (i) Programs, and the calls that they make. (j) Nodes of a fleet. Run it with `cargo xtask bench`, which also starts the servers of (j).
 
 #![allow(missing_docs, reason = "a benchmark has no interface")]
 #![allow(

@@ -1,10 +1,11 @@
 //! (d): what the journal costs, in one run: the built binary with its journal on the disk, with either durability, and
-//! on a RAM disk, and the same executor with a journal that writes nothing; and what a start with a long one takes.
+//! on a RAM disk, and the same executor with a journal that writes nothing; what a start with a long one takes; and what
+//! an append takes while the oldest records are removed.
 
 use super::doors::{Server, configure_durability, configure_with, install, over_http, request};
 use super::{HELLO, median, micros, without};
-use a2g_journal::history::{Filter, History, ReceiptEntry};
-use a2g_journal::{ClaimResult, Journal, JournalOptions, Reporting, StartRequest, StartResult};
+use a2g_journal::history::{Filter, History, HistoryError, ReceiptEntry};
+use a2g_journal::{ClaimResult, Journal, JournalOptions, Reporting, Retention, StartRequest, StartResult};
 use a2g_types::durability::Durability;
 use a2g_types::outcome::Receipt;
 use a2g_wire::a2g::decode;
@@ -75,7 +76,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     let (over, more) = (measure_fdatasync(folder.path(), true), measure_fdatasync(folder.path(), false));
     println!("\n{:<52} {:>23.1} µs", "fdatasync of a page that is overwritten", micros(over));
     println!("{:<52} {:>23.1} µs", "fdatasync of a page that is appended", micros(more));
-    let receipt = read_first_receipt(&journal);
+    let receipt = read_first_receipt(&journal).parse_receipt().unwrap();
     for durability in [Durability::PowerLoss, Durability::ProcessCrash] {
         let unloaded = measure_unloaded(
             &folder.path().join(format!("{}.db", durability.as_str())),
@@ -107,11 +108,20 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     assert!(verified.status.success(), "{verified:?}");
     let each = receipts as f64 / verify.elapsed().as_secs_f64();
     println!("`journal verify` read {receipts} receipts, {each:.0} a second with the start of its process.");
-    measure_long_journal(&folder.path().join("long.db"), &receipt);
+    let long = folder.path().join("long.db");
+    measure_long_journal(&long, &receipt);
+    measure_pruning(&long, &receipt);
 }
 
-/// Records of the long journal, of which three in ten are receipts.
+/// Records of the long journal, of which half are receipts.
 const LONG_JOURNAL_RECORDS: usize = 1_000_000;
+/// Receipts at its beginning that are older than [`KEPT_FOR`].
+const EXPIRED_RECEIPTS: usize = 300_000;
+const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+/// The maximum time of an append while records are removed.
+const PRUNING_GOAL: Duration = Duration::from_millis(50);
+/// The maximum time until the expired receipts are removed.
+const MAX_PRUNING: Duration = Duration::from_secs(1800);
 
 /// The time that a start with a long journal takes.
 fn measure_long_journal(path: &Path, like: &Receipt) {
@@ -122,8 +132,10 @@ fn measure_long_journal(path: &Path, like: &Receipt) {
     runtime.block_on(async {
         let (journal, _) = Journal::open(path, usize::MAX, options, now).unwrap();
         // A claim and a receipt each, and one record for those that are delivered together.
-        for _ in 0..LONG_JOURNAL_RECORDS / (2 * AT_ONCE) {
-            let runs = (0..AT_ONCE).map(|_| run(&journal, like, now));
+        for turn in 0..LONG_JOURNAL_RECORDS / (2 * AT_ONCE) {
+            // Verdicts are forgotten a day after they have expired.
+            let at = if turn * AT_ONCE < EXPIRED_RECEIPTS { now - 2 * KEPT_FOR } else { now };
+            let runs = (0..AT_ONCE).map(|_| run(&journal, like, at));
             futures_util::future::join_all(runs).await;
             while journal.undelivered_count() > 0 {
                 journal.mark_delivered(&journal.next_report().await.unwrap().0);
@@ -151,6 +163,45 @@ fn measure_long_journal(path: &Path, like: &Receipt) {
     );
 }
 
+/// The time that an append takes while automatic pruning removes the expired receipts of the long journal in slices.
+fn measure_pruning(path: &Path, like: &Receipt) {
+    const CALLS_BETWEEN_LOOKS: usize = 100;
+    const PAUSE: Duration = Duration::from_millis(5);
+    // The writer of the one before ends a moment after it was dropped.
+    std::thread::sleep(Duration::from_secs(2));
+    let now = OffsetDateTime::now_utc();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut appends = runtime.block_on(async {
+        let (journal, _) = Journal::open(path, usize::MAX, JournalOptions::default(), now).unwrap();
+        journal.prune_regularly(Retention { max_age: Some(KEPT_FOR), max_bytes: None }).unwrap();
+        let opened = Instant::now();
+        let first_receipt = || {
+            assert!(opened.elapsed() < MAX_PRUNING, "the receipts are not removed");
+            usize::try_from(read_first_receipt(path).number).unwrap()
+        };
+        // Nothing is removed before the whole journal was checked.
+        while first_receipt() == 1 {
+            std::thread::sleep(PAUSE);
+        }
+        let mut times = Vec::new();
+        while first_receipt() <= EXPIRED_RECEIPTS {
+            for _ in 0..CALLS_BETWEEN_LOOKS {
+                times.extend(run(&journal, like, now).await);
+                journal.mark_delivered(&journal.next_report().await.unwrap().0);
+                std::thread::sleep(PAUSE);
+            }
+        }
+        times
+    });
+    let half = micros(median(&mut appends)) / 1000.0;
+    // The median has sorted them.
+    let longest = appends[appends.len() - 1];
+    let goal = if longest <= PRUNING_GOAL { "50 ms" } else { "50 ms, missed" };
+    let what = format!("a call beside a prune of {EXPIRED_RECEIPTS} receipts: an append");
+    println!("\n{:<52} {:>10} {:>12} {:>14}", "", "median", "maximum", "goal");
+    println!("{what:<52} {half:>7.1} ms {:>9.1} ms {goal:>14}", micros(longest) / 1000.0);
+}
+
 /// The turn in the middle, for each column by itself.
 fn median_turn(turns: &mut Turns) -> (f64, Duration) {
     let mut halves = turns.iter().map(|(_, half)| *half).collect::<Vec<_>>();
@@ -158,9 +209,12 @@ fn median_turn(turns: &mut Turns) -> (f64, Duration) {
     (turns[turns.len() / 2].0, median(&mut halves))
 }
 
-fn read_first_receipt(journal: &Path) -> Receipt {
+fn read_first_receipt(journal: &Path) -> ReceiptEntry {
     let mut first = None;
-    let keep = |entry: ReceiptEntry| entry.parse_receipt().map(|receipt| first = Some(receipt));
+    let keep = |entry: ReceiptEntry| {
+        first = Some(entry);
+        Ok::<_, HistoryError>(())
+    };
     History::open(journal).unwrap().receipts(&Filter::default(), true, Some(1), keep).unwrap();
     first.unwrap()
 }
@@ -175,7 +229,7 @@ fn measure_unloaded(path: &Path, like: &Receipt, durability: Durability) -> Dura
         let (journal, _) = Journal::open(path, usize::MAX, options, now).unwrap();
         let mut times = Vec::new();
         for _ in 0..super::ROUNDS {
-            times.push(run(&journal, like, now).await);
+            times.push(run(&journal, like, now).await.iter().sum::<Duration>());
             journal.mark_delivered(&journal.next_report().await.unwrap().0);
         }
         median(&mut times)
@@ -183,7 +237,7 @@ fn measure_unloaded(path: &Path, like: &Receipt, durability: Durability) -> Dura
 }
 
 /// A run of an intent of its own, and how long its start and its receipt took.
-async fn run(journal: &Journal, like: &Receipt, now: OffsetDateTime) -> Duration {
+async fn run(journal: &Journal, like: &Receipt, now: OffsetDateTime) -> [Duration; 2] {
     let params = serde_json::from_str::<Value>(&request("hello")).unwrap()["params"].to_string();
     let call = decode::execute_params(&params).unwrap().call;
     let receipt = Arc::new(Receipt { intent: call.intent, ..like.clone() });
@@ -192,8 +246,10 @@ async fn run(journal: &Journal, like: &Receipt, now: OffsetDateTime) -> Duration
     let request =
         StartRequest { call: &call, keep_until: now, proof: None, fallback_receipt: &receipt, task: None };
     assert!(matches!(journal.start(request, now).await, Ok(StartResult::New)));
+    let start_took = started.elapsed();
+    let ended = Instant::now();
     journal.finish(receipt, None, Reporting::Here, now).await.unwrap();
-    started.elapsed()
+    [start_took, ended.elapsed()]
 }
 
 /// The median time until one page is on the disk of `folder`.
