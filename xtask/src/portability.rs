@@ -20,11 +20,18 @@ Usage: cargo xtask portability
 
 Copies what `cargo xtask test` has built to a folder below /tmp whose name has a
 space, and runs the tests of bad input, of the command line's first steps and of
-isolation there: with the home folder of root, and, if this user is root, once
-more as an ordinary user.";
+isolation there, and one of authoring and of the doors: with the home folder of
+root, and, if this user is root, once more as an ordinary user.";
 
-/// The tests that depend on the folder, the home and the user.
-const AREAS: [&str; 3] = ["bad_input::", "cli::", "hostile::isolation::"];
+/// The tests that depend on the folder, the home and the user. Of authors' work and of the doors, one each: the former
+/// runs a tool with the default scope, which contains this folder. Neither reads the repository.
+const AREAS: [&str; 5] = [
+    "bad_input::",
+    "cli::",
+    "hostile::isolation::",
+    "authoring::a_module_that_needs_more_memory_to_start_than_it_gets_is_named_with_both_numbers",
+    "doors::every_door_gives_the_same_run_for_the_same_call",
+];
 /// The ids of Debian's `nobody`, which owns nothing.
 const ORDINARY_USER: u32 = 65534;
 
@@ -77,4 +84,22 @@ fn test_program(workspace: &Workspace) -> Result<PathBuf> {
         messages.lines().filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next());
     let program = executables.next_back().context("cargo has named no test program")?;
     Ok(program.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_named_test_exists() {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
+        for (module, function) in AREAS.iter().filter_map(|area| area.rsplit_once("::")) {
+            let path = tests.join(module.replace("::", "/")).with_extension("rs");
+            let text = fs::read_to_string(path).unwrap();
+            assert!(
+                function.is_empty() || text.contains(&format!("fn {function}()")),
+                "{module}::{function}"
+            );
+        }
+    }
 }
