@@ -92,7 +92,13 @@ fn parse(words: &[&str]) -> Result<Action, String> {
             anstream::println!("{help}");
             Ok(())
         }),
-        ("test", _) => {
+        ("test", ["--repeat", times] | ["--repeat", times, "--load"])
+            if let Ok(times @ 1..) = times.parse() =>
+        {
+            let has_load = arguments.len() == 3;
+            Box::new(move |workspace| test::repeat(workspace, times, has_load))
+        }
+        ("test", _) if !matches!(arguments, ["--repeat" | "--load", ..]) => {
             let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
             Box::new(move |workspace| test::run(workspace, &arguments))
         }
@@ -138,9 +144,11 @@ mod tests {
 
     #[test]
     fn valid_command_lines_are_parsed_and_others_refused() {
-        let valid = "-h|setup --retry|test -p tests -- --help|tools|demo|demo fleet|bench|bench doors|torture|\
+        let valid = "-h|setup --retry|test -p tests -- --help|test --repeat 3|\
+                     test --repeat 3 --load|tools|demo|demo fleet|bench|bench doors|torture|\
                      torture 50|portability|deny|deploy-lint|sbom|sbom x";
-        let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|torture 0|torture 1 2|tset|portability x|deny x|\
+        let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|test --load|test --repeat 0|\
+                       test --repeat 2 x|torture 0|torture 1 2|tset|portability x|deny x|\
                        deploy-lint x|sbom x y|sbom -x";
         for (lines, is_valid) in [(valid, true), (invalid, false)] {
             for line in lines.split('|') {

@@ -1,7 +1,7 @@
 //! `test`: runs every test of both workspaces, even on a new clone. `torture`: runs the tests of crashes for longer.
 //!
 //! The executor and the tools are built before the tests that need them, all tests run even if some fail, and
-//! each skipped test is named. No test is repeated until it passes.
+//! each skipped test is named. No test is repeated until it passes; `--repeat` repeats all until one fails.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -20,6 +20,7 @@ pub(crate) const HELP: &str = "\
 Run every test of the executor and of the tools.
 
 Usage: cargo xtask test [ARGUMENTS OF CARGO TEST]...
+       cargo xtask test --repeat TIMES [--load]
 
 It builds the tools, the executor's binary and a client in Rust, and runs `cargo
 test` for the main workspace and, natively, for the tools. Arguments go to the
@@ -29,6 +30,9 @@ installed, and the tools' own tests are left out:
   cargo xtask test -p tests              one crate
   cargo xtask test revocation            the tests with this in their name
   cargo xtask test -- --test-threads=1   the words after -- go to the tests
+  cargo xtask test --repeat 10 --load    the executor's tests ten times, beside
+                                         a thread that keeps a core busy, up to
+                                         the first time that they fail
 
 Tests with `wasip2` in their name need the target wasm32-wasip2; without it they
 are skipped, and the summary names them. A test that needs strace, libfaketime,
@@ -200,6 +204,25 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         outcomes.push(follow("tools", &mut tools_tests(), MAX_LEFT_BEHIND)?);
     }
     conclude(&outcomes, &listed)
+}
+
+/// The command `test --repeat`: runs the executor's tests so many times, until they fail once; beside a busy thread if
+/// `has_load`.
+pub(crate) fn repeat(workspace: &Workspace, times: u32, has_load: bool) -> Result<()> {
+    if has_load {
+        // It ends with this program.
+        thread::spawn(keep_busy);
+    }
+    (1..=times).try_for_each(|time| {
+        run::progress("Repeating", &format!("the tests, {time} of {times}"));
+        run(workspace, &["--tests".to_owned()])
+    })
+}
+
+fn keep_busy() {
+    loop {
+        std::hint::spin_loop();
+    }
 }
 
 /// Runs one test more at once than there are cores, because many of them wait for a lease, a timeout or a retry.
