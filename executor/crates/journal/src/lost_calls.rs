@@ -1,7 +1,8 @@
 //! The calls of runs that a kill has interrupted, for their reports: the list was in the memory of the killed process.
 //!
-//! The ids of the calls follow from the id of their run, so each is looked up by its number. A call without any record,
-//! such as one to an unknown tool, is not in the list. The calls beyond the longest list are only counted.
+//! The ids of the calls follow from the id of their run, so each is looked up by its number. Another agent can derive these
+//! ids too, and only calls of the run's agent are its own. A call without any record, such as one to an unknown tool, is not
+//! in the list. The calls beyond the longest list are only counted.
 
 use super::recorded_state::{RecordedState, RunEnd, recorded_state};
 use super::store::InterruptedRun;
@@ -11,12 +12,20 @@ use a2g_types::ident::IntentId;
 use a2g_types::outcome::{CallUsage, NestedCall, NestedEnd, Receipt};
 use a2g_types::stored;
 use a2g_types::verdict::Decision;
-use rusqlite::{Connection, OptionalExtension as _};
+use rusqlite::{Connection, OptionalExtension as _, params};
 use std::collections::HashMap;
 use std::time::Duration;
 
 /// The number of calls without a record, one after another, that end the count of the calls beyond the longest list.
 const MAX_GAP: u32 = 1000;
+
+/// An interrupted run that could make calls.
+#[derive(Clone, Copy)]
+struct Parent<'a> {
+    intent: IntentId,
+    agent: &'a str,
+    max_calls: u32,
+}
 
 /// A call as its records have it.
 struct FoundCall {
@@ -26,7 +35,7 @@ struct FoundCall {
     duration: Duration,
 }
 
-/// Refused calls by their intents.
+/// The refused calls of one agent by their intents.
 type Refusals = HashMap<IntentId, FoundCall>;
 
 /// Adds the calls of interrupted runs to the receipts that recovery writes for them.
@@ -40,13 +49,16 @@ pub(super) fn add(
     let lost = runs.iter().map(|run| stored::read_receipt(run.receipt.as_bytes()));
     let lost = lost.collect::<Result<Vec<_>, _>>()?;
     let may_call = lost.iter().any(|receipt| receipt.calls.is_some());
-    let mut refusals = if may_call { read_refusals(connection)? } else { Refusals::new() };
+    let mut refusals_by_agent = if may_call { read_refusals(connection)? } else { HashMap::new() };
     for (run, receipt) in runs.iter_mut().zip(&lost) {
         // A run that could make no calls has no list.
         let Some(usage) = &receipt.calls else { continue };
-        let calls = find_calls(connection, run.intent, usage.max_calls.value, &lost, &mut refusals)?;
+        let refusals = refusals_by_agent.entry(receipt.agent.as_str().to_owned()).or_default();
+        let parent =
+            Parent { intent: run.intent, agent: receipt.agent.as_str(), max_calls: usage.max_calls.value };
+        let calls = find_calls(connection, parent, &lost, refusals)?;
         let last_listed = calls.last().map_or(0, |call| call.ordinal);
-        let count = find_last_ordinal(connection, run.intent, last_listed, usage.max_calls.value, &refusals)?;
+        let count = find_last_ordinal(connection, parent, last_listed, refusals)?;
         let calls = Some(CallUsage { calls, count, ..usage.clone() });
         run.receipt = stored::write_receipt(&Receipt { calls, ..receipt.clone() })?;
     }
@@ -56,15 +68,14 @@ pub(super) fn add(
 /// The calls of a run, in order.
 fn find_calls(
     connection: &Connection,
-    parent: IntentId,
-    max_calls: u32,
+    parent: Parent<'_>,
     lost: &[Receipt],
     refusals: &mut Refusals,
 ) -> Result<Vec<NestedCall>, BoxedError> {
     let max_listed = u32::try_from(CallUsage::MAX_LISTED).unwrap_or(u32::MAX);
     let mut calls = Vec::new();
-    for ordinal in 1..=max_calls.min(max_listed) {
-        let intent = parent.nested(ordinal);
+    for ordinal in 1..=parent.max_calls.min(max_listed) {
+        let intent = parent.intent.nested(ordinal);
         let found = match find_call(connection, parent, intent, lost)? {
             Some(found) => Some(found),
             None => refusals.remove(&intent),
@@ -82,24 +93,23 @@ fn find_calls(
 }
 
 /// The ordinal of the last call of a run that has a record, from that of the last listed call.
-// A run may make 100,000 calls, so for those that are not listed only the index is read.
+// A run may make 100,000 calls, so the receipts of those that are not listed are not read.
 fn find_last_ordinal(
     connection: &Connection,
-    parent: IntentId,
+    parent: Parent<'_>,
     last_listed: u32,
-    max_calls: u32,
     refusals: &Refusals,
 ) -> rusqlite::Result<u32> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM records WHERE intent = ?1 AND kind <> 'receipt')";
+    let sql = "SELECT EXISTS (SELECT 1 FROM records WHERE intent = ?1 AND kind <> 'receipt' AND agent = ?2)";
     let mut statement = connection.prepare_cached(sql)?;
     let mut last = last_listed;
-    for ordinal in (1..=max_calls).skip(CallUsage::MAX_LISTED) {
+    for ordinal in (1..=parent.max_calls).skip(CallUsage::MAX_LISTED) {
         if ordinal - last > MAX_GAP {
             break;
         }
-        let intent = parent.nested(ordinal);
+        let intent = parent.intent.nested(ordinal);
         let is_recorded = refusals.contains_key(&intent)
-            || statement.query_row([intent.as_bytes()], |row| row.get::<_, bool>(0))?;
+            || statement.query_row(params![intent.as_bytes(), parent.agent], |row| row.get::<_, bool>(0))?;
         if is_recorded {
             last = ordinal;
         }
@@ -110,12 +120,13 @@ fn find_last_ordinal(
 /// The call with this id, if the journal has a record of it, and the run made it.
 fn find_call(
     connection: &Connection,
-    parent: IntentId,
+    parent: Parent<'_>,
     intent: IntentId,
     lost: &[Receipt],
 ) -> Result<Option<FoundCall>, BoxedError> {
     // An intent from outside may have the id as well.
-    let is_of_parent = |receipt: &Receipt| receipt.parent.as_ref().is_some_and(|of| of.intent == parent);
+    let is_of_parent =
+        |receipt: &Receipt| receipt.parent.as_ref().is_some_and(|of| of.intent == parent.intent);
     Ok(match recorded_state(connection, intent)? {
         RecordedState::Claimed(claimed) => {
             let receipt = match claimed.end {
@@ -132,8 +143,10 @@ fn find_call(
                 duration: receipt.outcome.metrics.wall,
             })
         }
-        RecordedState::Waiting(held) | RecordedState::Approved(held, _) => Some(waited(held.tool)),
-        RecordedState::Denied(denied) => Some(waited(denied.tool)),
+        RecordedState::Waiting(held) | RecordedState::Approved(held, _) => {
+            (held.agent == parent.agent).then(|| waited(held.tool))
+        }
+        RecordedState::Denied(denied) => (denied.agent == parent.agent).then(|| waited(denied.tool)),
         RecordedState::Unknown | RecordedState::Withdrawn(_) => None,
     })
 }
@@ -149,14 +162,17 @@ fn read_receipt(connection: &Connection, record: i64) -> Result<Option<Receipt>,
     Ok(body.optional()?.map(|body| stored::read_receipt(&body)).transpose()?)
 }
 
-fn read_refusals(connection: &Connection) -> rusqlite::Result<Refusals> {
-    let mut statement = connection.prepare("SELECT intent, tool, blocked_by FROM refusals")?;
-    let rows = statement.query_map([], |row| {
+/// The refused calls by their agents.
+fn read_refusals(connection: &Connection) -> rusqlite::Result<HashMap<String, Refusals>> {
+    let mut statement = connection.prepare("SELECT intent, tool, blocked_by, agent FROM refusals")?;
+    let mut rows = statement.query([])?;
+    let mut by_agent = HashMap::<String, Refusals>::new();
+    while let Some(row) = rows.next()? {
         let is_denied = row.get_ref(2)?.as_str()? == BlockedBy::VerdictDenied.as_str();
         let decision = is_denied.then_some(Decision::Denied);
         let refused =
             FoundCall { tool: row.get(1)?, decision, end: NestedEnd::Refused, duration: Duration::ZERO };
-        Ok((IntentId::from_bytes(row.get(0)?), refused))
-    })?;
-    rows.collect()
+        by_agent.entry(row.get(3)?).or_default().insert(IntentId::from_bytes(row.get(0)?), refused);
+    }
+    Ok(by_agent)
 }
