@@ -51,13 +51,14 @@ impl ArgumentStorage {
     }
 }
 
-/// What arguments are stored for.
+/// The purpose of stored arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StoredFor {
-    /// The start of a call, or the end of its wait.
+    /// The latest start of a call, or the end of its wait.
     Call,
-    /// The end of a wait without a start.
-    EndedWait,
+    /// The end of a wait without a start. `at` is the time of the refusal that was recorded with it, in microseconds since
+    /// 1970: a later call with the same id may have been refused at once, and had other arguments.
+    EndedWait { at: i64 },
 }
 
 impl Default for ArgumentStorage {
@@ -83,7 +84,7 @@ impl Journal {
         intent: IntentId,
         agent: &AgentDid,
     ) -> Result<Option<StoredArguments>, JournalError> {
-        self.read(|reader| reader.arguments(intent, agent.as_str()))
+        self.read(|reader| reader.arguments(intent, agent.as_str(), StoredFor::Call))
     }
 }
 
@@ -92,8 +93,25 @@ impl Reader {
         &self,
         intent: IntentId,
         agent: &str,
+        stored_for: StoredFor,
     ) -> rusqlite::Result<Option<StoredArguments>> {
-        find(self.connection(), intent, agent, StoredFor::Call)
+        if !has_table(self.connection())? {
+            return Ok(None);
+        }
+        let ended = match stored_for {
+            StoredFor::Call => None,
+            StoredFor::EndedWait { at } => Some(at),
+        };
+        // `kind <> 'receipt'` is the condition of the index of intents.
+        let sql = "SELECT text FROM records JOIN arguments USING (number)
+                   WHERE intent = ?1 AND kind <> 'receipt' AND agent = ?2
+                     AND (?3 IS NULL OR (kind <> 'claim' AND at = ?3))
+                   ORDER BY number DESC LIMIT 1";
+        let mut statement = self.connection().prepare_cached(sql)?;
+        let text =
+            statement.query_row(params![intent.as_bytes(), agent, ended], |row| row.get::<_, String>(0));
+        let row = text.optional()?.map(|text| stored::read_arguments(&text)).transpose();
+        Ok(row.map_err(|_not_as_written| record::column_error(0))?.map(|row| row.arguments))
     }
 
     /// The argument by which people recognise an agent's call; `None` if its arguments are not stored.
@@ -103,7 +121,7 @@ impl Reader {
         agent: &str,
         stored_for: StoredFor,
     ) -> rusqlite::Result<Option<String>> {
-        Ok(match find(self.connection(), intent, agent, stored_for)? {
+        Ok(match self.arguments(intent, agent, stored_for)? {
             Some(StoredArguments::Kept { arguments, left_out: _ }) => main_argument(&arguments),
             Some(StoredArguments::TooLarge { .. }) | None => None,
         })
@@ -134,26 +152,6 @@ pub(super) fn prune(connection: &Connection, cut: i64) -> rusqlite::Result<()> {
 
 pub(super) fn has_table(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(read_format(connection)? >= ARGUMENTS_FORMAT)
-}
-
-fn find(
-    connection: &Connection,
-    intent: IntentId,
-    agent: &str,
-    stored_for: StoredFor,
-) -> rusqlite::Result<Option<StoredArguments>> {
-    if !has_table(connection)? {
-        return Ok(None);
-    }
-    // `kind <> 'receipt'` is the condition of the index of intents.
-    let sql = "SELECT text FROM records JOIN arguments USING (number)
-               WHERE intent = ?1 AND kind <> 'receipt' AND agent = ?2 AND (?3 OR kind <> 'claim')
-               ORDER BY number DESC LIMIT 1";
-    let mut statement = connection.prepare_cached(sql)?;
-    let params = params![intent.as_bytes(), agent, stored_for == StoredFor::Call];
-    let text = statement.query_row(params, |row| row.get::<_, String>(0));
-    let row = text.optional()?.map(|text| stored::read_arguments(&text)).transpose();
-    Ok(row.map_err(|_not_as_written| record::column_error(0))?.map(|row| row.arguments))
 }
 
 /// The hashes of a record that its row of arguments has to match: of the text, and of the call's content.

@@ -8,7 +8,7 @@ use super::record::{self, Digest32, RecordKind, digest};
 use super::recorded_state::{RecordedState, recorded_state};
 use super::store::{RunId, STOP_FORMAT, raise_format};
 use super::tasks::JournalTask;
-use super::{IntentDenial, IntentSummary, Reporting, Resolution, ResolvedIntent};
+use super::{IntentDenial, IntentSummary, Reporting, Resolution, ResolvedIntent, to_micros};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Receipt;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -361,6 +361,7 @@ impl<'a> Batch<'a> {
     pub(super) fn resolve(&mut self, resolved: &ResolvedIntent) -> Result<bool, WriteError> {
         let ResolvedIntent {
             intent,
+            at,
             content,
             resolution,
             by,
@@ -414,6 +415,7 @@ impl<'a> Batch<'a> {
             arguments: arguments::prepare(self.connection(), arguments.as_ref())?,
         };
         let new = NewRecord {
+            at: to_micros(*at),
             intent: Some(*intent),
             agent: Some(&held.agent),
             tool: Some(&held.tool),

@@ -51,6 +51,9 @@ impl Resolution {
 pub struct ResolvedIntent {
     /// The intent.
     pub intent: IntentId,
+    /// The time of the decision. The refusal of a call that stops waiting has the same one, by which the call's arguments
+    /// are found.
+    pub at: OffsetDateTime,
     /// The [hash](super::content_hash) of the content that a person decided on: the decision applies to no other
     /// content. `None` if the wait ended without a person, whatever the content is.
     pub content: Option<Hash>,

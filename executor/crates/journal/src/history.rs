@@ -1,5 +1,6 @@
 //! Queries of the journal for operators: runs, refusals and decisions, and the integrity of the file.
 
+use super::arguments::StoredFor;
 use super::chain::{Hash, Head};
 use super::error::OpenError;
 use super::record::{JournalRecord, RECORD_COLUMNS, RecordKind};
@@ -207,7 +208,19 @@ impl History {
         intent: IntentId,
         agent: &str,
     ) -> Result<Option<StoredArguments>, HistoryError> {
-        Ok(self.0.arguments(intent, agent)?)
+        Ok(self.0.arguments(intent, agent, StoredFor::Call)?)
+    }
+
+    /// The arguments of a refused call; `None` if it did not wait, or they are not stored.
+    ///
+    /// # Errors
+    /// [`HistoryError::Sqlite`].
+    pub fn arguments_of_refusal(
+        &self,
+        refusal: &RefusalEntry,
+    ) -> Result<Option<StoredArguments>, HistoryError> {
+        let ended = StoredFor::EndedWait { at: to_micros(refusal.at) };
+        Ok(self.0.arguments(refusal.intent, &refusal.agent, ended)?)
     }
 
     /// The latest refusal of an intent.

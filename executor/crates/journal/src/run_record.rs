@@ -1,23 +1,24 @@
 //! Everything that the journal knows about one intent, for the page of a run.
 
+use super::arguments::StoredFor;
 use super::chain::Hash;
 use super::from_micros;
 use super::history::{HistoryError, find_entry, find_verdict};
 use super::log::Extent;
 use super::record::{self, JournalRecord, RECORD_COLUMNS, RecordKind};
 use super::recorded_state::{RecordedState, RunEnd, parse_body, recorded_state};
-use super::store::{Reader, from_sqlite_int, to_sqlite_int};
+use super::store::{Reader, from_sqlite_int};
 use super::{Journal, JournalError};
 use a2g_types::call::StoredArguments;
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::Receipt;
 use a2g_types::verdict::{Manifest, Verdict};
-use rusqlite::{OptionalExtension as _, Row, params};
+use rusqlite::{OptionalExtension as _, params};
 use time::OffsetDateTime;
 
 /// The maximum number of records of one intent that are listed. Only an intent whose task changes often has more.
-const MAX_EVENTS: u64 = 1_000;
+const MAX_EVENTS: usize = 1_000;
 
 /// An intent with its records, and with its receipt if it has ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +29,8 @@ pub struct RunRecord {
     pub agent: String,
     /// The tool.
     pub tool: String,
-    /// The records of this agent's intent, that of its receipt included, oldest first; only the first 1,000.
+    /// The records of this agent's intent, that of its receipt included, oldest first; only the first 1,000. A record
+    /// without an agent, such as a stop, is that of the agent of the record before it.
     pub events: Vec<RecordedEvent>,
     /// The governor's verdict, if the intent has started and the executor asked the governor.
     pub verdict: Option<Verdict>,
@@ -82,8 +84,6 @@ pub struct RecordedEvent {
 struct EventRow {
     event: RecordedEvent,
     kind: RecordKind,
-    agent: Option<String>,
-    tool: Option<String>,
     manifest: Option<Manifest>,
     grant: Option<GrantSummary>,
 }
@@ -97,9 +97,7 @@ impl RunRecord {
 }
 
 impl EventRow {
-    /// Reads a row with [`RECORD_COLUMNS`].
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let (record, _hash) = JournalRecord::read(row)?;
+    fn new(record: &JournalRecord<'_>) -> rusqlite::Result<Self> {
         let (mut manifest, mut grant, mut reason, mut basis) = (None, None, None, None);
         let by = match record.kind {
             RecordKind::PartlyApproved
@@ -138,8 +136,6 @@ impl EventRow {
         Ok(Self {
             event: RecordedEvent { record: number, kind: record.kind.as_str(), at, by, reason, basis },
             kind: record.kind,
-            agent: record.agent.map(str::to_owned),
-            tool: record.tool.map(str::to_owned),
             manifest,
             grant,
         })
@@ -172,18 +168,15 @@ impl Reader {
             | RecordedState::Approved(..)
             | RecordedState::Denied(_) => None,
         };
-        let mut rows = self.event_rows(intent, receipt_record)?;
-        // A revocation has an agent, which may be another one, and no tool.
-        let latest = rows.iter().rev().find_map(|row| row.agent.clone().zip(row.tool.clone()));
-        let Some((agent, tool)) = latest else { return Ok(None) };
-        rows.retain(|row| row.tool.is_none() || row.agent.as_ref() == Some(&agent));
+        let Some((agent, tool)) = self.latest_user(intent)? else { return Ok(None) };
+        let rows = self.event_rows(intent, &agent, receipt_record)?;
         let approval = last_approval(&rows);
         Ok(Some(RunRecord {
             intent,
             verdict: find_verdict(self.connection(), intent)?,
             approved_manifest: approval.and_then(|approval| approval.manifest.clone()),
             approved_grant: approval.and_then(|approval| approval.grant.clone()),
-            arguments: self.arguments(intent, &agent)?,
+            arguments: self.arguments(intent, &agent, StoredFor::Call)?,
             receipt: receipt_record.map(|record| self.recorded_receipt(record)).transpose()?.flatten(),
             events: rows.into_iter().map(|row| row.event).collect(),
             agent,
@@ -191,18 +184,48 @@ impl Reader {
         }))
     }
 
-    fn event_rows(&self, intent: IntentId, receipt: Option<i64>) -> rusqlite::Result<Vec<EventRow>> {
+    /// The latest agent that has used an id, and its tool.
+    fn latest_user(&self, intent: IntentId) -> rusqlite::Result<Option<(String, String)>> {
+        // A revocation has an agent, which may be another one, and no tool.
+        let sql = "SELECT agent, tool FROM records
+                   WHERE intent = ?1 AND kind <> 'receipt' AND agent IS NOT NULL AND tool IS NOT NULL
+                   ORDER BY number DESC LIMIT 1";
+        let mut statement = self.connection().prepare_cached(sql)?;
+        statement.query_row([intent.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    }
+
+    /// The first records of an agent's intent.
+    fn event_rows(
+        &self,
+        intent: IntentId,
+        agent: &str,
+        receipt: Option<i64>,
+    ) -> rusqlite::Result<Vec<EventRow>> {
         // `History::records` reads every record, and so also finds those that no index has. A console asks too often
         // for that, so this uses the index of intents, and adds the receipt, which that index lacks, by its number.
         let sql = format!(
             "SELECT {RECORD_COLUMNS} FROM records
              WHERE number IN (SELECT number FROM records WHERE intent = ?1 AND kind <> 'receipt'
                               UNION ALL SELECT ?2)
-             ORDER BY number LIMIT ?3"
+             ORDER BY number"
         );
         let mut statement = self.connection().prepare_cached(&sql)?;
-        let params = params![intent.as_bytes(), receipt, to_sqlite_int(MAX_EVENTS)];
-        statement.query_map(params, EventRow::read)?.collect()
+        let mut rows = statement.query(params![intent.as_bytes(), receipt])?;
+        let mut events = Vec::new();
+        let mut is_own = false;
+        while events.len() < MAX_EVENTS
+            && let Some(row) = rows.next()?
+        {
+            let (record, _hash) = JournalRecord::read(row)?;
+            // A record without a tool, such as a release, is about the call of the record before it.
+            if record.tool.is_some() {
+                is_own = record.agent == Some(agent);
+            }
+            if is_own && record.agent.is_none_or(|named| named == agent) {
+                events.push(EventRow::new(&record)?);
+            }
+        }
+        Ok(events)
     }
 
     fn recorded_receipt(&self, record: i64) -> Result<Option<RecordedReceipt>, HistoryError> {

@@ -399,8 +399,8 @@ impl Reader {
                 let (number, refusal) = (row.get(6)?, read_refusal(row)?);
                 if may_see(&refusal.agent) && text.as_ref().is_none_or(|text| text.matches_refusal(&refusal))
                 {
-                    let main_argument =
-                        self.main_argument(refusal.intent, &refusal.agent, StoredFor::EndedWait)?;
+                    let ended = StoredFor::EndedWait { at: to_micros(refusal.at) };
+                    let main_argument = self.main_argument(refusal.intent, &refusal.agent, ended)?;
                     refusals.push(NumberedRefusal {
                         number: from_sqlite_int(number),
                         refusal,

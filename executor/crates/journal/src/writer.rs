@@ -455,6 +455,7 @@ mod tests {
     fn resolve_as(resolution: Resolution) -> Vec<ResolvedIntent> {
         vec![ResolvedIntent {
             intent: IntentId::random(),
+            at: time::OffsetDateTime::UNIX_EPOCH,
             content: None,
             resolution,
             by: "x".to_owned(),

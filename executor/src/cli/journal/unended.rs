@@ -20,18 +20,18 @@ pub(super) fn show(history: &History, intent: IntentId, json: bool) -> anyhow::R
         Ok(())
     })?;
     let refusal = history.refusal_of(intent)?;
-    let arguments = |agent: &str| history.arguments_of(intent, agent);
     match (records.last(), refusal) {
         // A refusal before the last record is that of an earlier call with the id.
         (Some(last), Some(refusal)) if !is_open(last) || refusal.at > last.at => {
-            show_refusal(&refusal, arguments(&refusal.agent)?, json);
+            show_refusal(&refusal, history.arguments_of_refusal(&refusal)?, json);
         }
-        (None, Some(refusal)) => show_refusal(&refusal, arguments(&refusal.agent)?, json),
+        (None, Some(refusal)) => show_refusal(&refusal, history.arguments_of_refusal(&refusal)?, json),
         (Some(last), _) => {
             // The latest: another agent may have used the id before. A revocation has no tool, and may name another agent.
             let call = records.iter().rev().find(|record| record.tool.is_some());
             let agent = call.and_then(|call| call.agent.as_deref());
-            show_last(last, call, agent.map(arguments).transpose()?.flatten(), json);
+            let arguments = agent.map(|agent| history.arguments_of(intent, agent)).transpose()?.flatten();
+            show_last(last, call, arguments, json);
         }
         (None, None) => bail!("the journal has nothing of the intent `{intent}`: {LISTS_ADVICE}"),
     }

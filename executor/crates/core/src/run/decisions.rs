@@ -73,9 +73,10 @@ fn new_decision(
     escalated: &Escalated,
     resolution: Resolution,
     by: &str,
+    now: OffsetDateTime,
 ) -> ResolvedIntent {
     let content = Some(content_hash(escalated.call()));
-    ResolvedIntent { content, ..new_resolution(journal, escalated, resolution, by) }
+    ResolvedIntent { content, ..new_resolution(journal, escalated, resolution, by, now) }
 }
 
 /// The end of a wait. It names its author, or the reason if nobody decided.
@@ -84,6 +85,7 @@ fn new_resolution(
     escalated: &Escalated,
     resolution: Resolution,
     author_or_reason: &str,
+    now: OffsetDateTime,
 ) -> ResolvedIntent {
     let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
     let ends_unrun = match resolution {
@@ -93,6 +95,7 @@ fn new_resolution(
     };
     ResolvedIntent {
         intent,
+        at: now,
         content: None,
         resolution,
         by: author_or_reason.to_owned(),
@@ -138,7 +141,7 @@ pub(super) fn record_end_of_wait(
         tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
         journal.record_refusal(&summary, blocked_by, reason, now);
     }
-    record_resolutions(journal, &removed, resolution, author_or_reason)
+    record_resolutions(journal, &removed, resolution, author_or_reason, now)
 }
 
 /// Records the same end of these waits, without their refusals.
@@ -147,9 +150,10 @@ fn record_resolutions(
     removed: &[Escalated],
     resolution: Resolution,
     author_or_reason: &str,
+    now: OffsetDateTime,
 ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
     let ends =
-        removed.iter().map(|escalated| new_resolution(journal, escalated, resolution, author_or_reason));
+        removed.iter().map(|escalated| new_resolution(journal, escalated, resolution, author_or_reason, now));
     journal.resolve(ends.collect())
 }
 
@@ -301,19 +305,21 @@ impl Executor {
     /// Ends the wait of an intent that was held after an operator had stopped it. Its refusal is recorded with the fault
     /// that its caller gets.
     async fn withdraw_stopped(&self, intent: IntentId) {
+        let now = self.clock.now();
         let recording = self.escalations.remove_waiting(intent, &all_agents, |removed| {
             self.note_stopped_orphans(&removed);
-            record_resolutions(&self.journal, &removed, Resolution::Cancelled, STOPPED)
+            record_resolutions(&self.journal, &removed, Resolution::Cancelled, STOPPED, now)
         });
         self.await_withdrawal(recording).await;
     }
 
     /// Ends the wait of an undecided intent here, without denying it.
     pub(super) async fn withdraw_undecided(&self, intent: IntentId, reason: &'static str) {
+        let now = self.clock.now();
         let removal = self.escalations.remove_undecided(
             intent,
             || Ok(()),
-            |removed| record_resolutions(&self.journal, &removed, Resolution::Cancelled, reason),
+            |removed| record_resolutions(&self.journal, &removed, Resolution::Cancelled, reason, now),
         );
         if let Ok(Removal::Removed(recording)) = removal {
             tracing::info!(%intent, reason, "waits no longer here");
@@ -631,7 +637,7 @@ impl Executor {
         let recorded = ResolvedIntent {
             manifest: approval.manifest.clone(),
             basis: approval.basis.map(DecisionBasis::hash),
-            ..new_decision(&self.journal, escalated, Resolution::PartlyApproved, &by)
+            ..new_decision(&self.journal, escalated, Resolution::PartlyApproved, &by, self.clock.now())
         };
         let recording = self.escalations.record_current(taken, || {
             let agent = &escalated.call().agent;
@@ -850,10 +856,11 @@ impl Executor {
         reason: Option<&str>,
         may_deny: impl Fn() -> Result<(), Fault>,
     ) -> Result<(), Fault> {
+        let now = self.clock.now();
         let deny = |removed: Vec<Escalated>| {
             let denials = removed.iter().map(|escalated| ResolvedIntent {
                 reason: reason.map(str::to_owned),
-                ..new_decision(&self.journal, escalated, Resolution::Denied, by)
+                ..new_decision(&self.journal, escalated, Resolution::Denied, by, now)
             });
             let recording = self.journal.resolve(denials.collect());
             (removed, recording)
@@ -875,7 +882,7 @@ impl Executor {
             let denial = IntentDenial { by, risk_score: escalated.risk_score(), reason };
             let fault = denial_fault(summary.intent, &denial);
             let span = trace::intent_span(&summary, escalated.call().door);
-            span.in_scope(|| self.record_refusal(Some(&summary), fault));
+            span.in_scope(|| self.record_refusal_at(Some(&summary), fault, now));
         }
         match recording.await {
             Ok(0) => Err(not_waiting_fault()),
@@ -913,7 +920,8 @@ impl Executor {
         BoundApproval { approval, authors, needs_others }: &BoundApproval,
     ) -> Result<Box<ClaimedRun>, Fault> {
         let claimed = self.claim_approved(escalated, approval).await.map_err(NotClaimed::into_fault)?;
-        let approved = new_decision(&self.journal, escalated, Resolution::Approved, &approval.by);
+        let now = self.clock.now();
+        let approved = new_decision(&self.journal, escalated, Resolution::Approved, &approval.by, now);
         let Approval { by: _, manifest, basis, grants } = approval.clone();
         let approved = ResolvedIntent { manifest, basis, grants, ..approved };
         let record = || {
@@ -939,7 +947,7 @@ impl Executor {
         if let Some(reason) = withdrawal
             && self.escalations.remove_taken(taken)
         {
-            self.record_end(escalated, Resolution::Cancelled, reason.message()).await;
+            self.record_end(escalated, Resolution::Cancelled, reason.message(), self.clock.now()).await;
         }
         self.release(escalated.call().intent).await?;
         Err(fault)
@@ -1037,7 +1045,9 @@ impl Executor {
                 return self.end_approved(&escalated, taken, fault, ended, DENIED_ELSEWHERE).await;
             }
             if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
-                return self.end_approved(&escalated, taken, fault, Resolution::Cancelled, STOPPED).await;
+                return self
+                    .end_approved(&escalated, taken, fault, Resolution::Cancelled, STOPPED, now)
+                    .await;
             }
             if !escalated.is_pending(self.clock.now()) {
                 return self.end_approved(&escalated, taken, fault, Resolution::Expired, TOO_LATE).await;
@@ -1072,7 +1082,9 @@ impl Executor {
                     .await;
             }
         };
-        let withdrawn = new_resolution(&self.journal, escalated, Resolution::Cancelled, WIDER_THAN_SHOWN);
+        let now = self.clock.now();
+        let withdrawn =
+            new_resolution(&self.journal, escalated, Resolution::Cancelled, WIDER_THAN_SHOWN, now);
         let record = || {
             let withdrawal = self.journal.resolve(vec![withdrawn]);
             (withdrawal, self.journal.hold(call, text, escalated.expires_at()))
@@ -1113,12 +1125,19 @@ impl Executor {
         if !self.escalations.remove_taken(taken) {
             return;
         }
-        self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
-        self.record_end(escalated, resolution, author_or_reason).await;
+        let now = self.clock.now();
+        self.record_refusal_at(Some(&IntentSummary::from_call(escalated.call())), fault, now);
+        self.record_end(escalated, resolution, author_or_reason, now).await;
     }
 
-    async fn record_end(&self, escalated: &Escalated, resolution: Resolution, author_or_reason: &str) {
-        let ended = new_resolution(&self.journal, escalated, resolution, author_or_reason);
+    async fn record_end(
+        &self,
+        escalated: &Escalated,
+        resolution: Resolution,
+        author_or_reason: &str,
+        now: OffsetDateTime,
+    ) {
+        let ended = new_resolution(&self.journal, escalated, resolution, author_or_reason, now);
         if let Err(error) = self.journal.resolve(vec![ended]).await {
             tracing::warn!(%error, "the end of an approved intent cannot be recorded yet");
         }

@@ -9,6 +9,7 @@ use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ToolName};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray as _;
+use time::OffsetDateTime;
 
 impl Executor {
     /// Records the refusal of a call, or of another request if `call` is `None`. Returns the fault.
@@ -30,6 +31,16 @@ impl Executor {
     /// Counts and logs a refusal, and returns the fault. The refusal of a call is also recorded in the journal, and has
     /// to be passed here within the call's span.
     pub(super) fn record_refusal(&self, summary: Option<&IntentSummary>, fault: Fault) -> Fault {
+        self.record_refusal_at(summary, fault, self.clock.now())
+    }
+
+    /// As [`Self::record_refusal`], at the time of the end of the call's wait.
+    pub(super) fn record_refusal_at(
+        &self,
+        summary: Option<&IntentSummary>,
+        fault: Fault,
+        now: OffsetDateTime,
+    ) -> Fault {
         if let Fault::Busy { .. } = &fault {
             self.metrics.count_busy();
         }
@@ -37,7 +48,7 @@ impl Executor {
         self.metrics.count_refusal(*blocked_by);
         // An intent that waits for a person is not recorded, because it may still run.
         if let Some(summary) = summary.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
-            self.journal.record_refusal(summary, *blocked_by, message, self.clock.now());
+            self.journal.record_refusal(summary, *blocked_by, message, now);
         }
         self.refusal_log.record(summary, &fault, self.clock.monotonic());
         fault

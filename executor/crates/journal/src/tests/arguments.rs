@@ -120,7 +120,7 @@ async fn arguments_are_those_of_the_agent_that_used_the_id() {
     let page = journal.run_record(first.intent).await.unwrap().unwrap();
     assert_eq!((&*page.agent, &*page.tool, page.arguments), ("did:a:other", "other", None));
     let kinds = page.events.iter().map(|event| event.kind).collect::<Vec<_>>();
-    assert_eq!(kinds, ["released", "held", "denied"]);
+    assert_eq!(kinds, ["held", "denied"], "the release is that of the first agent's start");
 }
 
 /// A list shows what each call was about, and nothing of another agent's call with the same id.
@@ -136,8 +136,8 @@ async fn lists_have_the_main_argument_of_each_call() {
         ..resolve_by_anna(&waited, Resolution::Denied)
     };
     assert_eq!(journal.resolve(vec![denied]).await.unwrap(), 1);
-    let namesake = Call { agent: AgentDid::parse("did:a:other").unwrap(), ..waited.clone() };
-    for call in [&waited, &namesake, &ran] {
+    let same_id = Call { agent: AgentDid::parse("did:a:other").unwrap(), ..waited.clone() };
+    for call in [&waited, &same_id, &ran] {
         journal.record_refusal(&IntentSummary::from_call(call), BlockedBy::VerdictDenied, "no", NOW);
     }
     journal.flush().await.unwrap();
@@ -147,6 +147,35 @@ async fn lists_have_the_main_argument_of_each_call() {
     let shown = refusals.iter().map(|refusal| refusal.main_argument.as_deref()).collect::<Vec<_>>();
     // The newest first: a refused call with the id of one that ran is not that one.
     assert_eq!(shown, [None, None, Some("/waited")]);
+}
+
+/// An id may be used again after a wait, with other arguments, and be refused at once or wait as well.
+#[tokio::test]
+async fn a_refusal_has_the_arguments_of_the_wait_that_ended_with_it() {
+    let (_folder, path, journal) = new_journal();
+    let first = Call { arguments: arguments(&json!({ "path": "/first" })), ..another() };
+    let second = Call { arguments: arguments(&json!({ "path": "/second" })), ..first.clone() };
+    for (call, at) in [(&first, NOW), (&second, LATER)] {
+        hold(&journal, call).await;
+        let arguments = journal.arguments_text(call);
+        let expired = ResolvedIntent { at, arguments, ..resolve_by_anna(call, Resolution::Expired) };
+        assert_eq!(journal.resolve(vec![expired]).await.unwrap(), 1);
+        let summary = IntentSummary::from_call(call);
+        journal.record_refusal(&summary, BlockedBy::EscalationPending, "expired", at);
+        journal.record_refusal(&summary, BlockedBy::StandingPolicy, "no", at + Duration::SECOND);
+        // A start that is taken back lets the id be used for other content.
+        assert!(matches!(start(&journal, call, None).await, StartResult::New));
+        journal.release(call.intent).await.unwrap();
+    }
+    journal.flush().await.unwrap();
+    let refusals = journal.search_refusals(RefusalSearch::default(), |_| true, None, 9).await.unwrap().items;
+    let shown = refusals.iter().map(|refusal| refusal.main_argument.as_deref()).collect::<Vec<_>>();
+    assert_eq!(shown, [None, Some("/second"), None, Some("/first")]);
+    let history = History::open(&path).unwrap();
+    let stored = refusals.iter().map(|refusal| history.arguments_of_refusal(&refusal.refusal).unwrap());
+    let expected =
+        [None, kept(&json!({ "path": "/second" }), &[]), None, kept(&json!({ "path": "/first" }), &[])];
+    assert_eq!(stored.collect::<Vec<_>>(), expected);
 }
 
 /// The row has the hash that its record names, but the record is about another call.

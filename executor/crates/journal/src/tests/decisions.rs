@@ -14,6 +14,7 @@ pub(super) async fn hold(journal: &Journal, call: &Call) {
 pub(super) fn resolve_by_anna(call: &Call, resolution: Resolution) -> ResolvedIntent {
     ResolvedIntent {
         intent: call.intent,
+        at: NOW,
         content: Some(claims::content_hash(call)),
         resolution,
         by: "anna".to_owned(),

@@ -26,6 +26,7 @@ async fn the_page_of_a_run_has_all_of_its_records() {
     hold(&journal, &call).await;
     let approve = |manifest| ResolvedIntent {
         intent: call.intent,
+        at: NOW,
         content: None,
         resolution: Resolution::Approved,
         by: "anna".to_owned(),
@@ -109,6 +110,7 @@ async fn the_manifest_is_that_of_the_last_wait() {
     hold(&journal, &call).await;
     let approved = ResolvedIntent {
         intent: call.intent,
+        at: NOW,
         content: None,
         resolution: Resolution::Approved,
         by: "anna".to_owned(),
@@ -124,6 +126,28 @@ async fn the_manifest_is_that_of_the_last_wait() {
     hold(&journal, &call).await;
     let page = journal.run_record(call.intent).await.unwrap().unwrap();
     assert_eq!(page.approved_manifest, None);
+}
+
+/// An id whose start was taken back is free, also for another agent.
+#[tokio::test]
+async fn the_page_is_that_of_the_latest_agent_after_many_records_of_an_earlier_one() {
+    let (_folder, _path, journal) = new_journal();
+    let first = another();
+    assert!(matches!(start(&journal, &first, None).await, StartResult::New));
+    journal.record_stop(&[first.intent; 1_001], "otto", "a2g/cancel").await.unwrap();
+    journal.release(first.intent).await.unwrap();
+    let page = journal.run_record(first.intent).await.unwrap().unwrap();
+    assert_eq!((&*page.agent, page.events.len()), ("did:a:b", 1_000));
+    let second = Call { agent: AgentDid::parse("did:a:other").unwrap(), ..first.clone() };
+    hold(&journal, &second).await;
+    for agent in [&first.agent, &second.agent] {
+        journal.record_revocation(Some(agent), Some(first.intent), agent.as_str(), 0).await.unwrap();
+    }
+    journal.record_stop(&[first.intent], "anna", "a2g/cancel").await.unwrap();
+    let page = journal.run_record(first.intent).await.unwrap().unwrap();
+    assert_eq!(&*page.agent, "did:a:other");
+    let events = page.events.iter().map(|event| (event.kind, event.by.as_deref())).collect::<Vec<_>>();
+    assert_eq!(events, [("held", None), ("revocation", Some("did:a:other")), ("stopped", Some("anna"))]);
 }
 
 #[tokio::test]
@@ -188,6 +212,14 @@ async fn calls_of_an_interrupted_run_are_counted_beyond_the_longest_list() {
         journal.record_refusal(&refused, a2g_types::fault::BlockedBy::VerdictDenied, "no", NOW);
     }
     run(&journal, &nested(2700)).await;
+    // Another agent can derive the ids as well.
+    let other = AgentDid::parse("did:a:other").unwrap();
+    for ordinal in [1, 2, 3500] {
+        let foreign = IntentSummary { agent: other.clone(), ..IntentSummary::from_call(&nested(ordinal)) };
+        journal.record_refusal(&foreign, a2g_types::fault::BlockedBy::VerdictDenied, "no", NOW);
+    }
+    hold(&journal, &Call { agent: other.clone(), ..nested(3) }).await;
+    run(&journal, &Call { agent: other, ..nested(3600) }).await;
     drop(journal);
     let journal = open_journal(&path).0;
     let stage = journal.stage(parent.intent, IfFull::Wait).await.unwrap();
