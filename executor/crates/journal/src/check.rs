@@ -109,7 +109,22 @@ fn check_structure_unless(
     }
 }
 
-/// Checks the whole journal once, and stops the server on a finding. Sets `may_prune` once the records are checked.
+/// Sets `may_prune` when it is dropped, also by a panic, unless records are damaged.
+pub(super) struct PruningGuard<'a> {
+    pub(super) may_prune: &'a AtomicBool,
+    pub(super) is_damaged: bool,
+}
+
+impl Drop for PruningGuard<'_> {
+    fn drop(&mut self) {
+        if !self.is_damaged {
+            self.may_prune.store(true, Relaxed);
+        }
+    }
+}
+
+/// Checks the whole journal once, and stops the server on a finding. Sets `may_prune` once the records are checked, or
+/// cannot be.
 pub(super) fn check_in_background(
     path: &Path,
     is_closed: &Arc<AtomicBool>,
@@ -119,12 +134,14 @@ pub(super) fn check_in_background(
 ) {
     // Lowers the priority of only this thread, so that the check does not compete with the server's other threads.
     let _best_effort = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
-    let Ok(reader) = Reader::open(path) else { return may_prune.store(true, Relaxed) };
+    let mut guard = PruningGuard { may_prune, is_damaged: false };
+    let Ok(reader) = Reader::open(path) else { return };
     let mut connection = reader.into_connection();
     let records = check_all_records(&connection, is_closed);
     // Records with damage are left for the operator. Pruning does not wait for SQLite's own check, which may have to be
     // repeated for as long as much is written.
-    may_prune.store(!matches!(records, Err(CheckError::Found(_))), Relaxed);
+    guard.is_damaged = matches!(records, Err(CheckError::Found(_)));
+    drop(guard);
     let checked = records.and_then(|read| match read {
         BackgroundCheck::Whole { .. } => check_pages(&mut connection, path, is_closed).map(|()| read),
         BackgroundCheck::Closed | BackgroundCheck::CoveredByStart => Ok(read),
@@ -175,8 +192,8 @@ fn check_all_records(connection: &Connection, is_closed: &AtomicBool) -> Result<
         }
         // Each chunk has one snapshot; the last chunk shares its snapshot with `finish`.
         let snapshot = connection.unchecked_transaction()?;
-        // `journal prune` may have removed the next records. The automatic pruning waits for this check, which it would
-        // otherwise make begin again every 30 s.
+        // `journal prune` may have removed the next records, as may the automatic pruning of a journal that is far too
+        // large. Otherwise the automatic pruning waits for this check, which it would make begin again every 30 s.
         if !verifier.is_unpruned(connection)? {
             verifier = Verifier::full(connection, None)?;
         }

@@ -308,7 +308,8 @@ pub struct Journal {
     metrics: JournalMetrics,
     /// Stops the background check.
     is_closed: Arc<AtomicBool>,
-    /// `true` once the background check has read the records, so that the automatic pruning may remove some.
+    /// `true` once the background check has read the records without a finding, or has ended early. The automatic pruning
+    /// may then remove some at any size.
     may_prune: Arc<AtomicBool>,
     /// `None` for a journal in memory.
     chain_check: Arc<Mutex<Option<ChainCheck>>>,

@@ -2,7 +2,7 @@
 
 use super::prune::{PruneError, PruneSummary, prune_while};
 use super::store::from_sqlite_int;
-use super::{Journal, JournalBackend, spawn_thread};
+use super::{Condition, Journal, JournalBackend, spawn_thread};
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use rusqlite::Connection;
@@ -16,6 +16,8 @@ use time::OffsetDateTime;
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// The pause of the check of the size after a removal that could not reach the limit: all of the rest is needed.
 const FUTILE_INTERVAL: Duration = Duration::from_secs(3600);
+/// While the background check reads the records, a journal may exceed its maximum size by its size divided by this.
+const EXCESS_DIVISOR: u64 = 4;
 /// The interval at which the end of the server is noticed.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -30,7 +32,8 @@ pub struct Retention {
 
 impl Journal {
     /// Removes old records until the journal is dropped. Begins once the background check has read all records: each removal
-    /// would make it begin again. A journal in memory has none.
+    /// makes it begin again. Until then, records are removed only from a journal that exceeds its maximum size by more than
+    /// a quarter. A journal in memory has no records.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -40,32 +43,29 @@ impl Journal {
             return Ok(());
         }
         let may_prune = Arc::clone(&self.may_prune);
+        let condition = self.condition.clone();
         let mut pruner = Pruner::new(path.clone(), retention, Arc::clone(&self.is_closed));
         spawn_thread("journal prune", move || {
-            if !wait_unless_closed(&pruner.is_closed, || may_prune.load(Relaxed)) {
-                return;
+            // On a machine without idle time, or with frequent restarts, the check may never end.
+            while !may_prune.load(Relaxed) {
+                // Records of a damaged journal are left for the operator.
+                if matches!(*condition.borrow(), Condition::Broken(_)) {
+                    return;
+                }
+                pruner.remove_excess();
+                if !pruner.wait_unless_closed(|| may_prune.load(Relaxed)) {
+                    return;
+                }
             }
             loop {
                 pruner.remove_old();
-                let until = SystemClock.monotonic() + CHECK_INTERVAL;
-                if !wait_unless_closed(&pruner.is_closed, || SystemClock.monotonic() >= until) {
+                if !pruner.wait_unless_closed(|| false) {
                     return;
                 }
             }
         })
         .map(drop)
     }
-}
-
-/// Waits until `is_over`. Returns `false` if the journal is closed before.
-fn wait_unless_closed(is_closed: &AtomicBool, is_over: impl Fn() -> bool) -> bool {
-    while !is_over() {
-        if is_closed.load(Relaxed) {
-            return false;
-        }
-        std::thread::sleep(CLOSE_INTERVAL);
-    }
-    true
 }
 
 /// Removes what is older or more than the [`Retention`] allows.
@@ -89,10 +89,34 @@ impl Pruner {
             let is_open = |_: &Connection| Ok(!self.is_closed.load(Relaxed));
             report(prune_while(&self.path, now - max_age, Some(now - max_age), now, is_open));
         }
-        if let Some(max_bytes) = self.retention.max_bytes
-            && SystemClock.monotonic() >= self.size_due
-            && !self.shrink(max_bytes, now)
-        {
+        if let Some(max_bytes) = self.retention.max_bytes {
+            self.limit_size(max_bytes, max_bytes, now);
+        }
+    }
+
+    /// Removes the oldest records of a journal that is far larger than allowed, until it is small enough.
+    pub(super) fn remove_excess(&mut self) {
+        if let Some(max_bytes) = self.retention.max_bytes {
+            let max_excess = max_bytes / EXCESS_DIVISOR;
+            self.limit_size(max_bytes.saturating_add(max_excess), max_bytes, SystemClock.now());
+        }
+    }
+
+    /// Waits for the next check, or until `is_over`. Returns `false` if the journal is closed before.
+    fn wait_unless_closed(&self, is_over: impl Fn() -> bool) -> bool {
+        let until = SystemClock.monotonic() + CHECK_INTERVAL;
+        while !is_over() && SystemClock.monotonic() < until {
+            if self.is_closed.load(Relaxed) {
+                return false;
+            }
+            std::thread::sleep(CLOSE_INTERVAL);
+        }
+        true
+    }
+
+    /// Removes the oldest records of a journal of more than `limit` until it has at most `max_bytes`.
+    fn limit_size(&mut self, limit: u64, max_bytes: u64, now: OffsetDateTime) {
+        if SystemClock.monotonic() >= self.size_due && !self.shrink(limit, max_bytes, now) {
             tracing::warn!(
                 max_bytes,
                 "the journal is larger than `journal.max_gb`, and the rest is still needed: deliver the waiting reports, \
@@ -102,13 +126,13 @@ impl Pruner {
         }
     }
 
-    /// Removes the oldest records until the rest is small enough. Returns `false` if it is not, because all of it is
-    /// needed.
-    fn shrink(&self, max_bytes: u64, now: OffsetDateTime) -> bool {
+    /// As [`Self::limit_size`]. Returns `false` if the rest is still too large, because all of it is needed.
+    fn shrink(&self, mut limit: u64, max_bytes: u64, now: OffsetDateTime) -> bool {
         let mut is_over = false;
         // Tasks are bounded for each owner.
         let result = prune_while(&self.path, now, None, now, |connection| {
-            is_over = used_bytes(connection)? > max_bytes;
+            is_over = used_bytes(connection)? > limit;
+            limit = max_bytes;
             Ok(is_over && !self.is_closed.load(Relaxed))
         });
         let has_failed = result.is_err();

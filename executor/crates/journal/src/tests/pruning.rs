@@ -254,6 +254,41 @@ async fn automatic_pruning_begins_when_it_may() {
     wait_until_pruned(&journal, &old).await;
 }
 
+/// On a machine without idle time, the check may never end.
+#[tokio::test]
+async fn a_journal_that_is_far_too_large_is_pruned_before_the_check_has_ended() {
+    let (_folder, path, mut journal) = new_journal();
+    let calls = (0..4).map(|_| another()).collect::<Vec<_>>();
+    for call in &calls {
+        run_long(&journal, call, 1 << 20).await;
+    }
+    deliver(&journal, 4).await;
+    // The four take a little more than 4 MiB, which is less than a quarter too much.
+    let tolerated = Retention { max_age: Some(DAY), max_bytes: Some(7 << 19) };
+    retention::Pruner::new(path.clone(), tolerated, Arc::default()).remove_excess();
+    assert!(!is_pruned(&journal, &calls[0]).await, "the check has not ended");
+    journal.may_prune = Arc::default();
+    journal.prune_regularly(Retention { max_age: Some(DAY), max_bytes: Some(5 << 19) }).unwrap();
+    wait_until_pruned(&journal, &calls[1]).await;
+    assert!(!is_pruned(&journal, &calls[3]).await, "the age waits for the check");
+    assert!(holds(&path), "{}", verify_journal(&path, None));
+}
+
+#[test]
+fn a_check_that_panics_lets_records_be_pruned() {
+    for (is_damaged, expected) in [(false, true), (true, false)] {
+        let may_prune = AtomicBool::new(false);
+        let panicked = std::thread::scope(|scope| {
+            let check = || {
+                let _guard = check::PruningGuard { may_prune: &may_prune, is_damaged };
+                panic!("a panic of the check");
+            };
+            scope.spawn(check).join().is_err()
+        });
+        assert_eq!((panicked, may_prune.into_inner()), (true, expected));
+    }
+}
+
 /// Runs the background check. Returns whether records may be pruned then, and whether the journal is broken.
 fn check_in_background(path: &Path) -> (bool, bool) {
     let may_prune = AtomicBool::new(false);
