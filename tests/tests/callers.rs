@@ -237,6 +237,60 @@ fn an_agent_accesses_its_own_intents_only() {
     assert_eq!(result(&rpc(&mut client, &operator, "a2g/cancel", &id))["cancelled"], true);
 }
 
+/// Whoever may see an agent learns what the governor denied it, until its id is used for a call that waits or runs.
+#[test]
+fn a_denial_by_the_governor_is_the_state_of_its_intent() {
+    let list = List::new();
+    let (mine, theirs) = (agent(&list, "mine", AGENT), agent(&list, "theirs", OTHER));
+    let operator = list.add("operator", &["--role", "operator"]);
+    let executor = Executor::start(list.options().catalogue(&methods::catalogue()));
+    let mut client = executor.client();
+    let approved = execute("write_file", write("file", "x"));
+    let with = |agent: &str, verdict: &str, reason: &str| {
+        let mut call = approved.clone();
+        call["intent"]["agent_did"] = json!(agent);
+        call["verdict"]["verdict"] = json!(verdict);
+        call["verdict"]["reason"] = json!(reason);
+        call
+    };
+    let id = json!({ "intent_id": id_of(&approved) });
+    let denied = |reason: &str| {
+        json!({
+            "intent_id": id_of(&approved), "state": "denied", "blocked_by": "verdict_denied",
+            "reason": format!("denied by the governor: {reason}"),
+        })
+    };
+    for (token, agent, reason) in [(&mine, AGENT, "not today"), (&theirs, OTHER, "never")] {
+        error(&rpc(&mut client, token, "a2g/status", &id), -32602);
+        let answer = rpc(&mut client, token, "a2g/execute", &with(agent, "DENIED", reason));
+        expect_blocked(&answer, "verdict_denied");
+        // A refusal is written soon after its answer.
+        eventually("the denial is in the journal", || {
+            (rpc(&mut client, token, "a2g/status", &id)["result"] == denied(reason)).then_some(())
+        });
+    }
+    assert_eq!(*result(&rpc(&mut client, &mine, "a2g/status", &id)), denied("not today"));
+    assert_eq!(*result(&rpc(&mut client, &operator, "a2g/status", &id)), denied("never"), "the latest one");
+
+    let waits = rpc(&mut client, &mine, "a2g/execute", &with(AGENT, "ESCALATE", "ask"));
+    expect_blocked(&waits, "escalation_pending");
+    assert_eq!(result(&rpc(&mut client, &mine, "a2g/status", &id))["state"], "escalated");
+    assert_eq!(*result(&rpc(&mut client, &theirs, "a2g/status", &id)), denied("never"));
+    assert_eq!(result(&rpc(&mut client, &mine, "a2g/cancel", &id))["cancelled"], true);
+    error(&rpc(&mut client, &mine, "a2g/status", &id), -32602);
+    result(&rpc(&mut client, &mine, "a2g/execute", &approved));
+    assert_eq!(result(&rpc(&mut client, &mine, "a2g/status", &id))["state"], "finished");
+    // A refusal for another reason is no denial.
+    let mut mismatched = execute("write_file", write("file", "x"));
+    mismatched["verdict"]["intent_id"] = json!(intent_id());
+    expect_blocked(&rpc(&mut client, &mine, "a2g/execute", &mismatched), "verdict_mismatch");
+    eventually("the refusal is in the journal", || {
+        let refused = executor.home().list_journal(&["--refused"]);
+        refused.iter().any(|call| call["blocked_by"] == "verdict_mismatch").then_some(())
+    });
+    error(&rpc(&mut client, &mine, "a2g/status", &json!({ "intent_id": id_of(&mismatched) })), -32602);
+}
+
 /// In every state of an intent, another agent that uses its id gets the same answer, which is the one for an agent
 /// that uses an id of its own twice.
 #[test]

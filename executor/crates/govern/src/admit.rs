@@ -25,6 +25,8 @@ use time::{Duration, OffsetDateTime};
 
 /// Maximum number of filesystem patterns, and of conditions, in one verdict. Each pattern may need an open folder.
 const MAX_PATTERNS: usize = 64;
+/// The beginning of the message for a call that the governor has denied.
+pub const DENIED_BY_GOVERNOR: &str = "denied by the governor";
 /// Maximum time between the admission and the start of an operator's run.
 const OPERATOR_VALIDITY: Duration = Duration::minutes(5);
 
@@ -262,7 +264,7 @@ pub fn admit(call: Call, verdict: VerifiedVerdict, now: OffsetDateTime) -> Resul
     match (decision, verdict.expires_at()) {
         (Decision::Denied, _) => {
             let reason = reason.as_deref().unwrap_or("the governor gave no reason");
-            refuse(BlockedBy::VerdictDenied, format!("denied by the governor: {reason}"))
+            refuse(BlockedBy::VerdictDenied, format!("{DENIED_BY_GOVERNOR}: {reason}"))
         }
         (Decision::Approved | Decision::Conditional | Decision::Escalate, None) => {
             refuse(BlockedBy::VerdictExpired, "the verdict has no `expires_at`".to_owned())

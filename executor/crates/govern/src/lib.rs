@@ -27,8 +27,8 @@ mod vectors;
 mod webhook_key;
 
 pub use admit::{
-    AcceptUnsigned, Admission, Admitted, Escalated, Granted, Granter, OperatorLimits, VerifiedVerdict, admit,
-    check_caller_tools, denial_by, missing_scope_message,
+    AcceptUnsigned, Admission, Admitted, DENIED_BY_GOVERNOR, Escalated, Granted, Granter, OperatorLimits,
+    VerifiedVerdict, admit, check_caller_tools, denial_by, missing_scope_message,
 };
 pub use callers::{
     AuthError, Caller, CallerEntry, CallerEntryError, CallerIdentity, CallerList, Callers, CallersError,

@@ -2,16 +2,19 @@
 //! receipts.
 
 use super::chain::Hash;
+use super::history::{REFUSAL_COLUMNS, RefusalEntry, read_refusal};
 use super::record::RecordKind;
 use super::recorded_state::{RecordedState, RunEnd};
 use super::store::{Reader, to_sqlite_int};
-use super::{BrokenError, IfFull, IntentDenial, Journal, JournalError, Resolution, from_micros};
+use super::{BrokenError, IfFull, IntentDenial, Journal, JournalError, Resolution, from_micros, to_micros};
 use a2g_types::ident::{AgentDid, IntentId};
 use rusqlite::{OptionalExtension as _, params};
 use time::OffsetDateTime;
 
 /// The maximum number of records that one page of [`Journal::recent_receipts`] searches.
 const MAX_SEARCHED: u64 = 50_000;
+/// Number of the latest refusals that are searched for one of an intent.
+const MAX_SEARCHED_REFUSALS: i64 = 10_000;
 
 /// The records of an intent, in short.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +96,19 @@ impl Journal {
         })
     }
 
+    /// The latest refusal of an intent that `is_wanted` selects, among the latest [`MAX_SEARCHED_REFUSALS`], unless the agent has used the id since for a call that
+    /// waited or began.
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
+    pub async fn find_refusal(
+        &self,
+        intent: IntentId,
+        is_wanted: impl Fn(&RefusalEntry) -> bool + Send + 'static,
+    ) -> Result<Option<RefusalEntry>, JournalError> {
+        self.read_long(IfFull::Refuse, move |reader| reader.find_refusal(intent, &is_wanted)).await
+    }
+
     /// The hash of the record with the receipt of an intent.
     ///
     /// # Errors
@@ -141,6 +157,38 @@ impl Reader {
             span = Some((agent.or(known), created, ended.unwrap_or(at).max(at), kind));
         }
         Ok(span.and_then(|(agent, created, updated, kind)| Some((agent?, created, updated, kind))))
+    }
+
+    fn find_refusal(
+        &self,
+        intent: IntentId,
+        is_wanted: &dyn Fn(&RefusalEntry) -> bool,
+    ) -> rusqlite::Result<Option<RefusalEntry>> {
+        // Refusals have no index, so only the latest are read.
+        let sql = format!(
+            "SELECT {REFUSAL_COLUMNS} FROM refusals
+             WHERE intent = ?1 AND number > (SELECT coalesce(max(number), 0) FROM refusals) - ?2 ORDER BY number DESC"
+        );
+        let mut statement = self.connection().prepare_cached(&sql)?;
+        let mut rows = statement.query(params![intent.as_bytes(), MAX_SEARCHED_REFUSALS])?;
+        while let Some(row) = rows.next()? {
+            let refusal = read_refusal(row)?;
+            if is_wanted(&refusal) {
+                let is_outdated = self.has_later_call(&refusal)?;
+                return Ok((!is_outdated).then_some(refusal));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns `true` if a call of the same agent with the same id has waited or begun since a refusal.
+    fn has_later_call(&self, refusal: &RefusalEntry) -> rusqlite::Result<bool> {
+        // A record without a tool, such as that of a task, does not say that a call has waited or begun.
+        let sql = "SELECT EXISTS (SELECT 1 FROM records
+                                  WHERE intent = ?1 AND kind <> 'receipt' AND agent = ?2 AND tool IS NOT NULL
+                                    AND at > ?3)";
+        let params = params![refusal.intent.as_bytes(), refusal.agent, to_micros(refusal.at)];
+        self.connection().prepare_cached(sql)?.query_row(params, |row| row.get(0))
     }
 
     fn recent_receipts(

@@ -4,13 +4,15 @@ use super::faults::{intent_conflict_fault, receipt_pending_fault};
 use super::fleet::CallIdentity;
 use super::stored_calls::DENIED_BY;
 use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity, decisions};
+use a2g_govern::DENIED_BY_GOVERNOR;
+use a2g_journal::history::RefusalEntry;
 use a2g_journal::{
     IfFull, IntentRecords, KnownIntent, NumberedRefusal, Page, ReceiptPage, RefusalSearch, RunRecord,
     RunSearch, RunSummary, SeriesSpan, Stage, StageSource, UsageSums,
 };
 use a2g_metrics::{CallerMetrics, FleetGauges, Gauges};
 use a2g_types::call::{Call, StoredArguments};
-use a2g_types::fault::Fault;
+use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::memory;
 use a2g_types::outcome::{AbortReason, NestedCall, Receipt};
@@ -172,6 +174,27 @@ impl Executor {
         // Nobody has denied an intent that was cancelled, revoked or stopped before it ran.
         let denied = denied.filter(|(_, denial)| denial.by != DENIED_BY);
         Ok(denied.map(|(agent, denial)| (agent, decisions::denial_fault(intent, &denial))))
+    }
+
+    /// The message for the caller of an intent that the governor denied here; `None` for an intent of an agent that
+    /// `may_see` does not select, or that has waited or begun since. A call that was refused for another reason is not
+    /// denied: nobody has decided on it.
+    ///
+    /// # Errors
+    /// The journal is busy or cannot be read.
+    pub async fn denial_by_governor(
+        &self,
+        intent: IntentId,
+        may_see: impl Fn(&AgentDid) -> bool + Send + 'static,
+    ) -> Result<Option<String>, Fault> {
+        let is_denial = move |refusal: &RefusalEntry| {
+            refusal.blocked_by == BlockedBy::VerdictDenied.as_str()
+                // The denials of people have the same code.
+                && refusal.message.starts_with(DENIED_BY_GOVERNOR)
+                && AgentDid::parse(&refusal.agent).is_ok_and(|agent| may_see(&agent))
+        };
+        let denial = self.journal.find_refusal(intent, is_denial).await;
+        Ok(denial.map_err(|error| self.journal_fault(&error))?.map(|refusal| refusal.message))
     }
 
     /// The fault of a call with an intent that a person denied; `None` for any other intent.

@@ -276,7 +276,7 @@ fn list_tools(
 }
 
 /// The state of an intent. To an agent, the intents of other agents do not exist.
-async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
+async fn status(executor: &Executor, caller: &Arc<Caller>, intent: IntentId) -> Result<Encoded, Fault> {
     let found = executor.status_anywhere(intent).await?;
     let readable = found.filter(|(agent, _)| caller.may_read(agent));
     let Some((agent, state)) = readable else { return denial_status(executor, caller, intent).await };
@@ -291,13 +291,24 @@ async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Resul
     Ok(encode::status(intent, state, receipt.as_deref(), &calls, arguments.as_ref(), None))
 }
 
-/// The state of an intent that a person denied.
-async fn denial_status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
-    let denial = executor.denial_anywhere(intent).await?.filter(|(agent, _)| caller.may_read(agent));
-    let Some((agent, Fault::Refused { message, .. })) = denial else {
-        return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
-    };
-    let arguments = executor.arguments(intent, &agent)?;
+/// The state of an intent that a person or the governor denied.
+async fn denial_status(
+    executor: &Executor,
+    caller: &Arc<Caller>,
+    intent: IntentId,
+) -> Result<Encoded, Fault> {
     let state = encode::IntentStateName::Denied;
-    Ok(encode::status(intent, state, None, &[], arguments.as_ref(), Some(&message)))
+    let by_person = executor.denial_anywhere(intent).await?.filter(|(agent, _)| caller.may_read(agent));
+    if let Some((agent, Fault::Refused { message, blocked_by, .. })) = by_person {
+        let arguments = executor.arguments(intent, &agent)?;
+        let denial = Some((&*message, blocked_by));
+        return Ok(encode::status(intent, state, None, &[], arguments.as_ref(), denial));
+    }
+    let reader = Arc::clone(caller);
+    let by_governor = executor.denial_by_governor(intent, move |agent| reader.may_read(agent)).await?;
+    let message =
+        by_governor.ok_or_else(|| Fault::invalid("/intent_id", format!("unknown intent `{intent}`")))?;
+    // The arguments of a call that was denied at once are not stored, and an earlier call may have had others.
+    let denial = Some((&*message, BlockedBy::VerdictDenied));
+    Ok(encode::status(intent, state, None, &[], None, denial))
 }

@@ -10,6 +10,7 @@ use crate::listing::ToolStubs;
 use crate::to_raw;
 use a2g_types::call::{Call, ParentRun, StoredArguments};
 use a2g_types::failure_message;
+use a2g_types::fault::BlockedBy;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::json::JsonText;
 use a2g_types::limit::Bound;
@@ -328,12 +329,12 @@ pub enum IntentStateName {
     Running,
     /// The intent has finished.
     Finished,
-    /// A person denied the intent.
+    /// A person or the governor denied the intent.
     Denied,
 }
 
 /// The result of `a2g/status`: the state of the intent with its arguments, its report once finished, and the calls of a
-/// run so far. `reason` says why it was denied.
+/// run so far. `denial` has the message and the code of its denial.
 #[must_use]
 pub fn status(
     intent: IntentId,
@@ -341,7 +342,7 @@ pub fn status(
     receipt: Option<&Receipt>,
     calls: &[NestedCall],
     arguments: Option<&StoredArguments>,
-    reason: Option<&str>,
+    denial: Option<(&str, BlockedBy)>,
 ) -> Box<RawValue> {
     let (arguments, left_out, not_stored) = match arguments {
         Some(StoredArguments::Kept { arguments, left_out }) => (Some(arguments), &**left_out, None),
@@ -351,7 +352,8 @@ pub fn status(
     to_raw(&message::IntentStatus {
         intent_id: intent,
         state,
-        reason,
+        reason: denial.map(|(message, _)| message),
+        blocked_by: denial.map(|(_, blocked_by)| blocked_by.as_str()),
         arguments,
         arguments_left_out: left_out,
         arguments_not_stored: not_stored,

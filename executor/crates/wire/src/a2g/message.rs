@@ -507,6 +507,9 @@ pub(super) struct IntentStatus<'a> {
     /// Who denied the intent, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<&'a str>,
+    /// The code of the denial.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) blocked_by: Option<&'a str>,
     /// The arguments, if this executor has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) arguments: Option<&'a Map<String, Value>>,

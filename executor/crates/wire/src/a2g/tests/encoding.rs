@@ -303,7 +303,8 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
         StoredArguments::Kept { arguments: serde_json::Map::new(), left_out: vec!["/password".to_owned()] };
     for arguments in [kept, StoredArguments::TooLarge { max_bytes: 9 }] {
         let denied = encode::IntentStateName::Denied;
-        check("IntentStatus", &encode::status(intent, denied, None, &[], Some(&arguments), Some("no")));
+        let denial = Some(("no", BlockedBy::VerdictDenied));
+        check("IntentStatus", &encode::status(intent, denied, None, &[], Some(&arguments), denial));
     }
     check("Accepted", &encode::revoke_result(1));
     let reason = OperatorReason::parse("it deletes files").unwrap();
