@@ -1045,9 +1045,7 @@ impl Executor {
                 return self.end_approved(&escalated, taken, fault, ended, DENIED_ELSEWHERE).await;
             }
             if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
-                return self
-                    .end_approved(&escalated, taken, fault, Resolution::Cancelled, STOPPED, now)
-                    .await;
+                return self.end_approved(&escalated, taken, fault, Resolution::Cancelled, STOPPED).await;
             }
             if !escalated.is_pending(self.clock.now()) {
                 return self.end_approved(&escalated, taken, fault, Resolution::Expired, TOO_LATE).await;
