@@ -49,7 +49,7 @@ fn steps() -> [Step; 11] {
     };
     let denied = |title, agent, arguments| {
         let params = intent(agent, TASK, "write_file", arguments);
-        Step { title, params, expected: ["DENIED", "unknown", "not run"], check: check_denied }
+        Step { title, params, expected: ["DENIED", "denied", "not run"], check: check_denied }
     };
     let (none, read) = (&json!({}), &json!({ "path": "/workspace/todo.txt" }));
     let todo = &json!({ "path": "/workspace/todo.txt", "content": NOTE });

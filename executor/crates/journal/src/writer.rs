@@ -25,7 +25,7 @@ const MAX_BATCH: usize = 512;
 /// The delay before entries that a full disk refused are retried.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The maximum time for which an entry without a waiting caller is held back, so that later entries share its fsync.
-const BATCH_DELAY: Duration = Duration::from_millis(100);
+const BATCH_DELAY: Duration = Duration::from_millis(20);
 /// The interval between checks of the files while nothing is written.
 // An idle server has to stop as well if its journal disappears, before a call relies on the journal.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

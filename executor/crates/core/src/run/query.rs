@@ -26,6 +26,8 @@ use tokio::sync::watch;
 
 /// The delay of a signal about an intent that is about to be open, or to wait.
 const MAX_SIGNAL_DELAY: Duration = Duration::from_secs(1);
+/// The maximum time for which a search waits until the latest refusals are written.
+const MAX_WRITE_WAIT: Duration = Duration::from_secs(1);
 
 /// A signal that the state of an intent may have changed since the signal was made.
 pub struct IntentSignal {
@@ -193,6 +195,8 @@ impl Executor {
                 && refusal.message.starts_with(DENIED_BY_GOVERNOR)
                 && AgentDid::parse(&refusal.agent).is_ok_and(|agent| may_see(&agent))
         };
+        // A refusal is written shortly after its answer, and on a full disk not before there is room.
+        let _is_written = tokio::time::timeout(MAX_WRITE_WAIT, self.journal.flush()).await;
         let denial = self.journal.find_refusal(intent, is_denial).await;
         Ok(denial.map_err(|error| self.journal_fault(&error))?.map(|refusal| refusal.message))
     }
