@@ -847,6 +847,13 @@ fn config_check_refuses_a_file_of_reports_that_others_may_access() {
     }
     set_mode(&reports, 0o600);
     place.expect("config check", 0, &["the configuration is valid"]);
+    place.configure("[governor]\nreports = \"missing/reports.ndjson\"");
+    place.expect("config check", 1, &["missing/reports.ndjson"]);
+    // Serving would otherwise wait for a reader before it listens.
+    std::fs::remove_file(&reports).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &reports, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    place.configure("[governor]\nreports = \"reports.ndjson\"");
+    place.expect("serve", 1, &["reports.ndjson"]);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! the SHA-256 of the latest lines is kept in memory, and computed from the file at the start.
 
 use a2g_types::tool::Digest;
+use rustix::fs::{OFlags, fcntl_setfl};
 use sha2::Digest as _;
 use std::collections::{HashSet, VecDeque};
 use std::fs::{File, Metadata, OpenOptions};
@@ -42,7 +43,10 @@ impl ReportLog {
     /// # Errors
     /// If the file cannot be opened, other users may access it, or no thread can be started.
     pub fn append_to(path: &Path) -> Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+        // A pipe without a reader is refused: opening it would wait for one.
+        let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(flags).open(path)?;
+        fcntl_setfl(&file, OFlags::APPEND)?;
         let metadata = file.metadata()?;
         check_private(&metadata)?;
         let mut writer = ReportWriter {
@@ -60,17 +64,21 @@ impl ReportLog {
         Ok(Self(Some(sender)))
     }
 
-    /// Checks the mode of a file as [`Self::append_to`] does, which creates it if it does not exist.
+    /// Checks a path as [`Self::append_to`] does, which creates the file if it does not exist.
     ///
     /// # Ambient Authority
     /// Looks at `path`.
     ///
     /// # Errors
-    /// If other users may access the file, or it cannot be looked at.
+    /// If other users may access the file, it is a folder, or its folder does not exist.
     pub fn check(path: &Path) -> Result<()> {
         match std::fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => Err(ErrorKind::IsADirectory.into()),
             Ok(metadata) => check_private(&metadata),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                folder.map_or(Ok(()), |folder| std::fs::metadata(folder).map(drop))
+            }
             Err(error) => Err(error),
         }
     }

@@ -190,6 +190,8 @@ pub struct AddressLayout {
 const DEFAULT_SCOPE: [&str; 2] = ["/tmp/**", NARROW_DEFAULT_SCOPE];
 /// The default where [`DEFAULT_SCOPE`] would let guests reach the executor's own files.
 const NARROW_DEFAULT_SCOPE: &str = "/workspace/**";
+/// The number of links that are followed in a path, as in the kernel.
+const MAX_LINKS: u32 = 40;
 /// The configuration file that is read, if it exists, when no other file is named.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
@@ -1006,13 +1008,38 @@ fn parse_egress(network: &file::Network) -> Result<EgressSettings, InvalidValueE
     })
 }
 
-/// A path with the links of its nearest existing ancestor resolved: the path itself may not exist yet.
+/// The absolute path without links and `..`. It may not exist yet: each link is followed, also one whose target is missing,
+/// because what is created through it is created there.
 fn resolve_existing(path: &Path) -> PathBuf {
-    let nearest = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));
-    nearest.map_or_else(
-        || path.to_owned(),
-        |(known, real)| path.strip_prefix(known).map_or_else(|_| real.clone(), |rest| real.join(rest)),
-    )
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut pending = reversed_components(&absolute);
+    let mut resolved = PathBuf::new();
+    let mut links = 0;
+    while let Some(component) = pending.pop() {
+        match component.to_str() {
+            Some(".") => {}
+            Some("..") => {
+                resolved.pop();
+            }
+            Some("/") => resolved = component,
+            Some(_) | None => {
+                let next = resolved.join(component);
+                match next.read_link() {
+                    Ok(target) if links < MAX_LINKS => {
+                        links += 1;
+                        pending.extend(reversed_components(&target));
+                    }
+                    Ok(_) | Err(_) => resolved = next,
+                }
+            }
+        }
+    }
+    resolved
+}
+
+/// The components of a path, the last one first.
+fn reversed_components(path: &Path) -> Vec<PathBuf> {
+    path.components().rev().map(|component| PathBuf::from(component.as_os_str())).collect()
 }
 
 /// Checks that no path of `own` is in a folder that guests can reach, and that no such folder is inside another.

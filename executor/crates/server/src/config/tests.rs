@@ -251,6 +251,26 @@ fn the_executors_own_files_are_never_grantable() {
     assert!(areas == ["/workspace/**"] && note.contains("`/tmp/keys` (`trust.keys`)"), "{areas:?}: {note}");
 }
 
+/// What is created through a link or a missing folder is created where that leads.
+#[test]
+fn a_path_that_does_not_exist_yet_leads_where_it_will_be_created() {
+    let folder = tempfile::tempdir().unwrap();
+    let real = folder.path().canonicalize().unwrap();
+    std::os::unix::fs::symlink("nowhere/../gone", real.join("link")).unwrap();
+    std::os::unix::fs::symlink("loop", real.join("loop")).unwrap();
+    let current = std::env::current_dir().unwrap().canonicalize().unwrap();
+    for (path, expected) in [
+        (real.join("link/file"), real.join("gone/file")),
+        (real.join("missing/../../x"), real.parent().unwrap().join("x")),
+        (PathBuf::from("missing.ndjson"), current.join("missing.ndjson")),
+        (PathBuf::from("./a/.//b/../c"), current.join("a/c")),
+        (PathBuf::from("/../x"), PathBuf::from("/x")),
+        (real.join("loop/x"), real.join("loop/x")),
+    ] {
+        assert_eq!(resolve_existing(&path), expected, "{}", path.display());
+    }
+}
+
 #[test]
 fn two_mounts_that_share_a_guest_path_are_refused() {
     let mount = "[[mount]]\nguest = \"/workspace\"\nhost = \"a\"\n";
