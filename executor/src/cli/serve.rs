@@ -474,6 +474,7 @@ async fn serve(
     sessions.spawn(reload_on_hangup(hangup, Arc::clone(&catalogue), caller_files));
     sessions.spawn(deliver::deliver_reports(Arc::clone(&executor)));
     sessions.spawn(Arc::clone(&executor).keep_fleet());
+    sessions.spawn(Arc::clone(&executor).end_expired_waits());
     executor.resume_approved();
     sessions.spawn(deliver::stay_registered(
         Arc::clone(&executor),

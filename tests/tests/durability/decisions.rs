@@ -274,6 +274,22 @@ fn an_escalation_that_expires_undecided_is_recorded() {
     let home = executor.kill();
     std::thread::sleep(std::time::Duration::from_millis(2100));
     let executor = Executor::start_in(home);
+    expect_expired(&executor, &call);
+}
+
+/// Else what it holds of its caller's memory would be held until somebody's next intent has to wait.
+#[test]
+fn an_escalation_that_nobody_asks_about_expires_on_time() {
+    let governor = escalating(2);
+    let catalogue = catalogue();
+    let executor = Executor::start(Options::new().catalogue(&catalogue).governor(&governor.url()));
+    let call = intent("mark", json!({ "n": "000001" }));
+    assert_eq!(result(&executor.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
+    expect_expired(&executor, &call);
+}
+
+/// Waits for the record of an expiry. Reads only the journal's file.
+fn expect_expired(executor: &Executor, call: &Value) {
     let expired = eventually("that it expired is on record", || {
         let all = records(executor.home());
         all.into_iter().find(|record| record["kind"] == "expired" && record["intent_id"] == call["intent_id"])

@@ -55,6 +55,8 @@ const MIN_RETRY_DELAY: Duration = Duration::from_millis(RETRY_AFTER_MS);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// The maximum time before the wall clock is read again. Verdicts expire by the wall clock, which may be set.
 const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
+/// The interval at which expired intents are removed that no task waits for. Until then they hold memory of their caller.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Restores the intents of an earlier process. Records those that have expired since.
 pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Escalations {
@@ -344,8 +346,16 @@ impl Executor {
         }
     }
 
+    /// Ends the waits of undecided intents soon after they expire, until the sessions end.
+    pub async fn end_expired_waits(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(EXPIRY_INTERVAL).await;
+            self.expire();
+        }
+    }
+
     /// Removes the undecided intents that have expired, and wakes the tasks that wait for them.
-    pub(super) fn expire(&self) {
+    fn expire(&self) {
         let now = self.clock.now();
         self.escalations.remove_expired(now, |expired| self.record_expired(expired, now));
     }

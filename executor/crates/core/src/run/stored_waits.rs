@@ -247,8 +247,6 @@ impl Executor {
         if self.deny_all_due().await.is_err() {
             return Err(FleetError::NotAnswered);
         }
-        // Expired intents would otherwise stay stored until somebody asks for one.
-        self.expire();
         for intent in fleet.stored_waits() {
             self.remove_ended_wait(fleet, intent).await?;
         }
