@@ -1,7 +1,7 @@
 //! The parts of a program, for colours: comments, texts, numbers and keywords of a few languages.
 //!
 //! The parts are a guess that knows no grammar, and together they always are the whole text. So a wrong guess gives
-//! a wrong colour, and hides nothing.
+//! a wrong colour, and hides nothing. Code may be guessed to be a comment, so comments are shown no weaker than code.
 
 /// What a part of a program is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,14 +164,24 @@ impl Syntax {
 
     /// Splits a text into its parts, each when it is asked for. All together take time proportional to the text's length.
     pub(super) fn split<'a>(&'static self, text: &'a str) -> Parts<'a> {
-        Parts { syntax: self, rest: text, previous: None, next_part: None }
+        Parts { syntax: self, rest: text, previous: None, may_be_in_regex: false, next_part: None }
+    }
+
+    /// `true` if `/*` and `//` after `previous` may be the beginning of a comment. In JavaScript they can also be inside a
+    /// regular expression, as in `/[/*]/`. Only a grammar knows that, so this is a guess that errs towards code: they are
+    /// comments only where a statement or a word can end, and after no other `/` on the line.
+    fn may_begin_comment(&self, previous: Option<char>, may_be_in_regex: bool) -> bool {
+        let is_boundary = |c: char| c.is_whitespace() || matches!(c, ';' | '{' | '}' | ')' | ',');
+        !self.names.contains(&"js") || (!may_be_in_regex && previous.is_none_or(is_boundary))
     }
 
     /// The kind and the length in bytes of the part at the beginning of `rest`, which is not empty and follows `previous`.
-    fn first_part(&self, rest: &str, previous: Option<char>) -> (PartKind, usize) {
+    fn first_part(&self, rest: &str, previous: Option<char>, may_be_in_regex: bool) -> (PartKind, usize) {
+        let may_begin_comment = self.may_begin_comment(previous, may_be_in_regex);
         let length_while = |is_part: fn(char) -> bool| rest.find(|c| !is_part(c)).unwrap_or(rest.len());
         let begins_a_word = previous.is_none_or(char::is_whitespace);
-        if let Some((open, close)) = self.block_comment
+        if may_begin_comment
+            && let Some((open, close)) = self.block_comment
             && let Some(inner) = rest.strip_prefix(open)
         {
             let end = inner.find(close).map_or(inner.len(), |end| end + close.len());
@@ -181,8 +191,10 @@ impl Syntax {
         let begins = |sign: &&str| {
             rest.starts_with(*sign) && (*sign != "#" || begins_a_word || self.names.contains(&"py"))
         };
-        if self.line_comments.iter().any(begins) {
-            return (PartKind::Comment, rest.find('\n').unwrap_or(rest.len()));
+        if may_begin_comment && self.line_comments.iter().any(begins) {
+            // The line ends of Python and JavaScript: what follows one of them runs.
+            let end = rest.find(['\n', '\r', '\u{2028}', '\u{2029}']);
+            return (PartKind::Comment, end.unwrap_or(rest.len()));
         }
         for (quote, has_lines) in self.quotes {
             if let Some(inner) = rest.strip_prefix(quote) {
@@ -209,6 +221,8 @@ pub(super) struct Parts<'a> {
     rest: &'a str,
     /// The last character before `rest`.
     previous: Option<char>,
+    /// `true` after a `/` that is neither in a comment nor in a text, to the end of the line.
+    may_be_in_regex: bool,
     /// A part before `rest` that comes next: the plain part before it came first.
     next_part: Option<(PartKind, &'a str)>,
 }
@@ -223,7 +237,7 @@ impl<'a> Iterator for Parts<'a> {
         let begin = self.rest;
         let mut plain_bytes = 0;
         while !self.rest.is_empty() {
-            let (kind, length) = self.syntax.first_part(self.rest, self.previous);
+            let (kind, length) = self.syntax.first_part(self.rest, self.previous, self.may_be_in_regex);
             let (part, rest) = self.rest.split_at_checked(length).unwrap_or((self.rest, ""));
             self.previous = part.chars().next_back();
             self.rest = rest;
@@ -231,6 +245,7 @@ impl<'a> Iterator for Parts<'a> {
                 self.next_part = Some((kind, part));
                 break;
             }
+            self.may_be_in_regex = part == "/" || (self.may_be_in_regex && part != "\n");
             plain_bytes += part.len();
         }
         match begin.get(..plain_bytes) {
@@ -240,17 +255,17 @@ impl<'a> Iterator for Parts<'a> {
     }
 }
 
-/// The length of the rest of a text with its closing quotation mark; to the end of the line or of `inner` without one.
+/// The length of the rest of a text with its closing quotation mark; to the end of the line or of `inner` without one. A
+/// line end after a backslash does not end the line.
 fn text_end(inner: &str, quote: &str, has_lines: bool) -> usize {
     let mut is_escaped = false;
     for (at, c) in inner.char_indices() {
-        if c == '\n' && !has_lines {
-            return at;
-        }
         if is_escaped {
-            is_escaped = false;
+            is_escaped = inner.get(at..).is_some_and(|rest| rest.starts_with("\r\n"));
         } else if c == '\\' {
             is_escaped = true;
+        } else if matches!(c, '\n' | '\r') && !has_lines {
+            return at;
         } else if inner.get(at..).is_some_and(|rest| rest.starts_with(quote)) {
             return at + quote.len();
         }
@@ -291,7 +306,7 @@ mod tests {
     fn programs_have_their_parts() {
         use PartKind::{Comment, Keyword, Number, Text};
         type Case = (&'static str, &'static str, &'static [(PartKind, &'static str)]);
-        let cases: [Case; 6] = [
+        let cases: [Case; 11] = [
             (
                 "run_python",
                 "for x in 'a\\'b': # '\n  f(\"\"\"\n1\"\"\", 12)",
@@ -311,6 +326,16 @@ mod tests {
             ),
             // A text that does not end on its line ends with it, so one sign does not colour the rest of the program.
             ("main.py", "x = 'a\nreturn", &[(Text, "'a"), (Keyword, "return")]),
+            // What runs is not a comment: the `#` is in the text, and the `/*` in a regular expression.
+            ("main.py", "x = 'a\\\n#'; f('y')", &[(Text, "'a\\\n#'"), (Text, "'y'")]),
+            ("main.py", "x = 'a\\\r\n#'; f()\n# z\rf()", &[(Text, "'a\\\r\n#'"), (Comment, "# z")]),
+            (
+                "main.js",
+                "const r = /[/*]/; f();\ntools.write_file({});\n//*/",
+                &[(Keyword, "const"), (Comment, "//*/")],
+            ),
+            ("main.js", "r = / /*/; f(); //x\ng(); /* y */", &[(Comment, "/* y */")]),
+            ("main.js", "r = /[//]/; f();\ng(1);// y", &[(Number, "1"), (Comment, "// y")]),
             ("deploy.sh", "echo ${x#y} # z", &[(Comment, "# z")]),
             ("query.sql", "select 1 -- x", &[(Keyword, "select"), (Number, "1"), (Comment, "-- x")]),
             ("application/json", "{\"a\": true}", &[(Text, "\"a\""), (Keyword, "true")]),
