@@ -147,9 +147,14 @@ pub fn main_argument(arguments: &Map<String, Value>) -> Option<String> {
     Some(shown)
 }
 
-/// `true` for a line that says little about a program in Python or JavaScript: an import or a comment.
+/// `true` for a line that says little about a program in Python or JavaScript: an import or a comment, beside which nothing
+/// else can run.
 fn is_boilerplate(line: &str) -> bool {
-    let line = line.trim_start();
+    let line = line.trim();
+    // Only a semicolon at the end, as in JavaScript, separates no other statement.
+    if line.strip_suffix(';').unwrap_or(line).contains([';', '(']) {
+        return false;
+    }
     let is_comment = ["#", "//", "/*", "*"].iter().any(|mark| line.starts_with(*mark));
     is_comment || line.starts_with("import ") || (line.starts_with("from ") && line.contains(" import "))
 }
@@ -218,6 +223,11 @@ mod tests {
                 json!({ "code": "/* Adds.\n * More. */\nimport fs from 'fs';\nadd()" }),
                 Some("add()…".to_owned()),
             ),
+            (
+                json!({ "code": "import os; write_file('a')\nprint('hello')" }),
+                Some("import os; write_file('a')…".to_owned()),
+            ),
+            (json!({ "code": "/**/ write_file('a')\nprint(1)" }), Some("/**/ write_file('a')…".to_owned())),
             (json!({ "code": "import os\n# nothing else\n" }), Some("import os…".to_owned())),
             (json!({ "code": format!("import a\n#{long}{long}{long}\nx()") }), Some("import a…".to_owned())),
             (json!({ "text": "# Title\nText" }), Some("# Title…".to_owned())),
