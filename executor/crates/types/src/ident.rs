@@ -44,12 +44,13 @@ pub fn excerpt(text: &str) -> String {
 }
 
 /// `true` for a character that controls a terminal, or that can hide or reorder other text: all of category Cc, line
-/// and paragraph separators, and characters of Cf such as the bidirectional controls.
+/// and paragraph separators, characters of Cf such as the bidirectional controls, and joiners and fillers without a shape.
 #[must_use]
 pub fn is_display_control(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{70f}' | '\u{1806}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2d7f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{16fe4}' | '\u{1107f}' | '\u{110bd}' | '\u{1d159}')
 }
 
 /// Maximum length of a name that is compared with the known ones, so that a caller cannot make the comparison slow.

@@ -72,6 +72,13 @@ mod tests {
             '\u{13430}',
             '\u{1bca0}',
             '\u{e0041}',
+            '\u{70f}',
+            '\u{1806}',
+            '\u{2d7f}',
+            '\u{16fe4}',
+            '\u{1107f}',
+            '\u{110bd}',
+            '\u{1d159}',
         ] {
             let shown = escape_invisible_lines(&format!("re{c}port"));
             assert_eq!(shown, format!("re{}port", c.escape_default()));
