@@ -277,6 +277,8 @@ fn a_token_reaches_the_tools_of_its_scope() {
     let (provider, list) = (Provider::new(), List::new());
     add_agent(&list, "anna");
     add_subject(&list, "boss", "boss", &["--role", "approver"]);
+    add_subject(&list, "governor", "governor", &["--role", "governor"]);
+    add_subject(&list, "operator", "operator", &["--role", "operator"]);
     let executor = Executor::start(provider.options(&list).signed_only());
     let mut client = executor.client();
     let call = |token: Option<&str>, tool: &str, arguments: &Value| {
@@ -328,6 +330,23 @@ fn a_token_reaches_the_tools_of_its_scope() {
         let token = provider.token(&with(claims("boss"), "scope", json!(scope)));
         let answer = rpc(&mut client, &token, "g2a/directive", &directive);
         assert_eq!(answer["error"]["code"], code, "{scope}: {answer}");
+    }
+    // Nor does it send what concerns other tools as well.
+    let other = "did:aeon:other:1.0:b";
+    let policy = json!({ "agent_did": other, "version": "1", "capabilities": { "tools": {} } });
+    let stop = json!({ "target": { "agent_did": other }, "reason": "a test" });
+    for (subject, method, params) in [
+        ("operator", "a2g/stop", &stop),
+        ("governor", "g2a/policy", &policy),
+        ("governor", "g2a/revoke", &json!({ "agent_did": other })),
+    ] {
+        for (scope, is_accepted) in [("tools:read_file", false), ("openid", true)] {
+            let token = provider.token(&with(claims(subject), "scope", json!(scope)));
+            let answer = rpc(&mut client, &token, method, params);
+            assert_eq!(answer.get("result").is_some(), is_accepted, "{method}, {scope}: {answer}");
+            let refused = answer["error"]["data"]["blocked_by"] == "caller_unauthorized";
+            assert_eq!(refused, !is_accepted, "{method}, {scope}: {answer}");
+        }
     }
     // If the request target contains a host, another one in the `Host` field is neither checked nor
     // repeated.

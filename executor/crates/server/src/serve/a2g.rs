@@ -10,6 +10,7 @@ use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::memory::Charge;
+use a2g_types::tool::CallTargets;
 use a2g_wire::a2g::{decode, encode, openrpc};
 use a2g_wire::listing;
 use jsonrpsee::RpcModule;
@@ -68,11 +69,14 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     // The A2G document does not restrict the senders of these three. Without a role, an agent could approve its own
     // intent.
     register(&mut module, "g2a/policy", &[Governor], async |executor, sender, params| {
-        executor.set_policy(decode::policy(&params)?, sender.caller.name()).await?;
+        let policy = decode::policy(&params)?;
+        check_reaches_all_tools(&executor, &sender.caller)?;
+        executor.set_policy(policy, sender.caller.name()).await?;
         Ok(encode::acceptance())
     })?;
     register(&mut module, "g2a/revoke", &[Governor], async |executor, sender, params| {
         let decode::RevokeParams { agent, intent } = decode::revoke_params(&params)?;
+        check_reaches_all_tools(&executor, &sender.caller)?;
         Ok(encode::revoke_result(executor.revoke(agent.as_ref(), intent, sender.caller.name()).await?))
     })?;
     register(
@@ -187,14 +191,23 @@ fn refuse_role(executor: &Executor, method: &str, roles: &[Role], caller: &Calle
 
 /// The name of a caller that may stop and resume.
 fn switch_right<'a>(executor: &Executor, caller: &'a Caller) -> Result<SwitchRight<'a>, Fault> {
-    caller.switch_right().ok_or_else(|| {
-        let message = format!(
-            "the token of `{}` is narrowed to some tools, and a stop or its end concerns others: use one without such a \
-             scope",
-            caller.name()
-        );
-        executor.refuse(None, BlockedBy::CallerUnauthorized, message)
-    })
+    caller.switch_right().ok_or_else(|| refuse_scope(executor, caller, "a stop or its end"))
+}
+
+/// Checks that the scope of a governor's token names no tools: a policy and a revocation bind an agent at every tool.
+fn check_reaches_all_tools(executor: &Executor, caller: &Caller) -> Result<(), Fault> {
+    match caller.tools() {
+        CallTargets::All => Ok(()),
+        CallTargets::Named(_) => Err(refuse_scope(executor, caller, "a policy or a revocation")),
+    }
+}
+
+fn refuse_scope(executor: &Executor, caller: &Caller, act: &str) -> Fault {
+    let message = format!(
+        "the token of `{}` is narrowed to some tools, and {act} concerns others: use one without such a scope",
+        caller.name()
+    );
+    executor.refuse(None, BlockedBy::CallerUnauthorized, message)
 }
 
 /// Answers the registration of an agent that uses the executor as its governor, with that agent's standing policy. On a
