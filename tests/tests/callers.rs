@@ -237,7 +237,7 @@ fn an_agent_accesses_its_own_intents_only() {
     assert_eq!(result(&rpc(&mut client, &operator, "a2g/cancel", &id))["cancelled"], true);
 }
 
-/// Whoever may see an agent learns what the governor denied it, until its id is used for a call that waits or runs.
+/// A denial by the governor is shown to all who may see the agent, until its id is used for a call that waits or runs.
 #[test]
 fn a_denial_by_the_governor_is_the_state_of_its_intent() {
     let list = List::new();

@@ -62,7 +62,7 @@ fn a_slow_failing_or_forgetful_governor_loses_no_report() {
     let behaviours: [Behaviour; 7] = [
         |accept| Reply::Late(Duration::from_millis(300), Box::new(accept())),
         |_| broken(),
-        // What is accepted in between is not retried after ever longer pauses.
+        // A report that is accepted in between ends the ever longer pauses.
         |accept| accept(),
         // The request is read, and the connection closed without an answer.
         |_| Reply::Hangup,

@@ -59,7 +59,7 @@ fn a_scope_binds_calls_at_every_door_and_depth() {
             expected.retain(|tool| scope.contains(tool));
         }
         for door in doors::DOORS {
-            // What is below the first run does not depend on the door.
+            // The runs below the first one do not depend on the door.
             let depths = if door.name == "a2g" { 0..3 } else { 0..1 };
             for depth in depths {
                 let case = format!("{scope}, {}, {depth}", door.name);

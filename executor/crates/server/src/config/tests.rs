@@ -251,7 +251,7 @@ fn the_executors_own_files_are_never_grantable() {
     assert!(areas == ["/workspace/**"] && note.contains("`/tmp/keys` (`trust.keys`)"), "{areas:?}: {note}");
 }
 
-/// What is created through a link or a missing folder is created where that leads.
+/// A file that is created through a link or a missing folder lies where that leads.
 #[test]
 fn a_path_that_does_not_exist_yet_leads_where_it_will_be_created() {
     let folder = tempfile::tempdir().unwrap();

@@ -326,7 +326,7 @@ mod tests {
             ),
             // A text that does not end on its line ends with it, so one sign does not colour the rest of the program.
             ("main.py", "x = 'a\nreturn", &[(Text, "'a"), (Keyword, "return")]),
-            // What runs is not a comment: the `#` is in the text, and the `/*` in a regular expression.
+            // Code that runs is no comment: the `#` is in the text, and the `/*` in a regular expression.
             ("main.py", "x = 'a\\\n#'; f('y')", &[(Text, "'a\\\n#'"), (Text, "'y'")]),
             ("main.py", "x = 'a\\\r\n#'; f()\n# z\rf()", &[(Text, "'a\\\r\n#'"), (Comment, "# z")]),
             (
