@@ -379,6 +379,16 @@ impl Journal {
         Ok(Some((agent, self.final_stage(claimed.end, if_full).await?)))
     }
 
+    /// The agent of an intent that has started, without its receipt; `None` for any other.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] if the journal cannot be read.
+    pub fn agent_of_start(&self, intent: IntentId) -> Result<Option<AgentDid>, JournalError> {
+        let RecordedState::Claimed(claimed) = self.recorded_state(intent)? else { return Ok(None) };
+        let agent = AgentDid::parse(&claimed.agent);
+        agent.map(Some).map_err(|error| JournalError::Broken(BrokenError::from_read(error)))
+    }
+
     /// The governor's verdict for an intent that has started, if the executor asked the governor.
     ///
     /// # Errors

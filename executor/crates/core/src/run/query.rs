@@ -309,6 +309,14 @@ impl Executor {
         usage.map_err(|error| self.journal_fault(&error))
     }
 
+    /// The agent of an intent that has started at this executor, without its receipt; `None` for any other intent.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub fn agent_of_start(&self, intent: IntentId) -> Result<Option<AgentDid>, Fault> {
+        self.journal.agent_of_start(intent).map_err(|error| self.journal_fault(&error))
+    }
+
     /// The agent and the state of an intent that waits, has run or runs at this executor; `None` for any other intent.
     ///
     /// # Errors

@@ -290,6 +290,10 @@ fn list_tools(
 
 /// The state of an intent. To an agent, the intents of other agents do not exist.
 async fn status(executor: &Executor, caller: &Arc<Caller>, intent: IntentId) -> Result<Encoded, Fault> {
+    // Checked before the receipt is read, whose length would show in the time of the answer.
+    if executor.agent_of_start(intent)?.is_some_and(|agent| !caller.may_read(&agent)) {
+        return denial_status(executor, caller, intent).await;
+    }
     let found = executor.status_anywhere(intent).await?;
     let readable = found.filter(|(agent, _)| caller.may_read(agent));
     let Some((agent, state)) = readable else { return denial_status(executor, caller, intent).await };
