@@ -33,6 +33,9 @@ const MAX_HELD_BYTES: usize = 16 << 20;
 const MAX_PENDING: usize = 10_000;
 /// Maximum number of outcomes that a run has not taken: of calls, and of as many refusals of further ones.
 const MAX_OUTCOMES: usize = 2 * MAX_PENDING;
+/// Maximum length in bytes of all uncounted arguments of a run's calls that have not ended. Further ones are counted however
+/// short they are.
+const MAX_UNCOUNTED_BYTES: usize = 256 << 10;
 
 /// A request of a guest about other tools.
 #[derive(Debug)]
@@ -206,10 +209,33 @@ pub(super) struct PendingCalls {
     last: u32,
     pending: HashMap<u32, PendingCall>,
     held_bytes: Arc<AtomicUsize>,
+    /// The length of the short arguments of the calls that have not ended, in bytes.
+    short_bytes: Arc<AtomicUsize>,
     /// The refusal of every further call, so that a guest that goes on without end costs the server nothing.
     exhausted: Arc<OnceLock<CallError>>,
     /// The refusal of every further question.
     no_questions: OnceLock<CallError>,
+}
+
+/// The short arguments of a call that has not ended, in the sum of those of its run.
+struct ShortText {
+    sum: Arc<AtomicUsize>,
+    bytes: usize,
+    /// `true` if the run has so many of them that this one counts against its caller's share.
+    is_counted: bool,
+}
+
+impl ShortText {
+    fn new(sum: &Arc<AtomicUsize>, bytes: usize) -> Self {
+        let before = sum.fetch_add(bytes, Ordering::SeqCst);
+        Self { sum: Arc::clone(sum), bytes, is_counted: before.saturating_add(bytes) > MAX_UNCOUNTED_BYTES }
+    }
+}
+
+impl Drop for ShortText {
+    fn drop(&mut self) {
+        self.sum.fetch_sub(self.bytes, Ordering::SeqCst);
+    }
 }
 
 impl PendingCalls {
@@ -219,6 +245,7 @@ impl PendingCalls {
             last: 0,
             pending: HashMap::new(),
             held_bytes: Arc::default(),
+            short_bytes: Arc::default(),
             exhausted: Arc::default(),
             no_questions: OnceLock::new(),
         }
@@ -243,9 +270,24 @@ impl PendingCalls {
             return refuse(CallError::long_arguments());
         }
         let bytes = arguments.len() as u64;
-        let held = if bytes > SMALL_MESSAGE_BYTES { backend.hold(bytes) } else { Ok(None) };
-        match held {
-            Ok(held) => Arc::clone(backend).perform(CallRequest::Call { tool, arguments, held }),
+        if bytes > SMALL_MESSAGE_BYTES {
+            return match backend.hold(bytes) {
+                Ok(held) => Arc::clone(backend).perform(CallRequest::Call { tool, arguments, held }),
+                Err(error) => refuse(error),
+            };
+        }
+        let short = ShortText::new(&self.short_bytes, arguments.len());
+        let counted = if short.is_counted { backend.hold(bytes) } else { Ok(None) };
+        match counted {
+            Ok(counted) => {
+                let answer = Arc::clone(backend).perform(CallRequest::Call { tool, arguments, held: None });
+                // The values of a short text are not charged, so the text is counted until the call's end.
+                Box::pin(async move {
+                    let answer = answer.await;
+                    drop((short, counted));
+                    answer
+                })
+            }
             Err(error) => refuse(error),
         }
     }
@@ -498,6 +540,35 @@ mod tests {
         let mut none = PendingCalls::new(Calls::default());
         let call = none.start("call", "x".to_owned(), " ".repeat(MAX_ARGUMENT_BYTES + 1)).await.unwrap();
         assert_eq!(none.wait(&[call]).await.unwrap().1.unwrap_err().code, "not_allowed");
+    }
+
+    /// Never ends a call, and has no memory for counted arguments.
+    struct Endless;
+
+    impl CallBackend for Endless {
+        fn perform(self: Arc<Self>, _: CallRequest) -> CallFuture {
+            Box::pin(std::future::pending())
+        }
+
+        fn hold(&self, _bytes: u64) -> Result<Option<HeldBytes>, CallError> {
+            Err(CallError::new("busy", "no memory"))
+        }
+    }
+
+    #[tokio::test]
+    async fn many_short_arguments_are_counted() {
+        let mut calls = PendingCalls::new(Calls::new(Arc::new(Endless)));
+        let short = usize::try_from(SMALL_MESSAGE_BYTES).unwrap();
+        for _ in 0..MAX_UNCOUNTED_BYTES / short {
+            calls.start("start", "x".to_owned(), " ".repeat(short)).await.unwrap();
+        }
+        let counted = calls.start("start", "x".to_owned(), " ".to_owned()).await.unwrap();
+        assert_eq!(calls.wait(&[counted]).await.unwrap().1.unwrap_err().code, "busy");
+        // The end of a call makes room.
+        calls.pending.remove(&1);
+        tokio::task::yield_now().await;
+        let free = calls.start("start", "x".to_owned(), " ".to_owned()).await.unwrap();
+        assert!(calls.wait(&[free]).now_or_never().is_none(), "it has begun");
     }
 
     #[tokio::test]
