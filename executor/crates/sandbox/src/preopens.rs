@@ -59,6 +59,10 @@ impl Preopens {
         if roots.should_watch_outside() {
             kinds.push(PreopenKind::Outside);
         }
+        // A folder in the place of a missing one is a new one for each run, so it is never found again.
+        if roots.as_slice().iter().any(|root| root.is_missing) {
+            return Ok((self.open(roots, access.value)?, kinds));
+        }
         let key = (folders, roots.should_watch_outside());
         let mut cache = self.cache.lock();
         if let Some(known) = cache.get(&key) {
