@@ -205,7 +205,13 @@ fn an_intent_whose_tool_the_taker_lacks_waits_at_the_next_node_that_has_it() {
     let Nodes { fleet, list, one, two: bare, agent, other, approver, .. } = nodes;
     let _home = one.kill();
     fleet.wait_for(bare.home(), "one", |node| node["state"] == "lost");
-    assert_eq!(state(&bare, &agent, &id), "escalated");
+    // The node that is lost may not have answered in time.
+    eventually("another node's wait has a state", || {
+        let answer = ask(&bare, &agent, "a2g/status", &id);
+        let is_due = answer["error"]["data"]["retry_after_ms"].is_u64();
+        assert!(is_due || answer["result"]["state"] == "escalated", "{answer}");
+        (!is_due).then_some(())
+    });
     error(&ask(&bare, &other, "a2g/status", &id), -32602);
     error(&decide(&bare, &approver, &id, "APPROVED"), -32003);
     assert_eq!(result(&ask(&bare, &other, "a2g/cancel", &cancelled_id))["cancelled"], false);
