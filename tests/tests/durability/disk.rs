@@ -228,15 +228,14 @@ fn a_server_started_on_a_full_disk_waits_for_space() {
     // Without what SQLite had made before there is nothing that could wait: it says so and ends.
     let mut process = process;
     process.stop();
-    // A server that still finds a little room gets more, so that it ends and leaves no log of SQLite's, and the disk is
-    // filled again.
+    // A server that still finds a little room gets more. Once its journal has written, its end leaves no log of
+    // SQLite's, and the disk is filled again.
     let mut process = loop {
         let ballast = disk.fill();
         let mut process = Process::spawn("executor", &mut disk.command(&home.command()));
-        if process.listens_on_unless_it_ends().is_none() {
-            break process;
-        }
+        let Some(address) = process.listens_on_unless_it_ends() else { break process };
         std::fs::remove_file(ballast).unwrap();
+        eventually("there is room", || (status(address) == 200).then_some(()));
         process.terminate();
         process.wait_for_exit();
     };
