@@ -10,6 +10,7 @@ use std::process::{self, Command};
 
 use anyhow::{Result, ensure};
 use fs_err as fs;
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::components::{self, Language};
@@ -26,6 +27,8 @@ for wasm32-wasip1; a program in Python or JavaScript is made a component, where
 what makes it can be installed. The catalogue gets it as
   target/tools/<NAME>/tool.wasm   the module
   target/tools/<NAME>/tool.toml   its descriptor, with the module's SHA-256
+`a2g-executor tool prepare` adds arguments.json, the schema that the module
+reports; the commands that build the executor too do so.
 Point the executor's catalogue at target/tools. Unchanged files are not written;
 tools that an earlier run wrote and that are no longer in tools/ are removed.
 Tools that `a2g-executor tool add` wrote stay.
@@ -44,7 +47,26 @@ pub(crate) fn build_with_executor(workspace: &Workspace) -> Result<GuestCompiler
     let mut cargo = workspace.cargo(&["build", "--locked", "-p", "a2g-executor"]);
     run::progress("Building", &format!("the executor{remark}"));
     run::show("build the executor", &mut cargo)?;
+    prepare(workspace)?;
     Ok(guests)
+}
+
+/// Compiles the tools into the cache that every command without `catalog.cache` uses.
+fn prepare(workspace: &Workspace) -> Result<()> {
+    let folder = tempfile::Builder::new().prefix("a2g-prepare-").tempdir()?;
+    let config = folder.path().join("executor.toml");
+    // The definitions that this user has accepted are for other catalogues.
+    let tools = workspace.target.join("tools");
+    let definitions = folder.path().join("definitions.json");
+    let text = format!(
+        "[catalog]\ntools = {}\ndefinitions = {}\n[ceilings]\nfilesystem_scope = [\"/workspace/**\"]\n",
+        json!(tools),
+        json!(definitions)
+    );
+    fs::write(&config, text)?;
+    let mut command = Command::new(workspace.executor());
+    command.args(["tool", "prepare", "--config"]).arg(&config);
+    run::show("compile the tools", &mut command)
 }
 
 pub(crate) fn compile(what: &str, cargo: &mut Command) -> Result<()> {
@@ -124,6 +146,11 @@ fn write_tool(workspace: &Workspace, folder: &Path, name: &str, module: &[u8]) -
     let source = fs::read_to_string(workspace.root.join("tools").join(name).join(DESCRIPTOR))?;
     fs::create_dir_all(folder)?;
     let is_new = replace(&folder.join("tool.wasm"), module)?;
+    let arguments = folder.join("arguments.json");
+    if is_new && arguments.exists() {
+        // Those of the old module. `tool prepare` writes the new ones.
+        fs::remove_file(&arguments)?;
+    }
     // The digest is written before any table. If the source has a digest too, the executor refuses the duplicate key.
     let descriptor = format!("{MARK}sha256 = \"{}\"\n{source}", run::to_hex(&Sha256::digest(module)));
     Ok(replace(&folder.join(DESCRIPTOR), descriptor.as_bytes())? || is_new)

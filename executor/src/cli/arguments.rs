@@ -200,6 +200,9 @@ pub(super) struct CompileModule {
     /// Maximum memory, in MB
     #[arg(long)]
     pub(super) memory_mb: u64,
+    /// Give way to all other processes
+    #[arg(long)]
+    pub(super) low_priority: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -435,6 +438,16 @@ Examples:
         /// `oci://HOST[:PORT]/NAME` with `:TAG` or `@sha256:DIGEST`
         #[arg(value_name = "PATH|ADDRESS")]
         path: PathBuf,
+    },
+    /// Compile every tool of the catalogue now
+    ///
+    /// A server that starts later has all tools ready at once. A server lists a tool before it is compiled if the
+    /// tool's folder says what its arguments are; `tool add` sees to that. For tools that were put there by hand, this
+    /// command writes `arguments.json` with the schema that the module reports.
+    #[command(after_help = "Example:\n  a2g-executor tool prepare --tools target/tools")]
+    Prepare {
+        #[command(flatten)]
+        setup: Setup,
     },
     /// Push a tool to an OCI registry, with its signatures
     ///

@@ -16,8 +16,15 @@ use rustix::fs::SeekFrom;
 use std::io::Read as _;
 use std::process::ExitCode;
 
+/// The niceness of a compilation that takes long: its callers wait for it, and nobody else does.
+const LOW_PRIORITY: i32 = 5;
+
 pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
-    let CompileModule { contract, fuel, cpu_seconds, memory_mb } = *arguments;
+    let CompileModule { contract, fuel, cpu_seconds, memory_mb, low_priority } = *arguments;
+    if low_priority {
+        // Threads that start later inherit it.
+        rustix::process::nice(LOW_PRIORITY)?;
+    }
     let memory = MemoryLimit::from_mb(memory_mb)?;
     let compiler = ModuleCompiler::new(fuel)?;
     confine_compiler(CompilerLimits { cpu_seconds, memory, output_bytes: MAX_CODE_BYTES })?;

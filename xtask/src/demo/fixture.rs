@@ -1,10 +1,10 @@
 //! The files and processes of the demo: a temporary folder with a catalogue, a configuration, policies and a
-//! workspace; under `target/`, the logs and a cache that makes the second demo quick.
+//! workspace; under `target/`, the logs.
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fs_err as fs;
-use serde_json::json;
 use tempfile::TempDir;
 
 use super::program;
@@ -44,12 +43,12 @@ impl Fixture {
         let (logs, web_server) = (workspace.state().join("demo"), program::start_web_server()?);
         let fixture = Self { program: workspace.executor(), folder, logs, web_server };
         fs::create_dir_all(&fixture.logs)?;
-        let (sources, cache) = (workspace.root.join("xtask/src/demo"), create_cache(workspace)?);
+        let sources = workspace.root.join("xtask/src/demo");
         let configuration = fs::read_to_string(sources.join("executor.toml"))?;
         let address = web_server.to_string();
         let network =
             format!("[network]\nallowed_domains = [\"127.0.0.1\"]\nallowed_addresses = [{address:?}]\n");
-        let configuration = format!("{configuration}cache = {}\n\n{network}", json!(cache));
+        let configuration = format!("{configuration}\n{network}");
         fs::write(fixture.path("executor.toml"), configuration)?;
         fs::create_dir(fixture.path("policies"))?;
         fs::copy(sources.join("policy.json"), fixture.path("policies/demo-agent.json"))?;
@@ -125,14 +124,6 @@ pub(super) fn add_guests(
         run::log(workspace, &format!("add {name} to the demo's tools"), &mut add, UNLIMITED)?;
     }
     Ok(())
-}
-
-/// The folder of the compiled tools of the demos.
-pub(super) fn create_cache(workspace: &Workspace) -> Result<PathBuf> {
-    let cache = workspace.state().join("demo-cache");
-    // Compiled tools are machine code: the executor refuses a folder that others may write.
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&cache)?;
-    Ok(cache)
 }
 
 /// A process that listens. Dropping this value kills and reaps it.

@@ -1,4 +1,4 @@
-//! `tool`: the catalogue (`list`, `inspect`, `add`, `approve`, `reject`), registries (`push`, `sync`), and the commands
+//! `tool`: the catalogue (`list`, `inspect`, `add`, `approve`, `reject`, `prepare`), registries (`push`, `sync`), and the commands
 //! of a tool's author, one file each.
 
 mod approve;
@@ -8,6 +8,7 @@ mod dev;
 mod difference;
 mod language;
 mod new;
+mod prepare;
 mod registry;
 mod sign;
 mod suggest;
@@ -62,7 +63,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             match entry {
                 CatalogEntry::Ready(tool) if json => print(pretty(&descriptor_json(&tool.descriptor))),
                 CatalogEntry::Ready(tool) => inspect(&tool.descriptor),
-                CatalogEntry::Preparing => bail!("the tool `{name}` was just added: try again"),
+                CatalogEntry::Preparing(_) => bail!("the tool `{name}` was just added: try again"),
                 CatalogEntry::Broken(error) => bail!("the tool `{name}` cannot be used: {error}"),
             }
             Ok(ExitCode::SUCCESS)
@@ -132,6 +133,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             registry::push(&setup, &registry, &address, &folder, installed.as_deref())?;
             Ok(ExitCode::SUCCESS)
         }
+        Tool::Prepare { setup } => prepare::prepare(&config(&setup)?),
         Tool::Sync { setup, registry } => registry::sync(&setup, &registry),
         Tool::Sign { setup, folder, key, expires_days } => {
             sign::sign(&folder, &key, expires_days, &config(&setup)?)?;
@@ -197,7 +199,7 @@ type Row<'a> = (&'a str, Result<&'a Descriptor, &'a CatalogError>);
 fn rows(catalog: &Catalog) -> impl Iterator<Item = Row<'_>> {
     let tools = catalog.iter().filter_map(|(name, entry)| match entry {
         CatalogEntry::Ready(tool) => Some((name.as_str(), Ok(&tool.descriptor))),
-        CatalogEntry::Preparing => None,
+        CatalogEntry::Preparing(_) => None,
         CatalogEntry::Broken(error) => Some((name.as_str(), Err(&**error))),
     });
     tools.chain(catalog.misnamed_folders().map(|(name, error)| (name, Err(error))))

@@ -13,7 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::demo::fixture::{Server, add_guests, create_cache};
+use crate::demo::fixture::{Server, add_guests};
 use crate::run::{self, Workspace};
 
 /// The names of the nodes.
@@ -50,7 +50,6 @@ impl Fixture {
     pub(super) fn configure(&self, workspace: &Workspace, servers: &[String]) -> Result<()> {
         let template = fs::read_to_string(workspace.root.join("xtask/src/demo/fleet/node.toml"))?;
         let template = template.replace("SERVERS", &json!(servers).to_string());
-        let template = template.replace("CACHE", &json!(create_cache(workspace)?).to_string());
         for node in NODES {
             fs::write(self.config(node), template.replace("NODE", node))?;
         }

@@ -5,7 +5,7 @@
 //! the code; both are memory files. After a failure, up to [`MAX_ERROR_BYTES`] of standard error are read.
 
 use super::code::{copy, create_sealed, create_sealed_copy, memory_file, seal};
-use super::{CatalogError, ModuleFacts};
+use super::{CatalogError, LARGE_MODULE_BYTES, ModuleFacts};
 use a2g_types::quantity::{BYTES_PER_MB, MemoryLimit};
 use a2g_types::tool::Contract;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -186,6 +186,7 @@ impl Compiler {
             .args(["compile-module", "--contract", job.contract.as_str()])
             .args(["--cpu-seconds", &cpu_seconds.to_string(), "--memory-mb", &memory.mb().to_string()])
             .args(self.meters_fuel.then_some("--fuel"))
+            .args((job.wasm.len() as u64 >= LARGE_MODULE_BYTES).then_some("--low-priority"))
             .env_clear()
             .current_dir("/")
             .stdin(handle(&stdin)?)

@@ -8,7 +8,7 @@ use super::tools_folder::ToolsFolder;
 use super::trust::{PackageFiles, check_rollback, check_trust};
 use super::{
     Cache, CatalogError, CompileJob, Compiled, Definitions, Installation, MAX_MODULE_BYTES, ModuleFacts,
-    Tool, ToolBuilder, Update, assemble, load_or_build, open_tool,
+    Opened, Tool, ToolBuilder, Update, assemble, load_or_build, open_tool,
 };
 use a2g_govern::ToolTrust;
 use a2g_types::ident::ToolName;
@@ -99,15 +99,19 @@ fn check_replacing(
     };
     check_start_memory(&manifest, &facts)?;
     let manifest = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
-    let PackageFiles { package, readme, signatures } = files;
+    let PackageFiles { package, arguments: _, readme, signatures } = files;
     let (package, signatures) = match package.filter(|_package| fits) {
         // A package made by another version of this program keeps its bytes, and so its digest and signatures.
         Some(package) => (package, signatures),
         // Signatures of another package would be refused later anyway.
-        None => (Package::new(&manifest, &wasm, &facts, readme)?, None),
+        None => {
+            let arguments = described.as_ref().map(|[_, _, _, arguments]| arguments.clone());
+            (Package::new(&manifest, &wasm, &facts, arguments, readme)?, None)
+        }
     };
-    let tool = assemble(manifest.clone(), digest, wasm.clone(), cache, Some(build), trusted)?;
-    let tool = tool.ok_or_else(not_built)?;
+    let opened = assemble(manifest.clone(), digest, wasm.clone(), None, cache, Some(build), trusted)?;
+    let Opened::Ready(tool) = opened else { return Err(not_built()) };
+    let tool = *tool;
     Ok(CheckedTool { tool, manifest, package, signatures, wasm, described })
 }
 
@@ -219,7 +223,9 @@ impl Installer<'_> {
         if self.definitions.accepted(name)?.is_some() || folder.join(FILE).symlink_metadata().is_err() {
             return Ok(());
         }
-        if let Ok(Some(installed)) = open_tool(&folder, name, self.cache, Some(self.build), self.trust) {
+        if let Ok(Opened::Ready(installed)) =
+            open_tool(&folder, name, self.cache, Some(self.build), self.trust)
+        {
             self.definitions.admit(&[&installed.descriptor])?;
         }
         Ok(())

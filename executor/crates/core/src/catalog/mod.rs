@@ -3,7 +3,8 @@
 //! ```text
 //! catalogue/<name>/tool.toml + tool.wasm ─ digest checked ─▶ private cache, by digest and engine
 //!                                                              │ absent: CatalogEntry::Preparing, until
-//!                                                              │ Catalog::prepare has built it
+//!                                                              │ Catalog::prepare has built it; listed
+//!                                                              │ meanwhile if its package has its schema
 //!                                                              ▼
 //!                                            Descriptor + compiled code + schema validator
 //! ```
@@ -45,6 +46,7 @@ pub use install::{BareModule, CheckedTool, Installer, MAX_SIGNATURES_BYTES, chec
 pub use manifest::{ManifestError, ToolManifest};
 pub use package::{
     CONFIG_TYPE, MANIFEST_TYPE, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES, MODULE_TYPE, Package, PackageError,
+    write_arguments,
 };
 pub use reference::{
     PinnedReference, Reference, ReferenceError, RemoteTool, Repository, Version, is_local_host, is_tag,
@@ -55,13 +57,17 @@ pub use trust::find_installed_package;
 
 use a2g_govern::{SignatureError, ToolTrust, TrustedTool};
 use a2g_types::ident::{IdentError, ToolName};
-use a2g_types::tool::{Descriptor, Digest};
+use a2g_types::tool::{Contract, Descriptor, Digest};
 use parking_lot::Mutex;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use trust::{PackageFiles, check_trust};
+
+/// The size of a module, in bytes, from which its compilation takes seconds, and gives way to everything else.
+const LARGE_MODULE_BYTES: u64 = 4 << 20;
 
 /// The reason why a tool is unusable, or a catalogue cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -169,6 +175,12 @@ pub enum CatalogError {
     /// The module does not compile, or violates its contract.
     #[error("{0}")]
     Module(String),
+    /// The package of the tool describes other arguments than its module.
+    #[error(
+        "`arguments.json` is not the schema of the arguments that the module reports: add the tool again with \
+         `a2g-executor tool add`"
+    )]
+    ArgumentsDiffer,
     /// The argument schema is not a JSON Schema.
     #[error("the argument schema is not a JSON Schema: {0}")]
     Schema(String),
@@ -256,6 +268,7 @@ impl CatalogError {
             | Self::NotComparable { .. }
             | Self::StartMemory { .. }
             | Self::Module(_)
+            | Self::ArgumentsDiffer
             | Self::Schema(_)
             | Self::ResultSchema(_)
             | Self::SchemaTooComplex(_) => self.to_string(),
@@ -268,7 +281,7 @@ impl CatalogError {
         match self {
             // An installed tool is compared with its package only if signatures are required.
             Self::Signature(_) | Self::Package(_) => true,
-            Self::Digest { .. } | Self::DefinitionChanged { .. } => true,
+            Self::Digest { .. } | Self::DefinitionChanged { .. } | Self::ArgumentsDiffer => true,
             Self::Definitions { .. } | Self::DefinitionsNotWritten { .. } => true,
             Self::Io { .. }
             | Self::NotAFile(_)
@@ -321,13 +334,29 @@ pub struct Tool {
     pub trusted: TrustedTool,
 }
 
+/// A tool whose module is not compiled yet.
+#[derive(Debug, Clone)]
+pub struct Preparing {
+    /// The tool as its package describes it, to be confirmed by its module; `None` if the package has no schema of the
+    /// arguments.
+    pub descriptor: Option<Arc<Descriptor>>,
+    /// The size of the module, in bytes.
+    pub module_bytes: u64,
+}
+
+/// A tool's folder that was read.
+enum Opened {
+    Ready(Box<Tool>),
+    Preparing(Preparing),
+}
+
 /// An entry of the catalogue.
 #[derive(Debug, Clone)]
 pub enum CatalogEntry {
     /// The tool is usable.
     Ready(Arc<Tool>),
     /// The tool's module is not compiled yet.
-    Preparing,
+    Preparing(Preparing),
     /// The tool is unusable. Contains the reason.
     Broken(Arc<CatalogError>),
 }
@@ -338,7 +367,7 @@ impl CatalogEntry {
     pub fn tool(&self) -> Option<&Arc<Tool>> {
         match self {
             Self::Ready(tool) => Some(tool),
-            Self::Preparing | Self::Broken(_) => None,
+            Self::Preparing(_) | Self::Broken(_) => None,
         }
     }
 
@@ -347,16 +376,16 @@ impl CatalogEntry {
     pub fn error(&self) -> Option<&CatalogError> {
         match self {
             Self::Broken(error) => Some(error),
-            Self::Ready(_) | Self::Preparing => None,
+            Self::Ready(_) | Self::Preparing(_) => None,
         }
     }
 }
 
-impl From<Result<Option<Tool>, CatalogError>> for CatalogEntry {
-    fn from(opened: Result<Option<Tool>, CatalogError>) -> Self {
+impl From<Result<Opened, CatalogError>> for CatalogEntry {
+    fn from(opened: Result<Opened, CatalogError>) -> Self {
         match opened {
-            Ok(Some(tool)) => Self::Ready(Arc::new(tool)),
-            Ok(None) => Self::Preparing,
+            Ok(Opened::Ready(tool)) => Self::Ready(Arc::from(tool)),
+            Ok(Opened::Preparing(preparing)) => Self::Preparing(preparing),
             Err(error) => Self::Broken(Arc::new(error)),
         }
     }
@@ -418,15 +447,21 @@ impl Catalog {
                 }
             }
         }
-        let descriptors =
-            opened.iter().filter_map(|(_, tool)| Some(&tool.as_ref().ok()?.as_ref()?.descriptor));
-        let mut admitted = definitions.admit(&descriptors.collect::<Vec<_>>())?.into_iter();
+        let ready = opened.iter().filter_map(|(_, tool)| match tool {
+            Ok(Opened::Ready(tool)) => Some(&tool.descriptor),
+            Ok(Opened::Preparing(_)) | Err(_) => None,
+        });
+        let mut admitted = definitions.admit(&ready.collect::<Vec<_>>())?.into_iter();
         for (name, tool) in opened {
-            let tool = match tool {
+            let tool = tool.and_then(|tool| match &tool {
                 // Fails closed if there were fewer results than tools.
-                Ok(Some(tool)) => admitted.next().unwrap_or_else(|| Err(not_compared())).map(|()| Some(tool)),
-                other => other,
-            };
+                Opened::Ready(_) => admitted.next().unwrap_or_else(|| Err(not_compared())).map(|()| tool),
+                // Nothing is remembered before the module has confirmed it.
+                Opened::Preparing(Preparing { descriptor: Some(descriptor), .. }) => {
+                    definitions.check(descriptor).map(|()| tool)
+                }
+                Opened::Preparing(Preparing { descriptor: None, .. }) => Ok(tool),
+            });
             catalog.insert(name, tool.into());
         }
         Ok(catalog)
@@ -461,14 +496,28 @@ impl Catalog {
         self.misnamed.iter().map(|(name, error)| (name.as_str(), &**error))
     }
 
-    /// The names of the tools that are not built yet.
+    /// The tools that are not built yet, the smallest first: their callers wait the shortest time.
     #[must_use]
     pub fn preparing_tools(&self) -> Vec<ToolName> {
-        let preparing = self.iter().filter(|(_, entry)| matches!(entry, CatalogEntry::Preparing));
-        preparing.map(|(name, _)| name.clone()).collect()
+        let preparing = self.iter().filter_map(|(name, entry)| match entry {
+            CatalogEntry::Preparing(preparing) => Some((preparing.module_bytes, name.clone())),
+            CatalogEntry::Ready(_) | CatalogEntry::Broken(_) => None,
+        });
+        let mut preparing = preparing.collect::<Vec<_>>();
+        preparing.sort();
+        preparing.into_iter().map(|(_bytes, name)| name).collect()
     }
 
-    /// Builds all tools that are [`CatalogEntry::Preparing`] in parallel, one on each core.
+    /// Returns `true` if every tool that is not broken has a descriptor.
+    #[must_use]
+    pub fn has_all_descriptors(&self) -> bool {
+        self.iter().all(|(_, entry)| match entry {
+            CatalogEntry::Preparing(preparing) => preparing.descriptor.is_some(),
+            CatalogEntry::Ready(_) | CatalogEntry::Broken(_) => true,
+        })
+    }
+
+    /// Builds all tools that are [`CatalogEntry::Preparing`] in parallel, one on each core, the smallest first.
     pub fn prepare(
         &mut self,
         folder: &Path,
@@ -524,20 +573,20 @@ pub fn prepare<T>(
 }
 
 /// Returns the tool if its definition is the accepted one.
-fn admit(tool: Option<Tool>, definitions: &Definitions) -> Result<Option<Tool>, CatalogError> {
-    let Some(tool) = tool else { return Ok(None) };
+fn admit(opened: Opened, definitions: &Definitions) -> Result<Opened, CatalogError> {
+    let Opened::Ready(tool) = &opened else { return Ok(opened) };
     definitions.admit(&[&tool.descriptor])?.into_iter().next().unwrap_or_else(|| Err(not_compared()))?;
-    Ok(Some(tool))
+    Ok(opened)
 }
 
-/// Opens the tool in a folder; `None` when its code is not cached and `build` is `None`.
+/// Opens the tool in a folder. It is [`Opened::Preparing`] when its code is not cached and `build` is `None`.
 fn open_tool(
     folder: &Path,
     name: &ToolName,
     cache: &Cache,
     build: Option<&dyn ToolBuilder>,
     trust: &ToolTrust,
-) -> Result<Option<Tool>, CatalogError> {
+) -> Result<Opened, CatalogError> {
     let (manifest, text) = ToolManifest::read_with_text(&folder.join(manifest::FILE))?;
     if manifest.name != *name {
         return Err(CatalogError::Manifest {
@@ -547,8 +596,10 @@ fn open_tool(
     }
     let wasm = code::read_regular_file(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
     let digest = Digest::compute(&wasm);
-    let files =
-        if trust.requires_signatures() { PackageFiles::read(folder)? } else { PackageFiles::default() };
+    let files = match trust.requires_signatures() {
+        true => PackageFiles::read(folder)?,
+        false => PackageFiles { arguments: package::read_arguments(folder)?, ..PackageFiles::default() },
+    };
     let trusted = check_trust(trust, &manifest, &text, digest, &files)?;
     match &manifest.sha256 {
         Some(pinned) if *pinned == digest.to_string() => {}
@@ -563,27 +614,57 @@ fn open_tool(
             });
         }
     }
-    assemble(manifest, digest, wasm, cache, build, trusted)
+    assemble(manifest, digest, wasm, files.arguments.as_deref(), cache, build, trusted)
 }
 
-/// Assembles a tool from a module with a valid digest.
+/// Assembles a tool from a module with a valid digest. `arguments` is the schema of a typed tool's arguments in its
+/// package, if the package has it.
 fn assemble(
     manifest: ToolManifest,
     digest: Digest,
     wasm: Vec<u8>,
+    arguments: Option<&str>,
     cache: &Cache,
     build: Option<&dyn ToolBuilder>,
     trusted: TrustedTool,
-) -> Result<Option<Tool>, CatalogError> {
+) -> Result<Opened, CatalogError> {
+    let announced = match manifest.contract {
+        Contract::Typed => arguments.map(Schema::parse).transpose()?,
+        Contract::Command => manifest.arguments.clone(),
+    };
     let job = CompileJob { wasm, contract: manifest.contract };
     let Some(compiled) = load_or_build(manifest.name.as_str(), digest, &job, cache, build, &trusted)? else {
-        return Ok(None);
+        let descriptor = match announced {
+            // Checked as that of a built tool is: clients get it.
+            Some(schema) => {
+                Schema::new(&schema)?;
+                manifest.result.as_ref().map(Schema::new_for_result).transpose()?;
+                Some(Arc::new(describe(manifest, digest, schema, &trusted)))
+            }
+            None => None,
+        };
+        return Ok(Opened::Preparing(Preparing { descriptor, module_bytes: job.wasm.len() as u64 }));
     };
     let Compiled { module, component, componentised, described, facts } = compiled;
     let (manifest, arguments_schema) = manifest.complete(described)?;
+    if announced.is_some_and(|announced| announced != arguments_schema) {
+        return Err(CatalogError::ArgumentsDiffer);
+    }
     let schema = Schema::new(&arguments_schema)?;
     let result_schema = manifest.result.as_ref().map(Schema::new_for_result).transpose()?;
-    let descriptor = Descriptor {
+    let descriptor = describe(manifest, digest, arguments_schema, &trusted);
+    let compiled = module;
+    let tool = Tool { descriptor, schema, result_schema, compiled, component, componentised, facts, trusted };
+    Ok(Opened::Ready(Box::new(tool)))
+}
+
+fn describe(
+    manifest: ToolManifest,
+    digest: Digest,
+    arguments_schema: Value,
+    trusted: &TrustedTool,
+) -> Descriptor {
+    Descriptor {
         name: manifest.name,
         title: manifest.title,
         version: manifest.version,
@@ -595,9 +676,7 @@ fn assemble(
         is_idempotent: manifest.idempotent,
         capabilities: manifest.capabilities,
         signature: trusted.signature().cloned(),
-    };
-    let compiled = module;
-    Ok(Some(Tool { descriptor, schema, result_schema, compiled, component, componentised, facts, trusted }))
+    }
 }
 
 /// The code of a module, from the cache or the builder; `None` when it is not cached and `build` is `None`.

@@ -1,7 +1,7 @@
 //! A tool as an OCI artifact: the package that is signed, pushed to a registry and pulled from one.
 //!
 //! ```text
-//! manifest.json ─ digest ─┬─▶ config.json   tool.toml, README.md, and what other hosts read of a module
+//! manifest.json ─ digest ─┬─▶ config.json   tool.toml, arguments.json, README.md, and what other hosts read of a module
 //!  (its digest is the     └─▶ tool.wasm     the only layer
 //!   package's digest)
 //! ```
@@ -12,9 +12,11 @@
 use super::code::read_own_file;
 use super::manifest::{FILE, ToolManifest};
 use super::{CatalogError, ModuleFacts};
-use a2g_types::tool::Digest;
+use a2g_types::tool::{Contract, Descriptor, Digest};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// The media type of a package's manifest.
@@ -33,6 +35,9 @@ const MAX_README_BYTES: u64 = 256 << 10;
 const MANIFEST_FILE: &str = "manifest.json";
 /// The file of the config in a tool's folder.
 const CONFIG_FILE: &str = "config.json";
+/// The file in a typed tool's folder with the JSON Schema of its arguments, as the module reports it. With this file a
+/// tool can be listed before its module is compiled.
+pub(super) const ARGUMENTS_FILE: &str = "arguments.json";
 /// The file of the README in a tool's folder.
 const README_FILE: &str = "README.md";
 /// The time in every config, which the layout requires. It is constant, so that the same files give the same package.
@@ -159,12 +164,15 @@ struct ComponentInterfaces {
 struct Files {
     #[serde(rename = "tool.toml")]
     manifest: String,
+    #[serde(rename = "arguments.json", skip_serializing_if = "Option::is_none")]
+    arguments: Option<String>,
     #[serde(rename = "README.md", skip_serializing_if = "Option::is_none")]
     readme: Option<String>,
 }
 
 impl Package {
-    /// Packages a checked tool. `manifest` pins the digest of `wasm`.
+    /// Packages a checked tool. `manifest` pins the digest of `wasm`, and `arguments` is the schema that a typed module
+    /// reports.
     ///
     /// # Errors
     /// [`CatalogError::Manifest`] if the manifest has a value that TOML cannot express.
@@ -172,6 +180,7 @@ impl Package {
         manifest: &ToolManifest,
         wasm: &[u8],
         facts: &ModuleFacts,
+        arguments: Option<String>,
         readme: Option<String>,
     ) -> Result<Self, CatalogError> {
         let text =
@@ -182,7 +191,7 @@ impl Package {
             imports: facts.imports.clone(),
             target: None,
         });
-        let files = Files { manifest: text, readme };
+        let files = Files { manifest: text, arguments, readme };
         let config = WasmConfig {
             created: CREATED.to_owned(),
             architecture: "wasm".to_owned(),
@@ -279,6 +288,18 @@ impl Package {
         }
     }
 
+    /// Checks that an installed tool has the schema of its arguments from this package.
+    ///
+    /// # Errors
+    /// [`PackageError::FileChanged`].
+    pub(super) fn check_arguments(&self, arguments: Option<&str>) -> Result<(), PackageError> {
+        if arguments == self.files.arguments.as_deref() {
+            Ok(())
+        } else {
+            Err(PackageError::FileChanged(ARGUMENTS_FILE))
+        }
+    }
+
     /// Checks that a package pulled by a tag has the version that the tag names. A tag that is not a semantic version,
     /// such as `latest`, names none.
     ///
@@ -312,11 +333,13 @@ impl Package {
 
     /// The names and contents of the files, without the module and the signatures.
     pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
-        let Self { manifest, config, module: _, module_bytes: _, files: Files { manifest: text, readme } } =
-            self;
+        let Self { manifest, config, module: _, module_bytes: _, files } = self;
+        let Files { manifest: text, arguments, readme } = files;
+        let arguments = arguments.as_deref().map(|arguments| (ARGUMENTS_FILE, arguments.as_bytes()));
         let readme = readme.as_deref().map(|readme| (README_FILE, readme.as_bytes()));
         [(MANIFEST_FILE, &**manifest), (CONFIG_FILE, &**config), (FILE, text.as_bytes())]
             .into_iter()
+            .chain(arguments)
             .chain(readme)
     }
 
@@ -409,16 +432,45 @@ fn check_size(part: &'static str, bytes: u64, max_bytes: u64) -> Result<(), Pack
 
 /// Reads the README of a tool's folder; `None` if there is none.
 pub(super) fn read_readme(folder: &Path) -> Result<Option<String>, CatalogError> {
-    let path = folder.join(README_FILE);
+    read_text(folder, README_FILE, MAX_README_BYTES)
+}
+
+/// Reads the schema of the arguments in a tool's folder; `None` if there is none.
+pub(super) fn read_arguments(folder: &Path) -> Result<Option<String>, CatalogError> {
+    read_text(folder, ARGUMENTS_FILE, MAX_CONFIG_BYTES)
+}
+
+/// Writes the schema of a typed tool's arguments into its folder, unless the folder has a package, whose files do not
+/// change.
+///
+/// # Ambient Authority
+/// Writes `arguments.json` in the folder.
+///
+/// # Errors
+/// [`CatalogError::Io`] if the file cannot be written.
+pub fn write_arguments(folder: &Path, tool: &Descriptor) -> Result<(), CatalogError> {
+    if tool.contract == Contract::Command || folder.join(MANIFEST_FILE).symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    let path = folder.join(ARGUMENTS_FILE);
+    let io = |error| CatalogError::io(&path, error);
+    // Replaced by rename: a server may read it meanwhile, and nothing is written through a link.
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
+    let readable = std::fs::Permissions::from_mode(0o644);
+    file.write_all(format!("{:#}\n", tool.arguments_schema).as_bytes())
+        .and_then(|()| file.as_file().set_permissions(readable))
+        .map_err(io)?;
+    file.persist(&path).map(drop).map_err(|error| io(error.error))
+}
+
+fn read_text(folder: &Path, file: &'static str, max_bytes: u64) -> Result<Option<String>, CatalogError> {
+    let path = folder.join(file);
     if path.symlink_metadata().is_err() {
         return Ok(None);
     }
-    let text = String::from_utf8(read_own_file(&path, MAX_README_BYTES)?);
+    let text = String::from_utf8(read_own_file(&path, max_bytes)?);
     text.map(Some).map_err(|_| {
-        CatalogError::Package(PackageError::Malformed {
-            part: README_FILE,
-            reason: "it is not UTF-8".to_owned(),
-        })
+        CatalogError::Package(PackageError::Malformed { part: file, reason: "it is not UTF-8".to_owned() })
     })
 }
 
@@ -438,7 +490,8 @@ mod tests {
         let digest = Some(Digest::compute(wasm).to_string());
         let manifest = ToolManifest { sha256: digest, ..manifest };
         let facts = ModuleFacts { is_component: true, imports: vec!["a:b/c".into()], ..Default::default() };
-        Package::new(&manifest, wasm, &facts, Some("# Greets".to_owned())).unwrap()
+        let arguments = Some("{}".to_owned());
+        Package::new(&manifest, wasm, &facts, arguments, Some("# Greets".to_owned())).unwrap()
     }
 
     #[test]
@@ -454,6 +507,9 @@ mod tests {
         let changed = package.check_files(package.tool_toml().as_bytes(), other);
         assert_eq!(changed, Err(PackageError::FileChanged("tool.wasm")));
         assert_eq!(std::fs::read_to_string(folder.path().join(README_FILE)).unwrap(), "# Greets");
+        assert_eq!(read_arguments(folder.path()).unwrap().as_deref(), Some("{}"));
+        let other_arguments = package.check_arguments(Some("{\"type\":\"object\"}"));
+        assert_eq!(other_arguments, Err(PackageError::FileChanged(ARGUMENTS_FILE)));
         let config: Value = serde_json::from_slice(package.config()).unwrap();
         assert_eq!((&config["os"], &config["component"]["imports"]), (&json!("wasip2"), &json!(["a:b/c"])));
     }

@@ -4,7 +4,7 @@
 use super::code::read_regular_file;
 use super::install::read_signatures;
 use super::manifest::{FILE, ToolManifest};
-use super::package::{Package, read_readme};
+use super::package::{Package, read_arguments, read_readme};
 use super::{CatalogError, MAX_MODULE_BYTES};
 use a2g_govern::{OfferedTool, SignatureError, ToolTrust, TrustedTool};
 use a2g_types::ident::{ToolName, excerpt};
@@ -17,6 +17,8 @@ use std::path::Path;
 #[derive(Debug, Default)]
 pub(super) struct PackageFiles {
     pub(super) package: Option<Package>,
+    /// The schema of the arguments that a typed module reports.
+    pub(super) arguments: Option<String>,
     pub(super) readme: Option<String>,
     /// `None` without a package.
     pub(super) signatures: Option<Vec<u8>>,
@@ -33,7 +35,7 @@ impl PackageFiles {
             }
             Err(error) => return Err(error),
         };
-        Ok(Self { package, readme: read_readme(folder)?, signatures })
+        Ok(Self { package, arguments: read_arguments(folder)?, readme: read_readme(folder)?, signatures })
     }
 
     /// Checks that the files of a tool are exactly those of the package. `text` is its `tool.toml`.
@@ -43,6 +45,7 @@ impl PackageFiles {
     pub(super) fn check(&self, text: &str, module: Digest) -> Result<&Package, CatalogError> {
         let package = self.package.as_ref().ok_or(SignatureError::NotPackaged)?;
         package.check_files(text.as_bytes(), module)?;
+        package.check_arguments(self.arguments.as_deref())?;
         package.check_readme(self.readme.as_deref())?;
         Ok(package)
     }

@@ -5,9 +5,10 @@ use super::fleet::CallIdentity;
 use super::slots::{CapacityError, Place};
 use super::trace::Stopwatch;
 use super::{
-    ClaimOutcome, ClaimedRun, Executor, ExecutorSettings, IntentAnswer, LoadedCatalog, RunEventSink, trace,
+    ClaimOutcome, ClaimedRun, Executor, ExecutorSettings, IntentAnswer, LoadedCatalog, RunEvent,
+    RunEventSink, trace,
 };
-use crate::catalog::{CatalogEntry, QuickCheck};
+use crate::catalog::{Catalog, CatalogEntry, Preparing, QuickCheck};
 use a2g_capability::{Grant, Permit, RootsError, Tree};
 use a2g_govern::{
     Admission, Admitted, Escalated, Governor, Granted, IntentSignatures, OperatorLimits, VerifiedVerdict,
@@ -19,15 +20,18 @@ use a2g_types::call::{Call, ContextSignature};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, ToolName, did_you_mean, excerpt};
 use a2g_types::memory;
-use a2g_types::outcome::{End, Receipt};
+use a2g_types::outcome::{End, Progress, Receipt};
+use a2g_types::quantity::Timeout;
 use a2g_types::verdict::{Decision, Proof, Verdict};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::Instrument as _;
 
-/// The delay after which a caller should retry while the tool is compiled.
+/// The delay after which a caller should retry if its tool was not compiled in the time of the call.
 const PREPARING_RETRY_MS: u64 = 1_000;
+/// The interval between two reports of a call that waits for the compilation of its tool.
+const COMPILE_PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
 /// The time in which another node may take a call from a full queue.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of a tool's arguments that a message names.
@@ -100,6 +104,7 @@ impl Executor {
         verdict: Verdict,
         proof: Option<&Proof>,
     ) -> Result<Arc<Receipt>, Fault> {
+        self.wait_until_compiled(&call, &RunEventSink::none()).await;
         let stopwatch = Stopwatch::start(self.clock.monotonic());
         let (trust, permission) = (self.trust(), self.settings.accept_unsigned);
         let (call, verdict) =
@@ -211,6 +216,8 @@ impl Executor {
     }
 
     async fn decide_and_run(self: &Arc<Self>, call: Call, sink: RunEventSink) -> Result<IntentAnswer, Fault> {
+        // Before the governor is asked, because its verdict expires.
+        self.wait_until_compiled(&call, &sink).await;
         let mut stopwatch = Stopwatch::start(self.clock.monotonic());
         let location = self.locate_tool(&call)?;
         self.check_memory()?;
@@ -303,11 +310,13 @@ impl Executor {
     ///
     /// # Errors
     /// [`Fault::InvalidParams`], [`Fault::ToolUnavailable`], or [`Fault::Refused`] with `tool_untrusted` or
-    /// `caller_unauthorized`, which is recorded; [`Fault::Busy`] while the tool is compiled, or if another node does not answer.
+    /// `caller_unauthorized`, which is recorded; [`Fault::Busy`] if another node does not answer.
     pub async fn check_tool(&self, call: &Call) -> Result<(), Fault> {
         let checked = match self.locate_tool(call) {
             Ok(ToolLocation::Here(_)) => Ok(()),
             Ok(ToolLocation::Elsewhere) => self.check_tool_elsewhere(call).await,
+            // The call waits for it.
+            Err(Fault::Busy { .. }) if self.preparing_tool(call).is_some() => Ok(()),
             Err(fault) => Err(fault),
         };
         checked.map_err(|fault| self.record_call_refusal(call, fault))
@@ -318,7 +327,49 @@ impl Executor {
     /// # Errors
     /// As for [`Self::check_tool`], without the faults about other nodes.
     pub fn check_tool_locally(&self, call: &Call) -> Result<(), Fault> {
-        self.locate_tool(call).map(drop).map_err(|fault| self.record_call_refusal(call, fault))
+        match self.locate_tool(call) {
+            Ok(_) => Ok(()),
+            Err(Fault::Busy { .. }) if self.preparing_tool(call).is_some() => Ok(()),
+            Err(fault) => Err(self.record_call_refusal(call, fault)),
+        }
+    }
+
+    /// The tool of a call, if it is being compiled and the call's caller and agent may use it: nobody else learns of it.
+    fn preparing_tool(&self, call: &Call) -> Option<Preparing> {
+        let Call { agent, tool, .. } = call;
+        if check_caller_tools(call).is_err() || !self.may_reach(agent, tool) {
+            return None;
+        }
+        match self.current_catalog().catalog.get(tool)? {
+            CatalogEntry::Preparing(preparing) => Some(preparing.clone()),
+            CatalogEntry::Ready(_) | CatalogEntry::Broken(_) => None,
+        }
+    }
+
+    /// Waits while the tool of a call is compiled, at most for the time that the call may take, or until the executor
+    /// closes. The progress of the call says so. A tool that is still not compiled is refused afterwards.
+    pub(super) async fn wait_until_compiled(&self, call: &Call, sink: &RunEventSink) {
+        let Some(preparing) = self.preparing_tool(call) else { return };
+        let declared = preparing.descriptor.and_then(|descriptor| descriptor.capabilities.timeout);
+        let timeout = call.caller_timeout.or(declared).unwrap_or(Timeout::DEFAULT);
+        sink.notify_waiting();
+        let is_compiled =
+            |catalog: &Catalog| !matches!(catalog.get(&call.tool), Some(CatalogEntry::Preparing(_)));
+        let report = async {
+            let began = self.clock.monotonic();
+            loop {
+                let seconds = self.clock.monotonic().saturating_duration_since(began).as_secs();
+                let message = format!("compiling {}, {seconds} s", call.tool);
+                sink.send(RunEvent::Progress(Progress { percent: None, message }));
+                tokio::time::sleep(COMPILE_PROGRESS_INTERVAL).await;
+            }
+        };
+        tokio::select! {
+            () = self.wait_for_catalog(is_compiled) => {}
+            () = report => {}
+            () = tokio::time::sleep(timeout.duration()) => {}
+            () = self.wait_until_closed() => {}
+        }
     }
 
     /// Finds the tool of a call, if its caller reaches it. Other nodes are not asked yet.
@@ -346,9 +397,9 @@ impl Executor {
                     .map_err(|error| untrusted_fault(call, &error.to_string()))?;
                 loaded.isolate.check_usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
             }
-            Some(CatalogEntry::Preparing) => {
+            Some(CatalogEntry::Preparing(_)) => {
                 let message =
-                    format!("the tool `{}` is being prepared: its module is being compiled", call.tool);
+                    format!("the tool `{}` is being prepared: its module is still being compiled", call.tool);
                 return Err(Fault::Busy { message, retry_after_ms: PREPARING_RETRY_MS });
             }
             Some(CatalogEntry::Broken(error)) if error.is_untrusted() => {

@@ -108,7 +108,7 @@ pub struct ExecutorSettings {
 pub struct LoadedCatalog {
     catalog: Catalog,
     isolate: Isolate,
-    /// The descriptors of the usable tools, by name.
+    /// The descriptors of the tools that are usable, or will be once they are compiled, by name.
     tools: Arc<[Descriptor]>,
 }
 
@@ -116,8 +116,12 @@ impl LoadedCatalog {
     /// A catalogue whose tools are ready to run in `isolate`.
     #[must_use]
     pub fn new(catalog: Catalog, isolate: Isolate) -> Self {
-        let usable = catalog.ready_tools().filter(|(name, _)| isolate.check_usable(name).is_ok());
-        let tools = usable.map(|(_, tool)| tool.descriptor.clone()).collect();
+        let tools = catalog.iter().filter_map(|(name, entry)| match entry {
+            CatalogEntry::Ready(tool) => isolate.check_usable(name).is_ok().then_some(&tool.descriptor),
+            CatalogEntry::Preparing(preparing) => preparing.descriptor.as_deref(),
+            CatalogEntry::Broken(_) => None,
+        });
+        let tools = tools.cloned().collect();
         Self { catalog, isolate, tools }
     }
 
@@ -276,7 +280,8 @@ impl Executor {
         &self.callers
     }
 
-    /// The descriptors of all usable tools, sorted by name.
+    /// The descriptors of all tools that are usable, or will be once they are compiled, sorted by name. A tool that is
+    /// not compiled yet is included if its package describes it.
     #[must_use]
     pub fn tools(&self) -> Arc<[Descriptor]> {
         Arc::clone(&self.current_catalog().tools)
@@ -294,7 +299,7 @@ impl Executor {
         let loaded = self.current_catalog();
         let entries = loaded.catalog.iter().filter(|(name, entry)| match entry {
             CatalogEntry::Ready(_) => loaded.isolate.check_usable(name).is_ok(),
-            CatalogEntry::Preparing => true,
+            CatalogEntry::Preparing(_) => true,
             CatalogEntry::Broken(_) => false,
         });
         entries.map(|(name, _)| name.to_string()).collect()

@@ -11,7 +11,6 @@
 use super::events::{RunEvent, RunEventSink};
 use super::switch::stop_fault;
 use super::{Executor, RETRY_AFTER_MS, all_agents};
-use crate::catalog::{Catalog, CatalogEntry, Tool};
 use a2g_capability::{CallGrant, Grant};
 use a2g_govern::missing_scope_message;
 use a2g_runtime::aside::run_large;
@@ -28,7 +27,7 @@ use a2g_types::limit::Layer;
 use a2g_types::memory::{self, Charge, HeldBytes, NoRoom};
 use a2g_types::outcome::{CallUsage, End, NestedCall, NestedEnd, Receipt};
 use a2g_types::strict_json::{self, JsonBounds};
-use a2g_types::tool::CallTargets;
+use a2g_types::tool::{CallTargets, Descriptor};
 use a2g_types::verdict::Decision;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -316,7 +315,7 @@ impl NestedCalls {
     }
 
     fn unknown_tool(&self, tool: &str) -> CallError {
-        let callable = self.callable(|name, _| name.to_string());
+        let callable = self.callable(|tool| tool.name.to_string());
         let nearest = did_you_mean(tool, callable.iter().map(String::as_str));
         let tool = a2g_types::ident::excerpt(tool);
         CallError::new(
@@ -326,15 +325,11 @@ impl NestedCalls {
     }
 
     /// Maps the tools that the run may call.
-    fn callable<T>(&self, map: impl Fn(&ToolName, &Tool) -> T) -> Vec<T> {
-        let loaded = self.executor.current_catalog();
+    fn callable<T>(&self, map: impl Fn(&Descriptor) -> T) -> Vec<T> {
         let is_callable = |name: &ToolName| {
-            self.grant.check(name).is_ok()
-                && loaded.isolate.check_usable(name).is_ok()
-                && self.executor.may_reach(&self.parent.agent, name)
+            self.grant.check(name).is_ok() && self.executor.may_reach(&self.parent.agent, name)
         };
-        let tools = loaded.catalog.ready_tools().filter(|(name, _)| is_callable(name));
-        tools.map(|(name, tool)| map(name, tool)).collect()
+        self.executor.tools().iter().filter(|tool| is_callable(&tool.name)).map(map).collect()
     }
 
     fn intent(&self, counted: &CountedCall, tool: ToolName, arguments: Arguments) -> Call {
@@ -365,9 +360,6 @@ impl NestedCalls {
 
     async fn decide_and_run(&self, call: Call) -> CallOutcome {
         let (intent, tool) = (call.intent, call.tool.clone());
-        // The program cannot repeat what it did before this call.
-        let is_preparing = |catalog: &Catalog| matches!(catalog.get(&tool), Some(CatalogEntry::Preparing));
-        self.executor.wait_for_catalog(|catalog| !is_preparing(catalog)).await;
         match self.executor.handle_intent(call, RunEventSink::none()).await {
             Ok(answer) => {
                 let decision = Some(answer.verdict.decision);
@@ -450,9 +442,9 @@ impl NestedCalls {
 
     fn tools(&self) -> Result<CallAnswer, CallError> {
         self.count_question()?;
-        Ok(CallAnswer::Tools(self.callable(|name, tool| CallableTool {
-            name: name.to_string(),
-            description: tool.descriptor.description.clone(),
+        Ok(CallAnswer::Tools(self.callable(|tool| CallableTool {
+            name: tool.name.to_string(),
+            description: tool.description.clone(),
         })))
     }
 
@@ -462,13 +454,15 @@ impl NestedCalls {
         if !self.executor.may_reach(&self.parent.agent, &name) {
             return Err(self.unknown_tool(tool));
         }
-        let loaded = self.executor.current_catalog();
-        let tool = loaded.usable_tool(&name).ok_or_else(|| self.unknown_tool(tool))?;
+        let tools = self.executor.tools();
+        let found = tools.iter().find(|listed| listed.name == name);
+        let Descriptor { description, arguments_schema, result_schema, .. } =
+            found.ok_or_else(|| self.unknown_tool(tool))?;
         Ok(CallAnswer::Definition(ToolDefinition {
             name: name.to_string(),
-            description: tool.descriptor.description.clone(),
-            arguments_schema: tool.descriptor.arguments_schema.to_string(),
-            result_schema: tool.descriptor.result_schema.as_ref().map(Value::to_string),
+            description: description.clone(),
+            arguments_schema: arguments_schema.to_string(),
+            result_schema: result_schema.as_ref().map(Value::to_string),
         }))
     }
 }

@@ -156,6 +156,22 @@ impl Definitions {
         Ok(tools.iter().zip(compared).map(judge).collect())
     }
 
+    /// Compares a tool with its accepted definition, and remembers nothing.
+    ///
+    /// # Ambient Authority
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`CatalogError::DefinitionChanged`] if its definition has to be approved, and [`CatalogError::Definitions`] if
+    /// the file cannot be used.
+    pub(in crate::catalog) fn check(&self, tool: &Descriptor) -> Result<(), CatalogError> {
+        let accepted = self.accepted(&tool.name)?;
+        match compare_with_accepted(accepted.as_ref(), &Definition::of(tool)) {
+            Comparison::Waits(changes) => Err(changed(&tool.name, &changes)),
+            Comparison::Accepted | Comparison::First | Comparison::Narrower => Ok(()),
+        }
+    }
+
     /// Compares tools again under the lock, because another process may have written the file meanwhile, and writes the
     /// new definitions.
     fn record(&self, tools: &[&Descriptor]) -> Result<Vec<Result<(), CatalogError>>, CatalogError> {

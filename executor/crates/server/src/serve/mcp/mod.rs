@@ -29,6 +29,7 @@ pub use stdio::serve_mcp_stdio;
 use super::console_url::ConsoleUrl;
 use super::document::PerCatalogue;
 use super::protocol::{self, DoorSettings};
+use a2g_core::catalog::Catalog;
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_types::call::Door;
@@ -56,7 +57,7 @@ use tokio::sync::{mpsc, watch};
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Maximum number of notifications of one request that wait for the client to read them. Further ones are dropped.
 const MAX_UNREAD_NOTIFICATIONS: usize = 256;
-/// The longest wait for tools that are being compiled. Hosts give a server about a minute.
+/// The longest wait for tools that can be listed only when they are compiled. Hosts give a server about a minute.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The delay after which a client should repeat a request that was refused because the maximum number of requests or
@@ -96,8 +97,8 @@ struct McpDoor {
     settings: DoorSettings,
     listing: Listing,
     bounds: JsonBounds,
-    /// `true` to answer lists and calls once the tools are compiled. A host that starts this process lists its tools at
-    /// once, and may never do so again.
+    /// `true` to answer lists and calls once every tool has a definition: those that their packages do not describe are
+    /// compiled first. A host that starts this process lists its tools at once, and may never do so again.
     waits_for_tools: bool,
     states: States,
     /// The person who decides on calls whose client cannot be asked.
@@ -230,9 +231,9 @@ impl McpDoor {
         }
     }
 
-    /// Waits until every tool is compiled or broken, or until [`PREPARE_TIMEOUT`].
+    /// Waits until every tool has a definition or is broken, or until [`PREPARE_TIMEOUT`].
     async fn wait_for_tools(&self) {
-        let prepared = self.executor.wait_for_catalog(|catalog| catalog.preparing_tools().is_empty());
+        let prepared = self.executor.wait_for_catalog(Catalog::has_all_descriptors);
         let _some_are_missing = tokio::time::timeout(PREPARE_TIMEOUT, prepared).await;
     }
 }
