@@ -528,7 +528,59 @@ fn a_folder_without_tools_is_announced() {
     assert_eq!(host.ask(&request(1, "tools/list", json!({})))["result"]["tools"], json!([]));
 }
 
-/// An open question to the person, or a subscription, does not keep the process when standard input ends.
+/// A folder below `/var`, `/root` and so on is as good as any other, if the person names it.
+#[test]
+fn a_scope_in_a_system_folder_can_be_used() {
+    let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
+    let path = folder.path().join("a.txt");
+    let mut host = Host::start(&["--scope", folder.path().to_str().expect("UTF-8")]);
+    let written = host.ask(&call(1, "write_file", &json!({ "path": path, "content": "hi" })));
+    assert_eq!(written["result"]["isError"], false, "{written}");
+    assert_eq!(std::fs::read_to_string(&path).expect("a file"), "hi");
+    let read = host.ask(&call(2, "read_file", &json!({ "path": path })));
+    assert_eq!(read["result"]["structuredContent"]["content"], "hi", "{read}");
+}
+
+/// Calls a tool, again while it is being compiled.
+fn call_compiled(host: &mut Host, tool: &str, arguments: &Value) -> Value {
+    eventually("the tool is compiled", || {
+        let answer = host.ask(&call(1, tool, arguments));
+        answer["result"]["_meta"]["a2g/error"]["retry_after_ms"].is_null().then_some(answer)
+    })
+}
+
+/// Files with secrets are blocked in the grant, and not only in the arguments, where a program does not name them.
+#[test]
+fn neither_a_tool_nor_a_program_reaches_files_with_secrets() {
+    for (option, is_open) in [(&[][..], false), (&["--with-secrets"], true)] {
+        let mut host = Host::start(option);
+        for (name, is_usable) in
+            [(".env", is_open), (".ssh/id", is_open), (".env.example", true), ("a.env", true)]
+        {
+            let path = host.path(name);
+            let file = Path::new(&path);
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            let arguments = json!({ "path": path, "content": "x" });
+            let answer = call_compiled(&mut host, "write_file", &arguments);
+            assert_eq!(answer["result"]["isError"], !is_usable, "{name}: {answer}");
+            assert!(is_usable || error_text(&answer).contains("`--with-secrets`"), "{answer}");
+            assert_eq!(file.exists(), is_usable, "{name}");
+            for (tool, code) in [
+                ("run_python", "open('FILE', 'w').write('by a program')"),
+                ("run_javascript", "fs.write('FILE', 'by a program')"),
+            ] {
+                if !has_interpreter(tool) {
+                    continue;
+                }
+                let code = json!({ "code": code.replace("FILE", &path) });
+                let answer = call_compiled(&mut host, tool, &code);
+                assert_eq!(answer["result"]["isError"], !is_usable, "{tool} {name}: {answer}");
+                assert_eq!(file.exists(), is_usable, "{tool} {name}");
+            }
+        }
+    }
+}
+
 /// The arguments of a program do not name the files that its code names, so it gets the whole scope.
 #[test]
 fn a_program_at_the_command_uses_the_files_of_the_scope() {
@@ -541,10 +593,7 @@ fn a_program_at_the_command_uses_the_files_of_the_scope() {
         let mut host = Host::start(&[]);
         // A busy machine may need longer to compile the tool than a call waits for it.
         let run = |host: &mut Host, path: &str| {
-            eventually("the tool is compiled", || {
-                let answer = host.ask(&call(1, tool, &json!({ "code": code.replace("FILE", path) })));
-                answer["result"]["_meta"]["a2g/error"]["retry_after_ms"].is_null().then_some(answer)
-            })
+            call_compiled(host, tool, &json!({ "code": code.replace("FILE", path) }))
         };
         let path = host.path("made");
         let made = run(&mut host, &path);
@@ -556,6 +605,7 @@ fn a_program_at_the_command_uses_the_files_of_the_scope() {
     }
 }
 
+/// An open question to the person, or a subscription, does not keep the process when standard input ends.
 #[test]
 fn the_end_of_standard_input_ends_questions_and_subscriptions() {
     let mut host = Host::start(&[]);

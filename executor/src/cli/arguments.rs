@@ -296,6 +296,9 @@ pub(super) struct Mcp {
     /// Let tools only read files
     #[arg(long, conflicts_with = "config")]
     pub(super) read_only: bool,
+    /// Let tools also use files with secrets in these folders, such as `.env` and `.ssh`
+    #[arg(long, conflicts_with = "config")]
+    pub(super) with_secrets: bool,
     /// The journal's file
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub(super) journal: Option<PathBuf>,
@@ -307,7 +310,7 @@ pub(super) struct Mcp {
     #[arg(
         long,
         value_name = "URL",
-        conflicts_with_all = ["config", "tools", "scope", "read_only", "journal", "listing"]
+        conflicts_with_all = ["config", "tools", "scope", "read_only", "with_secrets", "journal", "listing"]
     )]
     pub(super) connect: Option<String>,
     /// A file with the bearer token, readable only by its owner

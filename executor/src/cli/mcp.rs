@@ -6,7 +6,7 @@ use super::arguments::{ListingForm, Mcp, McpHost, Setup};
 use super::output::print;
 use super::serve::{self, Launch, Transport};
 use super::setup::{config, take_authority};
-use a2g_capability::Area;
+use a2g_capability::{Area, Glob, ScopeError};
 use a2g_core::catalog::ToolManifest;
 use a2g_govern::Granter;
 use a2g_govern::local::PolicySet;
@@ -104,7 +104,8 @@ fn configure(arguments: &Mcp) -> anyhow::Result<(Config, PolicySet)> {
     };
     let parse = |text: &str| Config::parse(text, Path::new("the command line"), Path::new("."));
     check_scope(&folders, &parse(&text(&[]))?)?;
-    Ok((parse(&text(&scopes))?, policies(&catalog, &scopes)?))
+    let blocked = if arguments.with_secrets { Vec::new() } else { blocked_secrets(&folders)? };
+    Ok((parse(&text(&scopes))?, policies(&catalog, &scopes, &blocked)?))
 }
 
 /// Checks that no folder of the scope contains the journal, the cache, or another folder of the scope.
@@ -155,6 +156,43 @@ fn find_tools() -> anyhow::Result<PathBuf> {
     }
 }
 
+/// The names under which secrets are usually kept, as patterns of `blocked_paths`. Templates such as `.env.example` are
+/// not among them.
+const SECRETS: [&str; 17] = [
+    ".env",
+    ".env.local",
+    ".env.*.local",
+    ".env.{development,production,staging,test}",
+    ".ssh",
+    ".aws",
+    ".gnupg",
+    ".kube",
+    ".azure",
+    ".netrc",
+    ".pgpass",
+    ".npmrc",
+    ".git-credentials",
+    ".vault-token",
+    "id_rsa",
+    "id_{dsa,ecdsa}",
+    "id_ed25519",
+];
+
+/// The patterns of [`SECRETS`] that tools may not use. A folder that was named, such as `~/.ssh`, may be used.
+fn blocked_secrets(folders: &[PathBuf]) -> Result<Vec<String>, ScopeError> {
+    let mut blocked = Vec::new();
+    for pattern in SECRETS {
+        let globs = Glob::parse_blocking(pattern)?;
+        let is_named = |folder: &Path| {
+            folder.to_str().is_some_and(|path| globs.iter().any(|glob| glob.matches_at_or_above(path)))
+        };
+        if !folders.iter().any(|folder| is_named(folder)) {
+            blocked.push(pattern.to_owned());
+        }
+    }
+    Ok(blocked)
+}
+
 /// The folders that tools may use.
 fn scope_folders(arguments: &Mcp) -> anyhow::Result<Vec<PathBuf>> {
     let folders = match arguments.scope.as_slice() {
@@ -187,13 +225,14 @@ fn scope_pattern(folder: &Path) -> anyhow::Result<String> {
 }
 
 /// A policy that allows every tool of the catalogue on these files, except those that declare the network.
-fn policies(catalog: &Path, scopes: &[String]) -> anyhow::Result<PolicySet> {
+fn policies(catalog: &Path, scopes: &[String], blocked: &[String]) -> anyhow::Result<PolicySet> {
     let rule = |name: &ToolName| {
         let manifest = ToolManifest::read(&catalog.join(name.as_str()).join("tool.toml"));
         let declared = manifest.map(|manifest| manifest.capabilities).unwrap_or_default();
         ToolRule {
             allowed: !declared.network,
             paths: Some(scopes.to_vec()),
+            blocked_paths: blocked.to_vec(),
             // The arguments of a program do not name the files that its code names.
             grants_all_paths: declared.calls.targets == CallTargets::All,
             ..ToolRule::default()
@@ -277,6 +316,9 @@ fn command_words(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
     }
     if arguments.read_only {
         words.push("--read-only".to_owned());
+    }
+    if arguments.with_secrets {
+        words.push("--with-secrets".to_owned());
     }
     if let Some(form) = arguments.listing {
         words.extend(["--listing".to_owned(), listing(form).as_str().to_owned()]);

@@ -90,7 +90,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         Some(path) => policy_governor(path, &tools_runtime)?,
         None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&tools_runtime.clock)),
     };
-    let local = local.with_open_areas(config.open_areas());
+    let local = local.with_open_areas(config.open_areas()).with_thresholds(config.risk);
     let authority = take_authority()?;
     let operator_limits = match arguments.policy {
         Some(_) => None,

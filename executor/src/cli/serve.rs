@@ -14,7 +14,7 @@ use a2g_core::catalog::prepare;
 use a2g_core::deliver;
 use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings, Fleet, join_fleet};
 use a2g_fleet::{FleetSettings, NameError, NodeName};
-use a2g_govern::local::{LocalGovernor, PolicySet};
+use a2g_govern::local::{LocalGovernor, PolicySet, RiskThresholds};
 use a2g_govern::{
     AcceptUnsigned, Caller, Callers, CurrentCallers, Governor, GovernorUrl, Granter, IntentSignatures,
     IssuerSettings, KeyPair, Push, RemoteGovernor, ReportLog, SignerSettings, TokenIssuers, ToolTrust, Trust,
@@ -26,7 +26,7 @@ use a2g_journal::{
 use a2g_runtime::aside;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::MAX_LOOKUPS;
-use a2g_server::config::{AddressLayout, Config};
+use a2g_server::config::{AddressLayout, Config, DEFAULT_DRAIN};
 use a2g_server::serve::{CallerDirectory, ConsoleUrl, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
@@ -244,6 +244,10 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         let source =
             config.policies.as_ref().map_or("built in".to_owned(), |path| path.display().to_string());
         print(format_args!("policies    {source}, for {}", policies.agents().collect::<Vec<_>>().join(", ")));
+        let RiskThresholds { conditions_from, escalate_from, deny_from } = config.risk;
+        print(format_args!(
+            "risk        conditions from {conditions_from}, a person from {escalate_from}, denied from {deny_from}"
+        ));
     }
     if let Some(fleet) = &config.fleet {
         print(format_args!(
@@ -502,7 +506,7 @@ async fn serve(
             () = executor.wait_until_closed() => {}
             reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
         }
-        drain(&executor, config.drain).await?;
+        drain(&executor, config.drain.unwrap_or(DEFAULT_DRAIN)).await?;
         executor.leave_fleet().await;
         let _stopped_by_a_signal = drained.send(());
         let _ignored = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, server).await;
@@ -542,7 +546,7 @@ async fn serve(
         reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
     };
     executor.close();
-    drain(&executor, config.drain).await?;
+    drain(&executor, config.drain.unwrap_or(DEFAULT_DRAIN)).await?;
     executor.leave_fleet().await;
     let result = match result {
         Some(result) => result?.transpose().map(drop),
@@ -966,7 +970,7 @@ fn governor(
         None => load_policies(config.policies.as_deref())?,
     };
     let local = LocalGovernor::new(policies, Arc::clone(&tools_runtime.clock));
-    let local = local.with_open_areas(config.open_areas());
+    let local = local.with_open_areas(config.open_areas()).with_thresholds(config.risk);
     let records = open_report_log(config.reports.as_deref())?;
     Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
 }

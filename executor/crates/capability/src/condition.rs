@@ -1,5 +1,6 @@
 //! The conditions that a CONDITIONAL verdict may carry and that this executor can enforce.
 
+use super::glob::Glob;
 use super::limits::Claims;
 use super::scope::{Area, ScopeError};
 use a2g_types::ident::excerpt;
@@ -13,7 +14,8 @@ pub enum ConditionError {
     /// The condition is not one that this executor can enforce.
     #[error(
         "this executor cannot enforce the condition `{0}`, only `read_only`, `no_network`, `max_memory_mb:N`, \
-         `timeout_seconds:N`, `filesystem_scope:GLOB`, `max_output_bytes:N`, `calls:TOOL` and `max_calls:N`"
+         `timeout_seconds:N`, `filesystem_scope:GLOB`, `blocked_path:GLOB`, `max_output_bytes:N`, `calls:TOOL` and \
+         `max_calls:N`"
     )]
     Unknown(String),
     /// The condition is known, but its number is out of range.
@@ -66,6 +68,7 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
             Ok(Claims { calls: Some(targets), ..no_claims })
         }
         "filesystem_scope" => Ok(Claims { areas: Some(Area::parse(value)?), ..no_claims }),
+        "blocked_path" => Ok(Claims { blocked: Glob::parse_blocking(value)?, ..no_claims }),
         _other => Err(unknown()),
     }
 }

@@ -567,6 +567,13 @@ fn conditions() {
         assert!(matches!(parse_condition(number), Err(ConditionError::Number { .. })), "{number}");
     }
     assert!(matches!(parse_condition("filesystem_scope:/tmp/{a"), Err(ConditionError::Scope(_))));
+    let blocked =
+        |pattern: &str| parse_condition(&format!("blocked_path:{pattern}")).map(|claims| claims.blocked);
+    assert_eq!(blocked(".env"), Ok(Glob::parse_blocking(".env").unwrap()));
+    assert_eq!(blocked("/tmp/a/**"), Ok(Glob::parse_blocking("/tmp/a").unwrap()));
+    for pattern in ["", "/tmp/{a", "../a", "a/./b", "C:\\a"] {
+        assert!(matches!(blocked(pattern), Err(ConditionError::Scope(_))), "{pattern:?}");
+    }
 }
 
 #[test]

@@ -54,17 +54,6 @@ pub enum Breach {
         /// The matching pattern.
         pattern: String,
     },
-    /// An area that may contain a path of `blocked_paths`: no manifest can grant the area without that path.
-    #[error(
-        "`blocked_paths`: `{pattern}` may match in `{area}`, and a manifest that grants the area cannot exclude the \
-         match; list narrower patterns in `paths`"
-    )]
-    Inseparable {
-        /// The area that the arguments need.
-        area: Area,
-        /// The blocked pattern.
-        pattern: String,
-    },
     /// A text of `blocked_patterns` occurs in an argument.
     #[error("`blocked_patterns`: an argument contains `{pattern}`; remove it")]
     BlockedPattern {
@@ -199,21 +188,20 @@ impl Rule {
         arguments.paths().try_for_each(|path| self.check_path(path, open))
     }
 
-    /// The areas of `paths` that the arguments need, or all of them.
-    ///
-    /// # Errors
-    /// [`Breach::Inseparable`] when one of these areas may contain a blocked path: a manifest cannot express "all of
-    /// this tree but that file".
-    pub(super) fn areas_for(&self, arguments: &Arguments<'_>, all: bool) -> Result<Vec<Area>, Breach> {
+    /// The areas of `paths` that the arguments need, or all of them; without those of which everything is blocked.
+    pub(super) fn areas_for(&self, arguments: &Arguments<'_>, all: bool) -> Vec<Area> {
         let paths: Vec<String> = arguments.paths().filter_map(normalize).collect();
         let is_needed = |area: &&Area| all || paths.iter().any(|path| is_in_area_or_root(area, path));
-        let areas: Vec<Area> = self.paths.iter().flatten().filter(is_needed).cloned().collect();
-        for area in &areas {
-            if let Some(blocked) = self.blocked_paths.iter().find(|blocked| blocked.may_lie_in(area)) {
-                return Err(Breach::Inseparable { area: area.clone(), pattern: blocked.excerpt.clone() });
-            }
-        }
-        Ok(areas)
+        let is_blocked =
+            |area: &Area| self.blocked_paths.iter().any(|blocked| blocked.covers(area.root().path()));
+        let areas = self.paths.iter().flatten().filter(is_needed);
+        areas.filter(|area| !is_blocked(area)).cloned().collect()
+    }
+
+    /// The patterns of `blocked_paths` that can match inside one of these areas, as written.
+    pub(super) fn blocked_in(&self, areas: &[Area]) -> impl Iterator<Item = &str> {
+        let is_relevant = move |blocked: &&BlockedPath| areas.iter().any(|area| blocked.may_lie_in(area));
+        self.blocked_paths.iter().filter(is_relevant).map(|blocked| &*blocked.pattern)
     }
 
     fn check_path(&self, argument: &str, open: Option<&[Area]>) -> Result<(), Breach> {
@@ -267,6 +255,7 @@ pub(super) fn normalize(path: &str) -> Option<String> {
 /// folder.
 #[derive(Debug, Clone)]
 struct BlockedPath {
+    pattern: String,
     excerpt: String,
     globs: Vec<Glob>,
     is_absolute: bool,
@@ -279,7 +268,12 @@ impl BlockedPath {
             let malformed = |reason| ScopeError::Malformed { pattern: excerpt(pattern), reason };
             check_relative(pattern).map_err(malformed)?;
         }
-        Ok(Self { excerpt: excerpt(pattern), globs: Glob::parse_blocking(pattern)?, is_absolute })
+        Ok(Self {
+            pattern: pattern.to_owned(),
+            excerpt: excerpt(pattern),
+            globs: Glob::parse_blocking(pattern)?,
+            is_absolute,
+        })
     }
 
     /// `true` when the pattern can match inside the area's folder.

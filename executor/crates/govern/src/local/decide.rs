@@ -1,13 +1,13 @@
 //! Decides on one call under one policy.
 //!
 //! ```text
-//! policy for the agent ─▶ tool allowed ─▶ constraints ─▶ risk ─┬─ >= 0.8 ──▶ DENIED
-//!      │ none                 │ no            │ broken         ├─ >= 0.7 ──▶ ESCALATE
-//!      └──────────────────────┴───────────────┴─▶ DENIED       ├─ >= 0.4 ──▶ CONDITIONAL
-//!                                                              └─ below ───▶ APPROVED
+//! policy for the agent ─▶ tool allowed ─▶ constraints ─▶ risk ─┬─ deny_from ───────▶ DENIED
+//!      │ none                 │ no            │ broken         ├─ escalate_from ───▶ ESCALATE
+//!      └──────────────────────┴───────────────┴─▶ DENIED       ├─ conditions_from ─▶ CONDITIONAL
+//!                                                              └─ below ───────────▶ APPROVED
 //! ```
 //! A manifest grants the minimum for the arguments: the patterns of the rule that contain a path of the
-//! arguments, and no others.
+//! arguments, and no others. The blocked paths in them are conditions, which the executor enforces at the files.
 
 use super::policy_set::{LoadedPolicy, PolicyOrigin};
 use super::{domains, risk};
@@ -23,12 +23,23 @@ use time::{Duration, OffsetDateTime};
 /// a forgotten approval expires.
 pub(super) const VALID_FOR: Duration = Duration::minutes(5);
 
-/// Minimum risk score for a denial, as in the reference implementation.
-const DENY_FROM: f64 = 0.8;
-/// Minimum risk score for a person's decision: the lower bound of HIGH.
-const ESCALATE_FROM: f64 = 0.7;
-/// Minimum risk score for conditions: the lower bound of MEDIUM.
-const CONDITIONS_FROM: f64 = 0.4;
+/// The lowest risk scores of the decisions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RiskThresholds {
+    /// Minimum risk score for conditions.
+    pub conditions_from: f64,
+    /// Minimum risk score for a person's decision.
+    pub escalate_from: f64,
+    /// Minimum risk score for a denial.
+    pub deny_from: f64,
+}
+
+impl Default for RiskThresholds {
+    /// The lower bounds of MEDIUM and HIGH, and the score of a denial in the reference implementation.
+    fn default() -> Self {
+        Self { conditions_from: 0.4, escalate_from: 0.7, deny_from: 0.8 }
+    }
+}
 
 /// The output limit under conditions: enough for an answer, too small for a database.
 const CONDITIONAL_OUTPUT_BYTES: u64 = 64 * 1024;
@@ -40,13 +51,14 @@ pub(super) fn decide(
     entry: Option<&LoadedPolicy>,
     call: &Call,
     open: Option<&[Area]>,
+    thresholds: RiskThresholds,
     now: OffsetDateTime,
 ) -> Verdict {
     let risk = risk::assess(call);
     let arguments = Arguments::of(&call.arguments);
     let permitted = entry.ok_or_else(|| no_policy_reason(call));
     match permitted.and_then(|entry| permit(entry, call, &arguments, open)) {
-        Ok(permitted) => decide_by_risk(&permitted, call, &arguments, risk, now),
+        Ok(permitted) => decide_by_risk(&permitted, call, &arguments, (risk, thresholds), now),
         Err(PolicyDenialError(reason)) => denial(call, risk, reason),
     }
 }
@@ -134,7 +146,6 @@ fn permit<'a>(
     rule.check_texts(arguments).map_err(|breach| breach_error(&breach))?;
     domains::check(hosts, arguments).map_err(|error| breach_error(&error))?;
     let areas = rule.areas_for(arguments, tool_rule.grants_all_paths);
-    let areas = areas.map_err(|breach| breach_error(&breach))?;
     if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
         return Err(denial_error(format!(
             "sets `resources.max_disk_mb`, which no executor of this version can enforce, so `{tool}` may \
@@ -155,6 +166,11 @@ fn mcp_path_reason(breach: &Breach) -> Option<PolicyDenialError> {
         format!(
             "`{path}` is not an absolute path; write it in full, inside {usable} (`--scope` of `a2g-executor mcp`)"
         )
+    } else if let Breach::BlockedPath { path, pattern } = breach {
+        format!(
+            "`{path}` is a place for secrets (`{pattern}`), from which `a2g-executor mcp` keeps tools; do without it, or \
+             ask the person to start it with `--with-secrets`"
+        )
     } else {
         return None;
     };
@@ -165,18 +181,22 @@ fn decide_by_risk(
     permitted: &PermittedCall<'_>,
     call: &Call,
     arguments: &Arguments<'_>,
-    risk: Risk,
+    (risk, thresholds): (Risk, RiskThresholds),
     now: OffsetDateTime,
 ) -> Verdict {
+    let RiskThresholds { conditions_from, escalate_from, deny_from } = thresholds;
     let risk_text =
         format!("the risk is {:.2} ({}): {}", risk.score, risk.level.as_str(), risk.threats.join("; "));
     let is_read_only = permitted.policy.resources.max_disk_mb.is_some();
     let call_conditions = call_conditions(permitted.tool_rule);
-    let (decision, reason) = if risk.score >= DENY_FROM {
+    let blocked =
+        permitted.rule.blocked_in(&permitted.areas).map(|pattern| format!("blocked_path:{pattern}"));
+    let blocked = blocked.collect::<Vec<_>>();
+    let (decision, reason) = if risk.score >= deny_from {
         return denial(call, risk, format!("{risk_text}; change the arguments"));
-    } else if risk.score >= ESCALATE_FROM {
+    } else if risk.score >= escalate_from {
         (Decision::Escalate, Some(format!("{risk_text}; a person has to decide")))
-    } else if risk.score >= CONDITIONS_FROM {
+    } else if risk.score >= conditions_from {
         (Decision::Conditional, Some(format!("{risk_text}; it may run only under conditions")))
     } else if is_read_only {
         let reason =
@@ -184,17 +204,19 @@ fn decide_by_risk(
         (Decision::Conditional, Some(reason.to_owned()))
     } else if !call_conditions.is_empty() {
         (Decision::Conditional, Some("the policy limits the tools that a run may call".to_owned()))
+    } else if !blocked.is_empty() {
+        (Decision::Conditional, Some("the policy blocks some of the paths in the granted folders".to_owned()))
     } else {
         (Decision::Approved, missing_paths_notice(permitted, arguments))
     };
     let mut conditions = match decision {
-        Decision::Conditional if risk.score >= CONDITIONS_FROM => conditions(call),
+        Decision::Conditional if risk.score >= conditions_from => conditions(call),
         // A person's approval does not lift the disk limit.
         Decision::Conditional | Decision::Escalate if is_read_only => vec![READ_ONLY.to_owned()],
         Decision::Approved | Decision::Denied | Decision::Escalate | Decision::Conditional => Vec::new(),
     };
     // A person's approval does not lift these either.
-    conditions.extend(call_conditions);
+    conditions.extend(call_conditions.into_iter().chain(blocked));
     Verdict {
         decision,
         intent: call.intent,

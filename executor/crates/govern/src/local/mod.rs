@@ -11,9 +11,9 @@
 //! manifest never grants more than the policy's rule. Nothing survives a restart: sessions and escalations are lost,
 //! agents register again, and an escalated intent ends with its verdict.
 //!
-//! A manifest cannot express "all of this tree but that file", a disk limit, or a list of domains. So a tree
-//! that may contain a path of `blocked_paths` is not granted at all, nothing may be written under
-//! `max_disk_mb`, and domains are checked in the URLs of the arguments.
+//! A manifest cannot express "all of this tree but that file", a disk limit, or a list of domains. So the paths of
+//! `blocked_paths` in a granted tree are conditions of the verdict, nothing may be written under `max_disk_mb`, and
+//! domains are checked in the URLs of the arguments.
 
 mod decide;
 mod domains;
@@ -22,6 +22,7 @@ mod risk;
 #[cfg(test)]
 mod tests;
 
+pub use decide::RiskThresholds;
 pub use policy_set::{PolicyFileError, PolicySet};
 
 use a2g_capability::Area;
@@ -50,6 +51,7 @@ pub struct LocalGovernor {
     policies: PolicySet,
     /// The areas that the executor opens; `None` if this governor does not know its executors.
     open: Option<Vec<Area>>,
+    thresholds: RiskThresholds,
     clock: Arc<dyn Clock>,
     state: Mutex<GovernorState>,
 }
@@ -88,7 +90,7 @@ fn is_rollback(before: &(u64, String), now: &(u64, String)) -> bool {
 impl LocalGovernor {
     /// Makes a governor with these policies and no sessions.
     pub fn new(policies: PolicySet, clock: Arc<dyn Clock>) -> Self {
-        Self { policies, open: None, clock, state: Mutex::default() }
+        Self { policies, open: None, thresholds: RiskThresholds::default(), clock, state: Mutex::default() }
     }
 
     /// Names no other paths than these in the reasons of its denials: those that the only executor of this governor
@@ -96,6 +98,12 @@ impl LocalGovernor {
     #[must_use]
     pub fn with_open_areas(self, open: Vec<Area>) -> Self {
         Self { open: Some(open), ..self }
+    }
+
+    /// Decides by these risk scores instead of the default ones.
+    #[must_use]
+    pub fn with_thresholds(self, thresholds: RiskThresholds) -> Self {
+        Self { thresholds, ..self }
     }
 
     /// The policies by which this governor decides.
@@ -113,7 +121,8 @@ impl LocalGovernor {
     /// As [`Self::decide`], for an executor that knows which escalations still wait for a person.
     pub fn decide_while(&self, call: &Call, still_waits: impl Fn(IntentId) -> bool) -> Verdict {
         let now = self.clock.now();
-        let verdict = decide::decide(self.policies.entry_for(&call.agent), call, self.open.as_deref(), now);
+        let entry = self.policies.entry_for(&call.agent);
+        let verdict = decide::decide(entry, call, self.open.as_deref(), self.thresholds, now);
         match verdict.decision {
             Decision::Escalate => self.record_escalation(call, verdict, now, still_waits),
             Decision::Approved | Decision::Denied | Decision::Conditional => verdict,

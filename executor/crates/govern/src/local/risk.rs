@@ -2,10 +2,11 @@
 //!
 //! The local governor has no model, so `model_score` is absent and `score = max(model, heuristic)` is the heuristic
 //! score: the highest score of the matching rows, never their sum. A row is a guess about text, which people can read
-//! and discuss. The grant, not this table, determines what a guest can reach.
+//! and discuss: `policies/README.md` has the table. The grant, not this table, determines what a guest can reach, so no
+//! row is about paths: a program would name another one in its code.
 
 use crate::arguments::{ArgumentRole, Arguments};
-use crate::rule::{NormalizedText, normalize};
+use crate::rule::NormalizedText;
 use a2g_types::call::Call;
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::{Risk, RiskLevel};
@@ -16,7 +17,7 @@ pub(super) struct Heuristic {
     /// The name, which starts the sentence in `threats`.
     pub(super) name: &'static str,
     /// The text that the heuristic matches, and the reason for its score.
-    #[allow(dead_code, reason = "the table is its own documentation; a test prints it")]
+    #[allow(dead_code, reason = "a test compares it with the table in `policies/README.md`")]
     pub(super) looks_for: &'static str,
     pub(super) score: f64,
     pub(super) threat: &'static str,
@@ -28,111 +29,45 @@ pub(super) const READS: f64 = 0.05;
 /// The base score of every other tool: the document's example of a harmless write.
 pub(super) const WRITES: f64 = 0.15;
 
-/// Maximum length of an inconspicuous string argument, in bytes: a quarter of the largest body.
-pub(super) const MAX_USUAL_BYTES: usize = 256 * 1024;
-/// Maximum number of inconspicuous paths in one intent.
-pub(super) const MAX_USUAL_PATHS: usize = 64;
-
-/// The heuristics. From a score of 0.4 the verdict has conditions, from 0.7 a person decides, from 0.8 it is a denial.
-pub(super) const ROWS: [Heuristic; 13] = [
-    Heuristic {
-        name: "path_traversal",
-        looks_for: "`..` in a path argument, also as `%2e%2e` or with backslashes; honest callers \
-                    send a path without it",
-        score: 0.85,
-        threat: "a path argument leaves its folder by `..`",
-        applies: |evidence| evidence.paths().any(has_parent_component),
-    },
-    Heuristic {
-        name: "secret_path",
-        looks_for: "path arguments with components such as `.ssh`, `.aws`, `.env`, `id_rsa`, or \
-                    `/etc/shadow`; a reader of these can act as another user",
-        score: 0.9,
-        threat: "a path argument names a place where secrets are kept",
-        applies: |evidence| evidence.paths().any(is_secret),
-    },
+/// The heuristics.
+pub(super) const ROWS: [Heuristic; 5] = [
     Heuristic {
         name: "private_key",
-        looks_for: "the first line of a private key in PEM form in any argument; a tool may \
-                    disclose the key, so a person should decide",
+        looks_for: "the first line of a private key in PEM form, in any argument: the tool may disclose the key",
         score: 0.75,
         threat: "an argument holds a private key",
         applies: |evidence| evidence.any(|_| true, |text| has_private_key(&text.whole)),
     },
     Heuristic {
         name: "destructive_command",
-        looks_for: "`rm -rf`, `mkfs`, `dd if=`, a fork bomb, or a download piped into a shell, in an \
-                    argument that is not file content, so the tool may run it",
+        looks_for: "`rm -rf`, `mkfs`, `dd if=`, a fork bomb, or a download piped into a shell, in an argument that is \
+                    not file content or search text: the tool may pass it to another machine",
         score: 0.95,
         threat: "an argument is a command that destroys data or runs a download",
         applies: |evidence| evidence.any(is_command, is_destructive),
     },
     Heuristic {
-        name: "destructive_text",
-        looks_for: "the same in file content or search text; scripts and handbooks contain such lines \
-                    for good reasons",
-        score: 0.45,
-        threat: "file content contains a command that destroys data or runs a download",
-        applies: |evidence| evidence.any(|role| role == ArgumentRole::Content, is_destructive),
-    },
-    Heuristic {
-        name: "system_write",
-        looks_for: "a path argument in a system folder (`/etc`, `/usr`, `/proc`, …), for a tool that \
-                    does not only read",
-        score: 0.85,
-        threat: "a tool that may write gets a path in a system folder",
-        applies: |evidence| !evidence.only_reads && evidence.paths().any(is_in_system_folder),
-    },
-    Heuristic {
-        name: "system_read",
-        looks_for: "the same for a tool that only reads",
-        score: 0.45,
-        threat: "a tool reads a system folder",
-        applies: |evidence| evidence.only_reads && evidence.paths().any(is_in_system_folder),
-    },
-    Heuristic {
-        name: "oversize_content",
-        looks_for: "a string argument over 256 KiB, within the maximum size of a body",
-        score: 0.4,
-        threat: "an argument is unusually long",
-        applies: |evidence| evidence.longest > MAX_USUAL_BYTES,
-    },
-    Heuristic {
         name: "prompt_injection",
-        looks_for: "phrases such as `ignore previous instructions` in the intent's context; an agent \
-                    that repeats them may have been manipulated into the intent",
+        looks_for: "phrases such as `ignore previous instructions` in the intent's context: an agent that repeats them \
+                    may have been manipulated into the intent",
         score: 0.75,
         threat: "the agent's reasoning reads like an injected prompt",
         applies: |evidence| evidence.reasoning.iter().any(|text| has_injection_phrase(text)),
     },
     Heuristic {
         name: "insecure_url",
-        looks_for: "a URL that is neither HTTPS nor WSS, outside file content",
+        looks_for: "a URL that is neither HTTPS nor WSS, outside file content and search text",
         score: 0.45,
         threat: "plain http is refused: a URL without TLS gets no network, so use `https`",
         applies: |evidence| evidence.urls().any(|url| !matches!(url.scheme(), "https" | "wss")),
     },
     Heuristic {
         name: "ip_literal_url",
-        looks_for: "a URL whose host is an IP address in any spelling; no domain rule can name it, \
-                    and metadata services of cloud machines have such addresses",
+        looks_for: "a URL whose host is an IP address in any spelling: the metadata services of cloud machines have \
+                    such addresses",
         score: 0.75,
         threat: "a URL names an IP address in place of a domain",
         applies: |evidence| evidence.urls().any(|url| is_ip(&url)),
-    },
-    Heuristic {
-        name: "many_paths",
-        looks_for: "more than 64 path arguments in one intent",
-        score: 0.45,
-        threat: "one intent names very many paths",
-        applies: |evidence| evidence.paths().count() > MAX_USUAL_PATHS,
-    },
-    Heuristic {
-        name: "wildcard_path",
-        looks_for: "`*` or `?` in a path argument; the governor cannot see all paths that it matches",
-        score: 0.4,
-        threat: "a path argument is a wildcard",
-        applies: |evidence| evidence.paths().any(|path| path.contains(['*', '?'])),
     },
 ];
 
@@ -165,7 +100,6 @@ struct Evidence<'a> {
     arguments: Arguments<'a>,
     normalized: Vec<(ArgumentRole, NormalizedText)>,
     reasoning: Vec<String>,
-    longest: usize,
     only_reads: bool,
 }
 
@@ -176,18 +110,12 @@ impl<'a> Evidence<'a> {
             arguments.texts().iter().map(|text| (text.role, NormalizedText::of(&text.text))).collect();
         let context = call.context.as_ref().map(Arguments::of);
         let context = context.iter().flat_map(Arguments::texts);
-        let caller_texts = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
         Self {
             normalized,
             reasoning: context.map(|text| NormalizedText::of(&text.text).whole.to_lowercase()).collect(),
-            longest: caller_texts.map(|text| text.text.len()).max().unwrap_or(0),
             only_reads: only_reads(&call.tool),
             arguments,
         }
-    }
-
-    fn paths(&self) -> impl Iterator<Item = &str> {
-        self.arguments.paths()
     }
 
     fn any(&self, has_role: fn(ArgumentRole) -> bool, matches: fn(&NormalizedText) -> bool) -> bool {
@@ -211,38 +139,6 @@ fn is_command(role: ArgumentRole) -> bool {
         ArgumentRole::Path | ArgumentRole::Other | ArgumentRole::Joined => true,
         ArgumentRole::Content => false,
     }
-}
-
-fn has_parent_component(path: &str) -> bool {
-    let decoded = path.replace('\\', "/").to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/");
-    decoded.split('/').any(|component| component == "..")
-}
-
-fn is_secret(path: &str) -> bool {
-    const NAMES: [&str; 14] = [
-        ".ssh",
-        ".aws",
-        ".gnupg",
-        ".kube",
-        ".azure",
-        ".netrc",
-        ".pgpass",
-        ".npmrc",
-        ".git-credentials",
-        ".vault-token",
-        "id_rsa",
-        "id_dsa",
-        "id_ecdsa",
-        "id_ed25519",
-    ];
-    const SAMPLE_ENDINGS: [&str; 3] = [".example", ".sample", ".template"];
-    const FILES: [&str; 3] = ["etc/shadow", "etc/gshadow", "etc/sudoers"];
-    let has_secret_name = path.split('/').any(|component| {
-        let is_env = component == ".env" || component.starts_with(".env.");
-        let is_sample = SAMPLE_ENDINGS.iter().any(|end| component.ends_with(end));
-        NAMES.contains(&component) || (is_env && !is_sample)
-    });
-    has_secret_name || normalize(path).is_some_and(|normal| FILES.contains(&normal.trim_start_matches('/')))
 }
 
 fn has_private_key(text: &str) -> bool {
@@ -308,14 +204,6 @@ fn pipes_download_to_shell(line: &str) -> bool {
         && stages.any(|stage| {
             words(stage).find(|word| !precedes_command(word)).is_some_and(|word| is_program(word, &SHELLS))
         })
-}
-
-fn is_in_system_folder(path: &str) -> bool {
-    const FOLDERS: [&str; 13] =
-        ["etc", "usr", "bin", "sbin", "lib", "lib64", "boot", "dev", "proc", "sys", "root", "run", "var"];
-    let is_absolute = path.starts_with('/');
-    let first = path.split('/').find(|part| !part.is_empty() && *part != ".");
-    is_absolute && first.is_some_and(|first| FOLDERS.contains(&first))
 }
 
 /// `true` when collapsed lower-case text contains a known phrase.

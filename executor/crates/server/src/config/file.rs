@@ -284,7 +284,7 @@ pub(super) struct Executor {
     pub(super) concurrent_per_agent: Option<u64>,
     pub(super) queue: u64,
     pub(super) queue_per_agent: Option<u64>,
-    pub(super) drain_seconds: u64,
+    pub(super) drain_seconds: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -308,6 +308,9 @@ pub(super) struct Governor {
     pub(super) policies: Option<PathBuf>,
     pub(super) reports: Option<PathBuf>,
     pub(super) heartbeat_seconds: u64,
+    pub(super) conditions_from: Option<f64>,
+    pub(super) escalate_from: Option<f64>,
+    pub(super) deny_from: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -477,14 +480,22 @@ impl Default for Executor {
             concurrent_per_agent: None,
             queue: 1024,
             queue_per_agent: None,
-            drain_seconds: 10,
+            drain_seconds: None,
         }
     }
 }
 
 impl Default for Governor {
     fn default() -> Self {
-        Self { url: None, policies: None, reports: None, heartbeat_seconds: 30 }
+        Self {
+            url: None,
+            policies: None,
+            reports: None,
+            heartbeat_seconds: 30,
+            conditions_from: None,
+            escalate_from: None,
+            deny_from: None,
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use a2g_capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mount
 use a2g_core::catalog::{CompileLimits, PinnedReference, RemoteTool};
 use a2g_core::run::{ApprovalRule, Capacity};
 use a2g_fleet::FleetSettings;
+use a2g_govern::local::RiskThresholds;
 use a2g_govern::{
     GovernorUrl, IssuerSettings, KeyForm, MAX_SIGNERS, SignatureSettings, SignerSettings, ToolPattern,
     TrustSettings,
@@ -104,14 +105,17 @@ pub struct Config {
     pub layout: AddressLayout,
     /// Maximum number of running and of waiting executions.
     pub capacity: Capacity,
-    /// Maximum time for runs to end after SIGTERM.
-    pub drain: Duration,
+    /// Maximum time for runs to end after SIGTERM; `None` if the file does not set it: [`DEFAULT_DRAIN`], or no time
+    /// for a process that serves one host.
+    pub drain: Option<Duration>,
     /// The remote governor; `None`: the built-in one.
     pub governor: Option<GovernorUrl>,
     /// The policies of the built-in governor; `None`: the built-in policy.
     pub policies: Option<PathBuf>,
     /// The file in which the built-in governor records reports; `None`: that governor records no reports.
     pub reports: Option<PathBuf>,
+    /// The risk scores by which the built-in governor decides.
+    pub risk: RiskThresholds,
     /// The journal's file.
     pub journal: PathBuf,
     /// The durability level of the journal.
@@ -192,6 +196,8 @@ const DEFAULT_SCOPE: [&str; 2] = ["/tmp/**", NARROW_DEFAULT_SCOPE];
 const NARROW_DEFAULT_SCOPE: &str = "/workspace/**";
 /// The number of links that are followed in a path, as in the kernel.
 const MAX_LINKS: u32 = 40;
+/// The default of `executor.drain_seconds` for a server.
+pub const DEFAULT_DRAIN: Duration = Duration::from_secs(10);
 /// The configuration file that is read, if it exists, when no other file is named.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
@@ -489,6 +495,29 @@ fn parse_approval_rule(section: file::ApprovalRuleSection) -> Result<ApprovalRul
     })
 }
 
+/// The thresholds of the built-in governor, none of which is above the next one.
+fn parse_risk(governor: &file::Governor) -> Result<RiskThresholds, InvalidValueError> {
+    let default = RiskThresholds::default();
+    let file::Governor { conditions_from, escalate_from, deny_from, .. } = governor;
+    let mut lowest = 0.0;
+    let mut threshold = |key: &'static str, given: &Option<f64>, default: f64| {
+        let score = given.unwrap_or(default);
+        if !(lowest..=1.0).contains(&score) {
+            return Err(invalid(key)(&format_args!(
+                "is {score} and has to be from {lowest} to 1.0, because `conditions_from` is not above `escalate_from`, \
+                 nor that above `deny_from`"
+            )));
+        }
+        lowest = score;
+        Ok(score)
+    };
+    Ok(RiskThresholds {
+        conditions_from: threshold("governor.conditions_from", conditions_from, default.conditions_from)?,
+        escalate_from: threshold("governor.escalate_from", escalate_from, default.escalate_from)?,
+        deny_from: threshold("governor.deny_from", deny_from, default.deny_from)?,
+    })
+}
+
 fn parse_journal_limits(journal: &file::Journal) -> Result<JournalLimits, InvalidValueError> {
     // A longer text would be read on a thread that serves others.
     let max_bytes = check_max("journal.max_arguments_bytes", journal.max_arguments_bytes, 256 << 10)?;
@@ -582,6 +611,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     };
     let definitions =
         catalog.definitions.map_or_else(|| journal_path.with_file_name("definitions.json"), resolve);
+    let risk = parse_risk(&governor)?;
     let reports = governor.reports.map(resolve);
     let ca_file = network.ca_file.clone().map(resolve);
     let journal_key = journal.key.map(resolve);
@@ -684,7 +714,11 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             per_child: executor.fresh_layout,
         },
         capacity,
-        drain: Duration::from_secs(check_max("executor.drain_seconds", executor.drain_seconds, 3600)?),
+        drain: executor
+            .drain_seconds
+            .map(|seconds| check_max("executor.drain_seconds", seconds, 3600).map(Duration::from_secs))
+            .transpose()?,
+        risk,
         governor: governor
             .url
             .map(|url| GovernorUrl::parse(&url))

@@ -22,6 +22,14 @@ fn the_defaults_are_whole() {
     assert_eq!((network.requests, network.connections), (100, 8));
     assert_eq!((network.sent_bytes, network.received_bytes), (16 << 20, 64 << 20));
     assert_eq!(config.catalog, Path::new("/srv/a2g/tools"));
+    assert_eq!((config.risk, config.drain), (RiskThresholds::default(), None));
+    let strict =
+        parse("[governor]\nconditions_from = 0\ndeny_from = 1\n[executor]\ndrain_seconds = 3\n").unwrap();
+    assert_eq!(
+        (strict.risk.conditions_from, strict.risk.escalate_from, strict.risk.deny_from),
+        (0.0, 0.7, 1.0)
+    );
+    assert_eq!(strict.drain, Some(Duration::from_secs(3)));
 }
 
 #[test]
@@ -50,6 +58,18 @@ fn errors_name_line_and_key() {
         ("[ceilings]\nmax_memory_mb = -1\n", "line 2", "max_memory_mb"),
         ("[ceilings]\ntimeout_seconds = 1e3\n", "line 2", "timeout_seconds"),
         ("[governor]\nheartbeat_seconds = 0\n", "line 2", "governor.heartbeat_seconds"),
+        ("[governor]\nconditions_from = -0.1\n", "line 2", "governor.conditions_from"),
+        (
+            "[governor]\ndeny_from = 1.1\n",
+            "line 2",
+            "`governor.deny_from` is 1.1 and has to be from 0.7 to 1.0",
+        ),
+        ("[governor]\nescalate_from = nan\n", "line 2", "governor.escalate_from"),
+        (
+            "[governor]\nescalate_from = 0.9\n",
+            "",
+            "`governor.deny_from` is 0.8 and has to be from 0.9 to 1.0",
+        ),
         ("[[mount]]\nguest = \"workspace\"\nhost = \".\"\n", "line 2", "mount.guest"),
         ("server = 5\n", "line 1", "server"),
         ("[executor]\nisolation = \"proces\"\n", "line 2", "isolation"),
