@@ -52,6 +52,7 @@ mod listing;
 mod mcp;
 mod mcp_approval;
 mod mcp_conformance;
+mod mcp_end;
 mod mcp_journal;
 mod mcp_proxy;
 mod methods;

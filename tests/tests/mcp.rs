@@ -357,6 +357,11 @@ impl Host {
 
     /// Starts the command with these arguments alone.
     pub fn spawn(arguments: &[&str], shared: Option<&Path>) -> Self {
+        Self::spawn_with(arguments, shared, &[])
+    }
+
+    /// As [`Self::spawn`], with these variables.
+    pub fn spawn_with(arguments: &[&str], shared: Option<&Path>, variables: &[(&str, &str)]) -> Self {
         let (folder, state) =
             (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let mut process = Process::spawn(
@@ -367,6 +372,7 @@ impl Host {
                 .current_dir(folder.path())
                 .env("XDG_STATE_HOME", shared.unwrap_or(state.path()))
                 .env("XDG_CACHE_HOME", cache_home())
+                .envs(variables.iter().copied())
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped()),
         );
@@ -388,6 +394,11 @@ impl Host {
         let ended = self.process.wait_for_exit();
         assert!(ended.success(), "{}", self.process.stderr());
         reading.join().expect("messages")
+    }
+
+    /// Closes standard input.
+    pub fn close_input(&mut self) {
+        drop(self.input.take());
     }
 
     /// Closes standard output, and gives the exit status once standard input is closed, too.

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::block_in_place;
 
 /// Interval between checks for memory that can be returned to the system.
@@ -52,6 +52,10 @@ const LAST_DELIVERIES_TIMEOUT: Duration = Duration::from_secs(5);
 const LAST_RECEIPTS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for connections to send their last answers.
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same two, of a process that serves one host: a host waits for the end of its child, and kills it soon.
+const LAST_TIMEOUT_OF_HOST: Duration = Duration::from_millis(300);
+/// Interval at which runs are aborted until none is left. A call may be claimed after the ones that run were aborted.
+const ABORT_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum time for the tasks of sessions to end.
 const SESSIONS_END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after which an idle blocking thread ends. With tokio's default of 10 seconds, threads would remain for
@@ -104,6 +108,17 @@ impl Transport {
 
     fn listens(&self) -> bool {
         matches!(self, Self::Listen)
+    }
+
+    /// `true` if one host has started this process for itself, and waits for its end.
+    fn is_for_one_host(&self) -> bool {
+        match self {
+            Self::Listen | Self::Stdio => false,
+            #[cfg(feature = "a2e")]
+            Self::A2eStdio(_) => false,
+            #[cfg(feature = "mcp")]
+            Self::McpStdio(_) => true,
+        }
     }
 }
 
@@ -493,7 +508,7 @@ async fn serve(
         tracing::info!(tools, "the executor listens on {}", http_server.url());
         sessions.spawn(async move { catalogue.prepare().await });
         let executor_to_close = Arc::clone(&executor);
-        let (drained, until_drained) = tokio::sync::oneshot::channel::<()>();
+        let (drained, until_drained) = oneshot::channel::<()>();
         let server = sessions.spawn(http_server.serve(async move {
             tokio::select! {
                 () = stop_signal() => executor_to_close.close(),
@@ -506,7 +521,7 @@ async fn serve(
             () = executor.wait_until_closed() => {}
             reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
         }
-        drain(&executor, config.drain.unwrap_or(DEFAULT_DRAIN)).await?;
+        drain(&executor, config.drain.unwrap_or(DEFAULT_DRAIN), LAST_DELIVERIES_TIMEOUT).await?;
         executor.leave_fleet().await;
         let _stopped_by_a_signal = drained.send(());
         let _ignored = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, server).await;
@@ -517,6 +532,9 @@ async fn serve(
     #[cfg(any(feature = "a2e", feature = "mcp"))]
     let (stdio_executor, bounds) = (Arc::clone(&executor), config.bounds);
     let stdio_tasks = sessions.clone();
+    let is_for_one_host = transport.is_for_one_host();
+    #[cfg_attr(not(feature = "mcp"), allow(unused_variables, reason = "only MCP tells it"))]
+    let (input_ended_tx, input_ended) = oneshot::channel::<()>();
     let mut server = sessions.spawn(async move {
         match transport {
             #[cfg(feature = "a2e")]
@@ -532,6 +550,7 @@ async fn serve(
                     bounds,
                     caller,
                     &journal_path,
+                    input_ended_tx,
                 )
                 .await
             }
@@ -540,18 +559,27 @@ async fn serve(
             }
         }
     });
-    let result = tokio::select! {
-        result = &mut server => Some(result),
-        () = stop_signal() => None,
+    let default_drain = if is_for_one_host { Duration::ZERO } else { DEFAULT_DRAIN };
+    let drain_limit = config.drain.unwrap_or(default_drain);
+    let (result, drain_limit) = tokio::select! {
+        result = &mut server => (Some(result), drain_limit),
+        // Nobody would get the answers to calls that still run.
+        Ok(()) = input_ended => (None, Duration::ZERO),
+        () = stop_signal() => (None, drain_limit),
         reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
     };
     executor.close();
-    drain(&executor, config.drain.unwrap_or(DEFAULT_DRAIN)).await?;
+    let (deliveries, answers) = if is_for_one_host {
+        (LAST_TIMEOUT_OF_HOST, LAST_TIMEOUT_OF_HOST)
+    } else {
+        (LAST_DELIVERIES_TIMEOUT, LAST_ANSWERS_TIMEOUT)
+    };
+    drain(&executor, drain_limit, deliveries).await?;
     executor.leave_fleet().await;
     let result = match result {
         Some(result) => result?.transpose().map(drop),
         None => {
-            let _ignored = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, server).await;
+            let _ignored = tokio::time::timeout(answers, server).await;
             Ok(())
         }
     };
@@ -929,20 +957,20 @@ fn reload_trust(executor: &Executor, config: &Config) {
     }
 }
 
-/// Waits for runs to end, aborts those that do not in time, and delivers the last reports. Undelivered reports wait in
-/// the journal for the next start.
-async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
+/// Waits for runs to end, aborts those that do not within `limit`, and delivers the last reports. Reports that are not
+/// delivered within `deliveries` wait in the journal for the next start.
+async fn drain(executor: &Executor, limit: Duration, deliveries: Duration) -> anyhow::Result<()> {
     let finish_runs = async {
         if tokio::time::timeout(limit, executor.wait_until_idle()).await.is_err() {
             let stopped = executor.abort_all();
             tracing::warn!(stopped, "the drain limit was reached: runs are aborted");
-            let _ignored = tokio::time::timeout(LAST_RECEIPTS_TIMEOUT, executor.wait_until_idle()).await;
+            let _ignored = tokio::time::timeout(LAST_RECEIPTS_TIMEOUT, abort_until_idle(executor)).await;
         }
         let journal = executor.journal();
         if journal.undelivered_count() > 0 {
             tracing::info!(reports = journal.undelivered_count(), "delivering the last reports");
         }
-        if tokio::time::timeout(LAST_DELIVERIES_TIMEOUT, journal.wait_until_delivered()).await.is_err() {
+        if tokio::time::timeout(deliveries, journal.wait_until_delivered()).await.is_err() {
             let reports = journal.undelivered_count();
             tracing::warn!(reports, "reports were not delivered, and wait for the next start");
         }
@@ -952,6 +980,13 @@ async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
     tokio::select! {
         result = finish_runs => result,
         reason = executor.journal().wait_until_broken() => Err(abort_broken(executor, &reason)),
+    }
+}
+
+/// Aborts runs until none is left.
+async fn abort_until_idle(executor: &Executor) {
+    while tokio::time::timeout(ABORT_INTERVAL, executor.wait_until_idle()).await.is_err() {
+        executor.abort_all();
     }
 }
 

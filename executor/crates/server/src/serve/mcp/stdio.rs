@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinError;
 
 /// Maximum number of messages that wait for the host to read them. Answers and refusals wait until there is room, so a
@@ -52,7 +52,8 @@ struct StdioSession {
     log_level: Option<MessageLevel>,
 }
 
-/// Serves until standard input ends or the executor accepts no more calls, and then until every call is answered.
+/// Serves until standard input ends, which `input_ended` is told, or the executor accepts no more calls, and then until
+/// every call is answered.
 ///
 /// # Errors
 /// If standard input cannot be read or standard output is closed; the calls are then cancelled.
@@ -62,6 +63,7 @@ pub async fn serve_mcp_stdio(
     bounds: JsonBounds,
     caller: Arc<Caller>,
     journal: &Path,
+    input_ended: oneshot::Sender<()>,
 ) -> std::io::Result<()> {
     let input = open_stdin()?;
     let (output, lines) = mpsc::channel(MAX_UNREAD_MESSAGES);
@@ -90,7 +92,7 @@ pub async fn serve_mcp_stdio(
     });
     let list_changes = executor.sessions().spawn(Arc::clone(&conversation).report_list_changes());
     let reading = async move {
-        let read = conversation.read(input).await;
+        let read = conversation.read(input, input_ended).await;
         list_changes.abort();
         // The writer ends with the last sender.
         drop(conversation);
@@ -118,7 +120,11 @@ async fn write_lines(mut lines: mpsc::Receiver<String>) -> std::io::Result<()> {
 }
 
 impl Conversation {
-    async fn read(self: &Arc<Self>, mut input: impl tokio::io::AsyncBufRead + Unpin) -> std::io::Result<()> {
+    async fn read(
+        self: &Arc<Self>,
+        mut input: impl tokio::io::AsyncBufRead + Unpin,
+        input_ended: oneshot::Sender<()>,
+    ) -> std::io::Result<()> {
         let executor = Arc::clone(&self.door.executor);
         loop {
             let line = tokio::select! {
@@ -127,7 +133,10 @@ impl Conversation {
                 () = self.output.closed() => return Err(std::io::ErrorKind::BrokenPipe.into()),
             };
             let line = match line {
-                InputLine::End => break,
+                InputLine::End => {
+                    let _nobody_listens = input_ended.send(());
+                    break;
+                }
                 InputLine::TooLong => {
                     let error = McpError::from(self.door.bounds.too_long_fault());
                     self.send(error.response(None)).await;
