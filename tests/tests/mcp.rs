@@ -5,7 +5,7 @@ use crate::methods::{self, write};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 pub const LATEST: &str = "2026-07-28";
@@ -528,6 +528,73 @@ fn a_scope_that_has_the_journal_is_refused_by_its_own_name() {
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains("`--scope`") && text.contains(expected), "{text}");
         assert!(!text.contains("filesystem_scope") && !text.contains("line"), "{text}");
+    }
+}
+
+/// A copy of the program in a folder of its own, with the tools where a package has them.
+fn installed_at(prefix: &Path) -> PathBuf {
+    std::fs::create_dir_all(prefix.join("bin")).expect("a folder");
+    std::fs::create_dir_all(prefix.join("share/a2g-executor")).expect("a folder");
+    std::os::unix::fs::symlink(tools(), prefix.join("share/a2g-executor/tools")).expect("a link");
+    let installed = prefix.join("bin/a2g-executor");
+    // On the same file system, so that nothing large is copied.
+    std::fs::hard_link(program(), &installed).expect("a link");
+    installed
+}
+
+/// A folder beside the program.
+fn folder_beside_the_program() -> tempfile::TempDir {
+    let own = program().canonicalize().expect("a path");
+    tempfile::tempdir_in(own.parent().expect("a folder")).expect("a folder")
+}
+
+/// Prints the configuration of a host, in a scope.
+fn print_config(program: &Path, host: &str, scope: &Path) -> String {
+    let mut command = Command::new(program);
+    command.args(["mcp", "--print-config", host, "--scope"]).arg(scope).current_dir(scope);
+    let output = run_to_end(command, b"");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn each_host_gets_a_configuration_that_starts_the_program() {
+    let place = folder_beside_the_program();
+    let scope = tempfile::tempdir().expect("a folder");
+    let scope = scope.path().canonicalize().expect("a path");
+    for (prefix, expected) in [
+        ("usr", None),
+        ("npm/_npx/0a1b/node_modules/a2g-executor-linux-x64", Some(&["npx", "-y", "a2g-executor"][..])),
+        ("uv/archive-v0/Bf3x", Some(&["uvx", "a2g-executor"][..])),
+    ] {
+        let installed = installed_at(&place.path().join(prefix));
+        let path = installed.to_str().expect("UTF-8");
+        let start = expected.map_or_else(|| vec![path], <[_]>::to_vec);
+        let words = [&start[..], &["mcp", "--scope", scope.to_str().expect("UTF-8")]].concat();
+        let (command, arguments) = words.split_first().expect("words");
+        let print = |host: &str| print_config(&installed, host, &scope);
+        let json_of = |host: &str| serde_json::from_str::<Value>(&print(host)).expect("JSON");
+        assert_eq!(print("claude-code").trim(), format!("claude mcp add a2g -- {}", words.join(" ")));
+        let server = json!({ "command": command, "args": arguments });
+        for host in ["claude-desktop", "cursor", "gemini"] {
+            assert_eq!(json_of(host), json!({ "mcpServers": { "a2g": server } }), "{host}");
+        }
+        assert_eq!(json_of("zed"), json!({ "context_servers": { "a2g": server } }));
+        let typed = json!({ "type": "stdio", "command": command, "args": arguments });
+        assert_eq!(json_of("vscode"), json!({ "servers": { "a2g": typed } }));
+        let whole = json!({ "type": "local", "command": words, "enabled": true });
+        assert_eq!(json_of("opencode"), json!({ "mcp": { "a2g": whole } }));
+        let codex = toml::from_str::<Value>(&print("codex")).expect("TOML");
+        assert_eq!(codex, json!({ "mcp_servers": { "a2g": server } }));
+        if expected.is_none() {
+            let mut start = Command::new(command);
+            start.args(arguments).env("XDG_CACHE_HOME", cache_home());
+            let list = request(1, "tools/list", json!({})).to_string() + "\n";
+            let output = run_to_end(start, list.as_bytes());
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let answer = serde_json::from_slice::<Value>(&output.stdout).expect("an answer");
+            assert!(answer["result"]["tools"].is_array(), "{answer}");
+        }
     }
 }
 

@@ -342,6 +342,9 @@ pub(super) enum McpHost {
     Vscode,
     Codex,
     Gemini,
+    Zed,
+    #[value(name = "opencode")]
+    OpenCode,
 }
 
 #[derive(Debug, Args)]

@@ -156,6 +156,9 @@ fn find_tools() -> anyhow::Result<PathBuf> {
     }
 }
 
+/// The name of the packages for Python and npm.
+const PACKAGE: &str = "a2g-executor";
+
 /// The names under which secrets are usually kept, as patterns of `blocked_paths`. Templates such as `.env.example` are
 /// not among them.
 const SECRETS: [&str; 17] = [
@@ -255,14 +258,15 @@ fn policies(catalog: &Path, scopes: &[String], blocked: &[String]) -> anyhow::Re
 /// The text to paste into a host's configuration, or the command to run.
 fn host_config(host: McpHost, arguments: &Mcp) -> anyhow::Result<String> {
     let program = std::env::current_exe().context("this program cannot find its own file")?;
-    let program = program.to_str().context("this program's path is not UTF-8")?;
-    let words = command_words(arguments)?;
+    let mut line = program_words(&program)?;
+    line.extend(command_words(arguments)?);
+    let (program, words) = line.split_first().context("a command line has a program")?;
     let server = json!({ "command": program, "args": words });
     let pretty = |value: &serde_json::Value| serde_json::to_string_pretty(value).unwrap_or_default();
     Ok(match host {
         McpHost::ClaudeCode => {
-            let words = words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
-            format!("claude mcp add a2g -- {} {words}", shell_word(program))
+            let words = line.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
+            format!("claude mcp add a2g -- {words}")
         }
         McpHost::ClaudeDesktop | McpHost::Cursor | McpHost::Gemini => {
             pretty(&json!({ "mcpServers": { "a2g": server } }))
@@ -271,9 +275,39 @@ fn host_config(host: McpHost, arguments: &Mcp) -> anyhow::Result<String> {
             let server = json!({ "type": "stdio", "command": program, "args": words });
             pretty(&json!({ "servers": { "a2g": server } }))
         }
+        McpHost::Zed => pretty(&json!({ "context_servers": { "a2g": server } })),
+        McpHost::OpenCode => {
+            let server = json!({ "type": "local", "command": line, "enabled": true });
+            pretty(&json!({ "mcp": { "a2g": server } }))
+        }
         // A JSON string without control characters is a basic string of TOML.
         McpHost::Codex => format!("[mcp_servers.a2g]\ncommand = {}\nargs = {}", json!(program), json!(words)),
     })
+}
+
+/// The words with which a host starts this program: its path, or those that started it if its folder does not last.
+///
+/// `npx` and `uvx` keep a package in a folder of their caches, and remove the folder when they want. Only the path of the
+/// program tells this reliably: the variables that both set (`npm_command`, `UV`) are inherited by every program
+/// below them, also by an installed one, and no launcher has to do anything for it.
+fn program_words(program: &Path) -> anyhow::Result<Vec<String>> {
+    let path = program.to_str().context("this program's path is not UTF-8")?;
+    let folders = || path.split('/');
+    // Such as `~/.npm/_npx/HASH/node_modules/…`, `~/.cache/uv/archive-v0/HASH/bin/…` and, of older versions of uv,
+    // `~/.cache/uv/environments-v2/…`.
+    let is_of_uv = |name: &str| {
+        let version = ["archive-v", "environments-v", "builds-v"].iter().find_map(|of| name.strip_prefix(of));
+        version
+            .is_some_and(|version| !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let words: &[&str] = if folders().any(|name| name == "_npx") {
+        &["npx", "-y", PACKAGE]
+    } else if folders().any(is_of_uv) {
+        &["uvx", PACKAGE]
+    } else {
+        return Ok(vec![path.to_owned()]);
+    };
+    Ok(words.iter().map(|word| (*word).to_owned()).collect())
 }
 
 /// The arguments with which a host starts this command, with absolute paths: a host has a working folder of its own.
@@ -333,4 +367,41 @@ fn shell_word(word: &str) -> String {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_in_a_cache_is_started_by_what_put_it_there() {
+        let npx = &["npx", "-y", "a2g-executor"][..];
+        let uvx = &["uvx", "a2g-executor"][..];
+        let own = &[][..];
+        for (path, words) in [
+            ("/home/a/.npm/_npx/3f2a/node_modules/a2g-executor-linux-x64/bin/a2g-executor", npx),
+            ("/root/.cache/uv/archive-v0/Bf3_x/bin/a2g-executor", uvx),
+            ("/tmp/cache/environments-v2/a2g-executor-12ab/bin/a2g-executor", uvx),
+            ("/home/a/.cache/uv/builds-v0/.tmpX/bin/a2g-executor", uvx),
+            ("/usr/lib/node_modules/a2g-executor/node_modules/a2g-executor-linux-x64/bin/a2g-executor", own),
+            ("/home/a/.local/share/uv/tools/a2g-executor/bin/a2g-executor", own),
+            ("/home/a/.local/pipx/venvs/a2g-executor/bin/a2g-executor", own),
+            ("/usr/bin/a2g-executor", own),
+            ("/srv/archive-video/archive-v/npx/a2g-executor", own),
+        ] {
+            let expected = if words.is_empty() { vec![path] } else { words.to_vec() };
+            assert_eq!(program_words(Path::new(path)).unwrap(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_patterns_of_secrets_can_be_blocked_and_what_is_named_is_not() {
+        let blocked = |folder: &str| blocked_secrets(&[PathBuf::from(folder)]).unwrap();
+        assert_eq!(blocked("/home/a/project"), SECRETS);
+        for (folder, pattern) in [("/home/a/.ssh", ".ssh"), ("/home/a/.aws/sso", ".aws"), ("/w/.env", ".env")]
+        {
+            assert!(!blocked(folder).iter().any(|other| other == pattern), "{folder}");
+            assert_eq!(blocked(folder).len(), SECRETS.len() - 1, "{folder}");
+        }
+    }
 }

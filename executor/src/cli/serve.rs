@@ -52,8 +52,11 @@ const LAST_DELIVERIES_TIMEOUT: Duration = Duration::from_secs(5);
 const LAST_RECEIPTS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for connections to send their last answers.
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
-/// The same two, of a process that serves one host: a host waits for the end of its child, and kills it soon.
-const LAST_TIMEOUT_OF_HOST: Duration = Duration::from_millis(300);
+/// The same two, of a process that serves one host. A host waits for the end of its child and kills it soon, so all of
+/// the end takes less than a second.
+const LAST_TIMEOUT_OF_HOST: Duration = Duration::from_millis(200);
+/// Time for runs to end after the end of a host's messages: enough for one short call that was piped in.
+const HOST_DRAIN: Duration = Duration::from_millis(300);
 /// Interval at which runs are aborted until none is left. A call may be claimed after the ones that run were aborted.
 const ABORT_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum time for the tasks of sessions to end.
@@ -559,12 +562,12 @@ async fn serve(
             }
         }
     });
-    let default_drain = if is_for_one_host { Duration::ZERO } else { DEFAULT_DRAIN };
+    let default_drain = if is_for_one_host { HOST_DRAIN } else { DEFAULT_DRAIN };
     let drain_limit = config.drain.unwrap_or(default_drain);
     let (result, drain_limit) = tokio::select! {
         result = &mut server => (Some(result), drain_limit),
-        // Nobody would get the answers to calls that still run.
-        Ok(()) = input_ended => (None, Duration::ZERO),
+        // Nobody would get the answers to calls that run for long.
+        Ok(()) = input_ended => (None, HOST_DRAIN),
         () = stop_signal() => (None, drain_limit),
         reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
     };

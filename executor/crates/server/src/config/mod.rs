@@ -105,7 +105,7 @@ pub struct Config {
     pub layout: AddressLayout,
     /// Maximum number of running and of waiting executions.
     pub capacity: Capacity,
-    /// Maximum time for runs to end after SIGTERM; `None` if the file does not set it: [`DEFAULT_DRAIN`], or no time
+    /// Maximum time for runs to end after SIGTERM; `None` if the file does not set it: [`DEFAULT_DRAIN`], or less
     /// for a process that serves one host.
     pub drain: Option<Duration>,
     /// The remote governor; `None`: the built-in one.

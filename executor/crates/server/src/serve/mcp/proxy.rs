@@ -40,8 +40,9 @@ use tokio::sync::{Notify, mpsc, watch};
 
 /// Timeout of a message that has no answer, and of opening and ending a session.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// The maximum time to tell the server that the host has gone.
-const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// The maximum time to tell the server that the host has gone, and then for the tasks to end: a host waits for the end
+/// of its child.
+const END_TIMEOUT: Duration = Duration::from_millis(400);
 /// The maximum length of a list of tools whose schemas are kept, in bytes.
 const MAX_SCHEMAS_BYTES: usize = 4 << 20;
 /// The maximum length of an id that is compared by value, in bytes: an id of [`Id::MAX_BYTES`] with every byte escaped.
