@@ -55,6 +55,7 @@ mod mcp_conformance;
 mod mcp_end;
 mod mcp_journal;
 mod mcp_proxy;
+mod mcp_start;
 mod methods;
 mod nested_calls;
 mod nexus;

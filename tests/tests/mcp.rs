@@ -362,20 +362,19 @@ impl Host {
 
     /// As [`Self::spawn`], with these variables.
     pub fn spawn_with(arguments: &[&str], shared: Option<&Path>, variables: &[(&str, &str)]) -> Self {
-        let (folder, state) =
-            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-        let mut process = Process::spawn(
-            "host",
-            Command::new(program())
-                .arg("mcp")
-                .args(arguments)
-                .current_dir(folder.path())
-                .env("XDG_STATE_HOME", shared.unwrap_or(state.path()))
-                .env("XDG_CACHE_HOME", cache_home())
-                .envs(variables.iter().copied())
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped()),
-        );
+        let state = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new(program());
+        command.arg("mcp").args(arguments);
+        command.env("XDG_STATE_HOME", shared.unwrap_or(state.path())).env("XDG_CACHE_HOME", cache_home());
+        command.envs(variables.iter().copied());
+        Self::from_command(command, state)
+    }
+
+    /// Starts a command in a folder of its own. `state` is removed with it.
+    pub fn from_command(mut command: Command, state: tempfile::TempDir) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        command.current_dir(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::spawn("host", &mut command);
         let output = process.child().stdout.take().map(BufReader::new);
         Self { input: process.child().stdin.take(), output, process, folder, state }
     }
@@ -394,6 +393,11 @@ impl Host {
         let ended = self.process.wait_for_exit();
         assert!(ended.success(), "{}", self.process.stderr());
         reading.join().expect("messages")
+    }
+
+    /// The folder of its state.
+    pub fn state(&self) -> &Path {
+        self.state.path()
     }
 
     /// Closes standard input.
@@ -533,9 +537,14 @@ fn a_scope_that_has_the_journal_is_refused_by_its_own_name() {
 
 /// A copy of the program in a folder of its own, with the tools where a package has them.
 fn installed_at(prefix: &Path) -> PathBuf {
-    std::fs::create_dir_all(prefix.join("bin")).expect("a folder");
     std::fs::create_dir_all(prefix.join("share/a2g-executor")).expect("a folder");
     std::os::unix::fs::symlink(tools(), prefix.join("share/a2g-executor/tools")).expect("a link");
+    program_at(prefix)
+}
+
+/// A copy of the program in a folder of its own, without tools.
+pub fn program_at(prefix: &Path) -> PathBuf {
+    std::fs::create_dir_all(prefix.join("bin")).expect("a folder");
     let installed = prefix.join("bin/a2g-executor");
     // On the same file system, so that nothing large is copied.
     std::fs::hard_link(program(), &installed).expect("a link");
@@ -543,7 +552,7 @@ fn installed_at(prefix: &Path) -> PathBuf {
 }
 
 /// A folder beside the program.
-fn folder_beside_the_program() -> tempfile::TempDir {
+pub fn folder_beside_the_program() -> tempfile::TempDir {
     let own = program().canonicalize().expect("a path");
     tempfile::tempdir_in(own.parent().expect("a folder")).expect("a folder")
 }
@@ -620,7 +629,7 @@ fn a_scope_in_a_system_folder_can_be_used() {
 }
 
 /// Calls a tool, again while it is being compiled.
-fn call_compiled(host: &mut Host, tool: &str, arguments: &Value) -> Value {
+pub fn call_compiled(host: &mut Host, tool: &str, arguments: &Value) -> Value {
     eventually("the tool is compiled", || {
         let answer = host.ask(&call(1, tool, arguments));
         answer["result"]["_meta"]["a2g/error"]["retry_after_ms"].is_null().then_some(answer)

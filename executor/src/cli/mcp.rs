@@ -86,6 +86,9 @@ fn remote_server(url: &str, arguments: &Mcp) -> Result<RemoteServer, UsageError>
 /// The configuration and the policies of a process without a configuration file.
 fn configure(arguments: &Mcp) -> anyhow::Result<(Config, PolicySet)> {
     let catalog = arguments.tools.clone().map_or_else(find_tools, Ok)?;
+    if !catalog.is_dir() {
+        bail!(UsageError(format!("`--tools` is `{}`, which is not a folder", catalog.display())));
+    }
     let folders = scope_folders(arguments)?;
     let scopes = folders.iter().map(|folder| scope_pattern(folder)).collect::<Result<Vec<_>, _>>()?;
     let catalog_path = catalog.to_str().context("the path of the tools is not UTF-8")?;
@@ -150,8 +153,11 @@ fn find_tools() -> anyhow::Result<PathBuf> {
     match candidates.iter().find(|tools| tools.is_dir()) {
         Some(tools) => Ok(tools.canonicalize()?),
         None => bail!(UsageError(format!(
-            "there is no folder of tools beside this program ({}): name one with `--tools`",
-            folder.display()
+            "the tools that belong to this program are not beside it (`{}` and `{}` are missing): install the package \
+             again that it came from (`uv tool install --force`, `pipx reinstall`, `npm install`, `apt-get install \
+             --reinstall`), or name a folder of tools with `--tools`",
+            folder.join("tools").display(),
+            folder.parent().unwrap_or(Path::new("/")).join("share/a2g-executor/tools").display(),
         ))),
     }
 }
@@ -203,7 +209,12 @@ fn scope_folders(arguments: &Mcp) -> anyhow::Result<Vec<PathBuf>> {
         folders => folders,
     };
     let resolved = folders.iter().map(|folder| {
-        let path = folder.canonicalize().with_context(|| format!("`{}` cannot be used", folder.display()))?;
+        let path = folder.canonicalize().map_err(|error| {
+            UsageError(format!(
+                "`--scope` names `{}`, which cannot be used: create the folder, or correct the path ({error})",
+                folder.display()
+            ))
+        })?;
         if !path.is_dir() || path == Path::new("/") {
             bail!(UsageError(format!("`--scope` needs a folder below `/`, not `{}`", path.display())));
         }

@@ -99,7 +99,10 @@ pub(super) fn inspect_containment(
         )));
     }
     if !missing.is_empty() {
-        tracing::warn!(missing, "this machine lacks protections: tools run without them");
+        tracing::warn!(
+            missing,
+            "this machine lacks protections: tools run without them (`a2g-executor doctor` says what each is for)"
+        );
     }
     let run_as = run_as(config, &support)?;
     Ok(InspectedContainment { run_as, support: Some(support) })
@@ -233,7 +236,13 @@ impl ToolRuntime {
         let runs = concurrent.saturating_mul(2);
         let sandbox = Sandbox::with_nested(runs, nested, meters_fuel, Arc::clone(&clock))?;
         let sandbox = Arc::new(sandbox);
-        let cache = Cache::open(&config.cache, sandbox.compatibility())?;
+        let cache = Cache::open(&config.cache, sandbox.compatibility()).with_context(|| {
+            format!(
+                "compiled tools cannot be kept in `{}`: name a folder that this user may create or owns, with \
+                 `XDG_CACHE_HOME` or `catalog.cache`",
+                config.cache.display()
+            )
+        })?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
         let compiler = Compiler::new(this_program, meters_fuel, config.compile_limits);
         let trust = ToolTrust::read(config.signers.as_deref(), Arc::clone(&clock));

@@ -10,8 +10,8 @@ use std::sync::Arc;
 pub enum OpenError {
     /// Another process has locked the journal.
     #[error(
-        "the journal `{0}` is in use by another executor, perhaps under another name: stop that executor, or set another \
-         `journal.path`"
+        "the journal `{0}` is in use by another executor, perhaps under another name: stop that executor, or name another \
+         file (`journal.path`, or `--journal` of `mcp`)"
     )]
     InUse(PathBuf),
     /// The caller of `Journal::open_with_ends` could not find out how the interrupted runs ended.
