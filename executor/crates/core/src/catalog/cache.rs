@@ -10,8 +10,10 @@ use super::compiler::Compiled;
 use a2g_types::tool::{Contract, Digest};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
 use std::fs::{DirBuilder, File, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::{Duration, SystemTime};
 
 /// The time since its last use after which a file is removed.
@@ -80,15 +82,32 @@ impl Cache {
         Compiled::read(&file).map_err(io)
     }
 
+    /// Stores a compiled module. If the folder is full or read-only, the module is compiled again at the next start.
     pub(super) fn write(&self, key: &CacheKey, compiled: &Compiled) -> Result<(), CatalogError> {
+        static WARNING: Once = Once::new();
         let path = self.folder.join(&key.0);
-        let io = |error| CatalogError::io(&path, error);
-        let file = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempfile_in(&self.folder);
-        let mut file = file.map_err(io)?;
-        compiled.write(&mut file).and_then(|()| file.as_file().sync_all()).map_err(io)?;
-        let file = file.persist(&path).map_err(|error| io(error.error))?;
+        match self.store(&path, compiled) {
+            Err(error) if cannot_store(error.kind()) => {
+                WARNING.call_once(|| {
+                    tracing::warn!(
+                        folder = %self.folder.display(),
+                        %error,
+                        "compiled tools cannot be stored, and are compiled again at each start: free some space, or name a \
+                         folder that this user may write to (`XDG_CACHE_HOME`, or `catalog.cache`)"
+                    );
+                });
+                Ok(())
+            }
+            stored => stored.map_err(|error| CatalogError::io(&path, error)),
+        }
+    }
+
+    fn store(&self, path: &Path, compiled: &Compiled) -> std::io::Result<()> {
+        let mut file = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempfile_in(&self.folder)?;
+        compiled.write(&mut file).and_then(|()| file.as_file().sync_all())?;
+        let file = file.persist(path).map_err(|error| error.error)?;
         if let Ok(now) = file.metadata().and_then(|metadata| metadata.modified()) {
-            self.remove_unused(&path, now, MAX_BYTES);
+            self.remove_unused(path, now, MAX_BYTES);
         }
         Ok(())
     }
@@ -115,6 +134,17 @@ impl Cache {
             }
         }
     }
+}
+
+/// `true` for an error of the folder, which leaves the compiled module as good as it was.
+fn cannot_store(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::PermissionDenied
+            | ErrorKind::QuotaExceeded
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::StorageFull
+    )
 }
 
 fn check_private(path: &Path, metadata: &Metadata) -> Result<(), CatalogError> {
