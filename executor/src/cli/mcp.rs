@@ -388,7 +388,7 @@ mod tests {
     fn a_program_in_a_cache_is_started_by_what_put_it_there() {
         let npx = &["npx", "-y", "a2g-executor"][..];
         let uvx = &["uvx", "a2g-executor"][..];
-        let own = &[][..];
+        let own: &[&str] = &[];
         for (path, words) in [
             ("/home/a/.npm/_npx/3f2a/node_modules/a2g-executor-linux-x64/bin/a2g-executor", npx),
             ("/root/.cache/uv/archive-v0/Bf3_x/bin/a2g-executor", uvx),

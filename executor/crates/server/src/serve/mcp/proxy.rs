@@ -40,9 +40,11 @@ use tokio::sync::{Notify, mpsc, watch};
 
 /// Timeout of a message that has no answer, and of opening and ending a session.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// The maximum time to tell the server that the host has gone, and then for the tasks to end: a host waits for the end
-/// of its child.
-const END_TIMEOUT: Duration = Duration::from_millis(400);
+/// The maximum time to tell the server that the host has gone. A host waits for the end of its child and kills it soon,
+/// so this and the next one together are less than a second.
+const END_TIMEOUT: Duration = Duration::from_millis(700);
+/// The maximum time for the tasks to end after that.
+const TASKS_END_TIMEOUT: Duration = Duration::from_millis(200);
 /// The maximum length of a list of tools whose schemas are kept, in bytes.
 const MAX_SCHEMAS_BYTES: usize = 4 << 20;
 /// The maximum length of an id that is compared by value, in bytes: an id of [`Id::MAX_BYTES`] with every byte escaped.
@@ -135,7 +137,7 @@ pub async fn proxy_mcp_stdio(server: RemoteServer) -> std::io::Result<()> {
             // become idle.
             let _ended = tokio::time::timeout(END_TIMEOUT, server.send(Method::DELETE, headers, None)).await;
         }
-        tasks.finish(END_TIMEOUT).await;
+        tasks.finish(TASKS_END_TIMEOUT).await;
         read
     };
     let (read, written) = tokio::join!(reading, write_lines(lines));
