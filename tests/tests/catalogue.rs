@@ -3,7 +3,7 @@
 
 use crate::harness::{
     Catalogue, Executor, Home, HttpClient, Options, Process, Tool, children_of, error, eventually, execute,
-    expect_blocked, intent, result, run, saying, typed,
+    expect_blocked, intent, result, run, saying, tools, typed,
 };
 use crate::hostile::guest::Guest;
 use serde_json::{Value, json};
@@ -52,7 +52,9 @@ fn a_server_serves_while_tools_are_prepared_in_a_confined_process() {
         |catalogue: &Catalogue| Options::new().catalogue(catalogue).set("catalog.cache", json!(cache.path()));
     // Compiled once, so that the next server has it in the cache.
     drop(Executor::start(options(&catalogue)));
-    let catalogue = catalogue.add(Tool::command_bytes("slow", slow_to_compile(400)));
+    let late = Tool::command_bytes("late", slow_to_compile(401)).limit("timeout_seconds", 1);
+    let slow = Tool::command_bytes("slow", slow_to_compile(400)).limit("timeout_seconds", 300);
+    let catalogue = catalogue.add(slow).add(late);
     let home = Home::new(options(&catalogue));
     let server = Process::spawn("executor", &mut home.command());
     let mut client = HttpClient::connect(server.listens_on());
@@ -81,19 +83,55 @@ fn a_server_serves_while_tools_are_prepared_in_a_confined_process() {
     assert_eq!((limit("Max cpu time"), limit("Max data size")), ("60".into(), (1_u64 << 30).to_string()));
     let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).expect("a namespace");
     assert_ne!(network(&compiler.to_string()), network("self"));
-    // Meanwhile the server answers, runs what is ready, and says of the rest when to come again.
+    // Meanwhile the server answers, lists all tools, and runs what is ready.
     assert_eq!(client.request("GET", "/health", &[], b"").status, 200);
+    assert_eq!(listed_tools(&mut client), ["late", "quick", "slow"]);
     result(&client.rpc("a2g/execute", &execute("quick", json!({}))));
-    let told = client.rpc("a2g/execute", &execute("slow", json!({})));
+    // A call waits for its tool, at most as long as the call may take.
+    let told = client.rpc("a2g/execute", &execute("late", json!({})));
     let told = error(&told, -32003);
-    assert!(told["message"].as_str().unwrap().contains("being prepared"), "{told}");
+    assert!(told["message"].as_str().unwrap().contains("is being prepared"), "{told}");
     assert!(told["data"]["retry_after_ms"].as_u64().is_some_and(|ms| ms >= 100), "{told}");
-    let listed = client.rpc("a2g/tools", &json!({}));
-    let names = result(&listed)["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]);
-    assert_eq!(names.collect::<Vec<_>>(), ["quick"]);
     server.line_with("compiling `slow`");
-    server.line_with("all tools are prepared");
     result(&client.rpc("a2g/execute", &execute("slow", json!({}))));
+    server.line_with("all tools are prepared");
+    result(&client.rpc("a2g/execute", &execute("late", json!({}))));
+}
+
+fn listed_tools(client: &mut HttpClient) -> Vec<String> {
+    let listed = client.rpc("a2g/tools", &json!({}));
+    let tools = result(&listed)["tools"].as_array().expect("a list").iter();
+    tools.map(|tool| tool["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+/// A typed tool is listed with the arguments that its folder has, and its module has to confirm them.
+#[test]
+fn a_typed_tool_is_listed_before_its_module_is_compiled() {
+    let cache = tempfile::tempdir().expect("a temp folder");
+    let catalogue = Catalogue::empty().copy("read_file").copy("write_file");
+    let catalogue = catalogue.add(Tool::command_bytes("slow", slow_to_compile(100)));
+    let arguments = |tool: &str| format!("{tool}/arguments.json");
+    let described = arguments("write_file");
+    std::fs::copy(tools().join(&described), catalogue.folder().join(&described)).expect("a copy");
+    let lie = json!({ "type": "object" }).to_string();
+    std::fs::write(catalogue.folder().join(arguments("read_file")), lie).expect("a file");
+    let home = Home::new(Options::new().catalogue(&catalogue).set("catalog.cache", json!(cache.path())));
+    let server = Process::spawn("executor", &mut home.command());
+    let mut client = HttpClient::connect(server.listens_on());
+    assert_eq!(listed_tools(&mut client), ["read_file", "slow", "write_file"]);
+    assert!(!server.stderr().contains("all tools are prepared"), "it compiles meanwhile");
+    let schema = client.rpc("a2g/tools", &json!({}));
+    let tools = result(&schema)["tools"].as_array().unwrap();
+    let write_file = tools.iter().find(|tool| tool["name"] == "write_file").expect("it is listed");
+    assert!(write_file.to_string().contains("The absolute path of the file."), "{write_file}");
+    let written = execute("write_file", json!({ "path": "/workspace/a", "content": "b" }));
+    let written = client.rpc("a2g/execute", &written);
+    assert_eq!(result(&written)["status"], "SUCCESS", "{written}");
+    let refused = client.rpc("a2g/execute", &execute("read_file", json!({ "path": "/workspace/a" })));
+    expect_blocked(&refused, "tool_untrusted");
+    assert!(refused.to_string().contains("`arguments.json` is not the schema"), "{refused}");
+    server.line_with("all tools are prepared");
+    assert_eq!(listed_tools(&mut client), ["slow", "write_file"]);
 }
 
 #[test]

@@ -44,7 +44,8 @@ pub(super) fn fork() -> Result<ForkSide> {
     reason = "this process uses no descriptors yet except its standard streams, which stay open"
 )]
 pub(super) fn close_inherited() -> Result<()> {
-    match unsafe { libc::close_range(3, libc::c_uint::MAX, 0) } {
+    // Not the function of the C library, which glibc has since version 2.34 only.
+    match unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) } {
         0 => Ok(()),
         _failed => Err(Error::last_os_error()),
     }
