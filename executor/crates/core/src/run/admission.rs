@@ -216,8 +216,11 @@ impl Executor {
     }
 
     async fn decide_and_run(self: &Arc<Self>, call: Call, sink: RunEventSink) -> Result<IntentAnswer, Fault> {
-        // Before the governor is asked, because its verdict expires.
-        self.wait_until_compiled(&call, &sink).await;
+        // Before the governor is asked, because its verdict expires. An agent whose policies refuse the tool learns nothing
+        // of it.
+        if self.may_reach(&call.agent, &call.tool) {
+            self.wait_until_compiled(&call, &sink).await;
+        }
         let mut stopwatch = Stopwatch::start(self.clock.monotonic());
         let location = self.locate_tool(&call)?;
         self.check_memory()?;
@@ -334,13 +337,10 @@ impl Executor {
         }
     }
 
-    /// The tool of a call, if it is being compiled and the call's caller and agent may use it: nobody else learns of it.
+    /// The tool of a call, if it is being compiled and the call's caller may use it.
     fn preparing_tool(&self, call: &Call) -> Option<Preparing> {
-        let Call { agent, tool, .. } = call;
-        if check_caller_tools(call).is_err() || !self.may_reach(agent, tool) {
-            return None;
-        }
-        match self.current_catalog().catalog.get(tool)? {
+        check_caller_tools(call).ok()?;
+        match self.current_catalog().catalog.get(&call.tool)? {
             CatalogEntry::Preparing(preparing) => Some(preparing.clone()),
             CatalogEntry::Ready(_) | CatalogEntry::Broken(_) => None,
         }
