@@ -83,8 +83,10 @@ fn the_commands_of_the_readme_run_as_pasted() {
     let interprets = has_interpreter("run_python");
     let mut commands = blocks(&read("README.md"), "sh");
     assert!(commands.len() >= 8, "{commands:?}");
-    // The demo has a test of its own in `xtask`, and prepares what is prepared here.
-    commands.retain(|block| !block.contains("cargo xtask") && (interprets || !block.contains("sizes.py")));
+    // The demo has a test of its own in `xtask`, and prepares what is prepared here. `cargo xtask dist --check` installs
+    // the packages.
+    let is_elsewhere = |block: &str| block.contains("cargo xtask") || block.contains("uvx");
+    commands.retain(|block| !is_elsewhere(block) && (interprets || !block.contains("sizes.py")));
     // The server has a terminal of its own.
     let serves = "until grep -q 'all tools are prepared' serve.log; do sleep 0.1; done";
     let serves = format!("\na2g-executor serve 2> serve.log &\n{serves}\n");
