@@ -668,6 +668,28 @@ fn neither_a_tool_nor_a_program_reaches_files_with_secrets() {
     }
 }
 
+/// Where the program is installed in the folder that tools may use, they cannot change it.
+#[test]
+fn tools_in_the_scope_are_used_and_not_changed() {
+    let catalogue = Catalogue::empty().copy("write_file").copy("list_directory");
+    let scope = tempfile::tempdir().expect("a folder");
+    let tools = scope.path().join("tools");
+    std::fs::rename(catalogue.folder(), &tools).expect("a folder");
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let mut host = Host::spawn(&["--tools", &text(&tools), "--scope", &text(scope.path())], None);
+    let manifest = tools.join("write_file/tool.toml");
+    let before = std::fs::read(&manifest).expect("a file");
+    for (path, is_usable) in
+        [(scope.path().join("a"), true), (manifest.clone(), false), (tools.join("new"), false)]
+    {
+        let arguments = json!({ "path": path, "content": "x" });
+        let answer = call_compiled(&mut host, "write_file", &arguments);
+        assert_eq!(answer["result"]["isError"], !is_usable, "{answer}");
+        assert!(is_usable || error_text(&answer).contains("keeps tools from its own files"), "{answer}");
+    }
+    assert_eq!(std::fs::read(&manifest).expect("a file"), before);
+}
+
 /// The arguments of a program do not name the files that its code names, so it gets the whole scope.
 #[test]
 fn a_program_at_the_command_uses_the_files_of_the_scope() {

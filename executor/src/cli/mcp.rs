@@ -107,7 +107,8 @@ fn configure(arguments: &Mcp) -> anyhow::Result<(Config, PolicySet)> {
     };
     let parse = |text: &str| Config::parse(text, Path::new("the command line"), Path::new("."));
     check_scope(&folders, &parse(&text(&[]))?)?;
-    let blocked = if arguments.with_secrets { Vec::new() } else { blocked_secrets(&folders)? };
+    let mut blocked = if arguments.with_secrets { Vec::new() } else { blocked_secrets(&folders)? };
+    blocked.extend(own_files(&catalog, &folders)?);
     Ok((parse(&text(&scopes))?, policies(&catalog, &scopes, &blocked)?))
 }
 
@@ -223,17 +224,30 @@ fn scope_folders(arguments: &Mcp) -> anyhow::Result<Vec<PathBuf>> {
     Ok(resolved.collect::<anyhow::Result<BTreeSet<_>>>()?.into_iter().collect())
 }
 
-/// The pattern of a folder's files. A guest sees them under their host paths.
-fn scope_pattern(folder: &Path) -> anyhow::Result<String> {
-    let path = folder.to_str().context("the scope's path is not UTF-8")?;
-    let escaped = path.chars().fold(String::new(), |mut escaped, c| {
+/// The patterns of this program and of its tools, if they are in the scope, as with `npm install` in a project: tools must
+/// not be able to change them.
+fn own_files(catalog: &Path, folders: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let program = std::env::current_exe().context("this program cannot find its own file")?;
+    let own = [program, resolve(catalog)];
+    let is_in_scope = |path: &&PathBuf| folders.iter().any(|folder| path.starts_with(folder));
+    own.iter().filter(is_in_scope).map(|path| literal_pattern(path)).collect()
+}
+
+/// The pattern that matches only this path.
+fn literal_pattern(path: &Path) -> anyhow::Result<String> {
+    let path = path.to_str().with_context(|| format!("the path `{}` is not UTF-8", path.display()))?;
+    Ok(path.chars().fold(String::new(), |mut escaped, c| {
         if "*?[]{}\\".contains(c) {
             escaped.push('\\');
         }
         escaped.push(c);
         escaped
-    });
-    let pattern = format!("{escaped}/**");
+    }))
+}
+
+/// The pattern of a folder's files. A guest sees them under their host paths.
+fn scope_pattern(folder: &Path) -> anyhow::Result<String> {
+    let pattern = format!("{}/**", literal_pattern(folder)?);
     Area::parse(&pattern).map_err(|error| UsageError(format!("`--scope`: {error}")))?;
     Ok(pattern)
 }

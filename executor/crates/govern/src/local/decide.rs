@@ -168,8 +168,8 @@ fn mcp_path_reason(breach: &Breach) -> Option<PolicyDenialError> {
         )
     } else if let Breach::BlockedPath { path, pattern } = breach {
         format!(
-            "`{path}` is a place for secrets (`{pattern}`), from which `a2g-executor mcp` keeps tools; do without it, or \
-             ask the person to start it with `--with-secrets`"
+            "`{path}` is blocked (`{pattern}`): `a2g-executor mcp` keeps tools from its own files, and from places of \
+             secrets unless it is started with `--with-secrets`; do without it, or ask the person"
         )
     } else {
         return None;
