@@ -11,6 +11,7 @@ mod debian;
 mod demo;
 mod deny;
 mod deploy_lint;
+mod dist;
 mod nats;
 mod portability;
 mod run;
@@ -48,7 +49,7 @@ Commands:
 A new clone needs one command: `cargo xtask test`.
 Exit codes: 0 success, 1 failure, 2 an invalid command line.";
 
-const COMMANDS: [(&str, &str); 11] = [
+const COMMANDS: [(&str, &str); 12] = [
     ("setup", setup::HELP),
     ("tools", tools::HELP),
     ("test", test::HELP),
@@ -59,6 +60,7 @@ const COMMANDS: [(&str, &str); 11] = [
     ("deny", deny::HELP),
     ("sbom", sbom::HELP),
     ("deploy-lint", deploy_lint::HELP),
+    ("dist", dist::HELP),
     ("help", HELP),
 ];
 
@@ -114,6 +116,14 @@ fn parse(words: &[&str]) -> Result<Action, String> {
         ("torture", []) => Box::new(|workspace| test::torture(workspace, test::DEFAULT_CRASHES)),
         ("torture", [crashes]) if let Ok(crashes @ 1..) = crashes.parse() => {
             Box::new(move |workspace| test::torture(workspace, crashes))
+        }
+        ("dist", ["--binary", file]) => {
+            let file = PathBuf::from(file);
+            Box::new(move |workspace| dist::run(workspace, &file, false))
+        }
+        ("dist", ["--check", "--binary", file]) => {
+            let file = PathBuf::from(file);
+            Box::new(move |workspace| dist::run(workspace, &file, true))
         }
         ("portability", []) => Box::new(portability::run),
         ("deny", []) => Box::new(deny::run),

@@ -144,7 +144,11 @@ pub(crate) fn log(workspace: &Workspace, what: &str, command: &mut Command, limi
 
 /// Waits for the end of a program, and calls `tick` each second. Kills the program after `limit`, and then
 /// returns `None`.
-fn wait(child: &mut Child, limit: Duration, mut tick: impl FnMut(u64)) -> Result<Option<ExitStatus>> {
+pub(crate) fn wait(
+    child: &mut Child,
+    limit: Duration,
+    mut tick: impl FnMut(u64),
+) -> Result<Option<ExitStatus>> {
     let (started, mut seconds) = (now(), 0);
     while started.elapsed() < limit {
         if let Some(status) = child.try_wait()? {

@@ -1,0 +1,222 @@
+//! The wheel for PyPI: the program as a script of Python's environment, the tools as its data.
+//!
+//! It is written by hand: maturin would compile the program again, and puts no folder of data beside a program. An
+//! installer puts `…data/scripts` into `bin` and `…data/data` into the prefix, so that the program finds its tools at
+//! `../share/a2g-executor/tools`. `pip`, `uv` and `pipx` run no code of a wheel.
+//!
+//! The Python files are in `deploy/python`, beside the other files that only serve to install the program.
+
+use std::io::{Cursor, Write as _};
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use fs_err as fs;
+use sha2::{Digest as _, Sha256};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipWriter};
+
+use super::Release;
+use super::files;
+use super::server_json;
+
+const NAME: &str = "a2g_executor";
+/// The glibc that the program needs, as wheels call it.
+const PLATFORM: &str = "manylinux_2_28";
+/// miniz_oxide's slowest.
+const COMPRESSION_LEVEL: i64 = 9;
+/// Where the documents of the package are in the root, which have places of their own in a wheel.
+const DOCUMENTS: &str = "share/doc/a2g-executor/";
+
+pub(crate) fn build(release: &Release<'_>) -> Result<Vec<PathBuf>> {
+    let tag = format!("py3-none-{PLATFORM}_{}", release.architecture.as_str());
+    let path = release.folder.join(format!("{NAME}-{}-{tag}.whl", release.version));
+    fs::write(&path, bytes(release, &tag)?)?;
+    Ok(vec![path])
+}
+
+/// The wheel's content. `tag` is the Python, ABI and platform that it is for.
+fn bytes(release: &Release<'_>, tag: &str) -> Result<Vec<u8>> {
+    let version = &release.version;
+    // A version with a pre-release is written otherwise in Python.
+    ensure!(
+        version.chars().all(|c| c.is_ascii_digit() || c == '.'),
+        "a wheel needs a version such as 1.2.3, not `{version}`: write the rule of PEP 440 for it in wheel.rs"
+    );
+    let sources = release.workspace.root.join("deploy/python");
+    let information = format!("{NAME}-{version}.dist-info");
+    let mut wheel = Wheel::new();
+    for entry in files::list(&sources.join(NAME))? {
+        if entry.path.ends_with(".py") {
+            wheel.add(&format!("{NAME}/{}", entry.path), entry.mode, &fs::read(&entry.file)?)?;
+        }
+    }
+    for entry in files::list(&release.root)? {
+        let place = if let Some(name) = entry.path.strip_prefix("bin/") {
+            format!("{NAME}-{version}.data/scripts/{name}")
+        } else if let Some(name) = entry.path.strip_prefix(DOCUMENTS) {
+            if name.ends_with(".cdx.json") {
+                // PEP 770
+                format!("{information}/sboms/{name}")
+            } else if name == "LICENSE" {
+                format!("{information}/licenses/{name}")
+            } else {
+                continue;
+            }
+        } else {
+            format!("{NAME}-{version}.data/data/{}", entry.path)
+        };
+        wheel.add(&place, entry.mode, &fs::read(&entry.file)?)?;
+    }
+    let readme = fs::read_to_string(sources.join("README.md"))?;
+    wheel.add(&format!("{information}/METADATA"), 0o644, metadata(version, &readme).as_bytes())?;
+    let about = format!(
+        "Wheel-Version: 1.0\nGenerator: cargo xtask dist ({version})\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    );
+    wheel.add(&format!("{information}/WHEEL"), 0o644, about.as_bytes())?;
+    wheel.finish(&format!("{information}/RECORD"))
+}
+
+/// The description of the package, with the text for PyPI's page.
+fn metadata(version: &str, readme: &str) -> String {
+    let readme = readme.replace("MCP_NAME", server_json::NAME);
+    format!(
+        "Metadata-Version: 2.4\n\
+         Name: a2g-executor\n\
+         Version: {version}\n\
+         Summary: {}\n\
+         License-Expression: Apache-2.0\n\
+         License-File: LICENSE\n\
+         Keywords: agent,mcp,sandbox,webassembly\n\
+         Classifier: Environment :: Console\n\
+         Classifier: Operating System :: POSIX :: Linux\n\
+         Classifier: Programming Language :: Rust\n\
+         Requires-Python: >=3.8\n\
+         Description-Content-Type: text/markdown; charset=UTF-8\n\
+         \n\
+         {readme}",
+        server_json::DESCRIPTION
+    )
+}
+
+/// A wheel that is being written.
+struct Wheel {
+    archive: ZipWriter<Cursor<Vec<u8>>>,
+    /// The lines of RECORD: path, digest and size of each file.
+    record: String,
+}
+
+impl Wheel {
+    fn new() -> Self {
+        Self { archive: ZipWriter::new(Cursor::new(Vec::new())), record: String::new() }
+    }
+
+    fn add(&mut self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
+        ensure!(!path.contains([',', '"', '\n']), "RECORD cannot name `{path}`");
+        self.write(path, mode, content)?;
+        let digest = URL_SAFE_NO_PAD.encode(Sha256::digest(content));
+        self.record.push_str(&format!("{path},sha256={digest},{}\n", content.len()));
+        Ok(())
+    }
+
+    fn write(&mut self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Deflated)
+            .compression_level(Some(COMPRESSION_LEVEL))
+            // Installers do not use the time, and this one fits into any archive.
+            .last_modified_time(DateTime::DEFAULT)
+            .unix_permissions(mode);
+        self.archive.start_file(path, options)?;
+        Ok(self.archive.write_all(content)?)
+    }
+
+    /// Adds RECORD, which has a line without a digest for itself, and ends the archive.
+    fn finish(mut self, record: &str) -> Result<Vec<u8>> {
+        let text = format!("{}{record},,\n", self.record);
+        self.write(record, 0o644, text.as_bytes())?;
+        Ok(self.archive.finish()?.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Read as _;
+
+    use zip::ZipArchive;
+
+    use super::*;
+    use crate::dist::tests::Sample;
+
+    #[test]
+    fn a_wheel_records_each_of_its_files() {
+        let sample = Sample::new("#!/bin/sh\n");
+        let [path] = build(&sample.release()).unwrap().try_into().unwrap();
+        assert_eq!(path.file_name().unwrap(), "a2g_executor-0.1.0-py3-none-manylinux_2_28_x86_64.whl");
+        let wheel = fs::read(&path).unwrap();
+
+        let mut archive = ZipArchive::new(Cursor::new(wheel.clone())).unwrap();
+        let mut contents = BTreeMap::new();
+        for index in 0..archive.len() {
+            let mut file = archive.by_index(index).unwrap();
+            let name = file.name().unwrap().into_owned();
+            let mode = file.unix_mode().unwrap() & 0o7777;
+            assert_eq!(mode, if name.contains("/scripts/") { 0o755 } else { 0o644 }, "{name}");
+            let mut content = Vec::new();
+            file.read_to_end(&mut content).unwrap();
+            contents.insert(name, content);
+        }
+        let data = "a2g_executor-0.1.0.data";
+        let information = "a2g_executor-0.1.0.dist-info";
+        let expected = [
+            format!("{data}/data/share/a2g-executor/tools/greet/tool.toml"),
+            format!("{data}/data/share/a2g-executor/tools/greet/tool.wasm"),
+            format!("{data}/data/share/man/man1/a2g-executor.1"),
+            format!("{data}/scripts/a2g-executor"),
+            format!("{information}/METADATA"),
+            format!("{information}/RECORD"),
+            format!("{information}/WHEEL"),
+            format!("{information}/licenses/LICENSE"),
+            format!("{information}/sboms/a2g-executor.cdx.json"),
+            "a2g_executor/__init__.py".to_owned(),
+            "a2g_executor/__main__.py".to_owned(),
+        ];
+        assert_eq!(contents.keys().collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
+
+        let record = String::from_utf8(contents[&format!("{information}/RECORD")].clone()).unwrap();
+        assert_eq!(record.lines().count(), contents.len());
+        for line in record.lines() {
+            let [path, digest, size] = line.split(',').collect::<Vec<_>>().try_into().unwrap();
+            if path.ends_with("/RECORD") {
+                assert_eq!((digest, size), ("", ""));
+                continue;
+            }
+            let content = &contents[path];
+            assert_eq!(size, content.len().to_string(), "{path}");
+            assert_eq!(
+                digest,
+                format!("sha256={}", URL_SAFE_NO_PAD.encode(Sha256::digest(content))),
+                "{path}"
+            );
+        }
+        let metadata = String::from_utf8(contents[&format!("{information}/METADATA")].clone()).unwrap();
+        let (head, readme) = metadata.split_once("\n\n").unwrap();
+        assert!(head.contains("\nName: a2g-executor\nVersion: 0.1.0\n"), "{head}");
+        // The registry of MCP servers looks for it, to know that both belong together.
+        assert!(readme.contains(&format!("mcp-name: {}", server_json::NAME)), "{readme}");
+
+        // The same files give the same bytes, whenever they were written.
+        fs::remove_file(&path).unwrap();
+        build(&Sample::new("#!/bin/sh\n").release()).unwrap();
+        build(&sample.release()).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), wheel);
+    }
+
+    #[test]
+    fn a_version_that_python_writes_otherwise_is_refused() {
+        let sample = Sample::new("");
+        let release = Release { version: "0.2.0-rc.1".to_owned(), ..sample.release() };
+        assert!(build(&release).unwrap_err().to_string().contains("PEP 440"));
+    }
+}
