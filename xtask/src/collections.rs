@@ -177,7 +177,7 @@ fn prepare_apt_get(folder: &Path) -> Result<impl Fn() -> Command + use<>> {
 }
 
 /// The mirror that this machine's apt-get reads.
-fn mirror() -> Option<String> {
+pub(crate) fn mirror() -> Option<String> {
     let indexes = run::output(Command::new("apt-get").args(["update", "--print-uris"]))?;
     find_mirror(&indexes).map(str::to_owned)
 }

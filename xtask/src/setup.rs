@@ -364,6 +364,22 @@ pub(crate) fn install_python(workspace: &Workspace, package: &str) -> Result<boo
     install(workspace, package, python(&clients_folder(workspace), package))
 }
 
+/// Installs packages from npm into a folder of their own. Returns its `node_modules`, or `None` if they cannot be
+/// installed. `manifest` is the folder's package.json.
+pub(crate) fn install_npm(
+    workspace: &Workspace,
+    subfolder: &str,
+    manifest: &str,
+    packages: &[&str],
+) -> Result<Option<PathBuf>> {
+    let folder = clients_folder(workspace).join(subfolder);
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("package.json"), manifest)?;
+    let name = packages.join(" ");
+    let steps = vec![npm(&clients_folder(workspace), packages, subfolder)];
+    Ok(install(workspace, &name, steps)?.then(|| folder.join("node_modules")))
+}
+
 /// Compiles cargo-deny with the versions of its own lock file.
 fn compile_deny(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let root = folder.join(CARGO_DENY);

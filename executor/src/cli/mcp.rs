@@ -150,7 +150,14 @@ fn resolve(path: &Path) -> PathBuf {
 fn find_tools() -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().context("this program cannot find its own file")?;
     let folder = program.parent().unwrap_or(Path::new("/"));
-    let candidates = ["tools", "../tools", "../share/a2g-executor/tools"].map(|tools| folder.join(tools));
+    let candidates = [
+        "tools",
+        "../tools",
+        "../share/a2g-executor/tools",
+        // An unpacked wheel, to which uv links with `link-mode = "symlink"`.
+        "../data/share/a2g-executor/tools",
+    ]
+    .map(|tools| folder.join(tools));
     match candidates.iter().find(|tools| tools.is_dir()) {
         Some(tools) => Ok(tools.canonicalize()?),
         None => bail!(UsageError(format!(
