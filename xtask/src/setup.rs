@@ -102,7 +102,7 @@ const CARGO_DENY_DIGESTS: [&str; 3] = [
 /// The time limit of compiling [`CARGO_DENY`]. It takes 3.5 minutes of CPU time, and took 32 minutes on a busy machine.
 const CARGO_DENY_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The Node.js for MCP, components and the browser. The machine's own may be older.
-const NODE: &str = "node@22";
+pub(crate) const NODE: &str = "node@22";
 /// Time limit of an installation, which takes only seconds if the server answers.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -374,7 +374,9 @@ pub(crate) fn install_npm(
 ) -> Result<Option<PathBuf>> {
     let folder = clients_folder(workspace).join(subfolder);
     fs::create_dir_all(&folder)?;
-    fs::write(folder.join("package.json"), manifest)?;
+    if !folder.join("package.json").exists() {
+        fs::write(folder.join("package.json"), manifest)?;
+    }
     let name = packages.join(" ");
     let steps = vec![npm(&clients_folder(workspace), packages, subfolder)];
     Ok(install(workspace, &name, steps)?.then(|| folder.join("node_modules")))

@@ -1,6 +1,6 @@
 //! `dist`: what people install, in `target/dist`.
 
-//mod check_hosts;
+mod check_hosts;
 mod files;
 mod mcp_client;
 mod npm;
@@ -81,7 +81,7 @@ pub(crate) fn run(workspace: &Workspace, binary: &Path, is_checked: bool) -> Res
         run::progress("Finished", &format!("{} ({} bytes)", package.display(), fs::metadata(package)?.len()));
     }
     if is_checked {
-        //        check_hosts::check(&release)?;
+        check_hosts::check(&release)?;
     }
     Ok(())
 }
