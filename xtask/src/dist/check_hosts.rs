@@ -68,8 +68,8 @@ struct Bench<'a> {
     folder: PathBuf,
     /// The folder `bin` of the Python environment with uv and pipx.
     python: PathBuf,
-    /// The `node_modules` with npm and the registry.
-    modules: Option<PathBuf>,
+    /// The registry for npm, if npm and verdaccio could be installed.
+    registry: Option<Registry>,
 }
 
 pub(crate) fn check(release: &Release<'_>) -> Result<()> {
@@ -81,7 +81,7 @@ pub(crate) fn check(release: &Release<'_>) -> Result<()> {
         release,
         folder: folder.path().to_owned(),
         python: setup::clients_folder(workspace).join("python/bin"),
-        modules,
+        registry: modules.map(|modules| Registry::start(release, folder.path(), modules)).transpose()?,
     };
     let mut failed = Vec::new();
     for (name, part) in PARTS {
@@ -118,11 +118,6 @@ impl Bench<'_> {
         let mut paths = names.filter_map(|entry| Some(entry.ok()?.path()));
         let ending = format!("{}.whl", self.release.architecture.as_str());
         paths.find(|path| path.to_string_lossy().ends_with(&ending)).context("there is no wheel")
-    }
-
-    fn packages(&self) -> Result<Vec<PathBuf>> {
-        let names = fs::read_dir(self.release.folder.join("npm"))?;
-        Ok(names.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?)
     }
 
     /// The names of the tools that `mcp` lists.
@@ -232,6 +227,14 @@ fn expect_refusal(command: &mut Command, code: i32, sentence: &str) -> Result<()
     Ok(())
 }
 
+/// Checks that a configuration for a host starts the executor as it was started here.
+fn expect_config(start: &dyn Fn(&[&str]) -> Command, program: &str) -> Result<()> {
+    let printed = output(&mut start(&["mcp", "--scope", "notes", "--print-config", "codex"]))?;
+    let expected = format!("command = \"{program}\"");
+    ensure!(text(&printed).contains(&expected), "`{expected}` is not in {}", text(&printed));
+    Ok(())
+}
+
 fn remove(path: &Path) -> Result<()> {
     if path.is_dir() {
         fs::remove_dir_all(path)?;
@@ -283,7 +286,11 @@ fn check_pip(bench: &Bench<'_>) -> Result<()> {
     let words = ["mcp", "--scope", &missing.to_string_lossy()];
     expect_refusal(&mut start(&words), 2, "cannot be used")?;
     remove(&bin.with_file_name("share"))?;
-    expect_refusal(&mut start(&["mcp", "--scope", "notes"]), 2, "there is no folder of tools")?;
+    expect_refusal(
+        &mut start(&["mcp", "--scope", "notes"]),
+        2,
+        "the tools that belong to this program are not beside it",
+    )?;
     remove(&program)?;
     expect_refusal(&mut start(&["--version"]), 1, "the package a2g-executor is incomplete")
 }
@@ -305,6 +312,7 @@ fn check_uv(bench: &Bench<'_>) -> Result<()> {
         let seconds = bench.use_tools(&home.to_string_lossy(), started, &start)?;
         let seconds = seconds.as_secs_f64();
         run::progress("Measured", &format!("uvx with {mode}: {seconds:.1} s to the first call"));
+        expect_config(&start, "uvx")?;
     }
     Ok(())
 }
@@ -351,11 +359,14 @@ fn check_platform(bench: &Bench<'_>) -> Result<()> {
 struct Registry {
     process: Child,
     url: String,
+    /// The `node_modules` with Node.js, npm and the registry.
+    modules: PathBuf,
 }
 
 impl Registry {
-    fn start(bench: &Bench<'_>, modules: &Path) -> Result<Self> {
-        let home = bench.home("registry")?;
+    fn start(release: &Release<'_>, folder: &Path, modules: PathBuf) -> Result<Self> {
+        let home = folder.join("registry");
+        fs::create_dir(&home)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let url = format!("http://127.0.0.1:{port}/");
         // Without a registry behind it.
@@ -367,18 +378,18 @@ impl Registry {
         verdaccio.args(["--config", "config.yaml", "--listen", &format!("127.0.0.1:{port}")]);
         let log = fs::File::create(home.join("log"))?.into_parts().0;
         let process = verdaccio.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
-        let registry = Self { process, url };
+        let registry = Self { process, url, modules };
         let started = run::now();
         while !registry.answers() {
             ensure!(started.elapsed() < REGISTRY_START_TIMEOUT, "the registry for npm does not start");
             std::thread::sleep(POLL_INTERVAL);
         }
-        for package in bench.packages()? {
+        for package in fs::read_dir(release.folder.join("npm"))? {
             let mut publish = private("npm", &home, &[&bin]);
-            publish.args(["publish", "--registry", &registry.url]).arg(&package);
+            publish.args(["publish", "--registry", &registry.url]).arg(package?.path());
             // npm wants a token, even where everybody may publish.
             publish.arg(format!("--//127.0.0.1:{port}/:_authToken=none"));
-            bench.log("publish the packages for npm", &mut publish)?;
+            run::log(release.workspace, "publish the packages for npm", &mut publish, COMMAND_TIMEOUT)?;
         }
         Ok(registry)
     }
@@ -398,11 +409,10 @@ impl Drop for Registry {
 }
 
 fn check_npm(bench: &Bench<'_>) -> Result<()> {
-    let Some(modules) = &bench.modules else {
+    let Some(registry) = &bench.registry else {
         return skip("the packages with npm", "npm or verdaccio cannot be installed");
     };
-    let registry = Registry::start(bench, modules)?;
-    let bin = modules.join(".bin");
+    let bin = registry.modules.join(".bin");
     // This machine's Node.js, which may be another version, and the newest npm.
     let nodes: [(&str, &[&Path]); 2] = [("node", &[]), ("node-22", &[&bin])];
     for (name, first) in nodes {
@@ -426,6 +436,7 @@ fn check_npm(bench: &Bench<'_>) -> Result<()> {
         let seconds = bench.use_tools(&home.to_string_lossy(), started, &start)?;
         let seconds = seconds.as_secs_f64();
         run::progress("Measured", &format!("npx with Node.js {version}: {seconds:.1} s to the first call"));
+        expect_config(&start, "npx")?;
 
         let prefix = home.join("prefix");
         let place = prefix.to_string_lossy();
@@ -551,11 +562,11 @@ fn check_debian_with_python(bench: &Bench<'_>) -> Result<()> {
 
 /// npx, with a registry on this machine.
 fn check_debian_with_node(bench: &Bench<'_>) -> Result<()> {
-    let Some(modules) = &bench.modules else {
+    let Some(registry) = &bench.registry else {
         return skip("a Debian with Node.js only", "npm or verdaccio cannot be installed");
     };
+    let modules = &registry.modules;
     let Some(root) = debian_folder(bench, "node", "libstdc++6")? else { return Ok(()) };
-    let registry = Registry::start(bench, modules)?;
     clean(&root)?;
     remove(&root.join("opt/node"))?;
     fs::create_dir_all(root.join("opt/node"))?;
@@ -573,12 +584,12 @@ fn check_debian_with_node(bench: &Bench<'_>) -> Result<()> {
 /// The hosts that people use, on their first start with the executor, without a cache.
 fn check_agent_hosts(bench: &Bench<'_>) -> Result<()> {
     let hosts = setup::install_npm(bench.workspace(), "hosts", r#"{ "private": true }"#, &AGENT_HOSTS)?;
-    let (Some(hosts), Some(modules)) = (hosts, &bench.modules) else {
+    let (Some(hosts), Some(registry)) = (hosts, &bench.registry) else {
         return skip("agent hosts", "they cannot be installed with npm");
     };
     let executor = bench.install_with_pip(&bench.home("hosts")?)?.join(npm::NAME);
     let executor = executor.to_string_lossy();
-    let bins = [hosts.join(".bin"), modules.join(".bin")];
+    let bins = [hosts.join(".bin"), registry.modules.join(".bin")];
     let first = bins.each_ref().map(PathBuf::as_path);
     // Each with the words that add a server, and what its list then says of it. Codex connects to none for its list.
     let cases: [(&str, &[&str], &str); 3] = [

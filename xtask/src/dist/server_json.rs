@@ -30,17 +30,6 @@ pub(crate) fn build(release: &Release<'_>) -> Result<Vec<PathBuf>> {
 }
 
 fn entry(version: &str) -> Value {
-    let scope = |value: &str| {
-        json!([
-            { "type": "positional", "value": "mcp" },
-            {
-                "type": "named",
-                "name": "--scope",
-                "value": value,
-                "description": "The folder that tools may use; they reach no other file and no network",
-            },
-        ])
-    };
     let folder = json!({
         "folder": {
             "description": "A folder below your home, such as that of a project",
@@ -48,10 +37,16 @@ fn entry(version: &str) -> Value {
             "isRequired": true,
         },
     });
-    let mut arguments = scope("{folder}");
-    if let Some(named) = arguments.get_mut(1).and_then(Value::as_object_mut) {
-        named.insert("variables".to_owned(), folder.clone());
-    }
+    let arguments = json!([
+        { "type": "positional", "value": "mcp" },
+        {
+            "type": "named",
+            "name": "--scope",
+            "description": "The folder that tools may use",
+            "value": "{folder}",
+            "variables": folder,
+        },
+    ]);
     let package = |registry: &str, hint: &str| {
         json!({
             "registryType": registry,
@@ -62,19 +57,23 @@ fn entry(version: &str) -> Value {
             "transport": { "type": "stdio" },
         })
     };
-    let option = |name: &str, value: &str| json!({ "type": "named", "name": name, "value": value });
-    let mount = json!({
-        "type": "named",
-        "name": "--volume",
-        "value": format!("{{folder}}:{WORKSPACE}"),
-        "variables": folder,
-    });
     let image = json!({
         "registryType": "oci",
         "identifier": format!("{IMAGE}:{version}"),
         "runtimeHint": "docker",
-        "runtimeArguments": [option("--network", "none"), mount],
-        "packageArguments": scope(WORKSPACE),
+        "runtimeArguments": [
+            { "type": "named", "name": "--network", "value": "none" },
+            {
+                "type": "named",
+                "name": "--volume",
+                "value": format!("{{folder}}:{WORKSPACE}"),
+                "variables": folder,
+            },
+        ],
+        "packageArguments": [
+            { "type": "positional", "value": "mcp" },
+            { "type": "named", "name": "--scope", "value": WORKSPACE },
+        ],
         "transport": { "type": "stdio" },
     });
     json!({
