@@ -29,11 +29,11 @@ try {
 }
 const words = process.argv.slice(2);
 if (process.execve) process.execve(program, [program, ...words], process.env); // Node.js 22.15: does not return
-const child = spawn(program, words, { stdio: 'inherit' });
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) {
-  // A terminal sends its SIGINT to both processes.
+  // Before there is a child, so that no signal ends this process alone. A terminal sends its SIGINT to both.
   process.on(signal, () => (signal === 'SIGINT' && isatty(0)) || child.kill(signal));
 }
+const child = spawn(program, words, { stdio: 'inherit' });
 child.on('exit', (code, signal) => {
   if (signal) process.removeAllListeners(signal).kill(process.pid, signal);
   process.exitCode = code ?? 1;
