@@ -43,14 +43,15 @@ pub(crate) fn cargo(workspace: &Workspace, arguments: &[&str]) -> Command {
     ] {
         command.env_remove(name);
     }
-    let flags = format!("--sysroot\x1f{}", home(workspace).join("sysroot").display());
+    let mut flags = workspace.remapping();
+    flags.extend(["--sysroot".to_owned(), home(workspace).join("sysroot").display().to_string()]);
     command
         .env("CARGO_TARGET_DIR", workspace.guest_target())
         .env("RUSTC", RUSTC)
         .env("CARGO_TARGET_WASM32_WASIP1_LINKER", "/usr/bin/wasm-ld-19")
         // Encoded, because the path may contain spaces. With `--target` these flags are the guest's
         // alone: build scripts and macros keep the distribution's own sysroot.
-        .env("CARGO_ENCODED_RUSTFLAGS", flags);
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     command
 }
 

@@ -45,6 +45,7 @@ Commands:
   sbom    Write the list of what is linked into the executor
   deploy-lint
           Check the files below deploy/
+  dist    Make the packages of a release
 
 A new clone needs one command: `cargo xtask test`.
 Exit codes: 0 success, 1 failure, 2 an invalid command line.";
@@ -128,6 +129,9 @@ fn parse(words: &[&str]) -> Result<Action, String> {
         ("portability", []) => Box::new(portability::run),
         ("deny", []) => Box::new(deny::run),
         ("deploy-lint", []) => Box::new(deploy_lint::run),
+        ("dist", _) if let Some(options) = dist::Options::parse(arguments) => {
+            Box::new(move |workspace| dist::run(workspace, &options))
+        }
         ("sbom", []) => Box::new(|workspace| sbom::run(workspace, None)),
         ("sbom", [file]) if !file.starts_with('-') => {
             let file = PathBuf::from(file);
@@ -156,10 +160,11 @@ mod tests {
     fn valid_command_lines_are_parsed_and_others_refused() {
         let valid = "-h|setup --retry|test -p tests -- --help|test --repeat 3|\
                      test --repeat 3 --load|tools|demo|demo fleet|bench|bench doors|torture|\
-                     torture 50|portability|deny|deploy-lint|sbom|sbom x";
+                     torture 50|portability|deny|deploy-lint|sbom|sbom x|dist|dist --check|\
+                     dist --check=compile|dist --symbols --binary x";
         let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|test --load|test --repeat 0|\
                        test --repeat 2 x|torture 0|torture 1 2|tset|portability x|deny x|\
-                       deploy-lint x|sbom x y|sbom -x";
+                       deploy-lint x|sbom x y|sbom -x|dist x|dist --binary|dist --symbols --check";
         for (lines, is_valid) in [(valid, true), (invalid, false)] {
             for line in lines.split('|') {
                 assert_eq!(parse(&line.split(' ').collect::<Vec<_>>()).is_ok(), is_valid, "{line}");

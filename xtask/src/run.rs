@@ -79,7 +79,23 @@ impl Workspace {
     pub(crate) fn guest_cargo(&self, arguments: &[&str]) -> Command {
         let mut command = self.cargo(arguments);
         command.current_dir(self.root.join("tools")).env("CARGO_TARGET_DIR", self.guest_target());
+        command.env("CARGO_ENCODED_RUSTFLAGS", self.remapping().join("\x1f"));
         command
+    }
+
+    /// The folders of this machine that compilers would write into a program, each with what stands for it: the same
+    /// sources then give the same bytes in any folder. Of several that match, compilers use the last.
+    pub(crate) fn replaced_folders(&self) -> Vec<(PathBuf, &'static str)> {
+        let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+        let home = home.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cargo")));
+        let own = [(self.root.clone(), "/source"), (self.target.clone(), "/target")];
+        own.into_iter().chain(home.map(|home| (home, "/cargo"))).collect()
+    }
+
+    /// The options of rustc that replace these folders.
+    pub(crate) fn remapping(&self) -> Vec<String> {
+        let folders = self.replaced_folders().into_iter();
+        folders.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display())).collect()
     }
 }
 

@@ -59,6 +59,30 @@ struct Compiler {
     version: String,
 }
 
+/// What is linked into the executor.
+pub(crate) struct Components {
+    graph: Graph,
+    facts: PackageFacts,
+    compiler: Compiler,
+}
+
+/// A package of a release: the executor with its tools.
+pub(crate) struct Package<'a> {
+    /// The name of the file.
+    pub(crate) name: String,
+    pub(crate) sha256: String,
+    pub(crate) version: &'a str,
+    pub(crate) tools: &'a [Tool],
+}
+
+/// A tool of a package.
+pub(crate) struct Tool {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// The digest of the module.
+    pub(crate) sha256: String,
+}
+
 /// The command `sbom`.
 pub(crate) fn run(workspace: &Workspace, file: Option<&Path>) -> Result<()> {
     let text = document(workspace)?;
@@ -70,16 +94,69 @@ pub(crate) fn run(workspace: &Workspace, file: Option<&Path>) -> Result<()> {
 }
 
 fn document(workspace: &Workspace) -> Result<String> {
-    let compiler = Compiler::find(workspace)?;
-    let graph =
-        Graph::parse(&tree(workspace, &compiler.target, &["--edges", "normal", "--prefix", "depth"])?)?;
-    let facts = PackageFacts::find(workspace, &compiler.target)?;
-    let mut bom = bom(&graph, &facts, &compiler)?;
-    let serial = Uuid::new_v5(&Uuid::NAMESPACE_OID, bom.to_string().as_bytes());
-    if let Some(place) = bom.get_mut("serialNumber") {
-        *place = json!(serial.urn().to_string());
+    Components::find(workspace, None)?.document(None)
+}
+
+impl Components {
+    /// The components of a build for a target, by default that of this machine.
+    pub(crate) fn find(workspace: &Workspace, target: Option<&str>) -> Result<Self> {
+        let mut compiler = Compiler::find(workspace)?;
+        if let Some(target) = target {
+            target.clone_into(&mut compiler.target);
+        }
+        let edges = tree(workspace, &compiler.target, &["--edges", "normal", "--prefix", "depth"])?;
+        let facts = PackageFacts::find(workspace, &compiler.target)?;
+        Ok(Self { graph: Graph::parse(&edges)?, facts, compiler })
     }
-    Ok(format!("{bom:#}\n"))
+
+    /// The document of the executor, or of a package with it.
+    pub(crate) fn document(&self, package: Option<&Package<'_>>) -> Result<String> {
+        let mut bom = bom(&self.graph, &self.facts, &self.compiler)?;
+        if let Some(package) = package {
+            let root = self.graph.root.as_ref().context("cargo listed no package")?;
+            describe_package(&mut bom, package, &root.reference())?;
+        }
+        let serial = Uuid::new_v5(&Uuid::NAMESPACE_OID, bom.to_string().as_bytes());
+        if let Some(place) = bom.get_mut("serialNumber") {
+            *place = json!(serial.urn().to_string());
+        }
+        Ok(format!("{bom:#}\n"))
+    }
+}
+
+/// Makes a package the subject of a document about the executor, which becomes one of its components.
+fn describe_package(bom: &mut Value, package: &Package<'_>, executor: &str) -> Result<()> {
+    let hash = |sha256: &str| json!([{ "alg": "SHA-256", "content": sha256 }]);
+    let subject = json!({
+        "type": "application",
+        "bom-ref": package.name,
+        "name": package.name,
+        "version": package.version,
+        "hashes": hash(&package.sha256),
+    });
+    let tools = package.tools.iter().map(|tool| {
+        let Tool { name, version, sha256 } = tool;
+        let reference = format!("tools/{name}@{version}");
+        json!({
+            "type": "application",
+            "bom-ref": reference,
+            "name": name,
+            "version": version,
+            "scope": "required",
+            "hashes": hash(sha256),
+        })
+    });
+    let tools: Vec<Value> = tools.collect();
+    let place = bom.pointer_mut("/metadata/component").context("the document has no subject")?;
+    let executor_component = std::mem::replace(place, subject);
+    let mut contents = vec![executor.to_owned()];
+    contents.extend(tools.iter().filter_map(|tool| tool.get("bom-ref")?.as_str().map(str::to_owned)));
+    let mut extend = |member: &str, values: Vec<Value>| {
+        let list = bom.get_mut(member).and_then(Value::as_array_mut);
+        list.with_context(|| format!("the document has no `{member}`")).map(|list| list.extend(values))
+    };
+    extend("dependencies", vec![json!({ "ref": package.name, "dependsOn": contents })])?;
+    extend("components", [vec![executor_component], tools].concat())
 }
 
 /// The output of `cargo tree` for the executor with the features of a release. A line has the name, the version, and
@@ -265,6 +342,28 @@ mod tests {
         }
         assert_eq!(id("other", "1.0.0+build").purl(), "pkg:cargo/other@1.0.0%2Bbuild");
         assert_eq!(expression("MIT / Apache-2.0"), "MIT OR Apache-2.0");
+    }
+
+    #[test]
+    fn the_document_of_a_package_lists_the_executor_and_its_tools() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
+        let workspace = Workspace::new(root.clone(), root.join("target"));
+        let components = Components::find(&workspace, None).unwrap();
+        let tool = Tool { name: "x".to_owned(), version: "2.0.0".to_owned(), sha256: "ab".to_owned() };
+        let tools = [tool];
+        let package =
+            Package { name: "p.deb".to_owned(), sha256: "cd".to_owned(), version: "1.0.0", tools: &tools };
+        let bom: Value = serde_json::from_str(&components.document(Some(&package)).unwrap()).unwrap();
+        assert_eq!(bom["metadata"]["component"]["name"], "p.deb");
+        let listed = bom["components"].as_array().unwrap();
+        let executor = listed.iter().find(|component| component["name"] == EXECUTOR).unwrap();
+        assert!(listed.iter().any(|component| component["hashes"][0]["content"] == "ab"));
+        let dependencies = bom["dependencies"].as_array().unwrap();
+        let contents = dependencies.iter().find(|entry| entry["ref"] == "p.deb").unwrap();
+        assert_eq!(contents["dependsOn"], json!([executor["bom-ref"], "tools/x@2.0.0"]));
+        let other = Package { sha256: "ce".to_owned(), ..package };
+        let other: Value = serde_json::from_str(&components.document(Some(&other)).unwrap()).unwrap();
+        assert_ne!(other["serialNumber"], bom["serialNumber"]);
     }
 
     /// The document of this workspace says what cargo says, asked in another way.

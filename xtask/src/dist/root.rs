@@ -1,0 +1,129 @@
+//! The root of a release: the files as below a prefix such as `/usr`.
+//!
+//! ```text
+//! bin/a2g-executor
+//! share/a2g-executor/tools/NAME/     written by `tool add` from what `tool sign` has signed
+//! share/doc/a2g-executor/            README.md, LICENSE, CHANGELOG.md
+//! share/man/man1/                    written by `man`
+//! share/bash-completion/…, share/zsh/…, share/fish/…
+//! ```
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
+
+use super::Release;
+use super::checksums::Key;
+use crate::run;
+
+pub(crate) const PROGRAM: &str = "bin/a2g-executor";
+/// The program looks there, relative to its own folder.
+pub(crate) const TOOLS: &str = "share/a2g-executor/tools";
+const PAGES: [&str; 3] = ["README.md", "LICENSE", "CHANGELOG.md"];
+/// The shells with the file in which each looks for completions.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/a2g-executor"),
+    ("zsh", "share/zsh/site-functions/_a2g-executor"),
+    ("fish", "share/fish/vendor_completions.d/a2g-executor.fish"),
+];
+/// Time limit of adding a tool. The largest one compiles in 20 to 40 s.
+const TOOL_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Lays out the root with a program that runs on this machine.
+pub(crate) fn lay_out(release: &Release<'_>, program: &Path, key: &Key) -> Result<()> {
+    let root = &release.root;
+    create(root, program)?;
+    let pages = root.join("share/doc/a2g-executor");
+    fs::create_dir_all(&pages)?;
+    for name in PAGES {
+        fs::copy(release.workspace.root.join(name), pages.join(name))?;
+    }
+    add_tools(release, key)?;
+    let program = root.join(PROGRAM);
+    for (shell, file) in COMPLETIONS {
+        let script = run::output(Command::new(&program).args(["completions", shell]));
+        let script = script.with_context(|| format!("`a2g-executor completions {shell}` fails"))?;
+        let path = root.join(file);
+        fs::create_dir_all(path.parent().unwrap_or(root))?;
+        fs::write(path, script + "\n")?;
+    }
+    let mut pages = Command::new(&program);
+    pages.arg("man").arg(root.join("share/man/man1"));
+    run::log(release.workspace, "write the manual pages", &mut pages, TOOL_TIMEOUT)
+}
+
+/// Lays out a root that differs from another one only in the program.
+pub(crate) fn lay_out_like(other: &Release<'_>, release: &Release<'_>, program: &Path) -> Result<()> {
+    create(&release.root, program)?;
+    let shared = super::files(&other.root)?.into_iter().filter(|path| !path.starts_with("bin"));
+    copy(&other.root, &release.root, shared)
+}
+
+/// Copies files of a folder to another one.
+pub(super) fn copy<P: AsRef<Path>>(from: &Path, to: &Path, paths: impl IntoIterator<Item = P>) -> Result<()> {
+    for path in paths {
+        let copy = to.join(&path);
+        fs::create_dir_all(copy.parent().unwrap_or(to))?;
+        fs::copy(from.join(&path), copy)?;
+    }
+    Ok(())
+}
+
+/// Creates a root with nothing but the program.
+fn create(root: &Path, program: &Path) -> Result<()> {
+    if root.exists() {
+        fs::remove_dir_all(root)?;
+    }
+    let copy = root.join(PROGRAM);
+    fs::create_dir_all(root.join("bin"))?;
+    fs::copy(program, copy)?;
+    Ok(())
+}
+
+/// Signs the built tools, and adds them. `tool add` then also checks the signatures, as the configuration requires
+/// them. Both compile each tool, once: they share a cache, which stays for the next run.
+fn add_tools(release: &Release<'_>, key: &Key) -> Result<()> {
+    let built = release.workspace.target.join("tools");
+    let work = release.folder.join("work/tools");
+    for leftover in ["unsigned", "state"].map(|name| work.join(name)) {
+        if leftover.exists() {
+            fs::remove_dir_all(leftover)?;
+        }
+    }
+    fs::create_dir_all(work.join("state"))?;
+    let configuration = work.join("executor.toml");
+    let quoted = |path: &Path| format!("{:?}", path.display().to_string());
+    let text = format!(
+        "[journal]\npath = {}\n\n[catalog]\ntools = {}\ncache = {}\n\n\
+         [[catalog.trust.signer]]\nname = \"release\"\nkey_file = {}\n",
+        quoted(&work.join("state/journal.db")),
+        quoted(&release.root.join(TOOLS)),
+        quoted(&work.join("cache")),
+        quoted(key.public()),
+    );
+    fs::write(&configuration, text)?;
+    fs::create_dir_all(release.root.join(TOOLS))?;
+    let mut count = 0;
+    for path in super::files(&built)?.into_iter().filter(|path| path.ends_with("tool.toml")) {
+        let name = path.parent().and_then(Path::to_str).context("a tool has no name")?;
+        let folder = work.join("unsigned").join(name);
+        copy(&built.join(name), &folder, super::files(&built.join(name))?)?;
+        let tool = |verb: &str| {
+            let mut command = Command::new(release.root.join(PROGRAM));
+            command.args([OsStr::new("tool"), OsStr::new(verb), OsStr::new("--config")]).arg(&configuration);
+            command.arg(&folder);
+            command
+        };
+        let mut sign = tool("sign");
+        sign.arg("--key").arg(key.private());
+        run::log(release.workspace, &format!("sign the tool {name}"), &mut sign, TOOL_TIMEOUT)?;
+        run::log(release.workspace, &format!("add the tool {name}"), &mut tool("add"), TOOL_TIMEOUT)?;
+        count += 1;
+    }
+    ensure!(count > 0, "there are no tools in {}", built.display());
+    Ok(())
+}
