@@ -130,7 +130,9 @@ fn prepare(
         fs::copy(workspace.root.join(CONTRACT), wit.join("deps/tool.wit"))?;
         command = Command::new(maker.join("node/bin/node"));
         // The order of the script: source, WIT, world and library, and then the component.
-        command.arg(workspace.root.join(SCRIPT)).arg(format!("{name}.js")).arg("wit");
+        // componentize-js stores the folder of the source in the component. On Linux, this name of it says nothing.
+        let folder = if cfg!(target_os = "linux") { "/proc/self/cwd/" } else { "" };
+        command.arg(workspace.root.join(SCRIPT)).arg(format!("{folder}{name}.js")).arg("wit");
         command.arg(name.replace('_', "-")).arg(maker.join("@bytecodealliance/componentize-js"));
     } else {
         command = Command::new(maker);

@@ -56,10 +56,11 @@ program for aarch64 is cross-built and not run. Compiling takes 25 minutes on
 two cores.
 
 Environment:
-  A2G_DIST_KEY       The private Ed25519 key that signs the tools and SHA256SUMS,
-                     as PEM (`openssl genpkey -algorithm ed25519`); otherwise a
-                     key is created in target/dist/work, and kept
-  SOURCE_DATE_EPOCH  The time of all files; default: that of the last commit
+  A2G_DIST_KEY       A private Ed25519 key in PEM, which signs the tools and
+                     SHA256SUMS (`openssl genpkey -algorithm ed25519`);
+                     default: one that is created in target/dist/work
+  SOURCE_DATE_EPOCH  The time of all files, in seconds since 1970;
+                     default: that of the last commit
 
 Calls `cargo xtask tools` first.";
 
