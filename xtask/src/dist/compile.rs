@@ -18,15 +18,26 @@ use crate::setup;
 /// The oldest glibc that the program runs with: that of Debian 10, RHEL 8 and the wheels of `manylinux_2_28`.
 const GLIBC: &str = "2.28";
 
-/// Compiles the program, and returns it with its symbols.
-pub(crate) fn program(workspace: &Workspace, architecture: Architecture, epoch: u64) -> Result<PathBuf> {
-    let programs = setup::prepare_zigbuild(workspace)?
-        .context("a release needs cargo-zigbuild and Zig; `cargo xtask setup --retry` installs them again")?;
+/// Installs cargo-zigbuild and Zig, and returns their folder.
+pub(crate) fn prepare(workspace: &Workspace) -> Result<PathBuf> {
+    let programs = setup::prepare_zigbuild(workspace)?;
+    programs.context(
+        "a release needs cargo-zigbuild and Zig: `cargo xtask setup --retry` tries to install them again",
+    )
+}
+
+/// Compiles the program with the compilers in `programs`, and returns it with its symbols.
+pub(crate) fn program(
+    workspace: &Workspace,
+    programs: &Path,
+    architecture: Architecture,
+    epoch: u64,
+) -> Result<PathBuf> {
     let target = architecture.target();
     let mut cargo = workspace.cargo(&["zigbuild", "--locked", "--release", "--package", "a2g-executor"]);
     cargo.args(["--target", &format!("{target}.{GLIBC}")]);
     let paths = env::var_os("PATH").unwrap_or_default();
-    let paths = env::join_paths([programs].into_iter().chain(env::split_paths(&paths)))?;
+    let paths = env::join_paths([programs.to_owned()].into_iter().chain(env::split_paths(&paths)))?;
     cargo.env("PATH", paths).env("SOURCE_DATE_EPOCH", epoch.to_string());
     // A build id would be the only hash of the file with its symbols that survives stripping.
     let mut flags = workspace.remapping();

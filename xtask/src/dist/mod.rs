@@ -171,7 +171,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if options.shows_symbols {
         let program = match &options.binary {
             Some(file) => file.clone(),
-            None => compile::program(workspace, native, epoch(workspace)?)?,
+            None => compile::program(workspace, &compile::prepare(workspace)?, native, epoch(workspace)?)?,
         };
         return symbols::run(workspace, &program);
     }
@@ -242,7 +242,11 @@ fn releases<'a>(
         let release = Release { workspace, version, epoch, folder, architecture, root };
         let program = match given {
             Some(file) => file.to_owned(),
-            None => compile::strip(workspace, &compile::program(workspace, architecture, epoch)?)?,
+            None => {
+                let programs = compile::prepare(workspace)?;
+                let program = compile::program(workspace, &programs, architecture, epoch)?;
+                compile::strip(workspace, &program)?
+            }
         };
         match releases.first() {
             None => root::lay_out(&release, &program, key)?,

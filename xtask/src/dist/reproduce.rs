@@ -65,7 +65,7 @@ pub(crate) fn check_compilation(
     run::log(workspace, "clone the repository", &mut clone, setup::INSTALL_TIMEOUT)?;
     let copy = Workspace::new(again.join("source"), again.join("target"));
 
-    tools::build_modules(&copy, &setup::prepare(&copy)?)?;
+    tools::build_modules(&copy, &setup::prepare(workspace)?)?;
     for name in tools::names(&copy)? {
         let [first, second] = [workspace, &copy].map(|workspace| tools::module(workspace, &name));
         // Those in Python and JavaScript have none.
@@ -73,9 +73,11 @@ pub(crate) fn check_compilation(
             compare(&first, &second)?;
         }
     }
-    let first = compile::strip(workspace, &compile::program(workspace, architecture, epoch)?)?;
-    let second = compile::strip(&copy, &compile::program(&copy, architecture, epoch)?)?;
-    compare(&first, &second)?;
+    let programs = compile::prepare(workspace)?;
+    let [first, second] = [workspace, &copy].map(|workspace| {
+        compile::strip(workspace, &compile::program(workspace, &programs, architecture, epoch)?)
+    });
+    compare(&first?, &second?)?;
     run::progress("Compared", "two compilations, in two folders: the same bytes");
     Ok(fs::remove_dir_all(&again)?)
 }
