@@ -155,6 +155,12 @@ Examples:
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write a manual page for each command
+    #[command(after_help = "Example:\n  a2g-executor man ~/.local/share/man/man1 && man a2g-executor-tool-add")]
+    Man {
+        /// The folder of the pages, which is created if it is missing
+        folder: PathBuf,
+    },
     /// Fork the processes of guests, for the server at the other end of standard input
     #[command(hide = true)]
     Zygote {

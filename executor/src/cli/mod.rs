@@ -14,6 +14,7 @@ mod key;
 mod layout;
 mod local_time;
 mod log;
+mod manual;
 #[cfg(feature = "mcp")]
 mod mcp;
 #[cfg(feature = "otlp")]
@@ -60,6 +61,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
             clap_complete::generate(shell, &mut Cli::command(), "a2g-executor", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Man { folder } => manual::main(&folder),
         Command::Zygote { fuel, changes_users } => {
             a2g_isolate::run_zygote(fuel, changes_users)?;
             Ok(ExitCode::SUCCESS)
