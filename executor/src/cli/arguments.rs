@@ -156,7 +156,9 @@ Examples:
         shell: clap_complete::Shell,
     },
     /// Write a manual page for each command
-    #[command(after_help = "Example:\n  a2g-executor man ~/.local/share/man/man1 && man a2g-executor-tool-add")]
+    #[command(
+        after_help = "Example:\n  a2g-executor man ~/.local/share/man/man1 && man a2g-executor-tool-add"
+    )]
     Man {
         /// The folder of the pages, which is created if it is missing
         folder: PathBuf,
