@@ -129,6 +129,7 @@ fn the_help_of_each_command_has_examples() {
         "config check",
         "doctor",
         "completions",
+        "man",
     ];
     let mut without = Vec::new();
     for command in commands {
