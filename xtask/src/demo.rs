@@ -3,8 +3,8 @@
 //! Every printed figure comes from the two processes. Each step has an expected result, and any other
 //! result fails the demo. Both processes have ended when it returns.
 
-mod client;
-mod fixture;
+pub(crate) mod client;
+pub(crate) mod fixture;
 pub(crate) mod fleet;
 mod output;
 mod program;

@@ -118,14 +118,6 @@ fn parse(words: &[&str]) -> Result<Action, String> {
         ("torture", [crashes]) if let Ok(crashes @ 1..) = crashes.parse() => {
             Box::new(move |workspace| test::torture(workspace, crashes))
         }
-        ("dist", ["--binary", file]) => {
-            let file = PathBuf::from(file);
-            Box::new(move |workspace| dist::run(workspace, &file, false))
-        }
-        ("dist", ["--check", "--binary", file]) => {
-            let file = PathBuf::from(file);
-            Box::new(move |workspace| dist::run(workspace, &file, true))
-        }
         ("portability", []) => Box::new(portability::run),
         ("deny", []) => Box::new(deny::run),
         ("deploy-lint", []) => Box::new(deploy_lint::run),

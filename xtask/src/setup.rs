@@ -121,9 +121,12 @@ pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Debian's browser, which the tests of the console drive.
 const BROWSER: &str = "chromium";
-/// The time limit of installing [`BROWSER`] with its libraries: apt-get unpacks 400 MB, which takes minutes on a busy
-/// machine.
-const BROWSER_TIMEOUT: Duration = Duration::from_secs(900);
+/// The time limit of installing [`BROWSER`] and other large packages with apt-get, which unpacks up to 400 MB. That takes
+/// minutes on a busy machine.
+const PACKAGES_TIMEOUT: Duration = Duration::from_secs(900);
+/// Debian's packages for the checks of the image. Podman only recommends a runtime and an init.
+const PODMAN: &str = "podman, runc, catatonit";
+const PODMAN_PROGRAMS: [&str; 3] = ["/usr/bin/podman", "/usr/sbin/runc", "/usr/bin/catatonit"];
 /// The libraries that drive [`BROWSER`] and check its pages. The lock file names their versions.
 const BROWSER_CLIENT: &str = "puppeteer-core and axe-core";
 const BROWSER_CLIENT_FILES: [&str; 2] = ["package.json", "package-lock.json"];
@@ -228,7 +231,7 @@ fn add_target(workspace: &Workspace, libraries: &Path, target: &str) -> Result<(
 /// Installs Debian's browser, and below `target/` what drives it.
 pub(crate) fn prepare_browser(workspace: &Workspace) -> Result<()> {
     let what = format!("install {BROWSER} with apt-get");
-    let satisfy = || debian::satisfy(workspace, &what, BROWSER, BROWSER_TIMEOUT);
+    let satisfy = || debian::satisfy(workspace, &what, BROWSER, PACKAGES_TIMEOUT);
     let has_browser = Path::new("/usr/bin").join(BROWSER).exists() || try_once(workspace, BROWSER, satisfy)?;
     // Without the browser, its client is of no use.
     if has_browser {
@@ -279,6 +282,31 @@ pub(crate) fn prepare_registry(workspace: &Workspace) -> Result<()> {
         Ok(fs::remove_dir_all(&download)?)
     };
     try_once(workspace, REGISTRY, unpack).map(drop)
+}
+
+/// Installs podman with a runtime and an init, for the checks of the image. Returns `true` if it is installed.
+pub(crate) fn prepare_podman(workspace: &Workspace) -> Result<bool> {
+    let has_all = PODMAN_PROGRAMS.iter().all(|program| Path::new(program).exists());
+    let what = format!("install {PODMAN} with apt-get");
+    let satisfy = || debian::satisfy(workspace, &what, PODMAN, PACKAGES_TIMEOUT);
+    Ok(has_all || try_once(workspace, "podman", satisfy)?)
+}
+
+/// Installs debootstrap, for the checks of the Debian package. Returns `true` if it is installed.
+pub(crate) fn prepare_debootstrap(workspace: &Workspace) -> Result<bool> {
+    prepare_program(workspace, "debootstrap", Path::new("/usr/sbin/debootstrap"))
+}
+
+/// Installs lintian, which checks Debian packages. Returns `true` if it is installed.
+pub(crate) fn prepare_lintian(workspace: &Workspace) -> Result<bool> {
+    prepare_program(workspace, "lintian", Path::new("/usr/bin/lintian"))
+}
+
+/// Installs a package with apt-get unless its program exists.
+fn prepare_program(workspace: &Workspace, package: &str, program: &Path) -> Result<bool> {
+    let what = format!("install {package} with apt-get");
+    let satisfy = || debian::satisfy(workspace, &what, package, PACKAGES_TIMEOUT);
+    Ok(program.exists() || try_once(workspace, package, satisfy)?)
 }
 
 /// Installs strace, which injects faults into system calls, and faketime, which sets the clock of a server.

@@ -12,11 +12,11 @@ const TIMEOUT_SECONDS: u64 = 60;
 
 /// The address of the executor.
 #[derive(Clone, Copy)]
-pub(super) struct Client(pub(super) SocketAddr);
+pub(crate) struct Client(pub(crate) SocketAddr);
 
 impl Client {
     /// Calls a method over JSON-RPC. The answer has either a `result` or an `error`.
-    pub(super) fn call(self, method: &str, params: &Value) -> Result<Value> {
+    pub(crate) fn call(self, method: &str, params: &Value) -> Result<Value> {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let answer = self.post("/jsonrpc", &[], request)?;
         let is_valid = answer.get("result").is_some() != answer.get("error").is_some();
@@ -59,11 +59,11 @@ impl Client {
 }
 
 /// A member of an answer, or null.
-pub(super) fn at<'a>(answer: &'a Value, pointer: &str) -> &'a Value {
+pub(crate) fn at<'a>(answer: &'a Value, pointer: &str) -> &'a Value {
     answer.pointer(pointer).unwrap_or(&Value::Null)
 }
 
 /// A text of an answer; empty if there is none.
-pub(super) fn text<'a>(answer: &'a Value, pointer: &str) -> &'a str {
+pub(crate) fn text<'a>(answer: &'a Value, pointer: &str) -> &'a str {
     at(answer, pointer).as_str().unwrap_or_default()
 }

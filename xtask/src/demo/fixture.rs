@@ -127,16 +127,16 @@ pub(super) fn add_guests(
 }
 
 /// A process that listens. Dropping this value kills and reaps it.
-pub(super) struct Server {
+pub(crate) struct Server {
     name: &'static str,
     child: Child,
     log: PathBuf,
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Server {
     /// Starts a program and waits until its log has an address and the text `ready`.
-    pub(super) fn start(name: &'static str, mut command: Command, log: PathBuf, ready: &str) -> Result<Self> {
+    pub(crate) fn start(name: &'static str, mut command: Command, log: PathBuf, ready: &str) -> Result<Self> {
         let output = fs::File::create(&log)?.into_parts().0;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
         let child = command.spawn().with_context(|| format!("the {name} could not be started"))?;
@@ -157,11 +157,16 @@ impl Server {
     }
 
     /// Asks it to end (SIGTERM), and waits until it has ended with the exit code 0.
-    pub(super) fn stop(&mut self) -> Result<()> {
+    pub(crate) fn stop(&mut self) -> Result<()> {
         // The standard library sends no other signal than SIGKILL, and the shell has `kill` built in.
         let mut kill = Command::new("sh");
         kill.args(["-c", &format!("kill -TERM {}", self.child.id())]);
         ensure!(kill.status()?.success(), "the {} could not be asked to end", self.name);
+        self.wait()
+    }
+
+    /// Waits until it has ended with the exit code 0.
+    pub(crate) fn wait(&mut self) -> Result<()> {
         let end = self.child.wait()?;
         ensure!(
             end.success(),
@@ -172,7 +177,7 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn check_alive(&mut self) -> Result<()> {
+    pub(crate) fn check_alive(&mut self) -> Result<()> {
         let Some(end) = self.child.try_wait()? else { return Ok(()) };
         bail!("the {} ended too early ({end}); its output is in {}", self.name, self.log.display())
     }

@@ -7,16 +7,22 @@
 //! equal packages in any folder and at any time.
 
 mod archive;
+mod check_deb;
 mod check_hosts;
+mod check_image;
 mod checksums;
 mod compile;
+mod deb;
 mod files;
+mod image;
 mod mcp_client;
 mod npm;
+mod podman;
 mod reproduce;
 mod root;
 mod server_json;
 mod symbols;
+mod tree;
 mod wheel;
 
 use std::env;
@@ -118,8 +124,14 @@ const PACKAGERS: &[(&str, Packager)] = &[
     ("wheel", wheel::build),
     ("packages for npm", npm::build),
     ("server.json", server_json::build),
+    ("Debian package", deb::build),
+    ("image", image::build),
 ];
-const CHECKS: &[(&str, Check)] = &[("wheel and packages for npm", check_hosts::check)];
+const CHECKS: &[(&str, Check)] = &[
+    ("wheel and packages for npm", check_hosts::check),
+    ("Debian package", check_deb::check),
+    ("image", check_image::check),
+];
 
 /// What `--check` asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,0 +1,82 @@
+//! Podman, with its images, containers and volumes in a folder of its own.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
+use tempfile::TempDir;
+
+use crate::run::{self, Workspace};
+use crate::setup;
+
+/// Dropping it ends the containers that this process has started, and removes everything that it has stored.
+pub(super) struct Podman {
+    storage: PathBuf,
+    /// Podman accepts no path with more than 50 characters for it.
+    state: TempDir,
+}
+
+impl Podman {
+    /// `None`, with a line that says so, if it cannot be had. `what` is what is then skipped.
+    pub(super) fn find(workspace: &Workspace, what: &str) -> Result<Option<Self>> {
+        let is_root = run::output(Command::new("id").arg("-u")).is_some_and(|id| id == "0");
+        if !is_root {
+            run::progress("Skipped", &format!("{what}: podman needs root for the owners of the files"));
+            return Ok(None);
+        }
+        if !setup::prepare_podman(workspace)? {
+            run::progress("Skipped", &format!("{what}: there is no podman"));
+            return Ok(None);
+        }
+        let storage = workspace.state().join("podman");
+        // What an earlier process has left when it was killed.
+        storage.exists().then(|| fs::remove_dir_all(&storage)).transpose()?;
+        Ok(Some(Self { storage, state: tempfile::Builder::new().prefix("a2g").tempdir_in("/tmp")? }))
+    }
+
+    /// A command of podman.
+    pub(super) fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new("podman");
+        command.arg("--root").arg(&self.storage).arg("--runroot").arg(self.state.path());
+        // The storage driver and the manager of control groups that work everywhere, also inside a container.
+        command.args(["--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none"]);
+        command.args(["--runtime=runc", "--log-level=error"]).args(arguments);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// `podman run` with the options that every container of a check has, followed by `arguments`.
+    pub(super) fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.command(["run", "--rm"]);
+        // Podman's own limits are higher than those of some machines, which runc then cannot set.
+        command.args(["--ulimit=nofile=10000:10000", "--ulimit=nproc=10000:10000"]).args(arguments);
+        command
+    }
+
+    /// The standard output of a command of podman that has to succeed.
+    pub(super) fn output<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Result<String> {
+        output_of(&mut self.command(arguments))
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        let _none_is_left = self.command(["rm", "--all", "--force", "--volumes", "--time=0"]).output();
+        let _is_removed_by_the_next = fs::remove_dir_all(&self.storage);
+    }
+}
+
+/// The standard output of a program that has to succeed.
+pub(super) fn output_of(command: &mut Command) -> Result<String> {
+    let program = command.get_program().display().to_string();
+    let output = command.output().with_context(|| format!("`{program}` cannot be started"))?;
+    ensure!(
+        output.status.success(),
+        "`{command:?}` fails ({}): {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

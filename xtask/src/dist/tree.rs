@@ -1,0 +1,124 @@
+//! Files with the owners and modes that a package gives them, and a tar archive of them whose bytes depend on nothing
+//! else.
+
+use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use fs_err as fs;
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+use tar::{Builder, EntryType, Header};
+
+/// The mode of a folder and of a program that everybody can use.
+const PUBLIC: u32 = 0o755;
+/// The mode of a file that everybody can read.
+const READABLE: u32 = 0o644;
+
+/// What a path is.
+struct Entry {
+    /// `None` for a folder.
+    content: Option<Vec<u8>>,
+    mode: u32,
+    /// The user and its group.
+    owner: u64,
+}
+
+/// Files by their paths, which begin below the root.
+#[derive(Default)]
+pub(super) struct Tree(BTreeMap<PathBuf, Entry>);
+
+impl Tree {
+    pub(super) fn add_folder(&mut self, path: &str, mode: u32, owner: u64) {
+        self.add(Path::new(path), Entry { content: None, mode, owner });
+    }
+
+    pub(super) fn add_file(&mut self, path: &str, content: impl Into<Vec<u8>>) {
+        self.add(Path::new(path), Entry { content: Some(content.into()), mode: READABLE, owner: 0 });
+    }
+
+    pub(super) fn add_program(&mut self, path: &str, content: impl Into<Vec<u8>>) {
+        self.add(Path::new(path), Entry { content: Some(content.into()), mode: PUBLIC, owner: 0 });
+    }
+
+    /// Copies a file, or a folder with all of its files. Links are followed.
+    pub(super) fn copy(&mut self, from: &Path, path: &Path) -> Result<()> {
+        let metadata = fs::metadata(from)?;
+        if metadata.is_dir() {
+            for entry in fs::read_dir(from)? {
+                let entry = entry?;
+                self.copy(&entry.path(), &path.join(entry.file_name()))?;
+            }
+            return Ok(());
+        }
+        let is_program = metadata.permissions().mode() & 0o111 != 0;
+        let mode = if is_program { PUBLIC } else { READABLE };
+        self.add(path, Entry { content: Some(fs::read(from)?), mode, owner: 0 });
+        Ok(())
+    }
+
+    fn add(&mut self, path: &Path, entry: Entry) {
+        for folder in path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()) {
+            let public = || Entry { content: None, mode: PUBLIC, owner: 0 };
+            self.0.entry(folder.to_owned()).or_insert_with(public);
+        }
+        self.0.insert(path.to_owned(), entry);
+    }
+
+    /// Writes a tar archive in which everything has this time.
+    pub(super) fn write_archive(&self, file: &Path, epoch: u64) -> Result<()> {
+        let mut archive = Builder::new(fs::File::create(file)?);
+        for (path, entry) in &self.0 {
+            let content = entry.content.as_deref().unwrap_or_default();
+            let mut header = Header::new_gnu();
+            let kind = if entry.content.is_some() { EntryType::Regular } else { EntryType::Directory };
+            header.set_entry_type(kind);
+            header.set_mode(entry.mode);
+            header.set_uid(entry.owner);
+            header.set_gid(entry.owner);
+            header.set_mtime(epoch);
+            header.set_size(content.len().try_into()?);
+            archive
+                .append_data(&mut header, path, content)
+                .with_context(|| format!("`{}` cannot be archived", path.display()))?;
+        }
+        archive.finish()?;
+        Ok(())
+    }
+
+    /// Writes the files below a folder, for the user that runs this program.
+    pub(super) fn write_files(&self, root: &Path) -> Result<()> {
+        for (path, entry) in &self.0 {
+            let path = root.join(path);
+            let Some(content) = &entry.content else {
+                fs::create_dir_all(&path)?;
+                fs::set_permissions(&path, Permissions::from_mode(entry.mode))?;
+                continue;
+            };
+            let mut file =
+                fs::OpenOptions::new().write(true).create_new(true).mode(entry.mode).open(&path)?;
+            file.write_all(content)?;
+            // The process's mask may have taken bits of the mode.
+            fs::set_permissions(&path, Permissions::from_mode(entry.mode))?;
+        }
+        Ok(())
+    }
+
+    /// The sum of the lengths of all files.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.values().filter_map(|entry| Some(entry.content.as_ref()?.len())).sum()
+    }
+
+    /// Removes a file, if it is there.
+    pub(super) fn remove(&mut self, path: &Path) {
+        self.0.remove(path);
+    }
+
+    /// The paths of all files below a folder.
+    pub(super) fn files_below(&self, folder: &str) -> Vec<PathBuf> {
+        let files = self.0.iter().filter(|(path, entry)| entry.content.is_some() && path.starts_with(folder));
+        files.map(|(path, _)| path.clone()).collect()
+    }
+}
