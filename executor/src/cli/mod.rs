@@ -63,11 +63,22 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Man { folder } => manual::main(&folder),
         Command::Zygote { fuel, changes_users } => {
+            end_first_without_memory();
             a2g_isolate::run_zygote(fuel, changes_users)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::CompileModule(arguments) => compile::main(&arguments),
+        Command::CompileModule(arguments) => {
+            end_first_without_memory();
+            compile::main(&arguments)
+        }
     }
+}
+
+/// Makes the kernel end this process and its children before the server if memory is short, as in a container with a
+/// memory limit. Otherwise it ends the process that has the most, which may be the server.
+fn end_first_without_memory() {
+    // Without /proc, the kernel decides.
+    let _ignored = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 
 /// The error of a command line that is not valid. The exit code is 2, as for an error of clap.

@@ -184,7 +184,7 @@ impl<'a> Checks<'a> {
         container.stop()?;
 
         // The largest tools need more memory to compile than there is, and are left out.
-        let container = self.start(&limits, &[])?;
+        let mut container = self.start(&limits, &[])?;
         container.wait_for("all tools are prepared")?;
         container.hash_note()?;
         container.stop()
@@ -240,13 +240,21 @@ impl<'a> Checks<'a> {
 }
 
 impl Container<'_> {
-    /// Sends an intent, and returns the answer.
+    /// Sends an intent, again for as long as it is refused with a retry time, and returns the answer.
     fn intent(&self, tool: &str, arguments: &Value) -> Result<Value> {
-        let intent = json!({
-            "agent_did": "did:a2g:agent:1.0:check", "intent_id": Uuid::new_v4().to_string(),
-            "tool": tool, "arguments": arguments, "context": { "reasoning": "The user asks for it." },
-        });
-        Client(self.server.address).call("a2g/intent", &intent)
+        let started = run::now();
+        loop {
+            let intent = json!({
+                "agent_did": "did:a2g:agent:1.0:check", "intent_id": Uuid::new_v4().to_string(),
+                "tool": tool, "arguments": arguments, "context": { "reasoning": "The user asks for it." },
+            });
+            let answer = Client(self.server.address).call("a2g/intent", &intent)?;
+            let is_busy = !at(&answer, "/error/data/retry_after_ms").is_null();
+            if !is_busy || started.elapsed() > ANSWER_TIMEOUT {
+                return Ok(answer);
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
     }
 
     fn hash_note(&self) -> Result<()> {
@@ -254,12 +262,13 @@ impl Container<'_> {
     }
 
     /// Waits until the log has a text.
-    fn wait_for(&self, ready: &str) -> Result<()> {
+    fn wait_for(&mut self, ready: &str) -> Result<()> {
         let started = run::now();
         while started.elapsed() < COMPILE_TIMEOUT {
             if fs::read_to_string(&self.log)?.contains(ready) {
                 return Ok(());
             }
+            self.server.check_alive()?;
             thread::sleep(POLL_INTERVAL);
         }
         bail!("the log does not say `{ready}` within {} s: {}", COMPILE_TIMEOUT.as_secs(), self.log.display())
