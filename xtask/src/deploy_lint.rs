@@ -59,7 +59,7 @@ const UNIT: &str = "a2g-executor.service";
 /// was written. What remains is what the executor needs: the network, namespaces and its control group.
 const MAX_EXPOSURE: &str = "23";
 /// Files that the unit names, and units that systemd adds to its dependencies. They are made empty for the check.
-const UNIT_PROGRAMS: [&str; 2] = ["usr/local/bin/a2g-executor", "bin/kill"];
+const UNIT_PROGRAMS: [&str; 2] = ["usr/local/bin/a2g-executor", "bin/sh"];
 const UNIT_DEPENDENCIES: [&str; 6] = [
     "sysinit.target",
     "basic.target",

@@ -1,11 +1,9 @@
 //! Checks the finished image by running it with podman: as people start it, and where it has to hold.
 
 use std::fs::Permissions;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +16,7 @@ use uuid::Uuid;
 
 use super::Release;
 use super::image;
+use super::note::{self, call_by_mcp, ensure_hashed};
 use super::podman::{Podman, output_of};
 use crate::demo::client::{Client, at, text};
 use crate::demo::fixture::Server;
@@ -28,13 +27,9 @@ const MAX_MEGABYTES: u64 = 90;
 const CONFIGURATION: &str = "/etc/a2g-executor/executor.toml";
 /// The default of `executor.drain_seconds`, and the 5 s that a slow machine may take in addition.
 const MAX_STOP: Duration = Duration::from_secs(15);
-/// Longer than the compilation of a small tool by a development build takes on a busy machine.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// The time that compiling the largest tool takes, or ends for want of memory.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(300);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// The content of the file that the tools read.
-const NOTE: &str = "water the plants\n";
 /// Without swap, which would only make the end slower.
 const MEMORY_LIMIT: [&str; 3] = ["--init", "--memory=256m", "--memory-swap=256m"];
 
@@ -90,7 +85,7 @@ impl<'a> Checks<'a> {
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
         fs::create_dir(folder.path().join("workspace"))?;
         fs::set_permissions(folder.path().join("workspace"), Permissions::from_mode(0o777))?;
-        fs::write(folder.path().join("workspace/note.txt"), NOTE)?;
+        fs::write(folder.path().join("workspace").join(note::FILE), note::TEXT)?;
         let profile = release.workspace.root.join("deploy/container/seccomp.json");
         let seccomp = [Vec::new(), vec![format!("--security-opt=seccomp={}", profile.display())]];
         Ok(Self { release, podman, name: format!("{}:{}", image::NAME, release.version), folder, seccomp })
@@ -250,7 +245,7 @@ impl Container<'_> {
             });
             let answer = Client(self.server.address).call("a2g/intent", &intent)?;
             let is_busy = !at(&answer, "/error/data/retry_after_ms").is_null();
-            if !is_busy || started.elapsed() > ANSWER_TIMEOUT {
+            if !is_busy || started.elapsed() > note::ANSWER_TIMEOUT {
                 return Ok(answer);
             }
             thread::sleep(POLL_INTERVAL);
@@ -258,7 +253,7 @@ impl Container<'_> {
     }
 
     fn hash_note(&self) -> Result<()> {
-        ensure_hashed(&self.intent("hash_file", &note())?)
+        ensure_hashed(&self.intent("hash_file", &note::arguments())?)
     }
 
     /// Waits until the log has a text.
@@ -290,57 +285,4 @@ impl Drop for Container<'_> {
         // The process that `server` kills is podman's client, and the container would go on.
         let _has_ended = self.podman.command(["rm", "--force", "--time=0", &self.name]).output();
     }
-}
-
-/// The arguments of `hash_file`.
-fn note() -> Value {
-    json!({ "path": "/workspace/note.txt" })
-}
-
-/// The answer has the digest of the note.
-fn ensure_hashed(answer: &Value) -> Result<()> {
-    let digest = run::to_hex(&Sha256::digest(NOTE));
-    ensure!(answer.to_string().contains(&digest), "`hash_file` answered: {answer}");
-    Ok(())
-}
-
-/// Calls `hash_file` as an agent host does: by messages to a process, whose input then ends.
-fn call_by_mcp(command: &mut Command) -> Result<Value> {
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-    let mut input = child.stdin.take().context("the process has no input")?;
-    let output = child.stdout.take().context("the process has no output")?;
-    let client = json!({ "name": "check", "version": "1" });
-    let initialize = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client });
-    let call = json!({ "name": "hash_file", "arguments": note() });
-    for message in [
-        json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": initialize }),
-        json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }),
-        json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call }),
-    ] {
-        writeln!(input, "{message}")?;
-    }
-    // A thread reads, because reading has no time limit.
-    let (sender, answers) = mpsc::channel();
-    thread::spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            let _is_awaited = sender.send(line);
-        }
-    });
-    let started = run::now();
-    let answer = loop {
-        let left = ANSWER_TIMEOUT.saturating_sub(started.elapsed());
-        let Ok(line) = answers.recv_timeout(left) else { break None };
-        let message: Value = serde_json::from_str(&line).with_context(|| format!("it printed `{line}`"))?;
-        if at(&message, "/id") == 2 {
-            break Some(message);
-        }
-    };
-    drop(input);
-    if answer.is_none() {
-        child.kill()?;
-    }
-    let status = child.wait()?;
-    let answer = answer.context("`hash_file` got no answer")?;
-    ensure!(status.success(), "`mcp` ended with {status}");
-    Ok(answer)
 }

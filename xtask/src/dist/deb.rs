@@ -15,11 +15,18 @@ use super::{Architecture, Release};
 use crate::run;
 
 const DPKG_DEB: &str = "dpkg-deb";
+/// The level of compression, xz's default. A level of 3 takes a third of the time, for a package that is 14 % larger.
+const LEVEL: u8 = 6;
 const UNIT: &str = "usr/lib/systemd/system/a2g-executor.service";
 const DOCUMENTATION: &str = "usr/share/doc/a2g-executor";
 /// What dpkg runs.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 pub(super) const CONFIGURATION: &str = "etc/a2g-executor/executor.toml";
+
+/// The finished package.
+pub(super) fn archive(release: &Release<'_>) -> PathBuf {
+    release.folder.join(format!("a2g-executor_{}_{}.deb", release.version, architecture(release)))
+}
 
 pub(crate) fn build(release: &Release<'_>) -> Result<Vec<PathBuf>> {
     if run::output(Command::new(DPKG_DEB).arg("--version")).is_none() {
@@ -27,8 +34,9 @@ pub(crate) fn build(release: &Release<'_>) -> Result<Vec<PathBuf>> {
         return Ok(Vec::new());
     }
     fs::create_dir_all(&release.folder)?;
-    let file = format!("a2g-executor_{}_{}.deb", release.version, architecture(release));
-    package(release, &version(&release.version), &release.folder.join(file)).map(|file| vec![file])
+    let file = archive(release);
+    package(release, &version(&release.version), LEVEL, &file)?;
+    Ok(vec![file])
 }
 
 fn architecture(release: &Release<'_>) -> &'static str {
@@ -43,8 +51,8 @@ fn version(semantic: &str) -> String {
     semantic.replacen('-', "~", 1)
 }
 
-/// Writes the package of this version to `file`.
-pub(super) fn package(release: &Release<'_>, version: &str, file: &Path) -> Result<PathBuf> {
+/// Writes the package of this version to `file`, compressed to this level.
+pub(super) fn package(release: &Release<'_>, version: &str, level: u8, file: &Path) -> Result<()> {
     let folder = release.root.with_file_name("deb");
     folder.exists().then(|| fs::remove_dir_all(&folder)).transpose()?;
     fs::create_dir_all(&folder)?;
@@ -57,11 +65,10 @@ pub(super) fn package(release: &Release<'_>, version: &str, file: &Path) -> Resu
     write_control(release, version, tree.bytes(), &folder.join("DEBIAN"), &sums)?;
     let mut build = Command::new(DPKG_DEB);
     // What reads zstd is newer than what the program needs. With several threads, xz writes other bytes.
-    build.args(["--root-owner-group", "-Zxz", "--build"]).args([&folder, &PathBuf::from(file)]);
+    build.args(["--root-owner-group", "-Zxz", &format!("-z{level}"), "--build"]).arg(&folder).arg(file);
     build.env("DPKG_DEB_THREADS_MAX", "1").env("SOURCE_DATE_EPOCH", release.epoch.to_string());
     run::log(release.workspace, "build the Debian package", &mut build, run::UNLIMITED)?;
-    fs::remove_dir_all(&folder)?;
-    Ok(file.to_owned())
+    Ok(fs::remove_dir_all(&folder)?)
 }
 
 fn files(release: &Release<'_>, version: &str) -> Result<Tree> {
@@ -149,7 +156,7 @@ fn needed_glibc(program: &[u8]) -> Option<(u32, u32)> {
 fn changelog(version: &str, epoch: u64) -> Result<String> {
     let date = output_of(Command::new("date").args(["--utc", "--rfc-email", &format!("--date=@{epoch}")]))?;
     Ok(format!(
-        "a2g-executor ({version}) stable; urgency=medium\n\n  * Version {version}. README.md names what is new.\n\n \
+        "a2g-executor ({version}) stable; urgency=medium\n\n  * Version {version}. CHANGELOG.md has what is new.\n\n \
          -- A2G executor maintainers <maintainers@a2g-executor.invalid>  {date}\n"
     ))
 }

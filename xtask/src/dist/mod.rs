@@ -16,6 +16,7 @@ mod deb;
 mod files;
 mod image;
 mod mcp_client;
+mod note;
 mod npm;
 mod podman;
 mod reproduce;
