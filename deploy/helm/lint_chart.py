@@ -22,7 +22,14 @@ KUBERNETES = ["1.30", kubernetes_validate.latest_version()] if kubernetes_valida
 WITHOUT_SCHEMA = {"ScaledObject"}
 RELEASE = {"name": "prod", "namespace": "agents"}
 # Folders of a pod, which are made below FOLDER instead.
-POD_FOLDERS = ["/run/a2g-executor", "/var/lib/a2g-tools", "/var/lib/a2g-executor", "/var/cache/a2g-executor", "/mnt/"]
+POD_FOLDERS = [
+    "/run/a2g-executor",
+    "/usr/share/a2g-executor",
+    "/var/lib/a2g-tools",
+    "/var/lib/a2g-executor",
+    "/var/cache/a2g-executor",
+    "/mnt/",
+]
 # Values that have to be refused, with a part of the message.
 REFUSED = [
     ({"replica": 3}, "additional properties 'replica' not allowed"),
@@ -89,7 +96,7 @@ def write_configuration(folder, text):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.write_text("0" * 64 if path.suffix == ".key" else "")
             path.chmod(0o600)
-        elif quoted.endswith("/catalog") or quoted.startswith(f"{folder}/mnt/"):
+        elif quoted.endswith(("/catalog", "/a2g-executor/tools")) or quoted.startswith(f"{folder}/mnt/"):
             path.mkdir(parents=True)
     (folder / "executor.toml").write_text(text)
 

@@ -55,7 +55,6 @@ fn version(semantic: &str) -> String {
 pub(super) fn package(release: &Release<'_>, version: &str, level: u8, file: &Path) -> Result<()> {
     let folder = release.root.with_file_name("deb");
     folder.exists().then(|| fs::remove_dir_all(&folder)).transpose()?;
-    fs::create_dir_all(&folder)?;
     run::progress("Packaging", &file.display().to_string());
     let tree = files(release, version)?;
     tree.write_files(&folder)?;
@@ -135,7 +134,6 @@ fn write_control(
     for script in SCRIPTS {
         tree.add_program(script, fs::read(sources.join(script))?);
     }
-    fs::create_dir(folder)?;
     tree.write_files(folder)
 }
 

@@ -90,6 +90,8 @@ impl Tree {
 
     /// Writes the files below a folder, for the user that runs this program.
     pub(super) fn write_files(&self, root: &Path) -> Result<()> {
+        fs::create_dir_all(root)?;
+        fs::set_permissions(root, Permissions::from_mode(PUBLIC))?;
         for (path, entry) in &self.0 {
             let path = root.join(path);
             let Some(content) = &entry.content else {

@@ -47,6 +47,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- add .Values.preStopSeconds .Values.executor.drainSeconds 30 }}
 {{- end }}
 
+{{/* Not empty if the tools are not those of the image. */}}
+{{- define "a2g.hasTools" -}}
+{{- if or .Values.tools.volume .Values.tools.remote }}true{{ end }}
+{{- end }}
+
 {{/* The path of a key of the Secrets, as a string of TOML. */}}
 {{- define "a2g.secretPath" -}}
 {{- printf "/run/a2g-executor/secrets/%s" . | toJson }}
