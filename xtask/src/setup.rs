@@ -55,6 +55,9 @@ digest is pinned; where that fails, cargo compiles it, which takes minutes.
 hadolint, yamllint, Helm's library (245 MB) and kubernetes-validate (110 MB),
 which pip installs. What is missing is skipped.
 
+`cargo xtask dist --check` needs podman with runc and catatonit, debootstrap and
+lintian, which apt-get installs when that command runs, and only then.
+
 componentize-py (with Python 3.10 or newer) and componentize-js also build two
 tools of the catalogue, run_python and run_javascript. If one is missing, its
 tool is left out.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -64,7 +64,9 @@ fn converse(mut input: ChildStdin, lines: &Receiver<String>) -> Result<Value> {
     writeln!(input, "{}", json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }))?;
     let call = json!({ "name": "hash_file", "arguments": arguments() });
     let started = run::now();
-    for id in 2.. {
+    let mut id = 1;
+    loop {
+        id += 1;
         let request = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call });
         writeln!(input, "{request}")?;
         let answer = read_answer(lines, id)?;
@@ -74,7 +76,6 @@ fn converse(mut input: ChildStdin, lines: &Receiver<String>) -> Result<Value> {
         }
         thread::sleep(RETRY_INTERVAL);
     }
-    bail!("there are no more ids")
 }
 
 /// Reads messages up to the answer of a request.

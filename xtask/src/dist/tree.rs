@@ -124,3 +124,66 @@ impl Tree {
         files.map(|(path, _)| path.clone()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(paths: [&str; 2]) -> Tree {
+        let mut tree = Tree::default();
+        for path in paths {
+            tree.add_file(path, path);
+        }
+        tree.add_folder("var/lib/state", 0o700, 10001);
+        tree.add_program("usr/bin/program", "");
+        tree
+    }
+
+    #[test]
+    fn an_archive_depends_on_its_files_and_the_time_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = |tree: &Tree| {
+            let file = folder.path().join("archive.tar");
+            tree.write_archive(&file, 7).unwrap();
+            fs::read(file).unwrap()
+        };
+        let archive = bytes(&tree(["usr/a", "etc/b"]));
+        assert_eq!(archive, bytes(&tree(["etc/b", "usr/a"])));
+        let mut archive = tar::Archive::new(archive.as_slice());
+        let entries = archive.entries().unwrap().map(|entry| {
+            let header = entry.unwrap().header().clone();
+            let path = header.path().unwrap().display().to_string();
+            (path, header.mode().unwrap(), header.uid().unwrap(), header.mtime().unwrap())
+        });
+        let expected = [
+            ("etc", 0o755, 0),
+            ("etc/b", 0o644, 0),
+            ("usr", 0o755, 0),
+            ("usr/a", 0o644, 0),
+            ("usr/bin", 0o755, 0),
+            ("usr/bin/program", 0o755, 0),
+            ("var", 0o755, 0),
+            ("var/lib", 0o755, 0),
+            ("var/lib/state", 0o700, 10001),
+        ];
+        let expected = expected.map(|(path, mode, owner)| (path.to_owned(), mode, owner, 7));
+        assert_eq!(entries.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn written_files_have_their_modes() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        let tree = tree(["usr/a", "etc/b"]);
+        tree.write_files(&root).unwrap();
+        let mode = |path: &str| fs::metadata(root.join(path)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(["", "usr/a", "usr/bin/program"].map(mode), [0o755, 0o644, 0o755]);
+
+        let mut copy = Tree::default();
+        copy.copy(&root, Path::new("")).unwrap();
+        assert_eq!(copy.files_below("usr"), tree.files_below("usr"));
+        assert_eq!(copy.bytes(), tree.bytes());
+        copy.remove(Path::new("usr/a"));
+        assert_eq!(copy.files_below("usr"), [Path::new("usr/bin/program")]);
+    }
+}
