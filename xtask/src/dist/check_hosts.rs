@@ -48,8 +48,10 @@ const UNLISTED: [&str; 1] = ["http_fetch"];
 /// The home folder in the folders of Debian.
 const HOME: &str = "/home/user";
 
+type Part = fn(&Bench<'_>) -> Result<()>;
+
 /// The parts, in an order in which what is quick comes first.
-const PARTS: [(&str, fn(&Bench<'_>) -> Result<()>); 9] = [
+const PARTS: [(&str, Part); 9] = [
     ("server.json", check_server_json),
     ("the wheel with pip", check_pip),
     ("the wheel with uv", check_uv),

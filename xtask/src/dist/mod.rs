@@ -174,7 +174,8 @@ impl Options {
         }
         let has_check = options.extent != Extent::Nothing;
         let compiles_nothing = options.extent == Extent::Compilation && options.binary.is_some();
-        (!compiles_nothing && !(options.shows_symbols && has_check)).then_some(options)
+        let is_contradiction = compiles_nothing || (options.shows_symbols && has_check);
+        (!is_contradiction).then_some(options)
     }
 }
 
@@ -287,7 +288,8 @@ fn build(release: &Release<'_>) -> Result<Vec<PathBuf>> {
 
 /// The time of all files: `SOURCE_DATE_EPOCH`, or else that of the last commit.
 fn epoch(workspace: &Workspace) -> Result<u64> {
-    if let Ok(seconds) = env::var("SOURCE_DATE_EPOCH") {
+    if let Some(seconds) = env::var_os("SOURCE_DATE_EPOCH") {
+        let seconds = seconds.to_string_lossy();
         return seconds.parse().context("SOURCE_DATE_EPOCH has to be a number of seconds since 1970");
     }
     let mut log = Command::new("git");
