@@ -143,7 +143,8 @@ fn check_scope(folders: &[PathBuf], config: &Config) -> Result<(), UsageError> {
 fn resolve(path: &Path) -> PathBuf {
     let known =
         path.ancestors().find_map(|known| Some((known.canonicalize().ok()?, path.strip_prefix(known).ok()?)));
-    known.map_or_else(|| path.to_owned(), |(known, rest)| known.join(rest))
+    // Without a rest, `join` would add a slash.
+    known.map_or_else(|| path.to_owned(), |(known, rest)| known.join(rest).components().collect())
 }
 
 /// The folder of tools that was installed with this program.
