@@ -54,7 +54,8 @@ const LAST_RECEIPTS_TIMEOUT: Duration = Duration::from_secs(5);
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same two, of a process that serves one host. A host waits for the end of its child and kills it soon, so all of
 /// the end takes less than a second.
-const LAST_TIMEOUT_OF_HOST: Duration = Duration::from_millis(200);
+#[cfg(feature = "mcp")]
+const HOST_LAST_TIMEOUT: Duration = Duration::from_millis(200);
 /// Time for runs to end after the end of a host's messages: enough for one short call that was piped in.
 const HOST_DRAIN: Duration = Duration::from_millis(300);
 /// Interval at which runs are aborted until none is left. A call may be claimed after the ones that run were aborted.
@@ -113,16 +114,37 @@ impl Transport {
         matches!(self, Self::Listen)
     }
 
-    /// `true` if one host has started this process for itself, and waits for its end.
-    fn is_for_one_host(&self) -> bool {
+    /// How long the end may take. `drain` is the configured time for runs.
+    fn end_timeouts(&self, drain: Option<Duration>) -> EndTimeouts {
+        let usual = EndTimeouts {
+            drain: drain.unwrap_or(DEFAULT_DRAIN),
+            deliveries: LAST_DELIVERIES_TIMEOUT,
+            answers: LAST_ANSWERS_TIMEOUT,
+        };
         match self {
-            Self::Listen | Self::Stdio => false,
+            Self::Listen | Self::Stdio => usual,
             #[cfg(feature = "a2e")]
-            Self::A2eStdio(_) => false,
+            Self::A2eStdio(_) => usual,
+            // One host has started this process for itself, and waits for its end.
             #[cfg(feature = "mcp")]
-            Self::McpStdio(_) => true,
+            Self::McpStdio(_) => EndTimeouts {
+                drain: drain.unwrap_or(HOST_DRAIN),
+                deliveries: HOST_LAST_TIMEOUT,
+                answers: HOST_LAST_TIMEOUT,
+            },
         }
     }
+}
+
+/// How long the parts of the end of a process may take.
+#[derive(Clone, Copy)]
+struct EndTimeouts {
+    /// For runs to end before they are aborted.
+    drain: Duration,
+    /// For the delivery of reports after the last run has ended.
+    deliveries: Duration,
+    /// For connections to send their last answers.
+    answers: Duration,
 }
 
 pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
@@ -413,6 +435,7 @@ async fn serve(
     launch: Launch,
 ) -> anyhow::Result<()> {
     let Launch { transport, accept_unsigned, if_missing, policies, avoid_used_journal } = launch;
+    let mut end_timeouts = transport.end_timeouts(config.drain);
     let concurrent = u32::try_from(config.capacity.concurrent)?;
     let cgroups = cgroup_guard.share();
     let has_cgroups = cgroups.is_some();
@@ -524,10 +547,10 @@ async fn serve(
             () = executor.wait_until_closed() => {}
             reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
         }
-        drain(&executor, config.drain.unwrap_or(DEFAULT_DRAIN), LAST_DELIVERIES_TIMEOUT).await?;
+        drain(&executor, end_timeouts).await?;
         executor.leave_fleet().await;
         let _stopped_by_a_signal = drained.send(());
-        let _ignored = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, server).await;
+        let _ignored = tokio::time::timeout(end_timeouts.answers, server).await;
         end_sessions(&sessions).await;
         return Ok(());
     }
@@ -535,7 +558,6 @@ async fn serve(
     #[cfg(any(feature = "a2e", feature = "mcp"))]
     let (stdio_executor, bounds) = (Arc::clone(&executor), config.bounds);
     let stdio_tasks = sessions.clone();
-    let is_for_one_host = transport.is_for_one_host();
     #[cfg_attr(not(feature = "mcp"), allow(unused_variables, reason = "only MCP tells it"))]
     let (input_ended_tx, input_ended) = oneshot::channel::<()>();
     let mut server = sessions.spawn(async move {
@@ -562,27 +584,23 @@ async fn serve(
             }
         }
     });
-    let default_drain = if is_for_one_host { HOST_DRAIN } else { DEFAULT_DRAIN };
-    let drain_limit = config.drain.unwrap_or(default_drain);
-    let (result, drain_limit) = tokio::select! {
-        result = &mut server => (Some(result), drain_limit),
-        // Nobody would get the answers to calls that run for long.
-        Ok(()) = input_ended => (None, HOST_DRAIN),
-        () = stop_signal() => (None, drain_limit),
+    let result = tokio::select! {
+        result = &mut server => Some(result),
+        Ok(()) = input_ended => {
+            // Nobody would get the answers to calls that run for long.
+            end_timeouts.drain = HOST_DRAIN;
+            None
+        }
+        () = stop_signal() => None,
         reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
     };
     executor.close();
-    let (deliveries, answers) = if is_for_one_host {
-        (LAST_TIMEOUT_OF_HOST, LAST_TIMEOUT_OF_HOST)
-    } else {
-        (LAST_DELIVERIES_TIMEOUT, LAST_ANSWERS_TIMEOUT)
-    };
-    drain(&executor, drain_limit, deliveries).await?;
+    drain(&executor, end_timeouts).await?;
     executor.leave_fleet().await;
     let result = match result {
         Some(result) => result?.transpose().map(drop),
         None => {
-            let _ignored = tokio::time::timeout(answers, server).await;
+            let _ignored = tokio::time::timeout(end_timeouts.answers, server).await;
             Ok(())
         }
     };
@@ -960,11 +978,11 @@ fn reload_trust(executor: &Executor, config: &Config) {
     }
 }
 
-/// Waits for runs to end, aborts those that do not within `limit`, and delivers the last reports. Reports that are not
-/// delivered within `deliveries` wait in the journal for the next start.
-async fn drain(executor: &Executor, limit: Duration, deliveries: Duration) -> anyhow::Result<()> {
+/// Waits for runs to end, aborts those that do not in time, and delivers the last reports. Reports that are not
+/// delivered in time wait in the journal for the next start.
+async fn drain(executor: &Executor, timeouts: EndTimeouts) -> anyhow::Result<()> {
     let finish_runs = async {
-        if tokio::time::timeout(limit, executor.wait_until_idle()).await.is_err() {
+        if tokio::time::timeout(timeouts.drain, executor.wait_until_idle()).await.is_err() {
             let stopped = executor.abort_all();
             tracing::warn!(stopped, "the drain limit was reached: runs are aborted");
             let _ignored = tokio::time::timeout(LAST_RECEIPTS_TIMEOUT, abort_until_idle(executor)).await;
@@ -973,7 +991,7 @@ async fn drain(executor: &Executor, limit: Duration, deliveries: Duration) -> an
         if journal.undelivered_count() > 0 {
             tracing::info!(reports = journal.undelivered_count(), "delivering the last reports");
         }
-        if tokio::time::timeout(deliveries, journal.wait_until_delivered()).await.is_err() {
+        if tokio::time::timeout(timeouts.deliveries, journal.wait_until_delivered()).await.is_err() {
             let reports = journal.undelivered_count();
             tracing::warn!(reports, "reports were not delivered, and wait for the next start");
         }
