@@ -78,7 +78,8 @@ pub(crate) fn compile(what: &str, cargo: &mut Command) -> Result<()> {
 pub(crate) fn build(workspace: &Workspace, guests: &GuestCompilers) -> Result<()> {
     build_modules(workspace, guests)?;
     let catalogue = workspace.target.join("tools");
-    let (modules, mut changed) = (modules(workspace, names(workspace)?)?, 0);
+    let modules = modules(workspace, names(workspace)?)?;
+    let mut changed = 0;
     for (name, module) in &modules {
         changed += usize::from(write_tool(workspace, &catalogue.join(name), name, module)?);
     }

@@ -111,8 +111,7 @@ fn check_replacing(
     };
     let opened = assemble(manifest.clone(), digest, wasm.clone(), None, cache, Some(build), trusted)?;
     let Opened::Ready(tool) = opened else { return Err(not_built()) };
-    let tool = *tool;
-    Ok(CheckedTool { tool, manifest, package, signatures, wasm, described })
+    Ok(CheckedTool { tool: *tool, manifest, package, signatures, wasm, described })
 }
 
 /// A module without a `tool.toml`.

@@ -596,9 +596,10 @@ fn open_tool(
     }
     let wasm = code::read_regular_file(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
     let digest = Digest::compute(&wasm);
-    let files = match trust.requires_signatures() {
-        true => PackageFiles::read(folder)?,
-        false => PackageFiles { arguments: package::read_arguments(folder)?, ..PackageFiles::default() },
+    let files = if trust.requires_signatures() {
+        PackageFiles::read(folder)?
+    } else {
+        PackageFiles { arguments: package::read_arguments(folder)?, ..PackageFiles::default() }
     };
     let trusted = check_trust(trust, &manifest, &text, digest, &files)?;
     match &manifest.sha256 {

@@ -315,11 +315,13 @@ impl Executor {
     /// [`Fault::InvalidParams`], [`Fault::ToolUnavailable`], or [`Fault::Refused`] with `tool_untrusted` or
     /// `caller_unauthorized`, which is recorded; [`Fault::Busy`] if another node does not answer.
     pub async fn check_tool(&self, call: &Call) -> Result<(), Fault> {
+        // The call waits for it.
+        if self.preparing_tool(call).is_some() {
+            return Ok(());
+        }
         let checked = match self.locate_tool(call) {
             Ok(ToolLocation::Here(_)) => Ok(()),
             Ok(ToolLocation::Elsewhere) => self.check_tool_elsewhere(call).await,
-            // The call waits for it.
-            Err(Fault::Busy { .. }) if self.preparing_tool(call).is_some() => Ok(()),
             Err(fault) => Err(fault),
         };
         checked.map_err(|fault| self.record_call_refusal(call, fault))
@@ -330,11 +332,10 @@ impl Executor {
     /// # Errors
     /// As for [`Self::check_tool`], without the faults about other nodes.
     pub fn check_tool_locally(&self, call: &Call) -> Result<(), Fault> {
-        match self.locate_tool(call) {
-            Ok(_) => Ok(()),
-            Err(Fault::Busy { .. }) if self.preparing_tool(call).is_some() => Ok(()),
-            Err(fault) => Err(self.record_call_refusal(call, fault)),
+        if self.preparing_tool(call).is_some() {
+            return Ok(());
         }
+        self.locate_tool(call).map(drop).map_err(|fault| self.record_call_refusal(call, fault))
     }
 
     /// The tool of a call, if it is being compiled and the call's caller may use it.

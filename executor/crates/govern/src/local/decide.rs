@@ -58,7 +58,7 @@ pub(super) fn decide(
     let arguments = Arguments::of(&call.arguments);
     let permitted = entry.ok_or_else(|| no_policy_reason(call));
     match permitted.and_then(|entry| permit(entry, call, &arguments, open)) {
-        Ok(permitted) => decide_by_risk(&permitted, call, &arguments, (risk, thresholds), now),
+        Ok(permitted) => decide_by_risk(&permitted, call, &arguments, risk, thresholds, now),
         Err(PolicyDenialError(reason)) => denial(call, risk, reason),
     }
 }
@@ -181,7 +181,8 @@ fn decide_by_risk(
     permitted: &PermittedCall<'_>,
     call: &Call,
     arguments: &Arguments<'_>,
-    (risk, thresholds): (Risk, RiskThresholds),
+    risk: Risk,
+    thresholds: RiskThresholds,
     now: OffsetDateTime,
 ) -> Verdict {
     let RiskThresholds { conditions_from, escalate_from, deny_from } = thresholds;
