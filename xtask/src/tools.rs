@@ -27,8 +27,8 @@ for wasm32-wasip1; a program in Python or JavaScript is made a component, where
 what makes it can be installed. The catalogue gets it as
   target/tools/<NAME>/tool.wasm   the module
   target/tools/<NAME>/tool.toml   its descriptor, with the module's SHA-256
-`a2g-executor tool prepare` adds arguments.json, the schema that the module
-reports; the commands that build the executor too do so.
+Commands that also build the executor call `a2g-executor tool prepare`, which
+compiles the tools and adds arguments.json, the schema that a module reports.
 Point the executor's catalogue at target/tools. Unchanged files are not written;
 tools that an earlier run wrote and that are no longer in tools/ are removed.
 Tools that `a2g-executor tool add` wrote stay.

@@ -900,7 +900,7 @@ struct ServedCatalogue {
 
 impl ServedCatalogue {
     /// Compiles the tools that were not in the cache at the start, and publishes each as soon as it is ready. Meanwhile
-    /// the server refuses calls to those tools as busy.
+    /// calls to those tools wait.
     async fn prepare(&self) {
         let _guard = self.changes.lock().await;
         let mut catalog = self.executor.catalog();

@@ -11,12 +11,11 @@
 
 use super::code::read_own_file;
 use super::manifest::{FILE, ToolManifest};
+use super::tools_folder::ToolsFolder;
 use super::{CatalogError, ModuleFacts};
 use a2g_types::tool::{Contract, Descriptor, Digest};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// The media type of a package's manifest.
@@ -444,23 +443,19 @@ pub(super) fn read_arguments(folder: &Path) -> Result<Option<String>, CatalogErr
 /// change.
 ///
 /// # Ambient Authority
-/// Writes `arguments.json` in the folder.
+/// Writes `arguments.json` in the tool's folder of `catalog`.
 ///
 /// # Errors
-/// [`CatalogError::Io`] if the file cannot be written.
-pub fn write_arguments(folder: &Path, tool: &Descriptor) -> Result<(), CatalogError> {
-    if tool.contract == Contract::Command || folder.join(MANIFEST_FILE).symlink_metadata().is_ok() {
+/// [`CatalogError::Io`] if the file cannot be written, or the tool's folder is a link.
+pub fn write_arguments(catalog: &Path, tool: &Descriptor) -> Result<(), CatalogError> {
+    if tool.contract == Contract::Command {
         return Ok(());
     }
-    let path = folder.join(ARGUMENTS_FILE);
-    let io = |error| CatalogError::io(&path, error);
-    // Replaced by rename: a server may read it meanwhile, and nothing is written through a link.
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
-    let readable = std::fs::Permissions::from_mode(0o644);
-    file.write_all(format!("{:#}\n", tool.arguments_schema).as_bytes())
-        .and_then(|()| file.as_file().set_permissions(readable))
-        .map_err(io)?;
-    file.persist(&path).map(drop).map_err(|error| io(error.error))
+    let Some(folder) = ToolsFolder::create(catalog)?.open(tool.name.as_str())? else { return Ok(()) };
+    if folder.entry(MANIFEST_FILE).symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    folder.write_file(ARGUMENTS_FILE, format!("{:#}\n", tool.arguments_schema).as_bytes())
 }
 
 fn read_text(folder: &Path, file: &'static str, max_bytes: u64) -> Result<Option<String>, CatalogError> {

@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,6 +77,18 @@ impl ToolsFolder {
         replaced
     }
 
+    /// Writes a file of this folder, and replaces an earlier one. A reader finds the whole old file or the whole new one.
+    pub(super) fn write_file(&self, name: &str, bytes: &[u8]) -> Result<(), CatalogError> {
+        let draft = format!("{DRAFT_PREFIX}{}", Uuid::new_v4());
+        let written = create_file(&self.handle, &draft, bytes).and_then(|()| {
+            rustix::fs::renameat(&self.handle, &draft, &self.handle, name).map_err(std::io::Error::from)
+        });
+        if written.is_err() {
+            let _none_was_created = rustix::fs::unlinkat(&self.handle, &draft, AtFlags::empty());
+        }
+        written.map_err(|error| CatalogError::io(&self.path.join(name), error))
+    }
+
     /// Removes an entry and everything in it, but nothing that a link leads to. Returns `false` if there is none.
     pub(super) fn remove(&self, name: &str) -> Result<bool, CatalogError> {
         let removed = match std::fs::remove_dir_all(self.entry(name)) {
@@ -110,14 +122,9 @@ impl ToolsFolder {
         if let Ok(now) = metadata.modified() {
             self.remove_old_drafts(now);
         }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for (name, bytes) in files {
-            let path = self.path.join(draft).join(name);
-            let file = rustix::fs::openat(&folder, *name, flags, Mode::from_raw_mode(0o644));
-            let mut file = File::from(file.map_err(|error| CatalogError::io(&path, error.into()))?);
-            file.write_all(bytes)
-                .and_then(|()| file.sync_all())
-                .map_err(|error| CatalogError::io(&path, error))?;
+            create_file(&folder, name, bytes)
+                .map_err(|error| CatalogError::io(&self.path.join(draft).join(name), error))?;
         }
         folder.set_permissions(std::fs::Permissions::from_mode(0o755)).map_err(io)?;
         folder.sync_all().map_err(io)
@@ -173,6 +180,16 @@ impl ToolsFolder {
         };
         CatalogError::io(&self.path.join(name), error)
     }
+}
+
+/// Creates a file, which must not exist yet.
+fn create_file(folder: impl AsFd, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o644))?);
+    // The users of every run read it, whatever the umask is.
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 const FOLDER_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -237,7 +254,12 @@ mod tests {
         }
         assert!(folder.open(".waiting").is_err() && folder.open_or_create(".waiting").is_err());
         assert!(folder.write_draft("draft", FILES).is_err(), "another user has replaced it by a link");
+        assert!(folder.open("greet").is_err());
         folder.replace("greet", FILES).unwrap();
+        symlink(secret.join("tool.toml"), path.join("greet/arguments.json")).unwrap();
+        folder.open("greet").unwrap().unwrap().write_file("arguments.json", b"{}").unwrap();
+        assert_eq!(std::fs::read_to_string(path.join("greet/arguments.json")).unwrap(), "{}");
+        assert_eq!(names(&path.join("greet")), ["arguments.json", "tool.toml", "tool.wasm"]);
         assert!(folder.remove(".waiting").unwrap() && folder.remove("draft").unwrap());
         // A folder of somebody else, or one that was not made for this draft.
         rustix::fs::mkdirat(&folder.handle, "draft", Mode::from_raw_mode(0o755)).unwrap();
