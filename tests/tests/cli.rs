@@ -119,6 +119,7 @@ fn the_help_of_each_command_has_examples() {
         "tool list",
         "tool inspect",
         "tool add",
+        "tool prepare",
         "tool new",
         "tool build",
         "tool check",

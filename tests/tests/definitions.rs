@@ -529,6 +529,28 @@ fn links_in_a_catalogue_or_in_a_tool_are_not_followed() {
     assert!(!operator.path("tools/linked").exists());
 }
 
+/// `tool prepare` writes into the folders of tools, one of which another user may have replaced by a link.
+#[test]
+fn the_schema_of_a_tool_is_written_beside_it_and_through_no_link() {
+    let operator = Operator::new();
+    let copy = |name: &str, folder: &str| {
+        let folder = operator.path(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in ["tool.toml", "tool.wasm"] {
+            std::fs::copy(tools().join(name).join(file), folder.join(file)).unwrap();
+        }
+    };
+    copy("read_file", "tools/read_file");
+    operator.tool(&["prepare"]).expect(0, &["1 tools are compiled"]);
+    let written = operator.path("tools/read_file/arguments.json");
+    let expected = tools().join("read_file/arguments.json");
+    assert_eq!(std::fs::read_to_string(written).unwrap(), std::fs::read_to_string(expected).unwrap());
+    copy("write_file", "other");
+    symlink(operator.path("other"), operator.path("tools/write_file")).unwrap();
+    operator.tool(&["prepare"]).expect(1, &["it is a link or a file, not a folder"]);
+    assert!(!operator.path("other/arguments.json").exists());
+}
+
 /// All definitions are in one file, which no tool may fill.
 #[test]
 fn a_large_definition_makes_only_its_own_tool_unusable() {
