@@ -195,9 +195,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let mut outcomes = vec![follow("executor", main.args(for_tests).args(skip), MAX_LEFT_BEHIND)?];
     if arguments.is_empty() {
         // The SDK is a member of the executor's workspace too, which has tested it.
-        let arguments = ["test", "--locked", "--no-fail-fast", "--workspace"];
+        let words = ["test", "--locked", "--no-fail-fast", "--workspace"];
         let excluded = ["--exclude", "a2g-guest-sdk", "--exclude", "a2g-guest-sdk-derive"];
-        let tools_tests = || workspace.guest_cargo(&[&arguments[..], &excluded].concat());
+        let tools_tests = || workspace.guest_cargo(&[&words[..], &excluded].concat());
         tools::compile("the tests of the tools", tools_tests().arg("--no-run"))?;
         // The hostile guests once more, inside the server instead of in processes of their own.
         let mut inline = executor_tests(workspace, "hostile", skip);

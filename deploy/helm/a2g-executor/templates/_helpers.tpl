@@ -48,7 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{/* Not empty if the tools are not those of the image. */}}
-{{- define "a2g.hasTools" -}}
+{{- define "a2g.hasOwnTools" -}}
 {{- if or .Values.tools.volume .Values.tools.remote }}true{{ end }}
 {{- end }}
 
