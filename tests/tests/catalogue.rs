@@ -3,7 +3,7 @@
 
 use crate::harness::{
     Catalogue, Executor, Home, HttpClient, Options, Process, Tool, children_of, error, eventually, execute,
-    expect_blocked, intent, result, run, saying, tools, typed,
+    expect_blocked, id_of, intent, result, run, saying, tools, typed,
 };
 use crate::hostile::guest::Guest;
 use serde_json::{Value, json};
@@ -96,6 +96,38 @@ fn a_server_serves_while_tools_are_prepared_in_a_confined_process() {
     result(&client.rpc("a2g/execute", &execute("slow", json!({}))));
     server.line_with("all tools are prepared");
     result(&client.rpc("a2g/execute", &execute("late", json!({}))));
+}
+
+/// A call that waits for its tool is one that waits: it has a state, ends like any other, and never runs then.
+#[test]
+fn a_call_that_waits_for_its_tool_can_be_cancelled_and_stopped() {
+    let cache = tempfile::tempdir().expect("a temp folder");
+    let slow = Tool::command_bytes("slow", slow_to_compile(800)).limit("timeout_seconds", 300);
+    let catalogue = Catalogue::empty().add(slow);
+    let home = Home::new(Options::new().catalogue(&catalogue).set("catalog.cache", json!(cache.path())));
+    let server = Process::spawn("executor", &mut home.command());
+    let address = server.listens_on();
+    let ask = |method: &str, params: &Value| HttpClient::ask(address, method, params).expect("an answer");
+    for (method, params, told) in [
+        ("a2g/cancel", None, "it was cancelled while its tool was compiled"),
+        ("a2g/stop", Some(json!({ "target": { "tool": "slow" }, "reason": "it is broken" })), "it is broken"),
+    ] {
+        let call = execute("slow", json!({}));
+        let id = json!({ "intent_id": id_of(&call) });
+        let refused = std::thread::scope(|scope| {
+            let calling = scope.spawn(|| ask("a2g/execute", &call));
+            eventually("it waits", || (ask("a2g/status", &id)["result"]["state"] == "queued").then_some(()));
+            result(&ask(method, params.as_ref().unwrap_or(&id)));
+            calling.join().expect("an answer")
+        });
+        let refused = error(&refused, -32000)["message"].as_str().expect("a message");
+        assert!(refused.contains(told), "{refused}");
+        assert!(!server.stderr().contains("all tools are prepared"), "it was refused at once");
+        assert_ne!(ask("a2g/status", &id)["result"]["state"], "queued");
+    }
+    server.line_with("all tools are prepared");
+    let listed = run(["journal", "list", "--json", "--config", home.config().to_str().unwrap()]);
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "", "nothing ran");
 }
 
 fn listed_tools(client: &mut HttpClient) -> Vec<String> {

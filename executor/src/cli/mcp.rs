@@ -6,7 +6,7 @@ use super::arguments::{ListingForm, Mcp, McpHost, Setup};
 use super::output::print;
 use super::serve::{self, Launch, Transport};
 use super::setup::{config, take_authority};
-use a2g_capability::{Area, Glob, ScopeError};
+use a2g_capability::{Area, Glob};
 use a2g_core::catalog::ToolManifest;
 use a2g_govern::Granter;
 use a2g_govern::local::PolicySet;
@@ -106,6 +106,12 @@ fn configure(arguments: &Mcp) -> anyhow::Result<(Config, PolicySet)> {
         )
     };
     let parse = |text: &str| Config::parse(text, Path::new("the command line"), Path::new("."));
+    if let Some(inside) = folders.iter().find(|folder| folder.starts_with(resolve(&catalog))) {
+        bail!(UsageError(format!(
+            "`--scope`: `{}` is inside the folder of tools, which tools must not be able to change",
+            inside.display()
+        )));
+    }
     check_scope(&folders, &parse(&text(&[]))?)?;
     let mut blocked = if arguments.with_secrets { Vec::new() } else { blocked_secrets(&folders)? };
     blocked.extend(own_files(&catalog, &folders)?);
@@ -176,11 +182,12 @@ const PACKAGE: &str = "a2g-executor";
 
 /// The names under which secrets are usually kept, as patterns of `blocked_paths`. Templates such as `.env.example` are
 /// not among them.
-const SECRETS: [&str; 17] = [
+const SECRETS: [&str; 19] = [
     ".env",
     ".env.local",
     ".env.*.local",
     ".env.{development,production,staging,test}",
+    ".envrc",
     ".ssh",
     ".aws",
     ".gnupg",
@@ -189,6 +196,7 @@ const SECRETS: [&str; 17] = [
     ".netrc",
     ".pgpass",
     ".npmrc",
+    ".pypirc",
     ".git-credentials",
     ".vault-token",
     "id_rsa",
@@ -196,15 +204,21 @@ const SECRETS: [&str; 17] = [
     "id_ed25519",
 ];
 
-/// The patterns of [`SECRETS`] that tools may not use. A folder that was named, such as `~/.ssh`, may be used.
-fn blocked_secrets(folders: &[PathBuf]) -> Result<Vec<String>, ScopeError> {
+/// The patterns of [`SECRETS`] that tools may not use. A folder that was named, such as `~/.ssh`, may be used; in the
+/// other folders the pattern stays blocked.
+fn blocked_secrets(folders: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let mut blocked = Vec::new();
     for pattern in SECRETS {
         let globs = Glob::parse_blocking(pattern)?;
         let is_named = |folder: &Path| {
             folder.to_str().is_some_and(|path| globs.iter().any(|glob| glob.matches_at_or_above(path)))
         };
-        if !folders.iter().any(|folder| is_named(folder)) {
+        if folders.iter().any(|folder| is_named(folder)) {
+            let others = folders.iter().filter(|folder| !is_named(folder));
+            for folder in others {
+                blocked.push(format!("{}/**/{pattern}", literal_pattern(folder)?));
+            }
+        } else {
             blocked.push(pattern.to_owned());
         }
     }
@@ -236,7 +250,15 @@ fn scope_folders(arguments: &Mcp) -> anyhow::Result<Vec<PathBuf>> {
 /// not be able to change them.
 fn own_files(catalog: &Path, folders: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let program = std::env::current_exe().context("this program cannot find its own file")?;
-    let own = [program, resolve(catalog)];
+    let mut own = vec![program.clone(), resolve(catalog)];
+    // The package of the program for npm, and the one beside it, whose launcher the host starts.
+    let package = program.ancestors().nth(2);
+    let has_name =
+        |package: &&Path| package.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PACKAGE));
+    if let Some(package) = package.filter(has_name) {
+        own.push(package.to_owned());
+        own.push(package.with_file_name(PACKAGE));
+    }
     let is_in_scope = |path: &&PathBuf| folders.iter().any(|folder| path.starts_with(folder));
     own.iter().filter(is_in_scope).map(|path| literal_pattern(path)).collect()
 }
@@ -431,6 +453,8 @@ mod tests {
     fn the_patterns_of_secrets_can_be_blocked_and_what_is_named_is_not() {
         let blocked = |folder: &str| blocked_secrets(&[PathBuf::from(folder)]).unwrap();
         assert_eq!(blocked("/home/a/project"), SECRETS);
+        let two = ["/home/a/project", "/home/a/.ssh/project"].map(PathBuf::from);
+        assert!(blocked_secrets(&two).unwrap().contains(&"/home/a/project/**/.ssh".to_owned()));
         for (folder, pattern) in [("/home/a/.ssh", ".ssh"), ("/home/a/.aws/sso", ".aws"), ("/w/.env", ".env")]
         {
             assert!(!blocked(folder).iter().any(|other| other == pattern), "{folder}");

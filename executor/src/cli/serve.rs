@@ -10,7 +10,7 @@ use super::setup::{
     ANOTHER_USER_ADVICE, CgroupGuard, InspectedContainment, ToolRuntime, check_containment, config, file,
     inspect_containment, owners, recorded_definitions, take_authority, warn_about_root,
 };
-use a2g_core::catalog::prepare;
+use a2g_core::catalog::{Catalog, CatalogEntry, prepare};
 use a2g_core::deliver;
 use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings, Fleet, join_fleet};
 use a2g_fleet::{FleetSettings, NameError, NodeName};
@@ -30,7 +30,7 @@ use a2g_server::config::{AddressLayout, Config, DEFAULT_DRAIN};
 use a2g_server::serve::{CallerDirectory, ConsoleUrl, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
-use a2g_types::ident::Issuer;
+use a2g_types::ident::{Issuer, ToolName};
 use a2g_types::memory;
 use anyhow::{Context as _, bail};
 use std::path::{Path, PathBuf};
@@ -514,7 +514,7 @@ async fn serve(
         executor: Arc::clone(&executor),
         tools_runtime,
         config: config.clone(),
-        changes: Mutex::default(),
+        reloads: Mutex::default(),
     });
     sessions.spawn(reload_on_hangup(hangup, Arc::clone(&catalogue), caller_files));
     sessions.spawn(deliver::deliver_reports(Arc::clone(&executor)));
@@ -532,7 +532,8 @@ async fn serve(
     if let Some(http_server) = http_server {
         let tools = executor.tools().len();
         tracing::info!(tools, "the executor listens on {}", http_server.url());
-        sessions.spawn(async move { catalogue.prepare().await });
+        let names = executor.catalog().preparing_tools();
+        sessions.spawn(catalogue.prepare(names));
         let executor_to_close = Arc::clone(&executor);
         let (drained, until_drained) = oneshot::channel::<()>();
         let server = sessions.spawn(http_server.serve(async move {
@@ -554,7 +555,8 @@ async fn serve(
         end_sessions(&sessions).await;
         return Ok(());
     }
-    sessions.spawn(async move { catalogue.prepare().await });
+    let names = executor.catalog().preparing_tools();
+    sessions.spawn(catalogue.prepare(names));
     #[cfg(any(feature = "a2e", feature = "mcp"))]
     let (stdio_executor, bounds) = (Arc::clone(&executor), config.bounds);
     let stdio_tasks = sessions.clone();
@@ -890,37 +892,43 @@ async fn bind_server(
     Ok(server)
 }
 
-/// The catalogue of a server. `changes` is locked while the catalogue is changed.
+/// The catalogue of a server.
 struct ServedCatalogue {
     executor: Arc<Executor>,
     tools_runtime: Arc<ToolRuntime>,
     config: Config,
-    changes: Mutex<()>,
+    /// The number of reloads, which is locked while the catalogue is changed.
+    reloads: Mutex<u64>,
 }
 
 impl ServedCatalogue {
-    /// Compiles the tools that were not in the cache at the start, and publishes each as soon as it is ready. Meanwhile
-    /// calls to those tools wait.
-    async fn prepare(&self) {
-        let _guard = self.changes.lock().await;
-        let mut catalog = self.executor.catalog();
-        let (tools_runtime, config) = (Arc::clone(&self.tools_runtime), self.config.clone());
+    /// Compiles these tools, and publishes each as soon as it is ready, until the catalogue is reloaded. Meanwhile calls to
+    /// those tools wait.
+    async fn prepare(self: Arc<Self>, names: Vec<ToolName>) {
+        let begun_with = *self.reloads.lock().await;
         let (entry_tx, mut entry_rx) = mpsc::unbounded_channel();
-        let names = catalog.preparing_tools();
+        let this = Arc::clone(&self);
         tokio::task::spawn_blocking(move || {
             let forward = |entries: std::sync::mpsc::Receiver<_>| {
-                entries.into_iter().for_each(|entry| drop(entry_tx.send(entry)));
+                // Dropping the receiver ends the compilation after the current modules.
+                entries.into_iter().all(|entry| entry_tx.send(entry).is_ok())
             };
-            let trust = tools_runtime.trust();
-            let ToolRuntime { cache, definitions, .. } = &*tools_runtime;
-            prepare(names, &config.catalog, cache, &*tools_runtime, &trust, definitions, forward);
+            let trust = this.tools_runtime.trust();
+            let ToolRuntime { cache, definitions, .. } = &*this.tools_runtime;
+            let folder = &this.config.catalog;
+            prepare(names, folder, cache, &*this.tools_runtime, &trust, definitions, forward)
         });
         while let Some((name, entry)) = entry_rx.recv().await {
+            let reloads = self.reloads.lock().await;
+            if *reloads != begun_with {
+                return;
+            }
+            let mut catalog = self.executor.catalog();
             catalog.insert(name, entry);
             while let Ok((name, entry)) = entry_rx.try_recv() {
                 catalog.insert(name, entry);
             }
-            match self.tools_runtime.start(&self.config, catalog.clone(), self.config.waiting).await {
+            match self.tools_runtime.start(&self.config, catalog, self.config.waiting).await {
                 Ok(loaded) => self.executor.replace_catalog(loaded),
                 Err(error) => {
                     tracing::error!(error = %ErrorChain(error.as_ref()), "the tools cannot be started")
@@ -930,21 +938,45 @@ impl ServedCatalogue {
         tracing::info!(tools = self.executor.tools().len(), "all tools are prepared");
     }
 
-    /// Replaces the whole catalogue, so that a changed tool is never absent. On an error the old catalogue stays.
-    async fn reload(&self) {
-        let _guard = self.changes.lock().await;
+    /// Replaces the whole catalogue at once, and returns the tools that are still to be compiled; `None` if the old
+    /// catalogue stays, because of an error.
+    async fn reload(&self) -> Option<Vec<ToolName>> {
+        let mut reloads = self.reloads.lock().await;
         block_in_place(|| self.tools_runtime.reload_trust(&self.config));
-        let loaded = match self.config.check_tool_names(Path::new("the configuration")) {
-            Ok(()) => self.tools_runtime.load(&self.config, self.config.waiting).await,
-            Err(error) => Err(error.into()),
+        let read = || {
+            self.config.check_tool_names(Path::new("the configuration"))?;
+            self.tools_runtime.read_catalog(&self.config)
         };
-        match loaded {
-            Ok(loaded) => {
+        let started = async {
+            let mut catalog = block_in_place(read)?;
+            let names = catalog.preparing_tools();
+            self.keep_until_prepared(&mut catalog, &names);
+            Ok((self.tools_runtime.start(&self.config, catalog, self.config.waiting).await?, names))
+        };
+        let started: anyhow::Result<_> = started.await;
+        match started {
+            Ok((loaded, names)) => {
+                *reloads += 1;
                 self.executor.replace_catalog(loaded);
-                tracing::info!(tools = self.executor.tools().len(), "catalogue reloaded");
+                Some(names)
             }
             Err(error) => {
-                tracing::error!(error = %ErrorChain(error.as_ref()), "the catalogue cannot be reloaded, and the old one stays")
+                tracing::error!(error = %ErrorChain(error.as_ref()), "the catalogue cannot be reloaded, and the old one stays");
+                None
+            }
+        }
+    }
+
+    /// Leaves the old version of a changed tool in use until the new one is compiled, so that it is never absent. Where
+    /// signatures are required, an old version may be one whose signer is no longer trusted.
+    fn keep_until_prepared(&self, catalog: &mut Catalog, names: &[ToolName]) {
+        if self.tools_runtime.trust().requires_signatures() {
+            return;
+        }
+        let old = self.executor.catalog();
+        for name in names {
+            if let Some(entry @ CatalogEntry::Ready(_)) = old.get(name) {
+                catalog.insert(name.clone(), entry.clone());
             }
         }
     }
@@ -955,11 +987,18 @@ impl ServedCatalogue {
 /// the trusted keys cannot be read, none is trusted; if the signers cannot be read, no tool is accepted.
 async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, caller_files: CallerFiles) {
     while hangup.recv().await.is_some() {
-        // Rights are revoked first, because compiling the catalogue may take long.
+        // Rights are revoked first, because reading the catalogue may take long.
         caller_files.reload_callers(&catalogue.config, &catalogue.executor);
         caller_files.reload_certificates();
         reload_trust(&catalogue.executor, &catalogue.config);
-        catalogue.reload().await;
+        let Some(names) = catalogue.reload().await else { continue };
+        let reloaded = Arc::clone(&catalogue);
+        catalogue.executor.sessions().spawn(async move {
+            if !names.is_empty() {
+                Arc::clone(&reloaded).prepare(names).await;
+            }
+            tracing::info!(tools = reloaded.executor.tools().len(), "catalogue reloaded");
+        });
     }
 }
 

@@ -563,7 +563,10 @@ pub fn prepare<T>(
                     let Some(name) = next else { return };
                     let tool = open_tool(&folder.join(name.as_str()), &name, cache, Some(build), trust);
                     let entry = tool.and_then(|tool| admit(tool, definitions)).into();
-                    let _no_receiver = result_tx.send((name, entry));
+                    if result_tx.send((name, entry)).is_err() {
+                        // Nobody waits for the others.
+                        return;
+                    }
                 }
             });
         }

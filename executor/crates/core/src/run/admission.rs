@@ -3,6 +3,7 @@
 use super::active_runs::ActiveRun;
 use super::fleet::CallIdentity;
 use super::slots::{CapacityError, Place};
+use super::switch::lifted_stop_fault;
 use super::trace::Stopwatch;
 use super::{
     ClaimOutcome, ClaimedRun, Executor, ExecutorSettings, IntentAnswer, LoadedCatalog, RunEvent,
@@ -20,12 +21,13 @@ use a2g_types::call::{Call, ContextSignature};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, ToolName, did_you_mean, excerpt};
 use a2g_types::memory;
-use a2g_types::outcome::{End, Progress, Receipt};
+use a2g_types::outcome::{AbortReason, End, Progress, Receipt};
 use a2g_types::quantity::Timeout;
 use a2g_types::verdict::{Decision, Proof, Verdict};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
+use time::OffsetDateTime;
 use tracing::Instrument as _;
 
 /// The delay after which a caller should retry if its tool was not compiled in the time of the call.
@@ -104,11 +106,15 @@ impl Executor {
         verdict: Verdict,
         proof: Option<&Proof>,
     ) -> Result<Arc<Receipt>, Fault> {
-        self.wait_until_compiled(&call, &RunEventSink::none()).await;
-        let stopwatch = Stopwatch::start(self.clock.monotonic());
         let (trust, permission) = (self.trust(), self.settings.accept_unsigned);
         let (call, verdict) =
             VerifiedVerdict::from_call(call, verdict, proof, &trust, permission, self.clock.now())?;
+        // A verdict that runs nothing is refused at once.
+        if verdict.verdict().decision != Decision::Denied {
+            let expires_at = verdict.verdict().expires_at;
+            self.wait_until_compiled(&call, expires_at, &RunEventSink::none()).await?;
+        }
+        let stopwatch = Stopwatch::start(self.clock.monotonic());
         let location = self.locate_tool(&call)?;
         self.check_memory()?;
         let expires_at = verdict.verdict().expires_at;
@@ -219,7 +225,7 @@ impl Executor {
         // Before the governor is asked, because its verdict expires. An agent whose policies refuse the tool learns nothing
         // of it.
         if self.may_reach(&call.agent, &call.tool) {
-            self.wait_until_compiled(&call, &sink).await;
+            self.wait_until_compiled(&call, None, &sink).await?;
         }
         let mut stopwatch = Stopwatch::start(self.clock.monotonic());
         let location = self.locate_tool(&call)?;
@@ -347,12 +353,33 @@ impl Executor {
         }
     }
 
-    /// Waits while the tool of a call is compiled, at most for the time that the call may take, or until the executor
-    /// closes. The progress of the call says so. A tool that is still not compiled is refused afterwards.
-    pub(super) async fn wait_until_compiled(&self, call: &Call, sink: &RunEventSink) {
-        let Some(preparing) = self.preparing_tool(call) else { return };
+    /// Waits while the tool of a call is compiled, at most for the time that the call may take, and until `expires_at`.
+    /// The progress of the call says so. A tool that is still not compiled is refused afterwards.
+    ///
+    /// # Errors
+    /// If the call is ended while it waits, or too many calls of its agent wait.
+    pub(super) async fn wait_until_compiled(
+        &self,
+        call: &Call,
+        expires_at: Option<OffsetDateTime>,
+        sink: &RunEventSink,
+    ) -> Result<(), Fault> {
+        let Some(preparing) = self.preparing_tool(call) else { return Ok(()) };
+        let max_waits = self.settings.capacity.queue_per_agent;
+        let Some(wait) = self.compile_waits.add(call, max_waits) else {
+            let message = format!(
+                "{max_waits} calls of this agent wait for tools that are being compiled: send the call again later"
+            );
+            return Err(Fault::Busy { message, retry_after_ms: PREPARING_RETRY_MS });
+        };
+        // Any later stop finds the wait.
+        self.check_stopped(call)?;
         let declared = preparing.descriptor.and_then(|descriptor| descriptor.capabilities.timeout);
-        let timeout = call.caller_timeout.or(declared).unwrap_or(Timeout::DEFAULT);
+        let timeout = call.caller_timeout.or(declared).unwrap_or(Timeout::DEFAULT).duration();
+        // Zero for a time that has passed.
+        let until_expiry =
+            expires_at.map(|at| Duration::try_from(at - self.clock.now()).unwrap_or(Duration::ZERO));
+        let timeout = until_expiry.map_or(timeout, |until_expiry| timeout.min(until_expiry));
         sink.notify_waiting();
         let is_compiled =
             |catalog: &Catalog| !matches!(catalog.get(&call.tool), Some(CatalogEntry::Preparing(_)));
@@ -366,10 +393,34 @@ impl Executor {
             }
         };
         tokio::select! {
-            () = self.wait_for_catalog(is_compiled) => {}
-            () = report => {}
-            () = tokio::time::sleep(timeout.duration()) => {}
-            () = self.wait_until_closed() => {}
+            biased;
+            reason = wait.abort.wait() => Err(self.ended_wait_fault(call, reason)),
+            () = self.wait_until_closed() => Err(self.busy_fault("the executor is shutting down")),
+            () = self.wait_for_catalog(is_compiled) => Ok(()),
+            () = tokio::time::sleep(timeout) => Ok(()),
+            () = report => Ok(()),
+        }
+    }
+
+    /// The fault of a call that was ended while it waited for the compilation of its tool.
+    fn ended_wait_fault(&self, call: &Call, reason: AbortReason) -> Fault {
+        let blocked_by = BlockedBy::EscalationPending;
+        let refused = |message: &str| Fault::Refused {
+            intent: Some(call.intent),
+            risk_score: None,
+            blocked_by,
+            message: message.to_owned(),
+        };
+        match reason {
+            AbortReason::Stopped => {
+                self.check_stopped(call).err().unwrap_or_else(|| lifted_stop_fault(call.intent))
+            }
+            AbortReason::Revoked => refused("it was revoked while its tool was compiled"),
+            AbortReason::Shutdown => self.busy_fault("the executor is shutting down"),
+            AbortReason::Cancelled
+            | AbortReason::ParentEnded
+            | AbortReason::Lost
+            | AbortReason::LeaseLost => refused("it was cancelled while its tool was compiled"),
         }
     }
 

@@ -427,6 +427,11 @@ impl Executor {
         by: &str,
     ) -> Result<bool, Fault> {
         self.stored_calls.stop(intent, filter, AbortReason::Cancelled);
+        let is_selected = |waiting, agent: &AgentDid, _: &ToolName| waiting == intent && filter(agent);
+        if self.compile_waits.end(is_selected, AbortReason::Cancelled) > 0 {
+            // Its caller is refused, which is recorded.
+            return Ok(true);
+        }
         let now = self.clock.now();
         let recording = self.escalations.remove_waiting(intent, filter, |removed| {
             self.note_due_denials(&removed, AbortReason::Cancelled);
@@ -528,7 +533,11 @@ impl Executor {
             let (run_count, newly_stopped) = self.active_runs.abort_all(&by_agent, AbortReason::Revoked);
             (waiting_count, Some(recording), run_count, newly_stopped)
         };
-        let count = waiting_count + run_count;
+        let is_selected = |waiting, agent: &AgentDid, _: &ToolName| {
+            intent.is_none_or(|intent| waiting == intent) && filter(agent)
+        };
+        let compiling_count = self.compile_waits.end(is_selected, AbortReason::Revoked);
+        let count = waiting_count + run_count + compiling_count;
         let record_all = async {
             if let Some(recording) = recording {
                 recording.await?;

@@ -10,6 +10,7 @@
 mod active_runs;
 mod admission;
 mod approval_rules;
+mod compile_waits;
 mod decisions;
 mod escalations;
 mod events;
@@ -66,6 +67,7 @@ use a2g_types::tool::Descriptor;
 use a2g_types::verdict::{Policy, Verdict};
 use active_runs::{ActiveRun, ActiveRuns};
 use arc_swap::ArcSwap;
+use compile_waits::CompileWaits;
 use escalations::Escalations;
 use output::ExpectedOutput;
 use passing::{Passing, TakenCall};
@@ -142,6 +144,7 @@ pub struct Executor {
     /// Replaced as a whole. Each run keeps the one that it began with.
     loaded: ArcSwap<LoadedCatalog>,
     catalog_changes: watch::Sender<()>,
+    tool_changes: watch::Sender<()>,
     governor: Governor,
     /// The keys whose proofs are accepted. Replaced as a whole.
     trust: ArcSwap<Trust>,
@@ -161,6 +164,7 @@ pub struct Executor {
     slots: Arc<Slots>,
     output: ExpectedOutput,
     active_runs: ActiveRuns,
+    compile_waits: CompileWaits,
     escalations: Escalations,
     switch: Switch,
     refusal_log: RefusalLog,
@@ -243,6 +247,7 @@ impl Executor {
             settings,
             loaded: ArcSwap::from_pointee(loaded),
             catalog_changes: watch::Sender::new(()),
+            tool_changes: watch::Sender::new(()),
             governor,
             trust: ArcSwap::from_pointee(trust),
             callers: CurrentCallers::new(Callers::empty()),
@@ -256,6 +261,7 @@ impl Executor {
             due_denials: DueDenials::default(),
             answers: Answers::new(clock.monotonic()),
             active_runs: ActiveRuns::default(),
+            compile_waits: CompileWaits::default(),
             escalations,
             switch,
             refusal_log: RefusalLog::default(),
@@ -306,9 +312,24 @@ impl Executor {
     }
 
     /// Replaces the catalogue for later calls. A run that has begun keeps its catalogue.
-    pub fn replace_catalog(&self, loaded: LoadedCatalog) {
+    pub fn replace_catalog(&self, mut loaded: LoadedCatalog) {
+        let old = self.tools();
+        let is_changed = old != loaded.tools;
+        if !is_changed {
+            // What was made of the list for callers is still right.
+            loaded.tools = old;
+        }
         self.loaded.store(Arc::new(loaded));
         self.catalog_changes.send_replace(());
+        if is_changed {
+            self.tool_changes.send_replace(());
+        }
+    }
+
+    /// Changes when a tool is added, removed or described otherwise, but not when one is compiled.
+    #[must_use]
+    pub fn tool_changes(&self) -> watch::Receiver<()> {
+        self.tool_changes.subscribe()
     }
 
     /// Changes when the catalogue is replaced.
@@ -433,6 +454,7 @@ impl Executor {
 
     /// Stops all runs. Returns their number.
     pub fn abort_all(&self) -> usize {
+        self.compile_waits.end(|_, _, _| true, AbortReason::Shutdown);
         self.active_runs.abort_all(&all_calls, AbortReason::Shutdown).0
     }
 }

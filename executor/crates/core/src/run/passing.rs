@@ -738,7 +738,7 @@ impl Executor {
         sink: RunEventSink,
         taken: TakenCall,
     ) -> Result<Arc<Receipt>, Fault> {
-        self.wait_until_compiled(&call, &sink).await;
+        self.wait_until_compiled(&call, verdict.verdict().expires_at, &sink).await?;
         let loaded = self.find_catalog(&call)?;
         let (admitted, stored_verdict) = self.admit_from_node(call, verdict, asked_governor)?;
         Self::check_arguments(&loaded, admitted.call()).await?;

@@ -325,6 +325,9 @@ impl Executor {
         if let Some(agent) = self.escalations.agent_of(intent, self.clock.now()) {
             return Ok(Some((agent, IntentState::Escalated)));
         }
+        if let Some(agent) = self.compile_waits.agent_of(intent) {
+            return Ok(Some((agent, IntentState::Queued)));
+        }
         self.check_memory()?;
         let stage = self.journal.stage(intent, IfFull::Refuse).await;
         let stage = stage.map_err(|error| self.journal_fault(&error))?;

@@ -183,6 +183,7 @@ impl Executor {
                     };
                     record_end_of_wait(&self.journal, removed, end, now)
                 });
+                self.compile_waits.end(|_, agent, tool| filter(agent, tool), AbortReason::Stopped);
                 (set, withdrawn, self.active_runs.abort_all(filter, AbortReason::Stopped))
             });
         let stopped = async {
@@ -254,9 +255,7 @@ impl Executor {
     pub(super) fn check_running(&self, call: &Call, abort: &Abort) -> Result<(), Fault> {
         self.check_stopped(call)?;
         if abort.reason() == Some(AbortReason::Stopped) {
-            let message =
-                "an operator stopped this call before it ran, and has lifted the stop since: send it again";
-            return Err(refusal(call.intent, message.to_owned()));
+            return Err(lifted_stop_fault(call.intent));
         }
         Ok(())
     }
@@ -265,6 +264,12 @@ impl Executor {
 /// The fault for a call that a stop includes.
 pub(super) fn stop_fault(intent: IntentId, stop: &Stop) -> Fault {
     refusal(intent, stop.refusal_message())
+}
+
+/// The refusal of a call that an operator stopped by a stop that has been lifted since.
+pub(super) fn lifted_stop_fault(intent: IntentId) -> Fault {
+    let message = "an operator stopped this call before it ran, and has lifted the stop since: send it again";
+    refusal(intent, message.to_owned())
 }
 
 pub(super) fn refusal(intent: IntentId, message: String) -> Fault {
