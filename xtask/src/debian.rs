@@ -82,7 +82,7 @@ pub(crate) fn install(workspace: &Workspace) -> Result<()> {
 /// Installs packages, written as Debian's dependencies, such as `strace (>= 6), faketime`.
 pub(crate) fn satisfy(workspace: &Workspace, what: &str, packages: &str, limit: Duration) -> Result<()> {
     ensure!(applies(), "install {packages} with the package manager of this system");
-    let is_root = run::output(Command::new("id").arg("-u")).is_some_and(|id| id == "0");
+    let is_root = run::is_root();
     ensure!(
         is_root || run::output(Command::new("sudo").args(["-n", "true"])).is_some(),
         "installing packages needs root: run `sudo apt-get update && sudo apt-get {} '{packages}'`, then \

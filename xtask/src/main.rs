@@ -121,7 +121,8 @@ fn parse(words: &[&str]) -> Result<Action, String> {
         ("portability", []) => Box::new(portability::run),
         ("deny", []) => Box::new(deny::run),
         ("deploy-lint", []) => Box::new(deploy_lint::run),
-        ("dist", _) if let Some(options) = dist::Options::parse(arguments) => {
+        ("dist", _) => {
+            let options = dist::Options::parse(arguments)?;
             Box::new(move |workspace| dist::run(workspace, &options))
         }
         ("sbom", []) => Box::new(|workspace| sbom::run(workspace, None)),

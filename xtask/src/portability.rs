@@ -50,7 +50,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     run::log(workspace, "copy the built programs", &mut cp, UNLIMITED)?;
     let mut below_tmp = Command::new(&copy);
     let mut outcomes = vec![follow("below /tmp", &mut below_tmp, Path::new("/root"))?];
-    let is_root = run::output(Command::new("id").arg("-u")).is_some_and(|id| id == "0");
+    let is_root = run::is_root();
     if is_root {
         let mut chown = Command::new("chown");
         chown.args(["--recursive", &format!("{ORDINARY_USER}:{ORDINARY_USER}")]).arg(folder.path());

@@ -187,6 +187,25 @@ pub(crate) fn output(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// The standard output of a program that has to succeed.
+pub(crate) fn capture(command: &mut Command) -> Result<String> {
+    let program = command.get_program().display().to_string();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("`{program}` cannot be started"))?;
+    ensure!(
+        output.status.success(),
+        "`{command:?}` fails ({}): {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// `true` if the user of this process is root.
+pub(crate) fn is_root() -> bool {
+    output(Command::new("id").arg("-u")).is_some_and(|id| id == "0")
+}
+
 /// Prints one line on standard error in the format of cargo's progress.
 pub(crate) fn progress(word: &str, text: &str) {
     anstream::eprintln!("{GREEN}{word:>12}{GREEN:#} {text}");

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 use sha2::{Digest as _, Sha256};
 
-use super::{Release, files, root};
+use super::{Packed, Release, root};
 use crate::run;
 use crate::sbom::{Components, Package, Tool};
 
@@ -90,11 +90,11 @@ fn is_signed(file: &Path, signature: &Path, signer: &Path) -> bool {
 }
 
 /// Writes the list of each package beside it, and then the checksums of all files and their signature.
-pub(crate) fn write(packages: &[(&Release<'_>, Vec<PathBuf>)], folder: &Path, key: &Key) -> Result<()> {
-    for (release, packages) in packages {
+pub(crate) fn write(packages: &[Packed<'_>], folder: &Path, key: &Key) -> Result<()> {
+    for Packed { release, files } in packages {
         let components = Components::find(release.workspace, Some(&release.architecture.target()))?;
         let tools = tools(release)?;
-        for path in packages.iter().filter(|path| path.extension().is_none_or(|kind| kind != "json")) {
+        for path in files.iter().filter(|path| path.extension().is_none_or(|kind| kind != "json")) {
             let name = path.strip_prefix(folder)?.to_string_lossy().into_owned();
             let package = Package { name, sha256: digest(path)?, version: &release.version, tools: &tools };
             let mut list = path.clone().into_os_string();
@@ -119,11 +119,9 @@ pub(crate) fn write(packages: &[(&Release<'_>, Vec<PathBuf>)], folder: &Path, ke
 /// The checksums in the format of `sha256sum`.
 fn sums_of(folder: &Path) -> Result<String> {
     let mut lines = String::new();
-    for path in files(folder)? {
-        let is_listed = !path.starts_with("work")
-            && ![SUMS, SIGNATURE, SIGNER].iter().any(|name| path.as_os_str() == *name);
-        if is_listed {
-            lines.push_str(&format!("{}  {}\n", digest(&folder.join(&path))?, path.display()));
+    for entry in super::finished(folder)? {
+        if ![SUMS, SIGNATURE, SIGNER].contains(&entry.path.as_str()) {
+            lines.push_str(&format!("{}  {}\n", digest(&entry.file)?, entry.path));
         }
     }
     Ok(lines)
@@ -133,12 +131,12 @@ fn sums_of(folder: &Path) -> Result<String> {
 fn tools(release: &Release<'_>) -> Result<Vec<Tool>> {
     let folder = release.root.join(root::TOOLS);
     let mut tools = Vec::new();
-    for path in files(&folder)?.into_iter().filter(|path| path.ends_with("tool.wasm")) {
-        let name = path.parent().context("a tool has no folder")?.to_string_lossy().into_owned();
-        let manifest = fs::read_to_string(folder.join(&name).join("tool.toml"))?;
+    for name in root::tools(&folder)? {
+        let manifest = fs::read_to_string(folder.join(&name).join(root::MANIFEST))?;
         let version = manifest.lines().find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'));
         let version = version.with_context(|| format!("the tool {name} has no version"))?.to_owned();
-        tools.push(Tool { sha256: digest(&folder.join(&path))?, name, version });
+        let sha256 = digest(&folder.join(&name).join("tool.wasm"))?;
+        tools.push(Tool { sha256, name, version });
     }
     Ok(tools)
 }

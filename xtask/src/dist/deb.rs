@@ -9,9 +9,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
-use super::podman::output_of;
 use super::tree::Tree;
-use super::{Architecture, Release};
+use super::{Architecture, Release, files};
 use crate::run;
 
 const DPKG_DEB: &str = "dpkg-deb";
@@ -54,13 +53,13 @@ fn version(semantic: &str) -> String {
 /// Writes the package of this version to `file`, compressed to this level.
 pub(super) fn package(release: &Release<'_>, version: &str, level: u8, file: &Path) -> Result<()> {
     let folder = release.root.with_file_name("deb");
-    folder.exists().then(|| fs::remove_dir_all(&folder)).transpose()?;
+    files::remove(&folder)?;
     run::progress("Packaging", &file.display().to_string());
-    let tree = files(release, version)?;
+    let tree = tree(release, version)?;
     tree.write_files(&folder)?;
     let mut paths = compress(&tree, &folder)?;
     paths.sort();
-    let sums = output_of(Command::new("md5sum").args(&paths).current_dir(&folder))?;
+    let sums = run::capture(Command::new("md5sum").args(&paths).current_dir(&folder))?;
     write_control(release, version, tree.bytes(), &folder.join("DEBIAN"), &sums)?;
     let mut build = Command::new(DPKG_DEB);
     // What reads zstd is newer than what the program needs. With several threads, xz writes other bytes.
@@ -70,7 +69,7 @@ pub(super) fn package(release: &Release<'_>, version: &str, level: u8, file: &Pa
     Ok(fs::remove_dir_all(&folder)?)
 }
 
-fn files(release: &Release<'_>, version: &str) -> Result<Tree> {
+fn tree(release: &Release<'_>, version: &str) -> Result<Tree> {
     let deploy = release.workspace.root.join("deploy");
     let mut tree = Tree::default();
     tree.copy(&release.root.join("bin"), Path::new("usr/bin"))?;
@@ -106,7 +105,7 @@ fn compress(tree: &Tree, folder: &Path) -> Result<Vec<PathBuf>> {
         tree.files_below("usr").into_iter().partition(|path| is_compressed(path));
     let mut gzip = Command::new("gzip");
     gzip.args(["--best", "--no-name"]).args(&compressed).current_dir(folder);
-    output_of(&mut gzip)?;
+    run::capture(&mut gzip)?;
     let compressed = compressed.into_iter().map(|path| format!("{}.gz", path.display()).into());
     Ok(others.into_iter().chain(compressed).collect())
 }
@@ -152,7 +151,8 @@ fn needed_glibc(program: &[u8]) -> Option<(u32, u32)> {
 
 /// Debian's log of changes has the versions of the package.
 fn changelog(version: &str, epoch: u64) -> Result<String> {
-    let date = output_of(Command::new("date").args(["--utc", "--rfc-email", &format!("--date=@{epoch}")]))?;
+    let date =
+        run::capture(Command::new("date").args(["--utc", "--rfc-email", &format!("--date=@{epoch}")]))?;
     Ok(format!(
         "a2g-executor ({version}) stable; urgency=medium\n\n  * Version {version}. CHANGELOG.md has what is new.\n\n \
          -- A2G executor maintainers <maintainers@a2g-executor.invalid>  {date}\n"

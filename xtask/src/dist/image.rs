@@ -3,16 +3,15 @@
 //! The files are those of the release, what the program is linked with, and the certificates of Debian's package. The
 //! machine's own certificates are not copied: people of this machine may have added to them.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use fs_err as fs;
 
-use super::Release;
 use super::podman::Podman;
 use super::tree::Tree;
+use super::{Release, files};
 use crate::run;
 
 /// The user of the image.
@@ -32,34 +31,36 @@ pub(super) fn archive(release: &Release<'_>) -> PathBuf {
     release.folder.join(name)
 }
 
+/// Returns no image where it cannot be made: the other packages need neither podman nor Debian. `--check` then fails if
+/// podman is here.
 pub(crate) fn build(release: &Release<'_>) -> Result<Vec<PathBuf>> {
-    if release.architecture.as_str() != env::consts::ARCH {
-        let architecture = release.architecture.as_str();
-        run::progress(
-            "Skipped",
-            &format!("the image for {architecture}: its libraries are not on this machine"),
-        );
-        return Ok(Vec::new());
-    }
-    let context = release.root.with_file_name("image");
-    context.exists().then(|| fs::remove_dir_all(&context)).transpose()?;
-    fs::create_dir_all(&context)?;
-    let files = files(release)?;
-    run::progress("Packaging", &format!("the image, {} MB of files", files.bytes() / 1_000_000));
-    files.write_archive(&context.join("rootfs.tar"), release.epoch)?;
-    let what = format!("the image; its files are in {}", context.display());
-    let Some(podman) = Podman::find(release.workspace, &what)? else { return Ok(Vec::new()) };
-    package(release, &podman, &context)
+    let architecture = release.architecture.as_str();
+    let made = if release.is_native() {
+        pack(release)
+    } else {
+        Err(anyhow!("its libraries are not on this machine"))
+    };
+    Ok(made.map(|archive| vec![archive]).unwrap_or_else(|error| {
+        run::progress("Skipped", &format!("the image for {architecture}: {error:#}"));
+        Vec::new()
+    }))
 }
 
 /// Makes the image, and writes it as an OCI archive. The archive is not podman's, which has the time of its creation.
-fn package(release: &Release<'_>, podman: &Podman, context: &Path) -> Result<Vec<PathBuf>> {
+fn pack(release: &Release<'_>) -> Result<PathBuf> {
+    let context = release.root.with_file_name("image");
+    files::create_empty(&context)?;
+    let tree = tree(release)?;
+    run::progress("Packaging", &format!("the image, {} MB of files", tree.bytes() / 1_000_000));
+    tree.write_archive(&context.join("rootfs.tar"), release.epoch)?;
+    let podman = Podman::find(release.workspace)
+        .with_context(|| format!("its files are in {}, but not packed", context.display()))?;
     let name = format!("{NAME}:{}", release.version);
     let mut build =
         podman.command(["build", "--isolation=chroot", "--layers=false", "--identity-label=false"]);
     build.arg(format!("--timestamp={}", release.epoch));
     build.arg(format!("--label=org.opencontainers.image.version={}", release.version));
-    build.arg("--tag").arg(&name).arg("--file").arg(release.workspace.root.join(CONTAINERFILE)).arg(context);
+    build.arg("--tag").arg(&name).arg("--file").arg(release.workspace.root.join(CONTAINERFILE)).arg(&context);
     run::log(release.workspace, "build the image with podman", &mut build, run::UNLIMITED)?;
     let layout = context.join("oci");
     let mut push = podman.command(["push", "--quiet", &name]);
@@ -67,13 +68,12 @@ fn package(release: &Release<'_>, podman: &Podman, context: &Path) -> Result<Vec
     run::log(release.workspace, "write the image with podman", &mut push, run::UNLIMITED)?;
     let mut archived = Tree::default();
     archived.copy(&layout, Path::new(""))?;
-    fs::create_dir_all(&release.folder)?;
     let archive = archive(release);
     archived.write_archive(&archive, release.epoch)?;
-    Ok(vec![archive])
+    Ok(archive)
 }
 
-fn files(release: &Release<'_>) -> Result<Tree> {
+fn tree(release: &Release<'_>) -> Result<Tree> {
     let mut tree = Tree::default();
     let program = release.root.join("bin/a2g-executor");
     tree.copy(&program, Path::new("usr/bin/a2g-executor"))?;

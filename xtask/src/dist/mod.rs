@@ -7,22 +7,18 @@
 //! equal packages in any folder and at any time.
 
 mod archive;
-mod check_deb;
-mod check_hosts;
-mod check_image;
+mod check;
 mod checksums;
 mod compile;
 mod deb;
 mod files;
 mod image;
-mod mcp_client;
-mod note;
 mod npm;
 mod podman;
-mod reproduce;
 mod root;
 mod server_json;
 mod symbols;
+mod tarball;
 mod tree;
 mod wheel;
 
@@ -40,16 +36,34 @@ use crate::tools;
 pub(crate) const HELP: &str = "\
 Make the packages of a release.
 
-Usage: cargo xtask dist [--check[=compile]] [--binary FILE]
+Usage: cargo xtask dist [--check] [--check=PART]... [--binary FILE]
        cargo xtask dist --symbols [--binary FILE]
 
 Options:
-  --check          Make all packages twice, in two folders, compare them, and
-                   try them where this machine has what that needs
-  --check=compile  Also compile twice, in two folders, which takes twice as long
-  --binary FILE    Take this program instead of compiling one
-  --symbols        Report what makes the program large, and make no package;
-                   FILE must not be stripped
+  --check        Check all parts below but `compile`; those that need what this
+                 machine does not have are skipped
+  --check=PART   Check one part
+  --binary FILE  Take this program instead of compiling one
+  --symbols      Report what makes the program large, and make no package;
+                 FILE must not be stripped
+
+Parts:
+  size           The program has at most 40 MB
+  packing        Packing again in another folder gives the same bytes
+  server-json    server.json is valid by the schema of the registry
+  pip            The wheel works with pip, and says what of it is missing
+  uv             with uvx
+  pipx           with pipx
+  auditwheel     needs no newer glibc than its name says
+  npm            The packages work with npx and npm, and say what is missing
+  debian-python  From nothing in a Debian with Python only: pip, uvx
+  debian-node    From nothing in a Debian with Node.js only: npx
+  hosts          Claude Code, Codex and Gemini CLI list the executor
+  lintian        The Debian package follows Debian's rules
+  deb            It is installed, started, upgraded and purged, with systemd
+  image          The image works with podman, and has at most 90 MB
+  compile        Compiling the last commit again in another folder gives the
+                 same bytes, and takes as long as the first time
 
 target/dist gets the packages, a list of the components of each (CycloneDX),
 SHA256SUMS, its signature SHA256SUMS.sig, and the signer's key, signer.pem:
@@ -72,6 +86,7 @@ Environment:
 Calls `cargo xtask tools` first.";
 
 /// What each package is made of.
+#[derive(Clone)]
 pub(crate) struct Release<'a> {
     pub(crate) workspace: &'a Workspace,
     /// The version of the executor, such as `0.1.0`.
@@ -83,6 +98,18 @@ pub(crate) struct Release<'a> {
     pub(crate) architecture: Architecture,
     /// The files as below a prefix such as `/usr`.
     pub(crate) root: PathBuf,
+}
+
+impl Release<'_> {
+    /// The folder of what is not finished, and is used again by later runs.
+    fn work(&self) -> PathBuf {
+        self.folder.join(WORK)
+    }
+
+    /// `true` if its program runs on this machine.
+    fn is_native(&self) -> bool {
+        self.architecture.as_str() == env::consts::ARCH
+    }
 }
 
 /// A processor that a release is for.
@@ -115,68 +142,72 @@ impl Architecture {
     }
 }
 
+/// The finished packages of a release.
+struct Packed<'a> {
+    release: Release<'a>,
+    files: Vec<PathBuf>,
+}
+
 /// Makes the packages of one kind from a root, and returns them.
 type Packager = fn(&Release<'_>) -> Result<Vec<PathBuf>>;
-/// Tries the packages of one kind. Says so and succeeds where this machine lacks what that needs.
-type Check = fn(&Release<'_>) -> Result<()>;
 
-const PACKAGERS: &[(&str, Packager)] = &[
+const PACKAGERS: [(&str, Packager); 5] = [
     ("archive", archive::build),
     ("wheel", wheel::build),
-    ("packages for npm", npm::build),
-    ("server.json", server_json::build),
+    ("package for npm", npm::build),
     ("Debian package", deb::build),
     ("image", image::build),
 ];
-const CHECKS: &[(&str, Check)] = &[
-    ("wheel and packages for npm", check_hosts::check),
-    ("Debian package", check_deb::check),
-    ("image", check_image::check),
-];
-
-/// What `--check` asks for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Extent {
-    #[default]
-    Nothing,
-    Packages,
-    Compilation,
-}
+/// What is the same for each architecture, and is made with the release for this machine.
+const COMMON_PACKAGERS: [(&str, Packager); 2] =
+    [("launcher for npm", npm::build_launcher), ("entry for registries", server_json::build)];
+/// Below the folder of the finished packages.
+const WORK: &str = "work";
 
 /// The options of the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    extent: Extent,
+    /// The parts to check.
+    parts: Vec<&'static str>,
     binary: Option<PathBuf>,
     shows_symbols: bool,
 }
 
 impl Options {
-    /// `None` if the words are not valid.
-    pub(crate) fn parse(mut words: &[&str]) -> Option<Self> {
+    /// Returns the reason if the words are not valid.
+    pub(crate) fn parse(mut words: &[&str]) -> Result<Self, String> {
         let mut options = Self::default();
         while let [word, rest @ ..] = words {
             words = rest;
             match *word {
-                "--check" => options.extent = Extent::Packages,
-                "--check=compile" => options.extent = Extent::Compilation,
+                "--check" => options.parts.extend(check::names().filter(|name| *name != check::COMPILE)),
                 "--symbols" => options.shows_symbols = true,
                 "--binary" => {
-                    let [file, rest @ ..] = words else { return None };
-                    if file.starts_with('-') {
-                        return None;
-                    }
-                    options.binary = Some(PathBuf::from(file));
-                    words = rest;
+                    let file = words.first().filter(|file| !file.starts_with('-'));
+                    options.binary = Some(PathBuf::from(file.ok_or("`--binary` needs a file")?));
+                    words = words.get(1..).unwrap_or_default();
                 }
-                _ => return None,
+                _ => options.parts.push(part(word)?),
             }
         }
-        let has_check = options.extent != Extent::Nothing;
-        let compiles_nothing = options.extent == Extent::Compilation && options.binary.is_some();
-        let is_contradiction = compiles_nothing || (options.shows_symbols && has_check);
-        (!is_contradiction).then_some(options)
+        if options.shows_symbols && !options.parts.is_empty() {
+            return Err("`--symbols` makes no package that `--check` could check".to_owned());
+        }
+        if options.binary.is_some() && options.parts.contains(&check::COMPILE) {
+            return Err("`--binary` compiles nothing that `--check=compile` could compare".to_owned());
+        }
+        Ok(options)
     }
+}
+
+/// The part that `--check=PART` names.
+fn part(word: &str) -> Result<&'static str, String> {
+    let hint = || format!("`dist` does not take `{word}`; `cargo xtask dist --help` shows its arguments");
+    let typed = word.strip_prefix("--check=").ok_or_else(hint)?;
+    check::names().find(|name| *name == typed).ok_or_else(|| {
+        let names = check::names().collect::<Vec<_>>().join(", ");
+        format!("there is no part `{typed}` to check; the parts are {names}")
+    })
 }
 
 /// The command `dist`.
@@ -190,44 +221,39 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         return symbols::run(workspace, &program);
     }
     let folder = workspace.target.join("dist");
-    let work = folder.join("work");
-    clear(&folder, &work)?;
-    let key = checksums::Key::find(&work)?;
+    clear(&folder)?;
+    let key = checksums::Key::find(&folder.join(WORK))?;
     tools::build(workspace, &setup::prepare(workspace)?)?;
     let releases = releases(workspace, options.binary.as_deref(), native, &key)?;
-    let packages = releases.iter().map(|release| Ok((release, build(release)?)));
-    let packages = packages.collect::<Result<Vec<_>>>()?;
-    checksums::write(&packages, &folder, &key)?;
-    if options.extent != Extent::Nothing {
-        reproduce::check_packages(&packages, &work)?;
-        for (name, check) in CHECKS {
-            run::progress("Checking", name);
-            let native = releases.iter().find(|release| release.architecture == native);
-            native.map_or(Ok(()), check).with_context(|| format!("the check of the {name} has failed"))?;
+    let packed = releases.into_iter().map(|release| Ok(Packed { files: build(&release)?, release }));
+    let packed = packed.collect::<Result<Vec<_>>>()?;
+    checksums::write(&packed, &folder, &key)?;
+    for entry in finished(&folder)? {
+        let bytes = fs::metadata(&entry.file)?.len();
+        run::progress("Made", &format!("{} ({:.1} MB)", entry.path, bytes as f64 / 1e6));
+    }
+    match packed.first() {
+        Some(native) if !options.parts.is_empty() => check::run(&options.parts, &packed, &native.release),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the packages of an earlier run. The working folder stays, because it has the key and the compiled tools.
+fn clear(folder: &Path) -> Result<()> {
+    let work = folder.join(WORK);
+    fs::create_dir_all(&work)?;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path != work {
+            files::remove(&path)?;
         }
-    }
-    if options.extent == Extent::Compilation {
-        reproduce::check_compilation(workspace, native, epoch(workspace)?, &work)?;
-    }
-    for path in files(&folder)?.iter().filter(|path| !path.starts_with("work")) {
-        let bytes = fs::metadata(folder.join(path))?.len();
-        run::progress("Made", &format!("{} ({:.1} MB)", path.display(), bytes as f64 / 1e6));
     }
     Ok(())
 }
 
-/// Removes the packages of an earlier run. The working folder stays, because it has the key and the compiled tools.
-fn clear(folder: &Path, work: &Path) -> Result<()> {
-    fs::create_dir_all(work)?;
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if !path.is_dir() {
-            fs::remove_file(&path)?;
-        } else if path != work {
-            fs::remove_dir_all(&path)?;
-        }
-    }
-    Ok(())
+/// The finished packages and what belongs to them.
+fn finished(folder: &Path) -> Result<Vec<files::Entry>> {
+    files::list_without(folder, Some(&folder.join(WORK)))
 }
 
 /// Compiles the programs unless one is given, and lays out the root of each.
@@ -251,7 +277,7 @@ fn releases<'a>(
             continue;
         }
         let folder = workspace.target.join("dist");
-        let root = folder.join("work").join(architecture.as_str()).join("root");
+        let root = folder.join(WORK).join(architecture.as_str()).join("root");
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let release = Release { workspace, version, epoch, folder, architecture, root };
         let program = match given {
@@ -278,7 +304,8 @@ fn releases<'a>(
 /// Makes all packages of a release.
 fn build(release: &Release<'_>) -> Result<Vec<PathBuf>> {
     let mut packages = Vec::new();
-    for (name, packager) in PACKAGERS {
+    let common = if release.is_native() { COMMON_PACKAGERS.as_slice() } else { &[] };
+    for (name, packager) in PACKAGERS.iter().chain(common) {
         let what = format!("the {name} for {}", release.architecture.as_str());
         run::progress("Packing", &what);
         packages.extend(packager(release).with_context(|| format!("could not make {what}"))?);
@@ -296,24 +323,6 @@ fn epoch(workspace: &Workspace) -> Result<u64> {
     log.args(["log", "-1", "--format=%ct"]).current_dir(&workspace.root);
     let seconds = run::output(&mut log).and_then(|seconds| seconds.parse().ok());
     seconds.context("git names no last commit: set SOURCE_DATE_EPOCH to the time of the release, in seconds")
-}
-
-/// The files below a folder, as relative paths, in the order of their names' bytes.
-pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut waiting = vec![folder.to_owned()];
-    while let Some(next) = waiting.pop() {
-        for entry in fs::read_dir(&next)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                waiting.push(entry.path());
-            } else {
-                found.push(entry.path().strip_prefix(folder)?.to_owned());
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 #[cfg(test)]
@@ -369,20 +378,32 @@ pub(crate) mod tests {
     #[test]
     fn options_are_parsed_and_contradictions_refused() {
         let parse = |line: &str| Options::parse(&line.split_whitespace().collect::<Vec<_>>());
-        assert_eq!(parse(""), Some(Options::default()));
+        assert_eq!(parse(""), Ok(Options::default()));
         let options = parse("--binary x --check").unwrap();
-        assert_eq!((options.extent, options.binary), (Extent::Packages, Some(PathBuf::from("x"))));
-        assert_eq!(parse("--check=compile").unwrap().extent, Extent::Compilation);
+        assert_eq!(options.binary, Some(PathBuf::from("x")));
+        assert!(options.parts.contains(&"image") && !options.parts.contains(&check::COMPILE));
+        assert_eq!(parse("--check=compile --check=pip").unwrap().parts, ["compile", "pip"]);
         assert!(parse("--symbols --binary x").unwrap().shows_symbols);
-        for wrong in [
-            "--binary",
-            "--binary --check",
-            "--check=x",
-            "x",
-            "--symbols --check",
-            "--check=compile --binary x",
+        for (wrong, reason) in [
+            ("--binary", "needs a file"),
+            ("--binary --check", "needs a file"),
+            ("--check=x", "the parts are size, packing, "),
+            ("--check=", "the parts are "),
+            ("x", "does not take `x`"),
+            ("--symbols --check", "makes no package"),
+            ("--check=compile --binary x", "compiles nothing"),
         ] {
-            assert_eq!(parse(wrong), None, "{wrong}");
+            let error = parse(wrong).unwrap_err();
+            assert!(error.contains(reason), "{wrong}: {error}");
         }
+    }
+
+    #[test]
+    fn the_help_describes_each_part() {
+        let (_, parts) = HELP.split_once("\nParts:\n").unwrap();
+        let (parts, _) = parts.split_once("\n\n").unwrap();
+        let described = parts.lines().map(|line| line.trim_start_matches("  ").split(' ').next().unwrap());
+        let described: Vec<&str> = described.filter(|name| !name.is_empty()).collect();
+        assert_eq!(described, check::names().collect::<Vec<_>>());
     }
 }

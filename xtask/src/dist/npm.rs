@@ -12,34 +12,18 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use flate2::write::GzEncoder;
-use flate2::{Compression, GzBuilder};
 use fs_err as fs;
 use serde_json::{Map, Value, json};
-use tar::{Builder, EntryType, Header};
+use tar::Header;
 
-use super::files;
+use super::files::{self, PUBLIC, READABLE};
 use super::server_json;
+use super::tarball::Tarball;
 use super::{Architecture, Release};
 
 pub(crate) const NAME: &str = "a2g-executor";
 /// The oldest Node.js that the launcher needs.
 const NODE: &str = ">=18";
-
-/// Returns the launcher's package, which is the same for each architecture, and the platform's.
-pub(crate) fn build(release: &Release<'_>) -> Result<Vec<PathBuf>> {
-    let folder = release.folder.join("npm");
-    fs::create_dir_all(&folder)?;
-    let packages =
-        [(NAME.to_owned(), launcher(release)?), (platform_name(release.architecture), platform(release)?)];
-    packages
-        .into_iter()
-        .map(|(name, bytes)| {
-            let path = folder.join(format!("{name}-{}.tgz", release.version));
-            fs::write(&path, bytes)?;
-            Ok(path)
-        })
-        .collect()
-}
 
 /// The name of a processor in Node.js.
 fn cpu(architecture: Architecture) -> &'static str {
@@ -53,10 +37,10 @@ pub(crate) fn platform_name(architecture: Architecture) -> String {
     format!("{NAME}-linux-{}-gnu", cpu(architecture))
 }
 
-/// The package of the launcher.
-fn launcher(release: &Release<'_>) -> Result<Vec<u8>> {
+/// The package of the launcher, which is the same for each architecture.
+pub(crate) fn build_launcher(release: &Release<'_>) -> Result<Vec<PathBuf>> {
     let sources = release.workspace.root.join("deploy/npm");
-    let platforms = [Architecture::X86_64, Architecture::Aarch64].map(platform_name);
+    let platforms = Architecture::ALL.map(platform_name);
     let optional = platforms.into_iter().map(|name| (name, json!(release.version)));
     let script = format!("bin/{NAME}.js");
     let manifest = json!({
@@ -69,16 +53,15 @@ fn launcher(release: &Release<'_>) -> Result<Vec<u8>> {
         "engines": { "node": NODE },
         "optionalDependencies": optional.collect::<Map<_, _>>(),
     });
-    let mut package = Package::new(release.epoch);
-    package.add_manifest(&manifest)?;
-    package.add("LICENSE", 0o644, &fs::read(release.workspace.root.join("LICENSE"))?)?;
-    package.add("README.md", 0o644, &fs::read(sources.join("README.md"))?)?;
-    package.add(&script, 0o755, &fs::read(sources.join(&script))?)?;
-    package.finish()
+    let mut package = Package::new(release, &manifest)?;
+    package.add("LICENSE", READABLE, &fs::read(release.workspace.root.join("LICENSE"))?)?;
+    package.add("README.md", READABLE, &fs::read(sources.join("README.md"))?)?;
+    package.add(&script, PUBLIC, &fs::read(sources.join(&script))?)?;
+    package.write(release, NAME)
 }
 
 /// The package of the program for a platform.
-fn platform(release: &Release<'_>) -> Result<Vec<u8>> {
+pub(crate) fn build(release: &Release<'_>) -> Result<Vec<PathBuf>> {
     let name = platform_name(release.architecture);
     let description = format!("The program of the package {NAME} for Linux with glibc 2.28 or newer");
     let manifest = json!({
@@ -92,10 +75,9 @@ fn platform(release: &Release<'_>) -> Result<Vec<u8>> {
         // yarn, which keeps packages in archives, unpacks this one, so that the program can be executed.
         "preferUnplugged": true,
     });
-    let mut package = Package::new(release.epoch);
-    package.add_manifest(&manifest)?;
+    let mut package = Package::new(release, &manifest)?;
     let readme = format!("# {name}\n\n{description}. Install {NAME} instead.\n");
-    package.add("README.md", 0o644, readme.as_bytes())?;
+    package.add("README.md", READABLE, readme.as_bytes())?;
     let mut has_program = false;
     for entry in files::list(&release.root)? {
         let place = if let Some(document) = entry.path.strip_prefix("share/doc/a2g-executor/") {
@@ -114,39 +96,30 @@ fn platform(release: &Release<'_>) -> Result<Vec<u8>> {
         package.add(place, entry.mode, &fs::read(&entry.file)?)?;
     }
     ensure!(has_program, "{} has no bin/a2g-executor", release.root.display());
-    package.finish()
+    package.write(release, &name)
 }
 
 /// A package that is being written: an archive whose files are below `package/`.
-struct Package {
-    archive: Builder<GzEncoder<Vec<u8>>>,
-    epoch: u64,
-}
+struct Package(Tarball<GzEncoder<Vec<u8>>>);
 
 impl Package {
-    fn new(epoch: u64) -> Self {
-        // Without a time and a name.
-        let encoder = GzBuilder::new().write(Vec::new(), Compression::best());
-        Self { archive: Builder::new(encoder), epoch }
-    }
-
-    fn add_manifest(&mut self, manifest: &Value) -> Result<()> {
-        self.add("package.json", 0o644, format!("{manifest:#}\n").as_bytes())
+    /// `manifest` is its package.json.
+    fn new(release: &Release<'_>, manifest: &Value) -> Result<Self> {
+        let mut package = Self(Tarball::compressed(Header::new_ustar(), release.epoch));
+        package.add("package.json", READABLE, format!("{manifest:#}\n").as_bytes())?;
+        Ok(package)
     }
 
     fn add(&mut self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
-        let mut header = Header::new_ustar();
-        header.set_entry_type(EntryType::Regular);
-        header.set_mode(mode);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(self.epoch);
-        header.set_size(content.len().try_into()?);
-        Ok(self.archive.append_data(&mut header, format!("package/{path}"), content)?)
+        self.0.add_file(&format!("package/{path}"), mode, content)
     }
 
-    fn finish(self) -> Result<Vec<u8>> {
-        Ok(self.archive.into_inner()?.finish()?)
+    fn write(self, release: &Release<'_>, name: &str) -> Result<Vec<PathBuf>> {
+        let folder = release.folder.join("npm");
+        fs::create_dir_all(&folder)?;
+        let path = folder.join(format!("{name}-{}.tgz", release.version));
+        fs::write(&path, self.0.into_bytes()?)?;
+        Ok(vec![path])
     }
 }
 
@@ -191,6 +164,11 @@ mod tests {
         contents
     }
 
+    /// The launcher's package and the platform's.
+    fn packages_of(release: &Release<'_>) -> Vec<PathBuf> {
+        [build_launcher, build].iter().flat_map(|build| build(release).unwrap()).collect()
+    }
+
     fn manifest(contents: &BTreeMap<String, (u32, Vec<u8>)>) -> Value {
         serde_json::from_slice(&contents["package.json"].1).unwrap()
     }
@@ -198,16 +176,16 @@ mod tests {
     #[test]
     fn packages_have_no_scripts_and_the_same_bytes_each_time() {
         let sample = Sample::new(PROGRAM);
-        let packages = build(&sample.release()).unwrap();
+        let packages = packages_of(&sample.release());
         let [launcher, platform] = packages.as_slice() else { panic!("{packages:?}") };
         assert_eq!(launcher.file_name().unwrap(), "a2g-executor-0.1.0.tgz");
         assert_eq!(platform.file_name().unwrap(), "a2g-executor-linux-x64-gnu-0.1.0.tgz");
         let aarch64 = Release { architecture: Architecture::Aarch64, ..sample.release() };
         let before = packages.iter().map(|path| fs::read(path).unwrap()).collect::<Vec<_>>();
         let other = Sample::new(PROGRAM);
-        let again = build(&other.release()).unwrap();
+        let again = packages_of(&other.release());
         assert_eq!(again.iter().map(|path| fs::read(path).unwrap()).collect::<Vec<_>>(), before);
-        let arm = build(&aarch64).unwrap();
+        let arm = packages_of(&aarch64);
         assert_eq!(fs::read(&arm[0]).unwrap(), before[0], "the launcher is that of one architecture");
 
         let contents_of_launcher = contents(launcher);
@@ -285,7 +263,7 @@ mod tests {
     #[test]
     fn the_launcher_is_the_program_to_whoever_starts_it() {
         let sample = Sample::new(PROGRAM);
-        let packages = build(&sample.release()).unwrap();
+        let packages = packages_of(&sample.release());
         let folder = tempfile::tempdir().unwrap();
         let script = install(folder.path(), &packages.iter().collect::<Vec<_>>());
         for node in nodes() {
@@ -318,7 +296,7 @@ mod tests {
     #[test]
     fn the_launcher_says_which_package_is_missing_and_why() {
         let sample = Sample::new(PROGRAM);
-        let packages = build(&sample.release()).unwrap();
+        let packages = packages_of(&sample.release());
         let folder = tempfile::tempdir().unwrap();
         let script = install(folder.path(), &[&packages[0]]);
         // Each makes Node.js say something else about the machine before the launcher asks.

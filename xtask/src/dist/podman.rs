@@ -4,10 +4,11 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, ensure};
-use fs_err as fs;
+use anyhow::Result;
 use tempfile::TempDir;
 
+use super::check::require;
+use super::files;
 use crate::run::{self, Workspace};
 use crate::setup;
 
@@ -19,21 +20,13 @@ pub(super) struct Podman {
 }
 
 impl Podman {
-    /// `None`, with a line that says so, if it cannot be had. `what` is what is then skipped.
-    pub(super) fn find(workspace: &Workspace, what: &str) -> Result<Option<Self>> {
-        let is_root = run::output(Command::new("id").arg("-u")).is_some_and(|id| id == "0");
-        if !is_root {
-            run::progress("Skipped", &format!("{what}: podman needs root for the owners of the files"));
-            return Ok(None);
-        }
-        if !setup::prepare_podman(workspace)? {
-            run::progress("Skipped", &format!("{what}: there is no podman"));
-            return Ok(None);
-        }
+    pub(super) fn find(workspace: &Workspace) -> Result<Self> {
+        require(run::is_root(), "podman needs root for the owners of the files")?;
+        require(setup::prepare_podman(workspace)?, "there is no podman")?;
         let storage = workspace.state().join("podman");
         // What an earlier process has left when it was killed.
-        storage.exists().then(|| fs::remove_dir_all(&storage)).transpose()?;
-        Ok(Some(Self { storage, state: tempfile::Builder::new().prefix("a2g").tempdir_in("/tmp")? }))
+        files::remove(&storage)?;
+        Ok(Self { storage, state: tempfile::Builder::new().prefix("a2g").tempdir_in("/tmp")? })
     }
 
     /// A command of podman.
@@ -57,26 +50,13 @@ impl Podman {
 
     /// The standard output of a command of podman that has to succeed.
     pub(super) fn output<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Result<String> {
-        output_of(&mut self.command(arguments))
+        run::capture(&mut self.command(arguments))
     }
 }
 
 impl Drop for Podman {
     fn drop(&mut self) {
         let _none_is_left = self.command(["rm", "--all", "--force", "--volumes", "--time=0"]).output();
-        let _is_removed_by_the_next = fs::remove_dir_all(&self.storage);
+        let _is_removed_by_the_next = files::remove(&self.storage);
     }
-}
-
-/// The standard output of a program that has to succeed.
-pub(super) fn output_of(command: &mut Command) -> Result<String> {
-    let program = command.get_program().display().to_string();
-    let output = command.output().with_context(|| format!("`{program}` cannot be started"))?;
-    ensure!(
-        output.status.success(),
-        "`{command:?}` fails ({}): {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

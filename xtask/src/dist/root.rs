@@ -16,13 +16,15 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
-use super::Release;
 use super::checksums::Key;
+use super::{Release, files};
 use crate::run;
 
 pub(crate) const PROGRAM: &str = "bin/a2g-executor";
 /// The program looks there, relative to its own folder.
 pub(crate) const TOOLS: &str = "share/a2g-executor/tools";
+/// The file that describes a tool.
+pub(crate) const MANIFEST: &str = "tool.toml";
 const PAGES: [&str; 3] = ["README.md", "LICENSE", "CHANGELOG.md"];
 /// The shells with the file in which each looks for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -59,28 +61,25 @@ pub(crate) fn lay_out(release: &Release<'_>, program: &Path, key: &Key) -> Resul
 /// Lays out a root that differs from another one only in the program.
 pub(crate) fn lay_out_like(other: &Release<'_>, release: &Release<'_>, program: &Path) -> Result<()> {
     create(&release.root, program)?;
-    let shared = super::files(&other.root)?.into_iter().filter(|path| !path.starts_with("bin"));
-    copy(&other.root, &release.root, shared)
+    let shared = files::list(&other.root)?.into_iter().filter(|entry| !entry.path.starts_with("bin/"));
+    files::copy(shared, &release.root)
 }
 
-/// Copies files of a folder to another one.
-pub(super) fn copy<P: AsRef<Path>>(from: &Path, to: &Path, paths: impl IntoIterator<Item = P>) -> Result<()> {
-    for path in paths {
-        let copy = to.join(&path);
-        fs::create_dir_all(copy.parent().unwrap_or(to))?;
-        fs::copy(from.join(&path), copy)?;
-    }
-    Ok(())
+/// The names of the tools in a folder, sorted.
+pub(super) fn tools(folder: &Path) -> Result<Vec<String>> {
+    let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let mut names = names.collect::<Result<Vec<String>>>()?;
+    names.retain(|name| folder.join(name).join(MANIFEST).is_file());
+    names.sort_unstable();
+    ensure!(!names.is_empty(), "there are no tools in {}", folder.display());
+    Ok(names)
 }
 
 /// Creates a root with nothing but the program.
 fn create(root: &Path, program: &Path) -> Result<()> {
-    if root.exists() {
-        fs::remove_dir_all(root)?;
-    }
-    let copy = root.join(PROGRAM);
+    files::remove(root)?;
     fs::create_dir_all(root.join("bin"))?;
-    fs::copy(program, copy)?;
+    fs::copy(program, root.join(PROGRAM))?;
     Ok(())
 }
 
@@ -89,12 +88,9 @@ fn create(root: &Path, program: &Path) -> Result<()> {
 fn add_tools(release: &Release<'_>, key: &Key) -> Result<()> {
     let built = release.workspace.target.join("tools");
     let work = release.folder.join("work/tools");
-    for leftover in ["unsigned", "state"].map(|name| work.join(name)) {
-        if leftover.exists() {
-            fs::remove_dir_all(leftover)?;
-        }
+    for name in ["unsigned", "state"] {
+        files::create_empty(&work.join(name))?;
     }
-    fs::create_dir_all(work.join("state"))?;
     let configuration = work.join("executor.toml");
     let quoted = |path: &Path| format!("{:?}", path.display().to_string());
     let text = format!(
@@ -107,11 +103,9 @@ fn add_tools(release: &Release<'_>, key: &Key) -> Result<()> {
     );
     fs::write(&configuration, text)?;
     fs::create_dir_all(release.root.join(TOOLS))?;
-    let mut count = 0;
-    for path in super::files(&built)?.into_iter().filter(|path| path.ends_with("tool.toml")) {
-        let name = path.parent().and_then(Path::to_str).context("a tool has no name")?;
-        let folder = work.join("unsigned").join(name);
-        copy(&built.join(name), &folder, super::files(&built.join(name))?)?;
+    for name in tools(&built)? {
+        let folder = work.join("unsigned").join(&name);
+        files::copy(files::list(&built.join(&name))?, &folder)?;
         let tool = |verb: &str| {
             let mut command = Command::new(release.root.join(PROGRAM));
             command.args([OsStr::new("tool"), OsStr::new(verb), OsStr::new("--config")]).arg(&configuration);
@@ -122,8 +116,6 @@ fn add_tools(release: &Release<'_>, key: &Key) -> Result<()> {
         sign.arg("--key").arg(key.private());
         run::log(release.workspace, &format!("sign the tool {name}"), &mut sign, TOOL_TIMEOUT)?;
         run::log(release.workspace, &format!("add the tool {name}"), &mut tool("add"), TOOL_TIMEOUT)?;
-        count += 1;
     }
-    ensure!(count > 0, "there are no tools in {}", built.display());
     Ok(())
 }

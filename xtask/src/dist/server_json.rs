@@ -90,7 +90,7 @@ fn entry(version: &str) -> Value {
 mod tests {
     use super::*;
 
-    /// `check_hosts` compares the entry with the schema itself; this is what the schema cannot say.
+    /// `check/python.rs` compares the entry with the schema itself; this is what the schema cannot say.
     #[test]
     fn the_entry_names_this_version_of_three_packages() {
         let entry = entry("1.2.3");

@@ -147,11 +147,9 @@ fn owner(name: &str) -> &str {
 fn embedded(root: &Path) -> Result<Vec<(u64, String)>> {
     let sources = root.join("executor");
     let mut found = BTreeSet::new();
-    for source in
-        files(&sources)?.into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "rs"))
-    {
-        let text = fs::read_to_string(sources.join(&source))?;
-        let folder = sources.join(source.parent().unwrap_or(&source));
+    for source in files::list(&sources)?.into_iter().filter(|source| source.path.ends_with(".rs")) {
+        let text = fs::read_to_string(&source.file)?;
+        let folder = source.file.parent().unwrap_or(&sources);
         for part in text.split("include_").skip(1) {
             let name = part.strip_prefix("bytes!(\"").or_else(|| part.strip_prefix("str!(\""));
             let Some((name, _)) = name.and_then(|name| name.split_once('"')) else { continue };

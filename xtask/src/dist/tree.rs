@@ -1,5 +1,4 @@
-//! Files with the owners and modes that a package gives them, and a tar archive of them whose bytes depend on nothing
-//! else.
+//! Files with the owners and modes that a package gives them.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -7,15 +6,13 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use fs_err as fs;
 use fs_err::os::unix::fs::OpenOptionsExt as _;
-use tar::{Builder, EntryType, Header};
+use tar::Header;
 
-/// The mode of a folder and of a program that everybody can use.
-const PUBLIC: u32 = 0o755;
-/// The mode of a file that everybody can read.
-const READABLE: u32 = 0o644;
+use super::files::{self, PUBLIC, READABLE};
+use super::tarball::Tarball;
 
 /// What a path is.
 struct Entry {
@@ -43,19 +40,16 @@ impl Tree {
         self.add(Path::new(path), Entry { content: Some(content.into()), mode: PUBLIC, owner: 0 });
     }
 
-    /// Copies a file, or a folder with all of its files. Links are followed.
+    /// Copies a file, to which a link may lead, or a folder with all of its files.
     pub(super) fn copy(&mut self, from: &Path, path: &Path) -> Result<()> {
         let metadata = fs::metadata(from)?;
         if metadata.is_dir() {
-            for entry in fs::read_dir(from)? {
-                let entry = entry?;
-                self.copy(&entry.path(), &path.join(entry.file_name()))?;
+            for file in files::list(from)? {
+                self.copy(&file.file, &path.join(&file.path))?;
             }
             return Ok(());
         }
-        let is_program = metadata.permissions().mode() & 0o111 != 0;
-        let mode = if is_program { PUBLIC } else { READABLE };
-        self.add(path, Entry { content: Some(fs::read(from)?), mode, owner: 0 });
+        self.add(path, Entry { content: Some(fs::read(from)?), mode: files::mode(&metadata), owner: 0 });
         Ok(())
     }
 
@@ -69,23 +63,11 @@ impl Tree {
 
     /// Writes a tar archive in which everything has this time.
     pub(super) fn write_archive(&self, file: &Path, epoch: u64) -> Result<()> {
-        let mut archive = Builder::new(fs::File::create(file)?);
+        let mut archive = Tarball::new(fs::File::create(file)?, Header::new_gnu(), epoch);
         for (path, entry) in &self.0 {
-            let content = entry.content.as_deref().unwrap_or_default();
-            let mut header = Header::new_gnu();
-            let kind = if entry.content.is_some() { EntryType::Regular } else { EntryType::Directory };
-            header.set_entry_type(kind);
-            header.set_mode(entry.mode);
-            header.set_uid(entry.owner);
-            header.set_gid(entry.owner);
-            header.set_mtime(epoch);
-            header.set_size(content.len().try_into()?);
-            archive
-                .append_data(&mut header, path, content)
-                .with_context(|| format!("`{}` cannot be archived", path.display()))?;
+            archive.add(path, entry.mode, entry.owner, entry.content.as_deref())?;
         }
-        archive.finish()?;
-        Ok(())
+        archive.finish().map(drop)
     }
 
     /// Writes the files below a folder, for the user that runs this program.

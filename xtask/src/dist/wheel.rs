@@ -18,7 +18,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::Release;
-use super::files;
+use super::files::{self, READABLE};
 use super::server_json;
 
 const NAME: &str = "a2g_executor";
@@ -30,10 +30,23 @@ const COMPRESSION_LEVEL: i64 = 9;
 const DOCUMENTS: &str = "share/doc/a2g-executor/";
 
 pub(crate) fn build(release: &Release<'_>) -> Result<Vec<PathBuf>> {
-    let tag = format!("py3-none-{PLATFORM}_{}", release.architecture.as_str());
-    let path = release.folder.join(format!("{NAME}-{}-{tag}.whl", release.version));
-    fs::write(&path, bytes(release, &tag)?)?;
+    let path = path(release);
+    fs::write(&path, bytes(release, &tag(release))?)?;
     Ok(vec![path])
+}
+
+/// The finished wheel.
+pub(super) fn path(release: &Release<'_>) -> PathBuf {
+    release.folder.join(format!("{NAME}-{}-{}.whl", release.version, tag(release)))
+}
+
+fn tag(release: &Release<'_>) -> String {
+    format!("py3-none-{}", platform(release))
+}
+
+/// What the wheel is for, as wheels call it.
+pub(super) fn platform(release: &Release<'_>) -> String {
+    format!("{PLATFORM}_{}", release.architecture.as_str())
 }
 
 /// The wheel's content. `tag` is the Python, ABI and platform that it is for.
@@ -70,11 +83,11 @@ fn bytes(release: &Release<'_>, tag: &str) -> Result<Vec<u8>> {
         wheel.add(&place, entry.mode, &fs::read(&entry.file)?)?;
     }
     let readme = fs::read_to_string(sources.join("README.md"))?;
-    wheel.add(&format!("{information}/METADATA"), 0o644, metadata(version, &readme).as_bytes())?;
+    wheel.add(&format!("{information}/METADATA"), READABLE, metadata(version, &readme).as_bytes())?;
     let about = format!(
         "Wheel-Version: 1.0\nGenerator: cargo xtask dist ({version})\nRoot-Is-Purelib: false\nTag: {tag}\n"
     );
-    wheel.add(&format!("{information}/WHEEL"), 0o644, about.as_bytes())?;
+    wheel.add(&format!("{information}/WHEEL"), READABLE, about.as_bytes())?;
     wheel.finish(&format!("{information}/RECORD"))
 }
 
@@ -134,7 +147,7 @@ impl Wheel {
     /// Adds RECORD, which has a line without a digest for itself, and ends the archive.
     fn finish(mut self, record: &str) -> Result<Vec<u8>> {
         let text = format!("{}{record},,\n", self.record);
-        self.write(record, 0o644, text.as_bytes())?;
+        self.write(record, READABLE, text.as_bytes())?;
         Ok(self.archive.finish()?.into_inner())
     }
 }

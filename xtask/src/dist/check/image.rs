@@ -14,16 +14,15 @@ use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use super::Release;
-use super::image;
-use super::note::{self, call_by_mcp, ensure_hashed};
-use super::podman::{Podman, output_of};
+use super::{Shared, note};
 use crate::demo::client::{Client, at, text};
 use crate::demo::fixture::Server;
+use crate::dist::podman::Podman;
+use crate::dist::{Release, image};
 use crate::run;
 
-/// The largest sum of the lengths of the image's files.
-const MAX_MEGABYTES: u64 = 90;
+/// The largest sum of the lengths of the image's files, in bytes.
+const MAX_IMAGE: u64 = 90_000_000;
 const CONFIGURATION: &str = "/etc/a2g-executor/executor.toml";
 /// The default of `executor.drain_seconds`, and the 5 s that a slow machine may take in addition.
 const MAX_STOP: Duration = Duration::from_secs(15);
@@ -33,15 +32,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Without swap, which would only make the end slower.
 const MEMORY_LIMIT: [&str; 3] = ["--init", "--memory=256m", "--memory-swap=256m"];
 
-pub(crate) fn check(release: &Release<'_>) -> Result<()> {
-    let archive = image::archive(release);
-    if !archive.exists() {
-        run::progress("Skipped", "the checks of the image: there is none");
-        return Ok(());
-    }
-    let Some(podman) = Podman::find(release.workspace, "the checks of the image")? else { return Ok(()) };
-    output_of(podman.command(["load", "--quiet", "--input"]).arg(archive))?;
-    let checks = Checks::create(release, &podman)?;
+pub(super) fn check(shared: &Shared<'_>) -> Result<()> {
+    let podman = Podman::find(shared.release.workspace)?;
+    let archive = image::archive(shared.release);
+    ensure!(archive.exists(), "podman has not made the image: the line `Skipped` above says why");
+    run::capture(podman.command(["load", "--quiet", "--input"]).arg(archive))?;
+    let checks = Checks::create(shared, &podman)?;
     let steps: [(&str, Check<'_>); 6] = [
         ("the controls in a container", Checks::check_controls),
         ("calls by `mcp`, with a read-only root", Checks::check_mcp),
@@ -64,6 +60,8 @@ struct Checks<'a> {
     release: &'a Release<'a>,
     podman: &'a Podman,
     name: String,
+    /// The tools that `mcp` lists.
+    tools: Vec<String>,
     /// The folder that tools get as `/workspace`, and other files.
     folder: TempDir,
     /// The options of podman for each list of system calls: podman's own, and that of this repository.
@@ -79,7 +77,8 @@ struct Container<'a> {
 }
 
 impl<'a> Checks<'a> {
-    fn create(release: &'a Release<'a>, podman: &'a Podman) -> Result<Self> {
+    fn create(shared: &Shared<'a>, podman: &'a Podman) -> Result<Self> {
+        let release = shared.release;
         let folder = tempfile::tempdir()?;
         // The user of the container has another id.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
@@ -88,7 +87,8 @@ impl<'a> Checks<'a> {
         fs::write(folder.path().join("workspace").join(note::FILE), note::TEXT)?;
         let profile = release.workspace.root.join("deploy/container/seccomp.json");
         let seccomp = [Vec::new(), vec![format!("--security-opt=seccomp={}", profile.display())]];
-        Ok(Self { release, podman, name: format!("{}:{}", image::NAME, release.version), folder, seccomp })
+        let name = format!("{}:{}", image::NAME, release.version);
+        Ok(Self { release, podman, name, tools: shared.tools()?, folder, seccomp })
     }
 
     /// The option that gives the tools their folder.
@@ -98,11 +98,7 @@ impl<'a> Checks<'a> {
 
     fn check_size(&self) -> Result<()> {
         let size = self.podman.output(["image", "inspect", "--format={{.Size}}", &self.name])?;
-        let size: u64 = size.parse().context("podman printed no size")?;
-        let megabytes = size.div_ceil(1_000_000);
-        ensure!(megabytes <= MAX_MEGABYTES, "it has {megabytes} MB, and at most {MAX_MEGABYTES} are allowed");
-        run::progress("Measured", &format!("the image has {megabytes} MB"));
-        Ok(())
+        super::ensure_size("the image", size.parse().context("podman printed no size")?, MAX_IMAGE)
     }
 
     /// All controls exist but control groups, which nobody delegates to a container.
@@ -110,7 +106,7 @@ impl<'a> Checks<'a> {
         for seccomp in &self.seccomp {
             let mut doctor = self.podman.run(["--network=none", "--cap-drop=all"]);
             doctor.args(seccomp).args([&self.name, "doctor", "--json"]);
-            let found: Value = serde_json::from_str(&output_of(&mut doctor)?)?;
+            let found: Value = serde_json::from_str(&run::capture(&mut doctor)?)?;
             let controls = found.as_array().context("`doctor --json` lists no controls")?;
             let missing = controls.iter().filter(|control| !at(control, "/missing").is_null());
             let missing: Vec<&str> = missing.map(|control| text(control, "/name")).collect();
@@ -124,7 +120,7 @@ impl<'a> Checks<'a> {
             let mut mcp =
                 self.podman.run(["--interactive", "--network=none", "--cap-drop=all", "--read-only"]);
             mcp.args(seccomp).args([&self.workspace(), &self.name, "mcp", "--scope", "/workspace"]);
-            ensure_hashed(&call_by_mcp(&mut mcp)?)?;
+            note::hash_by_mcp(&mut mcp, &self.tools)?;
         }
         Ok(())
     }
@@ -139,7 +135,7 @@ impl<'a> Checks<'a> {
         container.stop()?;
         let mut list = self.podman.run(&volumes);
         list.args(["--network=none", &self.name, "journal", "list", "--json", "--config", CONFIGURATION]);
-        let list = output_of(&mut list)?;
+        let list = run::capture(&mut list)?;
         ensure!(list.contains("\"hash_file\""), "the journal does not have the call: {list}");
         for (name, _) in folders {
             let folder = self.podman.output(["volume", "inspect", "--format={{.Mountpoint}}", name])?;
@@ -163,7 +159,7 @@ impl<'a> Checks<'a> {
     fn check_memory(&self) -> Result<()> {
         let limits = MEMORY_LIMIT.map(str::to_owned);
         let mut probe = self.podman.run(&limits);
-        if let Err(error) = output_of(probe.args(["--network=none", &self.name, "--version"])) {
+        if let Err(error) = run::capture(probe.args(["--network=none", &self.name, "--version"])) {
             run::progress("Skipped", &format!("a memory limit of the image: {error:#}"));
             return Ok(());
         }
@@ -202,7 +198,7 @@ impl<'a> Checks<'a> {
         let descriptor = descriptor.replace("max_memory_mb = 64", "max_memory_mb = 1024");
         fs::write(path("tools/memory_bomb/tool.toml"), format!("sha256 = \"{digest}\"\n{descriptor}"))?;
         let bundled = self.release.root.join("share/a2g-executor/tools/hash_file");
-        output_of(Command::new("cp").arg("--recursive").arg(bundled).arg(path("tools")))?;
+        run::capture(Command::new("cp").arg("--recursive").arg(bundled).arg(path("tools")))?;
         let policy = json!({
             "agent_did": "*", "version": "1",
             "capabilities": {
@@ -235,25 +231,17 @@ impl<'a> Checks<'a> {
 }
 
 impl Container<'_> {
-    /// Sends an intent, again for as long as it is refused with a retry time, and returns the answer.
+    /// Sends an intent, and returns the answer.
     fn intent(&self, tool: &str, arguments: &Value) -> Result<Value> {
-        let started = run::now();
-        loop {
-            let intent = json!({
-                "agent_did": "did:a2g:agent:1.0:check", "intent_id": Uuid::new_v4().to_string(),
-                "tool": tool, "arguments": arguments, "context": { "reasoning": "The user asks for it." },
-            });
-            let answer = Client(self.server.address).call("a2g/intent", &intent)?;
-            let is_busy = !at(&answer, "/error/data/retry_after_ms").is_null();
-            if !is_busy || started.elapsed() > note::ANSWER_TIMEOUT {
-                return Ok(answer);
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
+        let intent = json!({
+            "agent_did": "did:a2g:agent:1.0:check", "intent_id": Uuid::new_v4().to_string(),
+            "tool": tool, "arguments": arguments, "context": { "reasoning": "The user asks for it." },
+        });
+        Client(self.server.address).call("a2g/intent", &intent)
     }
 
     fn hash_note(&self) -> Result<()> {
-        ensure_hashed(&self.intent("hash_file", &note::arguments())?)
+        note::ensure_hashed(&self.intent("hash_file", &note::arguments())?)
     }
 
     /// Waits until the log has a text.

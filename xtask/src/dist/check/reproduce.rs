@@ -4,33 +4,31 @@
 //! from the last commit. Not compared are the components of tools in Python and JavaScript: what makes them starts the
 //! interpreter once and stores its memory, which has random numbers.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, bail, ensure};
 use fs_err as fs;
 
-use super::{Architecture, Release, compile, files, root};
+use super::Shared;
+use crate::dist::{self, Packed, Release, compile, files};
 use crate::run::{self, Workspace};
 use crate::setup;
 use crate::tools;
 
 /// Makes all packages again, from a copy of the root in another folder, and compares them.
-pub(crate) fn check_packages(packages: &[(&Release<'_>, Vec<PathBuf>)], work: &Path) -> Result<()> {
-    let again = work.join("again");
-    empty(&again)?;
-    for (release, made) in packages {
+pub(super) fn check_packages(shared: &Shared<'_>) -> Result<()> {
+    let again = shared.release.work().join("again");
+    files::create_empty(&again)?;
+    for Packed { release, files: made } in shared.packages {
         let copy = Release {
-            workspace: release.workspace,
-            version: release.version.clone(),
-            epoch: release.epoch,
             folder: again.join("packages"),
-            architecture: release.architecture,
             root: again.join(release.architecture.as_str()),
+            ..release.clone()
         };
         fs::create_dir_all(&copy.folder)?;
-        root::copy(&release.root, &copy.root, files(&release.root)?)?;
-        super::build(&copy)?;
+        files::copy(files::list(&release.root)?, &copy.root)?;
+        dist::build(&copy)?;
         for path in made {
             let second = copy.folder.join(path.strip_prefix(&release.folder)?);
             ensure!(
@@ -46,20 +44,16 @@ pub(crate) fn check_packages(packages: &[(&Release<'_>, Vec<PathBuf>)], work: &P
 }
 
 /// Compiles the last commit in another folder, and compares the program and the tools.
-pub(crate) fn check_compilation(
-    workspace: &Workspace,
-    architecture: Architecture,
-    epoch: u64,
-    work: &Path,
-) -> Result<()> {
+pub(super) fn check_compilation(shared: &Shared<'_>) -> Result<()> {
+    let Release { workspace, architecture, epoch, .. } = *shared.release;
     let mut status = Command::new("git");
     let changes = run::output(status.args(["status", "--porcelain"]).current_dir(&workspace.root));
     ensure!(
         changes.is_some_and(|changes| changes.is_empty()),
-        "a second compilation takes the last commit: commit what `git status` shows, or leave `=compile` out"
+        "a second compilation takes the last commit: commit what `git status` shows, or leave `--check=compile` out"
     );
-    let again = work.join("another-folder");
-    empty(&again)?;
+    let again = shared.release.work().join("another-folder");
+    files::create_empty(&again)?;
     let mut clone = Command::new("git");
     clone.args(["clone", "--quiet"]).arg(&workspace.root).arg(again.join("source"));
     run::log(workspace, "clone the repository", &mut clone, setup::INSTALL_TIMEOUT)?;
@@ -80,13 +74,6 @@ pub(crate) fn check_compilation(
     compare(&first?, &second?)?;
     run::progress("Compared", "two compilations, in two folders: the same bytes");
     Ok(fs::remove_dir_all(&again)?)
-}
-
-fn empty(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
-    Ok(fs::create_dir_all(folder)?)
 }
 
 /// Fails with the first difference of two files.

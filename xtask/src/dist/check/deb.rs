@@ -1,7 +1,7 @@
 //! Checks the Debian package as people use it: in a new root of Debian with systemd as process 1, it is installed,
 //! started, called, upgraded over an older version, and purged.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -9,10 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
-use super::Release;
-use super::deb;
-use super::note::{self, call_by_mcp, ensure_hashed};
-use super::podman::{Podman, output_of};
+use super::{Shared, debian_root, note, require};
+use crate::dist::podman::Podman;
+use crate::dist::{deb, files};
 use crate::run;
 use crate::setup;
 
@@ -29,80 +28,51 @@ const SYSUSERS: &str = "/usr/bin/systemd-sysusers";
 /// Waits for up to 60 s until the executor listens.
 const AWAIT_PORT: &str =
     "for _ in {1..300}; do (: < /dev/tcp/127.0.0.1/7420) 2> /dev/null && exit; sleep 0.2; done; exit 1";
-/// The time that debootstrap takes to load and unpack 240 MB, which is 2 minutes.
-const ROOT_TIMEOUT: Duration = Duration::from_secs(1200);
+const LINTIAN_TIMEOUT: Duration = Duration::from_secs(1200);
 const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-pub(crate) fn check(release: &Release<'_>) -> Result<()> {
+/// Uses the package in a root of this machine's Debian.
+pub(super) fn check(shared: &Shared<'_>) -> Result<()> {
+    let release = shared.release;
     let package = deb::archive(release);
-    if !package.exists() {
-        run::progress("Skipped", "the checks of the Debian package: there is none");
-        return Ok(());
-    }
-    check_rules(release, &package)?;
-    let what = "the checks of the installed Debian package";
-    let Some(podman) = Podman::find(release.workspace, what)? else { return Ok(()) };
-    let Some(base) = create_base(release)? else { return Ok(()) };
+    require(package.exists(), "there is no Debian package")?;
+    let podman = Podman::find(release.workspace)?;
+    let system = fs::read_to_string("/etc/os-release")?;
+    let debian = system.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let debian = debian.context("/etc/os-release has no VERSION_CODENAME")?;
+    let base = debian_root::prepare(release.workspace, debian, "systemd,systemd-sysv")?;
     let root = release.root.with_file_name("debian");
-    root.exists().then(|| fs::remove_dir_all(&root)).transpose()?;
-    output_of(Command::new("cp").arg("--archive").args([&base, &root]))?;
+    files::remove(&root)?;
+    run::capture(Command::new("cp").arg("--archive").args([&base, &root]))?;
     let packages = root.join(PACKAGES.trim_start_matches('/'));
     fs::create_dir(&packages)?;
     fs::copy(&package, packages.join("newer.deb"))?;
     // Nobody downloads it, so it is not compressed.
     deb::package(release, OLDER, 0, &packages.join("older.deb"))?;
     let has_systemd = start(&podman, &root)?;
-    let machine = Machine { podman: &podman, has_systemd };
+    let machine = Machine { podman: &podman, has_systemd, tools: shared.tools()? };
     machine.check(&release.version)?;
     podman.output(["rm", "--force", "--time=0", CONTAINER])?;
     Ok(fs::remove_dir_all(&root)?)
 }
 
 /// Lets lintian compare the package with the rules of Debian.
-fn check_rules(release: &Release<'_>, package: &Path) -> Result<()> {
-    if !setup::prepare_lintian(release.workspace)? {
-        run::progress("Skipped", "the rules of Debian for packages: there is no lintian");
-        return Ok(());
-    }
+pub(super) fn check_rules(shared: &Shared<'_>) -> Result<()> {
+    let package = deb::archive(shared.release);
+    require(package.exists(), "there is no Debian package")?;
+    require(setup::prepare_lintian(shared.release.workspace)?, "there is no lintian")?;
     let mut lintian = Command::new("lintian");
     lintian.args(["--fail-on", "error"]).arg(package);
-    run::log(release.workspace, "accept the Debian package with lintian", &mut lintian, ROOT_TIMEOUT)
-}
-
-/// Installs a minimal Debian with systemd below `target/`, once.
-fn create_base(release: &Release<'_>) -> Result<Option<PathBuf>> {
-    let workspace = release.workspace;
-    if !setup::prepare_debootstrap(workspace)? {
-        run::progress("Skipped", "the checks of the installed Debian package: there is no debootstrap");
-        return Ok(None);
-    }
-    let system = fs::read_to_string("/etc/os-release")?;
-    let suite = system.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    let suite = suite.context("/etc/os-release has no VERSION_CODENAME")?;
-    let base = workspace.state().join(format!("root-{suite}"));
-    if base.exists() {
-        return Ok(Some(base));
-    }
-    let unfinished = base.with_extension("unfinished");
-    unfinished.exists().then(|| fs::remove_dir_all(&unfinished)).transpose()?;
-    let mut debootstrap = Command::new("debootstrap");
-    debootstrap.args(["--variant=minbase", "--include=systemd,systemd-sysv", suite]).arg(&unfinished);
-    let create =
-        || run::log(workspace, &format!("install a root of {suite}"), &mut debootstrap, ROOT_TIMEOUT);
-    if !setup::try_once(workspace, "root", create)? {
-        run::progress("Skipped", "the checks of the installed Debian package: debootstrap fails");
-        return Ok(None);
-    }
-    fs::rename(&unfinished, &base)?;
-    Ok(Some(base))
+    let what = "accept the Debian package with lintian";
+    run::log(shared.release.workspace, what, &mut lintian, LINTIAN_TIMEOUT)
 }
 
 /// Starts the root as a container with systemd, or, where systemd does not start, with a program that only waits.
 fn start(podman: &Podman, root: &Path) -> Result<bool> {
     let run = |program: &[&str]| {
         let mut command = podman.run(["--detach", "--name", CONTAINER, "--network=none", "--systemd=always"]);
-        output_of(command.arg("--rootfs").arg(root).args(program))
+        run::capture(command.arg("--rootfs").arg(root).args(program))
     };
     run(&["/sbin/init"])?;
     let started = run::now();
@@ -125,6 +95,7 @@ fn start(podman: &Podman, root: &Path) -> Result<bool> {
 struct Machine<'a> {
     podman: &'a Podman,
     has_systemd: bool,
+    tools: Vec<String>,
 }
 
 impl Machine<'_> {
@@ -170,12 +141,12 @@ impl Machine<'_> {
 
     /// Runs a program as root.
     fn run(&self, words: &[&str]) -> Result<String> {
-        output_of(self.podman.command(["exec", CONTAINER]).args(words))
+        run::capture(self.podman.command(["exec", CONTAINER]).args(words))
     }
 
     /// Runs a program as the user of the unit.
     fn run_as_user(&self, words: &[&str]) -> Result<String> {
-        output_of(self.podman.command(["exec", "--user", USER, CONTAINER]).args(words))
+        run::capture(self.podman.command(["exec", "--user", USER, CONTAINER]).args(words))
     }
 
     fn install(&self, name: &str) -> Result<()> {
@@ -197,7 +168,7 @@ impl Machine<'_> {
         self.run(&["bash", "-c", AWAIT_PORT])?;
         let url = "http://127.0.0.1:7420/mcp";
         let words = ["exec", "--interactive", CONTAINER, "a2g-executor", "mcp", "--connect", url];
-        ensure_hashed(&call_by_mcp(&mut self.podman.command(words))?)
+        note::hash_by_mcp(&mut self.podman.command(words), &self.tools)
     }
 
     /// Purges the package. It leaves nothing but its user.

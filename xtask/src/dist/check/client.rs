@@ -1,4 +1,4 @@
-//! A client of `a2g-executor mcp` over standard input and output, for the checks of packages.
+//! A client of `a2g-executor mcp` over standard input and output.
 //!
 //! It speaks the revision without sessions, in which a request has everything in itself, and approves what it is asked.
 
@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use crate::demo::client::text;
 use crate::run;
 
 /// The time limit of an answer. A development build compiles all tools before its first one.
@@ -19,7 +20,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(240);
 const END_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A running server.
-pub(crate) struct Client {
+pub(super) struct Client {
     child: Child,
     /// `None` once it is closed.
     input: Option<ChildStdin>,
@@ -28,7 +29,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+    pub(super) fn start(command: &mut Command) -> Result<Self> {
         let what = format!("could not start {command:?}");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context(what)?;
         let output = child.stdout.take().context("the server has no output")?;
@@ -45,19 +46,21 @@ impl Client {
         Ok(Self { child, input, lines, next_id: 0 })
     }
 
-    /// The names of the tools, sorted.
-    pub(crate) fn list(&mut self) -> Result<Vec<String>> {
+    /// Checks that these are the names of all tools.
+    pub(super) fn ensure_lists(&mut self, expected: &[String]) -> Result<()> {
         let result = self.request("tools/list", json!({}))?;
         let tools = result.get("tools").and_then(Value::as_array).context("`tools/list` has no list")?;
-        let names = tools.iter().filter_map(|tool| tool.get("name").and_then(Value::as_str));
-        Ok(names.map(str::to_owned).collect())
+        let listed: Vec<&str> = tools.iter().map(|tool| text(tool, "/name")).collect();
+        let count = expected.len();
+        ensure!(listed == expected, "`tools/list` has not the {count} tools of the release: {listed:?}");
+        Ok(())
     }
 
     /// The result of a call. If the server asks a person, this client approves.
-    pub(crate) fn call(&mut self, tool: &str, arguments: &Value) -> Result<Value> {
+    pub(super) fn call(&mut self, tool: &str, arguments: &Value) -> Result<Value> {
         let params = json!({ "name": tool, "arguments": arguments });
         let result = self.request("tools/call", params.clone())?;
-        if result.get("resultType").and_then(Value::as_str) != Some("input_required") {
+        if text(&result, "/resultType") != "input_required" {
             return Ok(result);
         }
         let mut answer = params;
@@ -98,7 +101,7 @@ impl Client {
     }
 
     /// Closes standard input, upon which the server ends.
-    pub(crate) fn end(mut self) -> Result<()> {
+    pub(super) fn end(mut self) -> Result<()> {
         drop(self.input.take());
         let status = run::wait(&mut self.child, END_TIMEOUT, |_| {})?;
         ensure!(status.is_some_and(|status| status.success()), "the server ended with {status:?}");
