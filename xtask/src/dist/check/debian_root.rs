@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use fs_err as fs;
 
-use super::require;
+use super::{require, required};
 use crate::dist::files;
 use crate::run::{self, Workspace};
 use crate::{collections, debian, setup};
@@ -28,7 +28,7 @@ pub(super) fn prepare(workspace: &Workspace, release: &str, packages: &str) -> R
     files::create_empty(&unfinished)?;
     let mut debootstrap = Command::new("/usr/sbin/debootstrap");
     debootstrap.args(["--variant=minbase", &format!("--include={packages}"), release]).arg(&unfinished);
-    debootstrap.arg(collections::mirror().context("apt-get has no mirror of Debian")?);
+    debootstrap.arg(required(collections::mirror(), "apt-get has no mirror of Debian")?);
     let what = format!("make a root of {name}");
     let make = || run::log(workspace, &what, &mut debootstrap, TIMEOUT);
     require(setup::try_once(workspace, &what, make)?, "debootstrap fails")?;

@@ -89,14 +89,10 @@ impl Shared<'_> {
     fn tools(&self) -> Result<Vec<String>> {
         let folder = self.release.root.join(root::TOOLS);
         let mut names = root::tools(&folder)?;
-        let mut networked = Vec::new();
-        for name in &names {
-            let manifest = fs::read_to_string(folder.join(name).join(root::MANIFEST))?;
-            if manifest.lines().any(|line| line == "network = true") {
-                networked.push(name.clone());
-            }
-        }
-        names.retain(|name| !networked.contains(name));
+        names.retain(|name| {
+            let manifest = fs::read_to_string(folder.join(name).join(root::MANIFEST));
+            manifest.is_ok_and(|manifest| manifest.lines().all(|line| line != "network = true"))
+        });
         Ok(names)
     }
 
