@@ -1,7 +1,7 @@
 //! Lets agent hosts list the executor among their servers.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
@@ -42,7 +42,10 @@ pub(super) fn check(shared: &Shared<'_>) -> Result<()> {
             command
         };
         shared.log(&format!("add the server to {name}"), &mut host(add))?;
-        let lines = run::capture(&mut host(&["mcp", "list"]))?;
+        let output = host(&["mcp", "list"]).stdin(Stdio::null()).output()?;
+        // Gemini CLI prints its list on standard error.
+        let lines = [output.stdout, output.stderr].concat();
+        let lines = String::from_utf8_lossy(&lines);
         let line = lines.lines().find(|line| line.contains(&*executor)).unwrap_or(&lines);
         if !line.contains(expected) || line.contains("fail") {
             bail!("{name} says of the executor: {line}");
