@@ -668,7 +668,7 @@ fn neither_a_tool_nor_a_program_reaches_files_with_secrets() {
     }
 }
 
-/// Where the program is installed in the folder that tools may use, they cannot change it.
+/// Tools cannot change the program if it is installed in the folder that they may use.
 #[test]
 fn tools_in_the_scope_are_used_and_not_changed() {
     let catalogue = Catalogue::empty().copy("write_file").copy("list_directory");

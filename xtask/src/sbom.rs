@@ -59,7 +59,7 @@ struct Compiler {
     version: String,
 }
 
-/// What is linked into the executor.
+/// The packages that are linked into the executor.
 pub(crate) struct Components {
     graph: Graph,
     facts: PackageFacts,

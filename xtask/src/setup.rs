@@ -93,7 +93,7 @@ const ZIG_DIGESTS: [&str; 3] = [
     "b7c5f02fccd40f89b999ee16a1f5ddced56e6182370f8affe494bcf8a28cf07e",
     "09953b6af7f64168b915180a42774f520f92d86ef6331b28e33915c7e1f0bb23",
 ];
-/// What compiles a release with [`ZIG`], for Linux on x86-64 and on arm64.
+/// The program that compiles a release with [`ZIG`], for Linux on x86-64 and on arm64.
 const ZIGBUILD: &str = "cargo-zigbuild==0.24.1";
 const ZIGBUILD_DIGESTS: [&str; 2] = [
     "238a1ab54a95053a4eadc34775c81f795a8ad75f80bfed63f3f445f518102375",

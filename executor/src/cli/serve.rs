@@ -114,7 +114,7 @@ impl Transport {
         matches!(self, Self::Listen)
     }
 
-    /// How long the end may take. `drain` is the configured time for runs.
+    /// The time limits of the end. `drain` is the configured time for runs.
     fn end_timeouts(&self, drain: Option<Duration>) -> EndTimeouts {
         let usual = EndTimeouts {
             drain: drain.unwrap_or(DEFAULT_DRAIN),
@@ -136,7 +136,7 @@ impl Transport {
     }
 }
 
-/// How long the parts of the end of a process may take.
+/// The time limits of the parts of the end of a process.
 #[derive(Clone, Copy)]
 struct EndTimeouts {
     /// For runs to end before they are aborted.
@@ -589,7 +589,7 @@ async fn serve(
     let result = tokio::select! {
         result = &mut server => Some(result),
         Ok(()) = input_ended => {
-            // Nobody would get the answers to calls that run for long.
+            // Answers to calls that run for long would reach nobody.
             end_timeouts.drain = HOST_DRAIN;
             None
         }

@@ -18,7 +18,7 @@ use crate::sbom::{Components, Package, Tool};
 const SUMS: &str = "SHA256SUMS";
 const SIGNATURE: &str = "SHA256SUMS.sig";
 const SIGNER: &str = "signer.pem";
-/// What the PEM of every Ed25519 public key begins with (RFC 8410).
+/// The beginning of the PEM of every Ed25519 public key (RFC 8410).
 const ED25519_PEM: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA";
 const KEY_VARIABLE: &str = "A2G_DIST_KEY";
 

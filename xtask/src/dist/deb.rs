@@ -18,7 +18,7 @@ const DPKG_DEB: &str = "dpkg-deb";
 const LEVEL: u8 = 6;
 const UNIT: &str = "usr/lib/systemd/system/a2g-executor.service";
 const DOCUMENTATION: &str = "usr/share/doc/a2g-executor";
-/// What dpkg runs.
+/// The scripts that dpkg runs.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 pub(super) const CONFIGURATION: &str = "etc/a2g-executor/executor.toml";
 
@@ -62,7 +62,7 @@ pub(super) fn package(release: &Release<'_>, version: &str, level: u8, file: &Pa
     let sums = run::capture(Command::new("md5sum").args(&paths).current_dir(&folder))?;
     write_control(release, version, tree.bytes(), &folder.join("DEBIAN"), &sums)?;
     let mut build = Command::new(DPKG_DEB);
-    // What reads zstd is newer than what the program needs. With several threads, xz writes other bytes.
+    // dpkg reads zstd only in newer versions than the program needs. With several threads, xz writes other bytes.
     build.args(["--root-owner-group", "-Zxz", &format!("-z{level}"), "--build"]).arg(&folder).arg(file);
     build.env("DPKG_DEB_THREADS_MAX", "1").env("SOURCE_DATE_EPOCH", release.epoch.to_string());
     run::log(release.workspace, "build the Debian package", &mut build, run::UNLIMITED)?;

@@ -15,7 +15,7 @@ pub(super) const READABLE: u32 = 0o644;
 pub(super) struct Entry {
     /// The path below the folder, with `/`.
     pub(super) path: String,
-    /// Where the content is.
+    /// The file with the content.
     pub(super) file: PathBuf,
     /// [`PUBLIC`] for a program, [`READABLE`] for any other file.
     pub(super) mode: u32,

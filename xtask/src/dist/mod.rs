@@ -85,7 +85,7 @@ Environment:
 
 Calls `cargo xtask tools` first.";
 
-/// What each package is made of.
+/// The parts of each package.
 #[derive(Clone)]
 pub(crate) struct Release<'a> {
     pub(crate) workspace: &'a Workspace,
@@ -158,7 +158,7 @@ const PACKAGERS: [(&str, Packager); 5] = [
     ("Debian package", deb::build),
     ("image", image::build),
 ];
-/// What is the same for each architecture, and is made with the release for this machine.
+/// The packages that are the same for each architecture, and are made with the release for this machine.
 const COMMON_PACKAGERS: [(&str, Packager); 2] =
     [("launcher for npm", npm::build_launcher), ("entry for registries", server_json::build)];
 /// Below the folder of the finished packages.

@@ -24,7 +24,7 @@ impl Podman {
         require(run::is_root(), "podman needs root for the owners of the files")?;
         require(setup::prepare_podman(workspace)?, "there is no podman")?;
         let storage = workspace.state().join("podman");
-        // What an earlier process has left when it was killed.
+        // Leftovers of an earlier process that was killed.
         files::remove(&storage)?;
         Ok(Self { storage, state: tempfile::Builder::new().prefix("a2g").tempdir_in("/tmp")? })
     }

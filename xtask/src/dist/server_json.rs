@@ -15,7 +15,7 @@ use super::{Release, npm};
 const SCHEMA: &str = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json";
 /// The name in the registry: the reversed domain of the repository's placeholder. Who publishes replaces both.
 pub(crate) const NAME: &str = "invalid.example/a2g-executor";
-/// What every registry shows. The schema permits 100 characters.
+/// The description that every registry shows. The schema permits 100 characters.
 pub(crate) const DESCRIPTION: &str =
     "Runs agents' tools as WebAssembly modules that get what a governor granted, and keeps receipts";
 /// The image without its version, below the same placeholder.

@@ -14,7 +14,7 @@ use fs_err as fs;
 use super::files;
 use crate::run::{self, BOLD, Workspace};
 
-const LARGEST_SYMBOLS: usize = 40;
+const MAX_SHOWN_SYMBOLS: usize = 40;
 /// The smallest size that gets a line of its own, in bytes: that of a crate, a section and an embedded file.
 const MIN_CRATE: u64 = 50_000;
 const MIN_SECTION: u64 = 1_000;
@@ -23,7 +23,7 @@ const MIN_EMBEDDED: u64 = 10_000;
 const NAME_COLUMNS: usize = 64;
 /// The crates of Rust itself.
 const RUST: [&str; 3] = ["alloc", "core", "std"];
-/// What the names of functions from other compilers count for.
+/// The crate for which the names of functions from other compilers count.
 const OTHERS: &str = "(C and assembler)";
 
 /// A symbol that takes space in the file.
@@ -52,8 +52,8 @@ pub(crate) fn run(workspace: &Workspace, program: &Path) -> Result<()> {
     );
     print_sections(program, &sections)?;
     print_crates(&symbols);
-    title(&format!("Largest {LARGEST_SYMBOLS} symbols"));
-    for Symbol { bytes, is_code, name, .. } in symbols.iter().take(LARGEST_SYMBOLS) {
+    title(&format!("Largest {MAX_SHOWN_SYMBOLS} symbols"));
+    for Symbol { bytes, is_code, name, .. } in symbols.iter().take(MAX_SHOWN_SYMBOLS) {
         let name: String = name.chars().take(NAME_COLUMNS).collect();
         anstream::println!("{bytes:>10} {} {name}", if *is_code { "code" } else { "data" });
     }

@@ -11,7 +11,7 @@ use tar::{Builder, EntryType, Header};
 /// An archive that is being written.
 pub(super) struct Tarball<W: Write> {
     archive: Builder<W>,
-    /// What all entries have in common.
+    /// The properties that all entries have in common.
     header: Header,
 }
 

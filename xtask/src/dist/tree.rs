@@ -14,7 +14,7 @@ use tar::Header;
 use super::files::{self, PUBLIC, READABLE};
 use super::tarball::Tarball;
 
-/// What a path is.
+/// The thing at a path.
 struct Entry {
     /// `None` for a folder.
     content: Option<Vec<u8>>,

@@ -44,7 +44,7 @@ fn tag(release: &Release<'_>) -> String {
     format!("py3-none-{}", platform(release))
 }
 
-/// What the wheel is for, as wheels call it.
+/// The platform of the wheel, as wheels call it.
 pub(super) fn platform(release: &Release<'_>) -> String {
     format!("{PLATFORM}_{}", release.architecture.as_str())
 }

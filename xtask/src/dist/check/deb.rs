@@ -48,7 +48,7 @@ pub(super) fn check(shared: &Shared<'_>) -> Result<()> {
     let packages = root.join(PACKAGES.trim_start_matches('/'));
     fs::create_dir(&packages)?;
     fs::copy(&package, packages.join("newer.deb"))?;
-    // Nobody downloads it, so it is not compressed.
+    // It is not downloaded, so it is not compressed.
     deb::package(release, OLDER, 0, &packages.join("older.deb"))?;
     let has_systemd = start(&podman, &root)?;
     let machine = Machine { podman: &podman, has_systemd, tools: shared.tools()? };

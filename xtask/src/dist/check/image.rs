@@ -55,7 +55,7 @@ pub(super) fn check(shared: &Shared<'_>) -> Result<()> {
 
 type Check<'a> = fn(&Checks<'a>) -> Result<()>;
 
-/// What all checks share.
+/// The state that all checks share.
 struct Checks<'a> {
     release: &'a Release<'a>,
     podman: &'a Podman,

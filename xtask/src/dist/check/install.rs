@@ -1,4 +1,4 @@
-//! What the checks of all ways of installation have in common.
+//! The common parts of the checks of all ways of installation.
 //!
 //! Everything comes from `target/dist`: from its folder for pip, uv and pipx, and from a registry on this machine for npm.
 //! Each way has a home folder of its own.

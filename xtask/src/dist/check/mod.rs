@@ -68,12 +68,12 @@ pub(super) fn require(is_here: bool, reason: &str) -> Result<()> {
     required(is_here.then_some(()), reason)
 }
 
-/// What the part needs. Skips the part if there is none.
+/// The thing that the part needs. Skips the part if there is none.
 fn required<T>(found: Option<T>, reason: &str) -> Result<T> {
     Ok(found.ok_or_else(|| Missing(reason.to_owned()))?)
 }
 
-/// What the parts share.
+/// The state that the parts share.
 struct Shared<'a> {
     packages: &'a [Packed<'a>],
     /// The release for this machine.

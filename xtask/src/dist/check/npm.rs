@@ -17,7 +17,7 @@ use crate::setup;
 /// The first npm that runs no install script unless it is allowed by name.
 const NPM: &str = "npm@12.2.0";
 const VERDACCIO: &str = "verdaccio@6.10.4";
-/// What verdaccio needs beside itself: its own choice of node-fetch is not in every registry.
+/// The requirement of verdaccio beside itself: its own choice of node-fetch is not in every registry.
 const VERDACCIO_MANIFEST: &str = r#"{ "private": true, "overrides": { "node-fetch": "2.7.0" } }"#;
 const REGISTRY_START_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

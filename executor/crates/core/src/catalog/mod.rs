@@ -564,7 +564,7 @@ pub fn prepare<T>(
                     let tool = open_tool(&folder.join(name.as_str()), &name, cache, Some(build), trust);
                     let entry = tool.and_then(|tool| admit(tool, definitions)).into();
                     if result_tx.send((name, entry)).is_err() {
-                        // Nobody waits for the others.
+                        // The others are not awaited either.
                         return;
                     }
                 }

@@ -46,8 +46,13 @@ impl CompileWaits {
         let abort = Arc::new(Abort::default());
         let number = all.next;
         all.next += 1;
-        let (agent, tool) = (call.agent.clone(), call.tool.clone());
-        all.calls.insert(number, Waiting { intent: call.intent, agent, tool, abort: Arc::clone(&abort) });
+        let waiting = Waiting {
+            intent: call.intent,
+            agent: call.agent.clone(),
+            tool: call.tool.clone(),
+            abort: Arc::clone(&abort),
+        };
+        all.calls.insert(number, waiting);
         Some(CompileWait { all: self.clone(), number, abort })
     }
 

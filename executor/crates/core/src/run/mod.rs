@@ -316,7 +316,7 @@ impl Executor {
         let old = self.tools();
         let is_changed = old != loaded.tools;
         if !is_changed {
-            // What was made of the list for callers is still right.
+            // The same list, so that what doors made of it stays in use.
             loaded.tools = old;
         }
         self.loaded.store(Arc::new(loaded));

@@ -581,7 +581,7 @@ fn every_row_of_the_risk_table_has_hits_and_misses() {
     }
 }
 
-/// What the operator named is not second-guessed: no folder is suspicious by its name.
+/// Folders that the operator named are not second-guessed: none is suspicious by its name.
 #[test]
 fn every_folder_that_a_policy_names_can_be_used() {
     for folder in [
