@@ -338,8 +338,13 @@ impl Executor {
         self.catalog_changes.subscribe()
     }
 
+    /// Waits until every tool that is not broken has a descriptor.
+    pub async fn wait_until_described(&self) {
+        self.wait_for_catalog(Catalog::has_all_descriptors).await;
+    }
+
     /// Waits until a condition of the catalogue is true.
-    pub async fn wait_for_catalog(&self, is_true: impl Fn(&Catalog) -> bool) {
+    async fn wait_for_catalog(&self, is_true: impl Fn(&Catalog) -> bool) {
         let mut changes = self.catalog_changes();
         while !is_true(&self.current_catalog().catalog) && changes.changed().await.is_ok() {}
     }

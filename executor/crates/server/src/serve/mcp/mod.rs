@@ -29,7 +29,6 @@ pub use stdio::serve_mcp_stdio;
 use super::console_url::ConsoleUrl;
 use super::document::PerCatalogue;
 use super::protocol::{self, DoorSettings};
-use a2g_core::catalog::Catalog;
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_types::call::Door;
@@ -233,7 +232,7 @@ impl McpDoor {
 
     /// Waits until every tool has a definition or is broken, or until [`PREPARE_TIMEOUT`].
     async fn wait_for_tools(&self) {
-        let prepared = self.executor.wait_for_catalog(Catalog::has_all_descriptors);
+        let prepared = self.executor.wait_until_described();
         let _some_are_missing = tokio::time::timeout(PREPARE_TIMEOUT, prepared).await;
     }
 }
