@@ -119,6 +119,11 @@ fn python_programs() {
                 "import subprocess\nsubprocess.run(['ls'])",
                 Error("python_error", Some(2), "run_python starts no processes"),
             ),
+            (
+                "from concurrent.futures import ProcessPoolExecutor as P\nP().submit(print)",
+                Error("python_error", Some(2), "run_python starts no processes"),
+            ),
+            ("import multiprocessing", Error("python_error", Some(1), "run_python starts no processes")),
             ("import os\nos.system('ls')", Error("python_error", Some(2), "run_python starts no processes")),
             (
                 "import socket\nsocket.socket()",
@@ -129,6 +134,7 @@ fn python_programs() {
                 Error("python_error", Some(2), "run_python has no sockets"),
             ),
             ("import requests", Error("python_error", Some(1), "run_python has no sockets")),
+            ("import smtplib", Error("python_error", Some(1), "run_python has no sockets")),
             ("import numpy", Error("python_error", Some(1), "run_python does not have the module `numpy`")),
             ("from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nA(1).x", Result(json!(1))),
             ("import random\nrandom.random() != 0.5", Result(json!(true))),

@@ -7,8 +7,12 @@ import sys
 import time
 import warnings
 
-# They print, wait, or belong to the interactive interpreter.
+# They cannot be of use here, and each takes place in the component: they print, wait, build, or belong to the interactive
+# interpreter or another system, or stand in for a module in C that is there.
 LEFT_OUT = {"antigravity", "this", "idlelib", "turtledemo", "tkinter", "turtle", "test", "ensurepip", "venv", "curses"}
+LEFT_OUT |= {"_pyrepl", "pydoc_data", "rlcompleter", "webbrowser", "compileall", "modulefinder"}
+LEFT_OUT |= {"_aix_support", "_android_support", "_apple_support", "_ios_support", "_osx_support"}
+LEFT_OUT |= {"_pydatetime", "_pydecimal", "_pyio", "concurrent.futures.process"}
 PARTS_LEFT_OUT = {"__main__", "test", "tests"}
 
 NO_THREADS = "run_python has no threads: to call several tools at once, use tools.parallel([...])"
@@ -17,17 +21,21 @@ NO_NETWORK = "run_python has no sockets: call a tool for the network, such as to
 NO_MODULE = "run_python does not have the module `{}`: it has Python's standard library, and nothing can be installed"
 ENDLESS = "the program waits for something that never comes: run_python has no threads, processes or sockets"
 NEEDS_NETWORK = {"ssl", "_ssl", "requests", "httpx", "aiohttp", "urllib3"}
+NEEDS_NETWORK |= {"ftplib", "imaplib", "poplib", "smtplib", "socketserver", "xmlrpc", "wsgiref"}
 NEEDS_PROCESSES = {"_posixsubprocess", "_multiprocessing", "_posixshmem", "_interpreters", "pty", "fcntl"}
+NEEDS_PROCESSES |= {"multiprocessing"}
 
 
 def load_all():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in sorted(sys.stdlib_module_names - LEFT_OUT):
+        for name in sorted(sys.stdlib_module_names - NEEDS_NETWORK - NEEDS_PROCESSES):
             load(name)
 
 
 def load(name):
+    if name in LEFT_OUT:
+        return
     try:
         module = importlib.import_module(name)
     except Exception:
@@ -71,22 +79,15 @@ def refuse_threads():
 
 
 def refuse_processes():
-    import concurrent.futures.process
-    import multiprocessing.context
-    import multiprocessing.process
+    import concurrent.futures
     import os
     import subprocess
 
     refuse = refusing(OSError, NO_PROCESSES)
+    concurrent.futures.ProcessPoolExecutor = refuse
     for name in ("fork", "forkpty", "system", "popen", "posix_spawn", "posix_spawnp", "execv", "execve", "spawnv"):
         setattr(os, name, refuse)
     subprocess.Popen.__init__ = refuse
-    multiprocessing.process.BaseProcess.start = refuse
-    concurrent.futures.process._check_system_limits = refuse
-    context = multiprocessing.context.BaseContext
-    for name in ("Pool", "Manager", "Queue", "SimpleQueue", "JoinableQueue", "Lock", "Semaphore", "Event", "Value"):
-        setattr(context, name, refuse)
-        setattr(multiprocessing, name, refuse)
 
 
 def refuse_network():
@@ -165,3 +166,14 @@ class Missing:
         else:
             message = NO_MODULE.format(name)
         raise ModuleNotFoundError(message, name=name)
+
+
+def erase_freed_memory():
+    """Fills with zeros what was freed: memory of zeros takes no place in the component, and all other memory does."""
+    # Memory behind these blocks has not been used yet.
+    end = max(id(block) for block in [bytes(1 << 20) for _ in range(4)])
+    blocks = []
+    # The interpreter has own pools for blocks up to 512 bytes.
+    for size in [*(1 << bits for bits in range(20, 9, -1)), *range(512, 32, -16)]:
+        while id(block := bytes(size - sys.getsizeof(b""))) < end:
+            blocks.append(block)

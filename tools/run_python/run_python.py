@@ -74,6 +74,7 @@ a2g_stdlib.load_all()
 a2g_stdlib.adapt()
 sys.excepthook = a2g_program.print_own_error
 sys.modules.pop("__mp_main__", None)
-# The objects that exist now are never garbage: a collection would touch, and so copy, all of their memory.
 gc.collect()
+a2g_stdlib.erase_freed_memory()
+# The objects that exist now are never garbage: a collection would touch, and so copy, all of their memory.
 gc.freeze()
