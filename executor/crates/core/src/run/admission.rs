@@ -1,9 +1,9 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
-use super::active_runs::ActiveRun;
 use super::fleet::CallIdentity;
+use super::open_intents::ActiveRun;
 use super::slots::{CapacityError, Place};
-use super::switch::lifted_stop_fault;
+use super::switch::{lifted_stop_fault, stop_fault};
 use super::trace::Stopwatch;
 use super::{
     ClaimOutcome, ClaimedRun, Executor, ExecutorSettings, IntentAnswer, LoadedCatalog, RunEvent,
@@ -15,6 +15,7 @@ use a2g_govern::{
     Admission, Admitted, Escalated, Governor, Granted, IntentSignatures, OperatorLimits, VerifiedVerdict,
     admit, check_caller_tools,
 };
+use a2g_intent::ClaimError;
 use a2g_journal::{ClaimResult, IntentSummary, KnownIntent};
 use a2g_runtime::aside::run_large;
 use a2g_types::call::{Call, ContextSignature};
@@ -157,7 +158,7 @@ impl Executor {
         }
         let now = self.clock.now();
         // Fails if an intent with this id but different content waits; a call with the same content goes on.
-        self.escalations.pending_verdict(&call, now)?;
+        self.pending_verdict(&call, now)?;
         match admit(call, verdict, now)? {
             Admission::Run(admitted) => {
                 self.run_at(location, *admitted, None, stopwatch, RunEventSink::none()).await
@@ -236,7 +237,7 @@ impl Executor {
         {
             return Ok(IntentAnswer { verdict, receipt: Some(receipt) });
         }
-        if let Some(waiting) = self.escalations.pending_verdict(&call, self.clock.now())? {
+        if let Some(waiting) = self.pending_verdict(&call, self.clock.now())? {
             return Ok(IntentAnswer { verdict: Arc::new(waiting), receipt: None });
         }
         // Before the governor is asked: nobody has to decide on a call that cannot run.
@@ -256,7 +257,7 @@ impl Executor {
             Governor::Remote(_) => sink.notify_waiting(),
         }
         let sent_at = self.clock.monotonic();
-        let still_waits = |intent| self.escalations.awaits_decision(intent);
+        let still_waits = |intent| self.intents.read(|intents| intents.awaits_decision(intent));
         let result = self.governor.decide(&call, &still_waits).await;
         self.metrics.record_verdict_time(stopwatch.exclude(sent_at, self.clock.monotonic()));
         let verified = result?;
@@ -549,7 +550,7 @@ impl Executor {
             }
         };
         let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
-        let lent_slot = parent.and_then(|parent| self.active_runs.calls_of(parent)).map(|calls| calls.slot());
+        let lent_slot = parent.and_then(|parent| self.intents.calls_of(parent)).map(|calls| calls.slot());
         let claimed = ClaimedRun {
             admitted,
             loaded,
@@ -582,14 +583,13 @@ impl Executor {
             ClaimResult::New => {}
             ClaimResult::Known(known) => return Ok(ReservedClaim::Known(known)),
         }
-        let running = self.active_runs.register(call);
-        // Checked after the registration: a stop that this check does not find aborts the registered run.
-        if let Err(stopped) = self.check_stopped(call) {
-            drop(running);
-            self.release(call.intent).await?;
-            return Err(stopped);
+        match self.intents.claim(call) {
+            Ok(running) => Ok(ReservedClaim::New(place, running)),
+            Err(ClaimError::Stopped(stop)) => {
+                self.release(call.intent).await?;
+                Err(stop_fault(call.intent, &stop))
+            }
         }
-        Ok(ReservedClaim::New(place, running))
     }
 
     /// Opens the granted folders. A call needs a folder that does not exist if its arguments name a path in it; any other

@@ -4,14 +4,18 @@
 //! unless its verdict expires or an operator stops it first; a denied intent never runs.
 
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
-use super::escalations::{Escalations, Outdated, Removal, WaitNumber, WakeCondition};
 use super::events::RunEventSink;
 use super::faults::intent_conflict_fault;
+use super::open_intents::{MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, owner_of};
 use super::preview::{DecisionBasis, changed_fault, summarize};
 use super::stored_calls::DENIED_BY;
+use super::switch::stop_fault;
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RETRY_AFTER_MS, all_agents};
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated, denial_by};
+use a2g_intent::{
+    Ended, EndedAll, HoldError, Intents, Outdated, Registration, Removal, WaitNumber, WakeCondition,
+};
 use a2g_journal::{
     Approval, HoldResult, IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent,
     content_hash,
@@ -23,7 +27,9 @@ use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
 use a2g_types::stop::OperatorReason;
-use a2g_types::verdict::{Directive, Manifest};
+use a2g_types::verdict::{Directive, Manifest, Verdict};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -59,14 +65,14 @@ const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Restores the intents of an earlier process. Records those that have expired since.
-pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Escalations {
-    let (escalations, expired) = Escalations::new(journal.take_held(), now);
+pub(super) fn restore_intents(journal: &Journal, now: OffsetDateTime) -> OpenIntents {
+    let (intents, ended) = OpenIntents::restore(journal, now);
     let (nested, expired): (Vec<_>, Vec<_>) =
-        expired.into_iter().partition(|escalated| escalated.call().parent.is_some());
+        ended.into_iter().partition(|escalated| escalated.call().parent.is_some());
     // The records are not awaited, because none of these intents can be approved.
     drop(record_end_of_wait(journal, expired, EXPIRED_UNDECIDED, now));
     drop(record_end_of_wait(journal, nested, ENDED_WITH_PARENT, now));
-    escalations
+    intents
 }
 
 /// A person's decision on an intent, bound to the intent's content.
@@ -214,13 +220,22 @@ fn is_withdrawal(reason: AbortReason) -> bool {
     }
 }
 
-impl From<Outdated> for Fault {
-    fn from(outdated: Outdated) -> Self {
-        match outdated {
-            Outdated::WaitEnded => not_waiting_fault(),
-            Outdated::ApprovalsForgotten => changed_fault(),
-        }
+fn outdated_fault(outdated: Outdated) -> Fault {
+    match outdated {
+        Outdated::WaitEnded => not_waiting_fault(),
+        Outdated::ApprovalsForgotten => changed_fault(),
     }
+}
+
+/// Waits until the end of a wait is recorded. If it cannot be yet, the journal goes on trying.
+async fn await_withdrawal(recording: impl Future<Output = Result<usize, JournalError>>) {
+    if let Err(error) = recording.await {
+        tracing::warn!(%error, "the end of a wait cannot be recorded yet");
+    }
+}
+
+fn is_same_call(a: &Call, b: &Call) -> bool {
+    a.agent == b.agent && a.tool == b.tool && a.arguments == b.arguments && a.parent == b.parent
 }
 
 /// The approval of an intent that has enough of them, with the names of all approvers.
@@ -262,28 +277,26 @@ impl Executor {
         self.journal.check_share(&call.agent).map_err(|error| self.journal_fault(&error))?;
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
-        let (new_wait, pending) = self.escalations.hold(escalated, now, |expired| {
-            self.record_expired(expired, now);
-            self.journal.hold(&call, text, until)
+        let (registration, pending) = self.intents.update(|intents| {
+            // The caller checked this before it asked the governor. Since then, other content may have begun to wait.
+            let held = intents.held_call(call.intent);
+            if held.is_some_and(|(held, _)| !is_same_call(held.call(), &call)) {
+                return Err(intent_conflict_fault(call.intent));
+            }
+            self.record_expired(intents.expire(now), now);
+            let registration = intents.hold(call.intent, owner_of(&call), escalated, until);
+            let registration = registration.map_err(|error| self.hold_fault(&call, error))?;
+            Ok((registration, self.journal.hold(&call, text, until)))
         })?;
-        // Checked after the intent is held: a stop that this check does not find withdraws the held intent.
-        if let Err(stopped) = self.check_stopped(&call) {
-            self.withdraw_stopped(call.intent).await;
-            return Err(stopped);
-        }
-        // Likewise: a parent whose end this check does not find withdraws its held calls.
-        if call.parent.as_ref().is_some_and(|parent| !self.active_runs.is_active(parent.intent)) {
-            self.withdraw_nested(call.intent).await;
-            let EndOfWait { blocked_by, reason, .. } = ENDED_WITH_PARENT;
-            let message = reason.to_owned();
-            return Err(Fault::Refused { intent: Some(call.intent), risk_score: None, blocked_by, message });
-        }
         let result = pending.await;
-        let is_new = new_wait.is_some();
-        if let Some(wait) = new_wait
+        let is_new = match registration {
+            Registration::New(_) => true,
+            Registration::Known => false,
+        };
+        if let Registration::New(wait) = registration
             && !matches!(result, Ok(HoldResult::Waiting))
         {
-            self.escalations.remove_taken(wait);
+            self.intents.update(|intents| intents.end_wait(wait));
         }
         match result {
             Ok(HoldResult::Waiting) => {
@@ -304,46 +317,86 @@ impl Executor {
         }
     }
 
-    /// Ends the wait of an intent that was held after an operator had stopped it. Its refusal is recorded with the fault
-    /// that its caller gets.
-    async fn withdraw_stopped(&self, intent: IntentId) {
-        let now = self.clock.now();
-        let recording = self.escalations.remove_waiting(intent, &all_agents, |removed| {
-            self.note_stopped_orphans(&removed);
-            record_resolutions(&self.journal, &removed, Resolution::Cancelled, STOPPED, now)
-        });
-        self.await_withdrawal(recording).await;
+    /// The fault of a call that may not wait for a person.
+    fn hold_fault(&self, call: &Call, error: HoldError) -> Fault {
+        match error {
+            HoldError::Stopped(stop) => {
+                self.note_ended_call(call, AbortReason::Stopped);
+                stop_fault(call.intent, &stop)
+            }
+            HoldError::ParentEnded => {
+                let EndOfWait { blocked_by, reason, .. } = ENDED_WITH_PARENT;
+                let message = reason.to_owned();
+                Fault::Refused { intent: Some(call.intent), risk_score: None, blocked_by, message }
+            }
+            HoldError::NoRoom => Fault::Busy {
+                message: format!(
+                    "too many intents wait for a person: at most {MAX_WAITING} may, and {MAX_WAITING_PER_AGENT} of one agent"
+                ),
+                retry_after_ms: 60_000,
+            },
+        }
+    }
+
+    /// The verdict of a call whose intent already waits; `None` if it does not wait.
+    ///
+    /// # Errors
+    /// If the waiting intent has different content.
+    pub(super) fn pending_verdict(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
+        self.intents.read(|intents| match intents.visible_call(call.intent, now) {
+            None => Ok(None),
+            Some(held) if is_same_call(held.call(), call) => Ok(Some(held.verdict().clone())),
+            Some(_) => Err(intent_conflict_fault(call.intent)),
+        })
+    }
+
+    /// The intent and its wait, if it is undecided.
+    pub(super) fn find_undecided(&self, intent: IntentId) -> Option<(Escalated, WaitNumber)> {
+        self.intents.read(|intents| {
+            let (escalated, wait) = intents.undecided_call(intent)?;
+            Some((escalated.clone(), wait))
+        })
     }
 
     /// Ends the wait of an undecided intent here, without denying it.
     pub(super) async fn withdraw_undecided(&self, intent: IntentId, reason: &'static str) {
         let now = self.clock.now();
-        let removal = self.escalations.remove_undecided(
-            intent,
-            || Ok(()),
-            |removed| record_resolutions(&self.journal, &removed, Resolution::Cancelled, reason, now),
-        );
-        if let Ok(Removal::Removed(recording)) = removal {
-            tracing::info!(%intent, reason, "waits no longer here");
-            self.await_withdrawal(Some(recording)).await;
-        }
-    }
-
-    /// Ends the wait of a nested call whose parent has ended.
-    pub(super) async fn withdraw_nested(&self, intent: IntentId) {
-        let now = self.clock.now();
-        let recording = self.escalations.remove_waiting(intent, &all_agents, |removed| {
-            record_end_of_wait(&self.journal, removed, ENDED_WITH_PARENT, now)
+        let removal = self.intents.update(|intents| {
+            intents.remove_undecided(intent).map(|escalated| {
+                record_resolutions(&self.journal, &[escalated], Resolution::Cancelled, reason, now)
+            })
         });
-        self.await_withdrawal(recording).await;
+        if let Removal::Removed(recording) = removal {
+            tracing::info!(%intent, reason, "waits no longer here");
+            await_withdrawal(recording).await;
+        }
     }
 
-    async fn await_withdrawal(&self, recording: Option<impl Future<Output = Result<usize, JournalError>>>) {
-        if let Some(recording) = recording
-            && let Err(error) = recording.await
-        {
-            tracing::warn!(%error, "the end of a wait cannot be recorded yet");
+    /// Ends a nested call whose parent has ended.
+    pub(super) async fn end_nested(&self, intent: IntentId) {
+        match self.end_open(intent, &all_agents, AbortReason::ParentEnded, ENDED_WITH_PARENT) {
+            Some(Ended::Wait(recording)) => await_withdrawal(recording).await,
+            Some(Ended::Run { .. } | Ended::Elsewhere) | None => {}
         }
+    }
+
+    /// Ends an intent of the selected agents that waits here or is claimed. The result has the record of the end of a wait,
+    /// which is already sent.
+    fn end_open(
+        &self,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        reason: AbortReason,
+        end: EndOfWait<'_>,
+    ) -> Option<Ended<impl Future<Output = Result<usize, JournalError>> + Send + use<>>> {
+        let now = self.clock.now();
+        self.intents.update(|intents| {
+            let ended = intents.end(intent, filter, reason)?;
+            Some(ended.map(|escalated| {
+                self.note_ended_call(escalated.call(), reason);
+                record_end_of_wait(&self.journal, vec![escalated], end, now)
+            }))
+        })
     }
 
     /// Ends the waits of undecided intents soon after they expire, until the sessions end.
@@ -357,10 +410,13 @@ impl Executor {
     /// Removes the undecided intents that have expired, and wakes the tasks that wait for them.
     fn expire(&self) {
         let now = self.clock.now();
-        self.escalations.remove_expired(now, |expired| self.record_expired(expired, now));
+        self.intents.update(|intents| self.record_expired(intents.expire(now), now));
     }
 
     fn record_expired(&self, expired: Vec<Escalated>, now: OffsetDateTime) {
+        if expired.is_empty() {
+            return;
+        }
         // The record is not awaited, because an intent that has expired cannot be approved.
         drop(record_end_of_wait(&self.journal, expired, EXPIRED_UNDECIDED, now));
     }
@@ -403,7 +459,7 @@ impl Executor {
     /// # Errors
     /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        let was_waiting = self.escalations.is_held(intent);
+        let was_waiting = self.intents.is_held(intent);
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
             if let Ok(true) = self.runs_elsewhere(intent, filter).await {
@@ -432,23 +488,22 @@ impl Executor {
             // Its caller is refused, which is recorded.
             return Ok(true);
         }
-        let now = self.clock.now();
-        let recording = self.escalations.remove_waiting(intent, filter, |removed| {
-            self.note_due_denials(&removed, AbortReason::Cancelled);
-            let end = EndOfWait {
-                resolution: Resolution::Cancelled,
-                author_or_reason: by,
-                blocked_by: BlockedBy::EscalationPending,
-                reason: CANCELLED,
-            };
-            record_end_of_wait(&self.journal, removed, end, now)
-        });
-        let result = match (recording, self.active_runs.abort_one(intent, filter, AbortReason::Cancelled)) {
-            (Some(recording), _) => recording.await.map(drop),
-            (None, Some(true)) => self.journal.record_stop(&[intent], by, "a2g/cancel").await,
+        let end = EndOfWait {
+            resolution: Resolution::Cancelled,
+            author_or_reason: by,
+            blocked_by: BlockedBy::EscalationPending,
+            reason: CANCELLED,
+        };
+        let result = match self.end_open(intent, filter, AbortReason::Cancelled, end) {
+            Some(Ended::Wait(recording)) => recording.await.map(drop),
+            Some(Ended::Run { is_first: true }) => {
+                self.journal.record_stop(&[intent], by, "a2g/cancel").await
+            }
             // The journal has the caller that stopped it first.
-            (None, Some(false)) => Ok(()),
-            (None, None) => return self.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await,
+            Some(Ended::Run { is_first: false }) => Ok(()),
+            Some(Ended::Elsewhere) | None => {
+                return self.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await;
+            }
         };
         if !self.deny_if_due(intent).await? {
             return Ok(false);
@@ -506,7 +561,8 @@ impl Executor {
             caller = by,
             "revoked"
         );
-        let (filter, now) = (|owner: &AgentDid| agent.is_none_or(|agent| agent == owner), self.clock.now());
+        let filter = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
+        let now = self.clock.now();
         if let Some(intent) = intent {
             self.stored_calls.stop(intent, &filter, AbortReason::Revoked);
         }
@@ -516,23 +572,36 @@ impl Executor {
             blocked_by: BlockedBy::EscalationPending,
             reason: REVOKED,
         };
-        let record = |removed: Vec<Escalated>| {
-            self.note_due_denials(&removed, AbortReason::Revoked);
-            record_end_of_wait(&self.journal, removed, end, now)
-        };
-        let (waiting_count, recording, run_count, newly_stopped) = if let Some(intent) = intent {
-            let recording = self.escalations.remove_waiting(intent, &filter, record);
-            let is_first_stop = self.active_runs.abort_one(intent, &filter, AbortReason::Revoked);
-            let newly_stopped = if is_first_stop == Some(true) { vec![intent] } else { Vec::new() };
-            let run_count = usize::from(is_first_stop.is_some());
-            (usize::from(recording.is_some()), recording, run_count, newly_stopped)
+        let mut waiting_count = 0;
+        let mut run_count = 0;
+        let mut newly_stopped = Vec::new();
+        // Boxed, because one record and the records of all have different types.
+        let mut recording: Option<BoxFuture<'_, _>> = None;
+        if let Some(intent) = intent {
+            match self.end_open(intent, &filter, AbortReason::Revoked, end) {
+                Some(Ended::Wait(wait)) => {
+                    waiting_count = 1;
+                    recording = Some(wait.boxed());
+                }
+                Some(Ended::Run { is_first }) => {
+                    run_count = 1;
+                    newly_stopped.extend(is_first.then_some(intent));
+                }
+                Some(Ended::Elsewhere) | None => {}
+            }
         } else {
             self.standing.revoke(agent, self.policy_origin(by));
             let by_agent = |owner: &AgentDid, _: &ToolName| filter(owner);
-            let (waiting_count, recording) = self.escalations.remove_all(&by_agent, record);
-            let (run_count, newly_stopped) = self.active_runs.abort_all(&by_agent, AbortReason::Revoked);
-            (waiting_count, Some(recording), run_count, newly_stopped)
-        };
+            self.intents.update(|intents| {
+                let ended = intents.end_all(by_agent, AbortReason::Revoked);
+                let EndedAll { waits, run_count: ended_runs, newly_stopped: stopped_now } = ended;
+                waits.iter().for_each(|ended| self.note_ended_call(ended.call(), AbortReason::Revoked));
+                waiting_count = waits.len();
+                run_count = ended_runs;
+                newly_stopped = stopped_now;
+                recording = Some(record_end_of_wait(&self.journal, waits, end, now).boxed());
+            });
+        }
         let is_selected = |waiting, agent: &AgentDid, _: &ToolName| {
             intent.is_none_or(|intent| waiting == intent) && filter(agent)
         };
@@ -579,7 +648,7 @@ impl Executor {
         directive: &Directive,
         right: DecisionRight<'_>,
     ) -> Result<DirectiveOutcome, Fault> {
-        if !self.escalations.is_held(directive.intent)
+        if !self.intents.is_held(directive.intent)
             && let Some(outcome) = self.decide_elsewhere(directive, &right).await?
         {
             return Ok(outcome);
@@ -618,12 +687,14 @@ impl Executor {
             return denial.map_err(ended_early)?.map(|()| DirectiveOutcome::Applied);
         }
         self.check_denied_in_fleet(*intent).await?;
-        let (escalated, taken) = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
+        let Removal::Removed((escalated, taken)) = self.take_undecided(*intent) else {
+            return Err(not_waiting_fault());
+        };
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
         let combined = match self.combine_approvals(&escalated, taken, directive, &right, shown) {
             Ok(combined) => combined,
             Err(fault) => {
-                self.escalations.release(taken);
+                self.release_taken(taken);
                 return Err(fault);
             }
         };
@@ -644,6 +715,23 @@ impl Executor {
             .unwrap_or_else(|_dropped| Err(Fault::Internal("the task of an approval ended early".to_owned())))
     }
 
+    /// Takes an undecided intent for a decision.
+    fn take_undecided(&self, intent: IntentId) -> Removal<(Escalated, WaitNumber)> {
+        self.intents.update(|intents| {
+            intents.take_undecided(intent).map(|(escalated, taken)| (escalated.clone(), taken))
+        })
+    }
+
+    /// Lets an intent wait again, because the decision on it cannot be applied.
+    fn release_taken(&self, taken: WaitNumber) {
+        self.intents.update(|intents| intents.release(taken));
+    }
+
+    /// Ends a wait. Returns `false` if the intent is not held, or is in a new wait.
+    fn end_wait(&self, wait: WaitNumber) -> bool {
+        self.intents.update(|intents| intents.end_wait(wait))
+    }
+
     /// Records an approval of an intent that needs more of them, and lets the intent wait again.
     async fn add_approval(
         &self,
@@ -658,7 +746,8 @@ impl Executor {
             basis: approval.basis.map(DecisionBasis::hash),
             ..new_decision(&self.journal, escalated, Resolution::PartlyApproved, &by, self.clock.now())
         };
-        let recording = self.escalations.record_current(taken, || {
+        let recording = self.intents.read(|intents| {
+            intents.check_current(taken).map_err(outdated_fault)?;
             let agent = &escalated.call().agent;
             self.check_authors(intent, std::slice::from_ref(&approval.author), Some(agent))?;
             Ok(self.journal.resolve(vec![recorded]))
@@ -666,22 +755,24 @@ impl Executor {
         let recording = match recording {
             Ok(recording) => recording,
             Err(fault) => {
-                self.escalations.release(taken);
+                self.release_taken(taken);
                 return Err(fault);
             }
         };
         match recording.await {
             Ok(0) => {
-                self.escalations.remove_taken(taken);
+                self.end_wait(taken);
                 return Err(not_waiting_fault());
             }
             Ok(_one) => {}
             Err(error) => {
-                self.escalations.release(taken);
+                self.release_taken(taken);
                 return Err(self.journal_fault(&error));
             }
         }
-        self.escalations.release_with_approval(taken, approval)?;
+        self.intents
+            .update(|intents| intents.release_with_approval(taken, approval))
+            .map_err(outdated_fault)?;
         tracing::info!(%intent, caller = by, "approved, and needs another person's approval");
         Ok(DirectiveOutcome::NeedsMoreApprovals)
     }
@@ -752,7 +843,7 @@ impl Executor {
             None => {}
         }
         let counts = |earlier: &PartialApproval| self.counts(earlier, &call.agent);
-        let earlier = self.escalations.partial_approvals(call.intent, counts);
+        let earlier = self.intents.partial_approvals(call.intent, counts);
         // Without a rule, a manifest replaces the verdict's. Here it would replace what the others have approved.
         let unchanged = self.preview(escalated, taken, None).grant?;
         let is_narrower = |manifest: &Manifest| {
@@ -772,7 +863,7 @@ impl Executor {
             basis: shown,
         };
         if let Some(other) = earlier.iter().find(|earlier| !own.grant.is_within(&earlier.grant)) {
-            self.escalations.forget_partial_approvals(call.intent);
+            self.intents.update(|intents| intents.forget_partial_approvals(call.intent));
             return Err(refuse(format!(
                 "the run would get more now than `{}` approved: everybody has to approve again (`[[approvals]]`)",
                 other.author.name()
@@ -821,7 +912,7 @@ impl Executor {
     /// Forgets the approvals of all intents that need more of them. Called when the list of callers changes, because
     /// somebody who approved may no longer be in it.
     pub fn forget_partial_approvals(&self) {
-        self.escalations.forget_all_partial_approvals();
+        self.intents.update(Intents::forget_all_partial_approvals);
     }
 
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
@@ -837,7 +928,7 @@ impl Executor {
                 self.deny_in_fleet(fleet, call, risk_score, author.name(), reason).await
             };
             let denied = denied.await;
-            self.escalations.release(taken);
+            self.release_taken(taken);
             denied?;
         }
         self.deny_here(directive.intent, author.name(), reason, may_deny).await
@@ -845,10 +936,10 @@ impl Executor {
 
     /// Takes an undecided intent, once no other decision on it is in progress.
     async fn take_for_denial(&self, intent: IntentId) -> Result<(Escalated, WaitNumber), Fault> {
-        let mut changes = self.escalations.changes();
+        let mut changes = self.intents.changes();
         loop {
             changes.mark_unchanged();
-            match self.escalations.take_for_denial(intent) {
+            match self.take_undecided(intent) {
                 Removal::Removed(taken) => return Ok(taken),
                 Removal::InDecision => drop(changes.changed().await),
                 Removal::Absent => return Err(not_waiting_fault()),
@@ -876,33 +967,37 @@ impl Executor {
         may_deny: impl Fn() -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let now = self.clock.now();
-        let deny = |removed: Vec<Escalated>| {
-            let denials = removed.iter().map(|escalated| ResolvedIntent {
+        let record = |escalated: Escalated| {
+            let denial = ResolvedIntent {
                 reason: reason.map(str::to_owned),
-                ..new_decision(&self.journal, escalated, Resolution::Denied, by, now)
-            });
-            let recording = self.journal.resolve(denials.collect());
-            (removed, recording)
+                ..new_decision(&self.journal, &escalated, Resolution::Denied, by, now)
+            };
+            let recording = self.journal.resolve(vec![denial]);
+            (escalated, recording)
         };
-        let mut changes = self.escalations.changes();
-        let (removed, recording) = loop {
+        let mut changes = self.intents.changes();
+        let (escalated, recording) = loop {
             changes.mark_unchanged();
             // The list is read under the lock, because the other decision, which a denial waits for, may take long.
-            match self.escalations.remove_undecided(intent, &may_deny, deny)? {
+            let removal = self.intents.update(|intents| {
+                if intents.undecided_call(intent).is_some() {
+                    may_deny()?;
+                }
+                Ok::<_, Fault>(intents.remove_undecided(intent).map(record))
+            });
+            match removal? {
                 Removal::Removed(denied) => break denied,
                 // The other decision may let the intent wait again, and the denial must not be lost then.
                 Removal::InDecision => drop(changes.changed().await),
                 Removal::Absent => return Err(not_waiting_fault()),
             }
         };
-        for escalated in &removed {
-            let summary = IntentSummary::from_call(escalated.call());
-            let (by, reason) = (by.to_owned(), reason.map(str::to_owned));
-            let denial = IntentDenial { by, risk_score: escalated.risk_score(), reason };
-            let fault = denial_fault(summary.intent, &denial);
-            let span = trace::intent_span(&summary, escalated.call().door);
-            span.in_scope(|| self.record_refusal_at(Some(&summary), fault, now));
-        }
+        let summary = IntentSummary::from_call(escalated.call());
+        let reason = reason.map(str::to_owned);
+        let denial = IntentDenial { by: by.to_owned(), risk_score: escalated.risk_score(), reason };
+        let fault = denial_fault(summary.intent, &denial);
+        let span = trace::intent_span(&summary, escalated.call().door);
+        span.in_scope(|| self.record_refusal_at(Some(&summary), fault, now));
         match recording.await {
             Ok(0) => Err(not_waiting_fault()),
             Ok(_one) => Ok(()),
@@ -921,7 +1016,7 @@ impl Executor {
         let claimed = match self.record_approval(&escalated, taken, &bound).await {
             Ok(claimed) => claimed,
             Err(fault) => {
-                self.escalations.release(taken);
+                self.release_taken(taken);
                 let fault = self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
                 let _no_waiter = answer_tx.send(Err(fault));
                 return;
@@ -943,16 +1038,19 @@ impl Executor {
         let approved = new_decision(&self.journal, escalated, Resolution::Approved, &approval.by, now);
         let Approval { by: _, manifest, basis, grants } = approval.clone();
         let approved = ResolvedIntent { manifest, basis, grants, ..approved };
-        let record = || {
+        let recorded = self.intents.update(|intents| {
+            intents.check_current(taken).map_err(outdated_fault)?;
             let Call { intent, agent, .. } = escalated.call();
             self.check_authors(*intent, authors, needs_others.then_some(agent))?;
-            Ok(self.journal.resolve(vec![approved]))
-        };
-        let fault = match self.escalations.record_approval(taken, record) {
+            let recording = self.journal.resolve(vec![approved]);
+            intents.mark_approving(taken);
+            Ok(recording)
+        });
+        let fault = match recorded {
             Err(fault) => fault,
             Ok(recording) => match recording.await {
                 Ok(0) => {
-                    self.escalations.remove_taken(taken);
+                    self.end_wait(taken);
                     not_waiting_fault()
                 }
                 Ok(_one) => return Ok(claimed),
@@ -960,11 +1058,11 @@ impl Executor {
             },
         };
         // From now on, a cancel ends the wait and no longer the run.
-        self.escalations.take_back(taken);
-        let withdrawal = claimed.running.deregister().filter(|reason| is_withdrawal(*reason));
+        self.intents.update(|intents| intents.take_back(taken));
+        let withdrawal = claimed.running.end().filter(|reason| is_withdrawal(*reason));
         drop(claimed);
         if let Some(reason) = withdrawal
-            && self.escalations.remove_taken(taken)
+            && self.end_wait(taken)
         {
             self.record_end(escalated, Resolution::Cancelled, reason.message(), self.clock.now()).await;
         }
@@ -1006,13 +1104,22 @@ impl Executor {
 
     /// Runs the intents that were approved in an earlier process and did not start there.
     pub fn resume_approved(self: &Arc<Self>) {
-        for intent in self.escalations.approved_intents() {
-            let Some((escalated, taken, approval)) = self.escalations.take_approved(intent) else { continue };
+        let approved = self.intents.read(|intents| intents.approved().collect::<Vec<_>>());
+        for intent in approved {
+            let Some((escalated, taken, approval)) = self.take_approved(intent) else { continue };
             let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
             let executor = Arc::clone(self);
             let run = async move { executor.run_approved(escalated, taken, approval, None).await };
             spawn::spawn_run_task(run.instrument(span));
         }
+    }
+
+    /// Takes an approved intent for a run. Returns `None` if it was cancelled, revoked or stopped.
+    fn take_approved(&self, intent: IntentId) -> Option<(Escalated, WaitNumber, Approval)> {
+        self.intents.update(|intents| {
+            let ((escalated, taken), approval) = intents.take_approved(intent)?;
+            Some((escalated.clone(), taken, approval))
+        })
     }
 
     /// Runs an approved intent as soon as possible, with retries until its verdict expires or an operator stops it.
@@ -1031,7 +1138,7 @@ impl Executor {
             };
             let fault = match attempt {
                 Ok(claimed) => {
-                    if !self.escalations.mark_claimed(taken) {
+                    if !self.intents.update(|intents| intents.mark_claimed(taken)) {
                         drop(claimed);
                         // The task that removed the intent has recorded its end.
                         if let Err(fault) = self.release(intent).await {
@@ -1043,7 +1150,7 @@ impl Executor {
                     let stopwatch = Stopwatch::start(self.clock.monotonic());
                     match Arc::clone(&self).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
                         Ok(_) | Err(Fault::ReceiptPending { .. }) => {
-                            self.escalations.remove_taken(taken);
+                            self.end_wait(taken);
                             return;
                         }
                         Err(fault) => match abort.reason().filter(|reason| is_withdrawal(*reason)) {
@@ -1069,7 +1176,7 @@ impl Executor {
             if !escalated.is_pending(self.clock.now()) {
                 return self.end_approved(&escalated, taken, fault, Resolution::Expired, TOO_LATE).await;
             }
-            self.escalations.wait_to_run(taken, approval);
+            self.intents.update(|intents| intents.wait_to_run(taken, approval));
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
             tracing::warn!(?fault, detail, pause_ms = delay.as_millis(), "an approved intent cannot run yet");
             // The delay ends at the expiry, so that the intent expires on time.
@@ -1080,7 +1187,7 @@ impl Executor {
                 () = self.wait_until_closed() => return,
             }
             // The intent may have been cancelled or revoked.
-            let Some(again) = self.escalations.take_approved(intent) else { return };
+            let Some(again) = self.take_approved(intent) else { return };
             (escalated, taken, approval) = again;
             delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
@@ -1102,11 +1209,12 @@ impl Executor {
         let now = self.clock.now();
         let withdrawn =
             new_resolution(&self.journal, escalated, Resolution::Cancelled, WIDER_THAN_SHOWN, now);
-        let record = || {
+        let moved = self.intents.update(|intents| {
+            let wait = intents.wait_again(taken)?;
             let withdrawal = self.journal.resolve(vec![withdrawn]);
-            (withdrawal, self.journal.hold(call, text, escalated.expires_at()))
-        };
-        let Some((wait, (withdrawal, held))) = self.escalations.wait_again(taken, record) else { return };
+            Some((wait, withdrawal, self.journal.hold(call, text, escalated.expires_at())))
+        });
+        let Some((wait, withdrawal, held)) = moved else { return };
         let held = match withdrawal.await {
             Ok(_count) => held.await,
             Err(error) => Err(error),
@@ -1124,7 +1232,7 @@ impl Executor {
             Ok(HoldResult::Conflict) => intent_conflict_fault(call.intent),
             Err(error) => self.journal_fault(&error),
         };
-        if self.escalations.remove_taken(wait) {
+        if self.end_wait(wait) {
             self.record_refusal(Some(&IntentSummary::from_call(call)), fault);
         }
     }
@@ -1139,7 +1247,7 @@ impl Executor {
         author_or_reason: &str,
     ) {
         // A stop that has removed the intent has also recorded its end.
-        if !self.escalations.remove_taken(taken) {
+        if !self.end_wait(taken) {
             return;
         }
         let now = self.clock.now();

@@ -1,9 +1,9 @@
 //! The run of a claimed intent: the slot, the start record, the guest, the receipt.
 
-use super::active_runs::ActiveRun;
 use super::faults::receipt_pending_fault;
 use super::fleet::{CallIdentity, StartOutcome};
 use super::nested::NestedCalls;
+use super::open_intents::ActiveRun;
 use super::passing::{AVOID_TIME, PassedEnd, TakenCall};
 use super::slots::{RunSlot, SlotTurn};
 use super::trace::Stopwatch;
@@ -182,11 +182,11 @@ impl Executor {
                     tracing::debug!("started");
                     loaded.isolate.run(run_request, prepared, &execution).await
                 };
-                claim.abort_if_lost(running.abort(), run.instrument(trace::run_span())).await
+                claim.abort_if_lost(&running, run.instrument(trace::run_span())).await
             }
         };
         // The receipt has to agree with the answer to the caller that stopped the run, even if the guest ended first.
-        if let Some(reason) = running.deregister() {
+        if let Some(reason) = running.end() {
             outcome.end = End::Aborted(reason);
         } else if !claim.is_held() {
             // Another node may have ended the intent as aborted while the guest was running.
@@ -307,9 +307,9 @@ impl Executor {
         running: &ActiveRun,
         was_passed_on: bool,
     ) -> Result<(), Fault> {
-        match self.check_running(admitted.call(), running.abort()) {
+        match self.check_start_of(admitted.call()) {
             // Another node may still have the call: if it were withdrawn, it could run there. So it ends as aborted.
-            Err(_stopped) if was_passed_on => running.abort().trigger(AbortReason::Stopped),
+            Err(_stopped) if was_passed_on => running.stop(AbortReason::Stopped),
             result => result?,
         }
         admitted.check_expiry(self.clock.now())

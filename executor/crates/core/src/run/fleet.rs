@@ -10,6 +10,7 @@
 //! The fleet gets the end first. If this node was lost in between, another one has ended the intent, and this node's
 //! journal gets that receipt: no two nodes answer differently.
 
+use super::open_intents::ActiveRun;
 use super::stored_calls::DENIED_BY;
 use super::{Executor, RETRY_AFTER_MS};
 use a2g_fleet::{
@@ -22,7 +23,6 @@ use a2g_journal::{
     IntentDenial, InterruptedEnd, InterruptedJournal, KnownIntent, RecoveredState, ReportState, Reporting,
     Stage, StageSource, StartRequest, StartResult, content_hash,
 };
-use a2g_sandbox::Abort;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::{BoxedError, ErrorChain};
@@ -152,7 +152,7 @@ impl FleetClaim {
     }
 
     /// Waits for a run. If the lease is lost meanwhile, the run is aborted.
-    pub(super) async fn abort_if_lost<T>(&self, abort: &Abort, run: impl Future<Output = T>) -> T {
+    pub(super) async fn abort_if_lost<T>(&self, running: &ActiveRun, run: impl Future<Output = T>) -> T {
         if self.0.is_none() {
             return run.await;
         }
@@ -163,7 +163,7 @@ impl FleetClaim {
                 result = &mut run => return result,
                 () = tokio::time::sleep(LEASE_CHECK) => {
                     if !self.is_held() {
-                        abort.trigger(AbortReason::LeaseLost);
+                        running.stop(AbortReason::LeaseLost);
                         return run.await;
                     }
                 }
@@ -543,7 +543,7 @@ impl Executor {
         let (head, (running, queued)) = (self.journal.head(), self.queue_stats());
         let head = NodeHead { receipts: head.number, hash: head.hash };
         let concurrent = self.settings.capacity.concurrent;
-        let waiting = self.escalations.undecided_count(self.clock.now());
+        let waiting = self.intents.undecided_count(self.clock.now());
         let undelivered = self.journal.undelivered_count();
         let load = NodeLoad { running, queued, waiting, concurrent, undelivered };
         fleet.renew(state, head, load).await

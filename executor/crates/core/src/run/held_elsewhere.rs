@@ -176,7 +176,7 @@ impl Executor {
         self.passing.is_enabled
             && !self.slots.is_closed()
             && self.current_catalog().usable_tool(tool).is_some()
-            && self.escalations.has_room(agent)
+            && self.intents.has_room(agent)
     }
 
     /// Lets a call of another node, which lacks its tool, wait for a person here.
@@ -203,12 +203,12 @@ impl Executor {
         }
         let is_stored = self.fleet.as_ref().is_some_and(|fleet| fleet.is_wait_stored(intent));
         // A call that is no longer held was decided or ended meanwhile, which its caller finds out as of any wait.
-        if is_stored || (is_new && !self.escalations.is_held(intent)) {
+        if is_stored || (is_new && !self.intents.is_held(intent)) {
             return Ok(());
         }
         if is_new {
             self.withdraw_undecided(intent, NOT_STORED).await;
-            if self.escalations.is_held(intent) {
+            if self.intents.is_held(intent) {
                 // Somebody is deciding on it.
                 return Ok(());
             }

@@ -7,18 +7,17 @@
 //! A claimed call runs in its own task, and continues if its caller disconnects. An intent runs at most once; a repeat
 //! gets the receipt of that run.
 
-mod active_runs;
 mod admission;
 mod approval_rules;
 mod compile_waits;
 mod decisions;
-mod escalations;
 mod events;
 mod execution;
 mod faults;
 mod fleet;
 mod held_elsewhere;
 mod nested;
+mod open_intents;
 mod orders;
 mod output;
 mod passing;
@@ -53,6 +52,7 @@ use a2g_govern::{
     AcceptUnsigned, Admitted, Callers, CurrentCallers, Governor, Granted, Granter, IntentSignatures,
     ListedPolicy, PolicyOrigin, StandingPolicies, Trust,
 };
+use a2g_intent::Intents;
 use a2g_isolate::Isolate;
 use a2g_journal::{Journal, KnownIntent, Stage};
 use a2g_metrics::Metrics;
@@ -65,10 +65,9 @@ use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::tool::Descriptor;
 use a2g_types::verdict::{Policy, Verdict};
-use active_runs::{ActiveRun, ActiveRuns};
 use arc_swap::ArcSwap;
 use compile_waits::CompileWaits;
-use escalations::Escalations;
+use open_intents::{ActiveRun, OpenIntents};
 use output::ExpectedOutput;
 use passing::{Passing, TakenCall};
 use questions::Answers;
@@ -79,7 +78,6 @@ use std::time::Duration;
 use stored_calls::{StoredCalls, TakenOverCalls};
 use stored_waits::DueDenials;
 use subscribers::Subscribers;
-use switch::Switch;
 use tokio::sync::{Semaphore, watch};
 
 /// The delay after which a caller that was refused for lack of capacity should retry.
@@ -163,10 +161,8 @@ pub struct Executor {
     answers: Answers,
     slots: Arc<Slots>,
     output: ExpectedOutput,
-    active_runs: ActiveRuns,
     compile_waits: CompileWaits,
-    escalations: Escalations,
-    switch: Switch,
+    intents: Arc<OpenIntents>,
     refusal_log: RefusalLog,
     subscribers: Subscribers,
     metrics: Metrics,
@@ -182,11 +178,6 @@ type CallFilter<'a> = &'a (dyn Fn(&AgentDid, &ToolName) -> bool + Sync);
 
 /// Selects the intents of every agent.
 pub fn all_agents(_: &AgentDid) -> bool {
-    true
-}
-
-/// Selects every call.
-fn all_calls(_: &AgentDid, _: &ToolName) -> bool {
     true
 }
 
@@ -238,8 +229,7 @@ impl Executor {
         journal: Journal,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let escalations = decisions::restore_escalations(&journal, clock.now());
-        let switch = Switch::restore(&journal);
+        let intents = decisions::restore_intents(&journal, clock.now());
         let metrics = Metrics::new(journal.metrics());
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
@@ -260,10 +250,8 @@ impl Executor {
             taken_over: TakenOverCalls::default(),
             due_denials: DueDenials::default(),
             answers: Answers::new(clock.monotonic()),
-            active_runs: ActiveRuns::default(),
             compile_waits: CompileWaits::default(),
-            escalations,
-            switch,
+            intents: Arc::new(intents),
             refusal_log: RefusalLog::default(),
             subscribers: Subscribers::default(),
             metrics,
@@ -460,7 +448,7 @@ impl Executor {
     /// Stops all runs. Returns their number.
     pub fn abort_all(&self) -> usize {
         self.compile_waits.end(|_, _, _| true, AbortReason::Shutdown);
-        self.active_runs.abort_all(&all_calls, AbortReason::Shutdown).0
+        self.intents.update(Intents::abort_runs)
     }
 }
 

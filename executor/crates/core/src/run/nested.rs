@@ -10,7 +10,7 @@
 
 use super::events::{RunEvent, RunEventSink};
 use super::switch::stop_fault;
-use super::{Executor, RETRY_AFTER_MS, all_agents};
+use super::{Executor, RETRY_AFTER_MS};
 use a2g_capability::{CallGrant, Grant};
 use a2g_govern::missing_scope_message;
 use a2g_runtime::aside::run_large;
@@ -180,7 +180,7 @@ impl NestedCalls {
             let _log = self.state.lock();
             self.has_ended.send_replace(true);
         }
-        self.executor.active_runs.abort_children(self.parent.intent);
+        self.executor.intents.update(|intents| intents.abort_children(self.parent.intent));
         let mut open_count = self.open_count.subscribe();
         if tokio::time::timeout(CLOSE_TIMEOUT, open_count.wait_for(|count| *count == 0)).await.is_err() {
             let open_calls = *self.open_count.borrow();
@@ -408,16 +408,15 @@ impl NestedCalls {
 
     /// The fault for a call that an operator has stopped.
     fn find_stop(&self, intent: IntentId, tool: &ToolName) -> Option<Fault> {
-        let stop = self.executor.switch.find(&self.parent.agent, tool)?;
+        let stop = self.executor.intents.find_stop(&self.parent.agent, tool)?;
         Some(stop_fault(intent, &stop))
     }
 
     /// Ends a call with its parent: it never begins, or is stopped.
     async fn stop(&self, intent: IntentId) -> CallOutcome {
         let executor = &self.executor;
-        executor.withdraw_nested(intent).await;
         // `close` may have stopped it already. A call that never began has no outcome.
-        executor.active_runs.abort_one(intent, &all_agents, a2g_types::outcome::AbortReason::ParentEnded);
+        executor.end_nested(intent).await;
         let outcome = tokio::time::timeout(CLOSE_TIMEOUT, executor.await_outcome(intent)).await;
         let decision = executor.verdict(intent).ok().flatten().map(|verdict| verdict.decision);
         match outcome {

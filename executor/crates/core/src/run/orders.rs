@@ -126,7 +126,7 @@ impl Executor {
         let Some(fleet) = &self.fleet else { return Ok(false) };
         let mut is_running = self.runs_elsewhere(intent, &filter).await?;
         let mut was_passed_on = false;
-        while !is_running && self.active_runs.is_passed_on(intent, &filter) {
+        while !is_running && self.intents.is_passed_on(intent, &filter) {
             was_passed_on = true;
             // An order has no effect at the other node before that node has claimed the intent.
             tokio::time::sleep(CLAIM_INTERVAL).await;
@@ -201,8 +201,8 @@ impl Executor {
         loop {
             tokio::time::sleep(ORDER_INTERVAL).await;
             // `keep_fleet` logs that the servers do not answer.
-            if self.follow_new_orders(&fleet, true).await.is_ok() && self.switch.take_unpublished() {
-                self.switch.mark_unpublished(self.publish_stops(&fleet).await.is_err());
+            if self.follow_new_orders(&fleet, true).await.is_ok() && self.take_unpublished_stops() {
+                self.mark_unpublished_stops(self.publish_stops(&fleet).await.is_err());
             }
         }
     }
@@ -219,7 +219,7 @@ impl Executor {
     /// Tells the other nodes of the stops that they do not have: those from before this node joined, and those that could
     /// not be published.
     async fn publish_stops(&self, fleet: &Fleet) -> Result<(), FleetError> {
-        for stop in self.switch.list() {
+        for stop in self.stops() {
             match publish_stop(fleet, &stop, true).await {
                 // The next look finds it.
                 Ok(()) | Err(FleetError::LaterOrder) => {}
@@ -249,8 +249,8 @@ impl Executor {
                     (Some(_), Some(_)) => return Err("it names an agent and a tool".into()),
                 };
                 let since = from_micros(since);
-                self.switch.note_order(&target, since);
-                let present = self.switch.get(&target);
+                self.intents.update(|intents| intents.stops_mut().note_order(&target, since));
+                let present = self.find_exact_stop(&target);
                 let is_newer = |stop: &Stop| to_micros(stop.since) > to_micros(since);
                 let is_same = |stop: &Stop| to_micros(stop.since) == to_micros(since);
                 match present {

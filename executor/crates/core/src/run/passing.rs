@@ -15,10 +15,10 @@
 //!
 //! A call whose tool this node lacks waits only for another node. Its refusal is the answer, unless it is only busy.
 
-use super::active_runs::ActiveRun;
 use super::admission::ReservedClaim;
 use super::faults::{NodeFault, receipt_pending_fault, too_large_fault};
 use super::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
+use super::open_intents::ActiveRun;
 use super::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use super::trace::{self, Stopwatch};
 use super::{Executor, LoadedCatalog, RunEvent, RunEventSink};
@@ -484,10 +484,10 @@ impl Executor {
         // Subscribed before the other node has the call, so that no event is lost.
         let Ok(messages) = fleet.event_messages(call.intent).await else { return Ok(PassedEnd::Kept) };
         let Some(text) = node_text(admitted) else { return Ok(PassedEnd::Kept) };
-        running.set_passed_on(true);
+        running.pass_on();
         let is_stopped = running.abort().reason().is_some();
         if is_stopped || request.call.send(CallMessage { text, asked_governor }).is_err() {
-            running.set_passed_on(false);
+            running.take_back();
             return Ok(PassedEnd::Kept);
         }
         tracing::debug!("passed on");
@@ -504,7 +504,7 @@ impl Executor {
             Ok(PassedEnd::Returned(_) | PassedEnd::Kept) => {
                 tracing::debug!("the other node has not run the call");
                 self.journal.announce_stage(call.intent, Stage::Queued);
-                running.set_passed_on(false);
+                running.take_back();
             }
             Err(_) => self.release(call.intent).await?,
         }

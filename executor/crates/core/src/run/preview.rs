@@ -5,10 +5,10 @@
 //! preview has the same one.
 
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
-use super::escalations::WaitNumber;
 use super::{AgentFilter, Executor};
 use a2g_capability::{Grant, Root, Roots};
 use a2g_govern::{DecisionRight, Escalated};
+use a2g_intent::WaitNumber;
 use a2g_types::call::{Call, main_argument};
 use a2g_types::fault::Fault;
 use a2g_types::grant::{CallSummary, GrantSummary};
@@ -189,7 +189,7 @@ impl Executor {
                 expires_at: escalated.expires_at(),
             })
         };
-        let mut waiting = self.escalations.map_undecided(self.clock.now(), summary);
+        let mut waiting = self.intents.map_undecided(self.clock.now(), summary);
         waiting.sort_by_key(|waiting| (waiting.expires_at, waiting.intent));
         waiting
     }
@@ -198,14 +198,14 @@ impl Executor {
     #[must_use]
     pub fn count_waiting(&self, filter: AgentFilter<'_>) -> usize {
         let select = |escalated: &Escalated| filter(&escalated.call().agent).then_some(());
-        self.escalations.map_undecided(self.clock.now(), select).len()
+        self.intents.map_undecided(self.clock.now(), select).len()
     }
 
     /// What a waiting intent would run if it were approved with `manifest`, or with the verdict's limits. `None` if the
     /// intent does not wait.
     #[must_use]
     pub fn preview_decision(&self, intent: IntentId, manifest: Option<&Manifest>) -> Option<DecisionPreview> {
-        let (escalated, wait) = self.escalations.find_undecided(intent)?;
+        let (escalated, wait) = self.find_undecided(intent)?;
         Some(self.preview(&escalated, wait, manifest))
     }
 
@@ -234,7 +234,7 @@ impl Executor {
     #[must_use]
     pub fn approval_bar(&self, intent: IntentId, right: &DecisionRight<'_>) -> Option<ApprovalBar> {
         let (rules, author) = (&self.settings.approval_rules, right.author());
-        self.escalations.inspect(intent, |escalated, earlier| {
+        self.intents.inspect(intent, |escalated, earlier| {
             let call = escalated.call();
             approval_rules::required_approvals(rules, &call.tool, escalated.risk_score())?;
             let mut earlier = earlier.iter().filter(|earlier| self.counts(earlier, &call.agent));
@@ -266,7 +266,7 @@ impl Executor {
         let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
         // Every approval so far limits the run. Without a rule, the manifest of a directive replaces the verdict's.
         let counts = |earlier: &PartialApproval| self.counts(earlier, &call.agent);
-        let approvals = self.escalations.partial_approvals(call.intent, counts);
+        let approvals = self.intents.partial_approvals(call.intent, counts);
         let earlier = approvals.iter().filter_map(|approval| approval.manifest.as_ref());
         let narrowed = match (required, manifest) {
             (None, Some(manifest)) => manifest.clone(),
@@ -396,11 +396,11 @@ mod tests {
         let basis = |change: fn(&mut Descriptor, &mut CallSummary)| {
             let (mut descriptor, mut grant) = (descriptor(), grant());
             change(&mut descriptor, grant.calls.as_mut().unwrap());
-            let wait = WaitNumber::of(escalated().call().intent, 1);
+            let wait = WaitNumber::detached(escalated().call().intent, 1);
             DecisionBasis::compute(&escalated(), wait, Some(&descriptor), &[], &Ok(grant))
         };
         let unchanged = basis(|_, _| {});
-        let next_wait = WaitNumber::of(escalated().call().intent, 2);
+        let next_wait = WaitNumber::detached(escalated().call().intent, 2);
         let next = DecisionBasis::compute(&escalated(), next_wait, Some(&descriptor()), &[], &Ok(grant()));
         assert_ne!(unchanged, next);
         assert_eq!(unchanged, basis(|_, _| {}));

@@ -4,7 +4,7 @@ use super::faults::{intent_conflict_fault, receipt_pending_fault};
 use super::fleet::CallIdentity;
 use super::stored_calls::DENIED_BY;
 use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity, decisions};
-use a2g_govern::DENIED_BY_GOVERNOR;
+use a2g_govern::{DENIED_BY_GOVERNOR, Escalated};
 use a2g_journal::history::RefusalEntry;
 use a2g_journal::{
     IfFull, IntentRecords, KnownIntent, NumberedRefusal, Page, ReceiptPage, RefusalSearch, RunRecord,
@@ -32,7 +32,7 @@ const MAX_WRITE_WAIT: Duration = Duration::from_secs(1);
 /// A signal that the state of an intent may have changed since the signal was made.
 pub struct IntentSignal {
     intent: IntentId,
-    escalations: watch::Receiver<()>,
+    waits: watch::Receiver<()>,
     /// `None` if the intent is not open in the journal.
     stage: Option<watch::Receiver<Stage>>,
 }
@@ -67,7 +67,7 @@ impl Executor {
             running,
             queued,
             connections,
-            escalated: self.escalations.undecided_count(now),
+            escalated: self.intents.undecided_count(now),
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),
             undelivered,
@@ -107,38 +107,38 @@ impl Executor {
     /// The calls that a run has made so far; empty for a run that has ended or makes none.
     #[must_use]
     pub fn nested_calls(&self, intent: IntentId) -> Vec<NestedCall> {
-        self.active_runs.calls_of(intent).map_or_else(Vec::new, |calls| calls.list())
+        self.intents.calls_of(intent).map_or_else(Vec::new, |calls| calls.list())
     }
 
     /// Changes when an intent begins or stops to wait for a person.
     #[must_use]
     pub fn escalation_changes(&self) -> watch::Receiver<()> {
-        self.escalations.list_changes()
+        self.intents.list_changes()
     }
 
     /// The intents that wait for a person, those that a decision is being made on, and those that are approved and have not
     /// ended. An intent that is not among them waits again only if it is sent again.
     #[must_use]
     pub fn held_intents(&self) -> HashSet<IntentId> {
-        self.escalations.held_intents()
+        self.intents.read(|intents| intents.awaiting_decision().collect())
     }
 
     /// Returns `true` if an intent is held here: it waits for a person, or is approved and has not ended.
     #[must_use]
     pub fn is_held(&self, intent: IntentId) -> bool {
-        self.escalations.is_held(intent)
+        self.intents.is_held(intent)
     }
 
     /// The runs that have begun or wait for a slot here, in the order of their ids.
     #[must_use]
     pub fn active_runs(&self) -> Vec<RunIdentity> {
-        self.active_runs.list()
+        self.intents.runs_here()
     }
 
     /// The call and the verdict of an intent that waits for a person.
     #[must_use]
     pub fn undecided_call(&self, intent: IntentId) -> Option<(Call, Verdict)> {
-        let (escalated, _) = self.escalations.find_undecided(intent)?;
+        let (escalated, _) = self.find_undecided(intent)?;
         Some((escalated.call().clone(), escalated.verdict().clone()))
     }
 
@@ -322,7 +322,9 @@ impl Executor {
     /// # Errors
     /// If the journal cannot be read.
     pub async fn status_here(&self, intent: IntentId) -> Result<Option<(AgentDid, IntentState)>, Fault> {
-        if let Some(agent) = self.escalations.agent_of(intent, self.clock.now()) {
+        let now = self.clock.now();
+        let agent_of = |escalated: &Escalated| escalated.call().agent.clone();
+        if let Some(agent) = self.intents.read(|intents| intents.visible_call(intent, now).map(agent_of)) {
             return Ok(Some((agent, IntentState::Escalated)));
         }
         if let Some(agent) = self.compile_waits.agent_of(intent) {
@@ -333,7 +335,7 @@ impl Executor {
         let stage = stage.map_err(|error| self.journal_fault(&error))?;
         let stage = stage.or_else(|| Some((self.stored_calls.agent_of(intent)?, Stage::Queued)));
         // An approved intent that could not begin is about to wait again.
-        let agent = || self.escalations.agent_of_unclaimed(intent, self.clock.now());
+        let agent = || self.intents.read(|intents| intents.pending_call(intent, now).map(agent_of));
         let state = stage.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?)));
         Ok(state.or_else(|| agent().map(|agent| (agent, IntentState::Escalated))))
     }
@@ -364,17 +366,18 @@ impl Executor {
     /// Makes a signal before the state of an intent is read, so that no change in between is lost.
     #[must_use]
     pub fn intent_signal(&self, intent: IntentId) -> IntentSignal {
-        let (escalations, stage) = (self.escalations.changes(), self.journal.subscribe(intent));
-        IntentSignal { intent, escalations, stage }
+        let waits = self.intents.changes();
+        let stage = self.journal.subscribe(intent);
+        IntentSignal { intent, waits, stage }
     }
 
     /// Waits until the state of an intent may have changed.
     pub async fn wait_for_signal(&self, signal: IntentSignal) {
-        let IntentSignal { intent, mut escalations, stage } = signal;
-        match (stage, self.escalations.wake_condition(intent)) {
+        let IntentSignal { intent, mut waits, stage } = signal;
+        match (stage, self.intents.read(|intents| intents.wake_condition(intent))) {
             // An error means that the intent is no longer open.
             (Some(mut stage), _) => drop(stage.changed().await),
-            (None, Some(condition)) => self.wait_for_change_or_expiry(condition, &mut escalations).await,
+            (None, Some(condition)) => self.wait_for_change_or_expiry(condition, &mut waits).await,
             (None, None) => tokio::time::sleep(MAX_SIGNAL_DELAY).await,
         }
     }
@@ -397,7 +400,7 @@ impl Executor {
     }
 
     async fn follow_to_end(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
-        let mut changes = self.escalations.changes();
+        let mut changes = self.intents.changes();
         loop {
             changes.mark_unchanged();
             if let Some(mut stage) = self.journal.subscribe(intent) {
@@ -410,8 +413,8 @@ impl Executor {
                 }
                 continue;
             }
-            // Checked after the journal: an approved intent is open in the journal before it leaves the escalations.
-            if let Some(condition) = self.escalations.wake_condition(intent) {
+            // Checked after the journal: an approved intent is open in the journal before it is no longer held.
+            if let Some(condition) = self.intents.read(|intents| intents.wake_condition(intent)) {
                 self.wait_for_change_or_expiry(condition, &mut changes).await;
                 continue;
             }

@@ -422,14 +422,16 @@ impl Executor {
     async fn find_answer(self: &Arc<Self>, question: &Question) -> Option<String> {
         match serde_json::from_str(question.text().as_str()).ok()? {
             QuestionText::Waits { intent, with_verdict } => {
-                let held = self.escalations.inspect_visible(intent, self.clock.now(), |escalated| {
+                let now = self.clock.now();
+                let copy = |escalated: &Escalated| {
                     (escalated.call().agent.clone(), with_verdict.then(|| escalated.clone()))
-                });
+                };
+                let held = self.intents.read(|intents| intents.visible_call(intent, now).map(copy));
                 let is_queued = held.is_none();
                 let (agent, escalated) = match held {
                     Some(held) => held,
                     None => {
-                        let agent = self.active_runs.agent_of(intent);
+                        let agent = self.intents.agent_of_run(intent);
                         (agent.or_else(|| self.stored_calls.agent_of(intent))?, None)
                     }
                 };

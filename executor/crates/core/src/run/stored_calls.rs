@@ -260,7 +260,7 @@ impl Executor {
         let (Some(fleet), Some(call)) = (&self.fleet, self.stored_calls.call(intent)) else {
             return Ok(false);
         };
-        if !filter(&call.agent) || self.active_runs.is_passed_on(intent, filter) {
+        if !filter(&call.agent) || self.intents.is_passed_on(intent, filter) {
             return Ok(false);
         }
         let is_denied = self.withdraw_in_fleet(fleet, &call, reason).await?;
@@ -296,7 +296,7 @@ impl Executor {
         intent: IntentId,
     ) -> Result<Option<(TakenOverCall, IntentState)>, Fault> {
         // This node may have started again since it took the call over.
-        let waits = || self.escalations.inspect(intent, |escalated, _| TakenOverCall::from(escalated.call()));
+        let waits = || self.intents.inspect(intent, |escalated, _| TakenOverCall::from(escalated.call()));
         let Some(call) = self.taken_over.get(intent).or_else(waits) else { return Ok(None) };
         Ok(self.status_here(intent).await?.map(|(_agent, state)| (call, state)))
     }
@@ -304,8 +304,8 @@ impl Executor {
     /// Forgets the calls of other nodes that neither wait nor run here any more.
     pub(super) fn forget_ended_calls(&self) {
         self.taken_over.retain(|intent| {
-            let is_stored = self.escalations.is_held(intent) || self.stored_calls.contains(intent);
-            is_stored || self.active_runs.agent_of(intent).is_some()
+            let is_stored = self.intents.is_held(intent) || self.stored_calls.contains(intent);
+            is_stored || self.intents.agent_of_run(intent).is_some()
         });
     }
 

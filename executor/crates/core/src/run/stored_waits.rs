@@ -80,7 +80,7 @@ impl Executor {
     }
 
     async fn store_wait(&self, fleet: &Fleet, intent: IntentId, is_new: bool) -> Result<(), FleetError> {
-        let escalated = self.escalations.inspect(intent, |escalated, _| escalated.clone());
+        let escalated = self.intents.inspect(intent, |escalated, _| escalated.clone());
         let text = escalated.and_then(|escalated| escalated.to_journal().ok());
         let Some(text) = text.filter(|text| text.len() <= MAX_MESSAGE_BYTES) else { return Ok(()) };
         // Only a call that waits for a slot needs to say whether the governor was asked.
@@ -119,25 +119,15 @@ impl Executor {
         Ok(())
     }
 
-    /// Notes that cancelled or revoked intents have to be denied at all nodes, so that they wait at no other one later.
-    // Called under the lock of the escalations: no intent stops waiting without the note.
-    pub(super) fn note_due_denials<'a>(
-        &self,
-        ended: impl IntoIterator<Item = &'a Escalated>,
-        reason: AbortReason,
-    ) {
-        if self.fleet_of_waits().is_some() {
-            let calls = ended.into_iter().map(Escalated::call).filter(|call| call.parent.is_none());
-            let due = calls.map(|call| (call.intent, (Arc::new(call.clone()), reason)));
-            self.due_denials.0.lock().extend(due);
-        }
-    }
-
-    /// As [`Self::note_due_denials`], for the stopped intents that were taken over: their own nodes have them too.
-    pub(super) fn note_stopped_orphans(&self, ended: &[Escalated]) {
-        if let Some(fleet) = self.fleet_of_waits() {
-            let is_orphan = |ended: &&Escalated| fleet.is_wait_taken_over(ended.call().intent);
-            self.note_due_denials(ended.iter().filter(is_orphan), AbortReason::Stopped);
+    /// Notes that a call that was cancelled, revoked or stopped has to be denied at all nodes, so that it waits at no other
+    /// one later.
+    // Called under the lock of the intents: no intent stops waiting without the note.
+    pub(super) fn note_ended_call(&self, call: &Call, reason: AbortReason) {
+        let Some(fleet) = self.fleet_of_waits() else { return };
+        // A stop is in force at all nodes; but the own node of an intent that was taken over has it too.
+        let is_due = reason != AbortReason::Stopped || fleet.is_wait_taken_over(call.intent);
+        if is_due && call.parent.is_none() {
+            self.due_denials.0.lock().insert(call.intent, (Arc::new(call.clone()), reason));
         }
     }
 
@@ -217,7 +207,7 @@ impl Executor {
         let call = escalated.call();
         let Ok(loaded) = self.find_catalog(call) else { return false };
         let module = loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.digest);
-        module.is_some() && module == escalated.module() && self.escalations.has_room(&call.agent)
+        module.is_some() && module == escalated.module() && self.intents.has_room(&call.agent)
     }
 
     /// Keeps what waits here stored, and lets the intents of lost nodes wait here, until the sessions end.
@@ -250,7 +240,7 @@ impl Executor {
         for intent in fleet.stored_waits() {
             self.remove_ended_wait(fleet, intent).await?;
         }
-        for intent in self.escalations.waits_of_callers() {
+        for intent in self.intents.read(|intents| intents.waits_of_callers().collect::<Vec<_>>()) {
             skip_unreadable(intent, self.check_wait(fleet, intent, count).await)?;
         }
         Ok(())
@@ -303,7 +293,7 @@ impl Executor {
     }
 
     async fn remove_ended_wait(&self, fleet: &Fleet, intent: IntentId) -> Result<(), FleetError> {
-        match self.escalations.is_held(intent) {
+        match self.intents.is_held(intent) {
             true => Ok(()),
             false => skip_unreadable(intent, fleet.remove_wait(intent).await),
         }

@@ -1,134 +1,28 @@
 //! The switch: an operator stops one agent, one tool or everything, and resumes it.
 //!
 //! ```text
-//! stop:   set ─▶ sent to the journal ─▶ waiting intents withdrawn, runs aborted        (under the lock of the switch)
-//! call:   … ─▶ registered as active or held ─▶ checked against the switch ─▶ refused, or it may run
+//! stop:   sent to the journal ─▶ set, waiting intents withdrawn, runs aborted: one step of `a2g_intent::Intents`
+//! call:   … ─▶ held, claimed or started: each a step that finds the stop ─▶ refused
 //! resume: sent to the journal ─▶ on the disk ─▶ lifted
 //! ```
-//! No call slips through: one that is registered before the stop is withdrawn or aborted by it, and one that is
-//! registered later finds the stop in its check. A stop takes effect before its record is on the disk. It is lifted
-//! only once the record of its end is on the disk.
+//! No call slips through, because each of these steps is wholly before or after the stop. A stop takes effect before its
+//! record is on the disk. It is lifted only once the record of its end is on the disk.
 
+use super::Executor;
 use super::decisions::{EndOfWait, record_end_of_wait};
-use super::{CallFilter, Executor};
 use a2g_govern::SwitchRight;
-use a2g_journal::{Journal, JournalError, Resolution};
-use a2g_sandbox::Abort;
+use a2g_intent::StartError;
+use a2g_journal::{JournalError, Resolution};
 use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::time::Duration;
-use time::OffsetDateTime;
 
 /// The method in the records of the runs that a stop ended.
 const STOP_METHOD: &str = "a2g/stop";
-
-/// The stops in force.
-#[derive(Debug)]
-pub(super) struct Switch(Mutex<Stops>);
-
-#[derive(Debug, Default)]
-struct Stops {
-    by_target: BTreeMap<StopTarget, NumberedStop>,
-    /// The number of stops so far in this process.
-    count: u64,
-    /// The times of the latest stops that nodes of the fleet have set or lifted.
-    orders: BTreeMap<StopTarget, OffsetDateTime>,
-    are_unpublished: bool,
-}
-
-#[derive(Debug, Clone)]
-struct NumberedStop {
-    stop: Stop,
-    /// Tells the stop from a later one of the same target.
-    number: u64,
-}
-
-impl Switch {
-    /// Restores the stops of an earlier process.
-    pub(super) fn restore(journal: &Journal) -> Self {
-        let mut stops = Stops::default();
-        for stop in journal.take_stops() {
-            tracing::warn!(stopped = %stop.target, by = stop.by, since = %stop.since, "stopped by an operator");
-            stops.set(stop);
-        }
-        Self(Mutex::new(stops))
-    }
-
-    /// The stop that includes the calls of `agent` with `tool`, if any.
-    pub(super) fn find(&self, agent: &AgentDid, tool: &ToolName) -> Option<Stop> {
-        // Operators set few stops, so all are compared.
-        let stops = self.0.lock();
-        let found = stops.by_target.values().find(|numbered| numbered.stop.target.includes(agent, tool));
-        found.map(|numbered| numbered.stop.clone())
-    }
-
-    /// Remembers whether other nodes of the fleet may not know of a stop.
-    pub(super) fn mark_unpublished(&self, may_be_unpublished: bool) {
-        self.0.lock().are_unpublished |= may_be_unpublished;
-    }
-
-    /// Returns `true` if other nodes of the fleet may not know of a stop, and forgets it.
-    pub(super) fn take_unpublished(&self) -> bool {
-        std::mem::take(&mut self.0.lock().are_unpublished)
-    }
-
-    /// Remembers the time of a stop that a node of the fleet has set or lifted.
-    pub(super) fn note_order(&self, target: &StopTarget, since: OffsetDateTime) {
-        let mut stops = self.0.lock();
-        let latest = stops.orders.entry(target.clone()).or_insert(since);
-        *latest = since.max(*latest);
-    }
-
-    /// The time of the latest stop of a target that a node of the fleet has set or lifted.
-    fn latest_order(&self, target: &StopTarget) -> Option<OffsetDateTime> {
-        self.0.lock().orders.get(target).copied()
-    }
-
-    /// The stop of exactly this target.
-    pub(super) fn get(&self, target: &StopTarget) -> Option<Stop> {
-        self.0.lock().by_target.get(target).map(|numbered| numbered.stop.clone())
-    }
-
-    /// The stops in force, by target.
-    pub(super) fn list(&self) -> Vec<Stop> {
-        self.0.lock().by_target.values().map(|numbered| numbered.stop.clone()).collect()
-    }
-
-    /// Sets a stop, and calls `on_set` under the lock.
-    fn set<T>(&self, stop: Stop, on_set: impl FnOnce() -> T) -> T {
-        let mut stops = self.0.lock();
-        stops.set(stop);
-        on_set()
-    }
-
-    /// Calls `on_found` under the lock if a target is stopped. Returns the number of the stop with the result.
-    fn with_number<T>(&self, target: &StopTarget, on_found: impl FnOnce() -> T) -> Option<(u64, T)> {
-        let stops = self.0.lock();
-        let number = stops.by_target.get(target)?.number;
-        Some((number, on_found()))
-    }
-
-    /// Removes the stop with this number. Returns `false` if it was lifted or replaced before.
-    fn remove(&self, target: &StopTarget, number: u64) -> bool {
-        let mut stops = self.0.lock();
-        let is_same = stops.by_target.get(target).is_some_and(|numbered| numbered.number == number);
-        is_same && stops.by_target.remove(target).is_some()
-    }
-}
-
-impl Stops {
-    fn set(&mut self, stop: Stop) {
-        self.count += 1;
-        let number = self.count;
-        self.by_target.insert(stop.target.clone(), NumberedStop { stop, number });
-    }
-}
 
 impl Executor {
     /// Stops an agent, a tool or everything on behalf of an operator: aborts its runs, withdraws its queued and waiting
@@ -144,13 +38,12 @@ impl Executor {
         right: SwitchRight<'_>,
     ) -> Result<usize, Fault> {
         // Later than every known order about the target, even if the clock of the node that gave it is ahead.
-        let since = self
-            .switch
-            .latest_order(&target)
-            .map_or(self.clock.now(), |latest| self.clock.now().max(latest + Duration::from_micros(1)));
+        let now = self.clock.now();
+        let latest = self.intents.read(|intents| intents.stops().latest_order(&target));
+        let since = latest.map_or(now, |latest| now.max(latest + Duration::from_micros(1)));
         let stop = Stop { target, reason, by: right.by().to_owned(), since };
         // Published again by `follow_orders` if the order fails.
-        self.switch.mark_unpublished(true);
+        self.mark_unpublished_stops(true);
         let order = self.start_stop_order(&stop, true);
         let result = self.set_stop(stop.clone()).await;
         self.finish_order(order).await?;
@@ -162,40 +55,39 @@ impl Executor {
 
     /// Sets a stop at this executor: see [`Self::stop`].
     pub(super) async fn set_stop(&self, stop: Stop) -> Result<usize, Fault> {
-        let (by, now) = (stop.by.as_str(), self.clock.now());
+        let now = self.clock.now();
+        let by = stop.by.as_str();
         tracing::warn!(stopped = %stop.target, reason = %stop.reason, caller = by, "stopped by an operator");
-        let is_included = |agent: &AgentDid, tool: &ToolName| stop.target.includes(agent, tool);
-        let filter: CallFilter<'_> = &is_included;
         let message = stop.refusal_message();
+        let end = EndOfWait {
+            resolution: Resolution::Cancelled,
+            author_or_reason: by,
+            blocked_by: BlockedBy::Stopped,
+            reason: &message,
+        };
         // Everything up to the first `await` happens even if the caller disconnects.
-        let (set, (waiting_count, withdrawn), (run_count, newly_stopped)) =
-            self.switch.set(stop.clone(), || {
-                // Sent to the journal before its effects: its record changes the file's format, and an older version,
-                // which cannot read receipts of stopped runs, then refuses the file.
-                let set = self.journal.set_stop(&stop);
-                let withdrawn = self.escalations.remove_all(filter, |removed| {
-                    self.note_stopped_orphans(&removed);
-                    let end = EndOfWait {
-                        resolution: Resolution::Cancelled,
-                        author_or_reason: by,
-                        blocked_by: BlockedBy::Stopped,
-                        reason: &message,
-                    };
-                    record_end_of_wait(&self.journal, removed, end, now)
-                });
-                self.compile_waits.end(|_, agent, tool| filter(agent, tool), AbortReason::Stopped);
-                (set, withdrawn, self.active_runs.abort_all(filter, AbortReason::Stopped))
-            });
+        let (set, withdrawn, ended) = self.intents.update(|intents| {
+            // Sent to the journal before its effects, so that a restart in between finds it.
+            let set = self.journal.set_stop(&stop);
+            let mut ended = intents.stop(stop.clone());
+            let waits = std::mem::take(&mut ended.waits);
+            let wait_count = waits.len();
+            waits.iter().for_each(|ended| self.note_ended_call(ended.call(), AbortReason::Stopped));
+            let target = &stop.target;
+            self.compile_waits.end(|_, agent, tool| target.includes(agent, tool), AbortReason::Stopped);
+            (set, record_end_of_wait(&self.journal, waits, end, now), (wait_count, ended))
+        });
+        let (wait_count, ended) = ended;
         let stopped = async {
-            if newly_stopped.is_empty() {
+            if ended.newly_stopped.is_empty() {
                 return Ok(());
             }
-            self.journal.record_stop(&newly_stopped, by, STOP_METHOD).await
+            self.journal.record_stop(&ended.newly_stopped, by, STOP_METHOD).await
         };
         // Joined, so that every record is sent before any of them is waited for, and a slow one delays no other.
         let (set, withdrawn, stopped) = tokio::join!(set, withdrawn, stopped);
         let recorded = set.and(withdrawn.map(drop)).and(stopped);
-        recorded.map(|()| waiting_count + run_count).map_err(|error| self.unsaved_decision_fault(&error))
+        recorded.map(|()| wait_count + ended.run_count).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
     /// Lifts a stop on behalf of an operator. Returns `false` if the target is not stopped, or was stopped again in the
@@ -206,7 +98,7 @@ impl Executor {
     /// force at this executor.
     pub async fn resume(&self, target: &StopTarget, right: SwitchRight<'_>) -> Result<bool, Fault> {
         // The others first: if they cannot be told, the stop stays in force everywhere, and the call can be repeated.
-        if let Some(stop) = self.switch.get(target) {
+        if let Some(stop) = self.find_exact_stop(target) {
             self.finish_order(self.start_stop_order(&stop, false)).await?;
         }
         self.lift_stop(target, right.by()).await
@@ -215,11 +107,11 @@ impl Executor {
     /// Lifts a stop at this executor: see [`Self::resume`].
     pub(super) async fn lift_stop(&self, target: &StopTarget, by: &str) -> Result<bool, Fault> {
         // Sent under the lock, so that the journal gets a later stop of the target after this.
-        let Some((number, recording)) =
-            self.switch.with_number(target, || self.journal.lift_stop(target, by))
-        else {
-            return Ok(false);
-        };
+        let lifting = self.intents.read(|intents| {
+            let number = intents.stops().get(target)?.number;
+            Some((number, self.journal.lift_stop(target, by)))
+        });
+        let Some((number, recording)) = lifting else { return Ok(false) };
         // `false` from the journal means that another caller has lifted it there.
         let _was_stopped = recording.await.map_err(|error| match error {
             JournalError::Backlog
@@ -229,7 +121,7 @@ impl Executor {
                 .busy_fault(&format!("the stop stays in force, because its end cannot be recorded: {error}")),
             JournalError::Broken(_) => Fault::Internal(ErrorChain(&error).to_string()),
         })?;
-        let is_lifted = self.switch.remove(target, number);
+        let is_lifted = self.intents.update(|intents| intents.stops_mut().remove(target, number));
         if is_lifted {
             tracing::warn!(resumed = %target, caller = by, "resumed by an operator");
         }
@@ -239,25 +131,38 @@ impl Executor {
     /// The stops in force, by target.
     #[must_use]
     pub fn stops(&self) -> Vec<Stop> {
-        self.switch.list()
+        self.intents.read(|intents| intents.stops().list())
     }
 
-    /// Refuses a call that an operator has stopped.
+    /// The stop of exactly this target.
+    pub(super) fn find_exact_stop(&self, target: &StopTarget) -> Option<Stop> {
+        self.intents.read(|intents| intents.stops().get(target).map(|numbered| numbered.stop.clone()))
+    }
+
+    /// Remembers whether other nodes of the fleet may not know of a stop.
+    pub(super) fn mark_unpublished_stops(&self, may_be_unpublished: bool) {
+        self.intents.update(|intents| intents.stops_mut().mark_unpublished(may_be_unpublished));
+    }
+
+    /// Returns `true` if other nodes of the fleet may not know of a stop, and forgets it.
+    pub(super) fn take_unpublished_stops(&self) -> bool {
+        self.intents.update(|intents| intents.stops_mut().take_unpublished())
+    }
+
+    /// Refuses a call that an operator has stopped, before the governor or a person is asked.
     pub(super) fn check_stopped(&self, call: &Call) -> Result<(), Fault> {
-        self.switch.find(&call.agent, &call.tool).map_or(Ok(()), |stop| Err(stop_fault(call.intent, &stop)))
+        let stop = self.intents.find_stop(&call.agent, &call.tool);
+        stop.map_or(Ok(()), |stop| Err(stop_fault(call.intent, &stop)))
     }
 
-    /// Refuses a registered call, before its guest begins, if an operator has stopped it, even if that stop has been
-    /// lifted.
-    // The switch shows a stop that is in force, and `abort` one that was lifted. A stop holds the lock of the switch
-    // until it has aborted all runs. A call that finds no stop here therefore sent its start to the journal before any
-    // later stop.
-    pub(super) fn check_running(&self, call: &Call, abort: &Abort) -> Result<(), Fault> {
-        self.check_stopped(call)?;
-        if abort.reason() == Some(AbortReason::Stopped) {
-            return Err(lifted_stop_fault(call.intent));
+    /// Refuses a claimed call, before its guest begins, if an operator has stopped it, even if that stop has been lifted.
+    pub(super) fn check_start_of(&self, call: &Call) -> Result<(), Fault> {
+        let Call { intent, agent, tool, .. } = call;
+        match self.intents.read(|intents| intents.check_start(*intent, agent, tool)) {
+            Ok(()) => Ok(()),
+            Err(StartError::Stopped(stop)) => Err(stop_fault(*intent, &stop)),
+            Err(StartError::StopLifted) => Err(lifted_stop_fault(*intent)),
         }
-        Ok(())
     }
 }
 
@@ -274,47 +179,4 @@ pub(super) fn lifted_stop_fault(intent: IntentId) -> Fault {
 
 pub(super) fn refusal(intent: IntentId, message: String) -> Fault {
     Fault::Refused { intent: Some(intent), risk_score: None, blocked_by: BlockedBy::Stopped, message }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stop(target: StopTarget, by: &str) -> Stop {
-        let reason = OperatorReason::parse("why").unwrap();
-        Stop { target, reason, by: by.to_owned(), since: OffsetDateTime::UNIX_EPOCH }
-    }
-
-    fn switch() -> Switch {
-        Switch::restore(&Journal::in_memory())
-    }
-
-    #[test]
-    fn a_call_is_stopped_by_its_agent_by_its_tool_and_by_a_stop_of_everything() {
-        let (agent, other) = (AgentDid::parse("did:a:a").unwrap(), AgentDid::parse("did:a:b").unwrap());
-        let [read, write] = ["read_file", "write_file"].map(|name| ToolName::parse(name).unwrap());
-        let switch = switch();
-        assert_eq!(switch.find(&agent, &read), None);
-        switch.set(stop(StopTarget::Agent(agent.clone()), "a"), || ());
-        switch.set(stop(StopTarget::Tool(write.clone()), "b"), || ());
-        let by = |agent, tool| switch.find(agent, tool).map(|stop| stop.by);
-        assert_eq!(by(&agent, &read).as_deref(), Some("a"));
-        assert_eq!(by(&other, &write).as_deref(), Some("b"));
-        assert_eq!(by(&other, &read), None);
-        switch.set(stop(StopTarget::Everything, "c"), || ());
-        assert_eq!((by(&other, &read).as_deref(), switch.list().len()), (Some("c"), 3));
-    }
-
-    #[test]
-    fn a_resumption_does_not_lift_a_later_stop() {
-        let switch = switch();
-        switch.set(stop(StopTarget::Everything, "first"), || ());
-        let (first, ()) = switch.with_number(&StopTarget::Everything, || ()).unwrap();
-        switch.set(stop(StopTarget::Everything, "second"), || ());
-        assert!(!switch.remove(&StopTarget::Everything, first));
-        assert_eq!(switch.list().len(), 1);
-        let (second, ()) = switch.with_number(&StopTarget::Everything, || ()).unwrap();
-        assert!(switch.remove(&StopTarget::Everything, second) && switch.list().is_empty());
-        assert!(switch.with_number(&StopTarget::Everything, || ()).is_none());
-    }
 }

@@ -1,0 +1,274 @@
+//! The open intents of this executor and the stops in force, under one lock.
+//!
+//! A step that changes them sends its records to the journal under the lock, which keeps their order. The journal's answers
+//! are awaited without the lock.
+
+use super::approval_rules::PartialApproval;
+use super::nested::NestedCalls;
+use super::{AgentFilter, RunIdentity};
+use a2g_govern::Escalated;
+use a2g_intent::{Abortable, Changes, ClaimError, Content, Intents, Owner, RunPlace};
+use a2g_journal::{Approval, HeldIntent, Journal};
+use a2g_sandbox::Abort;
+use a2g_types::call::Call;
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::outcome::AbortReason;
+use a2g_types::stop::Stop;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use time::OffsetDateTime;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+/// The maximum number of waiting intents.
+pub(super) const MAX_WAITING: usize = 1000;
+/// The maximum number of waiting intents of one agent.
+pub(super) const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
+
+/// The values that are kept with an intent.
+#[derive(Debug)]
+pub(super) enum Kept {}
+
+impl Content for Kept {
+    type Call = Escalated;
+    type Approval = Approval;
+    type PartialApproval = PartialApproval;
+    type Run = RunHandle;
+}
+
+/// A claimed call.
+#[derive(Debug)]
+pub(super) struct RunHandle {
+    abort: Arc<Abort>,
+    /// The calls of the run, once it has begun.
+    calls: Option<Arc<NestedCalls>>,
+}
+
+impl Abortable for RunHandle {
+    fn abort(&self, reason: AbortReason) {
+        self.abort.trigger(reason);
+    }
+}
+
+/// The open intents, and those who wait for their changes.
+#[derive(Debug)]
+pub(super) struct OpenIntents {
+    intents: Mutex<Intents<Kept>>,
+    /// Notified whenever an intent stops waiting, or waits again: every task that waits for an intent follows it.
+    changes: watch::Sender<()>,
+    /// Notified also when an intent begins to wait, which concerns only lists.
+    list_changes: watch::Sender<()>,
+}
+
+impl OpenIntents {
+    /// Restores the intents and the stops of an earlier process. Returns the calls that wait no longer: those with an
+    /// expired verdict, and nested ones, whose parents have ended with that process.
+    pub(super) fn restore(journal: &Journal, now: OffsetDateTime) -> (Self, Vec<Escalated>) {
+        let (_, first_wait) = Uuid::new_v4().as_u64_pair();
+        let mut intents = Intents::new(MAX_WAITING, MAX_WAITING_PER_AGENT, first_wait);
+        for stop in journal.take_stops() {
+            tracing::warn!(stopped = %stop.target, by = stop.by, since = %stop.since, "stopped by an operator");
+            intents.stops_mut().restore(stop);
+        }
+        let mut ended = Vec::new();
+        for HeldIntent { text, approval } in journal.take_held() {
+            match Escalated::from_journal(&text) {
+                Ok(escalated) if !escalated.is_pending(now) || escalated.call().parent.is_some() => {
+                    ended.push(escalated);
+                }
+                Ok(escalated) => {
+                    let intent = escalated.call().intent;
+                    let owner = owner_of(escalated.call());
+                    let expires_at = escalated.expires_at();
+                    intents.restore(intent, owner, escalated, expires_at, approval);
+                }
+                Err(error) => {
+                    tracing::error!(%error, "an escalated intent of the journal cannot be parsed");
+                }
+            }
+        }
+        let open = Self {
+            intents: Mutex::new(intents),
+            changes: watch::Sender::new(()),
+            list_changes: watch::Sender::new(()),
+        };
+        (open, ended)
+    }
+
+    /// Takes one or more steps, and tells those who wait for the changes.
+    pub(super) fn update<T>(&self, step: impl FnOnce(&mut Intents<Kept>) -> T) -> T {
+        let mut intents = self.intents.lock();
+        let result = step(&mut intents);
+        match intents.take_changes() {
+            Changes::None => {}
+            Changes::List => {
+                self.list_changes.send_replace(());
+            }
+            Changes::Waits => {
+                self.changes.send_replace(());
+                self.list_changes.send_replace(());
+            }
+        }
+        result
+    }
+
+    /// Reads the intents. It must not take long, and copies only what is needed.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Intents<Kept>) -> T) -> T {
+        read(&self.intents.lock())
+    }
+
+    /// Changes when an intent stops waiting, or waits again.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Changes when an intent begins or stops to wait.
+    pub(super) fn list_changes(&self) -> watch::Receiver<()> {
+        self.list_changes.subscribe()
+    }
+
+    /// Registers a claimed call, unless an operator has stopped it.
+    pub(super) fn claim(self: &Arc<Self>, call: &Call) -> Result<ActiveRun, ClaimError> {
+        let abort = Arc::new(Abort::default());
+        let handle = RunHandle { abort: Arc::clone(&abort), calls: None };
+        self.update(|intents| intents.claim(call.intent, owner_of(call), handle))?;
+        Ok(ActiveRun { intents: Arc::clone(self), intent: call.intent, abort })
+    }
+
+    /// Returns `true` if an intent is held: it waits for a person, or is approved and has not ended.
+    pub(super) fn is_held(&self, intent: IntentId) -> bool {
+        self.read(|intents| intents.is_held(intent))
+    }
+
+    /// Returns `true` if another intent of an agent may wait.
+    pub(super) fn has_room(&self, agent: &AgentDid) -> bool {
+        self.read(|intents| intents.has_room(agent))
+    }
+
+    /// The number of intents that wait for a person.
+    pub(super) fn undecided_count(&self, now: OffsetDateTime) -> usize {
+        self.read(|intents| intents.undecided_count(now))
+    }
+
+    /// Copies what is needed of a held call in any phase; `None` if the intent is not held.
+    pub(super) fn inspect<T>(
+        &self,
+        intent: IntentId,
+        read: impl FnOnce(&Escalated, &[PartialApproval]) -> T,
+    ) -> Option<T> {
+        self.read(|intents| intents.held_call(intent).map(|(call, partial)| read(call, partial)))
+    }
+
+    /// Maps the calls on which a person can decide now.
+    pub(super) fn map_undecided<T>(
+        &self,
+        now: OffsetDateTime,
+        map: impl Fn(&Escalated) -> Option<T>,
+    ) -> Vec<T> {
+        self.read(|intents| intents.undecided_calls(now).filter_map(map).collect())
+    }
+
+    /// Copies those approvals of an intent that count.
+    pub(super) fn partial_approvals(
+        &self,
+        intent: IntentId,
+        counts: impl Fn(&PartialApproval) -> bool,
+    ) -> Vec<PartialApproval> {
+        let copy = |approvals: &[PartialApproval]| {
+            approvals.iter().filter(|approval| counts(approval)).cloned().collect()
+        };
+        self.inspect(intent, |_, approvals| copy(approvals)).unwrap_or_default()
+    }
+
+    /// The calls that a run makes; `None` if it makes none or has ended.
+    pub(super) fn calls_of(&self, intent: IntentId) -> Option<Arc<NestedCalls>> {
+        self.read(|intents| intents.run_handle(intent)?.calls.clone())
+    }
+
+    /// The identities of the runs, in the order of their ids, without those whose calls another node has.
+    pub(super) fn runs_here(&self) -> Vec<RunIdentity> {
+        let identity = |(intent, Owner { agent, tool, .. }): (IntentId, &Owner)| RunIdentity {
+            agent: agent.clone(),
+            intent,
+            tool: tool.clone(),
+        };
+        self.read(|intents| intents.runs_here().into_iter().map(identity).collect())
+    }
+
+    /// The agent of an intent that runs or waits for a slot here; `None` if another node has the call.
+    pub(super) fn agent_of_run(&self, intent: IntentId) -> Option<AgentDid> {
+        self.read(|intents| {
+            let run = intents.run_place(intent).filter(|(_, place)| *place == RunPlace::Here);
+            run.map(|(owner, _)| owner.agent.clone())
+        })
+    }
+
+    /// Returns `true` if another node has the call of an intent of the selected agents.
+    pub(super) fn is_passed_on(&self, intent: IntentId, filter: AgentFilter<'_>) -> bool {
+        self.read(|intents| match intents.run_place(intent) {
+            Some((owner, RunPlace::Elsewhere { .. })) => filter(&owner.agent),
+            Some((_, RunPlace::Here)) | None => false,
+        })
+    }
+
+    /// The stop that includes the calls of `agent` with `tool`, if any.
+    pub(super) fn find_stop(&self, agent: &AgentDid, tool: &ToolName) -> Option<Stop> {
+        self.read(|intents| intents.stops().find(agent, tool).cloned())
+    }
+}
+
+/// A claimed call, whose run counts as ended once this is dropped.
+#[derive(Debug)]
+pub(super) struct ActiveRun {
+    intents: Arc<OpenIntents>,
+    intent: IntentId,
+    abort: Arc<Abort>,
+}
+
+impl ActiveRun {
+    /// The switch that stops the guest.
+    pub(super) fn abort(&self) -> &Arc<Abort> {
+        &self.abort
+    }
+
+    /// Notes that another node has the call.
+    pub(super) fn pass_on(&self) {
+        self.intents.update(|intents| intents.pass_on(self.intent));
+    }
+
+    /// Notes that this node has the call again.
+    pub(super) fn take_back(&self) {
+        self.intents.update(|intents| intents.take_back_run(self.intent));
+    }
+
+    /// Stops the run.
+    pub(super) fn stop(&self, reason: AbortReason) {
+        self.intents.update(|intents| intents.abort_run(self.intent, reason));
+    }
+
+    /// Notes the calls that the run makes.
+    pub(super) fn set_calls(&self, calls: Option<&Arc<NestedCalls>>) {
+        self.intents.update(|intents| {
+            if let Some(run) = intents.run_handle_mut(self.intent) {
+                run.calls = calls.cloned();
+            }
+        });
+    }
+
+    /// Removes the run, so that it can no longer be stopped. Returns the reason if it was stopped before.
+    pub(super) fn end(&self) -> Option<AbortReason> {
+        self.intents.update(|intents| intents.end_run(self.intent))
+    }
+}
+
+impl Drop for ActiveRun {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The parts of a call by which it is selected.
+pub(super) fn owner_of(call: &Call) -> Owner {
+    let parent = call.parent.as_ref().map(|parent| parent.intent);
+    Owner { agent: call.agent.clone(), tool: call.tool.clone(), parent }
+}
