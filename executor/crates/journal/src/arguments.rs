@@ -7,7 +7,7 @@ use super::claims::hash_content;
 use super::finding::{CheckError, Finding};
 use super::record::{self, Digest32, JournalRecord, RecordKind, digest};
 use super::recorded_state::parse_body;
-use super::store::{ARGUMENTS_FORMAT, Reader, raise_format, read_format};
+use super::store::Reader;
 use super::tables::CHANGED;
 use super::{Journal, JournalError};
 use a2g_types::call::{Call, StoredArguments, main_argument};
@@ -95,9 +95,6 @@ impl Reader {
         agent: &str,
         stored_for: StoredFor,
     ) -> rusqlite::Result<Option<StoredArguments>> {
-        if !has_table(self.connection())? {
-            return Ok(None);
-        }
         let ended = match stored_for {
             StoredFor::Call => None,
             StoredFor::EndedWait { at } => Some(at),
@@ -128,13 +125,6 @@ impl Reader {
     }
 }
 
-/// Makes a journal one with arguments, in the transaction of the first record that has their hash.
-pub(super) fn prepare(connection: &Connection, text: Option<&String>) -> rusqlite::Result<Option<Digest32>> {
-    let Some(text) = text else { return Ok(None) };
-    raise_format(connection, ARGUMENTS_FORMAT)?;
-    Ok(Some(digest(text.as_bytes())))
-}
-
 /// Writes the row of a record.
 pub(super) fn insert(connection: &Connection, record: i64, text: Option<&String>) -> rusqlite::Result<()> {
     let Some(text) = text else { return Ok(()) };
@@ -144,14 +134,7 @@ pub(super) fn insert(connection: &Connection, record: i64, text: Option<&String>
 
 /// Removes the rows of the records up to `cut`.
 pub(super) fn prune(connection: &Connection, cut: i64) -> rusqlite::Result<()> {
-    if has_table(connection)? {
-        connection.prepare_cached("DELETE FROM arguments WHERE number <= ?1")?.execute([cut])?;
-    }
-    Ok(())
-}
-
-pub(super) fn has_table(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(read_format(connection)? >= ARGUMENTS_FORMAT)
+    connection.prepare_cached("DELETE FROM arguments WHERE number <= ?1")?.execute([cut]).map(drop)
 }
 
 /// The hashes of a record that its row of arguments has to match: of the text, and of the call's content.
@@ -180,7 +163,6 @@ fn hashes(record: &JournalRecord<'_>) -> rusqlite::Result<Option<(Digest32, Dige
         | RecordKind::Refusals
         | RecordKind::Used
         | RecordKind::Pruned
-        | RecordKind::Migrated
         | RecordKind::StopSet
         | RecordKind::StopLifted => None,
     })
@@ -195,9 +177,6 @@ pub(super) fn check(
 ) -> Result<bool, CheckError> {
     let Some((hash, content)) = hashes(record)? else { return Ok(false) };
     let error = |what| CheckError::Found(Finding::Row { table: "arguments", record: record.number, what });
-    if !has_table(connection)? {
-        return Err(error("is missing"));
-    }
     let sql = "SELECT text FROM arguments WHERE number = ?1";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([record.number])?;
@@ -222,9 +201,6 @@ pub(super) fn check(
 
 /// Compares the number of rows with those that the checked records have: `count`, after the record `begin`.
 pub(super) fn check_count(connection: &Connection, begin: i64, count: i64) -> Result<(), CheckError> {
-    if !has_table(connection)? {
-        return Ok(());
-    }
     let sql = "SELECT count(*), max(number) FROM arguments WHERE number > ?1";
     let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?));
     match connection.query_row(sql, [begin], read)? {

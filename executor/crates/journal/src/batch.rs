@@ -6,7 +6,7 @@ use super::error::{WriteError, changed_error};
 use super::log::{NewRecord, RecordLog, RefusalRecord, RefusalTip, Tip};
 use super::record::{self, Digest32, RecordKind, digest};
 use super::recorded_state::{RecordedState, recorded_state};
-use super::store::{RunId, STOP_FORMAT, raise_format};
+use super::store::RunId;
 use super::tasks::JournalTask;
 use super::{IntentDenial, IntentSummary, Reporting, Resolution, ResolvedIntent, to_micros};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -224,7 +224,7 @@ impl<'a> Batch<'a> {
             fallback_receipt: digest(fallback_receipt.as_bytes()),
             task: task.as_ref().map(|task| digest(task.as_bytes())),
             verdict: verdict.clone().map(RawValue::from_string).transpose()?,
-            arguments: arguments::prepare(self.connection(), arguments.as_ref())?,
+            arguments: arguments.as_ref().map(|text| digest(text.as_bytes())),
         };
         let new = NewRecord {
             at: *started,
@@ -396,10 +396,6 @@ impl<'a> Batch<'a> {
         if content.is_some_and(|decided_on| decided_on != held.body.content.0) {
             return Ok(false);
         }
-        let is_newer_body = reason.is_some() || basis.is_some() || !grants.is_empty();
-        if is_newer_body || *resolution == Resolution::PartlyApproved {
-            raise_format(self.connection(), STOP_FORMAT)?;
-        }
         let (by, manifest, reason) = (by.clone(), manifest.clone(), reason.clone());
         // The decision repeats the body of the wait, because pruning removes the record of the wait before the denial.
         let basis = basis.map(record::Digest32);
@@ -412,7 +408,7 @@ impl<'a> Batch<'a> {
             reason,
             basis,
             grants,
-            arguments: arguments::prepare(self.connection(), arguments.as_ref())?,
+            arguments: arguments.as_ref().map(|text| digest(text.as_bytes())),
         };
         let new = NewRecord {
             at: to_micros(*at),

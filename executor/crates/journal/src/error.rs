@@ -1,5 +1,6 @@
 //! The reasons why a journal cannot be opened, read or written.
 
+use super::store::FORMAT;
 use a2g_types::error_chain::BoxedError;
 use rusqlite::ErrorCode;
 use std::path::{Path, PathBuf};
@@ -55,30 +56,12 @@ pub enum OpenError {
         /// The number of hard links.
         names: u64,
     },
-    /// The format is older than the previous one.
+    /// The journal was written by a version of the executor that has another format.
     #[error(
-        "the journal `{path}` has format {format}, which this version does not read: archive it, and begin another with \
-         `journal.path`; an executor of the version that wrote it can still list and export it"
+        "the journal `{path}` has format {format}, and this version reads only format {FORMAT}: use the version of the \
+         executor that wrote it, or archive the file and begin another with `journal.path`"
     )]
-    Older {
-        /// The path of the journal.
-        path: PathBuf,
-        /// The format version in the file.
-        format: i64,
-    },
-    /// The format is the previous one, which only `serve` converts.
-    #[error(
-        "the journal `{path}` has format {format}: the next start of `serve` converts it, and keeps the old file beside it"
-    )]
-    Unconverted {
-        /// The path of the journal.
-        path: PathBuf,
-        /// The format version in the file.
-        format: i64,
-    },
-    /// The journal was written by a later version.
-    #[error("the journal `{path}` has format {format} of a later version of the executor: use that version")]
-    Newer {
+    Format {
         /// The path of the journal.
         path: PathBuf,
         /// The format version in the file.

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 /// Readable and writable only by the user of this process.
 const PRIVATE_MODE: u32 = 0o600;
-const MARKER_PREFIX: &str = "a2g-executor journal 3";
+const MARKER_PREFIX: &str = "a2g-executor journal 1";
 /// The maximum number of bytes that are read from a marker.
 const MAX_MARKER_BYTES: u64 = 512;
 
@@ -110,7 +110,7 @@ impl JournalFiles {
         let metadata = database.metadata().map_err(open_error)?;
         check_private(path, &metadata)?;
         let marker = open_private(&sibling_path(&real, ".lock")).map_err(open_error)?;
-        // An executor of an earlier format locks only the marker.
+        // A restore to a path without a journal has only this lock.
         lock_file(&marker, path)?;
         // SQLite creates these files with the mode of the journal, but does not change the mode of existing ones.
         for file in sidecar_files(&real).iter().filter(|file| file.exists()) {
@@ -329,7 +329,7 @@ pub(super) fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 /// Syncs the folder of a file, and with it the file's name.
-pub(super) fn sync_folder_of(path: &Path) -> std::io::Result<()> {
+fn sync_folder_of(path: &Path) -> std::io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }

@@ -6,7 +6,7 @@
 use super::batch::Batch;
 use super::error::{OpenError, WriteError};
 use super::record::{RecordKind, column_error};
-use super::store::{Reader, STOP_FORMAT, raise_format};
+use super::store::Reader;
 use a2g_types::ident::IntentId;
 use rusqlite::{Connection, OptionalExtension as _};
 use std::path::Path;
@@ -34,8 +34,6 @@ impl Batch<'_> {
         if latest(self.connection())?.is_some_and(|(_, known)| known == identity) {
             return Ok(());
         }
-        // An earlier version would not compare the identity.
-        raise_format(self.connection(), STOP_FORMAT)?;
         self.append_about(RecordKind::Fleet, IntentId::from_bytes(FLEET_ID), identity.as_bytes())
     }
 }

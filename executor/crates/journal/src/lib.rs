@@ -23,7 +23,6 @@ mod error;
 mod files;
 mod finding;
 mod fleet;
-mod format2;
 pub mod history;
 mod log;
 mod lookup;

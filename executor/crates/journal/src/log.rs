@@ -29,7 +29,6 @@ CREATE TABLE records(
     proof TEXT,                  -- of a claim: issuer and single-use id of the verdict's proof
     receipt INTEGER,             -- of a receipt: its number among the receipts
     latest INTEGER NOT NULL,     -- the record of the latest receipt up to here; 0 before the first
-    root BLOB,                   -- of a receipt that was in a journal of format 2: its hash there
     body BLOB NOT NULL,
     hash BLOB NOT NULL           -- of all columns and the hash before
 );
@@ -128,20 +127,16 @@ impl Tip {
 
     /// The tip after one more record, with its hash.
     pub(super) fn with_record(self, record: &JournalRecord<'_>, hash: Hash) -> Self {
-        let JournalRecord { number: at, latest, receipt, root, .. } = *record;
+        let JournalRecord { number: at, latest, receipt, .. } = *record;
         // Only receipts change the checkpoint: a governor treats another hash with the same count as another journal.
-        let head = receipt.map_or(self.head, |receipt| Head {
-            number: from_sqlite_int(receipt),
-            // A converted receipt keeps its old hash here, so that checkpoints from before the conversion stay valid.
-            hash: root.unwrap_or(hash),
-        });
+        let head = receipt.map_or(self.head, |receipt| Head { number: from_sqlite_int(receipt), hash });
         Self { number: at, hash, latest, head }
     }
 }
 
 /// Reads the checkpoint of a receipt by the number of its record.
 fn read_checkpoint(connection: &Connection, record: i64) -> rusqlite::Result<Head> {
-    let sql = "SELECT receipt, coalesce(root, hash) FROM records WHERE number = ?1 AND kind = 'receipt'";
+    let sql = "SELECT receipt, hash FROM records WHERE number = ?1 AND kind = 'receipt'";
     connection
         .query_row(sql, [record], |row| Ok(Head { number: from_sqlite_int(row.get(0)?), hash: row.get(1)? }))
 }
@@ -157,7 +152,6 @@ pub(super) struct NewRecord<'a> {
     pub(super) status: Option<&'a str>,
     pub(super) about: Option<i64>,
     pub(super) proof: Option<&'a str>,
-    pub(super) root: Option<Hash>,
     pub(super) body: &'a [u8],
 }
 
@@ -192,7 +186,7 @@ impl<'a> RecordLog<'a> {
 
     /// Appends a record. Returns its number.
     pub(super) fn append(&mut self, kind: RecordKind, new: &NewRecord<'_>) -> Result<i64, WriteError> {
-        let NewRecord { at, intent, agent, tool, status, about, proof, root, body } = *new;
+        let NewRecord { at, intent, agent, tool, status, about, proof, body } = *new;
         // The hash covers the number, so SQLite cannot assign it.
         let number = self.tip.number + 1;
         let is_receipt = kind == RecordKind::Receipt;
@@ -211,13 +205,12 @@ impl<'a> RecordLog<'a> {
             proof,
             receipt,
             latest,
-            root,
             body,
         };
         let hash = record.hash(&self.tip.hash);
         self.connection
             .prepare_cached(&format!(
-                "INSERT INTO records({RECORD_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
+                "INSERT INTO records({RECORD_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"
             ))?
             .execute(params![
                 number,
@@ -231,7 +224,6 @@ impl<'a> RecordLog<'a> {
                 proof,
                 receipt,
                 latest,
-                root,
                 body,
                 hash
             ])?;
@@ -326,7 +318,7 @@ impl<'a> RefusalRow<'a> {
         let Self { refused, intent, agent, tool, blocked_by, message } = self;
         let mut hasher = Sha256::new();
         // The prefix differs from that of records, so that no refusal has the hash of a record.
-        hasher.update(b"a2g-executor refusal 3\n");
+        hasher.update(b"a2g-executor refusal 1\n");
         hasher.update(previous);
         [number, *refused].into_iter().for_each(|number| hasher.update(number.to_le_bytes()));
         hasher.update(intent);

@@ -163,7 +163,7 @@ fn find_cut(connection: &Connection, extent: &Extent, before: i64, end: i64) -> 
     let first_needed = connection.query_row(
         // Records about the journal itself are removed at any age.
         "SELECT min(number) FROM records WHERE number > ?1 AND number <= ?2
-         AND (at >= ?3 AND kind NOT IN ('delivered', 'refusals', 'pruned', 'migrated') OR number >= (SELECT coalesce(min(run), ?2 + 1) FROM open))",
+         AND (at >= ?3 AND kind NOT IN ('delivered', 'refusals', 'pruned') OR number >= (SELECT coalesce(min(run), ?2 + 1) FROM open))",
         params![extent.first, max_cut, before],
         |row| row.get::<_, Option<i64>>(0),
     )?;
@@ -173,12 +173,9 @@ fn find_cut(connection: &Connection, extent: &Extent, before: i64, end: i64) -> 
 /// The last record up to `max_cut` with which the texts after `first` do not exceed the maximum, or the next record.
 fn limit_bytes(connection: &Connection, first: i64, max_cut: i64) -> rusqlite::Result<i64> {
     // Neither function reads the text.
-    let sql = if arguments::has_table(connection)? {
-        "SELECT number, length(body) + coalesce(octet_length(text), 0) FROM records LEFT JOIN arguments USING (number)
-         WHERE number > ?1 AND number <= ?2 ORDER BY number"
-    } else {
-        "SELECT number, length(body) FROM records WHERE number > ?1 AND number <= ?2 ORDER BY number"
-    };
+    let sql = "SELECT number, length(body) + coalesce(octet_length(text), 0)
+               FROM records LEFT JOIN arguments USING (number)
+               WHERE number > ?1 AND number <= ?2 ORDER BY number";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([first, max_cut])?;
     let (mut cut, mut bytes) = (first, 0_i64);

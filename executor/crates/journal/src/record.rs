@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 /// The prefix of every hashed record, so that no other text that this program hashes has the same hash.
-const PREFIX: &[u8] = b"a2g-executor record 3\n";
+const PREFIX: &[u8] = b"a2g-executor record 1\n";
 
 /// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +56,6 @@ pub(super) enum RecordKind {
     Used,
     /// Records were pruned.
     Pruned,
-    /// The journal was converted from another format.
-    Migrated,
     /// An operator stopped an agent, a tool or everything.
     StopSet,
     /// An operator lifted a stop.
@@ -67,7 +65,7 @@ pub(super) enum RecordKind {
 }
 
 impl RecordKind {
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 22] = [
         Self::Claim,
         Self::Receipt,
         Self::Released,
@@ -87,7 +85,6 @@ impl RecordKind {
         Self::Refusals,
         Self::Used,
         Self::Pruned,
-        Self::Migrated,
         Self::StopSet,
         Self::StopLifted,
         Self::Fleet,
@@ -115,7 +112,6 @@ impl RecordKind {
             Self::Refusals => "refusals",
             Self::Used => "used",
             Self::Pruned => "pruned",
-            Self::Migrated => "migrated",
             Self::StopSet => "stop_set",
             Self::StopLifted => "stop_lifted",
             Self::Fleet => "fleet",
@@ -129,7 +125,7 @@ impl RecordKind {
 
 /// The columns of a record, in the order of [`JournalRecord::read`].
 pub(super) const RECORD_COLUMNS: &str =
-    "number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, root, body, hash";
+    "number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, body, hash";
 
 /// A record without its hash.
 #[derive(Debug, Clone, Copy)]
@@ -152,8 +148,6 @@ pub(super) struct JournalRecord<'a> {
     pub(super) receipt: Option<i64>,
     /// The record of the latest receipt up to this one; 0 before the first.
     pub(super) latest: i64,
-    /// The hash of a receipt in a journal of format 2.
-    pub(super) root: Option<Hash>,
     /// A receipt as JSON, 32 bytes for a task, the identity of a fleet, or one of the bodies below as JSON.
     pub(super) body: &'a [u8],
 }
@@ -177,16 +171,15 @@ impl<'a> JournalRecord<'a> {
             proof: read_text(row, 8)?,
             receipt: row.get(9)?,
             latest: row.get(10)?,
-            root: row.get(11)?,
-            body: row.get_ref(12)?.as_blob()?,
+            body: row.get_ref(11)?.as_blob()?,
         };
-        Ok((record, row.get(13)?))
+        Ok((record, row.get(12)?))
     }
 
     /// The hash of this record, given the hash of the previous one.
     pub(super) fn hash(&self, previous: &Hash) -> Hash {
         // Names every column, so that a new one does not compile until it is hashed.
-        let Self { number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, root, body } =
+        let Self { number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, body } =
             self;
         let mut hasher = Sha256::new();
         hasher.update(PREFIX);
@@ -196,7 +189,6 @@ impl<'a> JournalRecord<'a> {
             hash_part(&mut hasher, number.map(i64::to_le_bytes).as_ref().map(<[u8; 8]>::as_slice));
         }
         hash_part(&mut hasher, intent.as_ref().map(<[u8; 16]>::as_slice));
-        hash_part(&mut hasher, root.as_ref().map(<[u8; 32]>::as_slice));
         for text in [Some(kind.as_str()), *agent, *tool, *status, *proof] {
             hash_part(&mut hasher, text.map(str::as_bytes));
         }
@@ -386,16 +378,6 @@ pub(super) struct PrunedBody {
     pub(super) checkpoint: Digest32,
 }
 
-/// The body of [`RecordKind::Migrated`].
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct MigratedBody {
-    pub(super) format: i64,
-    /// The number of receipts in the old journal. `checkpoint` is the hash of the last one.
-    pub(super) receipts: i64,
-    pub(super) checkpoint: Digest32,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -414,7 +396,6 @@ mod tests {
             proof: None,
             receipt: None,
             latest: 0,
-            root: None,
             body: b"{}",
         };
         let others = [
@@ -429,7 +410,6 @@ mod tests {
             JournalRecord { receipt: Some(0), ..record },
             JournalRecord { proof: Some(""), ..record },
             JournalRecord { latest: 1, ..record },
-            JournalRecord { root: Some([0; 32]), ..record },
             JournalRecord { body: b"{ }", ..record },
         ];
         let hash = record.hash(&[0; 32]);

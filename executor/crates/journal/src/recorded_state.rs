@@ -159,7 +159,6 @@ pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusql
             | RecordKind::Delivered
             | RecordKind::Refusals
             | RecordKind::Pruned
-            | RecordKind::Migrated
             | RecordKind::StopSet
             | RecordKind::StopLifted => Err(column_error(1)),
         };

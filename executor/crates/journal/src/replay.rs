@@ -118,7 +118,6 @@ impl ReplayedIntent {
                 | RecordKind::Delivered
                 | RecordKind::Refusals
                 | RecordKind::Pruned
-                | RecordKind::Migrated
                 | RecordKind::StopSet
                 | RecordKind::StopLifted,
                 _any,
@@ -144,7 +143,6 @@ impl ReplayedIntent {
             | RecordKind::Delivered
             | RecordKind::Refusals
             | RecordKind::Pruned
-            | RecordKind::Migrated
             | RecordKind::StopSet
             | RecordKind::StopLifted
             | RecordKind::Fleet => self.task,

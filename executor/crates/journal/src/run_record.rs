@@ -127,7 +127,6 @@ impl EventRow {
             | RecordKind::Refusals
             | RecordKind::Used
             | RecordKind::Pruned
-            | RecordKind::Migrated
             | RecordKind::StopSet
             | RecordKind::StopLifted
             | RecordKind::Fleet => None,

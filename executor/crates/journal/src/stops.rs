@@ -5,9 +5,7 @@
 //!     ▲                                        └─ stop_set of the same target ─▶ replaced
 //!     └ pruning copies a stop that is in force to the end of the chain
 //! ```
-//! The table `stops` is derived from the records. It is created with the first stop, which also changes the format of
-//! the file: an older version, which would run what is stopped, refuses the file from then on. So do a denial with a
-//! reason, a partial approval and a decision from a page, which an older version cannot read.
+//! The table `stops` is derived from the records.
 
 use super::batch::Batch;
 use super::error::WriteError;
@@ -15,7 +13,6 @@ use super::finding::{CheckError, Finding};
 use super::log::NewRecord;
 use super::record::{RecordKind, StopLiftedBody, StopSetBody, column_error};
 use super::recorded_state::parse_body;
-use super::store::{STOP_FORMAT, raise_format, read_format};
 use super::verify::Verifier;
 use super::writer::JournalEntry;
 use super::{Journal, JournalError, from_micros, to_micros};
@@ -72,7 +69,6 @@ impl Journal {
 
 impl Batch<'_> {
     pub(super) fn set_stop(&mut self, stop: &Stop) -> Result<(), WriteError> {
-        raise_format(self.connection(), STOP_FORMAT)?;
         let Stop { target, reason, by, since } = stop;
         let replaced = find(self.connection(), target)?;
         let (agent, tool) = columns(target);
@@ -102,11 +98,6 @@ impl Batch<'_> {
     }
 }
 
-/// `true` if a journal has the table of stops.
-fn has_table(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(read_format(connection)? >= STOP_FORMAT)
-}
-
 /// The columns `agent` and `tool` of a record about a target.
 fn columns(target: &StopTarget) -> (Option<&str>, Option<&str>) {
     match target {
@@ -128,9 +119,6 @@ pub(super) fn parse_target(agent: Option<&str>, tool: Option<&str>) -> Option<St
 
 /// The record of the stop of a target, if it is stopped.
 fn find(connection: &Connection, target: &StopTarget) -> rusqlite::Result<Option<i64>> {
-    if !has_table(connection)? {
-        return Ok(None);
-    }
     let (agent, tool) = columns(target);
     connection
         .prepare_cached(
@@ -145,9 +133,6 @@ fn find(connection: &Connection, target: &StopTarget) -> rusqlite::Result<Option
 /// # Errors
 /// SQLite's errors, and an error for a row without its record or with one that this version cannot have written.
 pub(super) fn in_force(connection: &Connection) -> rusqlite::Result<Vec<Stop>> {
-    if !has_table(connection)? {
-        return Ok(Vec::new());
-    }
     // This is not an inner join, which would skip a row without a record, and with it a stop.
     let sql = "SELECT kind, agent, tool, body FROM stops LEFT JOIN records USING (number) ORDER BY number";
     let mut statement = connection.prepare(sql)?;
@@ -177,9 +162,6 @@ pub(super) struct StopCopy {
 
 /// The stops in force whose records are not after `cut`.
 pub(super) fn up_to(connection: &Connection, cut: i64) -> rusqlite::Result<Vec<StopCopy>> {
-    if !has_table(connection)? {
-        return Ok(Vec::new());
-    }
     let sql = "SELECT number, agent, tool, body FROM stops JOIN records USING (number)
                WHERE number <= ?1 ORDER BY number";
     let mut statement = connection.prepare(sql)?;
@@ -193,11 +175,8 @@ pub(super) fn up_to(connection: &Connection, cut: i64) -> rusqlite::Result<Vec<S
 /// partial check, the record of an older row has to be that of a stop.
 pub(super) fn compare(connection: &Connection, verifier: &Verifier) -> Result<(), CheckError> {
     let row_error = |record, what| CheckError::Found(Finding::Row { table: "stops", record, what });
-    let mut rows = Vec::new();
-    if has_table(connection)? {
-        let mut statement = connection.prepare("SELECT number FROM stops")?;
-        rows = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
-    }
+    let mut statement = connection.prepare("SELECT number FROM stops")?;
+    let rows = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
     for row in &rows {
         let is_in_force = if verifier.covers(*row) {
             verifier.stops.contains_key(row)

@@ -5,7 +5,6 @@ use super::chain::{Hash, Head};
 use super::check;
 use super::error::{OpenError, WriteError};
 use super::files::{self, IfMissing, JournalFiles};
-use super::format2;
 use super::log::{self, RefusalTip, Tip};
 use super::recorded_state::{RecordedState, recorded_state};
 use super::sweep::sweep;
@@ -18,14 +17,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavio
 use std::path::Path;
 use std::time::Duration;
 
-/// The version of the tables.
-pub(super) const FORMAT: i64 = 3;
-/// The version of the tables with a table of stops.
-pub(super) const STOP_FORMAT: i64 = 4;
-/// The version of the tables with a table of stops and one of arguments, and with hashes of tasks that cover their numbers.
-pub(super) const ARGUMENTS_FORMAT: i64 = 5;
-/// The previous version, which can be converted.
-const CONVERTED_FORMAT: i64 = 2;
+/// The version of the tables and of the texts in them.
+pub(super) const FORMAT: i64 = 1;
 /// The maximum time to wait for a transaction of another process, such as `journal prune`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Each connection is used by one thread at a time, so SQLite needs no mutex.
@@ -51,30 +44,9 @@ CREATE TABLE waiting(            -- escalated intents
 );
 ";
 
-/// Every table and index of a journal of a format.
-pub(super) fn schema(format: i64) -> String {
-    let later = (FORMAT + 1..=format).map(added_table).collect::<String>();
-    format!("{}{TABLES}{}{later}", log::TABLES, tasks::TABLES)
-}
-
-/// The table that a format adds.
-fn added_table(format: i64) -> &'static str {
-    match format {
-        STOP_FORMAT => stops::TABLE,
-        ARGUMENTS_FORMAT => arguments::TABLE,
-        _other => "",
-    }
-}
-
-/// Raises the format of a journal, in the transaction of the first record that an earlier version cannot read. The
-/// journal then has the tables of all formats up to this one.
-pub(super) fn raise_format(connection: &Connection, format: i64) -> rusqlite::Result<()> {
-    let current = read_format(connection)?;
-    if current < format {
-        let tables = (current + 1..=format).map(added_table).collect::<String>();
-        connection.execute_batch(&format!("{tables} PRAGMA user_version = {format};"))?;
-    }
-    Ok(())
+/// Every table and index of a journal.
+pub(super) fn schema() -> String {
+    [log::TABLES, TABLES, tasks::TABLES, stops::TABLE, arguments::TABLE].concat()
 }
 
 /// The id of a run: the number of the record of its claim.
@@ -131,18 +103,10 @@ impl Store {
     pub(super) fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
         let from_sqlite = OpenError::from_sqlite(path);
         sweep(path);
-        let mut files = JournalFiles::open(path, options.if_missing, create)?;
+        let files = JournalFiles::open(path, options.if_missing, create)?;
         let mut connection = Connection::open_with_flags(files.real(), WRITE_FLAGS).map_err(&from_sqlite)?;
-        if format2::needs_conversion(&connection).map_err(&from_sqlite)? {
-            drop(connection);
-            format2::convert(&files, path)?;
-            // The conversion has exchanged the two files, so these locks and inodes are those of the old journal.
-            drop(files);
-            files = JournalFiles::open(path, IfMissing::Create, create)?;
-            connection = Connection::open_with_flags(files.real(), WRITE_FLAGS).map_err(&from_sqlite)?;
-        }
         check_format(&connection, path)?;
-        // After the check of the format, because the settings write to the file: a journal of a later version is not
+        // After the check of the format, because the settings write to the file: a journal of another format is not
         // changed.
         configure(&connection, options.durability).map_err(&from_sqlite)?;
         check::check_at_start(&mut connection, path, &files, options.durability)?;
@@ -379,8 +343,7 @@ pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
 pub(super) fn create(path: &Path) -> Result<(), OpenError> {
     let create = || {
         let connection = Connection::open_with_flags(path, WRITE_FLAGS)?;
-        connection
-            .execute_batch(&format!("BEGIN; {} PRAGMA user_version = {FORMAT}; COMMIT;", schema(FORMAT)))?;
+        connection.execute_batch(&format!("BEGIN; {} PRAGMA user_version = {FORMAT}; COMMIT;", schema()))?;
         connection.pragma_update(None, "journal_mode", "WAL")
     };
     create().map_err(OpenError::from_sqlite(path))
@@ -403,24 +366,16 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     connection.pragma_update(None, "synchronous", synchronous)
 }
 
-/// The format of the tables; 0 in a file that has none.
-pub(super) fn read_format(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))
-}
-
+/// Checks that a file is a journal of this format.
 pub(super) fn check_format(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    let has_tables = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name IN ('records', 'receipts'))";
-    let from_sqlite = OpenError::from_sqlite(path);
-    let is_journal =
-        connection.query_row(has_tables, [], |row| row.get::<_, bool>(0)).map_err(&from_sqlite)?;
-    let path = path.to_owned();
-    match read_format(connection).map_err(&from_sqlite)? {
+    let sql = "SELECT user_version, EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'records')
+               FROM pragma_user_version";
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?));
+    match connection.query_row(sql, [], read).map_err(OpenError::from_sqlite(path))? {
         // The database of another program may have any version.
-        _any if !is_journal => Err(OpenError::NotAJournal(path)),
-        FORMAT | STOP_FORMAT | ARGUMENTS_FORMAT => Ok(()),
-        format @ CONVERTED_FORMAT => Err(OpenError::Unconverted { path, format }),
-        format @ ..CONVERTED_FORMAT => Err(OpenError::Older { path, format }),
-        format => Err(OpenError::Newer { path, format }),
+        (_any, false) => Err(OpenError::NotAJournal(path.to_owned())),
+        (FORMAT, true) => Ok(()),
+        (format, true) => Err(OpenError::Format { path: path.to_owned(), format }),
     }
 }
 

@@ -6,7 +6,7 @@ use super::log::{Extent, RefusalRow};
 use super::record::{self, digest};
 use super::recorded_state::{RecordedState, RunEnd, parse_body, recorded_state};
 use super::replay::{ReplayState, ReplayedIntent};
-use super::tasks::{HASHED_COLUMNS, hash_numbered_row, hash_row};
+use super::tasks::{HASHED_COLUMNS, hash_row};
 use super::verify::Verifier;
 use a2g_types::ident::IntentId;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -52,9 +52,8 @@ fn check_rows(connection: &Connection, intent: &[u8; 16], live: &ReplayedIntent)
     // `NOT INDEXED`: SQLite would read the task's id from the index, which `quick_check` does not compare with the
     // table.
     let sql = format!("SELECT {HASHED_COLUMNS} FROM tasks NOT INDEXED WHERE number = ?1");
-    let row = connection.prepare_cached(&sql)?.query_row([number], |row| hash_row(row, 0)).optional()?;
-    // A task that no version with the later hash has written has the earlier one.
-    if row.is_some_and(|row| row == hash || hash_numbered_row(number, &row) == hash) {
+    let row = connection.prepare_cached(&sql)?.query_row([number], hash_row).optional()?;
+    if row == Some(hash) {
         Ok(())
     } else {
         Err(Finding::Row { table: "tasks", record: number, what: CHANGED }.into())

@@ -7,7 +7,7 @@ use super::batch::{Batch, RECORD_BYTES};
 use super::chain::Hash;
 use super::error::WriteError;
 use super::record::RecordKind;
-use super::store::{ARGUMENTS_FORMAT, Reader, from_sqlite_int, raise_format};
+use super::store::{Reader, from_sqlite_int};
 use super::writer::JournalEntry;
 use super::{IfFull, Journal, JournalError, MAX_INLINE_BYTES, from_micros, to_micros};
 use a2g_types::ident::{AgentDid, IntentId};
@@ -38,19 +38,11 @@ CREATE INDEX tasks_of ON tasks(owner, created, bytes);
 CREATE INDEX tasks_open_of ON tasks(owner) WHERE over IS NULL;
 ";
 
-/// Hashes a row of [`TABLES`] with its number, for its record in a journal of [`ARGUMENTS_FORMAT`] or later.
-pub(super) fn hash_numbered_row(number: i64, row: &Hash) -> Hash {
+/// Hashes a row with the columns of [`HASHED_COLUMNS`], for its record.
+pub(super) fn hash_row(row: &Row<'_>) -> rusqlite::Result<Hash> {
     let mut hasher = Sha256::new();
-    hasher.update(b"a2g-executor task 5\n");
-    hasher.update(number.to_le_bytes());
-    hasher.update(row);
-    hasher.finalize().into()
-}
-
-/// Hashes a row of [`TABLES`] without its number, as earlier formats did.
-pub(super) fn hash_row(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> {
-    let mut hasher = Sha256::new();
-    for column in first..first + HASHED_COLUMN_COUNT {
+    hasher.update(b"a2g-executor task 1\n");
+    for column in 0..HASHED_COLUMN_COUNT {
         let (kind, bytes): (&[u8], Cow<'_, [u8]>) = match row.get_ref(column)? {
             ValueRef::Null => (b"null", Cow::default()),
             ValueRef::Integer(number) => (b"integer", number.to_le_bytes().to_vec().into()),
@@ -66,9 +58,10 @@ pub(super) fn hash_row(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> {
     Ok(hasher.finalize().into())
 }
 
-/// The columns of a row that are hashed, in this order.
-pub(super) const HASHED_COLUMNS: &str = "task, owner, context, created, over, status, bytes, document";
-const HASHED_COLUMN_COUNT: usize = 8;
+/// The columns of a row of [`TABLES`], which are all hashed, in this order.
+pub(super) const HASHED_COLUMNS: &str =
+    "number, task, owner, context, created, over, status, bytes, document";
+const HASHED_COLUMN_COUNT: usize = 9;
 
 /// The maximum number of stored tasks of one owner. It can be exceeded until the next clean-up: see [`should_prune`].
 pub const MAX_TASKS: i64 = 1_000;
@@ -244,14 +237,13 @@ impl Batch<'_> {
         let bytes = i64::try_from(document.len()).unwrap_or(i64::MAX);
         // An update keeps the owner, context and creation time of the first write, so the hash is that of the stored
         // row.
-        raise_format(self.connection(), ARGUMENTS_FORMAT)?;
         let hash = self
             .connection()
             .prepare_cached(&format!(
-                "INSERT INTO tasks({HASHED_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                "INSERT INTO tasks({HASHED_COLUMNS}) VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
                  ON CONFLICT(task) DO UPDATE SET over = excluded.over, status = excluded.status,
                                            bytes = excluded.bytes, document = excluded.document
-                 RETURNING number, {HASHED_COLUMNS}"
+                 RETURNING {HASHED_COLUMNS}"
             ))?
             .query_row(
                 params![
@@ -264,7 +256,7 @@ impl Batch<'_> {
                     bytes,
                     document
                 ],
-                |row| Ok(hash_numbered_row(row.get(0)?, &hash_row(row, 1)?)),
+                hash_row,
             )?;
         self.append_about(RecordKind::Task, *task, &hash)?;
         // Only the end of a task can exceed the number of ended tasks.
@@ -394,7 +386,7 @@ impl Reader {
     }
 
     /// All owners of tasks, with one index look-up for each owner instead of one for each task.
-    // An index of all tasks by time would need another format, and cost one more page for each write of a task.
+    // An index of all tasks by time would cost one more page for each write of a task.
     fn owners(&self) -> rusqlite::Result<Vec<String>> {
         let mut statement = self.connection().prepare_cached(
             "WITH RECURSIVE owners(owner) AS (

@@ -9,13 +9,12 @@ use super::chain::{Hash, Head, INITIAL_HASH};
 use super::files::{self, Marker};
 use super::finding::CheckError;
 pub use super::finding::Finding;
-use super::format2;
 use super::log::{Extent, Tip};
 use super::record::{self, Digest32, JournalRecord, RECORD_COLUMNS, RecordKind};
 use super::recorded_state::{find_receipt, parse_body};
 use super::replay::{ReplayState, ReplayStep, ReplayedIntent};
 use super::stops;
-use super::store::{from_sqlite_int, read_format, schema};
+use super::store::{from_sqlite_int, schema};
 use super::tables;
 use a2g_types::ident::IntentId;
 use a2g_types::stop::StopTarget;
@@ -34,8 +33,6 @@ pub(super) struct Verifier {
     /// The number of the last record before the checked ones.
     begin: i64,
     pub(super) tip: Tip,
-    /// The end of the receipt chain of a converted journal of format 2.
-    format2_head: Head,
     /// The intents that need a row in another table, by id.
     pub(super) live: HashMap<[u8; 16], ReplayedIntent>,
     /// The intents of undelivered receipts, by the receipt's record.
@@ -75,7 +72,6 @@ impl Verifier {
             extent,
             begin: tip.number,
             tip,
-            format2_head: tip.head,
             live: HashMap::new(),
             undelivered: HashMap::new(),
             orphans: HashMap::new(),
@@ -155,7 +151,6 @@ impl Verifier {
         if record.hash(&self.tip.hash) != hash || !is_latest_correct || receipt != expected_receipt {
             return Err(change_error());
         }
-        self.check_format2_chain(&record).ok_or_else(change_error)?;
         self.tip = self.tip.with_record(&record, hash);
         self.tip.latest = record.latest;
         self.is_checkpoint_seen |= receipt.is_some() && self.checkpoint == Some(self.tip.head);
@@ -163,15 +158,6 @@ impl Verifier {
             Some(intent) => self.check_intent_record(connection, &record, intent),
             None => self.check_journal_record(&record),
         }
-    }
-
-    /// Checks a receipt of a converted journal against its chain in format 2.
-    fn check_format2_chain(&mut self, record: &JournalRecord<'_>) -> Option<()> {
-        if let Some(root) = record.root {
-            self.format2_head = format2::next_head(self.format2_head, record)?;
-            (self.format2_head.hash == root).then_some(())?;
-        }
-        Some(())
     }
 
     /// Checks a record about an intent.
@@ -241,7 +227,7 @@ impl Verifier {
                 self.end_stop(record.about, target.as_ref())
                     .ok_or_else(|| order_error("lifts what is not stopped"))?;
             }
-            RecordKind::Migrated | RecordKind::Revocation => {}
+            RecordKind::Revocation => {}
             RecordKind::Claim
             | RecordKind::Receipt
             | RecordKind::Released
@@ -453,7 +439,7 @@ pub(super) fn check_schema(connection: &Connection) -> Result<(), CheckError> {
     // The whole schema is compared, because an added trigger or a missing unique index changes the effect of later
     // writes.
     let expected = Connection::open_in_memory()?;
-    expected.execute_batch(&schema(read_format(connection)?))?;
+    expected.execute_batch(&schema())?;
     let (expected, actual) = (list(&expected)?, list(connection)?);
     let added = actual.iter().find(|entry| !expected.contains(entry));
     match added.or_else(|| expected.iter().find(|entry| !actual.contains(entry))) {

@@ -66,7 +66,7 @@ impl Executor {
             reason: &message,
         };
         // Everything up to the first `await` happens even if the caller disconnects.
-        let (set, withdrawn, ended) = self.intents.update(|intents| {
+        let (set, withdrawn, wait_count, ended) = self.intents.update(|intents| {
             // Sent to the journal before its effects, so that a restart in between finds it.
             let set = self.journal.set_stop(&stop);
             let mut ended = intents.stop(stop.clone());
@@ -75,9 +75,8 @@ impl Executor {
             waits.iter().for_each(|ended| self.note_ended_call(ended.call(), AbortReason::Stopped));
             let target = &stop.target;
             self.compile_waits.end(|_, agent, tool| target.includes(agent, tool), AbortReason::Stopped);
-            (set, record_end_of_wait(&self.journal, waits, end, now), (wait_count, ended))
+            (set, record_end_of_wait(&self.journal, waits, end, now), wait_count, ended)
         });
-        let (wait_count, ended) = ended;
         let stopped = async {
             if ended.newly_stopped.is_empty() {
                 return Ok(());
