@@ -216,9 +216,8 @@ struct StoredCall {
     call: Call,
     #[serde(with = "v1::Verdict")]
     verdict: Verdict,
-    #[serde(default, rename = "proven", with = "optional_proof")]
+    #[serde(rename = "proven", with = "optional_proof")]
     proof: Option<VerifiedProof>,
-    // Calls that earlier versions stored have no module.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     module: Option<Digest>,
 }

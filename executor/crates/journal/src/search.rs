@@ -26,8 +26,7 @@ use time::OffsetDateTime;
 pub struct RunSearch {
     /// Selects runs. With `since`, the search ends where the records are more than 10 minutes older.
     pub filter: Filter,
-    /// Selects runs of calls through this door, and of the calls that they made. Receipts of earlier versions have no
-    /// door.
+    /// Selects runs of calls through this door, and of the calls that they made.
     pub door: Option<Door>,
     /// Selects runs with this text in the intent, the agent, the tool, a contacted host, a granted or denied path, the
     /// reason of a denial, or the error message. ASCII letters match in either case. `None` does not restrict the
@@ -51,8 +50,8 @@ pub struct RunSummary {
     /// The [argument](a2g_types::call::main_argument) by which people recognise the call; `None` if its arguments are not
     /// stored.
     pub main_argument: Option<String>,
-    /// The door; `None` in receipts of earlier versions.
-    pub door: Option<Door>,
+    /// The door.
+    pub door: Door,
     /// The status, such as `SUCCESS`.
     pub status: String,
     /// The end of the run.
@@ -321,7 +320,7 @@ impl Reader {
                 let run = FoundRun::read(row)?;
                 if may_see(run.agent)
                     && let Some(receipt) = self.match_run(&run, text.as_ref())?
-                    && door.is_none_or(|door| receipt.door == Some(door))
+                    && door.is_none_or(|door| receipt.door == door)
                 {
                     let is_undelivered = row.get::<_, bool>(8)?;
                     let main_argument = self.main_argument(run.intent, run.agent, StoredFor::Call)?;

@@ -94,8 +94,7 @@ pub struct Call {
     /// The run that makes this call; `None` for a call from outside.
     pub parent: Option<ParentRun>,
     /// The tools that the caller's token reaches: the only ones for this call, and for the calls of its run at every
-    /// depth. `None` if they are not known, as in a call that an earlier version stored: it reaches its own tool, and
-    /// no other.
+    /// depth. `None` if they are not known: the call reaches its own tool, and no other.
     pub caller_tools: Option<CallTargets>,
 }
 

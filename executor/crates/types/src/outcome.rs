@@ -618,8 +618,8 @@ pub struct Receipt {
     pub intent: IntentId,
     /// The tool that ran.
     pub tool: ToolName,
-    /// The door of the call, or of the run that made it; `None` in receipts of earlier versions.
-    pub door: Option<Door>,
+    /// The door of the call, or of the run that made it.
+    pub door: Door,
     /// The caller that approved the intent, if the intent was escalated.
     pub approved_by: Option<String>,
     /// The durability level at which this receipt was written.

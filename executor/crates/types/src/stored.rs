@@ -6,7 +6,7 @@
 //! a test compares byte for byte. The hashes of the journal's records cover these texts.
 //!
 //! A later form will be a module `v2` beside `v1`, and the number of the journal's own format will say which one a
-//! journal uses; `v1` remains readable.
+//! journal uses.
 // The twins are serde's remote types: a twin with conversions would copy each artifact before it is written.
 
 mod arguments;

@@ -2,6 +2,7 @@
 
 use crate::jsonrpc::Id;
 use crate::{a2a, a2e, nexus, sovereign};
+use a2g_types::call::Door;
 use a2g_types::durability::Durability;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -25,7 +26,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
         agent: AgentDid::parse(AGENT).unwrap(),
         intent: IntentId::parse(INTENT).unwrap(),
         tool: ToolName::parse("write_file").unwrap(),
-        door: None,
+        door: Door::A2g,
         approved_by: None,
         durability: Durability::PowerLoss,
         parent: None,

@@ -122,7 +122,7 @@ impl Executor {
             let Call { agent, intent, tool, door, parent, .. } = call;
             let (approved_by, durability) = (approved_by.clone(), self.journal.durability());
             let (agent, intent, tool, parent) = (agent.clone(), *intent, tool.clone(), parent.clone());
-            let (door, signature) = (Some(*door), signature.cloned());
+            let (door, signature) = (*door, signature.cloned());
             Receipt { agent, intent, tool, door, approved_by, durability, parent, calls, signature, outcome }
         };
         // Recovery adds the calls to this receipt.

@@ -1,5 +1,5 @@
-//! The texts of calls that wait for a person, as the versions until now wrote them: the lines `waiting/…` of
-//! `tests/journals/rows.txt`, by the rules of `journal::tests::rows`.
+//! The texts of calls that wait for a person: the lines `waiting/…` of `tests/journals/rows.txt`, by the rules of
+//! `journal::tests::rows`.
 
 use super::*;
 use a2g_types::call::{Door, Priority};
@@ -78,7 +78,7 @@ fn waiting() -> Vec<(String, Escalated)> {
 }
 
 #[test]
-fn a_call_that_waits_is_written_and_read_as_it_always_was() {
+fn a_call_that_waits_is_written_and_read_as_it_was_before() {
     let path = format!("{}/../../../tests/journals/rows.txt", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap();
     let rows = text.lines().map(|line| line.split_once(' ').unwrap());
@@ -98,7 +98,7 @@ fn a_call_that_waits_is_written_and_read_as_it_always_was() {
 }
 
 #[test]
-fn a_call_of_an_earlier_version_reaches_its_own_tool_and_no_other() {
+fn a_call_of_an_unknown_caller_reaches_its_own_tool_and_no_other() {
     let stored = call(Door::A2g, Priority::Normal);
     check_caller_tools(&stored).unwrap();
     assert_eq!(caller_claims(&stored).calls, Some(CallTargets::none()));

@@ -88,7 +88,7 @@ fn receipt(call: &Call, end: End) -> Receipt {
         agent: call.agent.clone(),
         intent: call.intent,
         tool: call.tool.clone(),
-        door: Some(call.door),
+        door: call.door,
         approved_by: None,
         durability: Durability::PowerLoss,
         parent: None,

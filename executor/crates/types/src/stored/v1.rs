@@ -1,4 +1,4 @@
-//! The first form of the stored texts, in journals of the formats 2 and 3.
+//! The form of the stored texts in journals of format 1.
 //!
 //! Every type is the twin of the type that its `remote` names. The names of a twin's members and variants, or those in
 //! `rename`, are the names on the disk and never change.
@@ -72,7 +72,6 @@ macro_rules! list {
 optional_twin!(optional_call_limits, grant::CallSummary, "CallLimits");
 optional_twin!(optional_calls, outcome::CallUsage, "CallUsage");
 optional_twin!(optional_decision, verdict::Decision, "Decision");
-optional_twin!(optional_door, call::Door, "Door");
 optional_twin!(optional_layer, limit::Layer, "Layer");
 optional_twin!(pub optional_manifest, verdict::Manifest, "Manifest");
 optional_twin!(optional_network, outcome::NetworkUsage, "NetworkUsage");
@@ -100,8 +99,8 @@ pub struct Receipt {
     agent: AgentDid,
     intent: IntentId,
     tool: ToolName,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_door")]
-    door: Option<call::Door>,
+    #[serde(with = "Door")]
+    door: call::Door,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     approved_by: Option<String>,
     #[serde(default, skip_serializing_if = "durability::Durability::is_default", with = "Durability")]
@@ -168,7 +167,7 @@ struct NestedCall {
     ordinal: u32,
     tool: String,
     intent: IntentId,
-    #[serde(default, with = "optional_decision")]
+    #[serde(with = "optional_decision")]
     decision: Option<verdict::Decision>,
     #[serde(with = "NestedEnd")]
     end: outcome::NestedEnd,
@@ -267,7 +266,7 @@ enum AbortReason {
 struct Output {
     #[serde(with = "log_lines")]
     logs: Vec<outcome::LogLine>,
-    #[serde(default, with = "optional_progress")]
+    #[serde(with = "optional_progress")]
     progress: Option<outcome::Progress>,
     #[serde(with = "artifacts")]
     artifacts: Vec<outcome::Artifact>,
@@ -334,15 +333,15 @@ struct Usage {
     blocked: Vec<limit::Bound<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     missing_roots: Vec<String>,
-    #[serde(default, with = "optional_layer")]
+    #[serde(with = "optional_layer")]
     filesystem_emptied_by: Option<limit::Layer>,
     #[serde(with = "Budgets")]
     budgets: limit::Budgets,
-    #[serde(default, with = "optional_spent")]
+    #[serde(with = "optional_spent")]
     spent: Option<limit::BudgetUsage>,
     #[serde(with = "Bound")]
     network: limit::Bound<bool>,
-    #[serde(default, with = "optional_network")]
+    #[serde(with = "optional_network")]
     network_used: Option<outcome::NetworkUsage>,
     #[serde(with = "denials")]
     denied: Vec<outcome::Denial>,
@@ -488,7 +487,7 @@ struct NetworkUsage {
     allowed: Vec<outcome::HostRule>,
     #[serde(with = "host_rules")]
     blocked: Vec<outcome::HostRule>,
-    #[serde(default, with = "optional_rate")]
+    #[serde(with = "optional_rate")]
     requests_per_minute: Option<limit::Bound<u32>>,
     requests: u32,
     connections: u32,
@@ -566,7 +565,7 @@ pub struct Verdict {
     #[serde(with = "Decision")]
     decision: verdict::Decision,
     intent: IntentId,
-    #[serde(default, with = "optional_risk")]
+    #[serde(with = "optional_risk")]
     risk: Option<verdict::Risk>,
     #[serde(with = "Manifest")]
     manifest: verdict::Manifest,
@@ -627,16 +626,14 @@ pub struct Call {
     tool: ToolName,
     arguments: Map<String, Value>,
     context: Option<Map<String, Value>>,
-    // Calls that an earlier version stored do not have the next two members.
-    #[serde(default, rename = "at_most")]
+    #[serde(rename = "at_most")]
     caller_timeout: Option<Timeout>,
-    #[serde(default, with = "Priority")]
+    #[serde(with = "Priority")]
     priority: call::Priority,
     #[serde(skip)]
     charge: Charge,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_parent")]
     parent: Option<call::ParentRun>,
-    // Absent in calls that earlier versions stored: these make no calls of their own.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_targets")]
     caller_tools: Option<tool::CallTargets>,
 }

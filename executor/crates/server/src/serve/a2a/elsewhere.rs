@@ -84,7 +84,7 @@ impl A2a {
             return parse(text);
         }
         match self.executor.status(id).await? {
-            Some((_, IntentState::Finished(Some(receipt)))) if receipt.door == Some(Door::A2a) => {
+            Some((_, IntentState::Finished(Some(receipt)))) if receipt.door == Door::A2a => {
                 Ok(TaskRecord::from_receipt(&receipt, self.executor.clock().now()))
             }
             Some(_) | None => Err(Problem::TaskNotFound),

@@ -234,7 +234,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         agent: call.agent.clone(),
         intent: call.intent,
         tool: call.tool.clone(),
-        door: Some(call.door),
+        door: call.door,
         approved_by: Some(String::new()),
         durability: Durability::ProcessCrash,
         parent: None,

@@ -52,8 +52,7 @@ pub(super) struct InboxEntry {
     pub(super) intent: IntentId,
     agent: AgentDid,
     tool: ToolName,
-    /// The argument by which people recognise the call; `None` also from a node of an earlier version.
-    #[serde(default)]
+    /// The argument by which people recognise the call.
     main_argument: Option<String>,
     risk: Option<(String, f64)>,
     reason: Option<String>,

@@ -213,7 +213,7 @@ pub(super) fn run_body(
                 @if let Some(node) = place.node { dt { "Node" } dd { (line(node)) } }
                 dt { "Agent" } dd { (line(agent)) }
                 @if let Some(record) = record { dt { "Tool" } dd { a href={ "/console/tools/" (line(&record.tool)) } { (line(&record.tool)) } } }
-                @if let Some(door) = receipt.and_then(|receipt| receipt.door) { dt { "Door" } dd { (door) } }
+                @if let Some(door) = receipt.map(|receipt| receipt.door) { dt { "Door" } dd { (door) } }
                 @if let Some(parent) = receipt.and_then(|receipt| receipt.parent.as_ref()) { dt { "Called by" } dd { (parent_line(parent)) } }
             }
             @if matches!(state, Some(IntentState::Escalated)) {

@@ -67,9 +67,9 @@ pub(super) struct RunRow {
     intent: IntentId,
     agent: String,
     tool: String,
-    /// The argument by which people recognise the call; `None` also from a node of an earlier version.
+    /// The argument by which people recognise the call.
     main_argument: Option<String>,
-    door: Option<String>,
+    door: String,
     status: String,
     approved_by: Option<String>,
     wall: Duration,
@@ -86,7 +86,7 @@ impl RunRow {
             agent: shorten(run.agent),
             tool: shorten(run.tool),
             main_argument: run.main_argument,
-            door: run.door.map(|door| door.to_string()),
+            door: run.door.to_string(),
             status: run.status,
             approved_by: run.approved_by.map(shorten),
             wall: run.wall,
@@ -451,7 +451,7 @@ fn table(listing: &Listing<RunRow>) -> Markup {
             td.number role="cell" { (elapsed(run.wall)) }
             td.wide role="cell" { (main_argument_part(run.main_argument.as_deref())) }
             td.wide role="cell" { (line(&run.agent)) }
-            td role="cell" data-label="Door" { @if let Some(door) = &run.door { (line(door)) } }
+            td role="cell" data-label="Door" { (line(&run.door)) }
             td role="cell" data-label="Report" { @if run.is_delivered { "delivered" } @else { "not delivered yet" } }
             td role="cell" data-label="Run" {
                 (intent_link(run.intent))
@@ -516,11 +516,11 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_an_earlier_version_are_shown_without_a_main_argument() {
+    fn rows_without_a_main_argument_are_shown() {
         const EMPTY: &str = r#"<td class="wide" role="cell"></td>"#;
         let intent = "550e8400-e29b-41d4-a716-446655440000";
         let run = json!({
-            "intent": intent, "agent": "did:a:b", "tool": "t", "door": null, "status": "SUCCESS",
+            "intent": intent, "agent": "did:a:b", "tool": "t", "door": "A2G", "status": "SUCCESS",
             "approved_by": null, "wall": { "secs": 1, "nanos": 0 }, "is_delivered": true, "is_nested": false,
             "calls": 0,
         });
