@@ -86,8 +86,7 @@ pub(super) struct SeriesSums {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct BucketSums {
     by_status: StatusCounts,
-    /// `None` before the first run: most buckets of a new executor stay empty.
-    wall: Option<WallHistogram>,
+    wall: WallHistogram,
 }
 
 impl SeriesSums {
@@ -101,7 +100,7 @@ impl SeriesSums {
         let Some(bucket) = self.buckets.get_mut(self.span.bucket_of(ended)) else { return };
         bucket.by_status.add(receipt.outcome.end.status());
         if let Some(wall) = wall {
-            bucket.wall.get_or_insert_default().add(wall);
+            bucket.wall.add(wall);
         }
     }
 
@@ -112,9 +111,7 @@ impl SeriesSums {
         }
         for (own, BucketSums { by_status, wall }) in self.buckets.iter_mut().zip(other.buckets) {
             own.by_status.merge(by_status);
-            if let Some(wall) = wall {
-                own.wall.get_or_insert_default().merge(&wall);
-            }
+            own.wall.merge(&wall);
         }
         true
     }
@@ -124,7 +121,7 @@ impl SeriesSums {
         let finish = |(number, BucketSums { by_status, wall }): (usize, BucketSums)| SeriesBucket {
             begin: span.begin_of(number),
             by_status,
-            wall: wall.and_then(|wall| wall.percentiles()),
+            wall: wall.percentiles(),
         };
         UsageSeries {
             width: Duration::from_secs(span.width_seconds.unsigned_abs()),

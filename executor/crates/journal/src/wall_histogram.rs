@@ -1,108 +1,89 @@
 //! A histogram of wall times, for percentiles in constant memory.
 
 use super::usage::WallTimes;
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The number of buckets between a power of two and the next one. A percentile is too high by at most a sixteenth.
-const STEPS: u64 = 1 << STEP_BITS;
-const STEP_BITS: u32 = 4;
 /// Times are distinguished up to 2^40 µs, which is 12 days; a run takes at most a week.
-const MAX_BITS: u32 = 40;
-const BUCKETS: usize = (((MAX_BITS - STEP_BITS) as usize) + 1) << STEP_BITS;
+const MAX_MICROS: u64 = (1 << 40) - 1;
+/// One significant digit: 16 buckets between a power of two and the next one. So a percentile is too high by at most a
+/// sixteenth.
+const DIGITS: u8 = 1;
 
 /// The number of runs by their wall time.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(from = "SparseHistogram", into = "SparseHistogram")]
 pub(super) struct WallHistogram {
-    counts: Box<[u32]>,
-    runs: u64,
+    /// In whole microseconds; `None` before the first run.
+    counts: Option<Histogram<u32>>,
     max: Duration,
 }
 
-impl Default for WallHistogram {
-    fn default() -> Self {
-        Self { counts: vec![0; BUCKETS].into(), runs: 0, max: Duration::ZERO }
-    }
-}
-
-/// [`WallHistogram`] in JSON: only the buckets with runs.
+/// [`WallHistogram`] in JSON: the longest time of each bucket with runs, and their number.
 #[derive(Serialize, Deserialize)]
 struct SparseHistogram {
-    counts: Vec<(usize, u32)>,
+    counts: Vec<(u64, u32)>,
     max: Duration,
 }
 
 impl From<WallHistogram> for SparseHistogram {
-    fn from(WallHistogram { counts, runs: _, max }: WallHistogram) -> Self {
-        let counts = counts.iter().copied().enumerate().filter(|(_, count)| *count > 0);
-        Self { counts: counts.collect(), max }
+    fn from(histogram: WallHistogram) -> Self {
+        Self { counts: histogram.buckets().collect(), max: histogram.max }
     }
 }
 
 impl From<SparseHistogram> for WallHistogram {
     fn from(SparseHistogram { counts, max }: SparseHistogram) -> Self {
-        let mut histogram = Self { max, ..Self::default() };
-        counts.into_iter().for_each(|(bucket, count)| histogram.add_runs(bucket, count));
+        let mut histogram = Self { counts: None, max };
+        counts.into_iter().for_each(|(micros, runs)| histogram.add_runs(micros, runs));
         histogram
     }
 }
 
 impl WallHistogram {
+    /// The longest time of each bucket with runs, and their number.
+    fn buckets(&self) -> impl Iterator<Item = (u64, u32)> {
+        let recorded = self.counts.iter().flat_map(Histogram::iter_recorded);
+        recorded.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
+    }
+
     pub(super) fn merge(&mut self, other: &Self) {
-        other.counts.iter().enumerate().for_each(|(bucket, count)| self.add_runs(bucket, *count));
+        other.buckets().for_each(|(micros, runs)| self.add_runs(micros, runs));
         self.max = self.max.max(other.max);
     }
 
-    fn add_runs(&mut self, bucket: usize, runs: u32) {
-        if let Some(count) = self.counts.get_mut(bucket) {
-            *count = count.saturating_add(runs);
-            self.runs = self.runs.saturating_add(runs.into());
+    fn add_runs(&mut self, micros: u64, runs: u32) {
+        if self.counts.is_none() {
+            // These bounds are valid.
+            self.counts = Histogram::new_with_bounds(1, MAX_MICROS, DIGITS).ok();
+        }
+        if let Some(counts) = &mut self.counts {
+            counts.saturating_record_n(micros, runs);
         }
     }
 
     pub(super) fn add(&mut self, wall: Duration) {
-        self.add_runs(bucket_of(wall), 1);
+        self.add_runs(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX), 1);
         self.max = self.max.max(wall);
     }
 
     /// The percentiles that are shown; `None` without runs.
     pub(super) fn percentiles(&self) -> Option<WallTimes> {
         Some(WallTimes {
-            p50: self.percentile(50)?,
-            p95: self.percentile(95)?,
-            p99: self.percentile(99)?,
+            p50: self.percentile(50.0)?,
+            p95: self.percentile(95.0)?,
+            p99: self.percentile(99.0)?,
             max: self.max,
         })
     }
 
     /// The time that `percent` of 100 runs do not exceed, too high by at most a sixteenth; `None` without runs.
-    fn percentile(&self, percent: u64) -> Option<Duration> {
-        let rank = self.runs.checked_mul(percent)?.div_ceil(100).max(1);
-        let mut runs = 0;
-        let bucket = self.counts.iter().position(|count| {
-            runs += u64::from(*count);
-            runs >= rank
-        })?;
-        Some(longest_in(bucket).min(self.max))
+    fn percentile(&self, percent: f64) -> Option<Duration> {
+        let counts = self.counts.as_ref().filter(|counts| !counts.is_empty())?;
+        // The runs of a bucket may have taken almost a microsecond longer than its last whole one.
+        Some(Duration::from_micros(counts.value_at_percentile(percent) + 1).min(self.max))
     }
-}
-
-/// The bucket of a time: whole microseconds up to [`STEPS`], and [`STEPS`] buckets for each power of two above.
-fn bucket_of(wall: Duration) -> usize {
-    let micros = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX).min((1 << MAX_BITS) - 1);
-    // The first power of two with more than one microsecond in a bucket begins at `2 * STEPS`.
-    let shift = micros.checked_ilog2().unwrap_or(0).saturating_sub(STEP_BITS);
-    let bucket = u64::from(shift) * STEPS + (micros >> shift);
-    usize::try_from(bucket).unwrap_or(usize::MAX)
-}
-
-/// The longest time of a bucket, in whole microseconds.
-fn longest_in(bucket: usize) -> Duration {
-    let bucket = bucket as u64;
-    let shift = (bucket / STEPS).saturating_sub(1);
-    let first = (bucket - shift * STEPS) << shift;
-    Duration::from_micros(first + (1 << shift))
 }
 
 #[cfg(test)]
@@ -118,26 +99,27 @@ mod tests {
         });
         let mut walls = walls.collect::<Vec<_>>();
         let mut histogram = WallHistogram::default();
-        assert_eq!(histogram.percentile(50), None);
+        assert_eq!(histogram.percentiles(), None);
         walls.iter().for_each(|wall| histogram.add(*wall));
+        let text = serde_json::to_string(&histogram).unwrap();
+        let read = serde_json::from_str::<WallHistogram>(&text).unwrap();
         walls.sort_unstable();
-        for percent in [1, 50, 95, 99, 100] {
-            let exact = walls[(walls.len() * usize::try_from(percent).unwrap()).div_ceil(100) - 1];
-            let found = histogram.percentile(percent).unwrap();
+        for percent in [1_u32, 50, 95, 99, 100] {
+            let exact = walls[(walls.len() * percent as usize).div_ceil(100) - 1];
+            let found = histogram.percentile(percent.into()).unwrap();
             let bound = exact + exact / 16 + Duration::from_micros(1);
             assert!((exact..=bound).contains(&found), "{percent}: {found:?} instead of {exact:?}");
+            assert_eq!(read.percentile(percent.into()), Some(found), "{percent}");
         }
         assert_eq!(histogram.max, *walls.last().unwrap());
     }
 
     #[test]
-    fn buckets_are_consecutive() {
-        for micros in (0..100_000).chain((10..MAX_BITS).flat_map(|bit| [(1 << bit) - 1, 1 << bit])) {
-            let bucket = bucket_of(Duration::from_micros(micros));
-            let next = bucket_of(Duration::from_micros(micros + 1));
-            assert!(next == bucket || next == bucket + 1, "{micros}");
-            assert!(Duration::from_micros(micros) < longest_in(bucket), "{micros}");
-        }
-        assert_eq!(bucket_of(Duration::MAX), BUCKETS - 1);
+    fn times_beyond_the_bounds_are_counted() {
+        let mut histogram = WallHistogram::default();
+        [Duration::ZERO, Duration::MAX].into_iter().for_each(|wall| histogram.add(wall));
+        let WallTimes { p50, p95, max, .. } = histogram.percentiles().unwrap();
+        assert_eq!((p50, max), (Duration::from_micros(1), Duration::MAX));
+        assert!(p95 > Duration::from_hours(24 * 7));
     }
 }

@@ -406,7 +406,7 @@ async fn merged_sums_are_those_of_one_journal_with_all_runs() {
     let without_needs = shorter(text.len() - 1);
     assert!(without_needs.are_needs_truncated && without_needs.needs.is_empty());
     assert!(!without_needs.is_grouping_truncated && without_needs.agents.len() == 3);
-    let without_groups = shorter(6_000);
+    let without_groups = shorter(8_000);
     assert!(without_groups.is_grouping_truncated && without_groups.agents.len() < 3);
     assert_eq!(without_groups.total, without_needs.total);
     assert_eq!(sums_of(&text).to_json(100), None);
