@@ -394,14 +394,8 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, JournalError> {
-        match self.recorded_state(intent)? {
-            RecordedState::Claimed(claimed) => parse_verdict(&claimed),
-            RecordedState::Unknown
-            | RecordedState::Withdrawn(_)
-            | RecordedState::Waiting(_)
-            | RecordedState::Approved(..)
-            | RecordedState::Denied(_) => Ok(None),
-        }
+        let RecordedState::Claimed(claimed) = self.recorded_state(intent)? else { return Ok(None) };
+        parse_verdict(&claimed)
     }
 
     /// Subscribes to the stage of an intent; `None` if it is not open in this process.

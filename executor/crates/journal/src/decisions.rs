@@ -14,10 +14,11 @@ use a2g_types::fault::BlockedBy;
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::verdict::Manifest;
+use strum::VariantArray;
 use time::OffsetDateTime;
 
 /// A decision on an intent that waits, or the reason why it stopped waiting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, VariantArray)]
 pub enum Resolution {
     /// A person approved the intent, which needs more approvals and continues to wait.
     PartlyApproved,

@@ -4,7 +4,7 @@ use super::arguments::StoredFor;
 use super::chain::{Hash, Head};
 use super::error::OpenError;
 use super::record::{JournalRecord, RECORD_COLUMNS, RecordKind};
-use super::recorded_state::{RecordedState, RunEnd, recorded_state};
+use super::recorded_state::{RecordedState, receipt_record, recorded_state};
 use super::store::{Reader, from_sqlite_int, to_sqlite_int};
 use super::verify::{Finding, verify};
 use super::{from_micros, to_micros};
@@ -186,8 +186,7 @@ impl History {
     /// [`HistoryError::Sqlite`].
     pub fn receipt_of(&self, intent: IntentId) -> Result<Option<ReceiptEntry>, HistoryError> {
         let connection = self.0.connection();
-        let RecordedState::Claimed(claimed) = recorded_state(connection, intent)? else { return Ok(None) };
-        let RunEnd::Receipt(record) = claimed.end else { return Ok(None) };
+        let Some(record) = receipt_record(connection, intent)? else { return Ok(None) };
         Ok(find_entry(connection, record)?)
     }
 

@@ -3,12 +3,12 @@
 
 use super::chain::Hash;
 use super::history::{REFUSAL_COLUMNS, RefusalEntry, read_refusal};
-use super::record::RecordKind;
-use super::recorded_state::{RecordedState, RunEnd};
+use super::recorded_state::{RecordedState, receipt_record};
 use super::store::{Reader, to_sqlite_int};
 use super::{BrokenError, IfFull, IntentDenial, Journal, JournalError, Resolution, from_micros, to_micros};
 use a2g_types::ident::{AgentDid, IntentId};
 use rusqlite::{OptionalExtension as _, params};
+use strum::VariantArray as _;
 use time::OffsetDateTime;
 
 /// The maximum number of records that one page of [`Journal::recent_receipts`] searches.
@@ -64,15 +64,8 @@ impl Journal {
         };
         let agent =
             AgentDid::parse(&agent).map_err(|error| JournalError::Broken(BrokenError::from_read(error)))?;
-        let resolution = match RecordKind::parse(&kind) {
-            Some(RecordKind::PartlyApproved) => Some(Resolution::PartlyApproved),
-            Some(RecordKind::Approved) => Some(Resolution::Approved),
-            Some(RecordKind::Denied) => Some(Resolution::Denied),
-            Some(RecordKind::Cancelled) => Some(Resolution::Cancelled),
-            Some(RecordKind::Revoked) => Some(Resolution::Revoked),
-            Some(RecordKind::Expired) => Some(Resolution::Expired),
-            Some(_) | None => None,
-        };
+        let mut resolutions = Resolution::VARIANTS.iter().copied();
+        let resolution = resolutions.find(|resolution| resolution.kind().as_str() == kind);
         Ok(Some(IntentRecords {
             agent,
             created: from_micros(created),
@@ -86,13 +79,9 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn denial(&self, intent: IntentId) -> Result<Option<IntentDenial>, JournalError> {
-        self.read(|reader| match reader.recorded_state(intent)? {
-            RecordedState::Denied(denied) => Ok(Some(denied.body.into())),
-            RecordedState::Unknown
-            | RecordedState::Withdrawn(_)
-            | RecordedState::Waiting(_)
-            | RecordedState::Approved(..)
-            | RecordedState::Claimed(_) => Ok(None),
+        self.read(|reader| {
+            let RecordedState::Denied(denied) = reader.recorded_state(intent)? else { return Ok(None) };
+            Ok(Some(denied.body.into()))
         })
     }
 
@@ -115,8 +104,9 @@ impl Journal {
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn receipt_hash(&self, intent: IntentId) -> Result<Option<Hash>, JournalError> {
         self.read(|reader| {
-            let RecordedState::Claimed(claimed) = reader.recorded_state(intent)? else { return Ok(None) };
-            let RunEnd::Receipt(record) = claimed.end else { return Ok(None) };
+            // One snapshot for several queries.
+            let _snapshot = reader.connection().unchecked_transaction()?;
+            let Some(record) = receipt_record(reader.connection(), intent)? else { return Ok(None) };
             let mut statement =
                 reader.connection().prepare_cached("SELECT hash FROM records WHERE number = ?1")?;
             statement.query_row([record], |row| row.get(0)).optional()

@@ -11,12 +11,14 @@ use rusqlite::types::{FromSqlError, ValueRef};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// The prefix of every hashed record, so that no other text that this program hashes has the same hash.
 const PREFIX: &[u8] = b"a2g-executor record 1\n";
 
-/// The kind of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The kind of a record. The name of a variant is the name on the disk, and never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum RecordKind {
     /// An intent starts, and must never start again.
     Claim,
@@ -65,61 +67,13 @@ pub(super) enum RecordKind {
 }
 
 impl RecordKind {
-    const ALL: [Self; 22] = [
-        Self::Claim,
-        Self::Receipt,
-        Self::Released,
-        Self::Kept,
-        Self::Delivered,
-        Self::Held,
-        Self::PartlyApproved,
-        Self::Approved,
-        Self::Denied,
-        Self::Cancelled,
-        Self::Revoked,
-        Self::Expired,
-        Self::Stopped,
-        Self::Revocation,
-        Self::Task,
-        Self::TaskDropped,
-        Self::Refusals,
-        Self::Used,
-        Self::Pruned,
-        Self::StopSet,
-        Self::StopLifted,
-        Self::Fleet,
-    ];
-
     /// The name in the file.
     pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Claim => "claim",
-            Self::Receipt => "receipt",
-            Self::Released => "released",
-            Self::Kept => "kept",
-            Self::Delivered => "delivered",
-            Self::Held => "held",
-            Self::PartlyApproved => "partly_approved",
-            Self::Approved => "approved",
-            Self::Denied => "denied",
-            Self::Cancelled => "cancelled",
-            Self::Revoked => "revoked",
-            Self::Expired => "expired",
-            Self::Stopped => "stopped",
-            Self::Revocation => "revocation",
-            Self::Task => "task",
-            Self::TaskDropped => "task_dropped",
-            Self::Refusals => "refusals",
-            Self::Used => "used",
-            Self::Pruned => "pruned",
-            Self::StopSet => "stop_set",
-            Self::StopLifted => "stop_lifted",
-            Self::Fleet => "fleet",
-        }
+        self.into()
     }
 
     pub(super) fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+        name.parse().ok()
     }
 }
 
@@ -422,8 +376,8 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_own_name() {
-        for kind in RecordKind::ALL {
-            assert_eq!(RecordKind::parse(kind.as_str()), Some(kind));
+        for kind in RecordKind::VARIANTS {
+            assert_eq!(RecordKind::parse(kind.as_str()), Some(*kind));
         }
         assert_eq!(RecordKind::parse(""), None);
     }

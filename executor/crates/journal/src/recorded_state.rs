@@ -106,6 +106,18 @@ impl IntentRow {
     fn parse_body<T: DeserializeOwned>(&self) -> rusqlite::Result<T> {
         parse_body(&self.body)
     }
+
+    fn into_claimed(
+        self,
+        content: record::Digest32,
+        keep_until: i64,
+        verdict: Option<Box<RawValue>>,
+        end: RunEnd,
+    ) -> RecordedState {
+        let Self { number, agent, tool, .. } = self;
+        let content = content.0;
+        RecordedState::Claimed(ClaimedIntent { number, agent, tool, content, keep_until, verdict, end })
+    }
 }
 
 /// Parses the JSON body of a record.
@@ -140,8 +152,19 @@ pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusql
             | RecordKind::Task
             | RecordKind::TaskDropped
             | RecordKind::Fleet => continue,
-            RecordKind::Claim => read_claimed(connection, row, extended_until),
-            RecordKind::Used => read_used(connection, row, extended_until),
+            RecordKind::Claim => {
+                let body: record::ClaimBody = row.parse_body()?;
+                let end = find_receipt(connection, row.number)?.map_or(RunEnd::Pending, RunEnd::Receipt);
+                let keep_until = body.keep_until.max(extended_until);
+                Ok(row.into_claimed(body.content, keep_until, body.verdict, end))
+            }
+            RecordKind::Used => {
+                let body: record::UsedBody = row.parse_body()?;
+                let receipt = find_copied_receipt(connection, row.about)?;
+                let end = receipt.map_or(RunEnd::Pruned, RunEnd::Receipt);
+                let keep_until = body.keep_until.max(extended_until);
+                Ok(row.into_claimed(body.content, keep_until, body.verdict, end))
+            }
             RecordKind::Denied => {
                 let body = row.parse_body()?;
                 let IntentRow { number, agent, tool, .. } = row;
@@ -180,53 +203,19 @@ fn read_approved(connection: &Connection, row: &IntentRow) -> rusqlite::Result<R
     Ok(RecordedState::Approved(read_held(held)?, row.parse_body()?))
 }
 
-fn read_claimed(
-    connection: &Connection,
-    row: IntentRow,
-    extended_until: i64,
-) -> rusqlite::Result<RecordedState> {
-    let record::ClaimBody { content, keep_until, verdict, fallback_receipt: _, task: _, arguments: _ } =
-        row.parse_body()?;
-    let end = find_receipt(connection, row.number)?.map_or(RunEnd::Pending, RunEnd::Receipt);
-    let keep_until = keep_until.max(extended_until);
-    let IntentRow { number, agent, tool, .. } = row;
-    Ok(RecordedState::Claimed(ClaimedIntent {
-        number,
-        agent,
-        tool,
-        content: content.0,
-        keep_until,
-        verdict,
-        end,
-    }))
+/// The record of the receipt of an intent; `None` if the intent has not ended, or its receipt was pruned.
+pub(super) fn receipt_record(connection: &Connection, intent: IntentId) -> rusqlite::Result<Option<i64>> {
+    let RecordedState::Claimed(claimed) = recorded_state(connection, intent)? else { return Ok(None) };
+    Ok(match claimed.end {
+        RunEnd::Receipt(record) => Some(record),
+        RunEnd::Pending | RunEnd::Pruned => None,
+    })
 }
 
-fn read_used(
-    connection: &Connection,
-    row: IntentRow,
-    extended_until: i64,
-) -> rusqlite::Result<RecordedState> {
-    let record::UsedBody { content, keep_until, verdict } = row.parse_body()?;
-    // The receipt may have been pruned after its claim was copied.
-    let receipt = match row.about {
-        Some(number) => connection
-            .prepare_cached("SELECT number FROM records WHERE number = ?1 AND kind = 'receipt'")?
-            .query_row([number], |row| row.get(0))
-            .optional()?,
-        None => None,
-    };
-    let end = receipt.map_or(RunEnd::Pruned, RunEnd::Receipt);
-    let keep_until = keep_until.max(extended_until);
-    let IntentRow { number, agent, tool, .. } = row;
-    Ok(RecordedState::Claimed(ClaimedIntent {
-        number,
-        agent,
-        tool,
-        content: content.0,
-        keep_until,
-        verdict,
-        end,
-    }))
+/// The receipt that a copy of a claim names; `None` if it was pruned after its claim was copied.
+fn find_copied_receipt(connection: &Connection, receipt: Option<i64>) -> rusqlite::Result<Option<i64>> {
+    let sql = "SELECT number FROM records WHERE number = ?1 AND kind = 'receipt'";
+    connection.prepare_cached(sql)?.query_row([receipt], |row| row.get(0)).optional()
 }
 
 /// The record of the receipt of a claim.

@@ -123,31 +123,8 @@ impl ReplayedIntent {
                 _any,
             ) => return None,
         };
-        let task = match kind {
-            RecordKind::Task => Some(task?),
-            RecordKind::TaskDropped => None,
-            RecordKind::Held
-            | RecordKind::PartlyApproved
-            | RecordKind::Approved
-            | RecordKind::Denied
-            | RecordKind::Cancelled
-            | RecordKind::Revoked
-            | RecordKind::Expired
-            | RecordKind::Claim
-            | RecordKind::Receipt
-            | RecordKind::Released
-            | RecordKind::Used
-            | RecordKind::Kept
-            | RecordKind::Stopped
-            | RecordKind::Revocation
-            | RecordKind::Delivered
-            | RecordKind::Refusals
-            | RecordKind::Pruned
-            | RecordKind::StopSet
-            | RecordKind::StopLifted
-            | RecordKind::Fleet => self.task,
-        };
-        Some(Self { state, task })
+        let task = if kind == RecordKind::Task { Some(task?) } else { self.task };
+        Some(Self { state, task: task.filter(|_| kind != RecordKind::TaskDropped) })
     }
 
     /// `true` if the intent needs no row in another table.

@@ -6,7 +6,7 @@ use super::from_micros;
 use super::history::{HistoryError, find_entry, find_verdict};
 use super::log::Extent;
 use super::record::{self, JournalRecord, RECORD_COLUMNS, RecordKind};
-use super::recorded_state::{RecordedState, RunEnd, parse_body, recorded_state};
+use super::recorded_state::{parse_body, receipt_record};
 use super::store::{Reader, from_sqlite_int};
 use super::{Journal, JournalError};
 use a2g_types::call::StoredArguments;
@@ -156,17 +156,7 @@ impl Reader {
     fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, HistoryError> {
         // One snapshot for several queries.
         let _snapshot = self.connection().unchecked_transaction()?;
-        let receipt_record = match recorded_state(self.connection(), intent)? {
-            RecordedState::Claimed(claimed) => match claimed.end {
-                RunEnd::Receipt(record) => Some(record),
-                RunEnd::Pending | RunEnd::Pruned => None,
-            },
-            RecordedState::Unknown
-            | RecordedState::Withdrawn(_)
-            | RecordedState::Waiting(_)
-            | RecordedState::Approved(..)
-            | RecordedState::Denied(_) => None,
-        };
+        let receipt_record = receipt_record(self.connection(), intent)?;
         let Some((agent, tool)) = self.latest_user(intent)? else { return Ok(None) };
         let rows = self.event_rows(intent, &agent, receipt_record)?;
         let approval = last_approval(&rows);

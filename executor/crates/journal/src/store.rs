@@ -6,6 +6,7 @@ use super::check;
 use super::error::{OpenError, WriteError};
 use super::files::{self, IfMissing, JournalFiles};
 use super::log::{self, RefusalTip, Tip};
+use super::record::{DecisionBody, Digest32};
 use super::recorded_state::{RecordedState, recorded_state};
 use super::sweep::sweep;
 use super::{arguments, fleet, stops, tasks};
@@ -174,14 +175,8 @@ impl Store {
         )?;
         let read = |row: &rusqlite::Row<'_>| {
             let intent = IntentId::from_bytes(row.get(3)?);
-            let content = match recorded_state(&self.connection, intent)? {
-                RecordedState::Claimed(claimed) => claimed.content,
-                RecordedState::Unknown
-                | RecordedState::Withdrawn(_)
-                | RecordedState::Waiting(_)
-                | RecordedState::Approved(..)
-                | RecordedState::Denied(_) => [0; 32],
-            };
+            let state = recorded_state(&self.connection, intent)?;
+            let content = if let RecordedState::Claimed(claimed) = state { claimed.content } else { [0; 32] };
             let (run, receipt, task) = (RunId(row.get(0)?), row.get(1)?, row.get(2)?);
             Ok(InterruptedRun { run, intent, receipt, task, content })
         };
@@ -203,26 +198,12 @@ impl Store {
         let sql = "SELECT text, intent FROM waiting JOIN records USING (number) ORDER BY number";
         let mut waiting = self.connection.prepare(sql)?;
         let rows = waiting.query_map([], |row| {
-            let approval = match recorded_state(&self.connection, IntentId::from_bytes(row.get(1)?))? {
-                RecordedState::Approved(_, decided) => {
-                    let super::record::DecisionBody {
-                        by,
-                        held: _,
-                        risk_score: _,
-                        manifest,
-                        reason: _,
-                        basis,
-                        grants,
-                        arguments: _,
-                    } = decided;
-                    let basis = basis.map(|super::record::Digest32(hash)| hash);
-                    Some(super::Approval { by, manifest, basis, grants })
-                }
-                RecordedState::Unknown
-                | RecordedState::Withdrawn(_)
-                | RecordedState::Waiting(_)
-                | RecordedState::Denied(_)
-                | RecordedState::Claimed(_) => None,
+            let state = recorded_state(&self.connection, IntentId::from_bytes(row.get(1)?))?;
+            let approval = if let RecordedState::Approved(_, decided) = state {
+                let DecisionBody { by, manifest, basis, grants, .. } = decided;
+                Some(super::Approval { by, manifest, basis: basis.map(|Digest32(hash)| hash), grants })
+            } else {
+                None
             };
             Ok(super::HeldIntent { text: row.get(0)?, approval })
         })?;

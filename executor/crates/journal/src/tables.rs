@@ -116,18 +116,12 @@ fn read_claim(connection: &Connection, run: i64) -> rusqlite::Result<Option<([u8
 }
 
 fn read_run_state(connection: &Connection, intent: IntentId) -> rusqlite::Result<Option<ReplayState>> {
-    Ok(match recorded_state(connection, intent)? {
-        RecordedState::Claimed(claimed) => Some(match claimed.end {
-            RunEnd::Pending => ReplayState::Started(claimed.number),
-            RunEnd::Receipt(receipt) => ReplayState::Ended { claim: claimed.number, receipt },
-            RunEnd::Pruned => ReplayState::Closed(claimed.number),
-        }),
-        RecordedState::Unknown
-        | RecordedState::Withdrawn(_)
-        | RecordedState::Waiting(_)
-        | RecordedState::Approved(..)
-        | RecordedState::Denied(_) => None,
-    })
+    let RecordedState::Claimed(claimed) = recorded_state(connection, intent)? else { return Ok(None) };
+    Ok(Some(match claimed.end {
+        RunEnd::Pending => ReplayState::Started(claimed.number),
+        RunEnd::Receipt(receipt) => ReplayState::Ended { claim: claimed.number, receipt },
+        RunEnd::Pruned => ReplayState::Closed(claimed.number),
+    }))
 }
 
 /// Compares each row of `waiting` with its record.
