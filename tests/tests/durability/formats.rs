@@ -86,7 +86,7 @@ fn a_journal_of_another_server_goes_on() {
         assert_eq!(ran, 1, "nothing of it runs again");
         executor = Executor::start_in(executor.kill());
     }
-    let checkpoint = "11:71878756df75ba3c97d4d56b8d11d85d466af84ff9c1c8b6711d99d7e260b8b8";
+    let checkpoint = "11:7b360c8db2b1b8ecdc88b710a2980e41bdbb2e94cb4c12c6242eb6e7baa49ba0";
     let verified = executor.home().run(&["journal", "verify", "--checkpoint", checkpoint]);
     assert!(verified.status.success(), "{verified:?}");
     eventually("the reports of that time are delivered", || {

@@ -216,7 +216,7 @@ struct StoredCall {
     call: Call,
     #[serde(with = "v1::Verdict")]
     verdict: Verdict,
-    #[serde(rename = "proven", with = "optional_proof")]
+    #[serde(with = "optional_proof")]
     proof: Option<VerifiedProof>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     module: Option<Digest>,

@@ -239,7 +239,7 @@ impl<'a> Batch<'a> {
         arguments::insert(self.connection(), run.0, arguments.as_ref())?;
         self.connection()
             // The fallback receipt is on the disk before the guest begins, so that recovery needs no other source.
-            .prepare_cached("INSERT INTO open(run, will, task) VALUES (?1, ?2, ?3)")?
+            .prepare_cached("INSERT INTO open(run, fallback_receipt, task) VALUES (?1, ?2, ?3)")?
             .execute(params![run.0, fallback_receipt, task])?;
         // Removed in the same transaction, so that a crash never leaves an intent that has started and can still be
         // approved.
@@ -271,7 +271,8 @@ impl<'a> Batch<'a> {
         let updated = self
             .connection()
             .prepare_cached(
-                "UPDATE open SET will = NULL, task = NULL, receipt = ?2 WHERE run = ?1 AND receipt IS NULL",
+                "UPDATE open SET fallback_receipt = NULL, task = NULL, receipt = ?2
+                 WHERE run = ?1 AND receipt IS NULL",
             )?
             .execute([run.0, number])?;
         // A row that is missing, or already has a receipt, was changed by another program: continuing would hide that.

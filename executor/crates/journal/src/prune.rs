@@ -138,7 +138,7 @@ fn prune_tasks(
     let mut log = RecordLog::resume(&transaction, Tip::read(&transaction)?)?;
     let mut dropped = 0;
     {
-        let sql = "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE over < ?1 LIMIT ?2)
+        let sql = "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE ended < ?1 LIMIT ?2)
                    RETURNING task";
         let mut statement = transaction.prepare_cached(sql)?;
         let params = params![to_micros(before), MAX_PRUNED_PER_TRANSACTION];

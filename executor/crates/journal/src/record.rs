@@ -202,8 +202,6 @@ pub(super) struct ClaimBody {
     /// The expiry of the intent's last verdict, in microseconds since 1970.
     pub(super) keep_until: i64,
     /// The hash of the receipt that recovery writes if the process ends during the run.
-    // The name in the file is hashed, so another one would be another format.
-    #[serde(rename = "will")]
     pub(super) fallback_receipt: Digest32,
     /// The hash of the task that recovery writes with that receipt, unless the task is already stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]

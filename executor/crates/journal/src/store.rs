@@ -35,7 +35,7 @@ const CACHE_KIB: i64 = -256;
 const TABLES: &str = "
 CREATE TABLE open(               -- what has started and is not yet reported
     run INTEGER PRIMARY KEY,     -- the record of its claim
-    will TEXT,                   -- while it runs: the receipt if nobody can write another
+    fallback_receipt TEXT,       -- while it runs: the receipt if nobody can write another
     task TEXT,                   -- while it runs: its task of the A2A door, when that is kept nowhere else
     receipt INTEGER              -- once it is over: the record of the receipt that the governor does not have yet
 );
@@ -170,7 +170,7 @@ impl Store {
     pub(super) fn interrupted_runs(&self) -> rusqlite::Result<Vec<InterruptedRun>> {
         // If the task has its own row, that one is newer.
         let mut runs = self.connection.prepare(
-            "SELECT run, will, iif(intent IN (SELECT task FROM tasks), NULL, open.task), intent
+            "SELECT run, fallback_receipt, iif(intent IN (SELECT task FROM tasks), NULL, open.task), intent
              FROM open JOIN records ON records.number = run WHERE open.receipt IS NULL ORDER BY run",
         )?;
         let read = |row: &rusqlite::Row<'_>| {

@@ -73,17 +73,18 @@ fn compare_open(
     is_full: bool,
 ) -> Result<(), CheckError> {
     let condition = if is_full { "" } else { "WHERE receipt IS NULL" };
-    let mut rows =
-        connection.prepare(&format!("SELECT run, will, task, receipt FROM open {condition} ORDER BY run"))?;
-    let mut rows = rows.query([])?;
+    let sql = format!("SELECT run, fallback_receipt, task, receipt FROM open {condition} ORDER BY run");
+    let mut statement = connection.prepare(&sql)?;
+    let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let run = row.get::<_, i64>(0)?;
         let row_error = |what| CheckError::Found(Finding::Row { table: "open", record: run, what });
-        let text = |column: usize| row.get_ref(column)?.as_str_or_null().map_err(rusqlite::Error::from);
-        let (will, task) = (text(1)?, text(2)?);
+        let hash_text = |column: usize| -> rusqlite::Result<Option<record::Digest32>> {
+            Ok(row.get_ref(column)?.as_str_or_null()?.map(|text| digest(text.as_bytes())))
+        };
+        let hashes = (hash_text(1)?, hash_text(2)?);
         let receipt = row.get::<_, Option<i64>>(3)?;
         let (intent, claim) = read_claim(connection, run)?.ok_or_else(|| row_error("has no claim"))?;
-        let hashes = (will.map(|will| digest(will.as_bytes())), task.map(|task| digest(task.as_bytes())));
         let is_unchanged = match receipt {
             None => hashes == (Some(claim.fallback_receipt), claim.task),
             Some(_) => hashes == (None, None),

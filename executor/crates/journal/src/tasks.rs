@@ -29,13 +29,13 @@ CREATE TABLE tasks(                      -- of the A2A door
     owner TEXT NOT NULL,
     context TEXT NOT NULL,
     created INTEGER NOT NULL,            -- in microseconds since 1970
-    over INTEGER,                        -- when it ended, in microseconds since 1970
+    ended INTEGER,                       -- in microseconds since 1970
     status TEXT NOT NULL,                -- what a list says of it
     bytes INTEGER NOT NULL,              -- of the document
     document TEXT NOT NULL
 );
 CREATE INDEX tasks_of ON tasks(owner, created, bytes);
-CREATE INDEX tasks_open_of ON tasks(owner) WHERE over IS NULL;
+CREATE INDEX tasks_open_of ON tasks(owner) WHERE ended IS NULL;
 ";
 
 /// Hashes a row with the columns of [`HASHED_COLUMNS`], for its record.
@@ -60,7 +60,7 @@ pub(super) fn hash_row(row: &Row<'_>) -> rusqlite::Result<Hash> {
 
 /// The columns of a row of [`TABLES`], which are all hashed, in this order.
 pub(super) const HASHED_COLUMNS: &str =
-    "number, task, owner, context, created, over, status, bytes, document";
+    "number, task, owner, context, created, ended, status, bytes, document";
 const HASHED_COLUMN_COUNT: usize = 9;
 
 /// The maximum number of stored tasks of one owner. It can be exceeded until the next clean-up: see [`should_prune`].
@@ -153,7 +153,6 @@ struct StoredTask {
     #[serde(with = "time::serde::rfc3339")]
     created: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339::option")]
-    #[serde(rename = "over")]
     ended: Option<OffsetDateTime>,
     status: String,
     document: String,
@@ -241,7 +240,7 @@ impl Batch<'_> {
             .connection()
             .prepare_cached(&format!(
                 "INSERT INTO tasks({HASHED_COLUMNS}) VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-                 ON CONFLICT(task) DO UPDATE SET over = excluded.over, status = excluded.status,
+                 ON CONFLICT(task) DO UPDATE SET ended = excluded.ended, status = excluded.status,
                                            bytes = excluded.bytes, document = excluded.document
                  RETURNING {HASHED_COLUMNS}"
             ))?
@@ -279,14 +278,14 @@ impl Batch<'_> {
             self.drop_tasks(
                 "DELETE FROM tasks WHERE number IN (
                      SELECT number FROM (
-                         SELECT number, over, row_number() OVER latest AS place, sum(bytes) OVER latest AS total
+                         SELECT number, ended, row_number() OVER latest AS place, sum(bytes) OVER latest AS total
                          FROM tasks WHERE owner = ?1 WINDOW latest AS (ORDER BY created DESC, number DESC)
-                     ) WHERE over IS NOT NULL AND (place > ?2 OR total > ?3)) RETURNING task",
+                     ) WHERE ended IS NOT NULL AND (place > ?2 OR total > ?3)) RETURNING task",
                 params![owner, MAX_TASKS, MAX_TASK_BYTES],
             )?
         } else if count > MAX_TASKS {
             self.drop_tasks(
-                "DELETE FROM tasks WHERE over IS NOT NULL AND number IN (
+                "DELETE FROM tasks WHERE ended IS NOT NULL AND number IN (
                      SELECT number FROM tasks WHERE owner = ?1 ORDER BY created, number LIMIT ?2) RETURNING task",
                 params![owner, count - MAX_TASKS],
             )?
@@ -308,7 +307,7 @@ fn should_prune(task: IntentId) -> bool {
     task.as_bytes().last().is_some_and(|last| last % 16 == 0)
 }
 
-const TASK_COLUMNS: &str = "task, owner, context, created, over, status, document";
+const TASK_COLUMNS: &str = "task, owner, context, created, ended, status, document";
 
 impl Reader {
     fn task(&self, task: IntentId) -> rusqlite::Result<Option<JournalTask>> {
@@ -403,7 +402,7 @@ impl Reader {
         let mut statement = self
             .connection()
             // The partial index contains only open tasks, so that a restart does not read ended ones.
-            .prepare("SELECT task, owner FROM tasks INDEXED BY tasks_open_of WHERE over IS NULL")?;
+            .prepare("SELECT task, owner FROM tasks INDEXED BY tasks_open_of WHERE ended IS NULL")?;
         statement
             .query_map([], |row| Ok((IntentId::from_bytes(row.get(0)?), parse_owner(row.get(1)?)?)))?
             .collect()

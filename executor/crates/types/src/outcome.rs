@@ -116,7 +116,6 @@ pub enum End {
     Trapped(String),
     /// The guest was not started: it imports something that is not linked, or no process, thread or store was
     /// available.
-    #[serde(rename = "Unlinkable")]
     NotStarted(String),
     /// The process that ran the guest ended without an outcome. The text is the kernel's reason.
     Crashed(String),

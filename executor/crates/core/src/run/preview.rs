@@ -339,7 +339,7 @@ mod tests {
         let text = json!({
             "call": {
                 "door": "A2g", "agent": "did:a:b", "intent": intent, "tool": "t", "arguments": {}, "context": null,
-                "at_most": null, "priority": "Normal"
+                "caller_timeout": null, "priority": "Normal"
             },
             "verdict": {
                 "decision": "Escalate", "intent": intent, "risk": null,
@@ -348,7 +348,7 @@ mod tests {
                 },
                 "conditions": [], "expires_at": "2026-11-23T12:01:00Z", "reason": null
             },
-            "proven": null
+            "proof": null
         });
         Escalated::from_journal(&text.to_string()).unwrap()
     }

@@ -201,7 +201,7 @@ async fn arguments_of_another_call_are_found() {
         };
         let number = log.append(RecordKind::Claim, &new).unwrap();
         log.save().unwrap();
-        transaction.execute("INSERT INTO open(run, will) VALUES (?1, '{}')", [number]).unwrap();
+        transaction.execute("INSERT INTO open(run, fallback_receipt) VALUES (?1, '{}')", [number]).unwrap();
         transaction
             .execute("INSERT INTO arguments VALUES (?1, ?2)", rusqlite::params![number, text])
             .unwrap();

@@ -76,7 +76,7 @@ fn ends() -> Vec<(String, End)> {
         ("result-not-json".to_owned(), End::ResultNotJson),
         ("result-invalid".to_owned(), End::ResultInvalid { pointer: "/a".into(), message: "b".into() }),
         ("trapped".to_owned(), End::Trapped("unreachable".into())),
-        ("unlinkable".to_owned(), End::NotStarted("a:b/c".into())),
+        ("not-started".to_owned(), End::NotStarted("a:b/c".into())),
         ("crashed".to_owned(), End::Crashed("signal 9 (SIGKILL)".into())),
     ];
     ends.extend(Limit::VARIANTS.iter().map(|limit| (format!("limit/{limit:?}"), End::LimitReached(*limit))));
@@ -378,7 +378,7 @@ fn check_tasks(golden: &mut Golden) {
         document: "{\"a\":1}".into(),
     };
     let ended = JournalTask { ended: Some(LATER), ..open.clone() };
-    for (name, task) in [("task/open", open), ("task/over", ended)] {
+    for (name, task) in [("task/open", open), ("task/ended", ended)] {
         golden.check(
             name,
             &task,

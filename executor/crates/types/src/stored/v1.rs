@@ -211,22 +211,11 @@ struct Outcome {
 #[serde(remote = "outcome::End")]
 enum End {
     Returned(JsonText),
-    ToolError {
-        code: String,
-        message: String,
-        detail: Option<Value>,
-    },
-    Exited {
-        code: i32,
-        stderr_tail: String,
-    },
+    ToolError { code: String, message: String, detail: Option<Value> },
+    Exited { code: i32, stderr_tail: String },
     ResultNotJson,
-    ResultInvalid {
-        pointer: String,
-        message: String,
-    },
+    ResultInvalid { pointer: String, message: String },
     Trapped(String),
-    #[serde(rename = "Unlinkable")]
     NotStarted(String),
     Crashed(String),
     LimitReached(#[serde(with = "Limit")] limit::Limit),
@@ -545,7 +534,6 @@ enum DenialReason {
     HardLink,
     NetworkOff,
     NotOffered,
-    #[serde(rename = "Authority")]
     RequestAuthority,
     DomainNotAllowed,
     DomainBlocked,
@@ -626,7 +614,6 @@ pub struct Call {
     tool: ToolName,
     arguments: Map<String, Value>,
     context: Option<Map<String, Value>>,
-    #[serde(rename = "at_most")]
     caller_timeout: Option<Timeout>,
     #[serde(with = "Priority")]
     priority: call::Priority,

@@ -51,7 +51,6 @@ pub(super) struct TaskRecord {
     /// The tool of the task's call; `None` until a message has a call.
     pub(super) tool: Option<ToolName>,
     pub(super) governance: Governance,
-    #[serde(rename = "pushes")]
     pub(super) webhooks: Vec<PushConfig>,
     pub(super) task: Task,
 }
