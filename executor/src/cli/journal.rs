@@ -423,7 +423,7 @@ fn entry_json(entry: &ReceiptEntry) -> anyhow::Result<Value> {
     let receipt = entry.parse_receipt()?;
     let report = encode::report(&receipt);
     if let Some(members) = whole.as_object_mut() {
-        members.extend(receipt.door.map(|door| ("door".to_owned(), door.to_string().into())));
+        members.insert("door".to_owned(), receipt.door.to_string().into());
         members.extend(receipt.approved_by.map(|by| ("approved_by".to_owned(), by.into())));
         members.insert("report".to_owned(), serde_json::from_str(report.get())?);
     }

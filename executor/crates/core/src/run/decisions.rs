@@ -1092,7 +1092,7 @@ impl Executor {
             }
         };
         let grant = summarize(claimed.permit.grant());
-        // Earlier versions recorded the basis of an approval from a page, but not its grant.
+        // The record of an approval from a page has the grant that was shown.
         let is_comparable = basis.is_none() || !grants.is_empty();
         if !is_comparable || !grants.iter().all(|shown| grant.is_within(shown)) {
             drop(claimed);
