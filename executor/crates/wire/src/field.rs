@@ -5,8 +5,12 @@
 //! accepts an array in place of an object, and its messages quote the input in full.)
 
 use a2g_types::fault::Fault;
-use a2g_types::ident::excerpt;
-use a2g_types::quantity::OutOfRangeError;
+use a2g_types::ident::{AgentDid, IntentId, Issuer, ToolName, excerpt};
+use a2g_types::outcome::Status;
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError};
+use a2g_types::stop::OperatorReason;
+use a2g_types::tool::Digest;
+use a2g_types::verdict::{Decision, RiskLevel};
 use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -27,10 +31,54 @@ pub(super) struct Field<'a> {
 }
 
 /// The members of an object that have not been taken yet.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Object<'a> {
     pointer: String,
     members: Vec<(Cow<'a, str>, &'a RawValue)>,
+}
+
+/// A type that every protocol writes in the same way, so that a member needs no more than its name.
+///
+/// A quantity that messages have in several units, such as a timeout, is not one: its decoder names the unit.
+pub(super) trait Decode<'a>: Sized {
+    /// Decodes the value of a member.
+    fn decode(field: Field<'a>) -> Result<Self, Fault>;
+}
+
+/// Implements [`Decode`] for types that one method of [`Field`] reads.
+macro_rules! decode_by {
+    ($($method:ident $arguments:tt: $type:ty;)+) => {
+        $(impl $crate::field::Decode<'_> for $type {
+            fn decode(field: $crate::field::Field<'_>) -> Result<Self, a2g_types::fault::Fault> {
+                field.$method $arguments
+            }
+        })+
+    };
+}
+pub(super) use decode_by;
+
+decode_by! {
+    string(): String;
+    strings(): Vec<String>;
+    boolean(): bool;
+    map(): Map<String, Value>;
+    parse_with(AgentDid::parse): AgentDid;
+    parse_with(IntentId::parse): IntentId;
+    parse_with(ToolName::parse): ToolName;
+    parse_with(Issuer::parse): Issuer;
+    parse_with(Digest::parse): Digest;
+    parse_with(OperatorReason::parse): OperatorReason;
+    quantity(MemoryLimit::from_mb): MemoryLimit;
+    quantity(CpuPercent::new): CpuPercent;
+    enum_variant(): Decision;
+    enum_variant(): RiskLevel;
+    enum_variant(): Status;
+}
+
+impl<'a> Decode<'a> for Object<'a> {
+    fn decode(field: Field<'a>) -> Result<Self, Fault> {
+        field.object()
+    }
 }
 
 /// Appends a token to a pointer, escaped as RFC 6901 requires.
@@ -68,6 +116,11 @@ impl<'a> Field<'a> {
         &self.pointer
     }
 
+    /// The fault of this value, with a message of the caller.
+    pub(super) fn fault(&self, message: impl Into<String>) -> Fault {
+        Fault::invalid(&self.pointer, message)
+    }
+
     pub(super) fn is_null(&self) -> bool {
         self.raw.get() == "null"
     }
@@ -79,18 +132,26 @@ impl<'a> Field<'a> {
     /// The fault for a value of the wrong type or range; `expected` completes "must be …".
     pub(super) fn expected_error(&self, expected: &str) -> Fault {
         let (name, shown) = (display_name(&self.pointer), excerpt(self.raw.get()));
-        Fault::invalid(&self.pointer, format!("`{name}` must be {expected}, not `{shown}`"))
+        self.fault(format!("`{name}` must be {expected}, not `{shown}`"))
     }
 
     /// The fault for a value that another module's parser rejects with a message of its own.
     pub(super) fn invalid(&self, reason: &impl fmt::Display) -> Fault {
-        Fault::invalid(&self.pointer, format!("`{}`: {reason}", display_name(&self.pointer)))
+        self.fault(format!("`{}`: {reason}", display_name(&self.pointer)))
     }
 
     /// Reads the members of an object. Rejects arrays, which serde would accept for a struct.
     pub(super) fn object(self) -> Result<Object<'a>, Fault> {
         let members = self.convert::<RawMembers<'a>>('{', "an object")?.0;
         Ok(Object { pointer: self.pointer, members })
+    }
+
+    /// Reads an object whose unknown members are refused; see [`Object::read_all`].
+    pub(super) fn read_all<T>(
+        self,
+        read: impl FnOnce(&mut Object<'a>) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.object()?.read_all(read)
     }
 
     /// Converts an object to a map, without checking its members.
@@ -102,16 +163,18 @@ impl<'a> Field<'a> {
         self.convert('"', "a string")
     }
 
-    pub(super) fn list(self) -> Result<Vec<Field<'a>>, Fault> {
-        let elements: Vec<&'a RawValue> = self.convert('[', "a list")?;
-        let element = |(index, raw)| Field { raw, pointer: format!("{}/{index}", self.pointer) };
-        Ok(elements.into_iter().enumerate().map(element).collect())
+    pub(super) fn list(&self) -> Result<Vec<Field<'a>>, Fault> {
+        self.elements("a list")
     }
 
-    pub(super) fn strings(self) -> Result<Vec<String>, Fault> {
-        let elements: Vec<&'a RawValue> = self.convert('[', "a list of strings")?;
-        let element = |(index, raw)| Field { raw, pointer: format!("{}/{index}", self.pointer) }.string();
-        elements.into_iter().enumerate().map(element).collect()
+    pub(super) fn strings(&self) -> Result<Vec<String>, Fault> {
+        self.elements("a list of strings")?.iter().map(Field::string).collect()
+    }
+
+    fn elements(&self, expected: &str) -> Result<Vec<Field<'a>>, Fault> {
+        let elements: Vec<&'a RawValue> = self.convert('[', expected)?;
+        let element = |(index, raw)| Field { raw, pointer: format!("{}/{index}", self.pointer) };
+        Ok(elements.into_iter().enumerate().map(element).collect())
     }
 
     pub(super) fn boolean(&self) -> Result<bool, Fault> {
@@ -220,8 +283,60 @@ impl<'a> Object<'a> {
 
     /// Removes and returns a mandatory member.
     pub(super) fn require(&mut self, name: &str) -> Result<Field<'a>, Fault> {
-        self.take(name)?
-            .ok_or_else(|| Fault::invalid(child_pointer(&self.pointer, name), format!("`{name}` is missing")))
+        self.take(name)?.ok_or_else(|| self.missing(name))
+    }
+
+    /// The fault for a mandatory member that is absent.
+    pub(super) fn missing(&self, name: &str) -> Fault {
+        Fault::invalid(child_pointer(&self.pointer, name), format!("`{name}` is missing"))
+    }
+
+    /// Reads a mandatory member.
+    pub(super) fn read<T: Decode<'a>>(&mut self, name: &str) -> Result<T, Fault> {
+        T::decode(self.require(name)?)
+    }
+
+    /// Reads a member if it is present; `null` is a value of it.
+    pub(super) fn read_optional<T: Decode<'a>>(&mut self, name: &str) -> Result<Option<T>, Fault> {
+        self.read_optional_with(name, T::decode)
+    }
+
+    /// Reads a member if it is present; `null` counts as absent.
+    pub(super) fn read_nullable<T: Decode<'a>>(&mut self, name: &str) -> Result<Option<T>, Fault> {
+        self.read_nullable_with(name, T::decode)
+    }
+
+    /// [`Object::read_optional`] with a decoder.
+    pub(super) fn read_optional_with<T>(
+        &mut self,
+        name: &str,
+        decode: impl FnOnce(Field<'a>) -> Result<T, Fault>,
+    ) -> Result<Option<T>, Fault> {
+        self.take(name)?.map(decode).transpose()
+    }
+
+    /// [`Object::read_nullable`] with a decoder.
+    pub(super) fn read_nullable_with<T>(
+        &mut self,
+        name: &str,
+        decode: impl FnOnce(Field<'a>) -> Result<T, Fault>,
+    ) -> Result<Option<T>, Fault> {
+        self.take_unless_null(name)?.map(decode).transpose()
+    }
+
+    /// Reads members, and rejects those that are left; see [`Object::finish`].
+    pub(super) fn read_all<T>(
+        mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let value = read(&mut self)?;
+        self.finish()?;
+        Ok(value)
+    }
+
+    /// The fault of the whole object.
+    pub(super) fn fault(&self, message: impl Into<String>) -> Fault {
+        Fault::invalid(&self.pointer, message)
     }
 
     /// The members that have not been taken, with their names.

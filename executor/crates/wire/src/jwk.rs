@@ -2,7 +2,7 @@
 //!
 //! `iss` is an extension by this project: the issuer whose proofs the key verifies.
 
-use super::field::{Field, Object};
+use super::field::Object;
 use super::strict_json::{self, JsonBounds};
 use super::to_raw;
 use a2g_types::fault::Fault;
@@ -48,7 +48,7 @@ pub fn decode_private(text: &[u8]) -> Result<(PublicJwk, Zeroizing<[u8; 32]>), F
     let unreadable = || Fault::invalid("", "this is not a key pair from `key new`");
     let read = || {
         let mut object = Object::parse(strict_json::check(text, &JsonBounds::default()).ok()?).ok()?;
-        let d = Zeroizing::new(object.require("d").ok()?.string().ok()?);
+        let d = Zeroizing::new(object.read::<String>("d").ok()?);
         Some((decode_public_part(&mut object).ok()?, Zeroizing::new(decode_key_bytes(&d)?)))
     };
     read().ok_or_else(unreadable)
@@ -57,18 +57,13 @@ pub fn decode_private(text: &[u8]) -> Result<(PublicJwk, Zeroizing<[u8; 32]>), F
 fn decode_public_part(object: &mut Object<'_>) -> Result<PublicJwk, Fault> {
     object.require("kty")?.enum_value(&[("OKP", ())])?;
     object.require("crv")?.enum_value(&[("Ed25519", ())])?;
-    if let Some(algorithm) = object.take("alg")? {
-        algorithm.enum_value(&[("EdDSA", ()), ("Ed25519", ())])?;
-    }
-    if let Some(usage) = object.take("use")? {
-        usage.enum_value(&[("sig", ())])?;
-    }
+    object.read_optional_with("alg", |field| field.enum_value(&[("EdDSA", ()), ("Ed25519", ())]))?;
+    object.read_optional_with("use", |field| field.enum_value(&[("sig", ())]))?;
     let parse_x = |text: &str| decode_key_bytes(text).ok_or("must be 32 bytes in base64url");
-    let kid = object.take("kid")?.map(|field: Field<'_>| field.parse_with(parse_key_id)).transpose()?;
     Ok(PublicJwk {
         x: object.require("x")?.parse_with(parse_x)?,
-        kid,
-        issuer: object.take("iss")?.map(|field| field.parse_with(Issuer::parse)).transpose()?,
+        kid: object.read_optional_with("kid", |field| field.parse_with(parse_key_id))?,
+        issuer: object.read_optional("iss")?,
     })
 }
 

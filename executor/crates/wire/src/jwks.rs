@@ -5,7 +5,7 @@
 //! encryption, are skipped, as RFC 7517 (section 5) requires of sets. An unusable key of a supported kind is
 //! rejected, and so is anything that is not a public key.
 
-use super::field::{Field, Object};
+use super::field::Object;
 use super::jwk::{decode_key_bytes, parse_key_id};
 use super::jwt::Algorithm;
 use super::strict_json::{self, JsonBounds};
@@ -97,8 +97,8 @@ fn decode_key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
     if !is_for_verification(&mut object)? {
         return Ok(None);
     }
-    let kind = object.require("kty")?.string()?;
-    let curve = object.take("crv")?.map(|field| field.string()).transpose()?;
+    let kind = object.read::<String>("kty")?;
+    let curve = object.read_optional::<String>("crv")?;
     let key = match (&*kind, curve.as_deref()) {
         ("OKP", Some("Ed25519")) => {
             PublicKey::Ed25519 { x: object.require("x")?.parse_with(parse_coordinate)? }
@@ -114,22 +114,19 @@ fn decode_key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
         // An unsupported kind.
         (_, _) => return Ok(None),
     };
-    if let Some(algorithm) = object.take("alg")? {
-        let algorithm = algorithm.string()?;
+    if let Some(algorithm) = object.read_optional::<String>("alg")? {
         if !Algorithm::NAMES.contains(&(&*algorithm, key.algorithm())) {
             return Ok(None);
         }
     }
-    Ok(Some(TokenJwk {
-        kid: object.take("kid")?.map(|field| field.parse_with(parse_key_id)).transpose()?,
-        key,
-    }))
+    let kid = object.read_optional_with("kid", |field| field.parse_with(parse_key_id))?;
+    Ok(Some(TokenJwk { kid, key }))
 }
 
 /// `true` unless `use` or `key_ops` excludes verification.
 fn is_for_verification(object: &mut Object<'_>) -> Result<bool, Fault> {
-    let usage = object.take("use")?.map(|field: Field<'_>| field.string()).transpose()?;
-    let operations = object.take("key_ops")?.map(Field::strings).transpose()?;
+    let usage = object.read_optional::<String>("use")?;
+    let operations = object.read_optional::<Vec<String>>("key_ops")?;
     let verifies = |operations: Vec<String>| operations.iter().any(|operation| operation == "verify");
     Ok(usage.is_none_or(|usage| usage == "sig") && operations.is_none_or(verifies))
 }

@@ -81,10 +81,10 @@ pub fn decode_header(text: &[u8]) -> Result<TokenHeader, Fault> {
         return Err(critical.invalid(&"this executor supports no extensions"));
     }
     let types = [("JWT", ()), ("at+jwt", ()), ("application/at+jwt", ())];
-    object.take("typ")?.map(|field| field.enum_value(&types)).transpose()?;
+    object.read_optional_with("typ", |field| field.enum_value(&types))?;
     Ok(TokenHeader {
         algorithm: object.require("alg")?.enum_value(&Algorithm::NAMES)?,
-        key: object.take("kid")?.map(|field| field.string()).transpose()?,
+        key: object.read_optional("kid")?,
     })
 }
 
@@ -96,17 +96,17 @@ pub fn decode_claims(text: &[u8]) -> Result<TokenClaims, Fault> {
     let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
     let audiences = object.require("aud")?;
     let is_list = audiences.as_raw().get().starts_with('[');
-    let scope = object.take("scope")?.map(|scope| scope.string()).transpose()?.unwrap_or_default();
+    let scope = object.read_optional::<String>("scope")?.unwrap_or_default();
     let tools = scope.split(' ').filter_map(|word| word.strip_prefix("tools:").map(str::to_owned));
     let tools = Some(tools.collect::<BTreeSet<_>>()).filter(|tools| !tools.is_empty());
     Ok(TokenClaims {
         tools,
-        issuer: object.require("iss")?.parse_with(Issuer::parse)?,
-        subject: object.require("sub")?.string()?,
+        issuer: object.read("iss")?,
+        subject: object.read("sub")?,
         audiences: if is_list { audiences.strings()? } else { vec![audiences.string()?] },
         expires_at: object.require("exp")?.timestamp()?,
-        not_before: object.take("nbf")?.map(|field| field.timestamp()).transpose()?,
-        issued_at: object.take("iat")?.map(|field| field.timestamp()).transpose()?,
+        not_before: object.read_optional_with("nbf", |field| field.timestamp())?,
+        issued_at: object.read_optional_with("iat", |field| field.timestamp())?,
     })
 }
 

@@ -26,7 +26,7 @@ const MAX_HISTORY_LENGTH: u64 = 1_000_000;
 /// Maximum number of tasks in one answer to `tasks/list`.
 const MAX_PAGE_SIZE: u64 = 100;
 /// Number of tasks in one answer to `tasks/list` without `limit`.
-const DEFAULT_PAGE_SIZE: u64 = 20;
+const DEFAULT_PAGE_SIZE: usize = 20;
 /// Maximum `offset`: about the number of tasks that are stored for one agent. Skipped tasks are read from the journal,
 /// which a `pageToken` avoids.
 const MAX_OFFSET: u64 = 1_000;
@@ -300,9 +300,9 @@ fn decode_method(name: &str, params: &str) -> Result<A2aRequest, Fault> {
         "tasks/pushNotificationConfig/delete" => {
             let mut params = params()?;
             let task = task_id(&mut params)?;
-            let missing =
-                || Fault::invalid("/pushNotificationConfigId", "`pushNotificationConfigId` is missing");
-            Ok(A2aRequest::DeletePush { task, config: webhook_id(&mut params)?.ok_or_else(missing)? })
+            let config = webhook_id(&mut params)?;
+            let config = config.ok_or_else(|| params.missing("pushNotificationConfigId"))?;
+            Ok(A2aRequest::DeletePush { task, config })
         }
         "agent/getAuthenticatedExtendedCard" => {
             params()?;
@@ -324,26 +324,31 @@ fn decode_method(name: &str, params: &str) -> Result<A2aRequest, Fault> {
 
 /// The task id of params: `id`, or `taskId` of the A2A-ACP document.
 fn task_id(params: &mut Object<'_>) -> Result<String, Fault> {
-    let (id, alias) = (params.take("id")?, params.take("taskId")?);
-    match (id, alias) {
-        (Some(_), Some(alias)) => Err(alias.invalid(&"repeats `id`: send one of them")),
-        (Some(id), None) | (None, Some(id)) => decode_name(&id),
-        (None, None) => Err(Fault::invalid("/id", "`id` of the task is missing")),
-    }
+    let id = one_of(params.take("id")?, "id", params.take("taskId")?)?;
+    decode_name(id.ok_or_else(|| Fault::invalid("/id", "`id` of the task is missing"))?)
 }
 
 /// A webhook id: `pushNotificationConfigId`, or `configId` of the A2A-ACP document.
 fn webhook_id(params: &mut Object<'_>) -> Result<Option<String>, Fault> {
-    let id = optional_name(params, "pushNotificationConfigId")?;
-    match (id, params.take_unless_null("configId")?) {
-        (Some(_), Some(alias)) => Err(alias.invalid(&"repeats `pushNotificationConfigId`: send one of them")),
-        (id, None) => Ok(id),
-        (None, Some(alias)) => decode_name(&alias).map(Some),
+    let id = params.take_unless_null("pushNotificationConfigId")?;
+    let alias = params.take_unless_null("configId")?;
+    one_of(id, "pushNotificationConfigId", alias)?.map(decode_name).transpose()
+}
+
+/// The member or its alias: a request has one of them.
+pub(super) fn one_of<'a>(
+    member: Option<Field<'a>>,
+    name: &str,
+    alias: Option<Field<'a>>,
+) -> Result<Option<Field<'a>>, Fault> {
+    match (member, alias) {
+        (Some(_), Some(alias)) => Err(alias.invalid(&format!("repeats `{name}`: send one of them"))),
+        (member, alias) => Ok(member.or(alias)),
     }
 }
 
 /// Decodes an id or a name that a client chooses.
-fn decode_name(field: &Field<'_>) -> Result<String, Fault> {
+pub(super) fn decode_name(field: Field<'_>) -> Result<String, Fault> {
     field.parse_with(|text| {
         let is_valid =
             !text.is_empty() && text.chars().count() <= MAX_NAME_CHARS && !text.chars().any(char::is_control);
@@ -355,17 +360,12 @@ fn decode_name(field: &Field<'_>) -> Result<String, Fault> {
     })
 }
 
-pub(super) fn optional_name(object: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault> {
-    object.take_unless_null(member)?.map(|field| decode_name(&field)).transpose()
-}
-
-fn optional_count(object: &mut Object<'_>, member: &str, max: u64) -> Result<Option<u64>, Fault> {
-    object.take_unless_null(member)?.map(|field| field.integer(0, max)).transpose()
-}
-
 fn optional_history(object: &mut Object<'_>) -> Result<Option<usize>, Fault> {
-    let history = optional_count(object, "historyLength", MAX_HISTORY_LENGTH)?;
-    Ok(history.map(|length| usize::try_from(length).unwrap_or(usize::MAX)))
+    object.read_nullable_with("historyLength", |length| decode_count(&length, 0, MAX_HISTORY_LENGTH))
+}
+
+fn decode_count(field: &Field<'_>, min: u64, max: u64) -> Result<usize, Fault> {
+    field.integer(min, max).map(|count| usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 fn decode_get(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
@@ -373,21 +373,19 @@ fn decode_get(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
 }
 
 fn decode_list(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
-    let to_usize = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-    let limit = params.take_unless_null("limit")?.map(|limit| limit.integer(1, MAX_PAGE_SIZE)).transpose()?;
-    let offset = optional_count(&mut params, "offset", MAX_OFFSET)?;
-    let after =
-        params.take_unless_null("pageToken")?.map(|token| decode_page_token(&token, offset)).transpose()?;
+    let limit = params.read_nullable_with("limit", |limit| decode_count(&limit, 1, MAX_PAGE_SIZE))?;
+    let offset = params.read_nullable_with("offset", |offset| decode_count(&offset, 0, MAX_OFFSET))?;
+    let has_offset = offset.is_some();
     Ok(A2aRequest::List {
-        context: optional_name(&mut params, "contextId")?,
-        limit: to_usize(limit.unwrap_or(DEFAULT_PAGE_SIZE)),
-        offset: to_usize(offset.unwrap_or_default()),
-        after,
+        context: params.read_nullable_with("contextId", decode_name)?,
+        limit: limit.unwrap_or(DEFAULT_PAGE_SIZE),
+        offset: offset.unwrap_or_default(),
+        after: params.read_nullable_with("pageToken", |token| decode_page_token(&token, has_offset))?,
     })
 }
 
-fn decode_page_token(token: &Field<'_>, offset: Option<u64>) -> Result<PageToken, Fault> {
-    if offset.is_some() {
+fn decode_page_token(token: &Field<'_>, has_offset: bool) -> Result<PageToken, Fault> {
+    if has_offset {
         return Err(token.invalid(&"replaces `offset`: send one of them"));
     }
     let page_token = PageToken::parse(&token.string()?);
@@ -396,43 +394,22 @@ fn decode_page_token(token: &Field<'_>, offset: Option<u64>) -> Result<PageToken
 
 fn decode_send_params(mut params: Object<'_>) -> Result<SendParams, Fault> {
     let message = params.require("message")?;
-    let metadata = optional_metadata(&mut params, "metadata")?;
-    let configuration = decode_configuration(&mut params)?;
-    decode_message_with_call(message, metadata.as_ref(), configuration)
+    decode_message_with_call(message, params)
 }
 
-fn decode_message_with_call(
-    field: Field<'_>,
-    params_metadata: Option<&Metadata>,
-    configuration: SendConfiguration,
-) -> Result<SendParams, Fault> {
+/// Decodes a message, and the members beside it.
+fn decode_message_with_call(field: Field<'_>, mut params: Object<'_>) -> Result<SendParams, Fault> {
+    let metadata = params.read_nullable::<Metadata>("metadata")?;
+    let mut configuration = params.read_nullable::<Object<'_>>("configuration")?.unwrap_or_default();
     let pointer = field.pointer().to_owned();
     let message = decode_message(field)?;
-    let call = find_call(&message, params_metadata, &pointer)?;
-    let SendConfiguration { blocking, history, accepts, push } = configuration;
-    Ok(SendParams { message, call, blocking, history, accepts, push })
-}
-
-struct SendConfiguration {
-    blocking: bool,
-    history: Option<usize>,
-    accepts: Vec<String>,
-    push: Option<Box<PushConfig>>,
-}
-
-fn decode_configuration(params: &mut Object<'_>) -> Result<SendConfiguration, Fault> {
-    let Some(configuration) = params.take_unless_null("configuration")? else {
-        return Ok(SendConfiguration { blocking: true, history: None, accepts: Vec::new(), push: None });
-    };
-    let mut configuration = configuration.object()?;
-    let blocking = configuration.take_unless_null("blocking")?;
-    let accepts = configuration.take_unless_null("acceptedOutputModes")?;
-    let webhook = configuration.take_unless_null("pushNotificationConfig")?;
-    Ok(SendConfiguration {
-        blocking: blocking.map(|blocking| blocking.boolean()).transpose()?.unwrap_or(true),
+    Ok(SendParams {
+        call: find_call(&message, metadata.as_ref(), &pointer)?,
+        message,
+        blocking: configuration.read_nullable("blocking")?.unwrap_or(true),
         history: optional_history(&mut configuration)?,
-        accepts: accepts.map(Field::strings).transpose()?.unwrap_or_default(),
-        push: webhook.map(push::decode_config).transpose()?.map(Box::new),
+        accepts: configuration.read_nullable("acceptedOutputModes")?.unwrap_or_default(),
+        push: configuration.read_nullable_with("pushNotificationConfig", push::decode_config)?.map(Box::new),
     })
 }
 
@@ -453,75 +430,60 @@ fn decode_provide(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
             Ok(A2aRequest::Permit { task, approved })
         }
         (Some(input), None) => {
-            let metadata = optional_metadata(&mut params, "metadata")?;
-            let configuration = decode_configuration(&mut params)?;
-            let mut send_params = decode_message_with_call(input, metadata.as_ref(), configuration)?;
-            match &send_params.message.task_id {
+            let mut sent = Box::new(decode_message_with_call(input, params)?);
+            match &sent.message.task_id {
                 Some(id) if *id != task => {
                     return Err(Fault::invalid(
                         "/input/taskId",
                         "`taskId` differs from the task id in the params",
                     ));
                 }
-                Some(_) | None => send_params.message.task_id = Some(task),
+                Some(_) | None => sent.message.task_id = Some(task),
             }
-            Ok(A2aRequest::Provide { sent: Box::new(send_params) })
+            Ok(A2aRequest::Provide { sent })
         }
     }
-}
-
-fn optional_metadata(object: &mut Object<'_>, member: &str) -> Result<Option<Metadata>, Fault> {
-    object.take_unless_null(member)?.map(|metadata| metadata.map()).transpose()
-}
-
-fn check_kind(object: &mut Object<'_>, expected: &str) -> Result<(), Fault> {
-    let Some(kind) = object.take_unless_null("kind")? else { return Ok(()) };
-    kind.enum_value(&[(expected, ())])
 }
 
 fn decode_message(field: Field<'_>) -> Result<Message, Fault> {
     let mut message = field.object()?;
     // Messages of the A2A-ACP document have no `kind`.
-    check_kind(&mut message, "message")?;
-    let role = message.require("role")?.enum_value(&[("user", MessageRole::User)])?;
-    let message_id = decode_name(&message.require("messageId")?)?;
-    let parts = message.require("parts")?;
-    let pointer = parts.pointer().to_owned();
-    let parts = parts.list()?;
-    if parts.is_empty() || parts.len() > MAX_PARTS {
-        return Err(Fault::invalid(pointer, format!("`parts` must be a list of 1 to {MAX_PARTS} parts")));
-    }
-    let parts = parts.into_iter().map(decode_part).collect::<Result<Vec<_>, _>>()?;
-    let references = message.take_unless_null("referenceTaskIds")?;
-    let extensions = message.take_unless_null("extensions")?;
+    message.read_nullable_with("kind", |kind| kind.enum_value(&[("message", ())]))?;
     Ok(Message {
-        role,
-        parts,
-        message_id,
-        context_id: optional_name(&mut message, "contextId")?,
-        task_id: optional_name(&mut message, "taskId")?,
-        reference_task_ids: references.map(Field::strings).transpose()?.unwrap_or_default(),
-        extensions: extensions.map(Field::strings).transpose()?.unwrap_or_default(),
-        metadata: optional_metadata(&mut message, "metadata")?,
+        role: message.require("role")?.enum_value(&[("user", MessageRole::User)])?,
+        message_id: decode_name(message.require("messageId")?)?,
+        parts: decode_parts(&message.require("parts")?)?,
+        context_id: message.read_nullable_with("contextId", decode_name)?,
+        task_id: message.read_nullable_with("taskId", decode_name)?,
+        reference_task_ids: message.read_nullable("referenceTaskIds")?.unwrap_or_default(),
+        extensions: message.read_nullable("extensions")?.unwrap_or_default(),
+        metadata: message.read_nullable("metadata")?,
     })
+}
+
+fn decode_parts(field: &Field<'_>) -> Result<Vec<Part>, Fault> {
+    let parts = field.list()?;
+    if parts.is_empty() || parts.len() > MAX_PARTS {
+        return Err(field.fault(format!("`parts` must be a list of 1 to {MAX_PARTS} parts")));
+    }
+    parts.into_iter().map(decode_part).collect()
 }
 
 fn decode_part(field: Field<'_>) -> Result<Part, Fault> {
     let mut part = field.object()?;
     let kinds = [("text", PartKind::Text), ("file", PartKind::File), ("data", PartKind::Data)];
     let kind = part.require("kind")?.enum_value(&kinds)?;
-    let metadata = optional_metadata(&mut part, "metadata")?;
+    let metadata = part.read_nullable("metadata")?;
     Ok(match kind {
-        PartKind::Text => Part::Text { text: part.require("text")?.string()?, metadata },
+        PartKind::Text => Part::Text { text: part.read("text")?, metadata },
         PartKind::File => Part::File { file: decode_file(part.require("file")?)?, metadata },
-        PartKind::Data => Part::Data { data: Value::Object(part.require("data")?.map()?).into(), metadata },
+        PartKind::Data => Part::Data { data: Value::Object(part.read("data")?).into(), metadata },
     })
 }
 
 fn decode_file(field: Field<'_>) -> Result<FilePart, Fault> {
-    let pointer = field.pointer().to_owned();
     let mut file = field.object()?;
-    let content = match (file.take_unless_null("bytes")?, file.take_unless_null("uri")?) {
+    let content = match (file.take_unless_null("bytes")?, file.read_nullable("uri")?) {
         (Some(bytes), None) => {
             let parse_base64 = |text: &str| match STANDARD.decode(text) {
                 Ok(_) => Ok(text.to_owned()),
@@ -529,14 +491,14 @@ fn decode_file(field: Field<'_>) -> Result<FilePart, Fault> {
             };
             FileContent::Bytes(bytes.parse_with(parse_base64)?)
         }
-        (None, Some(uri)) => FileContent::Uri(uri.string()?),
+        (None, Some(uri)) => FileContent::Uri(uri),
         (Some(_), Some(_)) | (None, None) => {
-            return Err(Fault::invalid(pointer, "`file` must have `bytes` or `uri`, and not both"));
+            return Err(file.fault("`file` must have `bytes` or `uri`, and not both"));
         }
     };
     Ok(FilePart {
-        name: optional_name(&mut file, "name")?,
-        mime_type: optional_name(&mut file, "mimeType")?,
+        name: file.read_nullable_with("name", decode_name)?,
+        mime_type: file.read_nullable_with("mimeType", decode_name)?,
         content,
     })
 }

@@ -7,6 +7,7 @@ use a2g_types::json::JsonText;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use strum::{IntoStaticStr, VariantArray};
 use time::OffsetDateTime;
 
 /// Free-form members, of which this door reads only `tool`.
@@ -149,8 +150,9 @@ pub struct Message {
 }
 
 /// The state of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum TaskState {
     /// Accepted; the guest has not started.
     Submitted,
@@ -169,29 +171,10 @@ pub enum TaskState {
 }
 
 impl TaskState {
-    /// All states.
-    pub const ALL: [Self; 7] = [
-        Self::Submitted,
-        Self::Working,
-        Self::InputRequired,
-        Self::Completed,
-        Self::Canceled,
-        Self::Failed,
-        Self::Rejected,
-    ];
-
     /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Submitted => "submitted",
-            Self::Working => "working",
-            Self::InputRequired => "input-required",
-            Self::Completed => "completed",
-            Self::Canceled => "canceled",
-            Self::Failed => "failed",
-            Self::Rejected => "rejected",
-        }
+        self.into()
     }
 
     /// Returns `true` for a state that a task never leaves.

@@ -1,6 +1,7 @@
 //! Webhooks: their configuration, and the bodies of their notifications. A body is the task in A2A 0.3.0 (section 9.5),
 //! and one event in A2A-ACP.
 
+use super::decode::{decode_name, one_of};
 use super::message::{FileContent, Part, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate};
 use super::{Dialect, encode};
 use crate::field::{Field, Object};
@@ -9,6 +10,7 @@ use crate::to_raw;
 use a2g_types::fault::Fault;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use strum::{IntoStaticStr, VariantArray};
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, Time};
 
@@ -16,8 +18,11 @@ use time::{OffsetDateTime, Time};
 const MAX_TEXT_BYTES: usize = 2048;
 
 /// The events that a webhook can subscribe to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum EventKind {
     /// A task changed its state.
     StatusChange,
@@ -30,23 +35,10 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// All events with their names on the wire.
-    pub const ALL: [(&'static str, Self); 4] = [
-        ("status_change", Self::StatusChange),
-        ("message", Self::Message),
-        ("input_required", Self::InputRequired),
-        ("artifact", Self::Artifact),
-    ];
-
     /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::StatusChange => "status_change",
-            Self::Message => "message",
-            Self::InputRequired => "input_required",
-            Self::Artifact => "artifact",
-        }
+        self.into()
     }
 }
 
@@ -233,81 +225,65 @@ fn event_body(task: &str, event: EventKind, data: &Value, now: OffsetDateTime) -
 
 /// The webhook in params of `tasks/pushNotificationConfig/set`: `pushNotificationConfig`, or `config`.
 pub(super) fn decode_set_params(params: &mut Object<'_>) -> Result<PushConfig, Fault> {
-    match (params.take("pushNotificationConfig")?, params.take("config")?) {
-        (Some(_), Some(alias)) => Err(alias.invalid(&"repeats `pushNotificationConfig`: send one of them")),
-        (Some(config), None) | (None, Some(config)) => decode_config(config),
-        (None, None) => Err(Fault::invalid("/pushNotificationConfig", "`pushNotificationConfig` is missing")),
-    }
+    const NAME: &str = "pushNotificationConfig";
+    let config = one_of(params.take(NAME)?, NAME, params.take("config")?)?;
+    decode_config(config.ok_or_else(|| params.missing(NAME))?)
 }
 
 /// Decodes a webhook. Unknown members are rejected, because each could be a restriction that would not be enforced.
 pub(super) fn decode_config(field: Field<'_>) -> Result<PushConfig, Fault> {
-    let mut config = field.object()?;
-    let id = super::decode::optional_name(&mut config, "id")?.unwrap_or_default();
-    let url = decode_header_text(&config.require("url")?)?;
-    let token = config.take_unless_null("token")?.map(|token| decode_header_text(&token)).transpose()?;
-    let authentication = config.take_unless_null("authentication")?.map(decode_authentication).transpose()?;
-    let events = config.take_unless_null("enabledEvents")?;
-    let enabled_events = events
-        .map(|events| events.list()?.iter().map(|event| event.enum_value(&EventKind::ALL)).collect())
-        .transpose()?;
-    let (start, end) = (
-        decode_quiet_hour(&mut config, "quietHoursStart")?,
-        decode_quiet_hour(&mut config, "quietHoursEnd")?,
-    );
-    if start.is_some() != end.is_some() {
-        let message = "`quietHoursStart` and `quietHoursEnd` must be set together";
-        return Err(Fault::invalid("/pushNotificationConfig", message));
-    }
-    config.take("createdAt")?;
-    config.finish()?;
-    Ok(PushConfig {
-        id,
-        url,
-        token,
-        authentication,
-        enabled_events,
-        quiet_hours_start: start,
-        quiet_hours_end: end,
-        created_at: OffsetDateTime::UNIX_EPOCH,
+    field.read_all(|object| {
+        // A client may return a webhook as it was listed.
+        object.take("createdAt")?;
+        let config = PushConfig {
+            id: object.read_nullable_with("id", decode_name)?.unwrap_or_default(),
+            url: decode_header_text(object.require("url")?)?,
+            token: object.read_nullable_with("token", decode_header_text)?,
+            authentication: object.read_nullable_with("authentication", decode_authentication)?,
+            enabled_events: object.read_nullable_with("enabledEvents", |events| {
+                events.list()?.iter().map(Field::enum_variant).collect()
+            })?,
+            quiet_hours_start: object.read_nullable_with("quietHoursStart", decode_quiet_hour)?,
+            quiet_hours_end: object.read_nullable_with("quietHoursEnd", decode_quiet_hour)?,
+            created_at: OffsetDateTime::UNIX_EPOCH,
+        };
+        if config.quiet_hours_start.is_some() != config.quiet_hours_end.is_some() {
+            let message = "`quietHoursStart` and `quietHoursEnd` must be set together";
+            return Err(Fault::invalid("/pushNotificationConfig", message));
+        }
+        Ok(config)
     })
 }
 
-fn decode_quiet_hour(config: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault> {
-    let read = |text: &str| match parse_time_of_day(text) {
+fn decode_quiet_hour(field: Field<'_>) -> Result<String, Fault> {
+    field.parse_with(|text| match parse_time_of_day(text) {
         Some(_) => Ok(text.to_owned()),
         None => Err("must be a time of day in UTC, `HH:MM`"),
-    };
-    config.take_unless_null(member)?.map(|field| field.parse_with(read)).transpose()
+    })
 }
 
 /// Accepts text that is safe in an HTTP header and a request line.
-fn decode_header_text(field: &Field<'_>) -> Result<String, Fault> {
-    let read = |text: &str| {
+fn decode_header_text(field: Field<'_>) -> Result<String, Fault> {
+    field.parse_with(|text| {
         let is_printable = text.bytes().all(|byte| byte.is_ascii_graphic());
         if is_printable && !text.is_empty() && text.len() <= MAX_TEXT_BYTES {
             Ok(text.to_owned())
         } else {
             Err(format!("must be 1 to {MAX_TEXT_BYTES} printable ASCII characters, without spaces"))
         }
-    };
-    field.parse_with(read)
+    })
 }
 
 fn decode_authentication(field: Field<'_>) -> Result<Authentication, Fault> {
     let mut authentication = field.object()?;
     let schemes = authentication.require("schemes")?;
-    let pointer = schemes.pointer().to_owned();
-    let schemes = schemes.strings()?;
+    let names = schemes.strings()?;
     let is_supported = |scheme: &String| ["bearer", "basic"].contains(&scheme.to_ascii_lowercase().as_str());
-    if !schemes.iter().any(is_supported) {
-        return Err(Fault::invalid(pointer, "`schemes` must include `Bearer` or `Basic`"));
+    if !names.iter().any(is_supported) {
+        return Err(schemes.fault("`schemes` must include `Bearer` or `Basic`"));
     }
-    let credentials = authentication.take_unless_null("credentials")?;
-    Ok(Authentication {
-        schemes,
-        credentials: credentials.map(|field| decode_header_text(&field)).transpose()?,
-    })
+    let credentials = authentication.read_nullable_with("credentials", decode_header_text)?;
+    Ok(Authentication { schemes: names, credentials })
 }
 
 /// Encodes the response to `tasks/pushNotificationConfig/set`.

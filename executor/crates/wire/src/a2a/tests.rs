@@ -15,6 +15,7 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
+use strum::VariantArray as _;
 use time::OffsetDateTime;
 
 fn decode_request(method: &str, params: &Value) -> Result<A2aRequest, Fault> {
@@ -94,7 +95,7 @@ proptest! {
         history in vec(message(), 0..4), state in 0..7_usize, metadata in of(map("x.{0,6}"))
     ) {
         let status = TaskStatus {
-            state: TaskState::ALL[state],
+            state: TaskState::VARIANTS[state],
             message: history.first().cloned(),
             timestamp: OffsetDateTime::UNIX_EPOCH,
         };

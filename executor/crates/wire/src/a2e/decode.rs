@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 /// Maximum length of a message id, in bytes.
 pub const MAX_ID_BYTES: usize = 128;
 /// Maximum number of capabilities in a handshake.
-const MAX_CAPABILITIES: u64 = 64;
+const MAX_CAPABILITIES: usize = 64;
 /// Maximum number of calls that an agent can ask to run at the same time.
 const MAX_PARALLEL: u64 = 1024;
 /// Maximum length of a correlation id, in bytes.
-const MAX_CORRELATION_BYTES: u64 = 256;
+const MAX_CORRELATION_BYTES: usize = 256;
 /// The default timeout of a call, in seconds.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 30;
 /// The default time that a shutdown waits for calls, in seconds.
@@ -195,9 +195,8 @@ fn take_id(members: &mut Object<'_>) -> Result<String, Fault> {
 }
 
 fn take_type(members: &mut Object<'_>) -> Result<String, Fault> {
-    let kind = members.take("type")?.map(|field| field.string());
-    let no_type = || Fault::InvalidRequest("`type` must be a string such as \"tool/call/req\"".to_owned());
-    kind.ok_or_else(no_type)?.map_err(|_| no_type())
+    let kind = members.take("type")?.and_then(|field| field.string().ok());
+    kind.ok_or_else(|| Fault::InvalidRequest("`type` must be a string such as \"tool/call/req\"".to_owned()))
 }
 
 /// Checks `a2e` and `version`: at least one is present, and both name this version.
@@ -225,7 +224,7 @@ fn decode_body(kind: RequestType, mut members: Object<'_>, id: &str) -> Result<M
     Ok(match kind {
         RequestType::Ping => MessageBody::Ping,
         RequestType::Shutdown => {
-            MessageBody::Shutdown(optional_timeout(&mut members, DEFAULT_DRAIN_SECONDS, MAX_DRAIN_SECONDS)?)
+            MessageBody::Shutdown(read_timeout(&mut members, DEFAULT_DRAIN_SECONDS, MAX_DRAIN_SECONDS)?)
         }
         RequestType::Handshake => MessageBody::Handshake(decode_handshake(members)?),
         RequestType::ToolList => MessageBody::ToolList(decode_filter(members)?),
@@ -234,48 +233,50 @@ fn decode_body(kind: RequestType, mut members: Object<'_>, id: &str) -> Result<M
 }
 
 fn decode_handshake(mut members: Object<'_>) -> Result<Handshake, Fault> {
-    let agent_id = optional_text(&mut members, "agent_id")?;
     let agent_caps = members.require("agent_caps")?;
-    let pointer = agent_caps.pointer().to_owned();
-    let agent_caps = agent_caps.strings()?;
-    if u64::try_from(agent_caps.len()).is_ok_and(|count| count > MAX_CAPABILITIES) {
-        return Err(Fault::invalid(pointer, format!("`agent_caps` has more than {MAX_CAPABILITIES} names")));
-    }
-    let max_parallel = members.take_unless_null("max_parallel")?.map(|count| count.integer(1, MAX_PARALLEL));
+    let max_parallel = members.read_nullable_with("max_parallel", |count| count.integer(1, MAX_PARALLEL))?;
     Ok(Handshake {
-        agent_id,
-        agent_caps,
-        auth_token: optional_text(&mut members, "auth_token")?,
-        max_parallel: max_parallel.transpose()?.map_or(1, |count| usize::try_from(count).unwrap_or(1)),
+        agent_id: members.read_optional("agent_id")?.unwrap_or_default(),
+        agent_caps: match agent_caps.strings()? {
+            names if names.len() > MAX_CAPABILITIES => {
+                let message = format!("`agent_caps` has more than {MAX_CAPABILITIES} names");
+                return Err(agent_caps.fault(message));
+            }
+            names => names,
+        },
+        auth_token: members.read_optional("auth_token")?.unwrap_or_default(),
+        max_parallel: max_parallel.and_then(|count| usize::try_from(count).ok()).unwrap_or(1),
     })
 }
 
 fn decode_filter(mut members: Object<'_>) -> Result<ToolFilter, Fault> {
-    let kind = optional_text(&mut members, "filter_kind")?;
-    let tags = members.take("filter_tags")?.map(Field::strings).transpose()?.unwrap_or_default();
-    let query = optional_text(&mut members, "query")?;
     // No tool of this executor is deferred, so the flag is checked and has no effect.
-    optional_flag(&mut members, "include_deferred")?;
-    Ok(ToolFilter { kind, tags, query })
+    members.read_optional::<bool>("include_deferred")?;
+    Ok(ToolFilter {
+        kind: members.read_optional("filter_kind")?.unwrap_or_default(),
+        tags: members.read_optional("filter_tags")?.unwrap_or_default(),
+        query: members.read_optional("query")?.unwrap_or_default(),
+    })
 }
 
 fn decode_call(mut members: Object<'_>, id: &str) -> Result<ToolCall, Fault> {
-    let correlation = members.take("correlation_id")?;
-    let correlation_id = correlation.as_ref().map(Field::string).transpose()?.unwrap_or_default();
-    if let (Some(field), Ok(bytes)) = (&correlation, u64::try_from(correlation_id.len()))
-        && bytes > MAX_CORRELATION_BYTES
-    {
-        return Err(field.expected_error(&format!("a string of at most {MAX_CORRELATION_BYTES} bytes")));
-    }
     Ok(ToolCall {
         intent: parse_intent_id(id),
-        session_id: optional_text(&mut members, "session_id")?,
-        tool_name: members.require("tool_name")?.string()?,
-        arguments: members.require("arguments")?.map()?,
-        correlation_id,
-        streaming: optional_flag(&mut members, "streaming")?,
-        timeout: optional_timeout(&mut members, DEFAULT_TIMEOUT_SECONDS, Timeout::MAX_SECONDS)?,
+        session_id: members.read_optional("session_id")?.unwrap_or_default(),
+        tool_name: members.read("tool_name")?,
+        arguments: members.read("arguments")?,
+        correlation_id: members.read_optional_with("correlation_id", decode_correlation)?.unwrap_or_default(),
+        streaming: members.read_optional("streaming")?.unwrap_or_default(),
+        timeout: read_timeout(&mut members, DEFAULT_TIMEOUT_SECONDS, Timeout::MAX_SECONDS)?,
     })
+}
+
+fn decode_correlation(field: Field<'_>) -> Result<String, Fault> {
+    let id = field.string()?;
+    if id.len() > MAX_CORRELATION_BYTES {
+        return Err(field.expected_error(&format!("a string of at most {MAX_CORRELATION_BYTES} bytes")));
+    }
+    Ok(id)
 }
 
 /// Parses a UUID in 32 hexadecimal digits, as the protocol writes it, or with hyphens.
@@ -288,15 +289,7 @@ fn parse_intent_id(id: &str) -> Option<IntentId> {
     IntentId::parse(&parts.join("-")).ok()
 }
 
-fn optional_text(members: &mut Object<'_>, name: &str) -> Result<String, Fault> {
-    members.take(name)?.map_or(Ok(String::new()), |field| field.string())
-}
-
-fn optional_flag(members: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
-    members.take(name)?.map_or(Ok(false), |field| field.boolean())
-}
-
-fn optional_timeout(members: &mut Object<'_>, default: u64, max: u64) -> Result<Timeout, Fault> {
+fn read_timeout(members: &mut Object<'_>, default: u64, max: u64) -> Result<Timeout, Fault> {
     let to_timeout = |seconds| {
         if seconds > max {
             return Err(OutOfRangeError { min: 1, max });

@@ -222,7 +222,7 @@ fn params_of<'a>(params: Option<&'a serde_json::value::RawValue>) -> Result<Obje
 /// `_meta` of a request, and its other parameters.
 fn split_meta<'a>(request: &RpcRequest<'a>) -> Result<(RequestMeta, Object<'a>), Fault> {
     let mut params = params_of(request.params)?;
-    let meta = params.take("_meta")?.map(decode_meta).transpose()?;
+    let meta = params.read_optional_with("_meta", decode_meta)?;
     Ok((meta.unwrap_or_default(), params))
 }
 
@@ -251,40 +251,36 @@ impl ClientRequest<'_> {
             (Revision::Session, "initialize") => decode_initialize(params),
             (Revision::Session, "ping") => Ok(McpRequest::Ping),
             (Revision::Session, "logging/setLevel") => {
-                MessageLevel::parse(&params.require("level")?).map(McpRequest::SetLogLevel)
+                params.require("level")?.enum_variant().map(McpRequest::SetLogLevel)
             }
             (Revision::Stateless, "subscriptions/listen") => {
                 decode_filter(params.require("notifications")?).map(McpRequest::Listen)
             }
             (_, "tools/list") => {
-                let cursor = params.take("cursor")?;
-                let after = cursor.map(|cursor| decode_cursor(&cursor)).transpose()?;
-                Ok(McpRequest::ListTools { after })
+                Ok(McpRequest::ListTools { after: params.read_optional_with("cursor", decode_cursor)? })
             }
             (_, "tools/call") => {
-                let tool = params.require("name")?.string()?;
-                let arguments = params.take_unless_null("arguments")?;
-                let arguments = arguments.map(|arguments| arguments.map()).transpose()?.unwrap_or_default();
-                let (state, answer) = match revision {
-                    Revision::Stateless => {
-                        let state = params.take_unless_null("requestState")?;
-                        let state = state.map(|state| state.string()).transpose()?;
-                        (state, decode_responses(&mut params)?)
-                    }
-                    Revision::Session => (None, None),
+                let mut call = ToolCall {
+                    tool: params.read("name")?,
+                    arguments: params.read_nullable("arguments")?.unwrap_or_default(),
+                    state: None,
+                    answer: None,
                 };
-                Ok(McpRequest::CallTool(Box::new(ToolCall { tool, arguments, state, answer })))
+                if revision == Revision::Stateless {
+                    call.state = params.read_nullable("requestState")?;
+                    call.answer = decode_responses(&mut params)?;
+                }
+                Ok(McpRequest::CallTool(Box::new(call)))
             }
             (_, "resources/list") => {
-                let cursor = params.take("cursor")?;
-                let before = cursor.map(|cursor| decode_number_cursor(&cursor)).transpose()?;
+                let before = params.read_optional_with("cursor", decode_number_cursor)?;
                 Ok(McpRequest::ListResources { before })
             }
             (_, "resources/templates/list") => match params.take("cursor")? {
                 Some(cursor) => Err(cursor.invalid(&NOT_A_CURSOR)),
                 None => Ok(McpRequest::ListTemplates),
             },
-            (_, "resources/read") => params.require("uri")?.string().map(McpRequest::ReadResource),
+            (_, "resources/read") => params.read("uri").map(McpRequest::ReadResource),
             (_, "completion/complete") => decode_completion(params).map(McpRequest::Complete),
             (Revision::Stateless, "tasks/get") => decode_task(&mut params).map(McpRequest::GetTask),
             (Revision::Stateless, "tasks/update") => {
@@ -335,7 +331,7 @@ impl ClientRequest<'_> {
 }
 
 fn decode_initialize(mut params: Object<'_>) -> Result<McpRequest, Fault> {
-    let version = params.require("protocolVersion")?.string()?;
+    let version = params.read::<String>("protocolVersion")?;
     let reads_empty_events = negotiate_session(&version) == Revision::Session.as_str();
     let capabilities = decode_capabilities(params.require("capabilities")?)?;
     let capabilities = ClientCapabilities { reads_empty_events, ..capabilities };
@@ -345,9 +341,8 @@ fn decode_initialize(mut params: Object<'_>) -> Result<McpRequest, Fault> {
 
 /// The answer to [`elicit::QUESTION_KEY`] among `inputResponses`. Other answers are ignored.
 fn decode_responses(params: &mut Object<'_>) -> Result<Option<ElicitAnswer>, Fault> {
-    let Some(responses) = params.take_unless_null("inputResponses")? else { return Ok(None) };
-    let answer = responses.object()?.take_unless_null(elicit::QUESTION_KEY)?;
-    answer.map(elicit::decode_answer).transpose()
+    let mut responses = params.read_nullable::<Object<'_>>("inputResponses")?.unwrap_or_default();
+    responses.read_nullable_with(elicit::QUESTION_KEY, elicit::decode_answer)
 }
 
 /// The id of a task is that of its intent.
@@ -357,7 +352,7 @@ fn decode_task(params: &mut Object<'_>) -> Result<IntentId, Fault> {
 }
 
 fn decode_completion(mut params: Object<'_>) -> Result<Completion, Fault> {
-    let mut reference = params.require("ref")?.object()?;
+    let mut reference = params.read::<Object<'_>>("ref")?;
     let kind = reference.require("type")?;
     if kind.string()? != "ref/resource" {
         return Err(kind.invalid(&"has to be `ref/resource`: this server has no prompts"));
@@ -366,19 +361,12 @@ fn decode_completion(mut params: Object<'_>) -> Result<Completion, Fault> {
     if !resources::has_template(&uri.string()?) {
         return Err(uri.invalid(&"is not a template of this server"));
     }
-    let mut argument = params.require("argument")?.object()?;
-    let (name, value) = (argument.require("name")?.string()?, argument.require("value")?.string()?);
-    let context = params.take_unless_null("context")?.map(Field::object).transpose()?;
-    let known = match context {
-        Some(mut context) => context.take_unless_null("arguments")?.map(Field::object).transpose()?,
-        None => None,
-    };
-    let intent = match known {
-        Some(mut known) => {
-            known.take_unless_null(INTENT_VARIABLE)?.map(|intent| intent.string()).transpose()?
-        }
-        None => None,
-    };
+    let mut argument = params.read::<Object<'_>>("argument")?;
+    let name = argument.read::<String>("name")?;
+    let value = argument.read("value")?;
+    let mut context = params.read_nullable::<Object<'_>>("context")?.unwrap_or_default();
+    let mut known = context.read_nullable::<Object<'_>>("arguments")?.unwrap_or_default();
+    let intent = known.read_nullable::<String>(INTENT_VARIABLE)?;
     let intent = intent.and_then(|intent| IntentId::parse(&intent).ok());
     Ok(match (name.as_str(), intent) {
         (INTENT_VARIABLE, _) => Completion::Intent(value),
@@ -389,37 +377,34 @@ fn decode_completion(mut params: Object<'_>) -> Result<Completion, Fault> {
 
 fn decode_filter(field: Field<'_>) -> Result<SubscriptionFilter, Fault> {
     let mut filter = field.object()?;
-    let mut flag = |name: &str| {
-        let wanted = filter.take(name)?.map(|wanted| wanted.boolean()).transpose()?;
-        Ok::<_, Fault>(wanted.unwrap_or_default())
-    };
-    let (tools_list_changed, resources_list_changed) =
-        (flag("toolsListChanged")?, flag("resourcesListChanged")?);
-    flag("promptsListChanged")?;
-    let tasks = filter.take("taskIds")?.map(|tasks| bounded_names(tasks, "tasks")).transpose()?;
-    filter.take("resourceSubscriptions")?.map(|uris| bounded_names(uris, "resources")).transpose()?;
-    Ok(SubscriptionFilter { tools_list_changed, resources_list_changed, tasks: tasks.unwrap_or_default() })
+    // This server has no prompts, and no resource that changes.
+    filter.read_optional::<bool>("promptsListChanged")?;
+    filter.read_optional_with("resourceSubscriptions", |uris| bounded_names(&uris, "resources"))?;
+    let tasks = filter.read_optional_with("taskIds", |tasks| bounded_names(&tasks, "tasks"))?;
+    Ok(SubscriptionFilter {
+        tools_list_changed: filter.read_optional("toolsListChanged")?.unwrap_or_default(),
+        resources_list_changed: filter.read_optional("resourcesListChanged")?.unwrap_or_default(),
+        tasks: tasks.unwrap_or_default(),
+    })
 }
 
 /// Decodes a list of at most [`MAX_SUBSCRIPTION_NAMES`] names.
-fn bounded_names(field: Field<'_>, things: &str) -> Result<Vec<String>, Fault> {
-    let pointer = field.pointer().to_owned();
+fn bounded_names(field: &Field<'_>, things: &str) -> Result<Vec<String>, Fault> {
     let names = field.strings()?;
     if names.len() > MAX_SUBSCRIPTION_NAMES {
-        let message = format!("a subscription names at most {MAX_SUBSCRIPTION_NAMES} {things}");
-        return Err(Fault::invalid(pointer, message));
+        return Err(field.fault(format!("a subscription names at most {MAX_SUBSCRIPTION_NAMES} {things}")));
     }
     Ok(names)
 }
 
 const NOT_A_CURSOR: &str = "is not a cursor of this server: start again without one";
 
-fn decode_number_cursor(field: &Field<'_>) -> Result<u64, Fault> {
+fn decode_number_cursor(field: Field<'_>) -> Result<u64, Fault> {
     field.parse_with(|text| text.parse::<u64>().map_err(|_| NOT_A_CURSOR))
 }
 
 /// A cursor is the name of the last tool of the page before, so it stays valid when the catalogue changes.
-fn decode_cursor(field: &Field<'_>) -> Result<ToolName, Fault> {
+fn decode_cursor(field: Field<'_>) -> Result<ToolName, Fault> {
     field.parse_with(|text| ToolName::parse(text).map_err(|_| NOT_A_CURSOR))
 }
 

@@ -3,7 +3,7 @@
 use super::Revision;
 use super::encode::notify;
 use super::resources::receipt_uri;
-use crate::field::Field;
+use crate::field::{Field, Object};
 use crate::to_raw;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
@@ -114,14 +114,11 @@ pub(super) fn decode_answer(field: Field<'_>) -> Result<ElicitAnswer, Fault> {
     const DECISIONS: [(&str, PersonDecision); 2] =
         [("approve", PersonDecision::Approve), ("deny", PersonDecision::Deny)];
     let mut answer = field.object()?;
-    let action = answer.require("action")?.enum_value(&ACTIONS)?;
-    let content = answer.take_unless_null("content")?.map(Field::object).transpose()?;
-    let decision = match content {
-        Some(mut content) => content.take_unless_null(FIELD)?,
-        None => None,
-    };
-    let decision = decision.map(|decision| decision.enum_value(&DECISIONS)).transpose()?;
-    Ok(ElicitAnswer { action, decision })
+    let mut content = answer.read_nullable::<Object<'_>>("content")?.unwrap_or_default();
+    Ok(ElicitAnswer {
+        action: answer.require("action")?.enum_value(&ACTIONS)?,
+        decision: content.read_nullable_with(FIELD, |decision| decision.enum_value(&DECISIONS))?,
+    })
 }
 
 impl Question {

@@ -6,6 +6,7 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::LogLevel;
 use serde_json::value::RawValue;
+use strum::{IntoStaticStr, VariantArray};
 
 /// The maximum length of a progress token as JSON text.
 const MAX_TOKEN_BYTES: usize = 128;
@@ -52,7 +53,8 @@ impl ProgressToken {
 }
 
 /// The severity of a log message, in rising order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum MessageLevel {
     /// `debug`.
     Debug,
@@ -73,21 +75,6 @@ pub enum MessageLevel {
 }
 
 impl MessageLevel {
-    const WORDS: [(&'static str, Self); 8] = [
-        ("debug", Self::Debug),
-        ("info", Self::Info),
-        ("notice", Self::Notice),
-        ("warning", Self::Warning),
-        ("error", Self::Error),
-        ("critical", Self::Critical),
-        ("alert", Self::Alert),
-        ("emergency", Self::Emergency),
-    ];
-
-    pub(super) fn parse(field: &Field<'_>) -> Result<Self, Fault> {
-        field.enum_value(&Self::WORDS)
-    }
-
     /// Returns `true` for a tool's line that a client with this lowest level wants.
     #[must_use]
     pub fn includes(self, line: LogLevel) -> bool {
@@ -105,54 +92,48 @@ impl MessageLevel {
     }
 
     pub(super) fn as_str(self) -> &'static str {
-        Self::WORDS.into_iter().find(|(_, level)| *level == self).map_or("error", |(word, _)| word)
+        self.into()
     }
 }
 
 /// Decodes `_meta`. Unknown members are for other servers or later revisions.
 pub(super) fn decode_meta(field: Field<'_>) -> Result<RequestMeta, Fault> {
     let mut meta = field.object()?;
-    if let Some(info) = meta.take(names::CLIENT_INFO)? {
-        decode_implementation(info)?;
-    }
-    let version = meta.take(names::PROTOCOL_VERSION)?.map(|version| version.string()).transpose()?;
-    let capabilities = meta.take(names::CLIENT_CAPABILITIES)?.map(decode_capabilities).transpose()?;
-    let log_level = meta.take(names::LOG_LEVEL)?.map(|level| MessageLevel::parse(&level)).transpose()?;
-    let progress_token = meta.take("progressToken")?.map(|token| decode_token(&token)).transpose()?;
-    let intent = meta.take(names::INTENT_ID)?;
-    let intent = intent.map(|intent| intent.parse_with(IntentId::parse)).transpose()?;
-    let traceparent = meta.take("traceparent")?.map(|context| context.string()).transpose()?;
-    // The W3C's recommendation has a context that is not valid ignored.
-    let traceparent = traceparent.filter(|context| is_traceparent(context));
-    Ok(RequestMeta { version, capabilities, log_level, progress_token, intent, traceparent })
+    meta.read_optional_with(names::CLIENT_INFO, decode_implementation)?;
+    let traceparent = meta.read_optional::<String>("traceparent")?;
+    Ok(RequestMeta {
+        version: meta.read_optional(names::PROTOCOL_VERSION)?,
+        capabilities: meta.read_optional_with(names::CLIENT_CAPABILITIES, decode_capabilities)?,
+        log_level: meta.read_optional_with(names::LOG_LEVEL, |level| level.enum_variant())?,
+        progress_token: meta.read_optional_with("progressToken", decode_token)?,
+        intent: meta.read_optional(names::INTENT_ID)?,
+        // The W3C's recommendation has a context that is not valid ignored.
+        traceparent: traceparent.filter(|context| is_traceparent(context)),
+    })
 }
 
 /// Checks the type of `clientInfo`.
 pub(super) fn decode_implementation(field: Field<'_>) -> Result<(), Fault> {
     let mut info = field.object()?;
-    info.require("name")?.string()?;
-    info.require("version")?.string()?;
-    Ok(())
+    info.read::<String>("name")?;
+    info.read::<String>("version").map(drop)
 }
 
 pub(super) fn decode_capabilities(field: Field<'_>) -> Result<ClientCapabilities, Fault> {
     let mut capabilities = field.object()?;
     let mut decoded = ClientCapabilities::default();
-    if let Some(elicitation) = capabilities.take_unless_null("elicitation")? {
-        let mut elicitation = elicitation.object()?;
+    if let Some(mut elicitation) = capabilities.read_nullable::<Object<'_>>("elicitation")? {
         decoded.elicits_urls = has_object(&mut elicitation, "url")?;
         // A client of an earlier revision declares forms by an empty object.
         decoded.elicits_forms = has_object(&mut elicitation, "form")? || !decoded.elicits_urls;
     }
-    if let Some(extensions) = capabilities.take_unless_null("extensions")? {
-        decoded.has_tasks = has_object(&mut extensions.object()?, names::TASKS)?;
-    }
+    let mut extensions = capabilities.read_nullable::<Object<'_>>("extensions")?.unwrap_or_default();
+    decoded.has_tasks = has_object(&mut extensions, names::TASKS)?;
     Ok(decoded)
 }
 
 fn has_object(object: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
-    let Some(field) = object.take_unless_null(name)? else { return Ok(false) };
-    field.object().map(|_| true)
+    Ok(object.read_nullable::<Object<'_>>(name)?.is_some())
 }
 
 /// Returns `true` for a trace context of version 00: trace and span in hexadecimal, and flags.
@@ -168,7 +149,7 @@ fn is_traceparent(text: &str) -> bool {
     }
 }
 
-fn decode_token(field: &Field<'_>) -> Result<ProgressToken, Fault> {
+fn decode_token(field: Field<'_>) -> Result<ProgressToken, Fault> {
     let text = field.as_raw().get();
     let is_integer = || text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
     if text.len() > MAX_TOKEN_BYTES || !(text.starts_with('"') || is_integer()) {

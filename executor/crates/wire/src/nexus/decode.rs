@@ -155,8 +155,8 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
     *known = Some(id);
     let kind = body.require("type")?;
     let kind_raw = raw(&kind);
-    let kind = kind.enum_value(&MessageType::NAMES).map_err(as_invalid_request)?;
-    let version = body.require("version")?.string()?;
+    let kind = kind.enum_variant().map_err(as_invalid_request)?;
+    let version = body.read::<String>("version")?;
     if version != VERSION {
         let version = excerpt(&version);
         return Err(Fault::InvalidRequest(format!("`version` must be \"{VERSION}\", not `{version}`")));
@@ -165,10 +165,10 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
     let timestamp_ms = timestamp.integer(1, MAX_EXACT_INTEGER)?;
     let from = body.require("from")?;
     let to = body.require("to")?;
-    let correlation_id = body.take_unless_null("correlationId")?.map(|id| id.string()).transpose()?;
+    let correlation_id = body.read_nullable("correlationId")?;
     let action = body.take_unless_null("action")?;
     let payload = body.take_unless_null("payload")?;
-    let sealed = body.take_unless_null("encryption")?.map(decode_sealed).transpose()?;
+    let sealed = body.read_nullable_with("encryption", decode_sealed)?;
     if payload.is_some() && sealed.is_some() {
         return Err(Fault::invalid(
             "/payload",
@@ -191,11 +191,11 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
     let to = decode_identity(to)?;
     let event = if kind == MessageType::Event { Some(decode_event_head(&mut body)?) } else { None };
     if kind == MessageType::Response {
-        body.require("requestId")?.string()?;
-        body.require("status")?.enum_value(&ResponseStatus::NAMES)?;
+        body.read::<String>("requestId")?;
+        body.require("status")?.enum_variant::<ResponseStatus>()?;
     }
     if kind == MessageType::Error && sealed.is_none() {
-        body.require("error")?.object()?.require("code")?.string()?;
+        body.read::<Object<'_>>("error")?.read::<String>("code")?;
     }
     if correlation_id.is_none() && matches!(kind, MessageType::Response | MessageType::Ack) {
         return Err(Fault::invalid("/correlationId", "`correlationId` is missing"));
@@ -211,14 +211,14 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
         action,
         sealed,
         event,
-        signature: body.take_unless_null("signature")?.map(|signature| signature.string()).transpose()?,
+        signature: body.read_nullable("signature")?,
         priority: body.require("priority")?.enum_value(&PRIORITIES)?,
         ttl_ms: body.require("ttl")?.integer(1, MAX_TTL_MS)?,
-        requires_ack: body.require("requiresAck")?.boolean()?,
+        requires_ack: body.read("requiresAck")?,
         members,
     };
     // The member is validated and ignored: this executor verifies every signature.
-    body.require("requiresSignature")?.boolean()?;
+    body.read::<bool>("requiresSignature")?;
     Ok(envelope)
 }
 
@@ -236,12 +236,10 @@ fn decode_identity(field: Field<'_>) -> Result<String, Fault> {
         return Err(id.expected_error(&format!("1 to {MAX_AGENT_BYTES} bytes long")));
     }
     identity.require("type")?.enum_value(&AGENT_TYPES)?;
-    identity.require("version")?.string()?;
-    identity.require("capabilities")?.strings()?;
+    identity.read::<String>("version")?;
+    identity.read::<Vec<String>>("capabilities")?;
     for optional in ["endpoint", "publicKey"] {
-        if let Some(field) = identity.take_unless_null(optional)? {
-            field.string()?;
-        }
+        identity.read_nullable::<String>(optional)?;
     }
     Ok(name)
 }
@@ -249,27 +247,24 @@ fn decode_identity(field: Field<'_>) -> Result<String, Fault> {
 fn decode_sealed(field: Field<'_>) -> Result<SealedPayload, Fault> {
     let mut sealed = field.object()?;
     sealed.require("algorithm")?.enum_value(&[(ALGORITHM, ())])?;
-    let mut bytes = |name: &str| -> Result<(Field<'_>, Vec<u8>), Fault> {
-        let field = sealed.require(name)?;
-        let bytes =
-            STANDARD.decode(field.string()?).map_err(|_| field.expected_error("base64, with padding"))?;
-        Ok((field, bytes))
-    };
-    let (iv, iv_bytes) = bytes("iv")?;
-    let (_, ciphertext) = bytes("ciphertext")?;
-    let (tag, tag_bytes) = bytes("authTag")?;
+    let iv = sealed.require("iv")?;
+    let tag = sealed.require("authTag")?;
     Ok(SealedPayload {
-        iv: iv_bytes.try_into().map_err(|_| iv.expected_error("12 bytes in base64"))?,
-        ciphertext,
-        auth_tag: tag_bytes.try_into().map_err(|_| tag.expected_error("16 bytes in base64"))?,
+        iv: decode_base64(&iv)?.try_into().map_err(|_| iv.expected_error("12 bytes in base64"))?,
+        ciphertext: decode_base64(&sealed.require("ciphertext")?)?,
+        auth_tag: decode_base64(&tag)?.try_into().map_err(|_| tag.expected_error("16 bytes in base64"))?,
     })
+}
+
+fn decode_base64(field: &Field<'_>) -> Result<Vec<u8>, Fault> {
+    STANDARD.decode(field.string()?).map_err(|_| field.expected_error("base64, with padding"))
 }
 
 fn decode_event_head(body: &mut Object<'_>) -> Result<EventHead, Fault> {
     Ok(EventHead {
-        kind: body.require("eventType")?.string()?,
-        name: body.require("eventName")?.string()?,
-        guarantee: body.require("deliveryGuarantee")?.enum_value(&DeliveryGuarantee::NAMES)?,
+        kind: body.read("eventType")?,
+        name: body.read("eventName")?,
+        guarantee: body.require("deliveryGuarantee")?.enum_variant()?,
     })
 }
 
@@ -518,11 +513,10 @@ fn decode_command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<C
     let mut take_members = || -> Result<_, Fault> {
         let mut context = Map::new();
         for name in ["workflowId", "agentId"] {
-            if let Some(field) = payload.take_unless_null(name)? {
-                context.insert(name.to_owned(), field.string()?.into());
-            }
+            let value = payload.read_nullable::<String>(name)?;
+            context.extend(value.map(|value| (name.to_owned(), value.into())));
         }
-        Ok(((!context.is_empty()).then_some(context), payload.require("parameters")?.object()?))
+        Ok(((!context.is_empty()).then_some(context), payload.read("parameters")?))
     };
     let (context, parameters) = take_members().map_err(prefix_pointer)?;
     decode_parameters(parameters, context)
@@ -530,45 +524,48 @@ fn decode_command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<C
         .map_err(prefix_pointer)
 }
 
-fn decode_execute(mut parameters: Object<'_>, context: Option<Map<String, Value>>) -> Result<Content, Fault> {
-    let tool = parameters.require("tool")?.parse_with(ToolName::parse)?;
-    let arguments = parameters.take_unless_null("arguments")?;
-    let arguments = arguments.map(|arguments| arguments.map()).transpose()?.unwrap_or_default();
-    let timeout = parameters.take_unless_null("timeoutMs")?;
-    let timeout = timeout.map(|timeout| timeout.quantity(Timeout::from_millis)).transpose()?;
-    parameters.finish()?;
-    Ok(Content::Execute(ExecuteCommand { tool, arguments, timeout, context }))
+fn decode_execute(parameters: Object<'_>, context: Option<Map<String, Value>>) -> Result<Content, Fault> {
+    parameters.read_all(|parameters| {
+        Ok(Content::Execute(ExecuteCommand {
+            tool: parameters.read("tool")?,
+            arguments: parameters.read_nullable("arguments")?.unwrap_or_default(),
+            timeout: parameters
+                .read_nullable_with("timeoutMs", |field| field.quantity(Timeout::from_millis))?,
+            context,
+        }))
+    })
 }
 
-fn decode_only_id(mut parameters: Object<'_>, name: &str) -> Result<IntentId, Fault> {
-    let id = parameters.require(name)?.parse_with(IntentId::parse)?;
-    parameters.finish()?;
-    Ok(id)
+fn decode_only_id(parameters: Object<'_>, name: &str) -> Result<IntentId, Fault> {
+    parameters.read_all(|parameters| parameters.read(name))
 }
 
-fn decode_subscribe(mut parameters: Object<'_>) -> Result<SubscribeCommand, Fault> {
-    let events = parameters.require("events")?;
-    let pointer = events.pointer().to_owned();
+fn decode_subscribe(parameters: Object<'_>) -> Result<SubscribeCommand, Fault> {
+    parameters.read_all(|parameters| {
+        Ok(SubscribeCommand {
+            events: decode_events(&parameters.require("events")?)?,
+            intent: parameters.read_nullable("intentId")?,
+            guarantee: parameters
+                .read_nullable_with("deliveryGuarantee", |guarantee| guarantee.enum_variant())?
+                .unwrap_or_default(),
+        })
+    })
+}
+
+fn decode_events(field: &Field<'_>) -> Result<BTreeSet<EventName>, Fault> {
     let parse_event = |text: String| {
-        let event = EventName::NAMES.iter().find(|(name, _)| *name == text);
-        event.map(|(_, event)| *event).ok_or_else(|| {
-            let message = format!(
+        EventName::ALL.into_iter().find(|event| event.as_str() == text).ok_or_else(|| {
+            field.fault(format!(
                 "there is no event `{}`: there are `started`, `progress`, `log`, `artifact` and `finished`",
                 excerpt(&text)
-            );
-            Fault::invalid(pointer.clone(), message)
+            ))
         })
     };
-    let events = events.strings()?.into_iter().map(parse_event).collect::<Result<BTreeSet<_>, _>>()?;
+    let events = field.strings()?.into_iter().map(parse_event).collect::<Result<BTreeSet<_>, _>>()?;
     if events.is_empty() {
-        return Err(Fault::invalid(pointer, "`events` must name at least one event"));
+        return Err(field.fault("`events` must name at least one event"));
     }
-    let intent = parameters.take_unless_null("intentId")?;
-    let intent = intent.map(|intent| intent.parse_with(IntentId::parse)).transpose()?;
-    let guarantee = parameters.take_unless_null("deliveryGuarantee")?;
-    let guarantee = guarantee.map(|guarantee| guarantee.enum_value(&DeliveryGuarantee::NAMES)).transpose()?;
-    parameters.finish()?;
-    Ok(SubscribeCommand { events, intent, guarantee: guarantee.unwrap_or_default() })
+    Ok(events)
 }
 
 fn decode_query(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
@@ -580,22 +577,23 @@ fn decode_query(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Con
             excerpt(&action_name)
         ))
     })?;
-    let mut payload = payload_object(payload)?;
-    let resource = payload.require("resourceId").and_then(|id| match id.string()?.as_str() {
-        "executor" => Ok(QueryResource::Executor),
-        _ => id.parse_with(IntentId::parse).map(QueryResource::Intent),
-    });
-    let resource =
-        resource.and_then(|resource| payload.finish().map(|()| resource)).map_err(prefix_pointer)?;
+    let read_resource = |payload: &mut Object<'_>| {
+        let id = payload.require("resourceId")?;
+        match id.string()?.as_str() {
+            "executor" => Ok(QueryResource::Executor),
+            _ => id.parse_with(IntentId::parse).map(QueryResource::Intent),
+        }
+    };
+    let resource = payload_object(payload)?.read_all(read_resource).map_err(prefix_pointer)?;
     Ok(Content::Query(*action, resource))
 }
 
 fn check_event(payload: Option<&str>) -> Result<(), Fault> {
     let mut payload = payload_object(payload)?;
     let read = payload.require("data").and_then(|_| {
-        let mut metadata = payload.require("metadata")?.object()?;
-        metadata.require("schemaVersion")?.string()?;
-        metadata.require("contentType")?.string().map(drop)
+        let mut metadata = payload.read::<Object<'_>>("metadata")?;
+        metadata.read::<String>("schemaVersion")?;
+        metadata.read::<String>("contentType").map(drop)
     });
     read.map_err(prefix_pointer)
 }

@@ -2,6 +2,7 @@
 
 use a2g_types::call::Priority;
 use a2g_types::ident::IntentId;
+use strum::{IntoStaticStr, VariantArray};
 
 /// The only supported version.
 pub const VERSION: &str = "1.0.0";
@@ -12,7 +13,8 @@ pub const ALGORITHM: &str = "AES-256-GCM";
 pub const MAX_TTL_MS: u64 = 60 * 60 * 1000;
 
 /// The type of a message (`type`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum MessageType {
     /// A request to do something.
     Command,
@@ -29,26 +31,10 @@ pub enum MessageType {
 }
 
 impl MessageType {
-    pub(super) const NAMES: [(&'static str, Self); 6] = [
-        ("command", Self::Command),
-        ("query", Self::Query),
-        ("event", Self::Event),
-        ("response", Self::Response),
-        ("ack", Self::Ack),
-        ("error", Self::Error),
-    ];
-
     /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Command => "command",
-            Self::Query => "query",
-            Self::Event => "event",
-            Self::Response => "response",
-            Self::Ack => "ack",
-            Self::Error => "error",
-        }
+        self.into()
     }
 }
 
@@ -72,7 +58,8 @@ pub(super) const PRIORITIES: [(&str, Priority); 4] = [
 ];
 
 /// The delivery guarantee of an event (`deliveryGuarantee`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum DeliveryGuarantee {
     /// Sent once.
     #[default]
@@ -85,25 +72,16 @@ pub enum DeliveryGuarantee {
 }
 
 impl DeliveryGuarantee {
-    pub(super) const NAMES: [(&'static str, Self); 3] = [
-        ("at-most-once", Self::AtMostOnce),
-        ("at-least-once", Self::AtLeastOnce),
-        ("exactly-once", Self::ExactlyOnce),
-    ];
-
     /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AtMostOnce => "at-most-once",
-            Self::AtLeastOnce => "at-least-once",
-            Self::ExactlyOnce => "exactly-once",
-        }
+        self.into()
     }
 }
 
 /// The events of a run (`eventName`; the `eventType` is always `execution`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum EventName {
     /// The guest started.
     Started,
@@ -121,24 +99,10 @@ impl EventName {
     /// All event names.
     pub const ALL: [Self; 5] = [Self::Started, Self::Progress, Self::Log, Self::Artifact, Self::Finished];
 
-    pub(super) const NAMES: [(&'static str, Self); 5] = [
-        ("started", Self::Started),
-        ("progress", Self::Progress),
-        ("log", Self::Log),
-        ("artifact", Self::Artifact),
-        ("finished", Self::Finished),
-    ];
-
     /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Started => "started",
-            Self::Progress => "progress",
-            Self::Log => "log",
-            Self::Artifact => "artifact",
-            Self::Finished => "finished",
-        }
+        self.into()
     }
 }
 
@@ -146,7 +110,8 @@ impl EventName {
 pub const EVENT_TYPE: &str = "execution";
 
 /// The result of a command or a query (`status`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum ResponseStatus {
     /// The request succeeded.
     Success,
@@ -157,16 +122,10 @@ pub enum ResponseStatus {
 }
 
 impl ResponseStatus {
-    pub(super) const NAMES: [(&'static str, ()); 3] = [("SUCCESS", ()), ("FAILURE", ()), ("PARTIAL", ())];
-
     /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Success => "SUCCESS",
-            Self::Failure => "FAILURE",
-            Self::Partial => "PARTIAL",
-        }
+        self.into()
     }
 }
 

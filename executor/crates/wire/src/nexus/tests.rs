@@ -15,6 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use strum::VariantArray;
 
 const KEY: [u8; 32] = [7; 32];
 const ID: &str = "550e8400-e29b-41d4-a716-446655440000";
@@ -559,15 +560,13 @@ proptest! {
 
 #[test]
 fn the_words_are_the_documents() {
-    for (word, kind) in MessageType::NAMES {
-        assert_eq!(kind.as_str(), word);
+    fn words<T: Copy + Into<&'static str> + VariantArray>() -> Vec<&'static str> {
+        T::VARIANTS.iter().map(|variant| (*variant).into()).collect()
     }
-    for (word, guarantee) in DeliveryGuarantee::NAMES {
-        assert_eq!(guarantee.as_str(), word);
-    }
-    for (word, name) in EventName::NAMES {
-        assert_eq!(name.as_str(), word);
-    }
+    assert_eq!(words::<MessageType>(), ["command", "query", "event", "response", "ack", "error"]);
+    assert_eq!(words::<DeliveryGuarantee>(), ["at-most-once", "at-least-once", "exactly-once"]);
+    assert_eq!(words::<EventName>(), ["started", "progress", "log", "artifact", "finished"]);
+    assert_eq!(words::<ResponseStatus>(), ["SUCCESS", "FAILURE", "PARTIAL"]);
     for (word, priority) in super::message::PRIORITIES {
         assert_eq!(priority.as_str(), word);
     }

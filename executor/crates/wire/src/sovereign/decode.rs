@@ -1,6 +1,6 @@
 //! Decoder for bodies of `POST /run`, which have passed the strict reader.
 
-use crate::field::{Field, Object};
+use crate::field::{Decode, Field, Object};
 use crate::jsonrpc::Id;
 use a2g_types::fault::Fault;
 use a2g_types::ident::excerpt;
@@ -101,7 +101,7 @@ fn read(text: &str, partial: &mut PartialRequest) -> Result<RequestBody, Fault> 
         partial.form = RequestForm::Legacy;
         return read_legacy(body, partial);
     };
-    partial.id = decode_id(body.take_unless_null("id")?)?;
+    partial.id = body.read_nullable_with("id", |id| Id::from_field(&id))?;
     partial.form = match version.string().as_deref() {
         Ok("3.0") => RequestForm::Sovereign,
         Ok("2.0") => RequestForm::JsonRpc2,
@@ -109,16 +109,10 @@ fn read(text: &str, partial: &mut PartialRequest) -> Result<RequestBody, Fault> 
             return Err(Fault::InvalidRequest("`jsonrpc` must be \"3.0\" or \"2.0\"".to_owned()));
         }
     };
-    let method = body.take_unless_null("method")?.map(|method| method.string()).transpose()?;
-    let mut params = match body.take_unless_null("params")? {
-        Some(params) => Some(params.object()?),
-        None => None,
-    };
-    let mut take_text = |name: &str| -> Result<Option<String>, Fault> {
-        let field = params.as_mut().map(|params| params.take_unless_null(name)).transpose()?.flatten();
-        field.map(|field| field.string()).transpose()
-    };
-    let (skill, operation) = (take_text("skill")?, take_text("operation")?);
+    let method = body.read_nullable::<String>("method")?;
+    let mut params = body.read_nullable::<Object<'_>>("params")?.unwrap_or_default();
+    let skill = params.read_nullable::<String>("skill")?;
+    let operation = params.read_nullable::<String>("operation")?;
     let split = method.as_deref().map(|method| match method.split_once('/') {
         Some((skill, operation)) => (skill, Some(operation)),
         None => (method, None),
@@ -128,39 +122,33 @@ fn read(text: &str, partial: &mut PartialRequest) -> Result<RequestBody, Fault> 
         split.and_then(|(_, operation)| operation).map(str::to_owned).or_else(|| operation.clone());
     check_agreement("/params/skill", skill.as_deref(), partial.skill.as_deref())?;
     check_agreement("/params/operation", operation.as_deref(), partial.operation.as_deref())?;
-    let payload = params.as_mut().map(|params| params.take_unless_null("payload")).transpose()?.flatten();
-    let payload = payload.map(|payload| payload.map()).transpose()?.unwrap_or_default();
-    let metadata = body.take_unless_null("metadata")?.map(Field::object).transpose()?;
-    let (stream, hints) = metadata.map(decode_metadata).transpose()?.unwrap_or_default();
+    let payload = params.read_nullable("payload")?.unwrap_or_default();
+    let (stream, hints) = body.read_nullable_with("metadata", decode_metadata)?.unwrap_or_default();
     require_skill(partial)?;
     Ok((payload, stream, hints))
 }
 
 /// Decodes `{skill, action|operation, params|payload, context, request_id, timeout_ms}`.
 fn read_legacy(mut body: Object<'_>, partial: &mut PartialRequest) -> Result<RequestBody, Fault> {
-    partial.id = decode_id(body.take_unless_null("request_id")?)?;
-    partial.skill = body.take_unless_null("skill")?.map(|skill| skill.string()).transpose()?;
-    let operation = take_either(&mut body, "operation", "action")?;
-    partial.operation = operation.map(|operation| operation.string()).transpose()?;
-    let payload = take_either(&mut body, "payload", "params")?;
-    let payload = payload.map(|payload| payload.map()).transpose()?.unwrap_or_default();
-    let timeout = body.take_unless_null("timeout_ms")?;
-    let timeout = timeout.map(|timeout| timeout.quantity(Timeout::from_millis)).transpose()?;
-    let context = body.take_unless_null("context")?;
-    if let Some(context) = context {
-        context.object()?;
-    }
+    partial.id = body.read_nullable_with("request_id", |id| Id::from_field(&id))?;
+    partial.skill = body.read_nullable("skill")?;
+    partial.operation = read_either(&mut body, "operation", "action")?;
+    let payload = read_either(&mut body, "payload", "params")?.unwrap_or_default();
+    let timeout = body.read_nullable_with("timeout_ms", |field| field.quantity(Timeout::from_millis))?;
+    body.read_nullable::<Object<'_>>("context")?;
     require_skill(partial)?;
     Ok((payload, false, ContextHints { timeout, corrects_payload: false }))
 }
 
-/// Takes a member that has two names; a request may use only one of them.
-fn take_either<'a>(body: &mut Object<'a>, name: &str, other: &str) -> Result<Option<Field<'a>>, Fault> {
+/// Reads a member that has two names; a request may use only one of them.
+fn read_either<'a, T: Decode<'a>>(
+    body: &mut Object<'a>,
+    name: &str,
+    other: &str,
+) -> Result<Option<T>, Fault> {
     match (body.take_unless_null(name)?, body.take_unless_null(other)?) {
-        (Some(_), Some(field)) => {
-            Err(Fault::invalid(field.pointer(), format!("`{other}` repeats `{name}`: send one of them")))
-        }
-        (field, alias) => Ok(field.or(alias)),
+        (Some(_), Some(field)) => Err(field.fault(format!("`{other}` repeats `{name}`: send one of them"))),
+        (field, alias) => field.or(alias).map(T::decode).transpose(),
     }
 }
 
@@ -183,32 +171,23 @@ fn check_agreement(pointer: &str, member: Option<&str>, effective: Option<&str>)
     }
 }
 
-fn decode_id(field: Option<Field<'_>>) -> Result<Option<Id>, Fault> {
-    field.map(|field| Id::from_field(&field)).transpose()
-}
-
 /// Decodes the members that this door interprets. Others are meant for other agents, and ignored.
-fn decode_metadata(mut metadata: Object<'_>) -> Result<(bool, ContextHints), Fault> {
-    if let Some(priority) = metadata.take_unless_null("priority")? {
-        priority.string()?;
-    }
-    if let Some(capabilities) = metadata.take_unless_null("capabilities")? {
-        capabilities.strings()?;
-    }
-    let stream = metadata.take_unless_null("stream")?;
-    let stream = stream.map(|stream| stream.boolean()).transpose()?.unwrap_or_default();
-    let hints = metadata.take_unless_null("context_hints")?.map(Field::object).transpose()?;
-    Ok((stream, hints.map(decode_hints).transpose()?.unwrap_or_default()))
+fn decode_metadata(field: Field<'_>) -> Result<(bool, ContextHints), Fault> {
+    let mut metadata = field.object()?;
+    metadata.read_nullable::<String>("priority")?;
+    metadata.read_nullable::<Vec<String>>("capabilities")?;
+    let stream = metadata.read_nullable("stream")?.unwrap_or_default();
+    let hints = metadata.read_nullable_with("context_hints", decode_hints)?.unwrap_or_default();
+    Ok((stream, hints))
 }
 
-fn decode_hints(mut hints: Object<'_>) -> Result<ContextHints, Fault> {
-    if let Some(tier) = hints.take_unless_null("tier")? {
-        tier.enum_value(&[("LOW", ()), ("MID", ()), ("HIGH", ())])?;
-    }
-    let retry = hints.take_unless_null("retry_strategy")?;
-    let retry =
-        retry.map(|retry| retry.enum_value(&[("none", false), ("correct_payload", true)])).transpose()?;
-    let timeout = hints.take_unless_null("timeout_ms")?;
-    let timeout = timeout.map(|timeout| timeout.quantity(Timeout::from_millis)).transpose()?;
-    Ok(ContextHints { timeout, corrects_payload: retry.unwrap_or_default() })
+fn decode_hints(field: Field<'_>) -> Result<ContextHints, Fault> {
+    let mut hints = field.object()?;
+    hints.read_nullable_with("tier", |tier| tier.enum_value(&[("LOW", ()), ("MID", ()), ("HIGH", ())]))?;
+    let retries = [("none", false), ("correct_payload", true)];
+    let corrects_payload = hints.read_nullable_with("retry_strategy", |retry| retry.enum_value(&retries))?;
+    Ok(ContextHints {
+        timeout: hints.read_nullable_with("timeout_ms", |field| field.quantity(Timeout::from_millis))?,
+        corrects_payload: corrects_payload.unwrap_or_default(),
+    })
 }

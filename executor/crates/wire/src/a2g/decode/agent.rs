@@ -52,12 +52,11 @@ pub struct ReportHead {
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
 pub fn registration(params: &str) -> Result<Registration, Fault> {
     let mut object = Object::parse(params)?;
-    let requested = object.take_unless_null("capabilities_requested")?;
     Ok(Registration {
-        agent: object.require("agent_did")?.parse_with(AgentDid::parse)?,
-        public_key: object.take_unless_null("public_key")?.map(|field| field.string()).transpose()?,
-        capabilities_requested: requested.map(Field::strings).transpose()?.unwrap_or_default(),
-        metadata: object.take_unless_null("metadata")?.map(|field| field.map()).transpose()?,
+        agent: object.read("agent_did")?,
+        public_key: object.read_nullable("public_key")?,
+        capabilities_requested: object.read_nullable("capabilities_requested")?.unwrap_or_default(),
+        metadata: object.read_nullable("metadata")?,
     })
 }
 
@@ -67,15 +66,17 @@ pub fn registration(params: &str) -> Result<Registration, Fault> {
 /// As [`registration`].
 pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
     let mut object = Object::parse(params)?;
-    let agent = object.require("agent_did")?.parse_with(AgentDid::parse)?;
-    let mut take_count = |name| object.require(name)?.integer(0, u64::MAX);
     Ok(Heartbeat {
-        agent,
-        uptime_seconds: take_count("uptime_seconds")?,
-        running: take_count("running")?,
-        queued: take_count("queued")?,
-        journal: object.take_unless_null("journal")?.map(decode_journal).transpose()?,
+        agent: object.read("agent_did")?,
+        uptime_seconds: read_count(&mut object, "uptime_seconds")?,
+        running: read_count(&mut object, "running")?,
+        queued: read_count(&mut object, "queued")?,
+        journal: object.read_nullable_with("journal", decode_journal)?,
     })
+}
+
+fn read_count(object: &mut Object<'_>, name: &str) -> Result<u64, Fault> {
+    object.require(name)?.integer(0, u64::MAX)
 }
 
 /// Decodes the agent in the params of an `a2g/heartbeat` from an agent that is not an executor. The protocol defines
@@ -84,15 +85,13 @@ pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
 /// # Errors
 /// As [`registration`].
 pub fn agent_heartbeat(params: &str) -> Result<AgentDid, Fault> {
-    Object::parse(params)?.require("agent_did")?.parse_with(AgentDid::parse)
+    Object::parse(params)?.read("agent_did")
 }
 
 /// The count and the root of a journal. The signature is ignored: it is for the parties that store the checkpoint.
 fn decode_journal(member: Field<'_>) -> Result<(u64, String), Fault> {
     let mut object = member.object()?;
-    let count = object.require("count")?.integer(0, u64::MAX)?;
-    let root = object.require("root")?.string()?;
-    Ok((count, root))
+    Ok((read_count(&mut object, "count")?, object.read("root")?))
 }
 
 /// Decodes the params of `a2g/report`. All members that the A2G document defines are checked, and only the head is
@@ -104,24 +103,20 @@ fn decode_journal(member: Field<'_>) -> Result<(u64, String), Fault> {
 pub fn report(params: &str) -> Result<ReportHead, Fault> {
     let mut object = Object::parse(params)?;
     let head = ReportHead {
-        agent: object.require("agent_did")?.parse_with(AgentDid::parse)?,
-        intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
-        status: object.require("status")?.enum_variant::<Status>()?,
+        agent: object.read("agent_did")?,
+        intent: object.read("intent_id")?,
+        status: object.read("status")?,
     };
-    if let Some(error) = object.take_unless_null("error")? {
-        error.string()?;
-    }
-    if let Some(metrics) = object.take_unless_null("metrics")? {
-        check_metrics(metrics)?;
-    }
+    object.read_nullable::<String>("error")?;
+    object.read_nullable_with("metrics", check_metrics)?;
     Ok(head)
 }
 
 fn check_metrics(field: Field<'_>) -> Result<(), Fault> {
     let mut object = field.object()?;
     for name in ["duration_ms", "memory_used_mb"] {
-        object.take_unless_null(name)?.map(|field| field.integer(0, u64::MAX)).transpose()?;
+        object.read_nullable_with(name, |field| field.integer(0, u64::MAX))?;
     }
-    object.take_unless_null("cpu_percent")?.map(|field| field.number(0.0, f64::INFINITY)).transpose()?;
+    object.read_nullable_with("cpu_percent", |field| field.number(0.0, f64::INFINITY))?;
     Ok(())
 }

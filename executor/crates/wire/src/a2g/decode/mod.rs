@@ -18,12 +18,12 @@ pub use signature::context_signature;
 pub use stop::{StopParams, resume_params, stop_params, stops_result};
 pub use verdict::{directive, verdict};
 
-use crate::field::{Field, Object};
+use crate::field::{Field, Object, decode_by};
 use crate::listing::{DescribeRequest, Listing, MAX_QUERY_BYTES};
 use crate::stubs::Language;
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::Fault;
-use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::verdict::{Proof, Verdict};
 
 /// The params of `a2g/execute`: an intent with the verdict that answers it.
@@ -59,14 +59,12 @@ pub fn intent(params: &str) -> Result<Call, Fault> {
 /// # Errors
 /// As [`intent`]; members other than `intent`, `verdict` and `proof` are refused.
 pub fn execute_params(params: &str) -> Result<ExecuteParams, Fault> {
-    let mut object = Object::parse(params)?;
-    let call = decode_call(object.require("intent")?)?;
-    let raw_verdict = object.require("verdict")?;
-    let proof =
-        object.take_unless_null("proof")?.map(|field| decode_proof(&field, &raw_verdict)).transpose()?;
-    let execute = ExecuteParams { call, verdict: verdict::decode(raw_verdict)?, proof };
-    object.finish()?;
-    Ok(execute)
+    Object::parse(params)?.read_all(|object| {
+        let call = decode_call(object.require("intent")?)?;
+        let verdict = object.require("verdict")?;
+        let proof = object.read_nullable_with("proof", |field| decode_proof(&field, &verdict))?;
+        Ok(ExecuteParams { call, verdict: verdict::decode(verdict)?, proof })
+    })
 }
 
 /// Decodes the params of `g2a/revoke`. Here `null` is the same as absent: refusing a revocation would leave more
@@ -76,16 +74,12 @@ pub fn execute_params(params: &str) -> Result<ExecuteParams, Fault> {
 /// As [`intent`], and if neither an agent nor an intent is named.
 pub fn revoke_params(params: &str) -> Result<RevokeParams, Fault> {
     let mut object = Object::parse(params)?;
-    let agent = object.take_unless_null("agent_did")?;
-    let intent = object.take_unless_null("intent_id")?;
-    let revoke = RevokeParams {
-        agent: agent.map(|field| field.parse_with(AgentDid::parse)).transpose()?,
-        intent: intent.map(|field| field.parse_with(IntentId::parse)).transpose()?,
-    };
-    if revoke.agent.is_none() && revoke.intent.is_none() {
-        return Err(Fault::invalid("", "send `agent_did`, `intent_id` or both"));
+    let agent = object.read_nullable("agent_did")?;
+    let intent = object.read_nullable("intent_id")?;
+    if agent.is_none() && intent.is_none() {
+        return Err(object.fault("send `agent_did`, `intent_id` or both"));
     }
-    Ok(revoke)
+    Ok(RevokeParams { agent, intent })
 }
 
 /// Decodes the params of `a2g/cancel` and `a2g/status`: `{intent_id}`.
@@ -93,7 +87,7 @@ pub fn revoke_params(params: &str) -> Result<RevokeParams, Fault> {
 /// # Errors
 /// As [`intent`].
 pub fn intent_id(params: &str) -> Result<IntentId, Fault> {
-    Object::parse(params)?.require("intent_id")?.parse_with(IntentId::parse)
+    Object::parse(params)?.read("intent_id")
 }
 
 /// The params of `a2g/tools`.
@@ -118,32 +112,31 @@ pub fn tools_params(params: &str) -> Result<ToolsParams, Fault> {
     if no_params(Some(params)).is_ok() {
         return Ok(ToolsParams::Every);
     }
-    let mut object = Object::parse(params)?;
-    let listing = object.take("listing")?.map(|field| field.enum_variant::<Listing>()).transpose()?;
-    if listing.unwrap_or_default() == Listing::Tools {
-        return object.finish().map(|()| ToolsParams::Every);
-    }
-    let agent = object.take_unless_null("agent_did")?;
-    let agent = agent.map(|field| field.parse_with(AgentDid::parse)).transpose()?;
-    let language = object.take_unless_null("language")?;
-    let request = match object.take_unless_null("query")? {
-        Some(query) => Some(DescribeRequest {
-            query: decode_query(&query)?,
-            language: language.map(|field| field.enum_variant::<Language>()).transpose()?,
-        }),
-        None if language.is_some() => {
-            return Err(Fault::invalid(
-                "/query",
-                "`query` is missing: `language` is that of an answer to one",
-            ));
+    Object::parse(params)?.read_all(|object| {
+        let listing = object.read_optional::<Listing>("listing")?;
+        if listing.unwrap_or_default() == Listing::Tools {
+            return Ok(ToolsParams::Every);
         }
-        None => None,
-    };
-    object.finish()?;
-    Ok(ToolsParams::Code { agent, request })
+        let agent = object.read_nullable("agent_did")?;
+        let language = object.read_nullable::<Language>("language")?;
+        match object.read_nullable_with("query", decode_query)? {
+            Some(query) => {
+                Ok(ToolsParams::Code { agent, request: Some(DescribeRequest { query, language }) })
+            }
+            None if language.is_some() => {
+                Err(Fault::invalid("/query", "`query` is missing: `language` is that of an answer to one"))
+            }
+            None => Ok(ToolsParams::Code { agent, request: None }),
+        }
+    })
 }
 
-fn decode_query(field: &Field<'_>) -> Result<String, Fault> {
+decode_by! {
+    enum_variant(): Listing;
+    enum_variant(): Language;
+}
+
+fn decode_query(field: Field<'_>) -> Result<String, Fault> {
     let query = field.string()?;
     if query.len() > MAX_QUERY_BYTES {
         return Err(field.expected_error(&format!("a string of at most {MAX_QUERY_BYTES} bytes")));
@@ -188,14 +181,14 @@ fn decode_call(field: Field<'_>) -> Result<Call, Fault> {
         caller_timeout: None,
         priority: Priority::Normal,
         door: Door::A2g,
-        agent: object.require("agent_did")?.parse_with(AgentDid::parse)?,
-        intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
+        agent: object.read("agent_did")?,
+        intent: object.read("intent_id")?,
         is_new: false,
         charge: a2g_types::memory::Charge::default(),
         parent: None,
         caller_tools: None,
-        tool: object.require("tool")?.parse_with(ToolName::parse)?,
-        arguments: object.require("arguments")?.map()?,
-        context: object.take_unless_null("context")?.map(|field| field.map()).transpose()?,
+        tool: object.read("tool")?,
+        arguments: object.read("arguments")?,
+        context: object.read_nullable("context")?,
     })
 }

@@ -5,7 +5,7 @@ use crate::strict_json::{self, JsonBounds};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::limit::CallCeilings;
-use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
+use a2g_types::quantity::Timeout;
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
 use std::collections::BTreeMap;
@@ -42,9 +42,7 @@ pub fn policy(params: &str) -> Result<Policy, Fault> {
 pub fn policy_file(text: &str) -> Result<Policy, Fault> {
     let text = strict_json::check(text.as_bytes(), &JsonBounds::default())?;
     let mut object = Object::parse(text)?;
-    if let Some(description) = object.take("description")? {
-        description.string()?;
-    }
+    object.read_optional::<String>("description")?;
     decode(object, PolicySource::File)
 }
 
@@ -58,29 +56,25 @@ pub fn registration_result(result: &str) -> Result<Option<Policy>, Fault> {
     if !field.is_object() {
         return Ok(None);
     }
-    let policy = field.object()?.take_unless_null("policy")?;
-    policy.map(|field| decode(field.object()?, PolicySource::Governor)).transpose()
+    field.object()?.read_nullable_with("policy", |field| decode(field.object()?, PolicySource::Governor))
 }
 
-fn decode(mut object: Object<'_>, source: PolicySource) -> Result<Policy, Fault> {
-    let agent = decode_agent(&object.require("agent_did")?, source)?;
-    let version = object.require("version")?.string()?;
-    let capabilities = object.require("capabilities")?;
-    let hash = object.take_unless_null("constitution_hash")?;
-    let constitution_hash = hash.map(|field| field.string()).transpose()?;
-    object.finish()?;
-
-    let mut object = capabilities.object()?;
-    let policy = Policy {
-        agent,
-        version,
-        tools: object.take("tools")?.map(decode_tools).transpose()?.unwrap_or_default(),
-        network: object.take("network")?.map(decode_network).transpose()?.unwrap_or_default(),
-        resources: object.take("resources")?.map(decode_resources).transpose()?.unwrap_or_default(),
-        constitution_hash,
-    };
-    object.finish()?;
-    Ok(policy)
+fn decode(object: Object<'_>, source: PolicySource) -> Result<Policy, Fault> {
+    object.read_all(|object| {
+        let agent = decode_agent(&object.require("agent_did")?, source)?;
+        let version = object.read("version")?;
+        let constitution_hash = object.read_nullable("constitution_hash")?;
+        object.require("capabilities")?.read_all(|object| {
+            Ok(Policy {
+                agent,
+                version,
+                tools: object.read_optional_with("tools", decode_tools)?.unwrap_or_default(),
+                network: object.read_optional_with("network", decode_network)?.unwrap_or_default(),
+                resources: object.read_optional_with("resources", decode_resources)?.unwrap_or_default(),
+                constitution_hash,
+            })
+        })
+    })
 }
 
 fn decode_agent(field: &Field<'_>, source: PolicySource) -> Result<Option<AgentDid>, Fault> {
@@ -95,82 +89,66 @@ fn decode_tools(field: Field<'_>) -> Result<BTreeMap<ToolName, ToolRule>, Fault>
     let whole = field.pointer().to_owned();
     for (key, field) in field.object()?.remaining() {
         let name = ToolName::parse(&key).map_err(|error| Fault::invalid(&whole, error.to_string()))?;
-        let pointer = field.pointer().to_owned();
+        let twice = field.fault("the tool occurs twice");
         if rules.insert(name, decode_tool(field)?).is_some() {
-            return Err(Fault::invalid(pointer, "the tool occurs twice"));
+            return Err(twice);
         }
     }
     Ok(rules)
 }
 
 fn decode_tool(field: Field<'_>) -> Result<ToolRule, Fault> {
-    let mut object = field.object()?;
-    let allowed = object.require("allowed")?.boolean()?;
-    let constraints = object.take("constraints")?;
-    object.finish()?;
-    let Some(constraints) = constraints else { return Ok(ToolRule { allowed, ..ToolRule::default() }) };
-
-    let mut object = constraints.object()?;
-    let timeout = object.take("timeout_seconds")?;
-    let size = object.take("max_size_bytes")?;
-    let max_calls = object.take("max_calls")?;
-    let all_paths = object.take("grant_all_paths")?;
-    let calls = object.take("calls")?;
-    let rule = ToolRule {
-        allowed,
-        paths: object.take("paths")?.map(Field::strings).transpose()?,
-        blocked_paths: optional_strings(&mut object, "blocked_paths")?,
-        blocked_patterns: optional_strings(&mut object, "blocked_patterns")?,
-        max_size_bytes: size.map(|field| field.integer(1, MAX_SIZE_BYTES)).transpose()?,
-        timeout: timeout.map(|field| field.quantity(Timeout::from_seconds)).transpose()?,
-        calls: calls.map(decode_calls).transpose()?,
-        max_calls: max_calls
-            .map(|field| field.integer(0, CallCeilings::MAX_CALLS))
-            .transpose()?
-            .map(saturate),
-        grants_all_paths: all_paths.map(|field| field.boolean()).transpose()?.unwrap_or(false),
-    };
-    object.finish()?;
-    Ok(rule)
-}
-
-fn decode_calls(field: Field<'_>) -> Result<CallTargets, Fault> {
-    let pointer = field.pointer().to_owned();
-    CallTargets::parse(&field.strings()?).map_err(|error| Fault::invalid(pointer, error.to_string()))
-}
-
-fn saturate(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-fn decode_network(field: Field<'_>) -> Result<NetworkRule, Fault> {
-    let mut object = field.object()?;
-    let requests = object.take("max_requests_per_minute")?;
-    let rule = NetworkRule {
-        allowed_domains: object.take("allowed_domains")?.map(Field::strings).transpose()?,
-        blocked_domains: optional_strings(&mut object, "blocked_domains")?,
-        max_requests_per_minute: requests
-            .map(|field| field.integer(1, MAX_REQUESTS_PER_MINUTE))
-            .transpose()?,
-    };
-    object.finish()?;
-    Ok(rule)
-}
-
-fn decode_resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
-    let mut object = field.object()?;
-    let memory = object.take("max_memory_mb")?;
-    let cpu = object.take("max_cpu_percent")?;
-    let disk = object.take("max_disk_mb")?;
-    object.finish()?;
-    Ok(ResourceRule {
-        max_memory: memory.map(|field| field.quantity(MemoryLimit::from_mb)).transpose()?,
-        max_cpu: cpu.map(|field| field.quantity(CpuPercent::new)).transpose()?,
-        max_disk_mb: disk.map(|field| field.integer(1, MAX_DISK_MB)).transpose()?,
+    field.read_all(|object| {
+        let allowed = object.read("allowed")?;
+        let constraints = object.read_optional_with("constraints", decode_constraints)?;
+        Ok(ToolRule { allowed, ..constraints.unwrap_or_default() })
     })
 }
 
-/// A list of strings; empty if it is absent.
-fn optional_strings(object: &mut Object<'_>, name: &str) -> Result<Vec<String>, Fault> {
-    Ok(object.take(name)?.map(Field::strings).transpose()?.unwrap_or_default())
+fn decode_constraints(field: Field<'_>) -> Result<ToolRule, Fault> {
+    field.read_all(|object| {
+        Ok(ToolRule {
+            allowed: false,
+            paths: object.read_optional("paths")?,
+            blocked_paths: object.read_optional("blocked_paths")?.unwrap_or_default(),
+            blocked_patterns: object.read_optional("blocked_patterns")?.unwrap_or_default(),
+            max_size_bytes: object
+                .read_optional_with("max_size_bytes", |field| field.integer(1, MAX_SIZE_BYTES))?,
+            timeout: object
+                .read_optional_with("timeout_seconds", |field| field.quantity(Timeout::from_seconds))?,
+            calls: object.read_optional_with("calls", decode_calls)?,
+            max_calls: object.read_optional_with("max_calls", decode_max_calls)?,
+            grants_all_paths: object.read_optional("grant_all_paths")?.unwrap_or_default(),
+        })
+    })
+}
+
+fn decode_calls(field: Field<'_>) -> Result<CallTargets, Fault> {
+    CallTargets::parse(&field.strings()?).map_err(|error| field.fault(error.to_string()))
+}
+
+fn decode_max_calls(field: Field<'_>) -> Result<u32, Fault> {
+    field.integer(0, CallCeilings::MAX_CALLS).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+fn decode_network(field: Field<'_>) -> Result<NetworkRule, Fault> {
+    field.read_all(|object| {
+        Ok(NetworkRule {
+            allowed_domains: object.read_optional("allowed_domains")?,
+            blocked_domains: object.read_optional("blocked_domains")?.unwrap_or_default(),
+            max_requests_per_minute: object.read_optional_with("max_requests_per_minute", |field| {
+                field.integer(1, MAX_REQUESTS_PER_MINUTE)
+            })?,
+        })
+    })
+}
+
+fn decode_resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
+    field.read_all(|object| {
+        Ok(ResourceRule {
+            max_memory: object.read_optional("max_memory_mb")?,
+            max_cpu: object.read_optional("max_cpu_percent")?,
+            max_disk_mb: object.read_optional_with("max_disk_mb", |field| field.integer(1, MAX_DISK_MB))?,
+        })
+    })
 }

@@ -6,7 +6,7 @@
 use crate::field::Object;
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::fault::Fault;
-use a2g_types::ident::{AgentDid, IntentId, Issuer, ProofId, ToolName};
+use a2g_types::ident::{AgentDid, IntentId, ProofId, ToolName};
 use a2g_types::tool::Digest;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
@@ -46,13 +46,13 @@ pub struct ProofClaims {
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into the header; [`Fault::Parse`] for text that is not JSON.
 pub fn proof_header(text: &[u8]) -> Result<String, Fault> {
-    let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
-    object.require("alg")?.enum_value(&[("EdDSA", ()), ("Ed25519", ())])?;
-    // Without `kid`, a second trusted key would make every proof of the first one ambiguous.
-    let key = object.require("kid")?.string()?;
-    object.take("typ")?.map(|field| field.enum_value(&[("JWT", ())])).transpose()?;
-    object.finish()?;
-    Ok(key)
+    Object::parse(strict_json::check(text, &JsonBounds::default())?)?.read_all(|object| {
+        object.require("alg")?.enum_value(&[("EdDSA", ()), ("Ed25519", ())])?;
+        // Without `kid`, a second trusted key would make every proof of the first one ambiguous.
+        let key = object.read("kid")?;
+        object.read_optional_with("typ", |field| field.enum_value(&[("JWT", ())]))?;
+        Ok(key)
+    })
 }
 
 /// Decodes the claims of a proof.
@@ -60,21 +60,20 @@ pub fn proof_header(text: &[u8]) -> Result<String, Fault> {
 /// # Errors
 /// As [`proof_header`], with pointers into the claims.
 pub fn proof_claims(text: &[u8]) -> Result<ProofClaims, Fault> {
-    let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
-    let issuer = object.require("iss")?.parse_with(Issuer::parse)?;
-    let claims = ProofClaims {
-        id: object.require("jti")?.parse_with(|text| ProofId::parse(issuer, text))?,
-        audience: object.require("aud")?.parse_with(AgentDid::parse)?,
-        agent: object.require("sub")?.parse_with(AgentDid::parse)?,
-        issued_at: object.require("iat")?.timestamp()?,
-        not_before: object.require("nbf")?.timestamp()?,
-        expires_at: object.require("exp")?.timestamp()?,
-        intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
-        tool: object.require("tool")?.parse_with(ToolName::parse)?,
-        arguments: object.require("arguments_sha256")?.parse_with(Digest::parse)?,
-        module: object.take("tool_sha256")?.map(|field| field.parse_with(Digest::parse)).transpose()?,
-        verdict: object.require("verdict")?.map()?,
-    };
-    object.finish()?;
-    Ok(claims)
+    Object::parse(strict_json::check(text, &JsonBounds::default())?)?.read_all(|object| {
+        let issuer = object.read("iss")?;
+        Ok(ProofClaims {
+            id: object.require("jti")?.parse_with(|text| ProofId::parse(issuer, text))?,
+            audience: object.read("aud")?,
+            agent: object.read("sub")?,
+            issued_at: object.require("iat")?.timestamp()?,
+            not_before: object.require("nbf")?.timestamp()?,
+            expires_at: object.require("exp")?.timestamp()?,
+            intent: object.read("intent_id")?,
+            tool: object.read("tool")?,
+            arguments: object.read("arguments_sha256")?,
+            module: object.read_optional("tool_sha256")?,
+            verdict: object.read("verdict")?,
+        })
+    })
 }

@@ -4,7 +4,6 @@
 
 use crate::field::{Field, Object};
 use a2g_types::fault::Fault;
-use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -23,11 +22,9 @@ pub struct StopParams {
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
 pub fn stop_params(params: &str) -> Result<StopParams, Fault> {
-    let mut object = Object::parse(params)?;
-    let target = decode_target(object.require("target")?)?;
-    let reason = object.require("reason")?.parse_with(OperatorReason::parse)?;
-    object.finish()?;
-    Ok(StopParams { target, reason })
+    Object::parse(params)?.read_all(|object| {
+        Ok(StopParams { target: decode_target(object.require("target")?)?, reason: object.read("reason")? })
+    })
 }
 
 /// Decodes the params of `a2g/resume`: `{target}`.
@@ -35,29 +32,23 @@ pub fn stop_params(params: &str) -> Result<StopParams, Fault> {
 /// # Errors
 /// As [`stop_params`].
 pub fn resume_params(params: &str) -> Result<StopTarget, Fault> {
-    let mut object = Object::parse(params)?;
-    let target = decode_target(object.require("target")?)?;
-    object.finish()?;
-    Ok(target)
+    Object::parse(params)?.read_all(|object| decode_target(object.require("target")?))
 }
 
 /// Decodes `{agent_did}`, `{tool}` or `{all: true}`.
 fn decode_target(field: Field<'_>) -> Result<StopTarget, Fault> {
     let pointer = field.pointer().to_owned();
-    let mut object = field.object()?;
-    let agent = object.take("agent_did")?.map(|field| field.parse_with(AgentDid::parse)).transpose()?;
-    let tool = object.take("tool")?.map(|field| field.parse_with(ToolName::parse)).transpose()?;
-    let all = object.take("all")?;
-    if let Some(all) = all.as_ref()
-        && !all.boolean()?
-    {
-        return Err(all.expected_error("true"));
-    }
-    object.finish()?;
-    match (agent, tool, all) {
+    let target = field.read_all(|object| {
+        let all = object.read_optional_with("all", |all| match all.boolean()? {
+            true => Ok(()),
+            false => Err(all.expected_error("true")),
+        })?;
+        Ok((object.read_optional("agent_did")?, object.read_optional("tool")?, all))
+    })?;
+    match target {
         (Some(agent), None, None) => Ok(StopTarget::Agent(agent)),
         (None, Some(tool), None) => Ok(StopTarget::Tool(tool)),
-        (None, None, Some(_true)) => Ok(StopTarget::Everything),
+        (None, None, Some(())) => Ok(StopTarget::Everything),
         (Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_)) | (None, None, None) => {
             Err(Fault::invalid(pointer, "send one of `agent_did`, `tool` and `\"all\": true`"))
         }
@@ -77,8 +68,8 @@ fn decode_stop(field: Field<'_>) -> Result<Stop, Fault> {
     let mut object = field.object()?;
     Ok(Stop {
         target: decode_target(object.require("target")?)?,
-        reason: object.require("reason")?.parse_with(OperatorReason::parse)?,
-        by: object.require("by")?.string()?,
+        reason: object.read("reason")?,
+        by: object.read("by")?,
         since: object.require("since")?.parse_with(|text| OffsetDateTime::parse(text, &Rfc3339))?,
     })
 }

@@ -2,9 +2,8 @@
 
 use crate::field::{Field, Object};
 use a2g_types::fault::Fault;
-use a2g_types::ident::IntentId;
-use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
-use a2g_types::verdict::{Decision, Directive, Manifest, Risk, RiskLevel, Verdict};
+use a2g_types::quantity::Timeout;
+use a2g_types::verdict::{Decision, Directive, Manifest, Risk, Verdict};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -24,22 +23,21 @@ pub fn verdict(result: &str) -> Result<Verdict, Fault> {
 /// # Errors
 /// As [`verdict`], with pointers into `params`.
 pub fn directive(params: &str) -> Result<Directive, Fault> {
-    let mut object = Object::parse(params)?;
-    let directive = Directive {
-        intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
-        approved: object.require("decision")?.enum_value(&[("APPROVED", true), ("DENIED", false)])?,
-        manifest: object.take("capability_manifest")?.map(decode_manifest).transpose()?,
-        reason: None,
-    };
-    object.finish()?;
-    Ok(directive)
+    Object::parse(params)?.read_all(|object| {
+        Ok(Directive {
+            intent: object.read("intent_id")?,
+            approved: object.require("decision")?.enum_value(&[("APPROVED", true), ("DENIED", false)])?,
+            manifest: object.read_optional_with("capability_manifest", decode_manifest)?,
+            reason: None,
+        })
+    })
 }
 
 /// Decodes the verdict in a field.
 pub(super) fn decode(field: Field<'_>) -> Result<Verdict, Fault> {
     let mut object = field.object()?;
-    let decision = object.require("verdict")?.enum_variant::<Decision>()?;
-    let intent = object.require("intent_id")?.parse_with(IntentId::parse)?;
+    let decision = object.read("verdict")?;
+    let intent = object.read("intent_id")?;
     let (needs_manifest, needs_conditions, needs_expiry) = match decision {
         Decision::Approved => (true, false, true),
         Decision::Conditional => (true, true, true),
@@ -52,11 +50,11 @@ pub(super) fn decode(field: Field<'_>) -> Result<Verdict, Fault> {
     Ok(Verdict {
         decision,
         intent,
-        risk: object.take_unless_null("risk_assessment")?.map(decode_risk).transpose()?,
+        risk: object.read_nullable_with("risk_assessment", decode_risk)?,
         manifest: manifest.map(decode_manifest).transpose()?.unwrap_or_default(),
-        conditions: conditions.map(Field::strings).transpose()?.unwrap_or_default(),
+        conditions: conditions.map(|field| field.strings()).transpose()?.unwrap_or_default(),
         expires_at: expires_at.map(|field| decode_time(&field)).transpose()?,
-        reason: object.take_unless_null("reason")?.map(|field| field.string()).transpose()?,
+        reason: object.read_nullable("reason")?,
     })
 }
 
@@ -81,28 +79,24 @@ fn decode_risk(field: Field<'_>) -> Result<Risk, Fault> {
     let score = |field: Field<'_>| field.number(0.0, 1.0);
     Ok(Risk {
         score: score(object.require("score")?)?,
-        level: object.require("level")?.enum_variant::<RiskLevel>()?,
-        model_score: object.take_unless_null("model_score")?.map(score).transpose()?,
-        heuristic_score: object.take_unless_null("heuristic_score")?.map(score).transpose()?,
-        threats: object.take_unless_null("threats")?.map(Field::strings).transpose()?.unwrap_or_default(),
+        level: object.read("level")?,
+        model_score: object.read_nullable_with("model_score", score)?,
+        heuristic_score: object.read_nullable_with("heuristic_score", score)?,
+        threats: object.read_nullable("threats")?.unwrap_or_default(),
     })
 }
 
 /// Decodes a capability manifest. An absent limit is set by the other layers; an unknown member is refused.
 fn decode_manifest(field: Field<'_>) -> Result<Manifest, Fault> {
-    let mut object = field.object()?;
-    let memory = object.take("max_memory_mb")?;
-    let cpu = object.take("max_cpu_percent")?;
-    let timeout = object.take("timeout_seconds")?;
-    let network = object.take("network_allowed")?;
-    let scope = object.take("filesystem_scope")?;
-    object.finish()?;
-    Ok(Manifest {
-        max_memory: memory.map(|field| field.quantity(MemoryLimit::from_mb)).transpose()?,
-        max_cpu: cpu.map(|field| field.quantity(CpuPercent::new)).transpose()?,
-        timeout: timeout.map(|field| field.quantity(Timeout::from_seconds)).transpose()?,
-        network_allowed: network.map(|field| field.boolean()).transpose()?,
-        filesystem_scope: scope.map(Field::strings).transpose()?.unwrap_or_default(),
+    field.read_all(|object| {
+        Ok(Manifest {
+            max_memory: object.read_optional("max_memory_mb")?,
+            max_cpu: object.read_optional("max_cpu_percent")?,
+            timeout: object
+                .read_optional_with("timeout_seconds", |field| field.quantity(Timeout::from_seconds))?,
+            network_allowed: object.read_optional("network_allowed")?,
+            filesystem_scope: object.read_optional("filesystem_scope")?.unwrap_or_default(),
+        })
     })
 }
 
