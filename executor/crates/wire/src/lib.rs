@@ -12,6 +12,7 @@
 pub mod a2a;
 pub mod a2e;
 pub mod a2g;
+mod fault_parts;
 mod field;
 pub mod jsonrpc;
 pub mod jwk;

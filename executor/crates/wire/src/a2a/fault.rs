@@ -5,9 +5,10 @@
 use super::Dialect;
 use super::card::{self, MAJOR_MINOR, PROTOCOL};
 use super::message::TaskState;
+use crate::fault_parts::{self, Detail, DetailNames, FaultClass};
 use crate::jsonrpc::{self, Id};
 use a2g_types::failure_message;
-use a2g_types::fault::{Fault, RECEIPT_PENDING, RefusalClass};
+use a2g_types::fault::{Fault, RefusalClass};
 use a2g_types::ident::excerpt;
 use a2g_types::outcome::{AbortReason, Receipt};
 use serde_json::{Map, Value};
@@ -105,10 +106,7 @@ fn phrase(code: i64) -> &'static str {
 /// The error response for a problem.
 #[must_use]
 pub fn to_error(problem: &Problem, dialect: Dialect) -> A2aError {
-    let select = |a2a: i64, acp: i64| match dialect {
-        Dialect::A2a => a2a,
-        Dialect::Acp => acp,
-    };
+    let select = |a2a: i64, acp: i64| dialect.select(a2a, acp);
     match problem {
         Problem::Core(fault) => core_error(fault, dialect),
         Problem::TaskNotFound => A2aError::new(select(-32001, -32000), TASK_NOT_FOUND),
@@ -144,82 +142,62 @@ pub fn to_error(problem: &Problem, dialect: Dialect) -> A2aError {
     }
 }
 
+/// The details of this door's errors.
+const DETAILS: &DetailNames = &[
+    (Detail::Pointer, "pointer"),
+    (Detail::Tool, "tool"),
+    (Detail::BlockedBy, "blocked_by"),
+    (Detail::Intent, "task_id"),
+    (Detail::RiskScore, "risk_score"),
+    (Detail::Ran, "ran"),
+    (Detail::RetryAfter, "retry_after_ms"),
+];
+
+/// The code of a class in A2A 0.3.0 and in the A2A-ACP dialect, and the state of a task whose call ends with it.
+///
+/// A2A 0.3.0 leaves -32000 to servers; in the A2A-ACP document it means "task not found".
+fn codes(class: FaultClass) -> (i64, i64, TaskState) {
+    match class {
+        FaultClass::Parse => (-32700, -32700, TaskState::Failed),
+        FaultClass::InvalidRequest => (-32600, -32600, TaskState::Rejected),
+        FaultClass::MethodNotFound => (-32601, -32601, TaskState::Failed),
+        FaultClass::InvalidParams => (-32602, -32602, TaskState::Rejected),
+        FaultClass::Refused(RefusalClass::Unauthorized | RefusalClass::Pending | RefusalClass::Denied) => {
+            (-32000, -32603, TaskState::Rejected)
+        }
+        FaultClass::Refused(RefusalClass::Unavailable)
+        | FaultClass::ToolUnavailable
+        | FaultClass::RegistrationFailed
+        | FaultClass::SessionExpired
+        | FaultClass::Busy => (-32000, -32002, TaskState::Rejected),
+        // The run's receipt will set the final state.
+        FaultClass::ReceiptPending => (-32000, -32002, TaskState::Working),
+        // The result of a run is reported by its task, so the first two do not reach a response.
+        FaultClass::Failed | FaultClass::LimitReached | FaultClass::Internal => {
+            (-32603, -32603, TaskState::Failed)
+        }
+    }
+}
+
 fn core_error(fault: &Fault, dialect: Dialect) -> A2aError {
-    // A2A 0.3.0 leaves -32000 to servers; in the A2A-ACP document it means "task not found".
-    let refused = match dialect {
-        Dialect::A2a => -32000,
-        Dialect::Acp => -32603,
-    };
-    let unavailable = match dialect {
-        Dialect::A2a => -32000,
-        Dialect::Acp => -32002,
-    };
-    match fault {
-        Fault::Parse(message) => A2aError::new(-32700, message),
-        Fault::InvalidRequest(message) => A2aError::new(-32600, message),
-        Fault::MethodNotFound(message) => A2aError::new(-32601, message),
-        Fault::InvalidParams { message, pointer } => {
-            A2aError::new(-32602, message).with_data("pointer", pointer.as_str())
-        }
-        Fault::ToolUnavailable { tool, message } => {
-            A2aError::new(unavailable, message).with_data("tool", tool.as_str())
-        }
-        Fault::Refused { intent, risk_score, blocked_by, message } => {
-            let code = match blocked_by.class() {
-                RefusalClass::Unavailable => unavailable,
-                RefusalClass::Unauthorized | RefusalClass::Pending | RefusalClass::Denied => refused,
-            };
-            let mut failure = A2aError::new(code, message).with_data("blocked_by", blocked_by.as_str());
-            if let Some(intent) = intent {
-                failure = failure.with_data("task_id", intent.to_string());
-            }
-            match risk_score {
-                Some(score) => failure.with_data("risk_score", *score),
-                None => failure,
-            }
-        }
-        Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            A2aError::new(unavailable, message)
-        }
-        Fault::Busy { message, retry_after_ms } => {
-            A2aError::new(unavailable, message).with_data("retry_after_ms", *retry_after_ms)
-        }
-        Fault::ReceiptPending { intent, retry_after_ms } => A2aError::new(unavailable, RECEIPT_PENDING)
-            .with_data("task_id", intent.to_string())
-            .with_data("ran", true)
-            .with_data("retry_after_ms", *retry_after_ms),
-        // The result of a run is reported by its task, so these two faults do not reach this table.
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => A2aError::new(-32603, &describe(receipt)),
-        Fault::Internal(_) => A2aError::new(-32603, INTERNAL),
+    let (a2a, acp, _state) = codes(FaultClass::of(fault));
+    A2aError {
+        code: dialect.select(a2a, acp),
+        message: fault_parts::sentence(fault),
+        data: fault_parts::details(fault, DETAILS),
     }
 }
 
 /// Starts with the words of A2A 0.3.0, by which clients recognize the error.
 const TASK_NOT_FOUND: &str = "Task not found: no task of this agent has this id";
-const INTERNAL: &str = "internal error of the executor";
 
 /// The state of a task whose call ended in a fault, with a sentence and machine-readable details.
 #[must_use]
 pub fn end_for_fault(fault: &Fault) -> (TaskState, String, Map<String, Value>) {
-    let A2aError { code: _, message, mut data } = core_error(fault, Dialect::A2a);
-    let state = match fault {
-        Fault::Refused { .. }
-        | Fault::InvalidParams { .. }
-        | Fault::InvalidRequest(_)
-        | Fault::ToolUnavailable { .. }
-        | Fault::RegistrationFailed(_)
-        | Fault::SessionExpired(_)
-        | Fault::Busy { .. } => TaskState::Rejected,
-        Fault::Parse(_)
-        | Fault::MethodNotFound(_)
-        | Fault::Failed(_)
-        | Fault::LimitReached(..)
-        | Fault::Internal(_) => TaskState::Failed,
-        // The run's receipt will set the final state.
-        Fault::ReceiptPending { .. } => TaskState::Working,
-    };
+    let (_a2a, _acp, state) = codes(FaultClass::of(fault));
+    let mut data = fault_parts::details(fault, DETAILS);
     data.entry("ran").or_insert(false.into());
-    (state, message, data)
+    (state, fault_parts::sentence(fault), data)
 }
 
 /// The state of a task that ran, with a sentence when the tool did not succeed.
@@ -240,15 +218,11 @@ pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
         ) => TaskState::Canceled,
         Some(AbortReason::Lost) | None => TaskState::Failed,
     };
-    (state, Some(describe(receipt)))
+    (state, Some(failure_message::describe_failure(&receipt.outcome)))
 }
 
 /// Machine-readable details of a failed run.
 #[must_use]
 pub fn failure_details(receipt: &Receipt) -> Map<String, Value> {
     failure_message::failure_details(receipt)
-}
-
-fn describe(receipt: &Receipt) -> String {
-    failure_message::describe_failure(&receipt.outcome)
 }

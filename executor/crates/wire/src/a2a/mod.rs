@@ -23,3 +23,13 @@ pub enum Dialect {
     /// The A2A-ACP document.
     Acp,
 }
+
+impl Dialect {
+    /// The code of this dialect.
+    pub(super) fn select(self, a2a: i64, acp: i64) -> i64 {
+        match self {
+            Self::A2a => a2a,
+            Self::Acp => acp,
+        }
+    }
+}

@@ -1,15 +1,18 @@
 //! The error codes of this door: the protocol's core codes and those of its tools.
 
 use super::TOOLS;
+use crate::fault_parts::{self, Detail, DetailNames, FaultClass};
 use a2g_types::failure_message;
-use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING, RefusalClass};
+use a2g_types::fault::{BlockedBy, Fault, RefusalClass};
 use a2g_types::ident::{IntentId, did_you_mean, excerpt};
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, End, Receipt};
 use serde_json::{Map, Value};
+use strum::IntoStaticStr;
 
 /// An error code of the protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum A2eCode {
     /// The line is not valid JSON.
     ParseError,
@@ -43,21 +46,7 @@ impl A2eCode {
     /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ParseError => "parse_error",
-            Self::RuntimeError => "runtime_error",
-            Self::InvalidMessage => "invalid_message",
-            Self::VersionMismatch => "version_mismatch",
-            Self::Unauthorized => "unauthorized",
-            Self::SchemaViolation => "schema_violation",
-            Self::Timeout => "timeout",
-            Self::OutOfMemory => "out_of_memory",
-            Self::SandboxCrash => "sandbox_crash",
-            Self::UnknownTool => "unknown_tool",
-            Self::ToolDenied => "tool_denied",
-            Self::ToolError => "tool_error",
-            Self::CapabilityMissing => "capability_missing",
-        }
+        self.into()
     }
 
     /// `true` when the same request may succeed later.
@@ -99,11 +88,6 @@ impl A2eError {
         Self { code, message: message.into(), detail, retryable, capability: "" }
     }
 
-    fn with_detail(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.detail.insert(key.to_owned(), value.into());
-        self
-    }
-
     /// The same error, attributed to a capability.
     #[must_use]
     pub fn for_capability(self, capability: &'static str) -> Self {
@@ -111,45 +95,53 @@ impl A2eError {
     }
 }
 
+/// The details of this door's errors.
+const DETAILS: &DetailNames = &[
+    (Detail::Pointer, "pointer"),
+    (Detail::Tool, "tool_name"),
+    (Detail::BlockedBy, "blocked_by"),
+    (Detail::Intent, "intent_id"),
+    (Detail::RiskScore, "risk_score"),
+    (Detail::Ran, "ran"),
+    (Detail::RetryAfter, "retry_after_ms"),
+];
+
+/// The code of a class, and the capability that it concerns.
+fn code(class: FaultClass) -> (A2eCode, &'static str) {
+    match class {
+        FaultClass::Parse => (A2eCode::ParseError, ""),
+        FaultClass::InvalidRequest | FaultClass::MethodNotFound => (A2eCode::InvalidMessage, ""),
+        FaultClass::InvalidParams => (A2eCode::SchemaViolation, ""),
+        FaultClass::RegistrationFailed
+        | FaultClass::SessionExpired
+        | FaultClass::Busy
+        | FaultClass::Internal => (A2eCode::RuntimeError, ""),
+        FaultClass::ToolUnavailable | FaultClass::Failed | FaultClass::LimitReached => {
+            (A2eCode::ToolError, TOOLS)
+        }
+        FaultClass::ReceiptPending | FaultClass::Refused(RefusalClass::Unavailable) => {
+            (A2eCode::RuntimeError, TOOLS)
+        }
+        FaultClass::Refused(RefusalClass::Unauthorized) => (A2eCode::Unauthorized, TOOLS),
+        FaultClass::Refused(RefusalClass::Pending | RefusalClass::Denied) => (A2eCode::ToolDenied, TOOLS),
+    }
+}
+
 /// The error for a fault. The detail of [`Fault::Internal`] is only logged.
 #[must_use]
 pub fn to_error(fault: &Fault) -> A2eError {
-    match fault {
-        Fault::Parse(message) => A2eError::new(A2eCode::ParseError, message),
-        Fault::InvalidRequest(message) | Fault::MethodNotFound(message) => {
-            A2eError::new(A2eCode::InvalidMessage, message)
-        }
-        Fault::InvalidParams { message, pointer } => {
-            A2eError::new(A2eCode::SchemaViolation, message).with_detail("pointer", pointer.as_str())
-        }
-        Fault::ToolUnavailable { tool, message } => A2eError::new(A2eCode::ToolError, message)
-            .with_detail("tool_name", tool.as_str())
-            .for_capability(TOOLS),
-        Fault::Refused { intent, risk_score, blocked_by, message } => {
-            refusal_error(*intent, *risk_score, *blocked_by, message)
-        }
-        Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            A2eError::new(A2eCode::RuntimeError, message)
-        }
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
-            let (code, message) = receipt_error(receipt)
-                .unwrap_or_else(|| (A2eCode::ToolError, failure_message::describe_failure(&receipt.outcome)));
-            A2eError::new(code, message)
-                .with_detail("intent_id", receipt.intent.to_string())
-                .for_capability(TOOLS)
-        }
-        Fault::Busy { message, retry_after_ms } => {
-            A2eError::new(A2eCode::RuntimeError, message).with_detail("retry_after_ms", *retry_after_ms)
-        }
-        Fault::ReceiptPending { intent, retry_after_ms } => {
-            A2eError::new(A2eCode::RuntimeError, RECEIPT_PENDING)
-                .with_detail("intent_id", intent.to_string())
-                .with_detail("ran", true)
-                .with_detail("retry_after_ms", *retry_after_ms)
-                .for_capability(TOOLS)
-        }
-        Fault::Internal(_) => A2eError::new(A2eCode::RuntimeError, "internal error of the executor"),
+    let class = FaultClass::of(fault);
+    let (code, capability) = code(class);
+    let mut failure = A2eError::new(code, fault_parts::sentence(fault)).for_capability(capability);
+    failure.detail = fault_parts::details(fault, DETAILS);
+    // The same call is answered with its result once a person has allowed it.
+    failure.retryable |= class == FaultClass::Refused(RefusalClass::Pending);
+    let (Fault::Failed(receipt) | Fault::LimitReached(receipt, _)) = fault else { return failure };
+    if let Some((code, message)) = receipt_error(receipt) {
+        failure = A2eError::new(code, message).for_capability(capability);
     }
+    failure.detail.insert("intent_id".to_owned(), receipt.intent.to_string().into());
+    failure
 }
 
 /// The error for an escalated intent. The same call can be sent again once a person has decided.
@@ -157,7 +149,12 @@ pub fn to_error(fault: &Fault) -> A2eError {
 pub fn escalation_error(intent: IntentId, risk_score: Option<f64>) -> A2eError {
     let message = "a person has to decide: the tool runs once an approver allows it; send the same call again to get \
                    its result";
-    refusal_error(Some(intent), risk_score, BlockedBy::EscalationPending, message)
+    to_error(&Fault::Refused {
+        intent: Some(intent),
+        risk_score,
+        blocked_by: BlockedBy::EscalationPending,
+        message: message.to_owned(),
+    })
 }
 
 /// The error for a tool that is not among the catalogue's `known` names.
@@ -166,30 +163,6 @@ pub fn unknown_tool_error<'a>(name: &str, known: impl IntoIterator<Item = &'a st
     let (shown, nearest) = (excerpt(name), did_you_mean(name, known));
     let message = format!("there is no tool `{shown}`{nearest}: `tool/list/req` lists the tools");
     A2eError::new(A2eCode::UnknownTool, message).for_capability(TOOLS)
-}
-
-fn refusal_error(
-    intent: Option<IntentId>,
-    risk_score: Option<f64>,
-    blocked_by: BlockedBy,
-    message: &str,
-) -> A2eError {
-    let (code, retryable) = match blocked_by.class() {
-        RefusalClass::Unavailable => (A2eCode::RuntimeError, true),
-        RefusalClass::Unauthorized => (A2eCode::Unauthorized, false),
-        RefusalClass::Pending => (A2eCode::ToolDenied, true),
-        RefusalClass::Denied => (A2eCode::ToolDenied, false),
-    };
-    let mut failure =
-        A2eError::new(code, message).with_detail("blocked_by", blocked_by.as_str()).for_capability(TOOLS);
-    failure.retryable = retryable;
-    if let Some(intent) = intent {
-        failure = failure.with_detail("intent_id", intent.to_string());
-    }
-    match risk_score {
-        Some(score) => failure.with_detail("risk_score", score),
-        None => failure,
-    }
 }
 
 /// The code and the sentence for a failed run; `None` for a successful one.

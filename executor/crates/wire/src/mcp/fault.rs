@@ -3,6 +3,7 @@
 //! The numbers have other meanings at other doors, so no other door may use this table.
 
 use super::Revision;
+use crate::fault_parts::{self, Detail, DetailNames, FaultClass};
 use crate::jsonrpc::Id;
 use crate::to_raw;
 use a2g_types::fault::Fault;
@@ -44,68 +45,53 @@ impl From<Fault> for McpError {
     }
 }
 
-const INTERNAL: &str = "internal error of the executor";
-
 impl McpError {
     /// The JSON-RPC error code.
     #[must_use]
     pub fn code(&self) -> i64 {
-        match self {
-            Self::HeaderMismatch(_) => -32020,
-            Self::MissingCapability(_) => -32021,
-            Self::UnsupportedVersion(_) => -32022,
-            Self::ResourceNotFound { revision: Revision::Session, .. } => -32002,
-            Self::StateRejected | Self::ResourceNotFound { revision: Revision::Stateless, .. } => -32602,
-            Self::SessionRequired | Self::SessionNotFound => -32600,
-            Self::TooManySessions => -32603,
-            Self::Fault(fault) => match fault {
-                Fault::Parse(_) => -32700,
-                Fault::InvalidRequest(_) => -32600,
-                Fault::MethodNotFound(_) => -32601,
-                Fault::InvalidParams { .. } => -32602,
-                // A call that is refused or fails has a result; see `call_fault`.
-                Fault::ToolUnavailable { .. }
-                | Fault::Refused { .. }
-                | Fault::RegistrationFailed(_)
-                | Fault::SessionExpired(_)
-                | Fault::Failed(_)
-                | Fault::LimitReached(..)
-                | Fault::ReceiptPending { .. }
-                | Fault::Busy { .. }
-                | Fault::Internal(_) => -32603,
-            },
-        }
+        self.codes().0
     }
 
     /// The HTTP status of the response, as Streamable HTTP of this revision has it.
     #[must_use]
     pub fn http_status(&self, revision: Revision) -> u16 {
+        match (self, revision) {
+            (Self::Fault(Fault::MethodNotFound(_)), Revision::Session) => 200,
+            (_, Revision::Session | Revision::Stateless) => self.codes().1,
+        }
+    }
+
+    /// The JSON-RPC error code, the HTTP status, and the details of a fault that are sent.
+    fn codes(&self) -> (i64, u16, &'static DetailNames) {
+        const POINTER: &DetailNames = &[(Detail::Pointer, "pointer")];
         match self {
-            Self::HeaderMismatch(_)
-            | Self::MissingCapability(_)
-            | Self::UnsupportedVersion(_)
-            | Self::SessionRequired => 400,
-            Self::StateRejected | Self::ResourceNotFound { .. } => 200,
-            Self::SessionNotFound => 404,
-            Self::TooManySessions => 503,
-            Self::Fault(fault) => match (fault, revision) {
-                (Fault::Parse(_) | Fault::InvalidRequest(_), _) => 400,
-                (Fault::InvalidParams { pointer, .. }, _) if pointer.starts_with("/_meta") => 400,
-                (Fault::MethodNotFound(_), Revision::Stateless) => 404,
-                (Fault::Busy { .. }, _) => 503,
-                (
-                    Fault::MethodNotFound(_)
-                    | Fault::InvalidParams { .. }
-                    | Fault::ToolUnavailable { .. }
-                    | Fault::Refused { .. }
-                    | Fault::RegistrationFailed(_)
-                    | Fault::SessionExpired(_)
-                    | Fault::Failed(_)
-                    | Fault::LimitReached(..)
-                    | Fault::ReceiptPending { .. }
-                    | Fault::Internal(_),
-                    _,
-                ) => 200,
+            Self::HeaderMismatch(_) => (-32020, 400, &[]),
+            Self::MissingCapability(_) => (-32021, 400, &[]),
+            Self::UnsupportedVersion(_) => (-32022, 400, &[]),
+            Self::StateRejected => (-32602, 200, &[]),
+            Self::ResourceNotFound { revision: Revision::Session, .. } => (-32002, 200, &[]),
+            Self::ResourceNotFound { revision: Revision::Stateless, .. } => (-32602, 200, &[]),
+            Self::SessionRequired => (-32600, 400, &[]),
+            Self::SessionNotFound => (-32600, 404, &[]),
+            Self::TooManySessions => (-32603, 503, &[]),
+            Self::Fault(Fault::InvalidParams { pointer, .. }) if pointer.starts_with("/_meta") => {
+                (-32602, 400, POINTER)
+            }
+            Self::Fault(fault) => match FaultClass::of(fault) {
+                FaultClass::Parse => (-32700, 400, &[]),
+                FaultClass::InvalidRequest => (-32600, 400, &[]),
+                FaultClass::MethodNotFound => (-32601, 404, &[]),
+                FaultClass::InvalidParams => (-32602, 200, POINTER),
+                FaultClass::Busy => (-32603, 503, &[(Detail::RetryAfter, "retry_after_ms")]),
+                // A call that is refused or fails has a result; see `call_fault`.
+                FaultClass::ToolUnavailable
+                | FaultClass::Refused(_)
+                | FaultClass::RegistrationFailed
+                | FaultClass::SessionExpired
+                | FaultClass::Failed
+                | FaultClass::LimitReached
+                | FaultClass::ReceiptPending
+                | FaultClass::Internal => (-32603, 200, &[]),
             },
         }
     }
@@ -137,22 +123,7 @@ impl McpError {
             Self::TooManySessions => {
                 "there are too many sessions, and all of them have calls: end one of them first".to_owned()
             }
-            Self::Fault(fault) => match fault {
-                Fault::Parse(message)
-                | Fault::InvalidRequest(message)
-                | Fault::MethodNotFound(message)
-                | Fault::InvalidParams { message, .. }
-                | Fault::ToolUnavailable { message, .. }
-                | Fault::Refused { message, .. }
-                | Fault::RegistrationFailed(message)
-                | Fault::SessionExpired(message)
-                | Fault::Busy { message, .. } => message.clone(),
-                Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
-                    a2g_types::failure_message::describe_failure(&receipt.outcome)
-                }
-                Fault::ReceiptPending { .. } => a2g_types::fault::RECEIPT_PENDING.to_owned(),
-                Fault::Internal(_) => INTERNAL.to_owned(),
-            },
+            Self::Fault(fault) => fault_parts::sentence(fault),
         }
     }
 
@@ -170,24 +141,11 @@ impl McpError {
             Self::ResourceNotFound { uri, .. } => {
                 Some(json!({ "pointer": "/uri", "uri": a2g_types::ident::excerpt(uri) }))
             }
-            Self::Fault(Fault::InvalidParams { pointer, .. }) => Some(json!({ "pointer": pointer })),
-            Self::Fault(Fault::Busy { retry_after_ms, .. }) => {
-                Some(json!({ "retry_after_ms": retry_after_ms }))
+            Self::Fault(fault) => {
+                let (_code, _status, names) = self.codes();
+                Some(fault_parts::details(fault, names)).filter(|data| !data.is_empty()).map(Value::Object)
             }
-            Self::Fault(
-                Fault::Parse(_)
-                | Fault::InvalidRequest(_)
-                | Fault::MethodNotFound(_)
-                | Fault::ToolUnavailable { .. }
-                | Fault::Refused { .. }
-                | Fault::RegistrationFailed(_)
-                | Fault::SessionExpired(_)
-                | Fault::Failed(_)
-                | Fault::LimitReached(..)
-                | Fault::ReceiptPending { .. }
-                | Fault::Internal(_),
-            )
-            | Self::HeaderMismatch(_)
+            Self::HeaderMismatch(_)
             | Self::SessionRequired
             | Self::SessionNotFound
             | Self::TooManySessions => None,

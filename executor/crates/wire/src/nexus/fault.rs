@@ -2,14 +2,17 @@
 //!
 //! The codes have a meaning only at this door, so no other door may use this table.
 
+use crate::fault_parts::{self, Detail, DetailNames, FaultClass};
 use a2g_types::failure_message;
-use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING, RefusalClass};
+use a2g_types::fault::{Fault, RefusalClass};
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{End, Receipt};
 use serde_json::{Map, Value, json};
+use strum::{IntoStaticStr, VariantArray};
 
 /// An error code of the protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum NexusCode {
     /// The token is not valid.
     AuthFailed,
@@ -38,39 +41,10 @@ pub enum NexusCode {
 }
 
 impl NexusCode {
-    /// All codes.
-    pub const ALL: [Self; 12] = [
-        Self::AuthFailed,
-        Self::Unauthorized,
-        Self::NotFound,
-        Self::InvalidMessage,
-        Self::SignatureInvalid,
-        Self::ValidationError,
-        Self::Timeout,
-        Self::Unavailable,
-        Self::RateLimited,
-        Self::InternalError,
-        Self::NetworkError,
-        Self::ExecutionFailed,
-    ];
-
     /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AuthFailed => "AUTH_FAILED",
-            Self::Unauthorized => "UNAUTHORIZED",
-            Self::NotFound => "NOT_FOUND",
-            Self::InvalidMessage => "INVALID_MESSAGE",
-            Self::SignatureInvalid => "SIGNATURE_INVALID",
-            Self::ValidationError => "VALIDATION_ERROR",
-            Self::Timeout => "TIMEOUT",
-            Self::Unavailable => "UNAVAILABLE",
-            Self::RateLimited => "RATE_LIMITED",
-            Self::InternalError => "INTERNAL_ERROR",
-            Self::NetworkError => "NETWORK_ERROR",
-            Self::ExecutionFailed => "EXECUTION_FAILED",
-        }
+        self.into()
     }
 
     /// Returns `true` when the same request may succeed later.
@@ -133,49 +107,47 @@ impl NexusError {
     }
 }
 
+/// The details of this door's errors.
+const DETAILS: &DetailNames = &[
+    (Detail::Pointer, "pointer"),
+    (Detail::Tool, "tool"),
+    (Detail::BlockedBy, "blockedBy"),
+    (Detail::Intent, "intentId"),
+    (Detail::RiskScore, "riskScore"),
+    (Detail::Ran, "ran"),
+    (Detail::RetryAfter, "retryAfterMs"),
+];
+
+fn code(class: FaultClass) -> NexusCode {
+    match class {
+        FaultClass::Parse | FaultClass::InvalidRequest => NexusCode::InvalidMessage,
+        FaultClass::MethodNotFound => NexusCode::NotFound,
+        FaultClass::InvalidParams => NexusCode::ValidationError,
+        FaultClass::Refused(RefusalClass::Unavailable) => NexusCode::NetworkError,
+        FaultClass::Refused(RefusalClass::Unauthorized | RefusalClass::Pending | RefusalClass::Denied) => {
+            NexusCode::Unauthorized
+        }
+        FaultClass::ToolUnavailable
+        | FaultClass::RegistrationFailed
+        | FaultClass::SessionExpired
+        | FaultClass::Busy
+        | FaultClass::ReceiptPending => NexusCode::Unavailable,
+        FaultClass::Failed | FaultClass::LimitReached | FaultClass::Internal => NexusCode::InternalError,
+    }
+}
+
 /// The error for a fault. The detail of [`Fault::Internal`] is only logged.
 #[must_use]
 pub fn to_error(fault: &Fault) -> NexusError {
-    match fault {
-        Fault::Parse(message) | Fault::InvalidRequest(message) => {
-            NexusError::new(NexusCode::InvalidMessage, message)
-        }
-        Fault::MethodNotFound(message) => NexusError::new(NexusCode::NotFound, message),
-        Fault::InvalidParams { message, pointer } => {
-            NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", pointer.as_str())
-        }
-        Fault::ToolUnavailable { tool, message } => {
-            NexusError::new(NexusCode::Unavailable, message).with_detail("tool", tool.as_str())
-        }
-        Fault::Refused { intent, risk_score, blocked_by, message } => {
-            let mut failure = NexusError::new(refusal_code(*blocked_by), message)
-                .with_detail("blockedBy", blocked_by.as_str());
-            if let Some(intent) = intent {
-                failure = failure.with_detail("intentId", intent.to_string());
-            }
-            match risk_score {
-                Some(score) => failure.with_detail("riskScore", *score),
-                None => failure,
-            }
-        }
-        Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            NexusError::new(NexusCode::Unavailable, message)
-        }
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
-            receipt_error(receipt).unwrap_or_else(|| {
-                NexusError::new(NexusCode::InternalError, failure_message::describe_failure(&receipt.outcome))
-            })
-        }
-        Fault::Busy { message, retry_after_ms } => {
-            NexusError::new(NexusCode::Unavailable, message).with_detail("retryAfterMs", *retry_after_ms)
-        }
-        Fault::ReceiptPending { intent, retry_after_ms } => {
-            NexusError::new(NexusCode::Unavailable, RECEIPT_PENDING)
-                .with_detail("intentId", intent.to_string())
-                .with_detail("ran", true)
-                .with_detail("retryAfterMs", *retry_after_ms)
-        }
-        Fault::Internal(_) => NexusError::new(NexusCode::InternalError, "internal error of the executor"),
+    if let Fault::Failed(receipt) | Fault::LimitReached(receipt, _) = fault
+        && let Some(failure) = receipt_error(receipt)
+    {
+        return failure;
+    }
+    NexusError {
+        code: code(FaultClass::of(fault)),
+        message: fault_parts::sentence(fault),
+        details: fault_parts::details(fault, DETAILS),
     }
 }
 
@@ -183,34 +155,18 @@ pub fn to_error(fault: &Fault) -> NexusError {
 /// command's `parameters` here.
 #[must_use]
 pub fn execution_error(fault: &Fault) -> NexusError {
-    match fault {
-        Fault::InvalidParams { message, pointer } if pointer == "/tool" => {
-            NexusError::new(NexusCode::NotFound, message).with_detail("pointer", "/payload/parameters/tool")
+    let mut failure = to_error(fault);
+    if let Fault::InvalidParams { pointer, .. } = fault {
+        if pointer == "/tool" {
+            failure.code = NexusCode::NotFound;
         }
-        Fault::InvalidParams { message, pointer } => NexusError::new(NexusCode::ValidationError, message)
-            .with_detail("pointer", format!("/payload/parameters{pointer}")),
-        Fault::InvalidRequest(message) => {
-            NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/id")
-        }
-        Fault::Parse(_)
-        | Fault::MethodNotFound(_)
-        | Fault::ToolUnavailable { .. }
-        | Fault::Refused { .. }
-        | Fault::RegistrationFailed(_)
-        | Fault::SessionExpired(_)
-        | Fault::Failed(_)
-        | Fault::LimitReached(..)
-        | Fault::ReceiptPending { .. }
-        | Fault::Busy { .. }
-        | Fault::Internal(_) => to_error(fault),
+        failure = failure.with_detail("pointer", format!("/payload/parameters{pointer}"));
     }
-}
-
-fn refusal_code(blocked_by: BlockedBy) -> NexusCode {
-    match blocked_by.class() {
-        RefusalClass::Unavailable => NexusCode::NetworkError,
-        RefusalClass::Unauthorized | RefusalClass::Pending | RefusalClass::Denied => NexusCode::Unauthorized,
+    if let Fault::InvalidRequest(_) = fault {
+        failure.code = NexusCode::ValidationError;
+        failure = failure.with_detail("pointer", "/id");
     }
+    failure
 }
 
 /// The error for a failed run; `None` for a successful one.

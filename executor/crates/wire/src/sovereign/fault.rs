@@ -3,8 +3,9 @@
 //! The numbers have other meanings at other doors, so no other door may use this table.
 
 use super::skills::Missing;
+use crate::fault_parts::{self, Detail, DetailNames, FaultClass};
 use a2g_types::failure_message;
-use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING, RefusalClass};
+use a2g_types::fault::{BlockedBy, Fault, RefusalClass};
 use a2g_types::ident::IntentId;
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{End, Receipt};
@@ -37,57 +38,73 @@ impl SovereignError {
     }
 }
 
+/// The details of this door's errors. The reason of a refusal is its `status_code`.
+const DETAILS: &DetailNames = &[
+    (Detail::Pointer, "pointer"),
+    (Detail::Intent, "intent_id"),
+    (Detail::RiskScore, "risk_score"),
+    (Detail::Ran, "ran"),
+    (Detail::RetryAfter, "retry_after_ms"),
+];
+
+/// The code of a class, and its reason; that of a refusal is its own.
+fn code(class: FaultClass) -> (i64, Option<&'static str>) {
+    match class {
+        FaultClass::Parse => (-32700, Some("PARSE_ERROR")),
+        FaultClass::InvalidRequest => (-32600, Some("INVALID_REQUEST")),
+        FaultClass::MethodNotFound => (-32601, Some("METHOD_NOT_FOUND")),
+        FaultClass::InvalidParams => (-32602, Some("INVALID_PARAMS")),
+        FaultClass::ToolUnavailable => (-32003, Some("ADAPTER_UNAVAILABLE")),
+        FaultClass::Refused(RefusalClass::Unavailable) => (-32003, None),
+        FaultClass::Refused(RefusalClass::Unauthorized | RefusalClass::Pending | RefusalClass::Denied) => {
+            (-32000, None)
+        }
+        FaultClass::Busy => (-32000, Some("BUSY")),
+        FaultClass::ReceiptPending => (-32000, Some("RECEIPT_PENDING")),
+        FaultClass::RegistrationFailed
+        | FaultClass::SessionExpired
+        | FaultClass::Failed
+        | FaultClass::LimitReached
+        | FaultClass::Internal => (-32000, Some("SERVER_ERROR")),
+    }
+}
+
 /// The error for a fault. The detail of [`Fault::Internal`] is only logged.
 #[must_use]
 pub fn to_error(fault: &Fault) -> SovereignError {
-    match fault {
-        Fault::Parse(message) => SovereignError::new(-32700, "PARSE_ERROR", message),
-        Fault::InvalidRequest(message) => SovereignError::new(-32600, "INVALID_REQUEST", message),
-        Fault::MethodNotFound(message) => SovereignError::new(-32601, "METHOD_NOT_FOUND", message),
-        Fault::InvalidParams { message, pointer } => {
-            // The core's pointers are relative to the call, whose arguments are the payload here.
-            let pointer = match pointer.strip_prefix("/arguments") {
-                Some(rest) => format!("/params/payload{rest}"),
-                None => pointer.clone(),
-            };
-            SovereignError::new(-32602, "INVALID_PARAMS", message).with_data("pointer", pointer)
-        }
-        Fault::ToolUnavailable { tool: _, message } => {
-            SovereignError::new(-32003, "ADAPTER_UNAVAILABLE", message)
-        }
-        Fault::Refused { intent, risk_score, blocked_by, message } => {
-            refusal_error(*intent, *risk_score, *blocked_by, message)
-        }
-        Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            SovereignError::new(-32000, "SERVER_ERROR", message)
-        }
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
-            receipt_error(receipt).unwrap_or_else(|| {
-                SovereignError::new(
-                    -32000,
-                    "SERVER_ERROR",
-                    &failure_message::describe_failure(&receipt.outcome),
-                )
-            })
-        }
-        Fault::Busy { message, retry_after_ms } => {
-            SovereignError::new(-32000, "BUSY", message).with_data("retry_after_ms", *retry_after_ms)
-        }
-        Fault::ReceiptPending { intent, retry_after_ms } => {
-            SovereignError::new(-32000, "RECEIPT_PENDING", RECEIPT_PENDING)
-                .with_data("intent_id", intent.to_string())
-                .with_data("ran", true)
-                .with_data("retry_after_ms", *retry_after_ms)
-        }
-        Fault::Internal(_) => SovereignError::new(-32000, "SERVER_ERROR", "internal error of the executor"),
+    if let Fault::Failed(receipt) | Fault::LimitReached(receipt, _) = fault
+        && let Some(failure) = receipt_error(receipt)
+    {
+        return failure;
     }
+    let (code, reason) = code(FaultClass::of(fault));
+    let mut failure = SovereignError {
+        code,
+        message: fault_parts::sentence(fault),
+        status_code: reason.unwrap_or_default().to_owned(),
+        data: fault_parts::details(fault, DETAILS),
+    };
+    if let Fault::Refused { blocked_by, .. } = fault {
+        failure.status_code = blocked_by.as_str().to_ascii_uppercase();
+    }
+    // The core's pointers are relative to the call, whose arguments are the payload here.
+    if let Fault::InvalidParams { pointer, .. } = fault
+        && let Some(rest) = pointer.strip_prefix("/arguments")
+    {
+        return failure.with_data("pointer", format!("/params/payload{rest}"));
+    }
+    failure
 }
 
 /// The error for an escalated intent.
 #[must_use]
 pub fn escalation_error(intent: IntentId, risk_score: Option<f64>) -> SovereignError {
-    let message = "a person has to decide: the intent runs once an approver allows it";
-    refusal_error(Some(intent), risk_score, BlockedBy::EscalationPending, message)
+    to_error(&Fault::Refused {
+        intent: Some(intent),
+        risk_score,
+        blocked_by: BlockedBy::EscalationPending,
+        message: "a person has to decide: the intent runs once an approver allows it".to_owned(),
+    })
 }
 
 /// The error for an unknown skill or operation.
@@ -98,26 +115,6 @@ pub fn missing_error(missing: Missing) -> SovereignError {
         Missing::Operation(message, available) => {
             SovereignError::new(-32601, "METHOD_NOT_FOUND", &message).with_data("available", available)
         }
-    }
-}
-
-fn refusal_error(
-    intent: Option<IntentId>,
-    risk_score: Option<f64>,
-    blocked_by: BlockedBy,
-    message: &str,
-) -> SovereignError {
-    let code = match blocked_by.class() {
-        RefusalClass::Unavailable => -32003,
-        RefusalClass::Unauthorized | RefusalClass::Pending | RefusalClass::Denied => -32000,
-    };
-    let mut failure = SovereignError::new(code, &blocked_by.as_str().to_ascii_uppercase(), message);
-    if let Some(intent) = intent {
-        failure = failure.with_data("intent_id", intent.to_string());
-    }
-    match risk_score {
-        Some(score) => failure.with_data("risk_score", score),
-        None => failure,
     }
 }
 
