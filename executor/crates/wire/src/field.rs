@@ -146,14 +146,6 @@ impl<'a> Field<'a> {
         Ok(Object { pointer: self.pointer, members })
     }
 
-    /// Reads an object whose unknown members are refused; see [`Object::read_all`].
-    pub(super) fn read_all<T>(
-        self,
-        read: impl FnOnce(&mut Object<'a>) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
-        self.object()?.read_all(read)
-    }
-
     /// Converts an object to a map, without checking its members.
     pub(super) fn map(&self) -> Result<Map<String, Value>, Fault> {
         self.convert('{', "a JSON object whose numbers fit in 64 bits")
@@ -332,11 +324,6 @@ impl<'a> Object<'a> {
         let value = read(&mut self)?;
         self.finish()?;
         Ok(value)
-    }
-
-    /// The fault of the whole object.
-    pub(super) fn fault(&self, message: impl Into<String>) -> Fault {
-        Fault::invalid(&self.pointer, message)
     }
 
     /// The members that have not been taken, with their names.

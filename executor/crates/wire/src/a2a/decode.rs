@@ -301,8 +301,8 @@ fn decode_method(name: &str, params: &str) -> Result<A2aRequest, Fault> {
             let mut params = params()?;
             let task = task_id(&mut params)?;
             let config = webhook_id(&mut params)?;
-            let config = config.ok_or_else(|| params.missing("pushNotificationConfigId"))?;
-            Ok(A2aRequest::DeletePush { task, config })
+            let missing = || params.missing("pushNotificationConfigId");
+            Ok(A2aRequest::DeletePush { task, config: config.ok_or_else(missing)? })
         }
         "agent/getAuthenticatedExtendedCard" => {
             params()?;
@@ -482,6 +482,7 @@ fn decode_part(field: Field<'_>) -> Result<Part, Fault> {
 }
 
 fn decode_file(field: Field<'_>) -> Result<FilePart, Fault> {
+    let neither = field.fault("`file` must have `bytes` or `uri`, and not both");
     let mut file = field.object()?;
     let content = match (file.take_unless_null("bytes")?, file.read_nullable("uri")?) {
         (Some(bytes), None) => {
@@ -492,9 +493,7 @@ fn decode_file(field: Field<'_>) -> Result<FilePart, Fault> {
             FileContent::Bytes(bytes.parse_with(parse_base64)?)
         }
         (None, Some(uri)) => FileContent::Uri(uri),
-        (Some(_), Some(_)) | (None, None) => {
-            return Err(file.fault("`file` must have `bytes` or `uri`, and not both"));
-        }
+        (Some(_), Some(_)) | (None, None) => return Err(neither),
     };
     Ok(FilePart {
         name: file.read_nullable_with("name", decode_name)?,

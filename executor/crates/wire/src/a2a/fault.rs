@@ -220,9 +220,3 @@ pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
     };
     (state, Some(failure_message::describe_failure(&receipt.outcome)))
 }
-
-/// Machine-readable details of a failed run.
-#[must_use]
-pub fn failure_details(receipt: &Receipt) -> Map<String, Value> {
-    failure_message::failure_details(receipt)
-}

@@ -232,7 +232,7 @@ pub(super) fn decode_set_params(params: &mut Object<'_>) -> Result<PushConfig, F
 
 /// Decodes a webhook. Unknown members are rejected, because each could be a restriction that would not be enforced.
 pub(super) fn decode_config(field: Field<'_>) -> Result<PushConfig, Fault> {
-    field.read_all(|object| {
+    field.object()?.read_all(|object| {
         // A client may return a webhook as it was listed.
         object.take("createdAt")?;
         let config = PushConfig {

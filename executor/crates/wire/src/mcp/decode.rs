@@ -367,8 +367,7 @@ fn decode_completion(mut params: Object<'_>) -> Result<Completion, Fault> {
     let mut context = params.read_nullable::<Object<'_>>("context")?.unwrap_or_default();
     let mut known = context.read_nullable::<Object<'_>>("arguments")?.unwrap_or_default();
     let intent = known.read_nullable::<String>(INTENT_VARIABLE)?;
-    let intent = intent.and_then(|intent| IntentId::parse(&intent).ok());
-    Ok(match (name.as_str(), intent) {
+    Ok(match (name.as_str(), intent.and_then(|intent| IntentId::parse(&intent).ok())) {
         (INTENT_VARIABLE, _) => Completion::Intent(value),
         (NAME_VARIABLE, Some(intent)) => Completion::Artifact(intent, value),
         (_other, _) => Completion::Unknown,

@@ -19,6 +19,7 @@ use a2g_core::deliver::{WebhookAuthentication, WebhookId, WebhookNotification, W
 use a2g_core::run::{Executor, RunEvent};
 use a2g_journal::{Journal, JournalError, JournalTask, RetryPolicy};
 use a2g_types::error_chain::ErrorChain;
+use a2g_types::failure_message::failure_details;
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Receipt;
@@ -169,7 +170,7 @@ impl TaskRecord {
         let mut updates = new.into_iter().map(|artifact| self.artifact_update(artifact)).collect::<Vec<_>>();
         let parts = match fault::end_for_receipt(receipt) {
             (_, None) => Vec::new(),
-            (_, Some(reason)) => vec![Part::text(reason), Part::data(fault::failure_details(receipt))],
+            (_, Some(reason)) => vec![Part::text(reason), Part::data(failure_details(receipt))],
         };
         updates.push(self.set_state(fault::end_for_receipt(receipt).0, parts, now));
         updates

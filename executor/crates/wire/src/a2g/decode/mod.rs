@@ -77,7 +77,7 @@ pub fn revoke_params(params: &str) -> Result<RevokeParams, Fault> {
     let agent = object.read_nullable("agent_did")?;
     let intent = object.read_nullable("intent_id")?;
     if agent.is_none() && intent.is_none() {
-        return Err(object.fault("send `agent_did`, `intent_id` or both"));
+        return Err(Fault::invalid("", "send `agent_did`, `intent_id` or both"));
     }
     Ok(RevokeParams { agent, intent })
 }

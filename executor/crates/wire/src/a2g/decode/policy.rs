@@ -64,7 +64,7 @@ fn decode(object: Object<'_>, source: PolicySource) -> Result<Policy, Fault> {
         let agent = decode_agent(&object.require("agent_did")?, source)?;
         let version = object.read("version")?;
         let constitution_hash = object.read_nullable("constitution_hash")?;
-        object.require("capabilities")?.read_all(|object| {
+        object.read::<Object<'_>>("capabilities")?.read_all(|object| {
             Ok(Policy {
                 agent,
                 version,
@@ -98,7 +98,7 @@ fn decode_tools(field: Field<'_>) -> Result<BTreeMap<ToolName, ToolRule>, Fault>
 }
 
 fn decode_tool(field: Field<'_>) -> Result<ToolRule, Fault> {
-    field.read_all(|object| {
+    field.object()?.read_all(|object| {
         let allowed = object.read("allowed")?;
         let constraints = object.read_optional_with("constraints", decode_constraints)?;
         Ok(ToolRule { allowed, ..constraints.unwrap_or_default() })
@@ -106,7 +106,7 @@ fn decode_tool(field: Field<'_>) -> Result<ToolRule, Fault> {
 }
 
 fn decode_constraints(field: Field<'_>) -> Result<ToolRule, Fault> {
-    field.read_all(|object| {
+    field.object()?.read_all(|object| {
         Ok(ToolRule {
             allowed: false,
             paths: object.read_optional("paths")?,
@@ -132,7 +132,7 @@ fn decode_max_calls(field: Field<'_>) -> Result<u32, Fault> {
 }
 
 fn decode_network(field: Field<'_>) -> Result<NetworkRule, Fault> {
-    field.read_all(|object| {
+    field.object()?.read_all(|object| {
         Ok(NetworkRule {
             allowed_domains: object.read_optional("allowed_domains")?,
             blocked_domains: object.read_optional("blocked_domains")?.unwrap_or_default(),
@@ -144,7 +144,7 @@ fn decode_network(field: Field<'_>) -> Result<NetworkRule, Fault> {
 }
 
 fn decode_resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
-    field.read_all(|object| {
+    field.object()?.read_all(|object| {
         Ok(ResourceRule {
             max_memory: object.read_optional("max_memory_mb")?,
             max_cpu: object.read_optional("max_cpu_percent")?,

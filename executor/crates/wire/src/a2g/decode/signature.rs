@@ -21,10 +21,10 @@ const MAX_TIMESTAMP_MS: u64 = 253_402_300_799_999;
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
 pub fn context_signature(params: &str, escape_non_ascii: bool) -> Result<Option<ContextSignature>, Fault> {
-    let context = Object::parse(params)?.read_nullable::<Object<'_>>("context")?;
-    let signature =
-        context.map(|mut context| context.read_nullable::<Object<'_>>("signature")).transpose()?;
-    let Some(mut object) = signature.flatten() else { return Ok(None) };
+    let Some(mut context) = Object::parse(params)?.read_nullable::<Object<'_>>("context")? else {
+        return Ok(None);
+    };
+    let Some(mut object) = context.read_nullable::<Object<'_>>("signature")? else { return Ok(None) };
     let timestamp = object.require("timestamp")?;
     let digits = timestamp.string()?;
     let timestamp_ms = digits.parse::<u64>().ok().filter(|ms| *ms <= MAX_TIMESTAMP_MS);

@@ -38,7 +38,7 @@ pub fn resume_params(params: &str) -> Result<StopTarget, Fault> {
 /// Decodes `{agent_did}`, `{tool}` or `{all: true}`.
 fn decode_target(field: Field<'_>) -> Result<StopTarget, Fault> {
     let pointer = field.pointer().to_owned();
-    let target = field.read_all(|object| {
+    let target = field.object()?.read_all(|object| {
         let all = object.read_optional_with("all", |all| match all.boolean()? {
             true => Ok(()),
             false => Err(all.expected_error("true")),

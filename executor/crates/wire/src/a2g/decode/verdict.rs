@@ -88,7 +88,7 @@ fn decode_risk(field: Field<'_>) -> Result<Risk, Fault> {
 
 /// Decodes a capability manifest. An absent limit is set by the other layers; an unknown member is refused.
 fn decode_manifest(field: Field<'_>) -> Result<Manifest, Fault> {
-    field.read_all(|object| {
+    field.object()?.read_all(|object| {
         Ok(Manifest {
             max_memory: object.read_optional("max_memory_mb")?,
             max_cpu: object.read_optional("max_cpu_percent")?,
