@@ -123,20 +123,9 @@ fn show(result: &RawValue, json: bool) -> anyhow::Result<()> {
 
 /// The message for an answer that this version cannot read.
 fn describe(fault: &Fault) -> String {
-    let detail = match fault {
-        Fault::InvalidParams { message, pointer } => format!(": `{pointer}`: {message}"),
-        Fault::Parse(message) => format!(": {message}"),
-        Fault::InvalidRequest(_)
-        | Fault::MethodNotFound(_)
-        | Fault::ToolUnavailable { .. }
-        | Fault::Refused { .. }
-        | Fault::RegistrationFailed(_)
-        | Fault::SessionExpired(_)
-        | Fault::Failed(_)
-        | Fault::LimitReached(..)
-        | Fault::ReceiptPending { .. }
-        | Fault::Busy { .. }
-        | Fault::Internal(_) => String::new(),
-    };
-    format!("the executor's list of stops cannot be read{detail}")
+    let mut at = String::new();
+    if let Fault::InvalidParams { pointer, .. } = fault {
+        at = format!("`{pointer}`: ");
+    }
+    format!("the executor's list of stops cannot be read: {at}{}", fault.sentence())
 }

@@ -13,7 +13,7 @@
 
 use super::files;
 use super::jws::Jws;
-use super::keys::{KeyError, fault_message};
+use super::keys::KeyError;
 use super::proof::CLOCK_LEEWAY;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{Issuer, ToolName, excerpt};
@@ -162,7 +162,7 @@ impl Jwt {
         let text = std::str::from_utf8(token).map_err(|_| TokenError::NotCompact)?;
         let Jws { signed, header, payload, signature } = Jws::parse(text).ok_or(TokenError::NotCompact)?;
         let header =
-            jwt::decode_header(&header).map_err(|fault| TokenError::Header(fault_message(&fault)))?;
+            jwt::decode_header(&header).map_err(|fault| TokenError::Header(fault.sentence().into_owned()))?;
         Ok(Self { signed: signed.into(), header, payload, signature })
     }
 }
@@ -250,7 +250,7 @@ impl TokenIssuers {
             return Err(TokenError::Signature);
         }
         let claims =
-            jwt::decode_claims(payload).map_err(|fault| TokenError::Claims(fault_message(&fault)))?;
+            jwt::decode_claims(payload).map_err(|fault| TokenError::Claims(fault.sentence().into_owned()))?;
         let issuer = signers.into_iter().find(|issuer| issuer.name == claims.issuer);
         let issuer = issuer.ok_or_else(|| TokenError::OtherIssuer(claims.issuer.clone()))?;
         issuer.check_claims(claims, now)
@@ -349,13 +349,13 @@ impl TokenKey {
 
 /// The message of a fault with its JSON Pointer, because a set may contain many keys.
 fn fault_message_with_pointer(fault: &Fault) -> String {
-    let message = fault_message(fault);
+    let message = fault.sentence();
     if let Fault::InvalidParams { pointer, .. } = fault
         && !pointer.is_empty()
     {
         return format!("{message} (at {pointer})");
     }
-    message
+    message.into_owned()
 }
 
 #[cfg(test)]

@@ -6,8 +6,7 @@
 
 use super::files::{self, FileError, MAX_KEY_FILE_BYTES, check_unchanged_by_others, create};
 use super::secrets::SecretsError;
-use a2g_types::fault::Fault;
-use a2g_types::ident::{Issuer, excerpt};
+use a2g_types::ident::Issuer;
 use a2g_wire::jwk::{self, PublicJwk};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -77,8 +76,7 @@ impl TrustedKey {
     /// [`KeyError::NotAKey`], also for a weak key, under which any signature verifies, and for a key without an
     /// issuer.
     pub fn parse(text: &[u8], issuer: Option<Issuer>, path: &Path) -> Result<Self, KeyError> {
-        let jwk =
-            jwk::decode_public(text).map_err(|fault| KeyError::not_a_key(path, fault_message(&fault)))?;
+        let jwk = jwk::decode_public(text).map_err(|fault| KeyError::not_a_key(path, fault.sentence()))?;
         let key = VerifyingKey::from_bytes(&jwk.x).ok().filter(|key| !key.is_weak());
         let key = key.ok_or_else(|| KeyError::not_a_key(path, "`x` is not a usable Ed25519 point"))?;
         let id = jwk.kid.unwrap_or_else(|| thumbprint(&key));
@@ -250,7 +248,7 @@ impl KeyPair {
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let text = files::read_secret(path)?;
         let (jwk, seed) =
-            jwk::decode_private(&text).map_err(|fault| KeyError::not_a_key(path, fault_message(&fault)))?;
+            jwk::decode_private(&text).map_err(|fault| KeyError::not_a_key(path, fault.sentence()))?;
         let private = SigningKey::from_bytes(&seed);
         let key = private.verifying_key();
         if key.to_bytes() != jwk.x {
@@ -291,24 +289,6 @@ impl KeyPair {
 fn thumbprint(key: &VerifyingKey) -> String {
     let input = jwk::thumbprint_input(&key.to_bytes());
     URL_SAFE_NO_PAD.encode(a2g_types::tool::Digest::compute(input.as_bytes()).0)
-}
-
-/// The message of a decoder's fault.
-pub(super) fn fault_message(fault: &Fault) -> String {
-    match fault {
-        Fault::Parse(message) | Fault::InvalidParams { message, .. } => message.clone(),
-        Fault::InvalidRequest(_)
-        | Fault::MethodNotFound(_)
-        | Fault::ToolUnavailable { .. }
-        | Fault::Refused { .. }
-        | Fault::RegistrationFailed(_)
-        | Fault::SessionExpired(_)
-        | Fault::Failed(_)
-        | Fault::LimitReached(..)
-        | Fault::ReceiptPending { .. }
-        | Fault::Busy { .. }
-        | Fault::Internal(_) => excerpt(&format!("{fault:?}")),
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 
 use super::canonical::{CanonicalError, canonicalize};
 use super::jws::Jws;
-use super::keys::{KeyError, KeyPair, TrustedKeys, fault_message};
+use super::keys::{KeyError, KeyPair, TrustedKeys};
 use super::signature::SignatureSettings;
 use a2g_types::call::Call;
 use a2g_types::fault::BlockedBy;
@@ -169,7 +169,7 @@ impl Trust {
             untrusted_error("is not a compact JWS: three parts in base64url, with a dot between them")
         })?;
         let key_id = proof_header(&header).map_err(|fault| {
-            untrusted_error(format_args!("has a header that is refused: {}", fault_message(&fault)))
+            untrusted_error(format_args!("has a header that is refused: {}", fault.sentence()))
         })?;
         if self.key_count() == 0 {
             return Err(untrusted_error(
@@ -187,7 +187,7 @@ impl Trust {
             )));
         }
         let claims = proof_claims(&payload).map_err(|fault| {
-            untrusted_error(format_args!("has claims that are refused: {}", fault_message(&fault)))
+            untrusted_error(format_args!("has claims that are refused: {}", fault.sentence()))
         })?;
         if claims.id.issuer() != key.issuer() {
             let (issuer, key_issuer) = (claims.id.issuer(), key.issuer());

@@ -206,7 +206,7 @@ impl RemoteGovernor {
 
     async fn request_verdict(&self, call: &Call) -> Result<Verdict, RemoteError> {
         match self.call("a2g/intent", encode::intent(call)).await {
-            Ok(result) => decode::verdict(result.get()).map_err(RemoteError::invalid_result),
+            Ok(result) => decode::verdict(result.get()).map_err(|fault| RemoteError::invalid_result(&fault)),
             Err(ClientError::Call(error)) if DENIAL_CODES.contains(&error.code()) => Ok(denial(call, &error)),
             Err(ClientError::Call(error)) => Err(undecided_error(&error)),
             Err(error) => Err(RemoteError::Unreachable(error)),
@@ -220,7 +220,7 @@ impl RemoteGovernor {
         let ExecutorRegistration { agent, public_key, tools } = registration;
         let registration = encode::registration(agent, public_key.as_deref(), tools);
         let answer = self.request("a2g/register", registration).await?;
-        decode::registration_result(answer.get()).map_err(RemoteError::invalid_result)
+        decode::registration_result(answer.get()).map_err(|fault| RemoteError::invalid_result(&fault))
     }
 
     pub(super) async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
@@ -266,23 +266,14 @@ impl RemoteGovernor {
 }
 
 impl RemoteError {
-    fn invalid_result(fault: Fault) -> Self {
-        Self::InvalidResult(match fault {
-            Fault::InvalidParams { pointer, .. } if pointer.is_empty() => "it is not an object".to_owned(),
-            Fault::InvalidParams { message, pointer } => format!("{message} (at `{pointer}`)"),
-            // No result is decoded to one of these.
-            other @ (Fault::Parse(_)
-            | Fault::InvalidRequest(_)
-            | Fault::MethodNotFound(_)
-            | Fault::ToolUnavailable { .. }
-            | Fault::Refused { .. }
-            | Fault::RegistrationFailed(_)
-            | Fault::SessionExpired(_)
-            | Fault::Failed(_)
-            | Fault::LimitReached(..)
-            | Fault::ReceiptPending { .. }
-            | Fault::Busy { .. }
-            | Fault::Internal(_)) => format!("{other:?}"),
+    fn invalid_result(fault: &Fault) -> Self {
+        let sentence = fault.sentence();
+        let Fault::InvalidParams { pointer, .. } = fault else {
+            return Self::InvalidResult(sentence.into_owned());
+        };
+        Self::InvalidResult(match pointer.as_str() {
+            "" => "it is not an object".to_owned(),
+            _ => format!("{sentence} (at `{pointer}`)"),
         })
     }
 

@@ -5,7 +5,7 @@
 //! message itself, ECDSA over its SHA-256 as ASN.1 DER.
 
 use super::files::{self, FileError, MAX_KEY_FILE_BYTES};
-use super::keys::{KeyError, KeyPair, fault_message};
+use super::keys::{KeyError, KeyPair};
 use a2g_types::tool::Digest;
 use a2g_wire::jwk;
 use a2g_wire::jwks::{self, PublicKey, TokenJwk};
@@ -66,7 +66,7 @@ impl ToolKey {
         };
         let (x, y) = if text.trim_ascii_start().starts_with(b"{") {
             let keys =
-                jwks::decode_keys(text).map_err(|fault| KeyError::not_a_key(path, fault_message(&fault)))?;
+                jwks::decode_keys(text).map_err(|fault| KeyError::not_a_key(path, fault.sentence()))?;
             let [TokenJwk { key, kid: _ }] = &keys[..] else {
                 return Err(refuse("it has to contain exactly one key, of Ed25519 or P-256"));
             };

@@ -62,7 +62,7 @@ struct SignatureFile<S> {
 /// # Errors
 /// The problem, as the end of a sentence.
 pub fn parse_signatures(bytes: &[u8]) -> Result<Vec<StoredSignature>, String> {
-    let text = strict_json::check(bytes, &BOUNDS).map_err(|fault| super::keys::fault_message(&fault))?;
+    let text = strict_json::check(bytes, &BOUNDS).map_err(|fault| fault.sentence().into_owned())?;
     let SignatureFile { signatures } = serde_json::from_str::<SignatureFile<Vec<StoredSignature>>>(text)
         .map_err(|error| error.to_string())?;
     if signatures.len() > MAX_SIGNATURES {
@@ -135,7 +135,7 @@ impl Payload {
     /// The problem, as the end of a sentence. An unknown member `a2g.…` is a problem, because it may restrict the
     /// signature.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let text = strict_json::check(bytes, &BOUNDS).map_err(|fault| super::keys::fault_message(&fault))?;
+        let text = strict_json::check(bytes, &BOUNDS).map_err(|fault| fault.sentence().into_owned())?;
         let PayloadText { critical, optional } =
             serde_json::from_str(text).map_err(|error| error.to_string())?;
         let Critical { identity: Identity { docker_reference: _ }, image, kind } = critical;

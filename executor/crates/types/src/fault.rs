@@ -5,9 +5,11 @@
 //! necessary change, and never a host path outside the caller's scope, an address or a backtrace. Details that are only
 //! for the log are in [`Fault::Internal`].
 
+use crate::failure_message::describe_failure;
 use crate::ident::{IntentId, ToolName};
 use crate::limit::Limit;
 use crate::outcome::Receipt;
+use std::borrow::Cow;
 use std::sync::Arc;
 use strum::{IntoStaticStr, VariantArray};
 
@@ -161,5 +163,26 @@ impl Fault {
     /// The fault for an invalid parameter; `pointer` is an RFC 6901 JSON Pointer into `params`.
     pub fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> Self {
         Self::InvalidParams { message: message.into(), pointer: pointer.into() }
+    }
+
+    /// The sentence for the caller, the same at every door. That of [`Fault::Internal`] has none of its text.
+    #[must_use]
+    pub fn sentence(&self) -> Cow<'_, str> {
+        match self {
+            Self::Parse(message)
+            | Self::InvalidRequest(message)
+            | Self::MethodNotFound(message)
+            | Self::InvalidParams { message, .. }
+            | Self::ToolUnavailable { message, .. }
+            | Self::Refused { message, .. }
+            | Self::RegistrationFailed(message)
+            | Self::SessionExpired(message)
+            | Self::Busy { message, .. } => message.into(),
+            Self::Failed(receipt) | Self::LimitReached(receipt, _) => {
+                describe_failure(&receipt.outcome).into()
+            }
+            Self::ReceiptPending { .. } => RECEIPT_PENDING.into(),
+            Self::Internal(_) => "internal error of the executor".into(),
+        }
     }
 }

@@ -1,10 +1,9 @@
-//! What the tables of error codes of all doors share: the class of a fault, its sentence, and its details.
+//! What the tables of error codes of all doors share: the class of a fault, and its details.
 //!
 //! A door has one table from classes to its own codes, without a default, and one list of the details that it sends: a
 //! class that is added here does not compile until each door has a code for it.
 
-use a2g_types::failure_message;
-use a2g_types::fault::{Fault, RECEIPT_PENDING, RefusalClass};
+use a2g_types::fault::{Fault, RefusalClass};
 use serde_json::{Map, Value};
 
 /// The class of a fault, by which each door selects its error code.
@@ -42,26 +41,6 @@ impl FaultClass {
             Fault::Busy { .. } => Self::Busy,
             Fault::Internal(_) => Self::Internal,
         }
-    }
-}
-
-/// The sentence for the caller, the same at every door. That of [`Fault::Internal`] says nothing of its detail.
-pub(crate) fn sentence(fault: &Fault) -> String {
-    match fault {
-        Fault::Parse(message)
-        | Fault::InvalidRequest(message)
-        | Fault::MethodNotFound(message)
-        | Fault::InvalidParams { message, .. }
-        | Fault::ToolUnavailable { message, .. }
-        | Fault::Refused { message, .. }
-        | Fault::RegistrationFailed(message)
-        | Fault::SessionExpired(message)
-        | Fault::Busy { message, .. } => message.clone(),
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
-            failure_message::describe_failure(&receipt.outcome)
-        }
-        Fault::ReceiptPending { .. } => RECEIPT_PENDING.to_owned(),
-        Fault::Internal(_) => "internal error of the executor".to_owned(),
     }
 }
 

@@ -232,7 +232,7 @@ impl PolicySet {
     fn add_text(&mut self, path: PathBuf, text: &str) -> Result<(), PolicyFileError> {
         match decode::policy_file(text) {
             Ok(policy) => self.add(path, policy),
-            Err(fault) => Err(PolicyFileError::Malformed { path, message: fault_message(fault, text) }),
+            Err(fault) => Err(PolicyFileError::Malformed { path, message: fault_message(&fault, text) }),
         }
     }
 }
@@ -256,24 +256,12 @@ fn line_of(text: &str, pointer: &str) -> usize {
 }
 
 /// The message of a decoder's fault, with the line in `text`.
-fn fault_message(fault: Fault, text: &str) -> String {
-    match fault {
-        Fault::InvalidParams { message, pointer } => {
-            format!("line {}, at `{pointer}`: {message}", line_of(text, &pointer))
-        }
-        Fault::Parse(message)
-        | Fault::InvalidRequest(message)
-        | Fault::MethodNotFound(message)
-        | Fault::ToolUnavailable { message, .. }
-        | Fault::Refused { message, .. }
-        | Fault::RegistrationFailed(message)
-        | Fault::SessionExpired(message)
-        | Fault::Busy { message, .. }
-        | Fault::Internal(message) => message,
-        Fault::Failed(_) | Fault::LimitReached(..) | Fault::ReceiptPending { .. } => {
-            "it could not be decoded".to_owned()
-        }
+fn fault_message(fault: &Fault, text: &str) -> String {
+    let sentence = fault.sentence();
+    if let Fault::InvalidParams { pointer, .. } = fault {
+        return format!("line {}, at `{pointer}`: {sentence}", line_of(text, pointer));
     }
+    sentence.into_owned()
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ fn core_error(fault: &Fault, dialect: Dialect) -> A2aError {
     let (a2a, acp, _state) = codes(FaultClass::of(fault));
     A2aError {
         code: dialect.select(a2a, acp),
-        message: fault_parts::sentence(fault),
+        message: fault.sentence().into_owned(),
         data: fault_parts::details(fault, DETAILS),
     }
 }
@@ -197,7 +197,7 @@ pub fn end_for_fault(fault: &Fault) -> (TaskState, String, Map<String, Value>) {
     let (_a2a, _acp, state) = codes(FaultClass::of(fault));
     let mut data = fault_parts::details(fault, DETAILS);
     data.entry("ran").or_insert(false.into());
-    (state, fault_parts::sentence(fault), data)
+    (state, fault.sentence().into_owned(), data)
 }
 
 /// The state of a task that ran, with a sentence when the tool did not succeed.

@@ -132,7 +132,7 @@ fn code(class: FaultClass) -> (A2eCode, &'static str) {
 pub fn to_error(fault: &Fault) -> A2eError {
     let class = FaultClass::of(fault);
     let (code, capability) = code(class);
-    let mut failure = A2eError::new(code, fault_parts::sentence(fault)).for_capability(capability);
+    let mut failure = A2eError::new(code, fault.sentence()).for_capability(capability);
     failure.detail = fault_parts::details(fault, DETAILS);
     // The same call is answered with its result once a person has allowed it.
     failure.retryable |= class == FaultClass::Refused(RefusalClass::Pending);

@@ -47,7 +47,7 @@ pub fn to_error(fault: &Fault) -> (i64, String, Option<Value>) {
         data.insert("limit".to_owned(), limit.as_str().into());
     }
     let data = (!data.is_empty()).then(|| data.into());
-    (code(FaultClass::of(fault)), fault_parts::sentence(fault), data)
+    (code(FaultClass::of(fault)), fault.sentence().into_owned(), data)
 }
 
 fn report_data(receipt: &Receipt) -> Value {

@@ -123,7 +123,7 @@ impl McpError {
             Self::TooManySessions => {
                 "there are too many sessions, and all of them have calls: end one of them first".to_owned()
             }
-            Self::Fault(fault) => fault_parts::sentence(fault),
+            Self::Fault(fault) => fault.sentence().into_owned(),
         }
     }
 

@@ -146,7 +146,7 @@ pub fn to_error(fault: &Fault) -> NexusError {
     }
     NexusError {
         code: code(FaultClass::of(fault)),
-        message: fault_parts::sentence(fault),
+        message: fault.sentence().into_owned(),
         details: fault_parts::details(fault, DETAILS),
     }
 }

@@ -80,7 +80,7 @@ pub fn to_error(fault: &Fault) -> SovereignError {
     let (code, reason) = code(FaultClass::of(fault));
     let mut failure = SovereignError {
         code,
-        message: fault_parts::sentence(fault),
+        message: fault.sentence().into_owned(),
         status_code: reason.unwrap_or_default().to_owned(),
         data: fault_parts::details(fault, DETAILS),
     };

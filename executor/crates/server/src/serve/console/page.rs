@@ -4,8 +4,7 @@ use super::session::FORM_TOKEN;
 use crate::serve::answers;
 use a2g_govern::{Caller, Role};
 use a2g_types::clock::format_seconds;
-use a2g_types::failure_message::describe_failure;
-use a2g_types::fault::{Fault, RECEIPT_PENDING};
+use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::limit::Layer;
 use a2g_types::visible_text::{escape_invisible, escape_invisible_lines};
@@ -164,24 +163,11 @@ pub(super) fn fault_page(fault: &Fault) -> Response {
 
 /// The message of a fault, escaped.
 pub(super) fn fault_text(fault: &Fault) -> String {
-    let text = match fault {
-        Fault::Parse(message)
-        | Fault::InvalidRequest(message)
-        | Fault::MethodNotFound(message)
-        | Fault::RegistrationFailed(message)
-        | Fault::SessionExpired(message)
-        | Fault::InvalidParams { message, .. }
-        | Fault::ToolUnavailable { message, .. }
-        | Fault::Refused { message, .. }
-        | Fault::Busy { message, .. } => message,
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => &describe_failure(&receipt.outcome),
-        Fault::ReceiptPending { .. } => RECEIPT_PENDING,
-        Fault::Internal(detail) => {
-            tracing::error!(detail, "internal error");
-            "internal error of the executor: see its log"
-        }
-    };
-    escape_invisible(text, MAX_MESSAGE_CHARS)
+    if let Fault::Internal(detail) = fault {
+        tracing::error!(detail, "internal error");
+        return "internal error of the executor: see its log".to_owned();
+    }
+    escape_invisible(&fault.sentence(), MAX_MESSAGE_CHARS)
 }
 
 /// The answer for a caller whose roles do not include a page or an action.
