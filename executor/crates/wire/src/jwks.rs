@@ -114,10 +114,10 @@ fn decode_key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
         // An unsupported kind.
         (_, _) => return Ok(None),
     };
-    if let Some(algorithm) = object.read_optional::<String>("alg")? {
-        if !Algorithm::NAMES.contains(&(&*algorithm, key.algorithm())) {
-            return Ok(None);
-        }
+    if let Some(algorithm) = object.read_optional::<String>("alg")?
+        && !Algorithm::NAMES.contains(&(&*algorithm, key.algorithm()))
+    {
+        return Ok(None);
     }
     let kid = object.read_optional_with("kid", |field| field.parse_with(parse_key_id))?;
     Ok(Some(TokenJwk { kid, key }))
