@@ -23,6 +23,8 @@ const INTERPRETERS: [(&str, Language); 2] =
 pub const MAX_QUERY_BYTES: usize = 1_000;
 /// Maximum number of words of a query. Further words are ignored.
 const MAX_QUERY_WORDS: usize = 32;
+// An overview and a search follow each other in one conversation, so they are short; a description of named tools is
+// what a model has chosen to read.
 /// Maximum length of the overview of all tools, in bytes.
 pub const MAX_OVERVIEW_BYTES: usize = 1_700;
 /// Maximum length of an answer to a query of words, in bytes.

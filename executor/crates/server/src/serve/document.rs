@@ -18,6 +18,7 @@ pub(super) struct Document {
 
 impl Document {
     /// A document with the URL that `render` gets, wherever it writes it.
+    // One text for each URL would let a client that invents names, such as ports, have each of them made.
     pub(super) fn new(render: impl FnOnce(&str) -> String) -> Self {
         // Random, so that no other text in the document contains it.
         let place = IntentId::random().to_string();
