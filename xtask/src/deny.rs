@@ -105,14 +105,13 @@ mod tests {
         let mut ids = BTreeSet::new();
         for row in &rows {
             let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-            let [id, _, _, _, here] = cells[..] else { panic!("{row}") };
+            let [id, _, _, here] = cells[..] else { panic!("{row}") };
             assert!(ids.insert(id), "{id} is listed twice");
-            let fixed = here.strip_prefix("fixed in ").or_else(|| here.strip_prefix("fixed before "));
-            match fixed {
+            match here.strip_prefix("fixed in ") {
                 Some(version) => assert!(parts(version) <= parts(locked), "{id} is not fixed in {locked}"),
                 None => assert!(here.starts_with("not affected: "), "{id} has no answer"),
             }
         }
-        assert!(rows.len() > 50);
+        assert!(rows.len() > 40);
     }
 }
