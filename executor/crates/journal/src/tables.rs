@@ -28,7 +28,7 @@ pub(super) fn compare(connection: &Connection, verifier: &Verifier) -> Result<()
         // A partial check has not read the records of older tasks, and would report their rows as having no record.
         compare_tasks(connection, &replayed)?;
     }
-    // Finds deleted rows.
+    // The comparisons above read the rows that exist; this one starts at the records, and so finds deleted rows.
     verifier.live.iter().try_for_each(|(intent, live)| check_rows(connection, intent, live))
 }
 

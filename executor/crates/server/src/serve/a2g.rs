@@ -257,7 +257,8 @@ async fn intent(executor: Arc<Executor>, sender: MethodCaller, params: String) -
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
 }
 
-/// The catalogue, or what stands for the tools of one agent in a list of code.
+/// Answers `a2g/tools`: the whole catalogue, or with `listing: "code"` the interpreters or the typed stubs that one agent
+/// reaches.
 fn list_tools(
     executor: &Executor,
     whole_list: &PerCatalogue<Encoded>,

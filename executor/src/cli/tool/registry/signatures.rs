@@ -258,7 +258,7 @@ pub(super) async fn read(
         }
     }
     let mut signatures = trust.keep_nearest(offered, signatures);
-    // Long signatures of others do not take the place of the usual, short ones.
+    // The longest are left out first: usual signatures are short, and anybody may add long ones to a repository.
     signatures.sort_by_key(|signature| signature.payload.len() + signature.signature.len());
     let mut file = None;
     while !signatures.is_empty() {

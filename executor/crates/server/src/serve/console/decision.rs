@@ -353,7 +353,7 @@ fn decision_form(
         h2 { "What the run may touch" }
         (files_part(limits, may_approve))
         (network_part(limits, may_approve))
-        // What cannot be narrowed here is shown as the proposed grant has it, because the basis covers that grant.
+        // A person cannot narrow the calls, so they are shown as in the proposed grant, which the basis covers.
         @if let Some(calls) = &shown.calls { (calls_part(calls)) }
         h2 { "Limits of the run" }
         @for row in &rows { (limit_row(row, may_approve)) }

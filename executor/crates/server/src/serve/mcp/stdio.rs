@@ -106,7 +106,7 @@ pub async fn serve_mcp_stdio(
 }
 
 fn flatten(ended: Result<Option<std::io::Result<()>>, JoinError>) -> std::io::Result<()> {
-    // A task that the end of the server has dropped had nothing left to do.
+    // `None`: the server ended the task when it shut down, which is no error.
     ended.map_err(std::io::Error::other)?.unwrap_or(Ok(()))
 }
 
