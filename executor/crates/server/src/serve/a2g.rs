@@ -257,8 +257,8 @@ async fn intent(executor: Arc<Executor>, sender: MethodCaller, params: String) -
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
 }
 
-/// Answers `a2g/tools`: the whole catalogue, or with `listing: "code"` the interpreters or the typed stubs that one agent
-/// reaches.
+/// Answers `a2g/tools`: the whole catalogue, or with `listing: "code"` the interpreters or the typed stubs that one
+/// agent reaches.
 fn list_tools(
     executor: &Executor,
     whole_list: &PerCatalogue<Encoded>,
