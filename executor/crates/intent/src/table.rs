@@ -110,6 +110,22 @@ pub enum Removal<T> {
     Absent,
 }
 
+impl<T> EndedAll<T> {
+    /// The effect of ending this intent, as that of ending several.
+    pub fn of(intent: IntentId, ended: Option<Ended<T>>) -> Self {
+        let mut all = Self { waits: Vec::new(), run_count: 0, newly_stopped: Vec::new() };
+        match ended {
+            Some(Ended::Wait(call)) => all.waits.push(call),
+            Some(Ended::Run { is_first }) => {
+                all.run_count = 1;
+                all.newly_stopped.extend(is_first.then_some(intent));
+            }
+            Some(Ended::Elsewhere) | None => {}
+        }
+        all
+    }
+}
+
 impl<T> Ended<T> {
     /// Maps the call that waited.
     pub fn map<U>(self, map: impl FnOnce(T) -> U) -> Ended<U> {

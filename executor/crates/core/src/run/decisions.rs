@@ -28,8 +28,6 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
 use a2g_types::stop::OperatorReason;
 use a2g_types::verdict::{Directive, Manifest, Verdict};
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -128,6 +126,16 @@ pub(super) struct EndOfWait<'a> {
     pub(super) reason: &'a str,
 }
 
+/// Intents that were ended in one step.
+pub(super) struct EndedIntents<F> {
+    /// The number of those that waited, and of those whose runs are aborted.
+    pub(super) count: usize,
+    /// The runs that nothing stopped before.
+    pub(super) newly_stopped: Vec<IntentId>,
+    /// The records of the ends of the waits, which are sent.
+    pub(super) recording: F,
+}
+
 impl EndOfWait<'static> {
     /// The end of a wait without an author.
     const fn without_author(resolution: Resolution, reason: &'static str) -> Self {
@@ -210,6 +218,13 @@ impl NotClaimed {
     }
 }
 
+/// The end of an approved intent that does not run.
+struct EndOfApproval {
+    fault: Fault,
+    resolution: Resolution,
+    reason: &'static str,
+}
+
 /// `true` if the run was stopped for good, so that it must not begin later.
 fn is_withdrawal(reason: AbortReason) -> bool {
     match reason {
@@ -217,6 +232,16 @@ fn is_withdrawal(reason: AbortReason) -> bool {
             true
         }
         AbortReason::Shutdown | AbortReason::Lost | AbortReason::LeaseLost => false,
+    }
+}
+
+/// The fault for an approval that does not count under the operator's rules.
+fn uncounted_fault(escalated: &Escalated, message: String) -> Fault {
+    Fault::Refused {
+        intent: Some(escalated.call().intent),
+        risk_score: escalated.risk_score(),
+        blocked_by: BlockedBy::CallerUnauthorized,
+        message,
     }
 }
 
@@ -562,9 +587,41 @@ impl Executor {
             "revoked"
         );
         let filter = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
-        let now = self.clock.now();
+        if intent.is_none() {
+            self.standing.revoke(agent, self.policy_origin(by));
+        }
+        let EndedIntents { count, newly_stopped, recording } = self.end_revoked(intent, &filter, by);
+        let record_all = async {
+            recording.await?;
+            if !newly_stopped.is_empty() {
+                self.journal.record_stop(&newly_stopped, by, "g2a/revoke").await?;
+            }
+            self.journal.record_revocation(agent, intent, by, count).await
+        };
+        let recorded = record_all.await.map_err(|error| self.unsaved_decision_fault(&error));
+        let Some(intent) = intent else { return recorded.map(|()| count) };
+        // Another node has claimed the intent, and the code that called this ends it there.
+        if !self.deny_if_due(intent).await? {
+            return recorded.map(|()| 0);
+        }
+        if count == 0 {
+            let is_ended = self.end_unclaimed_call(intent, &filter, AbortReason::Revoked).await?;
+            return recorded.map(|()| usize::from(is_ended));
+        }
+        self.await_stopped_call(intent).await?;
+        recorded.map(|()| count)
+    }
+
+    /// Ends one intent, or all, of the selected agents here, because `by` has revoked it or them.
+    fn end_revoked(
+        &self,
+        intent: Option<IntentId>,
+        filter: AgentFilter<'_>,
+        by: &str,
+    ) -> EndedIntents<impl Future<Output = Result<usize, JournalError>> + Send + use<>> {
+        const REASON: AbortReason = AbortReason::Revoked;
         if let Some(intent) = intent {
-            self.stored_calls.stop(intent, &filter, AbortReason::Revoked);
+            self.stored_calls.stop(intent, filter, REASON);
         }
         let end = EndOfWait {
             resolution: Resolution::Revoked,
@@ -572,68 +629,32 @@ impl Executor {
             blocked_by: BlockedBy::EscalationPending,
             reason: REVOKED,
         };
-        let mut waiting_count = 0;
-        let mut run_count = 0;
-        let mut newly_stopped = Vec::new();
-        // Boxed, because one record and the records of all have different types.
-        let mut recording: Option<BoxFuture<'_, _>> = None;
-        if let Some(intent) = intent {
-            match self.end_open(intent, &filter, AbortReason::Revoked, end) {
-                Some(Ended::Wait(wait)) => {
-                    waiting_count = 1;
-                    recording = Some(wait.boxed());
-                }
-                Some(Ended::Run { is_first }) => {
-                    run_count = 1;
-                    newly_stopped.extend(is_first.then_some(intent));
-                }
-                Some(Ended::Elsewhere) | None => {}
-            }
-        } else {
-            self.standing.revoke(agent, self.policy_origin(by));
-            let by_agent = |owner: &AgentDid, _: &ToolName| filter(owner);
-            self.intents.update(|intents| {
-                let ended = intents.end_all(by_agent, AbortReason::Revoked);
-                let EndedAll { waits, run_count: ended_runs, newly_stopped: stopped_now } = ended;
-                waits.iter().for_each(|ended| self.note_ended_call(ended.call(), AbortReason::Revoked));
-                waiting_count = waits.len();
-                run_count = ended_runs;
-                newly_stopped = stopped_now;
-                recording = Some(record_end_of_wait(&self.journal, waits, end, now).boxed());
-            });
-        }
+        let mut ended = self.intents.update(|intents| {
+            let ended = match intent {
+                Some(intent) => EndedAll::of(intent, intents.end(intent, filter, REASON)),
+                None => intents.end_all(|agent, _| filter(agent), REASON),
+            };
+            self.record_ended(ended, REASON, end)
+        });
         let is_selected = |waiting, agent: &AgentDid, _: &ToolName| {
             intent.is_none_or(|intent| waiting == intent) && filter(agent)
         };
-        let compiling_count = self.compile_waits.end(is_selected, AbortReason::Revoked);
-        let count = waiting_count + run_count + compiling_count;
-        let record_all = async {
-            if let Some(recording) = recording {
-                recording.await?;
-            }
-            if !newly_stopped.is_empty() {
-                self.journal.record_stop(&newly_stopped, by, "g2a/revoke").await?;
-            }
-            self.journal.record_revocation(agent, intent, by, count).await
-        };
-        let recorded = record_all.await.map_err(|error| self.unsaved_decision_fault(&error));
-        // Another node has claimed the intent, and the code that called this ends it there.
-        if let Some(intent) = intent
-            && !self.deny_if_due(intent).await?
-        {
-            return recorded.map(|()| 0);
-        }
-        let count = match intent {
-            Some(intent) if count == 0 => {
-                usize::from(self.end_unclaimed_call(intent, &filter, AbortReason::Revoked).await?)
-            }
-            Some(intent) => {
-                self.await_stopped_call(intent).await?;
-                count
-            }
-            None => count,
-        };
-        recorded.map(|()| count)
+        ended.count += self.compile_waits.end(is_selected, REASON);
+        ended
+    }
+
+    /// Sends the records of intents that were ended in this step.
+    pub(super) fn record_ended(
+        &self,
+        ended: EndedAll<Escalated>,
+        reason: AbortReason,
+        end: EndOfWait<'_>,
+    ) -> EndedIntents<impl Future<Output = Result<usize, JournalError>> + Send + use<>> {
+        let EndedAll { waits, run_count, newly_stopped } = ended;
+        waits.iter().for_each(|ended| self.note_ended_call(ended.call(), reason));
+        let count = waits.len() + run_count;
+        let recording = record_end_of_wait(&self.journal, waits, end, self.clock.now());
+        EndedIntents { count, newly_stopped, recording }
     }
 
     /// Applies a directive to an escalated intent. An intent with enough approvals runs in its own task; one that needs
@@ -814,48 +835,10 @@ impl Executor {
         let Some(required) = required else {
             return Ok(alone(approval(vec![preview.grant?]), author));
         };
-        let refuse = |message| Fault::Refused {
-            intent: Some(call.intent),
-            risk_score: escalated.risk_score(),
-            blocked_by: BlockedBy::CallerUnauthorized,
-            message,
-        };
-        match self.approval_bar(call.intent, right) {
-            Some(ApprovalBar::Governor) => {
-                return Err(refuse(format!(
-                    "the governor's approval does not count here: {required} people, listed in `server.callers`, have to \
-                     approve (`[[approvals]]`)"
-                )));
-            }
-            Some(ApprovalBar::OwnAgent) => {
-                return Err(refuse(format!(
-                    "`{by}` may act for `{}`, so another person, listed in `server.callers`, has to approve \
-                     (`[[approvals]]`)",
-                    call.agent
-                )));
-            }
-            Some(ApprovalBar::AlreadyApproved) => {
-                return Err(refuse(format!(
-                    "`{by}` has already approved this intent: another person has to approve it, {required} people in all \
-                     (`[[approvals]]`)"
-                )));
-            }
-            None => {}
-        }
+        self.check_approval_bar(escalated, right, required)?;
         let counts = |earlier: &PartialApproval| self.counts(earlier, &call.agent);
         let earlier = self.intents.partial_approvals(call.intent, counts);
-        // Without a rule, a manifest replaces the verdict's. Here it would replace what the others have approved.
-        let unchanged = self.preview(escalated, taken, None).grant?;
-        let is_narrower = |manifest: &Manifest| {
-            unchanged.includes(&unchanged.complete(manifest), &escalated.verdict().manifest)
-        };
-        if !directive.manifest.as_ref().is_none_or(is_narrower) {
-            return Err(refuse(
-                "where several people approve (`[[approvals]]`), a manifest may only make limits narrower, and name only \
-                 patterns that are granted without it"
-                    .to_owned(),
-            ));
-        }
+        self.check_narrower(escalated, taken, directive.manifest.as_ref())?;
         let own = PartialApproval {
             author,
             manifest: directive.manifest.clone(),
@@ -864,10 +847,11 @@ impl Executor {
         };
         if let Some(other) = earlier.iter().find(|earlier| !own.grant.is_within(&earlier.grant)) {
             self.intents.update(|intents| intents.forget_partial_approvals(call.intent));
-            return Err(refuse(format!(
+            let message = format!(
                 "the run would get more now than `{}` approved: everybody has to approve again (`[[approvals]]`)",
                 other.author.name()
-            )));
+            );
+            return Err(uncounted_fault(escalated, message));
         }
         if (earlier.len() as u64) + 1 < u64::from(required) {
             return Ok(CombinedApproval::NeedsMore(own));
@@ -882,6 +866,50 @@ impl Executor {
             authors,
             needs_others: true,
         }))
+    }
+
+    /// Refuses an approval that does not count under the operator's rules, which require `required` people.
+    fn check_approval_bar(
+        &self,
+        escalated: &Escalated,
+        right: &DecisionRight<'_>,
+        required: u32,
+    ) -> Result<(), Fault> {
+        let Call { intent, agent, .. } = escalated.call();
+        let by = right.by();
+        let Some(bar) = self.approval_bar(*intent, right) else { return Ok(()) };
+        let message = match bar {
+            ApprovalBar::Governor => format!(
+                "the governor's approval does not count here: {required} people, listed in `server.callers`, have to approve \
+                 (`[[approvals]]`)"
+            ),
+            ApprovalBar::OwnAgent => format!(
+                "`{by}` may act for `{agent}`, so another person, listed in `server.callers`, has to approve \
+                 (`[[approvals]]`)"
+            ),
+            ApprovalBar::AlreadyApproved => format!(
+                "`{by}` has already approved this intent: another person has to approve it, {required} people in all \
+                 (`[[approvals]]`)"
+            ),
+        };
+        Err(uncounted_fault(escalated, message))
+    }
+
+    /// Refuses a manifest that would replace what others have approved. Without a rule, a manifest replaces the verdict's.
+    fn check_narrower(
+        &self,
+        escalated: &Escalated,
+        taken: WaitNumber,
+        manifest: Option<&Manifest>,
+    ) -> Result<(), Fault> {
+        let Some(manifest) = manifest else { return Ok(()) };
+        let unchanged = self.preview(escalated, taken, None).grant?;
+        if unchanged.includes(&unchanged.complete(manifest), &escalated.verdict().manifest) {
+            return Ok(());
+        }
+        let message = "where several people approve (`[[approvals]]`), a manifest may only make limits narrower, and name only \
+                       patterns that are granted without it";
+        Err(uncounted_fault(escalated, message.to_owned()))
     }
 
     /// Checks in the current list of callers that all authors may still decide: since they were authenticated, the list
@@ -1128,53 +1156,23 @@ impl Executor {
         mut escalated: Escalated,
         mut taken: WaitNumber,
         mut approval: Approval,
-        claimed: Option<Box<ClaimedRun>>,
+        mut claimed: Option<Box<ClaimedRun>>,
     ) {
-        let (intent, mut claimed, mut delay) = (escalated.call().intent, claimed, MIN_RETRY_DELAY);
+        let intent = escalated.call().intent;
+        let mut delay = MIN_RETRY_DELAY;
         loop {
             let attempt = match claimed.take() {
                 Some(claimed) => Ok(claimed),
                 None => self.claim_approved(&escalated, &approval).await,
             };
             let fault = match attempt {
-                Ok(claimed) => {
-                    if !self.intents.update(|intents| intents.mark_claimed(taken)) {
-                        drop(claimed);
-                        // The task that removed the intent has recorded its end.
-                        if let Err(fault) = self.release(intent).await {
-                            tracing::warn!(?fault, "the claim of a withdrawn intent cannot be released");
-                        }
-                        return;
-                    }
-                    let abort = Arc::clone(claimed.running.abort());
-                    let stopwatch = Stopwatch::start(self.clock.monotonic());
-                    match Arc::clone(&self).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
-                        Ok(_) | Err(Fault::ReceiptPending { .. }) => {
-                            self.end_wait(taken);
-                            return;
-                        }
-                        Err(fault) => match abort.reason().filter(|reason| is_withdrawal(*reason)) {
-                            Some(reason) => {
-                                let (ended, reason) = (Resolution::Cancelled, reason.message());
-                                return self.end_approved(&escalated, taken, fault, ended, reason).await;
-                            }
-                            None => fault,
-                        },
-                    }
-                }
+                Ok(claimed) => self.run_claimed_approval(&escalated, taken, claimed).await,
                 Err(NotClaimed::WiderThanShown) => return self.return_to_waiting(&escalated, taken).await,
-                Err(NotClaimed::Refused(fault)) => fault,
+                Err(NotClaimed::Refused(fault)) => Some(fault),
             };
-            // Another node has recorded a denial since the approval.
-            if let Ok(Some((_agent, denial))) = self.find_denial_in_fleet(intent).await {
-                let (fault, ended) = (denial_fault(intent, &denial), Resolution::Cancelled);
-                return self.end_approved(&escalated, taken, fault, ended, DENIED_ELSEWHERE).await;
-            }
-            if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
-                return self.end_approved(&escalated, taken, fault, Resolution::Cancelled, STOPPED).await;
-            }
-            if !escalated.is_pending(self.clock.now()) {
-                return self.end_approved(&escalated, taken, fault, Resolution::Expired, TOO_LATE).await;
+            let Some(fault) = fault else { return };
+            if let Some(end) = self.find_final_end(&escalated, &fault).await {
+                return self.end_approved(&escalated, taken, end).await;
             }
             self.intents.update(|intents| intents.wait_to_run(taken, approval));
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
@@ -1193,6 +1191,57 @@ impl Executor {
         }
     }
 
+    /// Runs a claimed intent that is approved. Returns the fault if it has not run and has not ended.
+    async fn run_claimed_approval(
+        self: &Arc<Self>,
+        escalated: &Escalated,
+        taken: WaitNumber,
+        claimed: Box<ClaimedRun>,
+    ) -> Option<Fault> {
+        if !self.intents.update(|intents| intents.mark_claimed(taken)) {
+            drop(claimed);
+            // The task that removed the intent has recorded its end.
+            if let Err(fault) = self.release(escalated.call().intent).await {
+                tracing::warn!(?fault, "the claim of a withdrawn intent cannot be released");
+            }
+            return None;
+        }
+        let abort = Arc::clone(claimed.running.abort());
+        let stopwatch = Stopwatch::start(self.clock.monotonic());
+        match Arc::clone(self).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
+            Ok(_) | Err(Fault::ReceiptPending { .. }) => {
+                self.end_wait(taken);
+                None
+            }
+            Err(fault) => match abort.reason().filter(|reason| is_withdrawal(*reason)) {
+                Some(reason) => {
+                    let end =
+                        EndOfApproval { fault, resolution: Resolution::Cancelled, reason: reason.message() };
+                    self.end_approved(escalated, taken, end).await;
+                    None
+                }
+                None => Some(fault),
+            },
+        }
+    }
+
+    /// The end of an approved intent that cannot run now and never will; `None` if it may run later.
+    async fn find_final_end(&self, escalated: &Escalated, fault: &Fault) -> Option<EndOfApproval> {
+        let intent = escalated.call().intent;
+        let end = |fault, resolution, reason| Some(EndOfApproval { fault, resolution, reason });
+        // Another node has recorded a denial since the approval.
+        if let Ok(Some((_agent, denial))) = self.find_denial_in_fleet(intent).await {
+            return end(denial_fault(intent, &denial), Resolution::Cancelled, DENIED_ELSEWHERE);
+        }
+        if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
+            return end(fault.clone(), Resolution::Cancelled, STOPPED);
+        }
+        if !escalated.is_pending(self.clock.now()) {
+            return end(fault.clone(), Resolution::Expired, TOO_LATE);
+        }
+        None
+    }
+
     /// Lets an intent whose approval no longer counts wait for a person again. If that cannot be recorded, the intent
     /// is refused; sent again, it waits again.
     async fn return_to_waiting(&self, escalated: &Escalated, taken: WaitNumber) {
@@ -1201,9 +1250,9 @@ impl Executor {
             Ok(text) => text,
             Err(error) => {
                 let fault = Fault::Internal(error.to_string());
-                return self
-                    .end_approved(escalated, taken, fault, Resolution::Cancelled, WIDER_THAN_SHOWN)
-                    .await;
+                let reason = WIDER_THAN_SHOWN;
+                let end = EndOfApproval { fault, resolution: Resolution::Cancelled, reason };
+                return self.end_approved(escalated, taken, end).await;
             }
         };
         let now = self.clock.now();
@@ -1238,21 +1287,14 @@ impl Executor {
     }
 
     /// Ends the wait of an approved intent that can no longer run.
-    async fn end_approved(
-        &self,
-        escalated: &Escalated,
-        taken: WaitNumber,
-        fault: Fault,
-        resolution: Resolution,
-        author_or_reason: &str,
-    ) {
+    async fn end_approved(&self, escalated: &Escalated, taken: WaitNumber, end: EndOfApproval) {
         // A stop that has removed the intent has also recorded its end.
         if !self.end_wait(taken) {
             return;
         }
         let now = self.clock.now();
-        self.record_refusal_at(Some(&IntentSummary::from_call(escalated.call())), fault, now);
-        self.record_end(escalated, resolution, author_or_reason, now).await;
+        self.record_refusal_at(Some(&IntentSummary::from_call(escalated.call())), end.fault, now);
+        self.record_end(escalated, end.resolution, end.reason, now).await;
     }
 
     async fn record_end(

@@ -21,6 +21,7 @@ mod open_intents;
 mod orders;
 mod output;
 mod passing;
+mod phases;
 mod preview;
 mod query;
 mod questions;

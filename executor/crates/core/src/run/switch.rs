@@ -9,7 +9,7 @@
 //! record is on the disk. It is lifted only once the record of its end is on the disk.
 
 use super::Executor;
-use super::decisions::{EndOfWait, record_end_of_wait};
+use super::decisions::{EndOfWait, EndedIntents};
 use a2g_govern::SwitchRight;
 use a2g_intent::StartError;
 use a2g_journal::{JournalError, Resolution};
@@ -55,7 +55,6 @@ impl Executor {
 
     /// Sets a stop at this executor: see [`Self::stop`].
     pub(super) async fn set_stop(&self, stop: Stop) -> Result<usize, Fault> {
-        let now = self.clock.now();
         let by = stop.by.as_str();
         tracing::warn!(stopped = %stop.target, reason = %stop.reason, caller = by, "stopped by an operator");
         let message = stop.refusal_message();
@@ -66,27 +65,25 @@ impl Executor {
             reason: &message,
         };
         // Everything up to the first `await` happens even if the caller disconnects.
-        let (set, withdrawn, wait_count, ended) = self.intents.update(|intents| {
+        let (set, ended) = self.intents.update(|intents| {
             // Sent to the journal before its effects, so that a restart in between finds it.
             let set = self.journal.set_stop(&stop);
-            let mut ended = intents.stop(stop.clone());
-            let waits = std::mem::take(&mut ended.waits);
-            let wait_count = waits.len();
-            waits.iter().for_each(|ended| self.note_ended_call(ended.call(), AbortReason::Stopped));
+            let ended = intents.stop(stop.clone());
             let target = &stop.target;
             self.compile_waits.end(|_, agent, tool| target.includes(agent, tool), AbortReason::Stopped);
-            (set, record_end_of_wait(&self.journal, waits, end, now), wait_count, ended)
+            (set, self.record_ended(ended, AbortReason::Stopped, end))
         });
+        let EndedIntents { count, newly_stopped, recording } = ended;
         let stopped = async {
-            if ended.newly_stopped.is_empty() {
+            if newly_stopped.is_empty() {
                 return Ok(());
             }
-            self.journal.record_stop(&ended.newly_stopped, by, STOP_METHOD).await
+            self.journal.record_stop(&newly_stopped, by, STOP_METHOD).await
         };
         // Joined, so that every record is sent before any of them is waited for, and a slow one delays no other.
-        let (set, withdrawn, stopped) = tokio::join!(set, withdrawn, stopped);
+        let (set, withdrawn, stopped) = tokio::join!(set, recording, stopped);
         let recorded = set.and(withdrawn.map(drop)).and(stopped);
-        recorded.map(|()| wait_count + ended.run_count).map_err(|error| self.unsaved_decision_fault(&error))
+        recorded.map(|()| count).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
     /// Lifts a stop on behalf of an operator. Returns `false` if the target is not stopped, or was stopped again in the

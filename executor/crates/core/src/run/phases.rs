@@ -1,0 +1,363 @@
+//! A claimed call from its slot to its receipt. Each phase consumes the one before, so that none is skipped or repeated.
+//!
+//! ```text
+//! ClaimedRun ─ a slot ─▶ Turn ─ start ─▶ Started ─ run ─▶ Ended ─ finish ─▶ Receipt
+//!                          └─▶ released: nothing has run     └─ the slot is free again
+//! ```
+//! A call that is dropped before its start is recorded has not run, and nothing says that it has. From the record of its
+//! start on, it has a receipt in any case: recovery stores the fallback if this process ends.
+
+use super::faults::receipt_pending_fault;
+use super::fleet::{FleetClaim, StartOutcome};
+use super::nested::NestedCalls;
+use super::open_intents::ActiveRun;
+use super::output::OutputReservation;
+use super::slots::{Place, RunSlot};
+use super::trace::Stopwatch;
+use super::{
+    ClaimedRun, Executor, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace,
+};
+use a2g_capability::Permit;
+use a2g_govern::{Admitted, Granted};
+use a2g_isolate::{PreparedChild, RunRequest};
+use a2g_journal::{KnownIntent, Stage, StartRequest};
+use a2g_runtime::spawn;
+use a2g_sandbox::egress::{Egress, Network};
+use a2g_sandbox::{Calls, Outside};
+use a2g_types::call::Call;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::limit::Limit;
+use a2g_types::outcome::{AbortReason, CallUsage, End, Outcome, Receipt};
+use a2g_types::verdict::Verdict;
+use futures_util::FutureExt as _;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::Instrument as _;
+
+/// The time that the executor itself has spent on a call, and the time in the queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    pub(super) stopwatch: Stopwatch,
+    pub(super) queue: Duration,
+}
+
+/// A claimed call, in every phase.
+pub(super) struct ClaimedCall {
+    executor: Arc<Executor>,
+    admitted: Admitted<Granted>,
+    loaded: Arc<LoadedCatalog>,
+    /// The governor's verdict, if the governor was asked.
+    verdict: Option<Arc<Verdict>>,
+    /// The caller that approved the intent, if it waited for a person.
+    approved_by: Option<String>,
+    was_passed_on: bool,
+    times: Times,
+    sink: RunEventSink,
+    // Dropped last: the intent counts as open until then.
+    running: ActiveRun,
+    _place: Place,
+}
+
+impl ClaimedCall {
+    pub(super) fn call(&self) -> &Call {
+        self.admitted.call()
+    }
+
+    /// Checks that the guest may still start. A call that may not is withdrawn rather than aborted, because nothing has run.
+    fn check_start(&self) -> Result<(), Fault> {
+        match self.executor.check_start_of(self.call()) {
+            // Another node may still have the call: if it were withdrawn, it could run there. So it ends as aborted.
+            Err(_stopped) if self.was_passed_on => self.running.stop(AbortReason::Stopped),
+            result => result?,
+        }
+        self.admitted.check_expiry(self.executor.clock.now())
+    }
+
+    /// Releases the intent, which has not run.
+    async fn release(&self, refusal: Fault) -> Fault {
+        match self.executor.release(self.call().intent).await {
+            Ok(()) => refusal,
+            Err(fault) => fault,
+        }
+    }
+
+    fn receipt(&self, calls: Option<CallUsage>, outcome: Outcome) -> Receipt {
+        let Call { agent, intent, tool, door, parent, .. } = self.call();
+        let descriptor = self.loaded.usable_tool(tool).map(|tool| &tool.descriptor);
+        Receipt {
+            agent: agent.clone(),
+            intent: *intent,
+            tool: tool.clone(),
+            door: *door,
+            approved_by: self.approved_by.clone(),
+            durability: self.executor.journal.durability(),
+            parent: parent.clone(),
+            calls,
+            signature: descriptor.and_then(|descriptor| descriptor.signature.clone()),
+            outcome,
+        }
+    }
+
+    /// Makes the end of a run agree with what others were told of it.
+    fn settle_end(&self, claim: &FleetClaim, outcome: &mut Outcome) {
+        // The receipt has to agree with the answer to the caller that stopped the run, even if the guest ended first.
+        if let Some(reason) = self.running.end() {
+            outcome.end = End::Aborted(reason);
+        } else if !claim.is_held() {
+            // Another node may have ended the intent as aborted while the guest was running.
+            outcome.end = End::Aborted(AbortReason::LeaseLost);
+        }
+        if outcome.end == End::LimitReached(Limit::Memory) {
+            let tool = self.loaded.usable_tool(&self.call().tool);
+            let needed = tool.map(|tool| tool.facts.start_memory_bytes);
+            let limit = outcome.usage.memory.value.bytes();
+            outcome.usage.start_memory_bytes = needed.filter(|needed| *needed > limit);
+        }
+    }
+}
+
+/// A claimed call whose turn has come.
+pub(super) struct Turn {
+    claimed: ClaimedCall,
+    permit: Permit,
+    /// `None` if the call was stopped while it waited: its end is recorded without a run.
+    slot: Option<RunSlot>,
+    /// `true` if this executor took the call from another node too long ago.
+    is_late: bool,
+}
+
+/// The result of recording the start of a run.
+pub(super) enum Start {
+    /// It is recorded, and the guest may run.
+    New(Box<Started>),
+    /// The intent has started before.
+    Known(Box<ClaimedCall>, KnownIntent),
+}
+
+impl Turn {
+    pub(super) fn new(
+        executor: Arc<Executor>,
+        claimed: ClaimedRun,
+        slot: Option<RunSlot>,
+        sink: RunEventSink,
+        times: Times,
+    ) -> Self {
+        let ClaimedRun {
+            admitted,
+            loaded,
+            verdict,
+            approved_by,
+            permit,
+            place,
+            lent_slot: _,
+            taken,
+            was_passed_on,
+            running,
+        } = claimed;
+        let is_late = taken.is_some_and(|taken| taken.is_late(executor.clock.monotonic()));
+        let claimed = ClaimedCall {
+            executor,
+            admitted,
+            loaded,
+            verdict,
+            approved_by,
+            was_passed_on,
+            times,
+            sink,
+            running,
+            _place: place,
+        };
+        Self { claimed, permit, slot, is_late }
+    }
+
+    /// Records the start of the run in the fleet and in the journal, while a child is prepared. The intent is released if
+    /// it may not start.
+    pub(super) async fn start(self) -> Result<Start, Fault> {
+        if let Err(refusal) = self.check() {
+            return Err(self.claimed.release(refusal).await);
+        }
+        let Self { claimed, permit, slot, is_late: _ } = self;
+        let executor = &claimed.executor;
+        let call = claimed.call();
+        let output = executor.output.reserve(permit.grant().output().value.bytes());
+        // A map with text keys: serializing it cannot fail.
+        let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
+        let isolate = &claimed.loaded.isolate;
+        let request = isolate.request(&call.tool, permit, arguments);
+        // Recovery adds the calls to this receipt.
+        let no_calls = NestedCalls::none_yet(request.grant());
+        let fallback = claimed.receipt(no_calls, isolate.lost_outcome(&request));
+        let task = claimed.sink.persistence().and_then(|persistence| persistence.fallback_task());
+        let record = StartRequest {
+            call,
+            keep_until: claimed.admitted.keep_until(),
+            proof: claimed.admitted.proof_id(),
+            fallback_receipt: &fallback,
+            task: task.as_ref(),
+        };
+        let start = executor.start(record, claimed.verdict.as_deref());
+        let (started, prepared) = join_until_first(start, isolate.prepare(&request)).await;
+        let claim = match started? {
+            StartOutcome::New(claim) => claim,
+            StartOutcome::Known(known) => return Ok(Start::Known(Box::new(claimed), known)),
+            StartOutcome::Replayed => {
+                let message = "the `proof` was already used for another intent: ask the governor again";
+                return Err(claimed.admitted.refusal(BlockedBy::VerdictReplayed, message));
+            }
+        };
+        let held = HeldWhileRunning { _slot: slot, _output: output };
+        let started = Started { claimed, claim, held, request, prepared: prepared.flatten() };
+        started.check().await.map(|started| Start::New(Box::new(started)))
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        let executor = &self.claimed.executor;
+        let has_no_caller =
+            self.claimed.approved_by.is_some() || executor.stored_calls.contains(self.claimed.call().intent);
+        if has_no_caller && self.claimed.running.abort().reason() == Some(AbortReason::Shutdown) {
+            // The next process or another node runs it: no caller waits for the result.
+            return Err(executor.busy_fault("the executor is shutting down"));
+        }
+        if self.is_late {
+            let message = "this executor took the call from another node too long ago";
+            return Err(executor.busy_fault(message));
+        }
+        self.claimed.check_start()
+    }
+}
+
+/// What a running guest uses up for others.
+struct HeldWhileRunning {
+    _slot: Option<RunSlot>,
+    _output: OutputReservation,
+}
+
+/// A call whose start is recorded, and whose guest has not begun.
+pub(super) struct Started {
+    claimed: ClaimedCall,
+    claim: FleetClaim,
+    held: HeldWhileRunning,
+    request: RunRequest,
+    prepared: Option<PreparedChild>,
+}
+
+impl Started {
+    /// Checks again, because the writes of the start may have been slow.
+    async fn check(self) -> Result<Self, Fault> {
+        let checked = if self.claim.is_held() {
+            self.claimed.check_start()
+        } else {
+            Err(self.claimed.executor.busy_fault(
+                "this executor lost its lease in the fleet before the tool ran: send the call again",
+            ))
+        };
+        let Err(refusal) = checked else { return Ok(self) };
+        let Self { claimed, claim, prepared, .. } = self;
+        drop(prepared);
+        claim.release().await;
+        Err(claimed.release(refusal).await)
+    }
+
+    /// Runs the guest.
+    pub(super) async fn run(self) -> Ended {
+        let Self { claimed, claim, held, request, prepared } = self;
+        let executor = &claimed.executor;
+        let call = claimed.call();
+        executor.remove_stored_call(call.intent);
+        let sink = executor.subscribers.wrap(call, claimed.sink.clone());
+        let open = |egress: &Arc<Egress>| egress.open(&call.agent, request.grant());
+        let network = executor.egress.as_ref().map_or(Network::Off, open);
+        sink.send(RunEvent::Started);
+        let calls = NestedCalls::open(executor, call, request.grant(), &sink);
+        claimed.running.set_calls(calls.as_ref());
+        let backend = calls.clone().map(|calls| Calls::new(calls));
+        let outside = Outside { network, calls: backend.unwrap_or_default() };
+        let abort = Arc::clone(claimed.running.abort());
+        let isolate = &claimed.loaded.isolate;
+        let execution = isolate.begin(&request, outside, abort, sink.event_sink());
+        let mut outcome = match claimed.running.abort().reason() {
+            Some(reason) => {
+                drop((request, prepared));
+                execution.outcome(End::Aborted(reason), executor.clock.monotonic())
+            }
+            None => {
+                let run = async {
+                    tracing::debug!("started");
+                    isolate.run(request, prepared, &execution).await
+                };
+                claim.abort_if_lost(&claimed.running, run.instrument(trace::run_span())).await
+            }
+        };
+        claimed.settle_end(&claim, &mut outcome);
+        let calls = match calls {
+            Some(calls) => Some(calls.close().await),
+            None => None,
+        };
+        Executor::check_result(&claimed.loaded, &call.tool, &mut outcome.end).await;
+        // Released before the receipt is written: another guest may run, and this run produces no more output.
+        drop(held);
+        let receipt = Arc::new(claimed.receipt(calls, outcome));
+        Ended { claimed, claim, receipt }
+    }
+}
+
+/// A call whose guest has ended.
+pub(super) struct Ended {
+    claimed: ClaimedCall,
+    claim: FleetClaim,
+    receipt: Arc<Receipt>,
+}
+
+impl Ended {
+    /// Stores the receipt. If that takes long, it goes on without the caller.
+    pub(super) async fn finish(self) -> Result<Arc<Receipt>, Fault> {
+        let intent = self.receipt.intent;
+        let mut finish = Box::pin(self.store());
+        match tokio::time::timeout(RECEIPT_TIMEOUT, &mut finish).await {
+            Ok(result) => result,
+            Err(_elapsed) => {
+                spawn::spawn_run_task(finish.in_current_span());
+                Err(receipt_pending_fault(intent))
+            }
+        }
+    }
+
+    async fn store(self) -> Result<Arc<Receipt>, Fault> {
+        let Self { claimed, claim, receipt } = self;
+        let executor = &claimed.executor;
+        executor.journal.announce_stage(receipt.intent, Stage::Ended);
+        let (receipt, reporting) = claim.finish(receipt).await?;
+        let final_task = |persistence: Arc<dyn TaskPersistence>| {
+            persistence.final_task(&receipt, claimed.verdict.as_deref())
+        };
+        let task = claimed.sink.persistence().map(final_task);
+        let now = executor.clock.now();
+        let result = executor.journal.finish(Arc::clone(&receipt), task, reporting, now).await;
+        result.map_err(|error| executor.journal_fault(&error))?;
+        let now = executor.clock.monotonic();
+        let Times { stopwatch, queue } = claimed.times;
+        let times = stopwatch.times(queue, receipt.outcome.metrics.wall, now);
+        executor.metrics.record_execution(&receipt, &times, now);
+        trace::log_finished(receipt.outcome.end.status(), &times);
+        executor.subscribers.publish_finished(&receipt);
+        Ok(receipt)
+    }
+}
+
+/// Polls both futures until `first` is ready. If `second` is not ready by then, drops it and returns `None` for it.
+async fn join_until_first<A, B>(
+    first: impl Future<Output = A>,
+    second: impl Future<Output = B>,
+) -> (A, Option<B>) {
+    let mut first = pin!(first);
+    let mut second = pin!(second);
+    let mut second_result = None;
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut first => return (result, second_result.or_else(|| second.as_mut().now_or_never())),
+            result = &mut second, if second_result.is_none() => second_result = Some(result),
+        }
+    }
+}
