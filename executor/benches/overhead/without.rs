@@ -16,7 +16,7 @@ use a2g_sandbox::{Code, Sandbox};
 use a2g_server::config::Config;
 use a2g_server::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, a2g};
 use a2g_types::clock::{Clock, SystemClock};
-use a2g_types::limit::Budgets;
+use a2g_types::limit::Limit;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -66,11 +66,11 @@ async fn serve(folder: &Path) {
         Module { name, code, isolation: config.isolation }
     });
     let tools = tools.collect::<Vec<_>>();
-    let Budgets { written, handles, fuel: _, .. } = config.ceilings.budgets;
+    let budgets = config.ceilings.budgets;
     let prefork = PreforkConfig {
         waiting: config.waiting,
-        largest_file: written.bytes(),
-        handles,
+        largest_file: budgets.amount(Limit::Written),
+        handles: budgets.amount(Limit::Handles),
         meters_fuel: false,
         renew_runs: config.layout.renew_after_runs,
         renew_after: config.layout.renew_after_time,

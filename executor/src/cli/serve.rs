@@ -31,6 +31,7 @@ use a2g_server::serve::{CallerDirectory, ConsoleUrl, HttpServer, HttpSettings, R
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::{Issuer, ToolName};
+use a2g_types::limit::budget_rows;
 use a2g_types::memory;
 use anyhow::{Context as _, bail};
 use std::path::{Path, PathBuf};
@@ -341,18 +342,11 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         if ceilings.network { "allowed" } else { "off" },
         ceilings.access.as_str()
     ));
-    let budgets = &ceilings.budgets;
+    let budgets = budget_rows().map(|row| row.summarize(ceilings.budgets.granted(row.limit)));
     print(format_args!(
-        "budgets     {} written, {} created, {} handles, {} subscriptions, {} random bytes, {} directory entries, \
-         {} fuel, hard-linked files {}",
-        budgets.written,
-        budgets.created,
-        budgets.handles,
-        budgets.subscriptions,
-        budgets.random_bytes,
-        budgets.directory_entries,
-        budgets.fuel.map_or("unlimited".to_owned(), |fuel| fuel.to_string()),
-        if budgets.hard_links { "opened" } else { "refused" }
+        "budgets     {}, hard-linked files {}",
+        budgets.collect::<Vec<_>>().join(", "),
+        if ceilings.budgets.hard_links { "opened" } else { "refused" }
     ));
     let calls = ceilings.calls;
     print(format_args!(

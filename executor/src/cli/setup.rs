@@ -18,6 +18,7 @@ use a2g_server::config::{Config, Containment, DEFAULT_FILE};
 use a2g_server::serve::ListenAddress;
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
+use a2g_types::limit::Limit;
 use anyhow::{Context as _, bail};
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
@@ -231,7 +232,7 @@ impl ToolRuntime {
         report: fn(std::fmt::Arguments<'_>),
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let meters_fuel = config.ceilings.budgets.fuel.is_some();
+        let meters_fuel = config.ceilings.budgets.granted(Limit::Fuel).is_some();
         let nested = concurrent.saturating_mul(calls_on_a_slot(config));
         let runs = concurrent.saturating_mul(2);
         let sandbox = Sandbox::with_nested(runs, nested, meters_fuel, Arc::clone(&clock))?;
@@ -368,8 +369,8 @@ impl ToolRuntime {
         let budgets = config.ceilings.budgets;
         let prefork = PreforkConfig {
             waiting: preforked,
-            largest_file: budgets.written.bytes(),
-            handles: budgets.handles,
+            largest_file: budgets.amount(Limit::Written),
+            handles: budgets.amount(Limit::Handles),
             meters_fuel: self.meters_fuel,
             renew_runs: config.layout.renew_after_runs,
             renew_after: config.layout.renew_after_time,

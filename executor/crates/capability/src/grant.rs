@@ -61,7 +61,7 @@ impl Ceilings {
             network_budgets: NetworkBudgets::ZERO,
             areas: Vec::new(),
             access: Access::ReadOnly,
-            budgets: Budgets::DEFAULT,
+            budgets: Budgets::default(),
             calls: CallCeilings::DEFAULT,
         }
     }

@@ -8,8 +8,8 @@ use a2g_capability::{Ceilings, HostClaims, Permit};
 use a2g_sandbox::Code;
 use a2g_types::clock::Clock;
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{Access, Budgets, CallCeilings, NetworkBudgets};
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
+use a2g_types::limit::{Access, Budgets, CallCeilings, Limit, NetworkBudgets};
+use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use a2g_types::tool::Contract;
 use std::io::Result;
 use std::sync::Arc;
@@ -43,7 +43,8 @@ pub async fn probe(
     let name = ToolName::parse(NAME).map_err(std::io::Error::other)?;
     let permit = Permit::without_access(&ceilings().map_err(std::io::Error::other)?);
     let budgets = permit.grant().budgets();
-    let (largest_file, handles) = (budgets.written.bytes(), budgets.handles);
+    let largest_file = budgets.amount(Limit::Written);
+    let handles = budgets.amount(Limit::Handles);
     let prefork = PreforkConfig {
         waiting: 1,
         largest_file,
@@ -86,16 +87,14 @@ fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
         network_budgets: NetworkBudgets::ZERO,
         areas: Vec::new(),
         access: Access::ReadOnly,
-        budgets: Budgets {
-            written: MemoryLimit::from_mb(1)?,
-            created: 1,
-            handles: 1024,
-            subscriptions: 128,
-            random_bytes: 1 << 20,
-            directory_entries: 1,
-            fuel: None,
-            hard_links: false,
-        },
+        // A limit that is not listed here has its default.
+        budgets: Budgets::default()
+            .with(Limit::Written, BYTES_PER_MB)
+            .with(Limit::Created, 1)
+            .with(Limit::Handles, 1024)
+            .with(Limit::Subscriptions, 128)
+            .with(Limit::RandomBytes, 1 << 20)
+            .with(Limit::DirectoryEntries, 1),
         calls: CallCeilings { max_calls: 0, max_parallel: 0, max_depth: 0 },
     })
 }

@@ -120,7 +120,7 @@ impl RunNeeds {
         let granted_ms = u64::try_from(usage.timeout.value.duration().as_millis()).unwrap_or(u64::MAX);
         self.granted_ms = self.granted_ms.max(granted_ms);
         self.has_files |= !usage.filesystem.is_empty();
-        self.has_written |= usage.spent.is_none_or(|spent| spent.written_bytes > 0 || spent.created > 0);
+        self.has_written |= usage.spent.is_none_or(|spent| spent.has_written());
         if let Some(network) = usage.network_used.as_ref().filter(|network| network.requests > 0) {
             self.has_used_network = true;
             extend(&mut self.hosts, contacted_hosts(network).map(Vec::into_iter));

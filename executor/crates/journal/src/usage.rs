@@ -11,7 +11,7 @@ use super::series::{SeriesSpan, UsageSeries};
 use super::store::Reader;
 use super::usage_sums::UsageSums;
 use super::{Journal, JournalError, to_micros};
-use a2g_types::limit::{BudgetUsage, Budgets, NetworkBudgets};
+use a2g_types::limit::{Limit, LimitRow, NetworkBudgets, budget_rows};
 use a2g_types::outcome::{CallUsage, NetworkUsage, Outcome, RunMetrics, Usage};
 use rusqlite::params;
 use serde::{Deserialize, Serialize};
@@ -142,7 +142,7 @@ pub struct LimitSlack {
 
 /// A limit of runs. Receipts have the granted amount of each limit, and the used amount of most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(into = "&'static str", try_from = "String")]
 pub enum LimitKind {
     /// Guest memories and tables together, in bytes.
     MemoryBytes,
@@ -154,20 +154,8 @@ pub enum LimitKind {
     OutputBytes,
     /// Areas of the filesystem. Receipts do not say which of them a run used.
     Areas,
-    /// Bytes written to files.
-    WrittenBytes,
-    /// Files, folders and links created.
-    Created,
-    /// Folder entries listed.
-    DirectoryEntries,
-    /// Random bytes read.
-    RandomBytes,
-    /// Handles that are open at the same time. Receipts do not have their number.
-    Handles,
-    /// Subscriptions of one poll. Receipts do not have their number.
-    Subscriptions,
-    /// Instructions, as wasmtime counts them.
-    Fuel,
+    /// A limit in the budgets of a run. Receipts do not have the number of handles and subscriptions.
+    Budget(Limit),
     /// Requests over the network.
     Requests,
     /// Simultaneous connections.
@@ -183,6 +171,21 @@ pub enum LimitKind {
 }
 
 impl LimitKind {
+    /// The kinds that are no budgets.
+    const OTHERS: [Self; 11] = [
+        Self::MemoryBytes,
+        Self::CpuPercent,
+        Self::WallMs,
+        Self::OutputBytes,
+        Self::Areas,
+        Self::Requests,
+        Self::Connections,
+        Self::SentBytes,
+        Self::ReceivedBytes,
+        Self::Calls,
+        Self::ParallelCalls,
+    ];
+
     /// The name, with the unit last.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -192,13 +195,7 @@ impl LimitKind {
             Self::WallMs => "wall_ms",
             Self::OutputBytes => "output_bytes",
             Self::Areas => "areas",
-            Self::WrittenBytes => "written_bytes",
-            Self::Created => "created",
-            Self::DirectoryEntries => "directory_entries",
-            Self::RandomBytes => "random_bytes",
-            Self::Handles => "handles",
-            Self::Subscriptions => "subscriptions",
-            Self::Fuel => "fuel",
+            Self::Budget(limit) => limit.as_str(),
             Self::Requests => "requests",
             Self::Connections => "connections",
             Self::SentBytes => "sent_bytes",
@@ -209,8 +206,20 @@ impl LimitKind {
     }
 }
 
-/// The number of kinds of limits.
-const LIMITS: usize = 18;
+impl From<LimitKind> for &'static str {
+    fn from(limit: LimitKind) -> Self {
+        limit.as_str()
+    }
+}
+
+impl TryFrom<String> for LimitKind {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<Self, &'static str> {
+        let budgets = budget_rows().map(|row| Self::Budget(row.limit));
+        Self::OTHERS.into_iter().chain(budgets).find(|kind| kind.as_str() == name).ok_or("not a limit")
+    }
+}
 
 /// The granted and the used amount of one limit in one receipt; `granted` is `None` if the receipt lacks the limit.
 #[derive(Debug, Clone, Copy)]
@@ -220,42 +229,29 @@ pub(super) struct LimitAmounts {
     pub(super) used: Option<u64>,
 }
 
-/// The amounts of all limits in a receipt, always in the same order.
-pub(super) fn limit_amounts(outcome: &Outcome, calls: Option<&CallUsage>) -> [LimitAmounts; LIMITS] {
+/// The amounts of all limits in a receipt.
+pub(super) fn limit_amounts(
+    outcome: &Outcome,
+    calls: Option<&CallUsage>,
+) -> impl Iterator<Item = LimitAmounts> {
     let Outcome { end: _, output: _, metrics, usage } = outcome;
     let Usage { memory, cpu, timeout, output, filesystem, budgets, spent, network_used, .. } = usage;
-    let Budgets {
-        written,
-        created,
-        handles,
-        subscriptions,
-        random_bytes,
-        directory_entries,
-        fuel,
-        hard_links: _,
-    } = budgets;
-    let spent = spent.as_ref();
     let network = network_used.as_ref();
     let amounts = |limit, granted, used| LimitAmounts { limit, granted, used };
-    let budget =
-        |limit, granted, used: fn(&BudgetUsage) -> u64| amounts(limit, Some(granted), spent.map(used));
+    let budgets = budget_rows().map(move |LimitRow { limit, .. }| {
+        let used = spent.and_then(|spent| spent.amount(*limit));
+        amounts(LimitKind::Budget(*limit), budgets.granted(*limit), used)
+    });
     let network_amounts = |limit, granted: fn(&NetworkBudgets) -> u64, used: fn(&NetworkUsage) -> u64| {
         amounts(limit, network.map(|network| granted(&network.budgets)), network.map(used))
     };
     let timeout_ms = u64::try_from(timeout.value.duration().as_millis()).unwrap_or(u64::MAX);
-    [
+    let others = [
         amounts(LimitKind::MemoryBytes, Some(memory.value.bytes()), Some(metrics.peak_memory_bytes)),
         amounts(LimitKind::CpuPercent, Some(cpu.value.get().into()), cpu_percent_rounded_up(metrics)),
         amounts(LimitKind::WallMs, Some(timeout_ms), Some(metrics.duration_ms())),
         amounts(LimitKind::OutputBytes, Some(output.value.bytes()), Some(metrics.output_bytes)),
         amounts(LimitKind::Areas, Some(filesystem.len() as u64), None),
-        budget(LimitKind::WrittenBytes, written.bytes(), |spent| spent.written_bytes),
-        budget(LimitKind::Created, *created, |spent| spent.created),
-        budget(LimitKind::DirectoryEntries, *directory_entries, |spent| spent.directory_entries),
-        budget(LimitKind::RandomBytes, *random_bytes, |spent| spent.random_bytes),
-        amounts(LimitKind::Handles, Some(*handles), None),
-        amounts(LimitKind::Subscriptions, Some(*subscriptions), None),
-        amounts(LimitKind::Fuel, *fuel, spent.and_then(|spent| spent.fuel)),
         network_amounts(
             LimitKind::Requests,
             |budgets| budgets.requests.into(),
@@ -278,7 +274,8 @@ pub(super) fn limit_amounts(outcome: &Outcome, calls: Option<&CallUsage>) -> [Li
             calls.map(|calls| calls.count.into()),
         ),
         amounts(LimitKind::ParallelCalls, calls.map(|calls| calls.max_parallel.value.into()), None),
-    ]
+    ];
+    others.into_iter().chain(budgets)
 }
 
 /// CPU time in percent of wall time, rounded up; `None` for a run that took no time.

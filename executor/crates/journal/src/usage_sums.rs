@@ -53,7 +53,7 @@ impl FigureSums {
             }
         }
         let may_write = usage.filesystem.iter().any(|area| area.access.value == Access::ReadWrite);
-        let has_written = usage.spent.is_some_and(|spent| spent.written_bytes > 0 || spent.created > 0);
+        let has_written = usage.spent.is_some_and(|spent| spent.has_written());
         self.writing.add(may_write, has_written);
         let requests = usage.network_used.as_ref().map_or(0, |network| network.requests);
         self.network.add(usage.network.value, requests > 0);

@@ -5,7 +5,7 @@
 //! count twice, and a write beyond the end counts everything that the file grows by.
 
 use super::termination::TerminationReason;
-use a2g_types::limit::{BudgetUsage, Budgets, Limit};
+use a2g_types::limit::{BudgetUsage, Budgets, Consumption, Limit, LimitMap, budget_rows};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,88 +18,80 @@ use wasmtime_wasi::p2::{
 #[derive(Debug)]
 pub(super) struct Budget {
     granted: Budgets,
-    written_bytes: AtomicU64,
-    created: AtomicU64,
-    random_bytes: AtomicU64,
-    directory_entries: AtomicU64,
+    used: LimitMap<AtomicU64>,
     fuel: OnceLock<u64>,
 }
 
 impl Budget {
     pub(super) fn new(granted: Budgets) -> Self {
-        Self {
-            granted,
-            written_bytes: AtomicU64::new(0),
-            created: AtomicU64::new(0),
-            random_bytes: AtomicU64::new(0),
-            directory_entries: AtomicU64::new(0),
-            fuel: OnceLock::new(),
-        }
+        Self { granted, used: LimitMap::from_fn(|_| AtomicU64::new(0)), fuel: OnceLock::new() }
+    }
+
+    /// Charges `added` to a limit, or ends the run.
+    pub(super) fn charge(&self, limit: Limit, added: u64) -> Result<(), TerminationReason> {
+        let used = &self.used[limit];
+        // Load and store need no atomic update: one guest has one thread, and others only read.
+        let total = used.load(Ordering::Relaxed).saturating_add(added);
+        self.check(limit, total)?;
+        used.store(total, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends the run if it holds more at one time than a limit permits.
+    fn check(&self, limit: Limit, held: u64) -> Result<(), TerminationReason> {
+        if held > self.granted.amount(limit) { Err(TerminationReason::Limit(limit)) } else { Ok(()) }
     }
 
     /// Charges `bytes` written to files, or ends the run.
     // This is a budget and not a quota: overwritten bytes count again, because the budget limits the load and wear of
     // the disk, and no count ever has to be reduced.
     pub(super) fn charge_write(&self, bytes: u64) -> Result<(), TerminationReason> {
-        charge(&self.written_bytes, bytes, self.granted.written.bytes(), Limit::Written)
+        self.charge(Limit::Written, bytes)
     }
 
     /// Charges one created name, or ends the run.
     pub(super) fn charge_create(&self) -> Result<(), TerminationReason> {
-        charge(&self.created, 1, self.granted.created, Limit::Created)
+        self.charge(Limit::Created, 1)
     }
 
     /// Charges `bytes` of randomness, or ends the run.
     pub(super) fn charge_random(&self, bytes: u64) -> Result<(), TerminationReason> {
-        charge(&self.random_bytes, bytes, self.granted.random_bytes, Limit::RandomBytes)
+        self.charge(Limit::RandomBytes, bytes)
     }
 
     /// Charges one listed folder entry, or ends the run.
     pub(super) fn charge_entry(&self) -> Result<(), TerminationReason> {
-        charge(&self.directory_entries, 1, self.granted.directory_entries, Limit::DirectoryEntries)
+        self.charge(Limit::DirectoryEntries, 1)
     }
 
     /// Ends the run if one poll has more subscriptions than permitted.
     pub(super) fn check_poll(&self, subscriptions: u64) -> Result<(), TerminationReason> {
         // A list of subscriptions is host memory: 700,000 subscriptions took 155 MB.
-        if subscriptions > self.granted.subscriptions {
-            return Err(TerminationReason::Limit(Limit::Subscriptions));
-        }
-        Ok(())
+        self.check(Limit::Subscriptions, subscriptions)
     }
 
     /// Records the fuel that remained at the guest's end.
     pub(super) fn record_remaining_fuel(&self, remaining: u64) {
-        if let Some(granted) = self.granted.fuel {
+        if let Some(granted) = self.granted.granted(Limit::Fuel) {
             let _set_once = self.fuel.set(granted.saturating_sub(remaining));
         }
     }
 
     /// The use of each budget so far.
     pub(super) fn usage(&self) -> BudgetUsage {
-        BudgetUsage {
-            written_bytes: self.written_bytes.load(Ordering::Relaxed),
-            created: self.created.load(Ordering::Relaxed),
-            random_bytes: self.random_bytes.load(Ordering::Relaxed),
-            directory_entries: self.directory_entries.load(Ordering::Relaxed),
-            fuel: self.fuel.get().copied(),
-        }
+        let rows = budget_rows().filter(|row| row.consumption == Consumption::Total);
+        let used = |limit| match limit == Limit::Fuel {
+            // The engine counts it, and it is read at the guest's end.
+            true => self.fuel.get().copied(),
+            false => Some(self.used[limit].load(Ordering::Relaxed)),
+        };
+        rows.filter_map(|row| Some((row.limit, used(row.limit)?))).collect()
     }
 
     /// The budgets as granted.
     pub(super) fn limits(&self) -> Budgets {
         self.granted
     }
-}
-
-fn charge(used: &AtomicU64, added: u64, max: u64, limit: Limit) -> Result<(), TerminationReason> {
-    // Load and store need no atomic update: one guest has one thread, and others only read.
-    let total = used.load(Ordering::Relaxed).saturating_add(added);
-    if total > max {
-        return Err(TerminationReason::Limit(limit));
-    }
-    used.store(total, Ordering::Relaxed);
-    Ok(())
 }
 
 /// Polls a future that completes at its first poll, and returns its output.

@@ -284,7 +284,7 @@ impl Execution {
             memory: self.grant.memory(),
             cpu: self.grant.cpu(),
             timeout: self.grant.timeout(),
-            handles: self.grant.budgets().handles,
+            handles: self.grant.budgets().amount(Limit::Handles),
             filesystem: Vec::new(),
             blocked: Vec::new(),
             missing_roots: Vec::new(),
@@ -308,7 +308,7 @@ impl Execution {
                 blocked: effective_limits.blocked,
                 missing_roots: effective_limits.missing_roots,
                 filesystem_emptied_by: self.grant.emptied_by(),
-                budgets: Budgets { handles: effective_limits.handles, ..stats.budget.limits() },
+                budgets: stats.budget.limits().with(Limit::Handles, effective_limits.handles),
                 spent: Some(stats.budget.usage()),
                 network: self.grant.network(),
                 network_used: self.network.session().map(|session| session.usage()),
@@ -639,12 +639,12 @@ impl Sandbox {
         let mut store = Store::new(&self.engine, state);
         store.limiter(|state| &mut state.limiter);
         store.set_hostcall_fuel(MAX_HOSTCALL_BYTES);
-        let handles = grant.budgets().handles.min(self.max_handles);
+        let handles = grant.budgets().amount(Limit::Handles).min(self.max_handles);
         let handles = usize::try_from(handles).unwrap_or(usize::MAX);
         // A file takes one component handle and one entry of the host's table, so both get the same limit.
         store.set_max_component_handles(handles);
         store.data_mut().wasi.ctx().table.set_max_capacity(handles);
-        match (grant.budgets().fuel, self.meters_fuel) {
+        match (grant.budgets().granted(Limit::Fuel), self.meters_fuel) {
             // Fails on an engine without fuel metering: a fuel limit that cannot be enforced is never ignored.
             (Some(fuel), _) => store.set_fuel(fuel)?,
             // In a metering engine, a new store has no fuel.

@@ -1,7 +1,7 @@
 //! One sentence for each way in which a run can fail. It is the `error` of a report and the message of each
 //! door's error, so all doors report the same text.
 
-use crate::limit::{Access, Layer, Limit};
+use crate::limit::{Access, Layer, Limit, LimitRow};
 use crate::outcome::{DenialReason, End, Outcome, Receipt, Usage};
 use crate::quantity::BYTES_PER_MB;
 use crate::visible_text::escape_invisible;
@@ -148,36 +148,26 @@ fn read_only_notice(usage: &Usage) -> String {
 }
 
 fn limit_message(limit: Limit, usage: &Usage) -> String {
-    match limit {
-        Limit::Memory => match usage.start_memory_bytes {
-            Some(bytes) => start_memory_message(bytes, usage),
-            None => reached_limit("memory", usage.memory.value, usage.memory.layer),
-        },
-        Limit::Time => format!(
+    let Some(row) = limit.row() else { return "the tool used up its call stack".to_owned() };
+    if row.is_budget() {
+        return match usage.budgets.granted(limit) {
+            Some(granted) => exceeded_ceiling(row, granted),
+            None => format!("the tool ran out of {}", row.resource),
+        };
+    }
+    if limit == Limit::Time {
+        return format!(
             "the tool ran longer than its timeout of {}, set by {}",
             usage.timeout.value,
             layer_name(usage.timeout.layer)
-        ),
-        Limit::Output => reached_limit("output", usage.output.value, usage.output.layer),
-        Limit::Stack => "the tool used up its call stack".to_owned(),
-        Limit::Written => exceeded_ceiling("written bytes", usage.budgets.written, "max_written_mb"),
-        Limit::Created => exceeded_ceiling("created files and folders", usage.budgets.created, "max_created"),
-        Limit::Handles => exceeded_ceiling("open files and handles", usage.budgets.handles, "max_handles"),
-        Limit::DirectoryEntries => exceeded_ceiling(
-            "listed directory entries",
-            usage.budgets.directory_entries,
-            "max_directory_entries",
-        ),
-        Limit::RandomBytes => {
-            exceeded_ceiling("random bytes", usage.budgets.random_bytes, "max_random_bytes")
-        }
-        Limit::Fuel => match usage.budgets.fuel {
-            Some(fuel) => exceeded_ceiling("fuel", fuel, "max_fuel"),
-            None => "the tool ran out of fuel".to_owned(),
-        },
-        Limit::Subscriptions => {
-            exceeded_ceiling("subscriptions", usage.budgets.subscriptions, "max_subscriptions")
-        }
+        );
+    }
+    if limit == Limit::Output {
+        return reached_limit(row.resource, usage.output.value, usage.output.layer);
+    }
+    match usage.start_memory_bytes {
+        Some(bytes) => start_memory_message(bytes, usage),
+        None => reached_limit(row.resource, usage.memory.value, usage.memory.layer),
     }
 }
 
@@ -201,8 +191,9 @@ fn reached_limit(resource: &str, value: impl Display, layer: Layer) -> String {
 }
 
 /// The message for a limit that only `ceilings` sets; it names the key to change.
-fn exceeded_ceiling(resource: &str, value: impl Display, key: &str) -> String {
-    format!("{} (`ceilings.{key}`)", reached_limit(resource, value, Layer::Executor))
+fn exceeded_ceiling(row: &LimitRow, granted: u64) -> String {
+    let reached = reached_limit(row.resource, row.format(granted), Layer::Executor);
+    format!("{reached} (`{}`)", row.path)
 }
 
 /// The layer that set a limit, as a message names it.

@@ -1,8 +1,9 @@
 //! The limits of a run, and the layers that may set them.
 
-use crate::quantity::MemoryLimit;
+use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::{Index, IndexMut};
 use strum::{IntoStaticStr, VariantArray};
 
 /// The layers that are combined into a grant. If several layers set the same value, reports name the first in this
@@ -70,8 +71,22 @@ impl<T: Ord> Bound<T> {
     }
 }
 
-/// A limit that ends a run when it is exceeded. (A run that exceeds its CPU limit is slowed down and never ended.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+/// A limit of a run. [`LIMITS`] has a row for each that can be set.
+// The names of the variants are stored in receipts and never change.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[strum(serialize_all = "snake_case")]
 pub enum Limit {
     /// Guest memories and tables together.
@@ -89,7 +104,7 @@ pub enum Limit {
     Written,
     /// Files, folders and links created.
     Created,
-    /// Folder entries listed.
+    /// Folder entries listed. An entry that is listed twice counts twice.
     DirectoryEntries,
     /// Random bytes read.
     RandomBytes,
@@ -97,88 +112,462 @@ pub enum Limit {
     Subscriptions,
     /// Instructions, as wasmtime counts them.
     Fuel,
+    /// CPU time as a share of wall time.
+    Cpu,
+    /// Calls to other tools.
+    Calls,
+    /// Simultaneous calls to other tools.
+    ParallelCalls,
+    /// Runs above a call.
+    CallDepth,
 }
 
 impl Limit {
-    /// The name used on the wire (`data.limit`).
+    /// The name used on the wire (`data.limit`), and for the used amount of a budget in stored receipts.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
+
+    /// The row of the limit; `None` for the call stack, whose size is fixed.
+    #[must_use]
+    pub fn row(self) -> Option<&'static LimitRow> {
+        LIMITS.iter().find(|row| row.limit == self)
+    }
+
+    /// The limits that end a run that exceeds them. (A run that exceeds its CPU limit is slowed down, and a call beyond
+    /// a limit on calls is refused or waits.)
+    pub fn ending_runs() -> impl Iterator<Item = Self> {
+        let does_not_end = [Self::Cpu, Self::Calls, Self::ParallelCalls, Self::CallDepth];
+        Self::VARIANTS.iter().copied().filter(move |limit| !does_not_end.contains(limit))
+    }
 }
+
+/// The unit of a limit's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A number of things.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// MB of [`BYTES_PER_MB`] bytes; the amount is counted in bytes.
+    Megabytes,
+    /// Percent; 100 is one core.
+    Percent,
+    /// Seconds.
+    Seconds,
+}
+
+impl Unit {
+    /// The counted amount of one unit.
+    #[must_use]
+    pub fn size(self) -> u64 {
+        match self {
+            Self::Megabytes => BYTES_PER_MB,
+            Self::Count | Self::Bytes | Self::Percent | Self::Seconds => 1,
+        }
+    }
+
+    /// The unit behind a number, with a space.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Count => "",
+            Self::Bytes => " bytes",
+            Self::Megabytes => " MB",
+            Self::Percent => " %",
+            Self::Seconds => " s",
+        }
+    }
+}
+
+/// The way in which a run uses a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consumption {
+    /// Used up by the run as a whole: the report has the amount used.
+    Total,
+    /// Limited at one time: the report has no amount used.
+    AtOnce,
+}
+
+/// A row of the table of limits.
+#[derive(Debug)]
+pub struct LimitRow {
+    /// The limit.
+    pub limit: Limit,
+    /// The dotted key in the configuration.
+    pub path: &'static str,
+    /// The unit of the key.
+    pub unit: Unit,
+    /// Minimum configurable value, in the unit of the key.
+    pub min: u64,
+    /// Maximum configurable value, in the unit of the key.
+    pub max: u64,
+    /// The ceiling if nothing is configured, in the unit of the key; `None`: the resource is not counted.
+    pub default: Option<u64>,
+    /// The layers that may lower the executor's ceiling. (The operator sets what a verdict sets.)
+    pub set_by: &'static [Layer],
+    /// The resource, as the sentence about a run that reached the limit names it.
+    pub resource: &'static str,
+    /// The words behind the value in the output of `config check`.
+    pub summary: &'static str,
+    /// The way in which a run uses the limit.
+    pub consumption: Consumption,
+    /// The name in stored receipts, which never changes; `None` for a limit that is not part of [`Budgets`].
+    pub stored: Option<&'static str>,
+}
+
+impl LimitRow {
+    /// The key without its section. Conditions, manifests and reports name the limit so.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        self.path.split_once('.').map_or(self.path, |(_section, key)| key)
+    }
+
+    /// `true` if the limit is a part of [`Budgets`], which only the executor sets.
+    #[must_use]
+    pub fn is_budget(&self) -> bool {
+        self.stored.is_some()
+    }
+
+    /// `true` if the range allows `value`, in the unit of the key.
+    ///
+    /// # Errors
+    /// [`OutOfRangeError`] outside the range.
+    pub fn check(&self, value: u64) -> Result<u64, OutOfRangeError> {
+        let Self { min, max, .. } = *self;
+        if (min..=max).contains(&value) { Ok(value) } else { Err(OutOfRangeError { min, max }) }
+    }
+
+    /// The text of a counted amount, with its unit.
+    #[must_use]
+    pub fn format(&self, amount: u64) -> String {
+        format!("{}{}", amount / self.unit.size(), self.unit.suffix())
+    }
+
+    /// The text of a ceiling in the output of `config check`; `None` stands for a resource that is not counted.
+    #[must_use]
+    pub fn summarize(&self, amount: Option<u64>) -> String {
+        let amount = amount.map_or_else(|| "unlimited".to_owned(), |amount| self.format(amount));
+        format!("{amount} {}", self.summary).trim_end().to_owned()
+    }
+}
+
+/// Maximum configurable value of most counts.
+const MAX_COUNT: u64 = 1_000_000_000;
+
+/// The table of limits: the only place with the facts of each, in the order of `[ceilings]`. The configuration, its
+/// check, the sentences, the report, the stored receipts and the statistics read it.
+pub static LIMITS: [LimitRow; 14] = [
+    LimitRow {
+        limit: Limit::Memory,
+        path: "ceilings.max_memory_mb",
+        unit: Unit::Megabytes,
+        min: 1,
+        max: MemoryLimit::MAX_MB,
+        default: Some(256),
+        set_by: &[Layer::Verdict, Layer::Condition, Layer::StandingPolicy, Layer::Tool],
+        resource: "memory",
+        summary: "",
+        consumption: Consumption::Total,
+        stored: None,
+    },
+    LimitRow {
+        limit: Limit::Cpu,
+        path: "ceilings.max_cpu_percent",
+        unit: Unit::Percent,
+        min: 1,
+        max: CpuPercent::MAX,
+        default: Some(100),
+        set_by: &[Layer::Verdict, Layer::StandingPolicy, Layer::Tool],
+        resource: "CPU",
+        summary: "CPU",
+        consumption: Consumption::Total,
+        stored: None,
+    },
+    LimitRow {
+        limit: Limit::Time,
+        path: "ceilings.timeout_seconds",
+        unit: Unit::Seconds,
+        min: 1,
+        max: Timeout::MAX_SECONDS,
+        default: Some(60),
+        set_by: &[Layer::Verdict, Layer::Condition, Layer::StandingPolicy, Layer::Tool, Layer::Caller],
+        resource: "time",
+        summary: "",
+        consumption: Consumption::Total,
+        stored: None,
+    },
+    LimitRow {
+        limit: Limit::Output,
+        path: "ceilings.max_output_bytes",
+        unit: Unit::Bytes,
+        min: 1,
+        max: OutputLimit::MAX_BYTES,
+        default: Some(1 << 20),
+        set_by: &[Layer::Condition],
+        resource: "output",
+        summary: "of output",
+        consumption: Consumption::Total,
+        stored: None,
+    },
+    LimitRow {
+        limit: Limit::Written,
+        path: "ceilings.max_written_mb",
+        unit: Unit::Megabytes,
+        min: 1,
+        max: MemoryLimit::MAX_MB,
+        default: Some(1024),
+        set_by: &[],
+        resource: "written bytes",
+        summary: "written",
+        consumption: Consumption::Total,
+        stored: Some("written"),
+    },
+    LimitRow {
+        limit: Limit::Created,
+        path: "ceilings.max_created",
+        unit: Unit::Count,
+        min: 1,
+        max: MAX_COUNT,
+        default: Some(10_000),
+        set_by: &[],
+        resource: "created files and folders",
+        summary: "created",
+        consumption: Consumption::Total,
+        stored: Some("created"),
+    },
+    LimitRow {
+        limit: Limit::Handles,
+        path: "ceilings.max_handles",
+        unit: Unit::Count,
+        min: Budgets::MIN_HANDLES,
+        max: Budgets::MAX_HANDLES,
+        default: Some(1024),
+        set_by: &[],
+        resource: "open files and handles",
+        summary: "handles",
+        consumption: Consumption::AtOnce,
+        stored: Some("handles"),
+    },
+    LimitRow {
+        limit: Limit::Subscriptions,
+        path: "ceilings.max_subscriptions",
+        unit: Unit::Count,
+        min: 1,
+        max: Budgets::MAX_HANDLES,
+        default: Some(128),
+        set_by: &[],
+        resource: "subscriptions",
+        summary: "subscriptions",
+        consumption: Consumption::AtOnce,
+        stored: Some("subscriptions"),
+    },
+    LimitRow {
+        limit: Limit::RandomBytes,
+        path: "ceilings.max_random_bytes",
+        unit: Unit::Count,
+        min: 1,
+        max: MAX_COUNT,
+        default: Some(16 << 20),
+        set_by: &[],
+        resource: "random bytes",
+        summary: "random bytes",
+        consumption: Consumption::Total,
+        stored: Some("random_bytes"),
+    },
+    LimitRow {
+        limit: Limit::DirectoryEntries,
+        path: "ceilings.max_directory_entries",
+        unit: Unit::Count,
+        min: 1,
+        max: MAX_COUNT,
+        default: Some(1_000_000),
+        set_by: &[],
+        resource: "listed directory entries",
+        summary: "directory entries",
+        consumption: Consumption::Total,
+        stored: Some("directory_entries"),
+    },
+    LimitRow {
+        limit: Limit::Fuel,
+        path: "ceilings.max_fuel",
+        unit: Unit::Count,
+        min: 1,
+        // Every JSON parser can represent the integers up to this one exactly.
+        max: 1 << 53,
+        default: None,
+        set_by: &[],
+        resource: "fuel",
+        summary: "fuel",
+        consumption: Consumption::Total,
+        stored: Some("fuel"),
+    },
+    LimitRow {
+        limit: Limit::Calls,
+        path: "ceilings.max_calls",
+        unit: Unit::Count,
+        min: 0,
+        max: CallCeilings::MAX_CALLS,
+        default: Some(1000),
+        set_by: &[Layer::Condition, Layer::StandingPolicy, Layer::Tool],
+        resource: "calls",
+        summary: "of a run",
+        consumption: Consumption::Total,
+        stored: None,
+    },
+    LimitRow {
+        limit: Limit::ParallelCalls,
+        path: "ceilings.max_parallel_calls",
+        unit: Unit::Count,
+        min: 1,
+        max: CallCeilings::MAX_PARALLEL,
+        default: Some(8),
+        set_by: &[Layer::Tool],
+        resource: "simultaneous calls",
+        summary: "at once",
+        consumption: Consumption::AtOnce,
+        stored: None,
+    },
+    LimitRow {
+        limit: Limit::CallDepth,
+        path: "ceilings.max_call_depth",
+        unit: Unit::Count,
+        min: 0,
+        max: CallCeilings::MAX_DEPTH,
+        default: Some(4),
+        set_by: &[],
+        resource: "runs above a call",
+        summary: "runs deep",
+        consumption: Consumption::AtOnce,
+        stored: None,
+    },
+];
+
+/// The rows of the limits in [`Budgets`].
+pub fn budget_rows() -> impl Iterator<Item = &'static LimitRow> {
+    LIMITS.iter().filter(|row| row.is_budget())
+}
+
+/// A value for each limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LimitMap<T>([T; Limit::VARIANTS.len()]);
+
+impl<T> LimitMap<T> {
+    /// The value of `make` for each limit.
+    #[must_use]
+    pub fn from_fn(mut make: impl FnMut(Limit) -> T) -> Self {
+        let mut limits = Limit::VARIANTS.iter();
+        Self(std::array::from_fn(|_| make(*limits.next().unwrap_or(&Limit::Memory))))
+    }
+}
+
+#[allow(clippy::indexing_slicing, reason = "the array has an entry for each variant")]
+impl<T> Index<Limit> for LimitMap<T> {
+    type Output = T;
+
+    fn index(&self, limit: Limit) -> &T {
+        &self.0[limit as usize]
+    }
+}
+
+#[allow(clippy::indexing_slicing, reason = "the array has an entry for each variant")]
+impl<T> IndexMut<Limit> for LimitMap<T> {
+    fn index_mut(&mut self, limit: Limit) -> &mut T {
+        &mut self.0[limit as usize]
+    }
+}
+
+/// The amount of a budget that is not counted.
+const UNLIMITED: u64 = u64::MAX;
 
 /// The budgets of one run for host resources other than memory, CPU, time and output. Only the executor's own ceilings
 /// set them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budgets {
-    /// Maximum number of bytes written to files.
-    pub written: MemoryLimit,
-    /// Maximum number of files, folders and links created.
-    pub created: u64,
-    /// Maximum number of files, folders and other handles that are open at the same time.
-    pub handles: u64,
-    /// Maximum number of subscriptions of one poll.
-    pub subscriptions: u64,
-    /// Maximum number of random bytes read.
-    pub random_bytes: u64,
-    /// Maximum number of folder entries listed. An entry that is listed twice counts twice.
-    pub directory_entries: u64,
-    /// Maximum amount of wasmtime's fuel; with `None`, fuel is not counted.
-    pub fuel: Option<u64>,
+    /// Counted amounts: bytes, not MB. Limits that are no budgets are [`UNLIMITED`].
+    granted: LimitMap<u64>,
     /// `true` if the run may open files with several hard links, some of which may lie outside its scope.
     pub hard_links: bool,
 }
 
-impl Budgets {
+impl Default for Budgets {
     /// The budgets if nothing is configured.
-    pub const DEFAULT: Self = Self {
-        written: MemoryLimit::DEFAULT_WRITTEN,
-        created: 10_000,
-        handles: 1024,
-        subscriptions: 128,
-        random_bytes: 16 << 20,
-        directory_entries: 1_000_000,
-        fuel: None,
-        hard_links: false,
-    };
-}
-
-/// The part of its [`Budgets`] that a run has consumed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct BudgetUsage {
-    /// Bytes written to files.
-    pub written_bytes: u64,
-    /// Files, folders and links created.
-    pub created: u64,
-    /// Random bytes read.
-    pub random_bytes: u64,
-    /// Folder entries listed.
-    pub directory_entries: u64,
-    /// Fuel consumed; `None` if fuel is not counted, or the guest was stopped before the count was read.
-    pub fuel: Option<u64>,
+    fn default() -> Self {
+        Self::from_keys(&LimitMap::default())
+    }
 }
 
 impl Budgets {
-    /// Maximum configurable value of any count.
-    pub const MAX: u64 = 1_000_000_000;
     /// Minimum configurable number of handles: enough to start a guest with its standard streams and granted folders.
     pub const MIN_HANDLES: u64 = 32;
     /// Maximum configurable number of handles, and of subscriptions of one poll.
     pub const MAX_HANDLES: u64 = 1 << 16;
-    /// Maximum configurable fuel: every JSON parser can represent the integers up to this one exactly.
-    pub const MAX_FUEL: u64 = 1 << 53;
+
+    /// The budgets for configured numbers, in the units of their keys. One without a number has its default.
+    #[must_use]
+    pub fn from_keys(numbers: &LimitMap<Option<u64>>) -> Self {
+        let set = |budgets: Self, row: &LimitRow| match numbers[row.limit].or(row.default) {
+            Some(number) => budgets.with(row.limit, number.saturating_mul(row.unit.size())),
+            None => budgets,
+        };
+        budget_rows().fold(Self::UNLIMITED, set)
+    }
+
+    /// Budgets that count nothing.
+    pub(crate) const UNLIMITED: Self =
+        Self { granted: LimitMap([UNLIMITED; Limit::VARIANTS.len()]), hard_links: false };
+
+    /// The counted amount (bytes, not MB) of a budget; the maximum number if it is not limited.
+    #[must_use]
+    pub fn amount(&self, limit: Limit) -> u64 {
+        self.granted[limit]
+    }
+
+    /// The counted amount of a budget; `None` if it is not limited.
+    #[must_use]
+    pub fn granted(&self, limit: Limit) -> Option<u64> {
+        Some(self.granted[limit]).filter(|amount| *amount != UNLIMITED)
+    }
+
+    /// These budgets with another counted amount of one.
+    #[must_use]
+    pub fn with(mut self, limit: Limit, amount: u64) -> Self {
+        self.granted[limit] = amount;
+        self
+    }
 
     /// Caps the consumption reported by another process to these budgets.
     #[must_use]
     pub fn cap(&self, reported: BudgetUsage) -> BudgetUsage {
-        let BudgetUsage { written_bytes, created, random_bytes, directory_entries, fuel } = reported;
-        BudgetUsage {
-            written_bytes: written_bytes.min(self.written.bytes()),
-            created: created.min(self.created),
-            random_bytes: random_bytes.min(self.random_bytes),
-            directory_entries: directory_entries.min(self.directory_entries),
-            fuel: self.fuel.and_then(|limit| Some(fuel?.min(limit))),
-        }
+        let capped = |limit| Some(reported.amount(limit)?.min(self.granted(limit)?));
+        BudgetUsage(LimitMap::from_fn(capped))
+    }
+}
+
+/// The part of its [`Budgets`] that a run has consumed. An amount is absent if it is not counted, or if the guest was
+/// stopped before the count was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct BudgetUsage(LimitMap<Option<u64>>);
+
+impl BudgetUsage {
+    /// The counted amount of one budget.
+    #[must_use]
+    pub fn amount(&self, limit: Limit) -> Option<u64> {
+        self.0[limit]
+    }
+
+    /// `true` if a run has written to a file or created one.
+    #[must_use]
+    pub fn has_written(&self) -> bool {
+        [Limit::Written, Limit::Created].iter().any(|limit| self.amount(*limit).is_some_and(|used| used > 0))
+    }
+}
+
+impl FromIterator<(Limit, u64)> for BudgetUsage {
+    fn from_iter<I: IntoIterator<Item = (Limit, u64)>>(amounts: I) -> Self {
+        let mut usage = Self::default();
+        amounts.into_iter().for_each(|(limit, amount)| usage.0[limit] = Some(amount));
+        usage
     }
 }
 
@@ -265,36 +654,74 @@ impl Access {
 mod tests {
     use super::*;
 
+    /// Budgets of 1, 2, 3 … in the order of the table.
+    fn small() -> Budgets {
+        let numbered = budget_rows().zip(1..);
+        numbered.fold(Budgets::default(), |budgets, (row, number)| budgets.with(row.limit, number))
+    }
+
     #[test]
     fn reported_usage_is_capped_at_the_budgets() {
-        let budgets = Budgets {
-            written: MemoryLimit::from_mb(1).unwrap(),
-            created: 2,
-            handles: 32,
-            subscriptions: 3,
-            random_bytes: 4,
-            directory_entries: 5,
-            fuel: Some(6),
-            hard_links: false,
+        let usage = |amount: &dyn Fn(Limit) -> u64| -> BudgetUsage {
+            budget_rows().map(|row| (row.limit, amount(row.limit))).collect()
         };
-        let at_the_limit = BudgetUsage {
-            written_bytes: 1 << 20,
-            created: 2,
-            random_bytes: 4,
-            directory_entries: 5,
-            fuel: Some(6),
-        };
-        let max = u64::MAX;
-        let reported = BudgetUsage {
-            written_bytes: max,
-            created: max,
-            random_bytes: max,
-            directory_entries: max,
-            fuel: Some(max),
-        };
-        assert_eq!((budgets.cap(reported), budgets.cap(at_the_limit)), (at_the_limit, at_the_limit));
-        let unmetered = Budgets { fuel: None, ..budgets };
-        assert_eq!(unmetered.cap(reported).fuel, None);
-        assert_eq!(budgets.cap(BudgetUsage::default()), BudgetUsage::default());
+        let at_the_limit = usage(&|limit| small().amount(limit));
+        let beyond = usage(&|_| u64::MAX);
+        assert_eq!((small().cap(beyond), small().cap(at_the_limit)), (at_the_limit, at_the_limit));
+        let unmetered = small().with(Limit::Fuel, UNLIMITED);
+        assert_eq!(unmetered.cap(beyond).amount(Limit::Fuel), None);
+        assert_eq!(small().cap(BudgetUsage::default()), BudgetUsage::default());
+        let others = [Limit::Memory, Limit::Stack].map(|limit| (limit, 1)).into_iter().collect();
+        assert_eq!(small().cap(others), BudgetUsage::default(), "no other process adds a budget");
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_limit_and_a_default_in_each_range() {
+        for limit in Limit::VARIANTS {
+            let rows = LIMITS.iter().filter(|row| row.limit == *limit).count();
+            assert_eq!(rows, usize::from(*limit != Limit::Stack), "{limit:?}");
+        }
+        for row in &LIMITS {
+            assert!(row.default.is_none_or(|default| row.check(default).is_ok()), "{}", row.path);
+            assert!(row.min <= row.max && row.max.checked_mul(row.unit.size()).is_some(), "{}", row.path);
+            assert!(
+                !row.is_budget() || row.set_by.is_empty(),
+                "{}: only the executor sets a budget",
+                row.path
+            );
+        }
+        let defaults = [
+            (Limit::Memory, MemoryLimit::DEFAULT.mb()),
+            (Limit::Cpu, CpuPercent::DEFAULT.get().into()),
+            (Limit::Time, Timeout::DEFAULT.seconds()),
+            (Limit::Output, OutputLimit::DEFAULT.bytes()),
+            (Limit::Calls, CallCeilings::DEFAULT.max_calls.into()),
+            (Limit::ParallelCalls, CallCeilings::DEFAULT.max_parallel.into()),
+            (Limit::CallDepth, CallCeilings::DEFAULT.max_depth.into()),
+        ];
+        for (limit, default) in defaults {
+            assert_eq!(limit.row().unwrap().default, Some(default), "{limit:?}");
+        }
+    }
+
+    /// The text of a page of the documentation.
+    fn page(name: &str) -> String {
+        let path = format!("{}/../../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn the_documents_have_the_rows_of_the_table() {
+        let (configuration, report) = (page("configuration.md"), page("protocols/a2g.md"));
+        for row in &LIMITS {
+            let line = match row.default {
+                Some(default) => format!("\n{} = {default} ", row.key()),
+                None => format!("\n{} = ", row.key()),
+            };
+            assert!(configuration.contains(&line), "{}", row.path);
+        }
+        for limit in Limit::ending_runs() {
+            assert!(report.contains(&format!("`{}`", limit.as_str())), "{limit:?}");
+        }
     }
 }

@@ -149,20 +149,9 @@ impl End {
             | Self::ResultInvalid { .. }
             | Self::Trapped(_)
             | Self::NotStarted(_)
-            | Self::Crashed(_)
-            | Self::LimitReached(
-                Limit::Memory
-                | Limit::Output
-                | Limit::Stack
-                | Limit::Handles
-                | Limit::Written
-                | Limit::Created
-                | Limit::DirectoryEntries
-                | Limit::RandomBytes
-                | Limit::Subscriptions
-                | Limit::Fuel,
-            ) => Status::Failure,
-            Self::LimitReached(Limit::Time) => Status::Timeout,
+            | Self::Crashed(_) => Status::Failure,
+            Self::LimitReached(limit) if *limit == Limit::Time => Status::Timeout,
+            Self::LimitReached(_) => Status::Failure,
             Self::Aborted(_) => Status::Aborted,
         }
     }

@@ -10,6 +10,7 @@
 // The twins are serde's remote types: a twin with conversions would copy each artifact before it is written.
 
 mod arguments;
+mod budgets;
 pub mod v1;
 
 pub use arguments::{ArgumentsRow, read_arguments, write_arguments};

@@ -6,7 +6,7 @@ use a2g_types::call::Door;
 use a2g_types::durability::Durability;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::limit::{Access, Bound, BudgetUsage, Budgets, Layer};
+use a2g_types::limit::{Access, Bound, BudgetUsage, Budgets, Layer, Limit};
 use a2g_types::outcome::{
     Denial, DenialReason, End, GrantedArea, Outcome, Receipt, RunMetrics, RunOutput, Usage,
 };
@@ -56,23 +56,16 @@ pub(crate) fn receipt(end: End) -> Receipt {
                 blocked: Vec::new(),
                 missing_roots: Vec::new(),
                 filesystem_emptied_by: None,
-                budgets: Budgets {
-                    written: MemoryLimit::from_mb(1024).unwrap(),
-                    created: 1000,
-                    handles: 1024,
-                    subscriptions: 128,
-                    random_bytes: 1 << 20,
-                    directory_entries: 10_000,
-                    fuel: None,
-                    hard_links: false,
-                },
-                spent: Some(BudgetUsage {
-                    written_bytes: 5,
-                    created: 2,
-                    random_bytes: 16,
-                    directory_entries: 3,
-                    fuel: None,
-                }),
+                budgets: Budgets::default()
+                    .with(Limit::Created, 1000)
+                    .with(Limit::RandomBytes, 1 << 20)
+                    .with(Limit::DirectoryEntries, 10_000),
+                spent: Some(BudgetUsage::from_iter([
+                    (Limit::Written, 5),
+                    (Limit::Created, 2),
+                    (Limit::RandomBytes, 16),
+                    (Limit::DirectoryEntries, 3),
+                ])),
                 network: Bound { value: false, layer: Layer::Verdict },
                 network_used: None,
                 denied: vec![Denial {

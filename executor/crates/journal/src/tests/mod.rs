@@ -20,7 +20,7 @@ use super::*;
 use a2g_types::call::Call;
 use a2g_types::call::{Door, Priority};
 use a2g_types::ident::{Issuer, ProofId, ToolName};
-use a2g_types::limit::{Bound, Budgets, Layer};
+use a2g_types::limit::{Bound, Budgets, Layer, Limit};
 use a2g_types::outcome::{AbortReason, End, Outcome, RunMetrics, RunOutput, Usage};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::verdict::{Decision, Manifest, Verdict};
@@ -56,16 +56,10 @@ fn receipt(call: &Call, end: End) -> Receipt {
     fn bound<T>(value: T) -> Bound<T> {
         Bound { value, layer: Layer::Executor }
     }
-    let budgets = Budgets {
-        written: MemoryLimit::from_mb(1).unwrap(),
-        created: 1,
-        handles: 32,
-        subscriptions: 1,
-        random_bytes: 1,
-        directory_entries: 1,
-        fuel: None,
-        hard_links: false,
-    };
+    let amounts = [(Limit::Written, 1 << 20), (Limit::Handles, 32)];
+    let counts = [Limit::Created, Limit::Subscriptions, Limit::RandomBytes, Limit::DirectoryEntries];
+    let amounts = amounts.into_iter().chain(counts.map(|limit| (limit, 1)));
+    let budgets = amounts.fold(Budgets::default(), |budgets, (limit, amount)| budgets.with(limit, amount));
     let usage = Usage {
         memory: bound(MemoryLimit::from_mb(1).unwrap()),
         cpu: bound(CpuPercent::new(100).unwrap()),

@@ -79,7 +79,7 @@ fn ends() -> Vec<(String, End)> {
         ("not-started".to_owned(), End::NotStarted("a:b/c".into())),
         ("crashed".to_owned(), End::Crashed("signal 9 (SIGKILL)".into())),
     ];
-    ends.extend(Limit::VARIANTS.iter().map(|limit| (format!("limit/{limit:?}"), End::LimitReached(*limit))));
+    ends.extend(Limit::ending_runs().map(|limit| (format!("limit/{limit:?}"), End::LimitReached(limit))));
     ends.extend(AbortReason::VARIANTS.iter().map(|why| (format!("aborted/{why:?}"), End::Aborted(*why))));
     ends
 }
@@ -140,15 +140,15 @@ fn full_usage(usage: &mut Usage) {
     usage.filesystem =
         vec![area(Access::ReadOnly, Layer::Verdict), area(Access::ReadWrite, Layer::Condition)];
     usage.blocked = vec![Bound { value: "/data/.env".into(), layer: Layer::StandingPolicy }];
-    usage.budgets.fuel = Some(1 << 53);
+    usage.budgets = usage.budgets.with(Limit::Fuel, 1 << 53);
     usage.budgets.hard_links = true;
-    usage.spent = Some(BudgetUsage {
-        written_bytes: 5,
-        created: 2,
-        random_bytes: 16,
-        directory_entries: 3,
-        fuel: Some(7),
-    });
+    usage.spent = Some(BudgetUsage::from_iter([
+        (Limit::Written, 5),
+        (Limit::Created, 2),
+        (Limit::RandomBytes, 16),
+        (Limit::DirectoryEntries, 3),
+        (Limit::Fuel, 7),
+    ]));
     usage.network = Bound { value: true, layer: Layer::Verdict };
     usage.network_used = Some(network());
     let denial = |reason: &DenialReason| Denial { what: "/x\\u{1b}".into(), reason: *reason, count: 2 };

@@ -4,11 +4,12 @@ use super::searches::{call_of, run_with};
 use super::*;
 use crate::scan::ScanBudget;
 use crate::store::Reader;
+use crate::usage::limit_amounts;
 use crate::{
     AccessUse, LimitKind, LimitSlack, RunNeeds, SeriesSpan, UsageFigures, UsageSeries, UsageSummary,
 };
 use a2g_types::fault::BlockedBy;
-use a2g_types::limit::{Access, BudgetUsage, Limit, NetworkBudgets};
+use a2g_types::limit::{Access, Limit, NetworkBudgets};
 use a2g_types::outcome::{CallUsage, Contact, GrantedArea, NestedCall, NestedEnd, NetworkUsage, Status};
 use std::collections::BTreeMap;
 use std::time::Duration as StdDuration;
@@ -34,7 +35,7 @@ fn nth_receipt(call: &Call, n: u64) -> Receipt {
     let usage = &mut receipt.outcome.usage;
     usage.memory.value = MemoryLimit::from_mb(30 - n).unwrap();
     usage.timeout.value = Timeout::from_seconds(n + 1).unwrap();
-    usage.spent = Some(BudgetUsage { written_bytes: n % 2, created: 0, ..BudgetUsage::default() });
+    usage.spent = Some([(Limit::Written, n % 2), (Limit::Created, 0)].into_iter().collect());
     let access = if n % 4 < 2 { Access::ReadWrite } else { Access::ReadOnly };
     usage.filesystem = vec![GrantedArea {
         path: "/a".into(),
@@ -108,8 +109,8 @@ fn check_figures(figures: &UsageFigures, receipts: &[&Receipt]) {
         slack(LimitKind::Areas).unwrap(),
         LimitSlack { limit: LimitKind::Areas, granted: 1, used: None }
     );
-    assert_eq!(slack(LimitKind::Handles).unwrap().used, None);
-    assert_eq!(slack(LimitKind::Fuel), None, "no receipt has it");
+    assert_eq!(slack(LimitKind::Budget(Limit::Handles)).unwrap().used, None);
+    assert_eq!(slack(LimitKind::Budget(Limit::Fuel)), None, "no receipt has it");
     let requests = |receipt: &Receipt| {
         receipt.outcome.usage.network_used.as_ref().map_or(0, |used| used.requests.into())
     };
@@ -124,7 +125,7 @@ fn check_figures(figures: &UsageFigures, receipts: &[&Receipt]) {
         assert_eq!((slack.granted, slack.used), (50, Some(max(&requests))));
     }
     let may_write = |receipt: &Receipt| receipt.outcome.usage.filesystem[0].access.value == Access::ReadWrite;
-    let has_written = |receipt: &Receipt| receipt.outcome.usage.spent.unwrap().written_bytes > 0;
+    let has_written = |receipt: &Receipt| receipt.outcome.usage.spent.unwrap().has_written();
     let writing = AccessUse {
         granted: with(&may_write),
         used: with(&|receipt| may_write(receipt) && has_written(receipt)),
@@ -423,4 +424,18 @@ async fn merged_sums_are_those_of_one_journal_with_all_runs() {
 
 fn sums_of(text: &str) -> crate::UsageSums {
     serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn the_sums_of_another_executor_have_the_same_limits() {
+    let mut receipt = receipt(&call("{}"), End::ResultNotJson);
+    receipt.outcome.usage.budgets = receipt.outcome.usage.budgets.with(Limit::Fuel, 5);
+    let kinds = limit_amounts(&receipt.outcome, None).map(|amounts| amounts.limit).collect::<Vec<_>>();
+    assert!(kinds.contains(&LimitKind::Budget(Limit::Fuel)) && kinds.contains(&LimitKind::ParallelCalls));
+    for kind in kinds {
+        let text = serde_json::to_string(&kind).unwrap();
+        assert_eq!(text, format!("\"{}\"", kind.as_str()));
+        assert_eq!(serde_json::from_str::<LimitKind>(&text).unwrap(), kind);
+    }
+    assert!(serde_json::from_str::<LimitKind>("\"memory\"").is_err());
 }

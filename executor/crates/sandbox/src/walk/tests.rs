@@ -7,8 +7,7 @@ use crate::state::StoreState;
 use crate::{Abort, Input, Sandbox};
 use a2g_capability::{Area, Ceilings, Claims, Glob, Grant, Mount, Mounts, Permit, Tree};
 use a2g_types::clock::SystemClock;
-use a2g_types::limit::{Access, Budgets, Layer};
-use a2g_types::quantity::MemoryLimit;
+use a2g_types::limit::{Access, Budgets, Layer, Limit};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsRawFd as _;
@@ -213,13 +212,10 @@ impl World {
 }
 
 fn ceilings() -> Ceilings {
-    let unbounded = Budgets {
-        written: MemoryLimit::from_mb(1 << 20).unwrap(),
-        created: u64::MAX,
-        directory_entries: u64::MAX,
-        hard_links: true,
-        ..Budgets::DEFAULT
-    };
+    let counts = [Limit::Written, Limit::Created, Limit::DirectoryEntries];
+    let unbounded =
+        counts.into_iter().fold(Budgets::default(), |budgets, limit| budgets.with(limit, u64::MAX));
+    let unbounded = Budgets { hard_links: true, ..unbounded };
     let areas = vec![Tree::parse_path("/w").unwrap().into()];
     Ceilings { areas, access: Access::ReadWrite, budgets: unbounded, ..Ceilings::closed() }
 }

@@ -1,12 +1,14 @@
 //! The configuration file as written. `docs/configuration.md` describes every key.
 
 use a2g_types::durability::Durability;
-use a2g_types::limit::{Budgets, CallCeilings};
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::limit::{LIMITS, Limit, LimitMap, LimitRow};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -399,28 +401,92 @@ pub(super) enum Arguments {
     Hash,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+/// `[ceilings]`: a key for each row of the table of limits, and four more.
+#[derive(Debug, Default)]
 pub(super) struct Ceilings {
-    pub(super) max_memory_mb: u64,
-    pub(super) max_cpu_percent: u64,
-    pub(super) timeout_seconds: u64,
-    pub(super) max_output_bytes: u64,
-    pub(super) max_written_mb: u64,
-    pub(super) max_created: u64,
-    pub(super) max_handles: u64,
-    pub(super) max_subscriptions: u64,
-    pub(super) max_random_bytes: u64,
-    pub(super) max_directory_entries: u64,
-    pub(super) max_fuel: Option<u64>,
-    pub(super) max_calls: u64,
-    pub(super) max_parallel_calls: u64,
-    pub(super) max_call_depth: u64,
+    /// The numbers that the file sets, in the units of their keys.
+    pub(super) numbers: LimitMap<Option<u64>>,
     pub(super) hard_links: bool,
     pub(super) network_allowed: bool,
     pub(super) read_only: bool,
     /// `None`: the default, which depends on where the executor's own files are.
     pub(super) filesystem_scope: Option<Vec<String>>,
+}
+
+/// The keys of [`Ceilings`], in the order in which a message lists them.
+static CEILING_KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let numbers = LIMITS.iter().map(LimitRow::key);
+    numbers.chain(["hard_links", "network_allowed", "read_only", "filesystem_scope"]).collect()
+});
+
+enum CeilingKey {
+    Number(Limit),
+    HardLinks,
+    NetworkAllowed,
+    ReadOnly,
+    FilesystemScope,
+}
+
+// An unknown key is refused here and not by the table, so that the message has its line.
+impl<'de> Deserialize<'de> for CeilingKey {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Names;
+
+        impl Visitor<'_> for Names {
+            type Value = CeilingKey;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key of `[ceilings]`")
+            }
+
+            fn visit_str<E: Error>(self, name: &str) -> Result<CeilingKey, E> {
+                if let Some(row) = LIMITS.iter().find(|row| row.key() == name) {
+                    return Ok(CeilingKey::Number(row.limit));
+                }
+                match name {
+                    "hard_links" => Ok(CeilingKey::HardLinks),
+                    "network_allowed" => Ok(CeilingKey::NetworkAllowed),
+                    "read_only" => Ok(CeilingKey::ReadOnly),
+                    "filesystem_scope" => Ok(CeilingKey::FilesystemScope),
+                    _other => Err(E::unknown_field(name, &CEILING_KEYS)),
+                }
+            }
+        }
+
+        from.deserialize_identifier(Names)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ceilings {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Ceilings;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("struct Ceilings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Ceilings, A::Error> {
+                let mut ceilings = Ceilings::default();
+                while let Some(key) = members.next_key()? {
+                    match key {
+                        CeilingKey::Number(limit) => ceilings.numbers[limit] = Some(members.next_value()?),
+                        CeilingKey::HardLinks => ceilings.hard_links = members.next_value()?,
+                        CeilingKey::NetworkAllowed => ceilings.network_allowed = members.next_value()?,
+                        CeilingKey::ReadOnly => ceilings.read_only = members.next_value()?,
+                        CeilingKey::FilesystemScope => {
+                            ceilings.filesystem_scope = Some(members.next_value()?);
+                        }
+                    }
+                }
+                Ok(ceilings)
+            }
+        }
+
+        from.deserialize_map(Members)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -549,32 +615,6 @@ impl Default for Network {
             max_sent_bytes: 16 << 20,
             max_received_bytes: 64 << 20,
             connect_seconds: 10,
-        }
-    }
-}
-
-impl Default for Ceilings {
-    fn default() -> Self {
-        let (budgets, calls) = (Budgets::DEFAULT, CallCeilings::DEFAULT);
-        Self {
-            max_memory_mb: MemoryLimit::DEFAULT.mb(),
-            max_cpu_percent: CpuPercent::DEFAULT.get().into(),
-            timeout_seconds: Timeout::DEFAULT.seconds(),
-            max_output_bytes: OutputLimit::DEFAULT.bytes(),
-            max_written_mb: budgets.written.mb(),
-            max_created: budgets.created,
-            max_handles: budgets.handles,
-            max_subscriptions: budgets.subscriptions,
-            max_random_bytes: budgets.random_bytes,
-            max_directory_entries: budgets.directory_entries,
-            max_fuel: budgets.fuel,
-            max_calls: calls.max_calls.into(),
-            max_parallel_calls: calls.max_parallel.into(),
-            max_call_depth: calls.max_depth.into(),
-            hard_links: budgets.hard_links,
-            network_allowed: false,
-            read_only: false,
-            filesystem_scope: None,
         }
     }
 }

@@ -26,7 +26,7 @@ use a2g_journal::{ArgumentStorage, JournalLimits, Retention};
 use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, Issuer, SignerName, ToolName, did_you_mean};
-use a2g_types::limit::{Access, Budgets, CallCeilings, NetworkBudgets};
+use a2g_types::limit::{Access, Budgets, CallCeilings, LIMITS, Limit, LimitMap, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use a2g_wire::strict_json::JsonBounds;
 use file::File;
@@ -563,6 +563,16 @@ fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64,
     if (min..=max).contains(&value) { Ok(value) } else { Err(invalid(key)(&OutOfRangeError { min, max })) }
 }
 
+/// The numbers of `[ceilings]`, each within the range of its row; a missing one has its default.
+fn check_ceilings(ceilings: &file::Ceilings) -> Result<LimitMap<Option<u64>>, InvalidValueError> {
+    let mut numbers = LimitMap::default();
+    for row in &LIMITS {
+        let number = ceilings.numbers[row.limit].or(row.default).map(|number| row.check(number));
+        numbers[row.limit] = number.transpose().map_err(|error| invalid(row.path)(&error))?;
+    }
+    Ok(numbers)
+}
+
 fn parse_areas(patterns: &[impl AsRef<str>]) -> Result<Vec<Area>, InvalidValueError> {
     let areas = patterns.iter().map(|pattern| Area::parse(pattern.as_ref())).collect::<Result<Vec<_>, _>>();
     areas.map(|areas| areas.concat()).map_err(|error| invalid("ceilings.filesystem_scope")(&error))
@@ -654,8 +664,11 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         None => u64::from(default_waiting()),
     };
     let capacity = parse_capacity(&executor)?;
-    let output =
-        parse_limit("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?;
+    let numbers = check_ceilings(&ceilings)?;
+    // Each of these has a default.
+    let number = |limit| numbers[limit].unwrap_or_default();
+    let count = |limit| u32::try_from(number(limit)).unwrap_or(u32::MAX);
+    let output = parse_limit("ceilings.max_output_bytes", number(Limit::Output), OutputLimit::from_bytes)?;
     let max_outputs = (capacity.concurrent as u64).saturating_mul(output.bytes());
     let default_mb =
         default_memory_mb().saturating_add(max_outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);
@@ -753,62 +766,15 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             )?,
         },
         ceilings: Ceilings {
-            memory: parse_limit("ceilings.max_memory_mb", ceilings.max_memory_mb, MemoryLimit::from_mb)?,
-            cpu: parse_limit("ceilings.max_cpu_percent", ceilings.max_cpu_percent, CpuPercent::new)?,
-            timeout: parse_limit(
-                "ceilings.timeout_seconds",
-                ceilings.timeout_seconds,
-                Timeout::from_seconds,
-            )?,
+            memory: parse_limit("ceilings.max_memory_mb", number(Limit::Memory), MemoryLimit::from_mb)?,
+            cpu: parse_limit("ceilings.max_cpu_percent", number(Limit::Cpu), CpuPercent::new)?,
+            timeout: parse_limit("ceilings.timeout_seconds", number(Limit::Time), Timeout::from_seconds)?,
             output,
-            budgets: Budgets {
-                written: parse_limit(
-                    "ceilings.max_written_mb",
-                    ceilings.max_written_mb,
-                    MemoryLimit::from_mb,
-                )?,
-                created: check_max("ceilings.max_created", ceilings.max_created, Budgets::MAX)?,
-                handles: check_range(
-                    "ceilings.max_handles",
-                    ceilings.max_handles,
-                    Budgets::MIN_HANDLES,
-                    Budgets::MAX_HANDLES,
-                )?,
-                subscriptions: check_max(
-                    "ceilings.max_subscriptions",
-                    ceilings.max_subscriptions,
-                    Budgets::MAX_HANDLES,
-                )?,
-                random_bytes: check_max(
-                    "ceilings.max_random_bytes",
-                    ceilings.max_random_bytes,
-                    Budgets::MAX,
-                )?,
-                directory_entries: check_max(
-                    "ceilings.max_directory_entries",
-                    ceilings.max_directory_entries,
-                    Budgets::MAX,
-                )?,
-                fuel: ceilings
-                    .max_fuel
-                    .map(|fuel| check_max("ceilings.max_fuel", fuel, Budgets::MAX_FUEL))
-                    .transpose()?,
-                hard_links: ceilings.hard_links,
-            },
+            budgets: Budgets { hard_links: ceilings.hard_links, ..Budgets::from_keys(&numbers) },
             calls: CallCeilings {
-                max_calls: check_count("ceilings.max_calls", ceilings.max_calls, 0, CallCeilings::MAX_CALLS)?,
-                max_parallel: check_count(
-                    "ceilings.max_parallel_calls",
-                    ceilings.max_parallel_calls,
-                    1,
-                    CallCeilings::MAX_PARALLEL,
-                )?,
-                max_depth: check_count(
-                    "ceilings.max_call_depth",
-                    ceilings.max_call_depth,
-                    0,
-                    CallCeilings::MAX_DEPTH,
-                )?,
+                max_calls: count(Limit::Calls),
+                max_parallel: count(Limit::ParallelCalls),
+                max_depth: count(Limit::CallDepth),
             },
             network: ceilings.network_allowed,
             hosts,

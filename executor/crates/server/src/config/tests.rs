@@ -13,9 +13,10 @@ fn the_defaults_are_whole() {
     assert_eq!(config.ceilings.memory.mb(), 256);
     assert!(!config.ceilings.network);
     let budgets = config.ceilings.budgets;
-    let counts = [budgets.created, budgets.handles, budgets.subscriptions, budgets.random_bytes];
-    assert_eq!(counts, [10_000, 1024, 128, 16 << 20]);
-    assert_eq!((budgets.directory_entries, budgets.fuel), (1_000_000, None));
+    let counts = [Limit::Created, Limit::Handles, Limit::Subscriptions, Limit::RandomBytes];
+    assert_eq!(counts.map(|limit| budgets.amount(limit)), [10_000, 1024, 128, 16 << 20]);
+    assert_eq!(budgets.amount(Limit::Written), 1 << 30);
+    assert_eq!((budgets.amount(Limit::DirectoryEntries), budgets.granted(Limit::Fuel)), (1_000_000, None));
     assert_eq!(config.ceilings.hosts.allowed, Some(Vec::new()));
     assert_eq!((config.egress.allowed_addresses, config.egress.hosts.len()), (Vec::new(), 0));
     let network = config.ceilings.network_budgets;

@@ -5,6 +5,7 @@
 
 #![allow(missing_docs, reason = "a twin has the members of a documented type")]
 
+use super::budgets;
 use crate::ident::{AgentDid, IntentId, SignerName, ToolName};
 use crate::json::JsonText;
 use crate::memory::Charge;
@@ -80,7 +81,6 @@ optional_twin!(optional_progress, outcome::Progress, "Progress");
 optional_twin!(optional_rate, limit::Bound<u32>, "Bound");
 optional_twin!(optional_risk, verdict::Risk, "Risk");
 optional_twin!(optional_signature, tool::ToolSignature, "ToolSignature");
-optional_twin!(optional_spent, limit::BudgetUsage, "Spent");
 optional_twin!(optional_targets, tool::CallTargets, "CallTargets");
 list!(areas, outcome::GrantedArea, "GrantedArea");
 list!(artifacts, outcome::Artifact, "Artifact");
@@ -218,24 +218,8 @@ enum End {
     Trapped(String),
     NotStarted(String),
     Crashed(String),
-    LimitReached(#[serde(with = "Limit")] limit::Limit),
+    LimitReached(limit::Limit),
     Aborted(#[serde(with = "AbortReason")] outcome::AbortReason),
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "limit::Limit")]
-enum Limit {
-    Memory,
-    Time,
-    Output,
-    Stack,
-    Handles,
-    Written,
-    Created,
-    DirectoryEntries,
-    RandomBytes,
-    Subscriptions,
-    Fuel,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -324,9 +308,9 @@ struct Usage {
     missing_roots: Vec<String>,
     #[serde(with = "optional_layer")]
     filesystem_emptied_by: Option<limit::Layer>,
-    #[serde(with = "Budgets")]
+    #[serde(with = "budgets")]
     budgets: limit::Budgets,
-    #[serde(with = "optional_spent")]
+    #[serde(with = "budgets::spent")]
     spent: Option<limit::BudgetUsage>,
     #[serde(with = "Bound")]
     network: limit::Bound<bool>,
@@ -357,29 +341,6 @@ enum Layer {
     Tool,
     Executor,
     Caller,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "limit::Budgets")]
-struct Budgets {
-    written: MemoryLimit,
-    created: u64,
-    handles: u64,
-    subscriptions: u64,
-    random_bytes: u64,
-    directory_entries: u64,
-    fuel: Option<u64>,
-    hard_links: bool,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "limit::BudgetUsage")]
-struct Spent {
-    written_bytes: u64,
-    created: u64,
-    random_bytes: u64,
-    directory_entries: u64,
-    fuel: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -178,19 +178,9 @@ pub fn receipt_error(receipt: &Receipt) -> Option<(A2eCode, String)> {
         | End::ResultInvalid { .. }
         | End::NotStarted(_) => (A2eCode::ToolError, message()),
         End::Trapped(_) | End::Crashed(_) => (A2eCode::SandboxCrash, message()),
-        End::LimitReached(Limit::Time) => (A2eCode::Timeout, message()),
-        End::LimitReached(Limit::Memory) => (A2eCode::OutOfMemory, message()),
-        End::LimitReached(
-            Limit::Output
-            | Limit::Stack
-            | Limit::Handles
-            | Limit::Written
-            | Limit::Created
-            | Limit::DirectoryEntries
-            | Limit::RandomBytes
-            | Limit::Subscriptions
-            | Limit::Fuel,
-        ) => (A2eCode::ToolError, message()),
+        End::LimitReached(limit) if *limit == Limit::Time => (A2eCode::Timeout, message()),
+        End::LimitReached(limit) if *limit == Limit::Memory => (A2eCode::OutOfMemory, message()),
+        End::LimitReached(_) => (A2eCode::ToolError, message()),
         End::Aborted(AbortReason::Revoked | AbortReason::Stopped) => (A2eCode::ToolDenied, message()),
         // The shared sentence names `a2g/cancel`, which this door does not have.
         End::Aborted(AbortReason::Cancelled) => (A2eCode::RuntimeError, "the call was cancelled".to_owned()),

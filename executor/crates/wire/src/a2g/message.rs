@@ -10,14 +10,18 @@ use super::schema::{UpTo, WireName};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::json::JsonText;
-use a2g_types::limit::{Access, Budgets, Layer, NetworkBudgets};
+use a2g_types::limit::{
+    Access, BudgetUsage, Budgets, Consumption, Layer, LimitRow, NetworkBudgets, budget_rows,
+};
 use a2g_types::outcome::{DenialReason, LogLevel, NestedEnd, Status};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::{Contract, DeclaredFilesystem};
 use a2g_types::verdict::{Decision, RiskLevel};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 #[derive(Serialize, JsonSchema)]
@@ -273,15 +277,8 @@ pub(super) struct LimitsMessage<'a> {
     pub(super) max_cpu_percent: Amount<CpuPercent, f64>,
     pub(super) timeout_seconds: Amount<Timeout, f64>,
     pub(super) max_output_bytes: Amount<OutputLimit, u64>,
-    pub(super) max_written_mb: Amount<MemoryLimit, Option<u64>>,
-    pub(super) max_created: BudgetAmount<{ Budgets::MAX }>,
-    pub(super) max_random_bytes: BudgetAmount<{ Budgets::MAX }>,
-    pub(super) max_directory_entries: BudgetAmount<{ Budgets::MAX }>,
-    /// Absent when no fuel is counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_fuel: Option<BudgetAmount<{ Budgets::MAX_FUEL }>>,
-    pub(super) max_handles: ConcurrencyLimit,
-    pub(super) max_subscriptions: ConcurrencyLimit,
+    #[serde(flatten)]
+    pub(super) budgets: BudgetRows,
     pub(super) network_allowed: NetworkGrant,
     /// The limits on the network; absent when the run had none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -302,14 +299,81 @@ pub(super) struct Amount<G, U> {
     pub(super) set_by: WireName<Layer>,
 }
 
-/// A budget. Its usage is `null` if the run's process ended before it reported the usage.
-pub(super) type BudgetAmount<const MAX: u64> = Amount<UpTo<MAX>, Option<u64>>;
+/// The budgets in the table of limits, first those that a run uses up. One that is not limited is absent.
+pub(super) struct BudgetRows {
+    pub(super) budgets: Budgets,
+    pub(super) spent: Option<BudgetUsage>,
+}
+
+impl BudgetRows {
+    fn rows() -> impl Iterator<Item = &'static LimitRow> {
+        let of = |consumption| budget_rows().filter(move |row| row.consumption == consumption);
+        of(Consumption::Total).chain(of(Consumption::AtOnce))
+    }
+}
+
+impl Serialize for BudgetRows {
+    fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
+        let mut map = writer.serialize_map(None)?;
+        for row in Self::rows() {
+            let Some(granted) = self.budgets.granted(row.limit) else { continue };
+            let granted = granted / row.unit.size();
+            let set_by = WireName(Layer::Executor);
+            match row.consumption {
+                Consumption::Total => {
+                    // Null if the run's process ended before it reported the usage.
+                    let used = self.spent.and_then(|spent| spent.amount(row.limit));
+                    let used = used.map(|used| used.div_ceil(row.unit.size()));
+                    let slack = used.map(|used| granted.saturating_sub(used));
+                    map.serialize_entry(row.key(), &Amount { granted, used, slack, set_by })?;
+                }
+                Consumption::AtOnce => {
+                    map.serialize_entry(row.key(), &ConcurrencyLimit { granted, set_by })?
+                }
+            }
+        }
+        map.end()
+    }
+}
+
+impl JsonSchema for BudgetRows {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "BudgetRows".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut properties = Map::new();
+        for row in Self::rows() {
+            let mut schema = match row.consumption {
+                Consumption::Total => Amount::<u64, Option<u64>>::json_schema(generator),
+                Consumption::AtOnce => ConcurrencyLimit::json_schema(generator),
+            };
+            if let Some(granted) = schema.pointer_mut("/properties/granted") {
+                *granted = json!({ "type": "integer", "minimum": 1, "maximum": row.max });
+            }
+            if row.default.is_none() {
+                schema.insert(
+                    "description".to_owned(),
+                    format!("Absent when no {} is counted.", row.resource).into(),
+                );
+            }
+            properties.insert(row.key().to_owned(), schema.into());
+        }
+        let required = Self::rows().filter(|row| row.default.is_some()).map(LimitRow::key);
+        let required = required.collect::<Vec<_>>();
+        json_schema!({ "type": "object", "properties": properties, "required": required })
+    }
+}
 
 /// A limit on the number that exists at one time, which has no usage.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(super) struct ConcurrencyLimit {
-    pub(super) granted: UpTo<{ Budgets::MAX_HANDLES }>,
+    pub(super) granted: u64,
     pub(super) set_by: WireName<Layer>,
 }
 

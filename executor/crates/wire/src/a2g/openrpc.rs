@@ -275,7 +275,11 @@ fn operator_methods() -> Vec<MethodDescription> {
 
 /// The names of an enum, joined into one text.
 fn join_names<T: Copy + Into<&'static str> + VariantArray>() -> String {
-    format!("one of {}", names::<T>().join(", "))
+    join(names::<T>().into_iter())
+}
+
+fn join(names: impl Iterator<Item = &'static str>) -> String {
+    format!("one of {}", names.collect::<Vec<_>>().join(", "))
 }
 
 fn errors() -> Value {
@@ -284,7 +288,7 @@ fn errors() -> Value {
         gave one", "blocked_by": join_names::<BlockedBy>() });
     let failure =
         json!({ "report": "the report of the run", "tool": "instead, when the tool cannot be run" });
-    let exhaustion = json!({ "report": "the report of the run", "limit": join_names::<Limit>(),
+    let exhaustion = json!({ "report": "the report of the run", "limit": join(Limit::ending_runs().map(Limit::as_str)),
         "retry_after_ms": "instead of both, when nothing ran for lack of capacity; with intent_id and ran, when \
         the receipt of a run waits for disk space" });
     let rows: [(&str, i64, &str, Option<Value>); 10] = [

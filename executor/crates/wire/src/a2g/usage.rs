@@ -5,7 +5,7 @@ use super::message;
 use super::schema::{UpTo, WireName};
 use a2g_types::limit::{Bound, Layer};
 use a2g_types::outcome::{Contact, Denial, GrantedArea, HostRule, NetworkUsage, RunMetrics, Usage};
-use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, Timeout};
+use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, Timeout};
 use std::time::Duration;
 
 /// The serialised form of the usage.
@@ -34,16 +34,7 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
             max_cpu_percent: cpu_amount(*cpu, metrics.cpu_percent()),
             timeout_seconds: time_amount(*timeout, metrics.wall),
             max_output_bytes: integer_amount(*output, output.value.bytes(), metrics.output_bytes),
-            max_written_mb: written_amount(budgets.written, spent.map(|s| s.written_bytes)),
-            max_created: budget_amount(budgets.created, spent.map(|s| s.created)),
-            max_random_bytes: budget_amount(budgets.random_bytes, spent.map(|s| s.random_bytes)),
-            max_directory_entries: budget_amount(
-                budgets.directory_entries,
-                spent.map(|s| s.directory_entries),
-            ),
-            max_fuel: budgets.fuel.map(|fuel| budget_amount(fuel, spent.and_then(|s| s.fuel))),
-            max_handles: concurrency_limit(budgets.handles),
-            max_subscriptions: concurrency_limit(budgets.subscriptions),
+            budgets: message::BudgetRows { budgets: *budgets, spent: *spent },
             network_allowed: network_message(*network, network_used.is_some()),
             network: network_used.as_ref().map(network_limits),
             filesystem_scope: filesystem_message(filesystem, blocked, missing_roots, *filesystem_emptied_by),
@@ -58,25 +49,10 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
     }
 }
 
-fn written_amount(granted: MemoryLimit, bytes: Option<u64>) -> message::Amount<MemoryLimit, Option<u64>> {
-    let used = bytes.map(|bytes| bytes.div_ceil(BYTES_PER_MB));
-    let slack = used.map(|used| granted.mb().saturating_sub(used));
-    message::Amount { granted, used, slack, set_by: WireName(Layer::Executor) }
-}
-
 /// An amount of network use, which the server itself counts.
 fn network_amount<const MAX: u64>(granted: u64, used: u64) -> message::Amount<UpTo<MAX>, u64> {
     let slack = granted.saturating_sub(used);
     message::Amount { granted: UpTo(granted), used, slack, set_by: WireName(Layer::Executor) }
-}
-
-fn budget_amount<const MAX: u64>(granted: u64, used: Option<u64>) -> message::BudgetAmount<MAX> {
-    let slack = used.map(|used| granted.saturating_sub(used));
-    message::Amount { granted: UpTo(granted), used, slack, set_by: WireName(Layer::Executor) }
-}
-
-fn concurrency_limit(granted: u64) -> message::ConcurrencyLimit {
-    message::ConcurrencyLimit { granted: UpTo(granted), set_by: WireName(Layer::Executor) }
 }
 
 fn integer_amount<T>(

@@ -208,7 +208,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         blocked: vec![bound(String::new())],
         missing_roots: vec![String::new()],
         filesystem_emptied_by: None,
-        budgets: Budgets::DEFAULT,
+        budgets: Budgets::default(),
         spent: None,
         network: bound(true),
         network_used: Some(network),

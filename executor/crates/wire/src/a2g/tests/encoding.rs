@@ -332,7 +332,7 @@ fn the_page_of_this_door_names_every_word_of_the_closed_sets() {
     let page = include_str!("../../../../../../docs/protocols/a2g.md");
     let sets = [
         names::<Layer>(),
-        names::<Limit>(),
+        Limit::ending_runs().map(Limit::as_str).collect(),
         names::<DenialReason>(),
         names::<BlockedBy>(),
         names::<Status>(),
