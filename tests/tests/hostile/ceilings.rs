@@ -4,7 +4,7 @@
 use super::bench::{Bench, Call, Report};
 use super::guest::{Guest, SUBSCRIBE, component, component_poll, errno, poll, pollables, repeat};
 use super::host::{most_descriptors, opens};
-use crate::harness::{Options, Tool, print_skipped};
+use crate::harness::{Options, Tool, guest, print_skipped};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -53,6 +53,21 @@ fn random_bytes_have_a_ceiling() {
     for tool in ["takes_100001", "component", "insecure"] {
         ends_at(bench.call(tool), "random_bytes", "max_random_bytes", 100_000);
     }
+}
+
+#[test]
+fn artifacts_have_a_ceiling() {
+    let tool = Tool::typed_bytes("hostile_artifact", guest("hostile_artifact"));
+    let bench = Bench::start_tools(Options::new().set("ceilings.max_artifacts", 4), [tool]);
+    // The tool hands out each artifact twice: whole and in pieces.
+    let hands_out = |count: usize| {
+        let artifact = |number: usize| json!({ "name": number.to_string(), "mime": "text/plain" });
+        let artifacts = (0..count).map(artifact).collect::<Vec<_>>();
+        bench.call("hostile_artifact").arguments(json!({ "artifacts": artifacts }))
+    };
+    let report = hands_out(2).send().success();
+    assert_eq!(report.in_force("max_artifacts"), &spent(4, 4));
+    ends_at(hands_out(3), "artifacts", "max_artifacts", 4);
 }
 
 /// A resource of a component's own, which the host knows nothing of.

@@ -192,14 +192,19 @@ impl Execution {
         events: EventSink,
         now: Instant,
     ) -> Self {
+        let budget = Arc::new(Budget::new(grant.budgets()));
         Self {
             stats: Arc::new(RunStats {
                 meter: Arc::new(Meter::new(accounting)),
                 memory: Arc::new(MemoryGauge { events: events.clone(), ..MemoryGauge::default() }),
-                collector: Arc::new(OutputCollector::new(grant.output(), events.clone())),
+                collector: Arc::new(OutputCollector::new(
+                    grant.output(),
+                    Arc::clone(&budget),
+                    events.clone(),
+                )),
                 denials: denials::Denials::new(events.clone()),
                 effective_limits: std::sync::OnceLock::new(),
-                budget: Arc::new(Budget::new(grant.budgets())),
+                budget,
                 events,
             }),
             grant,

@@ -3,6 +3,7 @@
 //! The streams replace wasmtime's: they accept bytes only while the limit allows, never buffer bytes beyond the limit,
 //! and do not allocate host memory for an empty write.
 
+use super::budget::Budget;
 use super::events::{Event, EventSink};
 use super::label::{LabelError, check_media_type, check_name};
 use super::termination::TerminationReason;
@@ -23,9 +24,9 @@ const MAX_WRITE_BYTES: usize = 64 << 10;
 /// Maximum size of a log line, in bytes; a longer one is split.
 const MAX_LINE_BYTES: usize = 8 << 10;
 /// Maximum number of log lines stored.
-// An entry costs the host more memory than the bytes that the output limit counts, so entries have their own limits.
+// An entry costs the host more memory than the bytes that the output limit counts, so entries have their own limits,
+// here and in `Limit::Artifacts`.
 const MAX_LOG_LINES: usize = 10_000;
-const MAX_ARTIFACTS: usize = 1_000;
 /// Maximum number of progress messages reported while the guest runs. The last message is always in the report.
 const MAX_PROGRESS: usize = 10_000;
 /// Maximum number of bytes of standard error that a report quotes when a command fails.
@@ -35,6 +36,7 @@ const MAX_STDERR_TAIL_BYTES: usize = 2 << 10;
 #[derive(Debug)]
 pub(super) struct OutputCollector {
     limit: Bound<OutputLimit>,
+    budget: Arc<Budget>,
     state: Mutex<CollectorState>,
     events: EventSink,
 }
@@ -58,8 +60,8 @@ pub(super) enum StdStream {
 }
 
 impl OutputCollector {
-    pub(super) fn new(limit: Bound<OutputLimit>, events: EventSink) -> Self {
-        Self { limit, state: Mutex::default(), events }
+    pub(super) fn new(limit: Bound<OutputLimit>, budget: Arc<Budget>, events: EventSink) -> Self {
+        Self { limit, budget, state: Mutex::default(), events }
     }
 
     pub(super) fn limit(&self) -> Bound<OutputLimit> {
@@ -141,9 +143,11 @@ impl OutputCollector {
         {
             return Ok(Err(refused));
         }
-        if open.is_none() && state.open_artifacts.len() + state.output.artifacts.len() >= MAX_ARTIFACTS {
+        if open.is_none()
+            && let Err(reached) = self.budget.charge(Limit::Artifacts, 1)
+        {
             state.output.truncated = true;
-            return Err(TerminationReason::Limit(Limit::Output));
+            return Err(reached);
         }
         // The labels count once, with the first chunk.
         let label_bytes = if open.is_some() { 0 } else { name.len() + mime.len() + 1 };
@@ -231,7 +235,7 @@ impl OutputCollector {
         }
         // The child has checked the labels too, but a compromised child can send any.
         let is_checked = check_name(&artifact.name).and_then(|()| check_media_type(&artifact.mime)).is_ok();
-        if is_checked && state.output.artifacts.len() < MAX_ARTIFACTS {
+        if is_checked && self.budget.charge(Limit::Artifacts, 1).is_ok() {
             self.events.emit(|| Event::Artifact(artifact.clone()));
             state.output.artifacts.push(artifact);
         } else {
@@ -384,11 +388,14 @@ impl StdoutStream for GuestStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use a2g_types::limit::Layer;
+    use a2g_types::limit::{Budgets, Layer};
+
+    const MAX_ARTIFACTS: u64 = 9;
 
     fn collector(bytes: u64) -> OutputCollector {
         let value = OutputLimit::from_bytes(bytes).unwrap();
-        OutputCollector::new(Bound { value, layer: Layer::Verdict }, EventSink::default())
+        let budget = Budget::new(Budgets::default().with(Limit::Artifacts, MAX_ARTIFACTS));
+        OutputCollector::new(Bound { value, layer: Layer::Verdict }, Arc::new(budget), EventSink::default())
     }
 
     #[test]
@@ -415,10 +422,23 @@ mod tests {
         for i in 0..MAX_ARTIFACTS {
             collector.add_artifact_chunk(&i.to_string(), "a/b", b"", i % 2 == 0).unwrap().unwrap();
         }
-        assert!(collector.add_artifact_chunk("one more", "a/b", b"", true).is_err());
+        let one_more = collector.add_artifact_chunk("one more", "a/b", b"", true);
+        assert!(matches!(one_more, Err(TerminationReason::Limit(Limit::Artifacts))));
         let output = collector.finish();
-        assert_eq!((output.logs.len(), output.artifacts.len()), (MAX_LOG_LINES, MAX_ARTIFACTS));
+        assert_eq!((output.logs.len(), output.artifacts.len()), (MAX_LOG_LINES, 9));
         assert!(output.truncated);
+    }
+
+    // A compromised child may send more than its own collector would.
+    #[test]
+    fn artifacts_of_another_process_have_the_same_limit() {
+        let collector = collector(1 << 20);
+        for i in 0..=MAX_ARTIFACTS {
+            let artifact = Artifact { name: i.to_string(), mime: "a/b".into(), content: Vec::new() };
+            collector.record_remote_artifact(artifact);
+        }
+        let output = collector.finish();
+        assert_eq!((output.artifacts.len(), output.truncated), (9, true));
     }
 
     #[test]

@@ -112,6 +112,8 @@ pub enum Limit {
     Subscriptions,
     /// Instructions, as wasmtime counts them.
     Fuel,
+    /// Artifacts.
+    Artifacts,
     /// CPU time as a share of wall time.
     Cpu,
     /// Calls to other tools.
@@ -257,7 +259,7 @@ const MAX_COUNT: u64 = 1_000_000_000;
 
 /// The table of limits: the only place with the facts of each, in the order of `[ceilings]`. The configuration, its
 /// check, the sentences, the report, the stored receipts and the statistics read it.
-pub static LIMITS: [LimitRow; 14] = [
+pub static LIMITS: [LimitRow; 15] = [
     LimitRow {
         limit: Limit::Memory,
         path: "ceilings.max_memory_mb",
@@ -401,6 +403,20 @@ pub static LIMITS: [LimitRow; 14] = [
         summary: "fuel",
         consumption: Consumption::Total,
         stored: Some("fuel"),
+    },
+    LimitRow {
+        limit: Limit::Artifacts,
+        path: "ceilings.max_artifacts",
+        unit: Unit::Count,
+        min: 1,
+        // Each takes more of the host's memory than the bytes that the output limit counts.
+        max: 10_000,
+        default: Some(1000),
+        set_by: &[],
+        resource: "artifacts",
+        summary: "artifacts",
+        consumption: Consumption::Total,
+        stored: Some("artifacts"),
     },
     LimitRow {
         limit: Limit::Calls,

@@ -54,6 +54,7 @@ fn the_documents_report_with_usage_behind_it() {
                     { "granted": 1_048_576, "used": 16, "slack": 1_048_560, "set_by": "executor" },
                 "max_directory_entries":
                     { "granted": 10_000, "used": 3, "slack": 9_997, "set_by": "executor" },
+                "max_artifacts": { "granted": 1000, "used": null, "slack": null, "set_by": "executor" },
                 "max_handles": { "granted": 1024, "set_by": "executor" },
                 "max_subscriptions": { "granted": 128, "set_by": "executor" },
                 "network_allowed": { "granted": false, "linked": false, "set_by": "verdict" },
