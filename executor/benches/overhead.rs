@@ -50,6 +50,7 @@ use a2g_core::catalog::{componentize, create_sealed};
 use a2g_sandbox::egress::Network;
 use a2g_sandbox::{Artifact, Code, Input, ModuleCompiler, Sandbox, is_component};
 use a2g_types::clock::SystemClock;
+use a2g_types::limit::LimitMap;
 use a2g_types::outcome::End;
 use a2g_types::quantity::{MemoryLimit, Timeout};
 use a2g_types::tool::Contract;
@@ -222,8 +223,9 @@ async fn run(sandbox: &Sandbox, artifact: &Artifact, permit: Permit, arguments: 
 fn permit(folder: Option<&Path>) -> Permit {
     let data = Tree::parse_path("/data").unwrap();
     let ceilings = Ceilings {
-        memory: MemoryLimit::from_mb(64).unwrap(),
-        timeout: Timeout::from_seconds(30).unwrap(),
+        limits: LimitMap::defaults()
+            .with(MemoryLimit::from_mb(64).unwrap())
+            .with(Timeout::from_seconds(30).unwrap()),
         areas: folder.map(|_| data.clone().into()).into_iter().collect(),
         ..Ceilings::closed()
     };

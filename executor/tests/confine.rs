@@ -21,7 +21,7 @@ use a2g_isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT
 use a2g_sandbox::egress::Network;
 use a2g_sandbox::{Abort, Code, Input, ModuleCompiler, Sandbox};
 use a2g_types::clock::SystemClock;
-use a2g_types::limit::{Access, Limit};
+use a2g_types::limit::{Access, Limit, LimitMap};
 use a2g_types::outcome::{End, Outcome};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::Contract;
@@ -527,9 +527,10 @@ fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u6
         .load(Code { module: compiled, component: false, componentised: None, contract: Contract::Command })
         .unwrap();
     let ceilings = Ceilings {
-        memory: memory(16),
-        cpu: CpuPercent::new(cpu).unwrap(),
-        timeout: Timeout::from_seconds(timeout).unwrap(),
+        limits: LimitMap::defaults()
+            .with(memory(16))
+            .with(CpuPercent::new(cpu).unwrap())
+            .with(Timeout::from_seconds(timeout).unwrap()),
         access: Access::ReadWrite,
         ..Ceilings::closed()
     };

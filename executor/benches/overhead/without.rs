@@ -66,11 +66,11 @@ async fn serve(folder: &Path) {
         Module { name, code, isolation: config.isolation }
     });
     let tools = tools.collect::<Vec<_>>();
-    let budgets = config.ceilings.budgets;
+    let limits = config.ceilings.limits;
     let prefork = PreforkConfig {
         waiting: config.waiting,
-        largest_file: budgets.amount(Limit::Written),
-        handles: budgets.amount(Limit::Handles),
+        largest_file: limits[Limit::Written],
+        handles: limits[Limit::Handles],
         meters_fuel: false,
         renew_runs: config.layout.renew_after_runs,
         renew_after: config.layout.renew_after_time,

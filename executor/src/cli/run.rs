@@ -19,7 +19,7 @@ use a2g_server::config::Config;
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
-use a2g_types::limit::{Layer, Limit};
+use a2g_types::limit::{ClaimedLimits, Layer, Limit};
 use a2g_types::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
 use a2g_types::tool::{CallTargets, Contract, Descriptor};
@@ -316,7 +316,8 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
     let Compiled { module, component, facts, .. } = tools_runtime.compiler.run(&job, &report_progress)?;
     let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
     let artifact = tools_runtime.sandbox.load(code)?;
-    let claims = Claims { memory, cpu, timeout, network: Some(false), ..Claims::default() };
+    let limits = ClaimedLimits::default().with(memory).with(cpu).with(timeout);
+    let claims = Claims { limits, network: Some(false), ..Claims::default() };
     let permit = Permit::for_operator(&take_authority()?, claims, &config.ceilings, &folders)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let input = Input::Passthrough {

@@ -31,7 +31,7 @@ use a2g_server::serve::{CallerDirectory, ConsoleUrl, HttpServer, HttpSettings, R
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::{Issuer, ToolName};
-use a2g_types::limit::budget_rows;
+use a2g_types::limit::{Group, LIMITS, LimitRow};
 use a2g_types::memory;
 use anyhow::{Context as _, bail};
 use std::path::{Path, PathBuf};
@@ -333,26 +333,23 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     print(format_args!("runs        {concurrent} concurrent, {queue} waiting"));
     print(format_args!("per agent   {concurrent_per_agent} concurrent, {queue_per_agent} waiting"));
     let ceilings = &config.ceilings;
+    let summary = |is_shown: fn(&LimitRow) -> bool| {
+        let rows = LIMITS.iter().filter(|row| is_shown(row));
+        let texts = rows.map(|row| row.summarize(ceilings.limits.limited(row.limit)));
+        texts.collect::<Vec<_>>().join(", ")
+    };
     print(format_args!(
-        "ceilings    {}, {} CPU, {}, {} of output, network {}, files {}",
-        ceilings.memory,
-        ceilings.cpu,
-        ceilings.timeout,
-        ceilings.output,
+        "ceilings    {}, network {}, files {}",
+        summary(|row| row.group == Group::Run),
         if ceilings.network { "allowed" } else { "off" },
         ceilings.access.as_str()
     ));
-    let budgets = budget_rows().map(|row| row.summarize(ceilings.budgets.granted(row.limit)));
     print(format_args!(
         "budgets     {}, hard-linked files {}",
-        budgets.collect::<Vec<_>>().join(", "),
-        if ceilings.budgets.hard_links { "opened" } else { "refused" }
+        summary(LimitRow::is_budget),
+        if ceilings.hard_links { "opened" } else { "refused" }
     ));
-    let calls = ceilings.calls;
-    print(format_args!(
-        "calls       {} of a run, {} at once, {} runs deep",
-        calls.max_calls, calls.max_parallel, calls.max_depth
-    ));
+    print(format_args!("calls       {}", summary(|row| row.group == Group::Calls)));
     if ceilings.network {
         let hosts = ceilings.hosts.allowed.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();
         let allowed = if hosts.is_empty() {

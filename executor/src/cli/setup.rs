@@ -218,7 +218,7 @@ pub(super) struct ToolRuntime {
 fn calls_on_a_slot(config: &Config) -> u32 {
     // Address space is reserved for all of these calls, so the number is 0 if every run has a process of its own.
     let runs_inline = config.isolation == Isolation::Inline || !config.inline_tools.is_empty();
-    if runs_inline { config.ceilings.calls.max_depth } else { 0 }
+    if runs_inline { u32::try_from(config.ceilings.limits[Limit::CallDepth]).unwrap_or(u32::MAX) } else { 0 }
 }
 
 impl ToolRuntime {
@@ -232,7 +232,7 @@ impl ToolRuntime {
         report: fn(std::fmt::Arguments<'_>),
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let meters_fuel = config.ceilings.budgets.granted(Limit::Fuel).is_some();
+        let meters_fuel = config.ceilings.limits.limited(Limit::Fuel).is_some();
         let nested = concurrent.saturating_mul(calls_on_a_slot(config));
         let runs = concurrent.saturating_mul(2);
         let sandbox = Sandbox::with_nested(runs, nested, meters_fuel, Arc::clone(&clock))?;
@@ -366,11 +366,10 @@ impl ToolRuntime {
             isolation: if config.inline_tools.contains(name) { Isolation::Inline } else { config.isolation },
         });
         let tools = tools.collect::<Vec<_>>();
-        let budgets = config.ceilings.budgets;
         let prefork = PreforkConfig {
             waiting: preforked,
-            largest_file: budgets.amount(Limit::Written),
-            handles: budgets.amount(Limit::Handles),
+            largest_file: config.ceilings.limits[Limit::Written],
+            handles: config.ceilings.limits[Limit::Handles],
             meters_fuel: self.meters_fuel,
             renew_runs: config.layout.renew_after_runs,
             renew_after: config.layout.renew_after_time,

@@ -4,8 +4,8 @@ use super::glob::Glob;
 use super::limits::Claims;
 use super::scope::{Area, ScopeError};
 use a2g_types::ident::excerpt;
-use a2g_types::limit::Access;
-use a2g_types::quantity::{MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
+use a2g_types::limit::{Access, LIMITS, Layer, LimitRow};
+use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::CallTargets;
 
 /// The reason why a condition is refused. If one condition is refused, so is the whole verdict.
@@ -47,22 +47,13 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
     };
     let number = || parse_number(value).ok_or_else(unknown);
     let range = |error| ConditionError::Number { condition: excerpt(condition), error };
+    let is_condition = |row: &&LimitRow| row.key() == name && row.set_by.contains(&Layer::Condition);
+    if let Some(row) = LIMITS.iter().find(is_condition) {
+        let number = row.check_claim(number()?).map_err(range)?;
+        let amount = number.saturating_mul(row.unit.size());
+        return Ok(Claims { limits: no_claims.limits.with_amount(row.limit, Some(amount)), ..no_claims });
+    }
     match name {
-        "max_memory_mb" => {
-            Ok(Claims { memory: Some(MemoryLimit::from_mb(number()?).map_err(range)?), ..no_claims })
-        }
-        "timeout_seconds" => {
-            Ok(Claims { timeout: Some(Timeout::from_seconds(number()?).map_err(range)?), ..no_claims })
-        }
-        "max_output_bytes" => {
-            Ok(Claims { output: Some(OutputLimit::from_bytes(number()?).map_err(range)?), ..no_claims })
-        }
-        "max_calls" => {
-            let max = number()?;
-            let max =
-                u32::try_from(max).map_err(|_| range(OutOfRangeError { min: 0, max: u32::MAX.into() }))?;
-            Ok(Claims { max_calls: Some(max), ..no_claims })
-        }
         "calls" => {
             let targets = CallTargets::parse(&[value]).map_err(|_| unknown())?;
             Ok(Claims { calls: Some(targets), ..no_claims })

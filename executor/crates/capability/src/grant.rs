@@ -6,7 +6,7 @@ use super::reach::{HostClaims, Reach};
 use super::root::{Root, RootTransfer};
 use super::scope::{Area, ScopeError};
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{Access, Bound, Budgets, CallCeilings, Layer, NetworkBudgets};
+use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit, LimitMap, NetworkBudgets, Quantity};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::CallTargets;
 use serde::{Deserialize, Serialize};
@@ -22,14 +22,8 @@ const MAX_OVERLAPS: usize = 4 * MAX_AREAS;
 /// The executor's own ceilings. Every limit has a value here, so a limit that no other layer names is still bounded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ceilings {
-    /// Maximum memory of one run.
-    pub memory: MemoryLimit,
-    /// Maximum share of CPU of one run.
-    pub cpu: CpuPercent,
-    /// Maximum duration of one run.
-    pub timeout: Timeout,
-    /// Maximum output of one run.
-    pub output: OutputLimit,
+    /// The counted amount of each limit.
+    pub limits: LimitMap<u64>,
     /// `true` if runs may use the network.
     pub network: bool,
     /// The hosts that a run with a network may reach. Without a list of allowed hosts, it may reach none.
@@ -40,10 +34,8 @@ pub struct Ceilings {
     pub areas: Vec<Area>,
     /// The widest access to files that may be granted.
     pub access: Access,
-    /// The other host resources that one run may hold and consume.
-    pub budgets: Budgets,
-    /// The limits on one run's calls to other tools.
-    pub calls: CallCeilings,
+    /// `true` if runs may open files with several hard links, some of which may lie outside their scope.
+    pub hard_links: bool,
 }
 
 impl Ceilings {
@@ -52,18 +44,20 @@ impl Ceilings {
     #[must_use]
     pub fn closed() -> Self {
         Self {
-            memory: MemoryLimit::DEFAULT,
-            cpu: CpuPercent::DEFAULT,
-            timeout: Timeout::DEFAULT,
-            output: OutputLimit::DEFAULT,
+            limits: LimitMap::defaults(),
             network: false,
             hosts: HostClaims::default(),
             network_budgets: NetworkBudgets::ZERO,
             areas: Vec::new(),
             access: Access::ReadOnly,
-            budgets: Budgets::default(),
-            calls: CallCeilings::DEFAULT,
+            hard_links: false,
         }
+    }
+
+    /// The host resources, other than memory, CPU, time and output, that one run may hold and consume.
+    #[must_use]
+    pub fn budgets(&self) -> Budgets {
+        Budgets::of(&self.limits, self.hard_links)
     }
 }
 
@@ -72,17 +66,14 @@ impl Ceilings {
 /// Making a [`Permit`](super::Permit) consumes the grant, so it has no `Clone`, `Default`, `From` or `Deserialize`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grant {
-    memory: Bound<MemoryLimit>,
-    cpu: Bound<CpuPercent>,
-    timeout: Bound<Timeout>,
-    output: Bound<OutputLimit>,
+    limits: LimitMap<Bound<u64>>,
     network: Bound<bool>,
     reach: Reach,
     network_budgets: NetworkBudgets,
     roots: Vec<Arc<Root>>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
-    budgets: Budgets,
+    hard_links: bool,
     calls: CallGrant,
 }
 
@@ -103,13 +94,16 @@ impl CallGrant {
         Self { targets: BTreeSet::new(), max_calls: none, max_parallel: none, max_depth: 0 }
     }
 
-    fn from_limits(limits: &mut Limits, ceilings: CallCeilings) -> Self {
-        let CallCeilings { max_calls, max_parallel, max_depth } = ceilings;
+    fn new(targets: BTreeSet<(Layer, CallTargets)>, limits: &LimitMap<Bound<u64>>) -> Self {
+        let count = |limit| {
+            let Bound { value, layer } = limits[limit];
+            Bound { value: u32::try_from(value).unwrap_or(u32::MAX), layer }
+        };
         Self {
-            targets: std::mem::take(&mut limits.calls),
-            max_calls: cap_with_ceiling(max_calls, limits.max_calls),
-            max_parallel: cap_with_ceiling(max_parallel, limits.max_parallel_calls),
-            max_depth,
+            targets,
+            max_calls: count(Limit::Calls),
+            max_parallel: count(Limit::ParallelCalls),
+            max_depth: count(Limit::CallDepth).value,
         }
     }
 
@@ -187,75 +181,53 @@ impl Deref for GrantView {
 /// calls: the server checks both against its own copy of the grant.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct GrantTransfer {
-    memory: Bound<MemoryLimit>,
-    cpu: Bound<CpuPercent>,
-    timeout: Bound<Timeout>,
-    output: Bound<OutputLimit>,
+    limits: LimitMap<Bound<u64>>,
     network: Bound<bool>,
     network_budgets: NetworkBudgets,
     roots: Vec<RootTransfer>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
-    budgets: Budgets,
+    hard_links: bool,
 }
 
 impl Grant {
     pub(super) fn to_transfer(&self) -> GrantTransfer {
         let Self {
-            memory,
-            cpu,
-            timeout,
-            output,
+            limits,
             network,
             reach: _,
             network_budgets,
             roots,
             emptied_by,
             access,
-            budgets,
+            hard_links,
             calls: _,
         } = self;
         GrantTransfer {
-            memory: *memory,
-            cpu: *cpu,
-            timeout: *timeout,
-            output: *output,
+            limits: *limits,
             network: *network,
             network_budgets: *network_budgets,
             roots: roots.iter().map(|root| root.to_transfer()).collect(),
             emptied_by: *emptied_by,
             access: *access,
-            budgets: *budgets,
+            hard_links: *hard_links,
         }
     }
 
     pub(super) fn from_transfer(transfer: GrantTransfer) -> Option<Self> {
-        let GrantTransfer {
-            memory,
-            cpu,
-            timeout,
-            output,
-            network,
-            network_budgets,
-            roots,
-            emptied_by,
-            access,
-            budgets,
-        } = transfer;
+        let GrantTransfer { limits, network, network_budgets, roots, emptied_by, access, hard_links } =
+            transfer;
         let roots =
             roots.into_iter().map(|root| Root::from_transfer(root).map(Arc::new)).collect::<Option<_>>()?;
         Some(Self {
-            memory,
-            cpu,
-            timeout,
-            output,
+            limits,
             network,
             reach: Reach::default(),
             network_budgets,
             roots,
             emptied_by,
             access,
-            budgets,
+            hard_links,
             calls: CallGrant::none(),
         })
     }
@@ -283,17 +255,14 @@ impl Grant {
     /// A grant with neither files, network nor calls, and otherwise with the limits of `ceilings`.
     pub(super) fn without_access(ceilings: &Ceilings) -> Self {
         Self {
-            memory: cap_with_ceiling(ceilings.memory, None),
-            cpu: cap_with_ceiling(ceilings.cpu, None),
-            timeout: cap_with_ceiling(ceilings.timeout, None),
-            output: cap_with_ceiling(ceilings.output, None),
+            limits: LimitMap::from_fn(|limit| cap_with_ceiling(ceilings.limits[limit], None)),
             network: cap_with_ceiling(false, None),
             reach: Reach::default(),
             network_budgets: NetworkBudgets::ZERO,
             roots: Vec::new(),
             emptied_by: Some(Layer::Executor),
             access: cap_with_ceiling(Access::ReadOnly, None),
-            budgets: ceilings.budgets,
+            hard_links: ceilings.hard_links,
             calls: CallGrant::none(),
         }
     }
@@ -329,45 +298,55 @@ impl Grant {
             Some(_) | None => network,
         };
         let (roots, blocked_by) = Root::from_limits(&limits);
-        let calls = CallGrant::from_limits(&mut limits, ceilings.calls);
+        // Each limit has a ceiling, so one that no layer names keeps it.
+        let capped =
+            LimitMap::from_fn(|limit| cap_with_ceiling(ceilings.limits[limit], limits.limits[limit]));
         Ok(Self {
-            memory: cap_with_ceiling(ceilings.memory, limits.memory),
-            cpu: cap_with_ceiling(ceilings.cpu, limits.cpu),
-            timeout: cap_with_ceiling(ceilings.timeout, limits.timeout),
-            output: cap_with_ceiling(ceilings.output, limits.output),
+            limits: capped,
             network,
             reach: limits.reach,
             network_budgets: ceilings.network_budgets,
             access: cap_with_ceiling(ceilings.access, limits.access),
             roots: roots.into_iter().map(Arc::new).collect(),
             emptied_by: emptied_by.or(blocked_by),
-            budgets: ceilings.budgets,
-            calls,
+            hard_links: ceilings.hard_links,
+            calls: CallGrant::new(limits.calls, &capped),
         })
+    }
+
+    /// The counted amount of a limit, with the layer that set it.
+    #[must_use]
+    pub fn limit(&self, limit: Limit) -> Bound<u64> {
+        self.limits[limit]
+    }
+
+    fn quantity<Q: Quantity>(&self) -> Bound<Q> {
+        let Bound { value, layer } = self.limit(Q::LIMIT);
+        Bound { value: Q::from_amount(value), layer }
     }
 
     /// Maximum memory, with the layer that set it.
     #[must_use]
     pub fn memory(&self) -> Bound<MemoryLimit> {
-        self.memory
+        self.quantity()
     }
 
     /// Maximum share of CPU, with the layer that set it.
     #[must_use]
     pub fn cpu(&self) -> Bound<CpuPercent> {
-        self.cpu
+        self.quantity()
     }
 
     /// Maximum duration, with the layer that set it.
     #[must_use]
     pub fn timeout(&self) -> Bound<Timeout> {
-        self.timeout
+        self.quantity()
     }
 
     /// Maximum output, with the layer that set it.
     #[must_use]
     pub fn output(&self) -> Bound<OutputLimit> {
-        self.output
+        self.quantity()
     }
 
     /// `true` if the run may use the network, with the layer that decided. `false` if the run may reach no host.
@@ -410,7 +389,7 @@ impl Grant {
     /// The other host resources that the run may hold and consume.
     #[must_use]
     pub fn budgets(&self) -> Budgets {
-        self.budgets
+        Budgets::of(&LimitMap::from_fn(|limit| self.limits[limit].value), self.hard_links)
     }
 
     /// The calls to other tools that the run may make. None in a guest's process, which sends its calls to the server

@@ -63,7 +63,7 @@ impl Handover {
 mod tests {
     use super::*;
     use crate::{Ceilings, Claims, HostClaims, HostPattern, Mount, Mounts, Tree};
-    use a2g_types::limit::Layer;
+    use a2g_types::limit::{ClaimedLimits, Layer, Limit, LimitMap};
     use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 
     #[test]
@@ -71,16 +71,20 @@ mod tests {
         let host = tempfile::tempdir().unwrap();
         let data = Tree::parse_path("/data").unwrap();
         let ceilings = Ceilings {
-            memory: MemoryLimit::from_mb(64).unwrap(),
-            cpu: CpuPercent::new(50).unwrap(),
-            timeout: Timeout::from_seconds(3).unwrap(),
-            output: OutputLimit::from_bytes(1000).unwrap(),
+            limits: LimitMap::defaults()
+                .with(MemoryLimit::from_mb(64).unwrap())
+                .with(CpuPercent::new(50).unwrap())
+                .with(Timeout::from_seconds(3).unwrap())
+                .with(OutputLimit::from_bytes(1000).unwrap()),
             network: true,
             hosts: HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() },
             areas: vec![data.clone().into()],
             ..Ceilings::closed()
         };
-        let claims = Claims { memory: MemoryLimit::from_mb(8).ok(), ..Claims::default() };
+        let claims = Claims {
+            limits: ClaimedLimits::default().with(MemoryLimit::from_mb(8).ok()),
+            ..Claims::default()
+        };
         let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings).unwrap();
         let mounts = Mounts::new(vec![Mount { guest: data, host: host.path().into() }]).unwrap();
         let original = Permit::open(grant, &mounts, &ceilings.areas, |_| true).unwrap();
@@ -101,6 +105,9 @@ mod tests {
         assert!(permit.grant().reach().allowed_patterns().next().is_none());
         assert_eq!(permit.grant().network(), grant.network());
         assert_eq!(permit.grant().memory(), grant.memory());
+        for limit in Limit::ALL {
+            assert_eq!(permit.grant().limit(*limit), grant.limit(*limit));
+        }
         assert_eq!(permit.grant().roots(), grant.roots());
         assert_eq!(permit.roots().as_slice()[0].guest, "/data");
         assert!(permit.roots().should_watch_outside());

@@ -18,17 +18,17 @@
 //!
 //! ```
 //! use a2g_capability::{Area, Authority, Ceilings, Claims, Grant};
-//! use a2g_types::{limit::Layer, quantity::MemoryLimit};
+//! use a2g_types::{limit::{ClaimedLimits, Layer, LimitMap}, quantity::MemoryLimit};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let authority = Authority::take().expect("a process takes its authority once");
 //! let ceilings = Ceilings {
-//!     memory: MemoryLimit::from_mb(64)?,
+//!     limits: LimitMap::defaults().with(MemoryLimit::from_mb(64)?),
 //!     areas: Area::parse("/workspace/**")?,
 //!     ..Ceilings::closed()
 //! };
 //! let verdict = Claims {
-//!     memory: Some(MemoryLimit::from_mb(512)?),
+//!     limits: ClaimedLimits::default().with(Some(MemoryLimit::from_mb(512)?)),
 //!     areas: Some(Area::parse("/workspace/reports/**")?),
 //!     ..Claims::default()
 //! };

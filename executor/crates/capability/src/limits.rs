@@ -7,22 +7,15 @@
 use super::glob::Glob;
 use super::reach::{HostClaims, Reach};
 use super::scope::Area;
-use a2g_types::limit::{Access, Bound, Layer};
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::limit::{Access, Bound, ClaimedLimits, Layer, LimitMap};
 use a2g_types::tool::CallTargets;
 use std::collections::BTreeSet;
 
 /// The limits that one layer sets. `None` leaves a limit to the other layers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Claims {
-    /// Maximum memory of the run.
-    pub memory: Option<MemoryLimit>,
-    /// Maximum share of CPU of the run.
-    pub cpu: Option<CpuPercent>,
-    /// Maximum duration of the run.
-    pub timeout: Option<Timeout>,
-    /// Maximum output of the run.
-    pub output: Option<OutputLimit>,
+    /// The counted amounts that the layer sets.
+    pub limits: ClaimedLimits,
     /// `true` if the run may use the network.
     pub network: Option<bool>,
     /// The hosts that a run with a network may reach.
@@ -35,19 +28,12 @@ pub struct Claims {
     pub blocked: Vec<Glob>,
     /// The tools that the run may call.
     pub calls: Option<CallTargets>,
-    /// Maximum number of calls of the run.
-    pub max_calls: Option<u32>,
-    /// Maximum number of simultaneous calls.
-    pub max_parallel_calls: Option<u32>,
 }
 
 /// The meet of the limits of some layers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
-    pub(super) memory: Option<Bound<MemoryLimit>>,
-    pub(super) cpu: Option<Bound<CpuPercent>>,
-    pub(super) timeout: Option<Bound<Timeout>>,
-    pub(super) output: Option<Bound<OutputLimit>>,
+    pub(super) limits: LimitMap<Option<Bound<u64>>>,
     pub(super) network: Option<Bound<bool>>,
     pub(super) reach: Reach,
     /// An antichain: no area in it covers another.
@@ -58,8 +44,6 @@ pub struct Limits {
     pub(super) blocked: BTreeSet<(Glob, Layer)>,
     /// Every layer's targets, all of which have to include a called tool.
     pub(super) calls: BTreeSet<(Layer, CallTargets)>,
-    pub(super) max_calls: Option<Bound<u32>>,
-    pub(super) max_parallel_calls: Option<Bound<u32>>,
 }
 
 impl Limits {
@@ -69,25 +53,9 @@ impl Limits {
         fn bound<T>(layer: Layer, value: Option<T>) -> Option<Bound<T>> {
             value.map(|value| Bound { value, layer })
         }
-        let Claims {
-            memory,
-            cpu,
-            timeout,
-            output,
-            network,
-            hosts,
-            areas,
-            access,
-            blocked,
-            calls,
-            max_calls,
-            max_parallel_calls,
-        } = claims;
+        let Claims { limits, network, hosts, areas, access, blocked, calls } = claims;
         Self {
-            memory: bound(layer, memory),
-            cpu: bound(layer, cpu),
-            timeout: bound(layer, timeout),
-            output: bound(layer, output),
+            limits: LimitMap::from_fn(|limit| bound(layer, limits[limit])),
             network: bound(layer, network),
             reach: Reach::from_claims(layer, hosts),
             named: areas.iter().flatten().map(|area| (area.clone(), layer)).collect(),
@@ -95,8 +63,6 @@ impl Limits {
             access: bound(layer, access),
             blocked: blocked.into_iter().map(|glob| (glob, layer)).collect(),
             calls: calls.into_iter().map(|targets| (layer, targets)).collect(),
-            max_calls: bound(layer, max_calls),
-            max_parallel_calls: bound(layer, max_parallel_calls),
         }
     }
 
@@ -137,10 +103,7 @@ impl Limits {
         let mut calls = self.calls;
         calls.extend(other.calls);
         Self {
-            memory: narrower(self.memory, other.memory),
-            cpu: narrower(self.cpu, other.cpu),
-            timeout: narrower(self.timeout, other.timeout),
-            output: narrower(self.output, other.output),
+            limits: LimitMap::from_fn(|limit| narrower(self.limits[limit], other.limits[limit])),
             network: narrower(self.network, other.network),
             reach: self.reach.meet(other.reach),
             areas: match (self.areas, other.areas) {
@@ -151,8 +114,6 @@ impl Limits {
             access: narrower(self.access, other.access),
             blocked,
             calls,
-            max_calls: narrower(self.max_calls, other.max_calls),
-            max_parallel_calls: narrower(self.max_parallel_calls, other.max_parallel_calls),
         }
     }
 }

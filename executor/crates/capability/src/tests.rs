@@ -3,10 +3,13 @@
 use super::*;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{Access, Bound, Layer, NetworkBudgets};
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::limit::{
+    Access, Bound, ClaimedLimits, LIMITS, Layer, Limit, LimitMap, NetworkBudgets, budget_rows,
+};
+use a2g_types::quantity::MemoryLimit;
 use a2g_types::tool::CallTargets;
 use proptest::prelude::*;
+use std::time::Duration;
 
 fn tree(path: &str) -> Tree {
     Tree::parse_path(path).unwrap()
@@ -56,28 +59,28 @@ fn claims() -> impl Strategy<Value = Claims> {
     let names = || prop::sample::subsequence(vec!["*", "*.com", "a.com", "a.org"], 0..4);
     let reach = (prop::option::of(names()), names());
     (
-        prop::array::uniform4(prop::option::of(1u64..4)),
+        prop::collection::vec(prop::option::of(1u64..4), Limit::ALL.len()),
         prop::option::of(any::<bool>()),
         reach,
         areas,
         prop::option::of(prop::sample::select(vec![Access::ReadOnly, Access::ReadWrite])),
         blocked,
-        (prop::option::of(targets()), prop::option::of(0..3u32), prop::option::of(0..3u32)),
+        prop::option::of(targets()),
     )
-        .prop_map(|([memory, cpu, timeout, output], network, reach, areas, access, blocked, calls)| {
+        .prop_map(|(numbers, network, reach, areas, access, blocked, calls)| {
+            let mut numbers = numbers.into_iter();
             Claims {
-                memory: memory.map(|n| MemoryLimit::from_mb(n).unwrap()),
-                cpu: cpu.map(|n| CpuPercent::new(n).unwrap()),
-                timeout: timeout.map(|n| Timeout::from_seconds(n).unwrap()),
-                output: output.map(|n| OutputLimit::from_bytes(n).unwrap()),
+                // A number of units of each limit.
+                limits: LimitMap::from_fn(|limit| {
+                    let unit = limit.row().map_or(1, |row| row.unit.size());
+                    numbers.next().flatten().map(|number| number * unit)
+                }),
                 network,
                 hosts: hosts(reach.0.as_deref(), &reach.1),
                 areas,
                 access,
                 blocked: blocked.into_iter().flat_map(|text| Glob::parse_blocking(text).unwrap()).collect(),
-                calls: calls.0,
-                max_calls: calls.1,
-                max_parallel_calls: calls.2,
+                calls,
             }
         })
 }
@@ -132,15 +135,12 @@ proptest! {
     fn meet_is_never_wider(a in limits(), b in limits()) {
         let met = a.clone().meet(b.clone());
         for side in [&a, &b] {
-            prop_assert!(no_wider(met.memory.as_ref(), side.memory.as_ref()));
-            prop_assert!(no_wider(met.cpu.as_ref(), side.cpu.as_ref()));
-            prop_assert!(no_wider(met.timeout.as_ref(), side.timeout.as_ref()));
-            prop_assert!(no_wider(met.output.as_ref(), side.output.as_ref()));
+            for limit in Limit::ALL {
+                prop_assert!(no_wider(met.limits[*limit].as_ref(), side.limits[*limit].as_ref()));
+            }
             prop_assert!(no_wider(met.network.as_ref(), side.network.as_ref()));
             prop_assert!(no_wider(met.access.as_ref(), side.access.as_ref()));
             prop_assert!(met.blocked.is_superset(&side.blocked));
-            prop_assert!(no_wider(met.max_calls.as_ref(), side.max_calls.as_ref()));
-            prop_assert!(no_wider(met.max_parallel_calls.as_ref(), side.max_parallel_calls.as_ref()));
             prop_assert!(callable(&met).iter().all(|tool| callable(side).contains(tool)));
             if let Some(allowed) = &side.areas {
                 let met = met.areas.as_ref().unwrap();
@@ -152,13 +152,24 @@ proptest! {
     #[test]
     fn a_grant_is_never_wider_than_the_ceilings(a in claims(), b in claims()) {
         let ceilings = ceilings();
+        let numbers = [a.limits, b.limits];
         if let Ok(grant) = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, a), (Layer::Tool, b)], &ceilings) {
-            prop_assert!(grant.memory().value <= ceilings.memory);
-            prop_assert!(grant.cpu().value <= ceilings.cpu);
-            prop_assert!(grant.timeout().value <= ceilings.timeout);
-            prop_assert!(grant.output().value <= ceilings.output);
-            prop_assert!(grant.calls().max_calls().value <= ceilings.calls.max_calls);
-            prop_assert!(grant.calls().max_parallel().value <= ceilings.calls.max_parallel);
+            for limit in Limit::ALL {
+                let claimed = numbers.iter().filter_map(|numbers| numbers[*limit]);
+                let least = claimed.chain([ceilings.limits[*limit]]).min();
+                prop_assert_eq!(Some(grant.limit(*limit).value), least);
+            }
+            prop_assert_eq!(grant.memory().value.bytes(), grant.limit(Limit::Memory).value);
+            prop_assert_eq!(u64::from(grant.cpu().value.get()), grant.limit(Limit::Cpu).value);
+            let timeout = Duration::from_millis(grant.limit(Limit::Time).value);
+            prop_assert_eq!(grant.timeout().value.duration(), timeout);
+            prop_assert_eq!(grant.output().value.bytes(), grant.limit(Limit::Output).value);
+            prop_assert_eq!(u64::from(grant.calls().max_calls().value), grant.limit(Limit::Calls).value);
+            let parallel = grant.calls().max_parallel().value;
+            prop_assert_eq!(u64::from(parallel), grant.limit(Limit::ParallelCalls).value);
+            for row in budget_rows() {
+                prop_assert_eq!(grant.budgets().amount(row.limit), grant.limit(row.limit).value);
+            }
             for (pattern, _) in grant.reach().allowed_patterns() {
                 let ceiling = ceilings.hosts.allowed.as_ref().unwrap();
                 prop_assert!(ceiling.iter().any(|wide| wide.covers(pattern)));
@@ -433,7 +444,7 @@ fn a_tree_covers_whole_components_only() {
 #[test]
 fn a_grant_names_the_layer_of_each_limit() {
     let verdict = Claims {
-        memory: MemoryLimit::from_mb(50).ok(),
+        limits: ClaimedLimits::default().with(MemoryLimit::from_mb(50).ok()),
         areas: Some(vec![tree("/tmp/a").into(), tree("/etc").into()]),
         network: Some(false),
         ..Claims::default()
@@ -451,7 +462,7 @@ fn a_grant_names_the_layer_of_each_limit() {
 #[test]
 fn limits_of_the_operator_are_not_attributed_to_a_verdict() {
     let claims = Claims {
-        memory: MemoryLimit::from_mb(50).ok(),
+        limits: ClaimedLimits::default().with(MemoryLimit::from_mb(50).ok()),
         network: Some(false),
         areas: Some(vec![tree("/tmp/a").into()]),
         ..Claims::default()
@@ -476,7 +487,7 @@ fn a_permit_without_access_has_no_file_and_no_network() {
     assert!(!grant.network().value && grant.reach().allowed_patterns().next().is_none());
     assert!(grant.roots().is_empty() && permit.roots().as_slice().is_empty());
     assert_eq!(grant.access().value, Access::ReadOnly);
-    assert_eq!(grant.memory(), Bound { value: ceilings.memory, layer: Layer::Executor });
+    assert_eq!(grant.memory(), Bound { value: ceilings.limits.quantity(), layer: Layer::Executor });
 }
 
 #[test]
@@ -539,9 +550,25 @@ fn a_folder_above_a_match_is_not_granted_itself() {
 fn conditions() {
     assert_eq!(parse_condition("read_only").unwrap().access, Some(Access::ReadOnly));
     assert_eq!(parse_condition("no_network").unwrap().network, Some(false));
-    assert_eq!(parse_condition("max_memory_mb:5").unwrap().memory, MemoryLimit::from_mb(5).ok());
-    assert_eq!(parse_condition("timeout_seconds:5").unwrap().timeout, Timeout::from_seconds(5).ok());
-    assert_eq!(parse_condition("max_output_bytes:5").unwrap().output, OutputLimit::from_bytes(5).ok());
+    let amounts = [
+        ("max_memory_mb:5", Limit::Memory, 5 << 20),
+        ("timeout_seconds:5", Limit::Time, 5000),
+        ("max_output_bytes:5", Limit::Output, 5),
+        ("max_calls:0", Limit::Calls, 0),
+        ("max_calls:4294967295", Limit::Calls, u32::MAX.into()),
+    ];
+    for (condition, limit, amount) in amounts {
+        let claims = parse_condition(condition).unwrap();
+        assert_eq!(claims, Claims { limits: claims.limits, ..Claims::default() }, "{condition}");
+        assert_eq!(claims.limits, ClaimedLimits::default().with_amount(limit, Some(amount)));
+    }
+    let sentence = parse_condition("unknown").unwrap_err().to_string();
+    for row in &LIMITS {
+        let condition = format!("{}:{}", row.key(), row.max);
+        let is_known = row.set_by.contains(&Layer::Condition);
+        assert_eq!(parse_condition(&condition).is_ok(), is_known, "{condition}");
+        assert_eq!(sentence.contains(&format!("`{}:N`", row.key())), is_known, "{sentence}");
+    }
     assert_eq!(parse_condition("filesystem_scope:/tmp/**").unwrap().areas, Some(vec![tree("/tmp").into()]));
     for unknown in [
         "",

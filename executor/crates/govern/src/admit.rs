@@ -14,7 +14,7 @@ use a2g_types::call::Call;
 use a2g_types::clock::format_seconds;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ProofId, ToolName};
-use a2g_types::limit::{Access, Layer};
+use a2g_types::limit::{Access, ClaimedLimits, Layer, Limit};
 use a2g_types::stop::OperatorReason;
 use a2g_types::stored::v1;
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
@@ -467,18 +467,13 @@ fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
     let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
     let areas = filesystem_scope.iter().map(|pattern| Area::parse(pattern));
     Ok(Claims {
-        memory: *max_memory,
-        cpu: *max_cpu,
-        timeout: *timeout,
-        output: None,
+        limits: ClaimedLimits::default().with(*max_memory).with(*max_cpu).with(*timeout),
         network: Some(network_allowed.unwrap_or(false)),
         hosts: HostClaims::default(),
         areas: Some(areas.collect::<Result<Vec<_>, _>>()?.concat()),
         access: None,
         blocked: Vec::new(),
         calls: None,
-        max_calls: None,
-        max_parallel_calls: None,
     })
 }
 
@@ -622,7 +617,7 @@ fn caller_claims(call: &Call) -> Claims {
         CallTargets::All => None,
         named @ CallTargets::Named(_) => Some(named),
     };
-    Claims { timeout: call.caller_timeout, calls, ..Claims::default() }
+    Claims { limits: ClaimedLimits::default().with(call.caller_timeout), calls, ..Claims::default() }
 }
 
 /// Checks that the caller of a call reaches its tool.
@@ -655,19 +650,17 @@ fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
         DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),
         DeclaredFilesystem::ReadWrite => (None, None),
     };
+    let limits = ClaimedLimits::default().with(*memory).with(*cpu).with(*timeout);
     Claims {
-        memory: *memory,
-        cpu: *cpu,
-        timeout: *timeout,
-        output: None,
+        limits: limits
+            .with_amount(Limit::Calls, calls.max_calls.map(u64::from))
+            .with_amount(Limit::ParallelCalls, calls.max_parallel.map(u64::from)),
         network: (!network).then_some(false),
         hosts: HostClaims::default(),
         areas,
         access,
         blocked: Vec::new(),
         calls: Some(calls.targets.clone()),
-        max_calls: calls.max_calls,
-        max_parallel_calls: calls.max_parallel,
     }
 }
 

@@ -15,7 +15,7 @@ use a2g_capability::{Area, Claims, HostClaims, HostError};
 use a2g_types::call::Call;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::{AgentDid, ToolName};
-use a2g_types::limit::Access;
+use a2g_types::limit::{Access, ClaimedLimits, Limit};
 use a2g_types::verdict::{Policy, ToolRule};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -311,19 +311,18 @@ impl PolicyEntry {
 
     fn claims(&self, tool_rule: &ToolRule, rule: &Rule) -> Claims {
         let resources = &self.policy.resources;
+        let limits = ClaimedLimits::default()
+            .with(resources.max_memory)
+            .with(resources.max_cpu)
+            .with(tool_rule.timeout);
         Claims {
-            memory: resources.max_memory,
-            cpu: resources.max_cpu,
-            timeout: tool_rule.timeout,
-            output: None,
+            limits: limits.with_amount(Limit::Calls, tool_rule.max_calls.map(u64::from)),
             network: self.hosts.is_err().then_some(false),
             hosts: self.hosts.clone().unwrap_or_default(),
             areas: rule.areas().map(<[Area]>::to_vec),
             access: resources.max_disk_mb.map(|_| Access::ReadOnly),
             blocked: rule.blocked_globs().cloned().collect(),
             calls: tool_rule.calls.clone(),
-            max_calls: tool_rule.max_calls,
-            max_parallel_calls: None,
         }
     }
 
@@ -339,7 +338,7 @@ mod tests {
     use a2g_capability::{Ceilings, Glob, Grant, HostPattern, Tree};
     use a2g_types::call::{Door, Priority};
     use a2g_types::ident::IntentId;
-    use a2g_types::limit::Layer;
+    use a2g_types::limit::{Layer, LimitMap};
 
     use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
     use a2g_types::verdict::{NetworkRule, ResourceRule};
@@ -480,10 +479,10 @@ mod tests {
         assert_eq!(
             claims,
             Claims {
-                memory: Some(MemoryLimit::from_mb(8).unwrap()),
-                cpu: Some(CpuPercent::new(20).unwrap()),
-                timeout: Some(Timeout::from_seconds(5).unwrap()),
-                output: None,
+                limits: ClaimedLimits::default()
+                    .with(MemoryLimit::from_mb(8).ok())
+                    .with(CpuPercent::new(20).ok())
+                    .with(Timeout::from_seconds(5).ok()),
                 network: None,
                 hosts: HostClaims {
                     allowed: Some(Vec::new()),
@@ -494,8 +493,6 @@ mod tests {
                 access: None,
                 blocked: Glob::parse_blocking("/workspace/secret/**").unwrap(),
                 calls: None,
-                max_calls: None,
-                max_parallel_calls: None,
             }
         );
     }
@@ -537,9 +534,10 @@ mod tests {
     fn grant(rule: ToolRule) -> Grant {
         let workspace = || vec![Tree::parse_path("/workspace").unwrap().into()];
         let ceilings = Ceilings {
-            memory: MemoryLimit::from_mb(64).unwrap(),
-            timeout: Timeout::from_seconds(30).unwrap(),
-            output: OutputLimit::from_bytes(1024).unwrap(),
+            limits: LimitMap::defaults()
+                .with(MemoryLimit::from_mb(64).unwrap())
+                .with(Timeout::from_seconds(30).unwrap())
+                .with(OutputLimit::from_bytes(1024).unwrap()),
             areas: workspace(),
             access: Access::ReadWrite,
             ..Ceilings::closed()

@@ -465,7 +465,7 @@ impl Group {
         // Files that the run writes are included, because they may be in a tmpfs.
         let overhead = OVERHEAD_BYTES
             .saturating_add(OVERHEAD_PER_OUTPUT_BYTE.saturating_mul(grant.output().value.bytes()))
-            .saturating_add(grant.budgets().amount(Limit::Written))
+            .saturating_add(grant.limit(Limit::Written).value)
             .saturating_add(HEADROOM_BYTES);
         let memory_bytes = grant.memory().value.bytes().saturating_add(overhead);
         // A tenth and five percentage points more than the throttle allows, so that a guest reaches the throttle first.

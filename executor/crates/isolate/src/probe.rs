@@ -8,7 +8,7 @@ use a2g_capability::{Ceilings, HostClaims, Permit};
 use a2g_sandbox::Code;
 use a2g_types::clock::Clock;
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{Access, Budgets, CallCeilings, Limit, NetworkBudgets};
+use a2g_types::limit::{Access, Limit, LimitMap, NetworkBudgets};
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use a2g_types::tool::Contract;
 use std::io::Result;
@@ -77,24 +77,28 @@ fn check_size(texts: [String; 4]) -> std::result::Result<Description, ChildError
 
 /// The limits of a tool that describes itself.
 fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
+    // A limit that is not listed here has its default.
+    let limits = LimitMap::defaults()
+        .with(MemoryLimit::from_mb(MEMORY_MB)?)
+        .with(CpuPercent::new(100)?)
+        .with(Timeout::from_seconds(TIMEOUT_SECONDS)?)
+        .with(OutputLimit::from_bytes(64 << 10)?)
+        .with_amount(Limit::Written, BYTES_PER_MB)
+        .with_amount(Limit::Created, 1)
+        .with_amount(Limit::Handles, 1024)
+        .with_amount(Limit::Subscriptions, 128)
+        .with_amount(Limit::RandomBytes, 1 << 20)
+        .with_amount(Limit::DirectoryEntries, 1)
+        .with_amount(Limit::Calls, 0)
+        .with_amount(Limit::ParallelCalls, 0)
+        .with_amount(Limit::CallDepth, 0);
     Ok(Ceilings {
-        memory: MemoryLimit::from_mb(MEMORY_MB)?,
-        cpu: CpuPercent::new(100)?,
-        timeout: Timeout::from_seconds(TIMEOUT_SECONDS)?,
-        output: OutputLimit::from_bytes(64 << 10)?,
+        limits,
         network: false,
         hosts: HostClaims::default(),
         network_budgets: NetworkBudgets::ZERO,
         areas: Vec::new(),
         access: Access::ReadOnly,
-        // A limit that is not listed here has its default.
-        budgets: Budgets::default()
-            .with(Limit::Written, BYTES_PER_MB)
-            .with(Limit::Created, 1)
-            .with(Limit::Handles, 1024)
-            .with(Limit::Subscriptions, 128)
-            .with(Limit::RandomBytes, 1 << 20)
-            .with(Limit::DirectoryEntries, 1),
-        calls: CallCeilings { max_calls: 0, max_parallel: 0, max_depth: 0 },
+        hard_links: false,
     })
 }

@@ -17,7 +17,7 @@
 //! ```
 //! use a2g_capability::{Authority, Ceilings, Claims, Grant, Mounts, Permit};
 //! use a2g_sandbox::{Code, Input, ModuleCompiler, Sandbox, egress::Network};
-//! use a2g_types::{clock::SystemClock, limit::Layer, outcome::End, tool::Contract};
+//! use a2g_types::{clock::SystemClock, limit::{Layer, Limit}, outcome::End, tool::Contract};
 //! use std::{io::Write as _, sync::Arc};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,7 +42,7 @@
 //! let outcome = tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(run);
 //!
 //! assert!(matches!(outcome.end, End::Returned(result) if result.as_str() == "42"));
-//! assert!(outcome.metrics.peak_memory_bytes <= ceilings.memory.bytes());
+//! assert!(outcome.metrics.peak_memory_bytes <= ceilings.limits[Limit::Memory]);
 //! # Ok(())
 //! # }
 //! ```
@@ -289,7 +289,7 @@ impl Execution {
             memory: self.grant.memory(),
             cpu: self.grant.cpu(),
             timeout: self.grant.timeout(),
-            handles: self.grant.budgets().amount(Limit::Handles),
+            handles: self.grant.limit(Limit::Handles).value,
             filesystem: Vec::new(),
             blocked: Vec::new(),
             missing_roots: Vec::new(),
@@ -644,7 +644,7 @@ impl Sandbox {
         let mut store = Store::new(&self.engine, state);
         store.limiter(|state| &mut state.limiter);
         store.set_hostcall_fuel(MAX_HOSTCALL_BYTES);
-        let handles = grant.budgets().amount(Limit::Handles).min(self.max_handles);
+        let handles = grant.limit(Limit::Handles).value.min(self.max_handles);
         let handles = usize::try_from(handles).unwrap_or(usize::MAX);
         // A file takes one component handle and one entry of the host's table, so both get the same limit.
         store.set_max_component_handles(handles);

@@ -4,6 +4,7 @@ use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutOfRangeError, Ou
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Index, IndexMut};
+use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 
 /// The layers that are combined into a grant. If several layers set the same value, reports name the first in this
@@ -125,6 +126,9 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// Every limit.
+    pub const ALL: &[Self] = Self::VARIANTS;
+
     /// The name used on the wire (`data.limit`), and for the used amount of a budget in stored receipts.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -156,7 +160,7 @@ pub enum Unit {
     Megabytes,
     /// Percent; 100 is one core.
     Percent,
-    /// Seconds.
+    /// Seconds; the amount is counted in milliseconds.
     Seconds,
 }
 
@@ -166,7 +170,8 @@ impl Unit {
     pub fn size(self) -> u64 {
         match self {
             Self::Megabytes => BYTES_PER_MB,
-            Self::Count | Self::Bytes | Self::Percent | Self::Seconds => 1,
+            Self::Seconds => 1000,
+            Self::Count | Self::Bytes | Self::Percent => 1,
         }
     }
 
@@ -189,6 +194,20 @@ pub enum Consumption {
     Total,
     /// Limited at one time: the report has no amount used.
     AtOnce,
+}
+
+/// A group of limits, which `config check` prints on one line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// The limits of a run that each have a member of their own in stored receipts.
+    Run,
+    /// The limits that only the executor sets, the [`Budgets`].
+    Budget {
+        /// The name in stored receipts, which never changes.
+        stored: &'static str,
+    },
+    /// The limits of calls to other tools.
+    Calls,
 }
 
 /// A row of the table of limits.
@@ -214,8 +233,8 @@ pub struct LimitRow {
     pub summary: &'static str,
     /// The way in which a run uses the limit.
     pub consumption: Consumption,
-    /// The name in stored receipts, which never changes; `None` for a limit that is not part of [`Budgets`].
-    pub stored: Option<&'static str>,
+    /// The group of the limit.
+    pub group: Group,
 }
 
 impl LimitRow {
@@ -228,7 +247,15 @@ impl LimitRow {
     /// `true` if the limit is a part of [`Budgets`], which only the executor sets.
     #[must_use]
     pub fn is_budget(&self) -> bool {
-        self.stored.is_some()
+        self.stored().is_some()
+    }
+
+    /// The name of a budget in stored receipts.
+    pub(crate) fn stored(&self) -> Option<&'static str> {
+        match self.group {
+            Group::Budget { stored } => Some(stored),
+            Group::Run | Group::Calls => None,
+        }
     }
 
     /// `true` if the range allows `value`, in the unit of the key.
@@ -240,10 +267,27 @@ impl LimitRow {
         if (min..=max).contains(&value) { Ok(value) } else { Err(OutOfRangeError { min, max }) }
     }
 
+    /// Checks a number that a layer sets, in the unit of the key. Only the number of calls may be above the range of
+    /// the ceiling: the grant takes the lower of the two.
+    ///
+    /// # Errors
+    /// [`OutOfRangeError`] outside the range.
+    pub fn check_claim(&self, value: u64) -> Result<u64, OutOfRangeError> {
+        let max = if self.limit == Limit::Calls { u32::MAX.into() } else { self.max };
+        let min = self.min;
+        if (min..=max).contains(&value) { Ok(value) } else { Err(OutOfRangeError { min, max }) }
+    }
+
     /// The text of a counted amount, with its unit.
     #[must_use]
     pub fn format(&self, amount: u64) -> String {
-        format!("{}{}", amount / self.unit.size(), self.unit.suffix())
+        let suffix = self.unit.suffix();
+        match self.unit {
+            Unit::Seconds => format!("{}{suffix}", Duration::from_millis(amount).as_secs_f64()),
+            Unit::Count | Unit::Bytes | Unit::Megabytes | Unit::Percent => {
+                format!("{}{suffix}", amount / self.unit.size())
+            }
+        }
     }
 
     /// The text of a ceiling in the output of `config check`; `None` stands for a resource that is not counted.
@@ -254,6 +298,10 @@ impl LimitRow {
     }
 }
 
+/// Maximum configurable number of calls.
+pub const MAX_CALLS: u64 = 100_000;
+/// Maximum configurable number of simultaneous calls.
+pub const MAX_PARALLEL_CALLS: u64 = 64;
 /// Maximum configurable value of most counts.
 const MAX_COUNT: u64 = 1_000_000_000;
 
@@ -271,7 +319,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "memory",
         summary: "",
         consumption: Consumption::Total,
-        stored: None,
+        group: Group::Run,
     },
     LimitRow {
         limit: Limit::Cpu,
@@ -284,7 +332,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "CPU",
         summary: "CPU",
         consumption: Consumption::Total,
-        stored: None,
+        group: Group::Run,
     },
     LimitRow {
         limit: Limit::Time,
@@ -297,7 +345,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "time",
         summary: "",
         consumption: Consumption::Total,
-        stored: None,
+        group: Group::Run,
     },
     LimitRow {
         limit: Limit::Output,
@@ -310,7 +358,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "output",
         summary: "of output",
         consumption: Consumption::Total,
-        stored: None,
+        group: Group::Run,
     },
     LimitRow {
         limit: Limit::Written,
@@ -323,7 +371,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "written bytes",
         summary: "written",
         consumption: Consumption::Total,
-        stored: Some("written"),
+        group: Group::Budget { stored: "written" },
     },
     LimitRow {
         limit: Limit::Created,
@@ -336,7 +384,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "created files and folders",
         summary: "created",
         consumption: Consumption::Total,
-        stored: Some("created"),
+        group: Group::Budget { stored: "created" },
     },
     LimitRow {
         limit: Limit::Handles,
@@ -349,7 +397,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "open files and handles",
         summary: "handles",
         consumption: Consumption::AtOnce,
-        stored: Some("handles"),
+        group: Group::Budget { stored: "handles" },
     },
     LimitRow {
         limit: Limit::Subscriptions,
@@ -362,7 +410,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "subscriptions",
         summary: "subscriptions",
         consumption: Consumption::AtOnce,
-        stored: Some("subscriptions"),
+        group: Group::Budget { stored: "subscriptions" },
     },
     LimitRow {
         limit: Limit::RandomBytes,
@@ -375,7 +423,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "random bytes",
         summary: "random bytes",
         consumption: Consumption::Total,
-        stored: Some("random_bytes"),
+        group: Group::Budget { stored: "random_bytes" },
     },
     LimitRow {
         limit: Limit::DirectoryEntries,
@@ -388,7 +436,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "listed directory entries",
         summary: "directory entries",
         consumption: Consumption::Total,
-        stored: Some("directory_entries"),
+        group: Group::Budget { stored: "directory_entries" },
     },
     LimitRow {
         limit: Limit::Fuel,
@@ -402,7 +450,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "fuel",
         summary: "fuel",
         consumption: Consumption::Total,
-        stored: Some("fuel"),
+        group: Group::Budget { stored: "fuel" },
     },
     LimitRow {
         limit: Limit::Artifacts,
@@ -416,46 +464,46 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "artifacts",
         summary: "artifacts",
         consumption: Consumption::Total,
-        stored: Some("artifacts"),
+        group: Group::Budget { stored: "artifacts" },
     },
     LimitRow {
         limit: Limit::Calls,
         path: "ceilings.max_calls",
         unit: Unit::Count,
         min: 0,
-        max: CallCeilings::MAX_CALLS,
+        max: MAX_CALLS,
         default: Some(1000),
         set_by: &[Layer::Condition, Layer::StandingPolicy, Layer::Tool],
         resource: "calls",
         summary: "of a run",
         consumption: Consumption::Total,
-        stored: None,
+        group: Group::Calls,
     },
     LimitRow {
         limit: Limit::ParallelCalls,
         path: "ceilings.max_parallel_calls",
         unit: Unit::Count,
         min: 1,
-        max: CallCeilings::MAX_PARALLEL,
+        max: MAX_PARALLEL_CALLS,
         default: Some(8),
         set_by: &[Layer::Tool],
         resource: "simultaneous calls",
         summary: "at once",
         consumption: Consumption::AtOnce,
-        stored: None,
+        group: Group::Calls,
     },
     LimitRow {
         limit: Limit::CallDepth,
         path: "ceilings.max_call_depth",
         unit: Unit::Count,
         min: 0,
-        max: CallCeilings::MAX_DEPTH,
+        max: 16,
         default: Some(4),
         set_by: &[],
         resource: "runs above a call",
         summary: "runs deep",
         consumption: Consumption::AtOnce,
-        stored: None,
+        group: Group::Calls,
     },
 ];
 
@@ -493,8 +541,130 @@ impl<T> IndexMut<Limit> for LimitMap<T> {
     }
 }
 
-/// The amount of a budget that is not counted.
+/// The amount of a limit that is not counted.
 const UNLIMITED: u64 = u64::MAX;
+
+/// A quantity that is the amount of one limit.
+pub trait Quantity: Copy {
+    /// The limit.
+    const LIMIT: Limit;
+
+    /// The counted amount: bytes, percent or milliseconds.
+    fn to_amount(self) -> u64;
+
+    /// The quantity of a counted amount, or the nearest one in its range.
+    fn from_amount(amount: u64) -> Self;
+}
+
+impl Quantity for MemoryLimit {
+    const LIMIT: Limit = Limit::Memory;
+
+    fn to_amount(self) -> u64 {
+        self.bytes()
+    }
+
+    fn from_amount(amount: u64) -> Self {
+        Self::nearest(amount / BYTES_PER_MB)
+    }
+}
+
+impl Quantity for CpuPercent {
+    const LIMIT: Limit = Limit::Cpu;
+
+    fn to_amount(self) -> u64 {
+        self.get().into()
+    }
+
+    fn from_amount(amount: u64) -> Self {
+        Self::nearest(amount)
+    }
+}
+
+impl Quantity for Timeout {
+    const LIMIT: Limit = Limit::Time;
+
+    fn to_amount(self) -> u64 {
+        self.millis()
+    }
+
+    fn from_amount(amount: u64) -> Self {
+        Self::nearest(amount)
+    }
+}
+
+impl Quantity for OutputLimit {
+    const LIMIT: Limit = Limit::Output;
+
+    fn to_amount(self) -> u64 {
+        self.bytes()
+    }
+
+    fn from_amount(amount: u64) -> Self {
+        Self::nearest(amount)
+    }
+}
+
+/// The amount of each limit, such as the executor's ceilings.
+impl LimitMap<u64> {
+    /// The amounts for configured numbers, in the units of their keys. A limit without a number has its default.
+    #[must_use]
+    pub fn from_keys(numbers: &ClaimedLimits) -> Self {
+        Self::from_fn(|limit| {
+            let amount =
+                |row: &LimitRow| Some(numbers[limit].or(row.default)?.saturating_mul(row.unit.size()));
+            limit.row().and_then(amount).unwrap_or(UNLIMITED)
+        })
+    }
+
+    /// The amounts if nothing is configured.
+    #[must_use]
+    pub fn defaults() -> Self {
+        Self::from_keys(&ClaimedLimits::default())
+    }
+
+    /// These amounts with another quantity.
+    #[must_use]
+    pub fn with<Q: Quantity>(self, quantity: Q) -> Self {
+        self.with_amount(Q::LIMIT, quantity.to_amount())
+    }
+
+    /// These amounts with another counted amount (bytes, not MB) of one limit.
+    #[must_use]
+    pub fn with_amount(mut self, limit: Limit, amount: u64) -> Self {
+        self[limit] = amount;
+        self
+    }
+
+    /// The amount of a limit as a quantity.
+    #[must_use]
+    pub fn quantity<Q: Quantity>(&self) -> Q {
+        Q::from_amount(self[Q::LIMIT])
+    }
+
+    /// The counted amount of a limit; `None` if it is not limited.
+    #[must_use]
+    pub fn limited(&self, limit: Limit) -> Option<u64> {
+        Some(self[limit]).filter(|amount| *amount != UNLIMITED)
+    }
+}
+
+/// The counted amounts that one layer sets; `None` leaves a limit to the other layers.
+pub type ClaimedLimits = LimitMap<Option<u64>>;
+
+impl ClaimedLimits {
+    /// These amounts with a quantity, if the layer sets it.
+    #[must_use]
+    pub fn with<Q: Quantity>(self, quantity: Option<Q>) -> Self {
+        self.with_amount(Q::LIMIT, quantity.map(Q::to_amount))
+    }
+
+    /// These amounts with a counted amount (bytes, not MB) of one limit, if the layer sets it.
+    #[must_use]
+    pub fn with_amount(mut self, limit: Limit, amount: Option<u64>) -> Self {
+        self[limit] = amount;
+        self
+    }
+}
 
 /// The budgets of one run for host resources other than memory, CPU, time and output. Only the executor's own ceilings
 /// set them.
@@ -509,7 +679,7 @@ pub struct Budgets {
 impl Default for Budgets {
     /// The budgets if nothing is configured.
     fn default() -> Self {
-        Self::from_keys(&LimitMap::default())
+        Self::of(&LimitMap::defaults(), false)
     }
 }
 
@@ -519,14 +689,11 @@ impl Budgets {
     /// Maximum configurable number of handles, and of subscriptions of one poll.
     pub const MAX_HANDLES: u64 = 1 << 16;
 
-    /// The budgets for configured numbers, in the units of their keys. One without a number has its default.
+    /// The budgets among the amounts of all limits.
     #[must_use]
-    pub fn from_keys(numbers: &LimitMap<Option<u64>>) -> Self {
-        let set = |budgets: Self, row: &LimitRow| match numbers[row.limit].or(row.default) {
-            Some(number) => budgets.with(row.limit, number.saturating_mul(row.unit.size())),
-            None => budgets,
-        };
-        budget_rows().fold(Self::UNLIMITED, set)
+    pub fn of(limits: &LimitMap<u64>, hard_links: bool) -> Self {
+        let set = |budgets: Self, row: &LimitRow| budgets.with(row.limit, limits[row.limit]);
+        Self { hard_links, ..budget_rows().fold(Self::UNLIMITED, set) }
     }
 
     /// Budgets that count nothing.
@@ -542,7 +709,7 @@ impl Budgets {
     /// The counted amount of a budget; `None` if it is not limited.
     #[must_use]
     pub fn granted(&self, limit: Limit) -> Option<u64> {
-        Some(self.granted[limit]).filter(|amount| *amount != UNLIMITED)
+        self.granted.limited(limit)
     }
 
     /// These budgets with another counted amount of one.
@@ -585,28 +752,6 @@ impl FromIterator<(Limit, u64)> for BudgetUsage {
         amounts.into_iter().for_each(|(limit, amount)| usage.0[limit] = Some(amount));
         usage
     }
-}
-
-/// The executor's own ceilings for the calls of one run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CallCeilings {
-    /// Maximum number of calls.
-    pub max_calls: u32,
-    /// Maximum number of simultaneous calls.
-    pub max_parallel: u32,
-    /// Maximum number of runs above a call.
-    pub max_depth: u32,
-}
-
-impl CallCeilings {
-    /// The ceilings if nothing is configured.
-    pub const DEFAULT: Self = Self { max_calls: 1000, max_parallel: 8, max_depth: 4 };
-    /// Maximum configurable number of calls.
-    pub const MAX_CALLS: u64 = 100_000;
-    /// Maximum configurable number of simultaneous calls.
-    pub const MAX_PARALLEL: u64 = 64;
-    /// Maximum configurable depth.
-    pub const MAX_DEPTH: u64 = 16;
 }
 
 /// The network budgets of one run. Only the executor's own ceilings set them.
@@ -711,9 +856,6 @@ mod tests {
             (Limit::Cpu, CpuPercent::DEFAULT.get().into()),
             (Limit::Time, Timeout::DEFAULT.seconds()),
             (Limit::Output, OutputLimit::DEFAULT.bytes()),
-            (Limit::Calls, CallCeilings::DEFAULT.max_calls.into()),
-            (Limit::ParallelCalls, CallCeilings::DEFAULT.max_parallel.into()),
-            (Limit::CallDepth, CallCeilings::DEFAULT.max_depth.into()),
         ];
         for (limit, default) in defaults {
             assert_eq!(limit.row().unwrap().default, Some(default), "{limit:?}");

@@ -47,6 +47,11 @@ impl MemoryLimit {
         check_range(mb, 1, Self::MAX_MB).map(|mb| Self { mb })
     }
 
+    /// The limit nearest to `mb` MB.
+    pub(crate) fn nearest(mb: u64) -> Self {
+        Self { mb: mb.clamp(1, Self::MAX_MB) }
+    }
+
     /// The limit in MB.
     #[must_use]
     pub fn mb(self) -> u64 {
@@ -78,6 +83,11 @@ impl CpuPercent {
     pub fn new(percent: u64) -> Result<Self, OutOfRangeError> {
         let percent = check_range(percent, 1, Self::MAX)?;
         u32::try_from(percent).map(Self).map_err(|_| OutOfRangeError { min: 1, max: Self::MAX })
+    }
+
+    /// The share nearest to `percent`.
+    pub(crate) fn nearest(percent: u64) -> Self {
+        Self::new(percent.clamp(1, Self::MAX)).unwrap_or(Self(1))
     }
 
     /// The share in percent.
@@ -123,6 +133,16 @@ impl Timeout {
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX_SECONDS`] times 1,000.
     pub fn from_millis(millis: u64) -> Result<Self, OutOfRangeError> {
         check_range(millis, 1, Self::MAX_SECONDS * 1000).map(|millis| Self { millis })
+    }
+
+    /// The timeout nearest to `millis` milliseconds.
+    pub(crate) fn nearest(millis: u64) -> Self {
+        Self { millis: millis.clamp(1, Self::MAX_SECONDS * 1000) }
+    }
+
+    /// The timeout in milliseconds.
+    pub(crate) fn millis(self) -> u64 {
+        self.millis
     }
 
     /// The timeout in seconds, rounded up.
@@ -183,6 +203,11 @@ impl OutputLimit {
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX_BYTES`].
     pub fn from_bytes(bytes: u64) -> Result<Self, OutOfRangeError> {
         check_range(bytes, 1, Self::MAX_BYTES).map(|bytes| Self { bytes })
+    }
+
+    /// The limit nearest to `bytes`.
+    pub(crate) fn nearest(bytes: u64) -> Self {
+        Self { bytes: bytes.clamp(1, Self::MAX_BYTES) }
     }
 
     /// The limit in bytes.

@@ -5,7 +5,7 @@ use super::set_up;
 use a2g_core::catalog::{CheckedTool, ModuleFacts, check as check_tool, check_bare, package_folder};
 use a2g_govern::ToolTrust;
 use a2g_server::config::Config;
-use a2g_types::quantity::BYTES_PER_MB;
+use a2g_types::quantity::{BYTES_PER_MB, MemoryLimit};
 use a2g_types::tool::Contract;
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub(super) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
             Some([name, version, description, _]) => print_title(name, version, description),
             None => print(format_args!("{}: a module without a `tool.toml`", path.display())),
         }
-        let ceiling = format!("the configuration allows {}", config.ceilings.memory);
+        let ceiling = format!("the configuration allows {}", memory_ceiling(config));
         print_facts(module.bytes, module.contract, &module.facts, &ceiling);
         return Ok(());
     }
@@ -35,7 +35,7 @@ pub(super) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
     let limit = match tool.descriptor.capabilities.memory {
         Some(memory) => format!("`max_memory_mb` is {}", memory.mb()),
         None => {
-            format!("`tool.toml` declares no limit, and the configuration allows {}", config.ceilings.memory)
+            format!("`tool.toml` declares no limit, and the configuration allows {}", memory_ceiling(config))
         }
     };
     print_facts(wasm.len(), manifest.contract, &tool.facts, &limit);
@@ -106,10 +106,14 @@ fn remarks(checked: &CheckedTool, config: &Config) -> Vec<String> {
     remarks
 }
 
+fn memory_ceiling(config: &Config) -> MemoryLimit {
+    config.ceilings.limits.quantity()
+}
+
 /// The remark about a configuration under which the module cannot start.
 pub(super) fn start_memory_remark(checked: &CheckedTool, config: &Config) -> Option<String> {
     let facts = &checked.tool.facts;
-    let ceiling = config.ceilings.memory;
+    let ceiling = memory_ceiling(config);
     (facts.start_memory_bytes > ceiling.bytes()).then(|| {
         format!(
             "the module needs {} MB of memory to start, and `ceilings.max_memory_mb` of the configuration is {}: no run \

@@ -4,7 +4,7 @@ use super::code::read_regular_file;
 use super::example::{self, Example, ExampleTable};
 use super::{CatalogError, Schema};
 use a2g_types::ident::ToolName;
-use a2g_types::limit::CallCeilings;
+use a2g_types::limit::{MAX_CALLS, MAX_PARALLEL_CALLS};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
 use a2g_types::tool::{CallTargets, Contract, DeclaredCalls, DeclaredCapabilities, DeclaredFilesystem};
 use serde::{Deserialize, Serialize};
@@ -381,11 +381,11 @@ impl CapabilitiesTable {
             calls: DeclaredCalls {
                 targets: CallTargets::parse(&calls)
                     .map_err(|error| format!("`capabilities.calls`: {error}"))?,
-                max_calls: parse_in_range("max_calls", max_calls, parse_count(CallCeilings::MAX_CALLS))?,
+                max_calls: parse_in_range("max_calls", max_calls, parse_count(MAX_CALLS))?,
                 max_parallel: parse_in_range(
                     "max_parallel_calls",
                     max_parallel_calls,
-                    parse_count(CallCeilings::MAX_PARALLEL),
+                    parse_count(MAX_PARALLEL_CALLS),
                 )?,
             },
         })

@@ -1,6 +1,6 @@
 use super::*;
 use a2g_capability::Ceilings;
-use a2g_types::limit::NetworkBudgets;
+use a2g_types::limit::{LimitMap, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
@@ -76,10 +76,11 @@ fn grant(memory: u64, cpu: u64) -> Grant {
 
 pub(crate) fn ceilings(memory: u64, cpu: u64) -> Ceilings {
     Ceilings {
-        memory: MemoryLimit::from_mb(memory).unwrap(),
-        cpu: CpuPercent::new(cpu).unwrap(),
-        timeout: Timeout::from_seconds(1).unwrap(),
-        output: OutputLimit::from_bytes(1024).unwrap(),
+        limits: LimitMap::defaults()
+            .with(MemoryLimit::from_mb(memory).unwrap())
+            .with(CpuPercent::new(cpu).unwrap())
+            .with(Timeout::from_seconds(1).unwrap())
+            .with(OutputLimit::from_bytes(1024).unwrap()),
         network_budgets: NetworkBudgets { requests: 1, connections: 1, sent_bytes: 1, received_bytes: 1 },
         ..Ceilings::closed()
     }

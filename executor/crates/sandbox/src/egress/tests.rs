@@ -3,7 +3,7 @@
 use super::*;
 use a2g_capability::{Ceilings, Claims, HostClaims, HostPattern};
 use a2g_types::clock::SystemClock;
-use a2g_types::limit::{Layer, NetworkBudgets};
+use a2g_types::limit::{Layer, LimitMap, NetworkBudgets};
 use a2g_types::outcome::DenialReason;
 use a2g_types::quantity::{MemoryLimit, OutputLimit, Timeout};
 use http_body_util::{BodyExt as _, Empty};
@@ -14,9 +14,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 /// A grant of the network under these budgets, for every name.
 fn grant(budgets: NetworkBudgets) -> Grant {
     let ceilings = Ceilings {
-        memory: MemoryLimit::from_mb(64).unwrap(),
-        timeout: Timeout::from_seconds(30).unwrap(),
-        output: OutputLimit::from_bytes(1024).unwrap(),
+        limits: LimitMap::defaults()
+            .with(MemoryLimit::from_mb(64).unwrap())
+            .with(Timeout::from_seconds(30).unwrap())
+            .with(OutputLimit::from_bytes(1024).unwrap()),
         network: true,
         hosts: HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() },
         network_budgets: budgets,

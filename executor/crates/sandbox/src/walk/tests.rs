@@ -7,7 +7,7 @@ use crate::state::StoreState;
 use crate::{Abort, Input, Sandbox};
 use a2g_capability::{Area, Ceilings, Claims, Glob, Grant, Mount, Mounts, Permit, Tree};
 use a2g_types::clock::SystemClock;
-use a2g_types::limit::{Access, Budgets, Layer, Limit};
+use a2g_types::limit::{Access, Layer, Limit, LimitMap};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsRawFd as _;
@@ -213,11 +213,10 @@ impl World {
 
 fn ceilings() -> Ceilings {
     let counts = [Limit::Written, Limit::Created, Limit::DirectoryEntries];
-    let unbounded =
-        counts.into_iter().fold(Budgets::default(), |budgets, limit| budgets.with(limit, u64::MAX));
-    let unbounded = Budgets { hard_links: true, ..unbounded };
+    let unbounded = |limits: LimitMap<u64>, limit| limits.with_amount(limit, u64::MAX);
+    let limits = counts.into_iter().fold(LimitMap::defaults(), unbounded);
     let areas = vec![Tree::parse_path("/w").unwrap().into()];
-    Ceilings { areas, access: Access::ReadWrite, budgets: unbounded, ..Ceilings::closed() }
+    Ceilings { limits, areas, access: Access::ReadWrite, hard_links: true, ..Ceilings::closed() }
 }
 
 fn grant(ceilings: &Ceilings) -> Grant {

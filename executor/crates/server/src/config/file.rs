@@ -1,7 +1,7 @@
 //! The configuration file as written. `docs/configuration.md` describes every key.
 
 use a2g_types::durability::Durability;
-use a2g_types::limit::{LIMITS, Limit, LimitMap, LimitRow};
+use a2g_types::limit::{ClaimedLimits, LIMITS, Limit, LimitRow};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use std::collections::BTreeMap;
@@ -405,7 +405,7 @@ pub(super) enum Arguments {
 #[derive(Debug, Default)]
 pub(super) struct Ceilings {
     /// The numbers that the file sets, in the units of their keys.
-    pub(super) numbers: LimitMap<Option<u64>>,
+    pub(super) numbers: ClaimedLimits,
     pub(super) hard_links: bool,
     pub(super) network_allowed: bool,
     pub(super) read_only: bool,

@@ -26,8 +26,8 @@ use a2g_journal::{ArgumentStorage, JournalLimits, Retention};
 use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, Issuer, SignerName, ToolName, did_you_mean};
-use a2g_types::limit::{Access, Budgets, CallCeilings, LIMITS, Limit, LimitMap, NetworkBudgets};
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
+use a2g_types::limit::{Access, ClaimedLimits, LIMITS, Limit, LimitMap, NetworkBudgets};
+use a2g_types::quantity::{MemoryLimit, OutOfRangeError};
 use a2g_wire::strict_json::JsonBounds;
 use file::File;
 use std::collections::BTreeSet;
@@ -238,7 +238,7 @@ impl Config {
     /// Bytes of output that all concurrent runs together may produce.
     #[must_use]
     pub fn max_expected_output(&self) -> u64 {
-        (self.capacity.concurrent as u64).saturating_mul(self.ceilings.output.bytes())
+        (self.capacity.concurrent as u64).saturating_mul(self.ceilings.limits[Limit::Output])
     }
 
     /// The default configuration.
@@ -564,8 +564,8 @@ fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64,
 }
 
 /// The numbers of `[ceilings]`, each within the range of its row; a missing one has its default.
-fn check_ceilings(ceilings: &file::Ceilings) -> Result<LimitMap<Option<u64>>, InvalidValueError> {
-    let mut numbers = LimitMap::default();
+fn check_ceilings(ceilings: &file::Ceilings) -> Result<ClaimedLimits, InvalidValueError> {
+    let mut numbers = ClaimedLimits::default();
     for row in &LIMITS {
         let number = ceilings.numbers[row.limit].or(row.default).map(|number| row.check(number));
         numbers[row.limit] = number.transpose().map_err(|error| invalid(row.path)(&error))?;
@@ -664,12 +664,8 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         None => u64::from(default_waiting()),
     };
     let capacity = parse_capacity(&executor)?;
-    let numbers = check_ceilings(&ceilings)?;
-    // Each of these has a default.
-    let number = |limit| numbers[limit].unwrap_or_default();
-    let count = |limit| u32::try_from(number(limit)).unwrap_or(u32::MAX);
-    let output = parse_limit("ceilings.max_output_bytes", number(Limit::Output), OutputLimit::from_bytes)?;
-    let max_outputs = (capacity.concurrent as u64).saturating_mul(output.bytes());
+    let limits = LimitMap::from_keys(&check_ceilings(&ceilings)?);
+    let max_outputs = (capacity.concurrent as u64).saturating_mul(limits[Limit::Output]);
     let default_mb =
         default_memory_mb().saturating_add(max_outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);
     let memory_mb = server.max_memory_mb.unwrap_or(default_mb);
@@ -766,16 +762,8 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             )?,
         },
         ceilings: Ceilings {
-            memory: parse_limit("ceilings.max_memory_mb", number(Limit::Memory), MemoryLimit::from_mb)?,
-            cpu: parse_limit("ceilings.max_cpu_percent", number(Limit::Cpu), CpuPercent::new)?,
-            timeout: parse_limit("ceilings.timeout_seconds", number(Limit::Time), Timeout::from_seconds)?,
-            output,
-            budgets: Budgets { hard_links: ceilings.hard_links, ..Budgets::from_keys(&numbers) },
-            calls: CallCeilings {
-                max_calls: count(Limit::Calls),
-                max_parallel: count(Limit::ParallelCalls),
-                max_depth: count(Limit::CallDepth),
-            },
+            limits,
+            hard_links: ceilings.hard_links,
             network: ceilings.network_allowed,
             hosts,
             network_budgets,

@@ -10,9 +10,9 @@ fn parse(text: &str) -> Result<Config, String> {
 fn the_defaults_are_whole() {
     let config = parse("").unwrap();
     assert_eq!(config.listen.to_string(), "127.0.0.1:7420");
-    assert_eq!(config.ceilings.memory.mb(), 256);
+    assert_eq!(config.ceilings.limits[Limit::Memory], 256 << 20);
     assert!(!config.ceilings.network);
-    let budgets = config.ceilings.budgets;
+    let budgets = config.ceilings.budgets();
     let counts = [Limit::Created, Limit::Handles, Limit::Subscriptions, Limit::RandomBytes];
     assert_eq!(counts.map(|limit| budgets.amount(limit)), [10_000, 1024, 128, 16 << 20]);
     assert_eq!(budgets.amount(Limit::Written), 1 << 30);

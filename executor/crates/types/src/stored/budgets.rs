@@ -13,7 +13,7 @@ pub(super) fn serialize<S: Serializer>(budgets: &Budgets, to: S) -> Result<S::Ok
     let mut map = to.serialize_map(None)?;
     for row in budget_rows() {
         let granted = budgets.granted(row.limit).map(|amount| amount / row.unit.size());
-        map.serialize_entry(row.stored.unwrap_or_default(), &granted)?;
+        map.serialize_entry(row.stored().unwrap_or_default(), &granted)?;
     }
     map.serialize_entry(HARD_LINKS, &budgets.hard_links)?;
     map.end()
@@ -38,7 +38,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Budgets,
                     hard_links = Some(members.next_value()?);
                     continue;
                 }
-                let Some(row) = budget_rows().find(|row| row.stored == Some(&*name)) else {
+                let Some(row) = budget_rows().find(|row| row.stored() == Some(&*name)) else {
                     members.next_value::<IgnoredAny>()?;
                     continue;
                 };

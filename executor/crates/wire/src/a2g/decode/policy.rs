@@ -4,7 +4,7 @@ use crate::field::{Field, Object};
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
-use a2g_types::limit::CallCeilings;
+use a2g_types::limit::MAX_CALLS;
 use a2g_types::quantity::Timeout;
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
@@ -128,7 +128,7 @@ fn decode_calls(field: Field<'_>) -> Result<CallTargets, Fault> {
 }
 
 fn decode_max_calls(field: Field<'_>) -> Result<u32, Fault> {
-    field.integer(0, CallCeilings::MAX_CALLS).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
+    field.integer(0, MAX_CALLS).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 fn decode_network(field: Field<'_>) -> Result<NetworkRule, Fault> {
