@@ -53,12 +53,6 @@ impl Ceilings {
             hard_links: false,
         }
     }
-
-    /// The host resources, other than memory, CPU, time and output, that one run may hold and consume.
-    #[must_use]
-    pub fn budgets(&self) -> Budgets {
-        Budgets::of(&self.limits, self.hard_links)
-    }
 }
 
 /// The limits of one run, effective and complete.
@@ -389,7 +383,7 @@ impl Grant {
     /// The other host resources that the run may hold and consume.
     #[must_use]
     pub fn budgets(&self) -> Budgets {
-        Budgets::of(&LimitMap::from_fn(|limit| self.limits[limit].value), self.hard_links)
+        Budgets::of(&self.limits, self.hard_links)
     }
 
     /// The calls to other tools that the run may make. None in a guest's process, which sends its calls to the server

@@ -168,7 +168,9 @@ proptest! {
             let parallel = grant.calls().max_parallel().value;
             prop_assert_eq!(u64::from(parallel), grant.limit(Limit::ParallelCalls).value);
             for row in budget_rows() {
-                prop_assert_eq!(grant.budgets().amount(row.limit), grant.limit(row.limit).value);
+                let budgets = grant.budgets();
+                let bound = Bound { value: budgets.amount(row.limit), layer: budgets.layer(row.limit) };
+                prop_assert_eq!(bound, grant.limit(row.limit));
             }
             for (pattern, _) in grant.reach().allowed_patterns() {
                 let ceiling = ceilings.hosts.allowed.as_ref().unwrap();

@@ -151,7 +151,7 @@ fn limit_message(limit: Limit, usage: &Usage) -> String {
     let Some(row) = limit.row() else { return "the tool used up its call stack".to_owned() };
     if row.is_budget() {
         return match usage.budgets.granted(limit) {
-            Some(granted) => exceeded_ceiling(row, granted),
+            Some(granted) => exceeded_budget(row, granted, usage.budgets.layer(limit)),
             None => format!("the tool ran out of {}", row.resource),
         };
     }
@@ -190,10 +190,10 @@ fn reached_limit(resource: &str, value: impl Display, layer: Layer) -> String {
     format!("the tool reached its {resource} limit of {value}, set by {}", layer_name(layer))
 }
 
-/// The message for a limit that only `ceilings` sets; it names the key to change.
-fn exceeded_ceiling(row: &LimitRow, granted: u64) -> String {
-    let reached = reached_limit(row.resource, row.format(granted), Layer::Executor);
-    format!("{reached} (`{}`)", row.path)
+/// The message for a budget; if it is the executor's ceiling, it names the key to change.
+fn exceeded_budget(row: &LimitRow, granted: u64, layer: Layer) -> String {
+    let reached = reached_limit(row.resource, row.format(granted), layer);
+    if layer == Layer::Executor { format!("{reached} (`{}`)", row.path) } else { reached }
 }
 
 /// The layer that set a limit, as a message names it.

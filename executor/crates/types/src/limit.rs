@@ -201,7 +201,7 @@ pub enum Consumption {
 pub enum Group {
     /// The limits of a run that each have a member of their own in stored receipts.
     Run,
-    /// The limits that only the executor sets, the [`Budgets`].
+    /// The limits that are counted by the sandbox, the [`Budgets`].
     Budget {
         /// The name in stored receipts, which never changes.
         stored: &'static str,
@@ -666,12 +666,11 @@ impl ClaimedLimits {
     }
 }
 
-/// The budgets of one run for host resources other than memory, CPU, time and output. Only the executor's own ceilings
-/// set them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The budgets of one run for host resources other than memory, CPU, time and output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budgets {
     /// Counted amounts: bytes, not MB. Limits that are no budgets are [`UNLIMITED`].
-    granted: LimitMap<u64>,
+    granted: LimitMap<Bound<u64>>,
     /// `true` if the run may open files with several hard links, some of which may lie outside its scope.
     pub hard_links: bool,
 }
@@ -679,7 +678,9 @@ pub struct Budgets {
 impl Default for Budgets {
     /// The budgets if nothing is configured.
     fn default() -> Self {
-        Self::of(&LimitMap::defaults(), false)
+        let ceilings = LimitMap::defaults();
+        let bound = |limit| Bound { value: ceilings[limit], layer: Layer::Executor };
+        Self::of(&LimitMap::from_fn(bound), false)
     }
 }
 
@@ -691,31 +692,46 @@ impl Budgets {
 
     /// The budgets among the amounts of all limits.
     #[must_use]
-    pub fn of(limits: &LimitMap<u64>, hard_links: bool) -> Self {
-        let set = |budgets: Self, row: &LimitRow| budgets.with(row.limit, limits[row.limit]);
-        Self { hard_links, ..budget_rows().fold(Self::UNLIMITED, set) }
+    pub fn of(limits: &LimitMap<Bound<u64>>, hard_links: bool) -> Self {
+        let mut budgets = Self { hard_links, ..Self::unlimited() };
+        budget_rows().for_each(|row| budgets.granted[row.limit] = limits[row.limit]);
+        budgets
     }
 
     /// Budgets that count nothing.
-    pub(crate) const UNLIMITED: Self =
-        Self { granted: LimitMap([UNLIMITED; Limit::VARIANTS.len()]), hard_links: false };
+    pub(crate) fn unlimited() -> Self {
+        let unlimited = Bound { value: UNLIMITED, layer: Layer::Executor };
+        Self { granted: LimitMap::from_fn(|_| unlimited), hard_links: false }
+    }
 
     /// The counted amount (bytes, not MB) of a budget; the maximum number if it is not limited.
     #[must_use]
     pub fn amount(&self, limit: Limit) -> u64 {
-        self.granted[limit]
+        self.granted[limit].value
     }
 
     /// The counted amount of a budget; `None` if it is not limited.
     #[must_use]
     pub fn granted(&self, limit: Limit) -> Option<u64> {
-        self.granted.limited(limit)
+        Some(self.amount(limit)).filter(|amount| *amount != UNLIMITED)
     }
 
-    /// These budgets with another counted amount of one.
+    /// The layer that set a budget.
+    #[must_use]
+    pub fn layer(&self, limit: Limit) -> Layer {
+        self.granted[limit].layer
+    }
+
+    /// These budgets with another counted amount of one, by the same layer.
     #[must_use]
     pub fn with(mut self, limit: Limit, amount: u64) -> Self {
-        self.granted[limit] = amount;
+        self.granted[limit].value = amount;
+        self
+    }
+
+    /// These budgets, of which another layer set one.
+    pub(crate) fn with_layer(mut self, limit: Limit, layer: Layer) -> Self {
+        self.granted[limit].layer = layer;
         self
     }
 

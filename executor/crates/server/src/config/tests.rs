@@ -12,11 +12,11 @@ fn the_defaults_are_whole() {
     assert_eq!(config.listen.to_string(), "127.0.0.1:7420");
     assert_eq!(config.ceilings.limits[Limit::Memory], 256 << 20);
     assert!(!config.ceilings.network);
-    let budgets = config.ceilings.budgets();
+    let limits = config.ceilings.limits;
     let counts = [Limit::Created, Limit::Handles, Limit::Subscriptions, Limit::RandomBytes];
-    assert_eq!(counts.map(|limit| budgets.amount(limit)), [10_000, 1024, 128, 16 << 20]);
-    assert_eq!(budgets.amount(Limit::Written), 1 << 30);
-    assert_eq!((budgets.amount(Limit::DirectoryEntries), budgets.granted(Limit::Fuel)), (1_000_000, None));
+    assert_eq!(counts.map(|limit| limits[limit]), [10_000, 1024, 128, 16 << 20]);
+    assert_eq!(limits[Limit::Written], 1 << 30);
+    assert_eq!((limits[Limit::DirectoryEntries], limits.limited(Limit::Fuel)), (1_000_000, None));
     assert_eq!(config.ceilings.hosts.allowed, Some(Vec::new()));
     assert_eq!((config.egress.allowed_addresses, config.egress.hosts.len()), (Vec::new(), 0));
     let network = config.ceilings.network_budgets;

@@ -1,12 +1,21 @@
 //! The stored form of budgets and of their use: the names and the order of the table of limits.
 
-use crate::limit::{BudgetUsage, Budgets, Consumption, budget_rows};
-use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use super::v1;
+use crate::limit::{BudgetUsage, Budgets, Consumption, Layer, LimitRow, budget_rows};
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::ser::{SerializeMap as _, Serializer};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The member for [`Budgets::hard_links`].
 const HARD_LINKS: &str = "hard_links";
+
+/// The member for the layers of budgets that are not the executor's ceilings. It is absent if there are none.
+const SET_BY: &str = "set_by";
+
+#[derive(Serialize, Deserialize)]
+struct StoredLayer(#[serde(with = "v1::Layer")] Layer);
 
 /// Writes each budget in the unit of its key, or `null` if it is not limited.
 pub(super) fn serialize<S: Serializer>(budgets: &Budgets, to: S) -> Result<S::Ok, S::Error> {
@@ -16,7 +25,18 @@ pub(super) fn serialize<S: Serializer>(budgets: &Budgets, to: S) -> Result<S::Ok
         map.serialize_entry(row.stored().unwrap_or_default(), &granted)?;
     }
     map.serialize_entry(HARD_LINKS, &budgets.hard_links)?;
+    let layers = budget_rows().map(|row| (row.stored(), budgets.layer(row.limit)));
+    let lowered = layers.filter(|(_, layer)| *layer != Layer::Executor);
+    let lowered =
+        lowered.filter_map(|(name, layer)| Some((name?, StoredLayer(layer)))).collect::<BTreeMap<_, _>>();
+    if !lowered.is_empty() {
+        map.serialize_entry(SET_BY, &lowered)?;
+    }
     map.end()
+}
+
+fn find_row(name: &str) -> Option<&'static LimitRow> {
+    budget_rows().find(|row| row.stored() == Some(name))
 }
 
 /// Reads budgets. One that the receipt does not have was not limited.
@@ -31,14 +51,22 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Budgets,
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Budgets, A::Error> {
-            let mut budgets = Budgets::UNLIMITED;
+            let mut budgets = Budgets::unlimited();
             let mut hard_links = None;
             while let Some(name) = members.next_key::<String>()? {
                 if name == HARD_LINKS {
                     hard_links = Some(members.next_value()?);
                     continue;
                 }
-                let Some(row) = budget_rows().find(|row| row.stored() == Some(&*name)) else {
+                if name == SET_BY {
+                    for (name, StoredLayer(layer)) in members.next_value::<BTreeMap<String, StoredLayer>>()? {
+                        if let Some(row) = find_row(&name) {
+                            budgets = budgets.with_layer(row.limit, layer);
+                        }
+                    }
+                    continue;
+                }
+                let Some(row) = find_row(&name) else {
                     members.next_value::<IgnoredAny>()?;
                     continue;
                 };
@@ -113,5 +141,32 @@ pub(super) mod spent {
         from: D,
     ) -> Result<Option<BudgetUsage>, D::Error> {
         Ok(Option::deserialize(from)?.map(|Read(spent)| spent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Limit;
+
+    #[derive(Serialize, Deserialize)]
+    struct Stored(#[serde(with = "super")] Budgets);
+
+    #[test]
+    fn budgets_are_read_as_they_were_written() {
+        let budgets = Budgets::default().with(Limit::Fuel, 5);
+        let lowered = budgets.with(Limit::Created, 7).with_layer(Limit::Created, Layer::Condition);
+        for (budgets, has_layers) in [(Budgets::default(), false), (budgets, false), (lowered, true)] {
+            let text = serde_json::to_string(&Stored(budgets)).unwrap();
+            assert_eq!(serde_json::from_str::<Stored>(&text).unwrap().0, budgets, "{text}");
+            assert_eq!(text.contains(SET_BY), has_layers, "{text}");
+        }
+        // An earlier receipt lacks the members of later budgets, and this program ignores those of later ones.
+        let other = serde_json::from_str::<Stored>(r#"{"later":1,"created":3,"hard_links":true}"#).unwrap().0;
+        assert_eq!((other.granted(Limit::Created), other.granted(Limit::Handles)), (Some(3), None));
+        assert!(serde_json::from_str::<Stored>(r#"{"created":3}"#).is_err());
+        assert!(
+            serde_json::from_str::<Stored>(r#"{"written":18446744073709551615,"hard_links":true}"#).is_err()
+        );
     }
 }

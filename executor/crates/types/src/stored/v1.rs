@@ -333,7 +333,7 @@ struct Bound<T> {
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "limit::Layer")]
-enum Layer {
+pub(super) enum Layer {
     Verdict,
     Operator,
     Condition,

@@ -318,7 +318,7 @@ impl Serialize for BudgetRows {
         for row in Self::rows() {
             let Some(granted) = self.budgets.granted(row.limit) else { continue };
             let granted = granted / row.unit.size();
-            let set_by = WireName(Layer::Executor);
+            let set_by = WireName(self.budgets.layer(row.limit));
             match row.consumption {
                 Consumption::Total => {
                     // Null if the run's process ended before it reported the usage.
