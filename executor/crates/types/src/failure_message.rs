@@ -165,6 +165,9 @@ fn limit_message(limit: Limit, usage: &Usage) -> String {
     if limit == Limit::Output {
         return reached_limit(row.resource, usage.output.value, usage.output.layer);
     }
+    if limit != Limit::Memory {
+        return format!("the tool reached its {} limit", row.resource);
+    }
     match usage.start_memory_bytes {
         Some(bytes) => start_memory_message(bytes, usage),
         None => reached_limit(row.resource, usage.memory.value, usage.memory.layer),

@@ -1,7 +1,8 @@
 //! The limits of a run, and the layers that may set them.
 
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
@@ -141,11 +142,22 @@ impl Limit {
         LIMITS.iter().find(|row| row.limit == self)
     }
 
-    /// The limits that end a run that exceeds them. (A run that exceeds its CPU limit is slowed down, and a call beyond
+    /// `true` if the limit ends a run that exceeds it. (A run that exceeds its CPU limit is slowed down, and a call beyond
     /// a limit on calls is refused or waits.)
+    #[must_use]
+    pub fn ends_runs(self) -> bool {
+        ![Self::Cpu, Self::Calls, Self::ParallelCalls, Self::CallDepth].contains(&self)
+    }
+
+    /// The limits that end a run that exceeds them.
     pub fn ending_runs() -> impl Iterator<Item = Self> {
-        let does_not_end = [Self::Cpu, Self::Calls, Self::ParallelCalls, Self::CallDepth];
-        Self::VARIANTS.iter().copied().filter(move |limit| !does_not_end.contains(limit))
+        Self::ALL.iter().copied().filter(|limit| limit.ends_runs())
+    }
+
+    /// Reads a limit that ended a run.
+    pub(crate) fn deserialize_ending<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let limit = Self::deserialize(from)?;
+        if limit.ends_runs() { Ok(limit) } else { Err(D::Error::custom("a limit that ends no run")) }
     }
 }
 
@@ -876,6 +888,21 @@ mod tests {
         for (limit, default) in defaults {
             assert_eq!(limit.row().unwrap().default, Some(default), "{limit:?}");
         }
+    }
+
+    // A compromised child sends any end of its run.
+    #[test]
+    fn a_run_that_another_process_reports_ends_at_a_limit_that_ends_runs() {
+        for limit in Limit::ALL {
+            let text = serde_json::json!({ "LimitReached": limit }).to_string();
+            let read = serde_json::from_str::<crate::outcome::End>(&text).ok();
+            assert_eq!(
+                read,
+                limit.ends_runs().then_some(crate::outcome::End::LimitReached(*limit)),
+                "{text}"
+            );
+        }
+        assert!(!Limit::Cpu.ends_runs() && Limit::Stack.ends_runs());
     }
 
     /// The text of a page of the documentation.

@@ -120,7 +120,7 @@ pub enum End {
     /// The process that ran the guest ended without an outcome. The text is the kernel's reason.
     Crashed(String),
     /// A limit ended the run.
-    LimitReached(Limit),
+    LimitReached(#[serde(deserialize_with = "Limit::deserialize_ending")] Limit),
     /// The run was stopped from outside.
     Aborted(AbortReason),
 }

@@ -218,7 +218,7 @@ enum End {
     Trapped(String),
     NotStarted(String),
     Crashed(String),
-    LimitReached(limit::Limit),
+    LimitReached(#[serde(deserialize_with = "limit::Limit::deserialize_ending")] limit::Limit),
     Aborted(#[serde(with = "AbortReason")] outcome::AbortReason),
 }
 
