@@ -317,6 +317,21 @@ pub const MAX_PARALLEL_CALLS: u64 = 64;
 /// Maximum configurable value of most counts.
 const MAX_COUNT: u64 = 1_000_000_000;
 
+/// A row with what most rows have.
+const COUNT: LimitRow = LimitRow {
+    limit: Limit::Stack,
+    path: "",
+    unit: Unit::Count,
+    min: 1,
+    max: MAX_COUNT,
+    default: None,
+    set_by: &[],
+    resource: "",
+    summary: "",
+    consumption: Consumption::Total,
+    group: Group::Run,
+};
+
 /// The table of limits: the only place with the facts of each, in the order of `[ceilings]`. The configuration, its
 /// check, the sentences, the report, the stored receipts and the statistics read it.
 pub static LIMITS: [LimitRow; 15] = [
@@ -324,178 +339,141 @@ pub static LIMITS: [LimitRow; 15] = [
         limit: Limit::Memory,
         path: "ceilings.max_memory_mb",
         unit: Unit::Megabytes,
-        min: 1,
         max: MemoryLimit::MAX_MB,
         default: Some(256),
         set_by: &[Layer::Verdict, Layer::Condition, Layer::StandingPolicy, Layer::Tool],
         resource: "memory",
-        summary: "",
-        consumption: Consumption::Total,
-        group: Group::Run,
+        ..COUNT
     },
     LimitRow {
         limit: Limit::Cpu,
         path: "ceilings.max_cpu_percent",
         unit: Unit::Percent,
-        min: 1,
         max: CpuPercent::MAX,
         default: Some(100),
         set_by: &[Layer::Verdict, Layer::StandingPolicy, Layer::Tool],
         resource: "CPU",
         summary: "CPU",
-        consumption: Consumption::Total,
-        group: Group::Run,
+        ..COUNT
     },
     LimitRow {
         limit: Limit::Time,
         path: "ceilings.timeout_seconds",
         unit: Unit::Seconds,
-        min: 1,
         max: Timeout::MAX_SECONDS,
         default: Some(60),
         set_by: &[Layer::Verdict, Layer::Condition, Layer::StandingPolicy, Layer::Tool, Layer::Caller],
         resource: "time",
-        summary: "",
-        consumption: Consumption::Total,
-        group: Group::Run,
+        ..COUNT
     },
     LimitRow {
         limit: Limit::Output,
         path: "ceilings.max_output_bytes",
         unit: Unit::Bytes,
-        min: 1,
         max: OutputLimit::MAX_BYTES,
         default: Some(1 << 20),
         set_by: &[Layer::Condition],
         resource: "output",
         summary: "of output",
-        consumption: Consumption::Total,
-        group: Group::Run,
+        ..COUNT
     },
     LimitRow {
         limit: Limit::Written,
         path: "ceilings.max_written_mb",
         unit: Unit::Megabytes,
-        min: 1,
         max: MemoryLimit::MAX_MB,
         default: Some(1024),
-        set_by: &[],
         resource: "written bytes",
         summary: "written",
-        consumption: Consumption::Total,
         group: Group::Budget { stored: "written" },
+        ..COUNT
     },
     LimitRow {
         limit: Limit::Created,
         path: "ceilings.max_created",
-        unit: Unit::Count,
-        min: 1,
-        max: MAX_COUNT,
         default: Some(10_000),
-        set_by: &[],
         resource: "created files and folders",
         summary: "created",
-        consumption: Consumption::Total,
         group: Group::Budget { stored: "created" },
+        ..COUNT
     },
     LimitRow {
         limit: Limit::Handles,
         path: "ceilings.max_handles",
-        unit: Unit::Count,
         min: Budgets::MIN_HANDLES,
         max: Budgets::MAX_HANDLES,
         default: Some(1024),
-        set_by: &[],
         resource: "open files and handles",
         summary: "handles",
         consumption: Consumption::AtOnce,
         group: Group::Budget { stored: "handles" },
+        ..COUNT
     },
     LimitRow {
         limit: Limit::Subscriptions,
         path: "ceilings.max_subscriptions",
-        unit: Unit::Count,
-        min: 1,
         max: Budgets::MAX_HANDLES,
         default: Some(128),
-        set_by: &[],
         resource: "subscriptions",
         summary: "subscriptions",
         consumption: Consumption::AtOnce,
         group: Group::Budget { stored: "subscriptions" },
+        ..COUNT
     },
     LimitRow {
         limit: Limit::RandomBytes,
         path: "ceilings.max_random_bytes",
-        unit: Unit::Count,
-        min: 1,
-        max: MAX_COUNT,
         default: Some(16 << 20),
-        set_by: &[],
         resource: "random bytes",
         summary: "random bytes",
-        consumption: Consumption::Total,
         group: Group::Budget { stored: "random_bytes" },
+        ..COUNT
     },
     LimitRow {
         limit: Limit::DirectoryEntries,
         path: "ceilings.max_directory_entries",
-        unit: Unit::Count,
-        min: 1,
-        max: MAX_COUNT,
         default: Some(1_000_000),
-        set_by: &[],
         resource: "listed directory entries",
         summary: "directory entries",
-        consumption: Consumption::Total,
         group: Group::Budget { stored: "directory_entries" },
+        ..COUNT
     },
     LimitRow {
         limit: Limit::Fuel,
         path: "ceilings.max_fuel",
-        unit: Unit::Count,
-        min: 1,
         // Every JSON parser can represent the integers up to this one exactly.
         max: 1 << 53,
-        default: None,
-        set_by: &[],
         resource: "fuel",
         summary: "fuel",
-        consumption: Consumption::Total,
         group: Group::Budget { stored: "fuel" },
+        ..COUNT
     },
     LimitRow {
         limit: Limit::Artifacts,
         path: "ceilings.max_artifacts",
-        unit: Unit::Count,
-        min: 1,
         // Each takes more of the host's memory than the bytes that the output limit counts.
         max: 10_000,
         default: Some(1000),
-        set_by: &[],
         resource: "artifacts",
         summary: "artifacts",
-        consumption: Consumption::Total,
         group: Group::Budget { stored: "artifacts" },
+        ..COUNT
     },
     LimitRow {
         limit: Limit::Calls,
         path: "ceilings.max_calls",
-        unit: Unit::Count,
         min: 0,
         max: MAX_CALLS,
         default: Some(1000),
         set_by: &[Layer::Condition, Layer::StandingPolicy, Layer::Tool],
         resource: "calls",
         summary: "of a run",
-        consumption: Consumption::Total,
         group: Group::Calls,
+        ..COUNT
     },
     LimitRow {
         limit: Limit::ParallelCalls,
         path: "ceilings.max_parallel_calls",
-        unit: Unit::Count,
-        min: 1,
         max: MAX_PARALLEL_CALLS,
         default: Some(8),
         set_by: &[Layer::Tool],
@@ -503,19 +481,19 @@ pub static LIMITS: [LimitRow; 15] = [
         summary: "at once",
         consumption: Consumption::AtOnce,
         group: Group::Calls,
+        ..COUNT
     },
     LimitRow {
         limit: Limit::CallDepth,
         path: "ceilings.max_call_depth",
-        unit: Unit::Count,
         min: 0,
         max: 16,
         default: Some(4),
-        set_by: &[],
         resource: "runs above a call",
         summary: "runs deep",
         consumption: Consumption::AtOnce,
         group: Group::Calls,
+        ..COUNT
     },
 ];
 
@@ -871,7 +849,11 @@ mod tests {
             assert_eq!(rows, usize::from(*limit != Limit::Stack), "{limit:?}");
         }
         for row in &LIMITS {
+            // Only fuel is not counted by default. A row without a default would be a resource without a limit.
+            assert_eq!(row.default.is_none(), row.limit == Limit::Fuel, "{}", row.path);
             assert!(row.default.is_none_or(|default| row.check(default).is_ok()), "{}", row.path);
+            assert!(!row.key().is_empty() && !row.resource.is_empty(), "{}", row.path);
+            assert!(!row.is_budget() || !row.summary.is_empty(), "{}", row.path);
             assert!(row.min <= row.max && row.max.checked_mul(row.unit.size()).is_some(), "{}", row.path);
             assert!(
                 !row.is_budget() || row.set_by.is_empty(),
