@@ -5,6 +5,8 @@ use a2g_server::serve::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
+pub(super) use a2g_command::setup::Setup;
+
 const EXAMPLES: &str = "\
 Examples:
   a2g-executor serve --config executor.toml
@@ -217,17 +219,6 @@ pub(super) struct CompileModule {
 pub(super) enum ContractArg {
     Command,
     Typed,
-}
-
-/// The options that every command with a configuration has.
-#[derive(Debug, Clone, Args)]
-pub(super) struct Setup {
-    /// The configuration file; default: `executor.toml` in this folder, if it exists
-    #[arg(long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
-    /// The folder of tools, instead of the configuration's
-    #[arg(long, value_name = "FOLDER")]
-    pub(super) tools: Option<PathBuf>,
 }
 
 /// The options of the commands that use a registry.

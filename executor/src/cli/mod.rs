@@ -11,7 +11,6 @@ mod fleet;
 mod governor;
 mod journal;
 mod key;
-mod layout;
 mod local_time;
 mod log;
 mod manual;
@@ -19,17 +18,16 @@ mod manual;
 mod mcp;
 #[cfg(feature = "otlp")]
 mod otlp;
-mod output;
 mod page;
 mod run;
 mod serve;
-mod setup;
 mod stop;
 mod tool;
 
 pub use arguments::Cli;
 pub use log::service;
 
+use a2g_command::{UsageError, layout, local_run, output, setup};
 use a2g_types::error_chain::ErrorChain;
 use arguments::Command;
 use clap::CommandFactory as _;
@@ -80,11 +78,6 @@ fn end_first_without_memory() {
     // Without /proc, the kernel decides.
     let _ignored = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
-
-/// The error of a command line that is not valid. The exit code is 2, as for an error of clap.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct UsageError(String);
 
 /// Prints the error of a command, and returns its exit code: 2 for a command line, a configuration or a file that is
 /// not valid, otherwise 1.

@@ -3,26 +3,25 @@
 use super::UsageError;
 use super::arguments::Run;
 use super::layout::{Listing, status_cell, text};
+use super::local_run::{CallParts, local_call, start_executor};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::serve::local_governor;
 use super::setup::{CgroupGuard, ToolRuntime, check_containment, config, take_authority};
 use a2g_capability::{Ceilings, Claims, Permit};
 use a2g_core::catalog::{CompileJob, Compiled};
-use a2g_core::run::{Capacity, Executor, ExecutorSettings, RunEventSink};
+use a2g_core::run::RunEventSink;
 use a2g_govern::local::{LocalGovernor, PolicySet};
-use a2g_govern::{Governor, Granter, OperatorLimits, Trust};
+use a2g_govern::{Granter, OperatorLimits};
 use a2g_isolate::{Inline, RunAs};
-use a2g_journal::Journal;
 use a2g_sandbox::{Code, Input};
 use a2g_server::config::Config;
-use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::Fault;
-use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
+use a2g_types::ident::{ToolName, did_you_mean};
 use a2g_types::limit::{ClaimedLimits, Layer, Limit};
 use a2g_types::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
-use a2g_types::tool::{CallTargets, Contract, Descriptor};
+use a2g_types::tool::{Contract, Descriptor};
 use a2g_types::verdict::Manifest;
 use a2g_wire::a2g::{encode, fault};
 use a2g_wire::strict_json;
@@ -132,59 +131,6 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
             ExitCode::from(3)
         }
     })
-}
-
-/// The parts of a call that differ between the commands.
-pub(super) struct CallParts<'a> {
-    pub(super) agent: &'a str,
-    pub(super) tool: ToolName,
-    pub(super) arguments: Map<String, Value>,
-}
-
-/// A call of a command line.
-pub(super) fn local_call(parts: CallParts<'_>) -> Result<Call, UsageError> {
-    let CallParts { agent, tool, arguments } = parts;
-    Ok(Call {
-        caller_timeout: None,
-        priority: Priority::Normal,
-        door: Door::Cli,
-        agent: AgentDid::parse(agent).map_err(|error| UsageError(format!("`--agent` {error}")))?,
-        intent: IntentId::random(),
-        is_new: true,
-        charge: a2g_types::memory::Charge::default(),
-        parent: None,
-        caller_tools: Some(CallTargets::All),
-        tool,
-        arguments,
-        context: None,
-    })
-}
-
-/// The executor of a command that runs one tool after another, with the catalogue of the configuration.
-pub(super) async fn start_executor(
-    config: &Config,
-    tools_runtime: &ToolRuntime,
-    granter: Granter,
-    governor: LocalGovernor,
-) -> anyhow::Result<Arc<Executor>> {
-    let settings = ExecutorSettings {
-        approval_rules: Vec::new(),
-        granter,
-        ceilings: config.ceilings.clone(),
-        mounts: config.mounts.clone(),
-        capacity: Capacity { concurrent: 1, concurrent_per_agent: 1, queue: 1, queue_per_agent: 1 },
-        accept_unsigned: None,
-        signatures: None,
-    };
-    // No keys are trusted, because a command line carries no proof.
-    let trust = Trust::empty(config.did.clone());
-    let governor = Governor::Local(Arc::new(governor), Arc::default());
-    let loaded = tools_runtime.load(config, 1).await?;
-    let egress = tools_runtime.egress(config)?;
-    // The journal is in memory: no caller can repeat the intent later, and the report is printed.
-    let journal = Journal::in_memory();
-    let clock = Arc::clone(&tools_runtime.clock);
-    Ok(Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock)))
 }
 
 /// Rewords a fault whose message names a method of a protocol; `None` for any other.

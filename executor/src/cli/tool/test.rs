@@ -5,8 +5,8 @@
 //! and writes those under which they still pass.
 
 use super::super::layout::{Listing, status_cell, text};
+use super::super::local_run::{CallParts, local_call, start_executor};
 use super::super::output::{note, one_line, print};
-use super::super::run::{CallParts, local_call, start_executor};
 use super::super::setup::{CgroupGuard, ToolRuntime, check_containment, take_authority};
 use super::suggest::{self, Measured};
 use super::{find_manifest, toolchain};

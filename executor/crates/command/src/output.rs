@@ -14,13 +14,13 @@ const MIN_COLUMNS: u16 = 40;
 
 /// Returns `true` if colours may be written to a stream.
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of the environment")]
-pub(super) fn supports_colours(stream: &impl IsTerminal) -> bool {
+pub fn supports_colours(stream: &impl IsTerminal) -> bool {
     let no_color = std::env::var("NO_COLOR").is_ok_and(|value| !value.is_empty());
     stream.is_terminal() && !no_color
 }
 
 /// The width of lines on `stream`.
-pub(super) fn columns(stream: &(impl IsTerminal + AsFd)) -> usize {
+pub fn columns(stream: &(impl IsTerminal + AsFd)) -> usize {
     let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| size.ws_col);
     usize::from(if columns == 0 { default_columns() } else { columns })
 }
@@ -33,17 +33,17 @@ fn default_columns() -> u16 {
 }
 
 /// Prints text on standard output. A closed pipe, such as to `head`, is not an error.
-pub(super) fn print(text: impl Display) {
+pub fn print(text: impl Display) {
     let _ignored = writeln!(std::io::stdout(), "{}", escape(text, &['\n', '\t']));
 }
 
 /// Prints text on standard error.
-pub(super) fn note(text: impl Display) {
+pub fn note(text: impl Display) {
     let _ignored = writeln!(std::io::stderr(), "{}", escape(text, &['\n', '\t']));
 }
 
 /// Escapes text of other parties, including line ends, so that it cannot imitate lines of this program.
-pub(super) fn one_line(text: impl Display) -> String {
+pub fn one_line(text: impl Display) -> String {
     escape(text, &[])
 }
 

@@ -1,7 +1,6 @@
 //! Set-up that several commands share: configuration, sandbox, catalogue.
 
-use super::UsageError;
-use super::arguments::Setup;
+use crate::UsageError;
 use a2g_capability::Authority;
 use a2g_core::catalog::{
     Access, Cache, Catalog, CatalogEntry, CatalogError, CompileJob, Compiled, Compiler, Definitions,
@@ -20,18 +19,30 @@ use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::limit::Limit;
 use anyhow::{Context as _, bail};
+use clap::Args;
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The options that every command with a configuration has.
+#[derive(Debug, Clone, Args)]
+pub struct Setup {
+    /// The configuration file; default: `executor.toml` in this folder, if it exists
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The folder of tools, instead of the configuration's
+    #[arg(long, value_name = "FOLDER")]
+    pub tools: Option<PathBuf>,
+}
+
 /// Takes the process's only [`Authority`]: a process runs one executor.
-pub(super) fn take_authority() -> anyhow::Result<Authority> {
+pub fn take_authority() -> anyhow::Result<Authority> {
     Authority::take().context("this process already runs an executor")
 }
 
 /// Reads the configuration that the command line selects.
-pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
+pub fn config(setup: &Setup) -> anyhow::Result<Config> {
     let mut config = match file(setup) {
         Some(path) => Config::read(path)?,
         None => Config::without_file()?,
@@ -43,28 +54,27 @@ pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
 }
 
 /// The configuration file that the command line selects, or else the default file, if that exists.
-pub(super) fn file(setup: &Setup) -> Option<&Path> {
+pub fn file(setup: &Setup) -> Option<&Path> {
     let default = Path::new(DEFAULT_FILE);
     setup.config.as_deref().or_else(|| default.is_file().then_some(default))
 }
 
 /// The containment of runs on this machine.
-pub(super) struct InspectedContainment {
+pub struct InspectedContainment {
     /// The user that tools run as.
-    pub(super) run_as: RunAs,
+    pub run_as: RunAs,
     /// The controls; `None` if every tool runs inline.
-    #[cfg_attr(not(feature = "console"), allow(dead_code, reason = "only the console shows it"))]
-    pub(super) support: Option<Support>,
+    pub support: Option<Support>,
 }
 
 /// As [`inspect_containment`], but returns only the user that tools run as.
-pub(super) fn check_containment(config: &Config, listen: Option<&ListenAddress>) -> anyhow::Result<RunAs> {
+pub fn check_containment(config: &Config, listen: Option<&ListenAddress>) -> anyhow::Result<RunAs> {
     inspect_containment(config, listen).map(|inspected| inspected.run_as)
 }
 
 /// Checks that the kernel can protect calls that arrive at `listen`. Call it before starting threads. Missing
 /// protections are logged once, or are an error if `containment` is `required`.
-pub(super) fn inspect_containment(
+pub fn inspect_containment(
     config: &Config,
     listen: Option<&ListenAddress>,
 ) -> anyhow::Result<InspectedContainment> {
@@ -131,7 +141,7 @@ fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
 }
 
 /// The owner of each existing host folder that guests can reach.
-pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
+pub fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
     let areas = &config.ceilings.areas;
     let host_folders = areas.iter().filter_map(|area| config.mounts.host_path(area.root(), areas));
     let mounted = config.mounts.as_slice().iter().map(|mount| mount.host.clone());
@@ -144,7 +154,7 @@ pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
 }
 
 /// Logs the folders in which tools run as root, if they run as other users elsewhere.
-pub(super) fn warn_about_root(config: &Config, run_as: RunAs) {
+pub fn warn_about_root(config: &Config, run_as: RunAs) {
     let root_folders = owners(config).into_iter().filter(|(_, owner)| run_as.user_for([*owner]).is_none());
     let root_folders =
         root_folders.map(|(folder, _)| folder.display().to_string()).collect::<Vec<_>>().join(", ");
@@ -157,15 +167,14 @@ pub(super) fn warn_about_root(config: &Config, run_as: RunAs) {
 }
 
 /// The end of a message about runs as root: the alternatives.
-pub(super) const ANOTHER_USER_ADVICE: &str =
-    "give the folders to another user (chown), or set `executor.run_as`";
+pub const ANOTHER_USER_ADVICE: &str = "give the folders to another user (chown), or set `executor.run_as`";
 
 /// The control groups of a command that runs tools. Dropping the guard ends all processes in them.
-pub(super) struct CgroupGuard(Option<Arc<Cgroups>>);
+pub struct CgroupGuard(Option<Arc<Cgroups>>);
 
 impl CgroupGuard {
     /// Creates the control groups, if a hierarchy is delegated and tools run in processes.
-    pub(super) fn create(config: &Config) -> Self {
+    pub fn create(config: &Config) -> Self {
         Self(match config.isolation {
             Isolation::Process => Cgroups::set_up().unwrap_or_else(|error| {
                 tracing::warn!(%error, "tools are contained without control groups");
@@ -175,7 +184,8 @@ impl CgroupGuard {
         })
     }
 
-    pub(super) fn share(&self) -> Option<Arc<Cgroups>> {
+    /// The control groups, for the processes of the command.
+    pub fn share(&self) -> Option<Arc<Cgroups>> {
         self.0.clone()
     }
 }
@@ -189,19 +199,23 @@ impl Drop for CgroupGuard {
 }
 
 /// The accepted definitions, for a command that also remembers new ones.
-pub(super) fn recorded_definitions(config: &Config) -> Definitions {
+pub fn recorded_definitions(config: &Config) -> Definitions {
     Definitions::new(&config.definitions, &config.catalog, Access::Record)
 }
 
 /// The sandbox, the compiler and the cache of compiled tools.
-pub(super) struct ToolRuntime {
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) sandbox: Arc<Sandbox>,
-    pub(super) cache: Cache,
-    pub(super) compiler: Compiler,
+pub struct ToolRuntime {
+    /// The clock of runs.
+    pub clock: Arc<dyn Clock>,
+    /// Loads and runs compiled code.
+    pub sandbox: Arc<Sandbox>,
+    /// The compiled tools.
+    pub cache: Cache,
+    /// Compiles modules, each in a process.
+    pub compiler: Compiler,
     /// The accepted definitions. Every command compares with them; commands that offer tools to agents or change the
     /// catalogue also remember new ones.
-    pub(super) definitions: Definitions,
+    pub definitions: Definitions,
     /// The control groups of runs in processes, if a hierarchy is delegated.
     cgroups: Option<Arc<Cgroups>>,
     meters_fuel: bool,
@@ -224,7 +238,7 @@ fn calls_on_a_slot(config: &Config) -> u32 {
 impl ToolRuntime {
     /// Sets up capacity for `concurrent` runs with the calls that run on their slots, and for as many runs again that
     /// are stuck in a host call.
-    pub(super) fn new(
+    pub fn new(
         config: &Config,
         concurrent: u32,
         cgroups: Option<Arc<Cgroups>>,
@@ -253,7 +267,7 @@ impl ToolRuntime {
     }
 
     /// Installs tools into `catalog`.
-    pub(super) fn installer<'a>(
+    pub fn installer<'a>(
         &'a self,
         catalog: &'a Path,
         trust: &'a ToolTrust,
@@ -263,12 +277,12 @@ impl ToolRuntime {
     }
 
     /// The signers whose tools are accepted.
-    pub(super) fn trust(&self) -> ToolTrust {
+    pub fn trust(&self) -> ToolTrust {
         self.trust.read().clone()
     }
 
     /// Reads the list of signers and their keys again.
-    pub(super) fn reload_trust(&self, config: &Config) {
+    pub fn reload_trust(&self, config: &Config) {
         let signers = config.reread_signers().map_err(anyhow::Error::from);
         let trust =
             signers.and_then(|signers| Ok(ToolTrust::read(signers.as_deref(), Arc::clone(&self.clock))?));
@@ -296,12 +310,12 @@ impl ToolRuntime {
     }
 
     /// The same runtime, with these definitions.
-    pub(super) fn with_definitions(self, definitions: Definitions) -> Self {
+    pub fn with_definitions(self, definitions: Definitions) -> Self {
         Self { definitions, ..self }
     }
 
     /// The network access that all runs share; `None` if the configuration allows none.
-    pub(super) fn egress(&self, config: &Config) -> anyhow::Result<Option<Arc<Egress>>> {
+    pub fn egress(&self, config: &Config) -> anyhow::Result<Option<Arc<Egress>>> {
         if !config.ceilings.network {
             return Ok(None);
         }
@@ -310,7 +324,7 @@ impl ToolRuntime {
     }
 
     /// Reads the catalogue; tools that are not in the cache are `Preparing`.
-    pub(super) fn read_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
+    pub fn read_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
         let folder = &config.catalog;
         if !folder.is_dir() {
             bail!("there is no catalogue at `{}`: {}", folder.display(), tools_advice(folder));
@@ -333,20 +347,20 @@ impl ToolRuntime {
     }
 
     /// Reads the catalogue, compiles all of it, and blocks this thread meanwhile.
-    pub(super) fn compile_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
+    pub fn compile_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
         let mut catalog = self.read_catalog(config)?;
         catalog.prepare(&config.catalog, &self.cache, self, &self.trust(), &self.definitions);
         Ok(catalog)
     }
 
     /// Reads the catalogue, compiles all of it, and starts its isolation as [`Self::start`] does.
-    pub(super) async fn load(&self, config: &Config, preforked: usize) -> anyhow::Result<LoadedCatalog> {
+    pub async fn load(&self, config: &Config, preforked: usize) -> anyhow::Result<LoadedCatalog> {
         let catalog = tokio::task::block_in_place(|| self.compile_catalog(config))?;
         self.start(config, catalog, preforked).await
     }
 
     /// Starts the configured isolation of every tool that is ready, with `preforked` processes forked ahead of time.
-    pub(super) async fn start(
+    pub async fn start(
         &self,
         config: &Config,
         catalog: Catalog,
@@ -388,7 +402,7 @@ impl ToolRuntime {
     }
 
     /// Compiles one module in a separate process.
-    pub(super) fn compile(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
+    fn compile(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
         (self.report)(format_args!("compiling `{name}` (once; cached in {})", self.cache.folder().display()));
         self.compiler.run(job, &|seconds| {
             (self.report)(format_args!("still compiling `{name}`: {seconds} s so far"));

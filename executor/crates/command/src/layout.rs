@@ -4,7 +4,7 @@
 //! Lines are broken only at spaces, so that a path, an id or a name can be copied whole. A single word that is wider
 //! than the screen is left to the terminal.
 
-use super::output::{columns, one_line, supports_colours};
+use crate::output::{columns, one_line, supports_colours};
 use comfy_table::{
     Cell, Color, ColumnConstraint, ContentArrangement, Table, Width, presets::UTF8_BORDERS_ONLY,
 };
@@ -16,38 +16,40 @@ use std::os::fd::AsFd;
 const INDENT: usize = 4;
 
 /// A cell: text with terminal control characters escaped.
-pub(super) struct ListCell {
+pub struct ListCell {
     text: String,
     color: Option<Color>,
 }
 
 /// A cell with plain text.
-pub(super) fn text(text: impl Display) -> ListCell {
+pub fn text(text: impl Display) -> ListCell {
     ListCell { text: one_line(text), color: None }
 }
 
 /// A cell that is green if `is_good`, and red otherwise.
-pub(super) fn status_cell(text: &str, is_good: bool) -> ListCell {
+pub fn status_cell(text: &str, is_good: bool) -> ListCell {
     ListCell { text: one_line(text), color: Some(if is_good { Color::Green } else { Color::Red }) }
 }
 
 /// Entries with the same columns; the first column names the entry.
-pub(super) struct Listing {
+pub struct Listing {
     header: Vec<&'static str>,
     rows: Vec<Vec<ListCell>>,
 }
 
 impl Listing {
-    pub(super) fn new(header: &[&'static str]) -> Self {
+    /// A list with these columns, and no entry yet.
+    pub fn new(header: &[&'static str]) -> Self {
         Self { header: header.to_vec(), rows: Vec::new() }
     }
 
-    pub(super) fn row(&mut self, row: impl IntoIterator<Item = ListCell>) {
+    /// Adds an entry, with a cell for each column.
+    pub fn row(&mut self, row: impl IntoIterator<Item = ListCell>) {
         self.rows.push(row.into_iter().collect());
     }
 
     /// Prints the list at the width of the stream's terminal. A closed stream is not an error.
-    pub(super) fn show(&self, mut stream: impl IsTerminal + AsFd + Write) {
+    pub fn show(&self, mut stream: impl IsTerminal + AsFd + Write) {
         let (width, is_coloured) = (columns(&stream), supports_colours(&stream));
         let fits = |shown: &str| shown.lines().all(|line| line.chars().count() <= width);
         let shown = if fits(&self.table(width, false)) {
@@ -60,7 +62,7 @@ impl Listing {
     }
 
     /// Prints each column on its own line, at any width.
-    pub(super) fn show_blocks(&self, mut stream: impl IsTerminal + AsFd + Write) {
+    pub fn show_blocks(&self, mut stream: impl IsTerminal + AsFd + Write) {
         let shown = self.blocks(columns(&stream), supports_colours(&stream));
         let _ignored = writeln!(stream, "{shown}");
     }
@@ -143,7 +145,7 @@ impl ListCell {
 
 /// Wraps text after `start` at spaces, in lines of at most `width` columns, with continuation lines aligned to the
 /// first word.
-pub(super) fn wrap(start: &str, text: &str, width: usize) -> String {
+pub fn wrap(start: &str, text: &str, width: usize) -> String {
     let indent = start.chars().count();
     let mut lines = String::from(start);
     let mut column = indent;
@@ -164,7 +166,7 @@ pub(super) fn wrap(start: &str, text: &str, width: usize) -> String {
 
 /// Aligns the columns of rows, one line each, within `width` if possible: the columns in `flexible` (index, minimum
 /// width) are truncated with an ellipsis, in that order and as far as necessary.
-pub(super) fn align(rows: &[Vec<String>], flexible: &[(usize, usize)], width: usize) -> String {
+pub fn align(rows: &[Vec<String>], flexible: &[(usize, usize)], width: usize) -> String {
     const GAP: usize = 2;
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let length = |nth: usize| {
