@@ -1,7 +1,7 @@
 //! The commands and their options, as `--help` shows them.
 
-use super::tool::Language;
 use a2g_server::serve::ListenAddress;
+use a2g_tool::ToolCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -87,10 +87,7 @@ A new tool:
   a2g-executor tool build
   a2g-executor tool test
   a2g-executor tool add .")]
-    Tool {
-        #[command(subcommand)]
-        command: Tool,
-    },
+    Tool(ToolCommand),
     /// Start the bundled governor, which decides by simple rules from policy files
     Governor(Governor),
     /// Query, verify, prune and back up the journal
@@ -219,14 +216,6 @@ pub(super) struct CompileModule {
 pub(super) enum ContractArg {
     Command,
     Typed,
-}
-
-/// The options of the commands that use a registry.
-#[derive(Debug, Clone, Args)]
-pub(super) struct RegistryOptions {
-    /// Certificates in PEM that the registry may use, in addition to the machine's; default: `network.ca_file`
-    #[arg(long, value_name = "FILE")]
-    pub(super) ca_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -393,246 +382,6 @@ pub(super) struct Run {
     /// The module's own arguments
     #[arg(last = true)]
     pub(super) args: Vec<String>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Tool {
-    /// List the tools of the catalogue
-    #[command(after_help = "Example:\n  a2g-executor tool list --json | jq -r '.[].name'")]
-    List {
-        #[command(flatten)]
-        setup: Setup,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show one tool: digest, capabilities, argument schema
-    #[command(after_help = "Example:\n  a2g-executor tool inspect write_file")]
-    Inspect {
-        #[command(flatten)]
-        setup: Setup,
-        /// The tool's name
-        name: String,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Add a tool to the catalogue, or replace the one of the same name
-    ///
-    /// The module is compiled under limits and its SHA-256 is pinned. A running server loads it at SIGHUP or at its
-    /// next start. If `tool sign` made `signed/` in the folder, that package is added. Where the configuration requires
-    /// signatures (`[catalog.trust]`), they are checked before anything is compiled.
-    ///
-    /// An update that changes the tool's title, description or schemas, or that widens its capabilities,
-    /// is not installed: it waits for `tool approve`, and the exit code is 3.
-    ///
-    /// A tool of an OCI registry is checked against its digest. A tag is resolved to a digest, which is printed. An
-    /// interrupted download resumes when the command runs again.
-    #[command(after_help = "\
-Logins are those of Docker: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`.
-
-Examples:
-  a2g-executor tool add target/wasm32-wasip1/release/add.wasm
-  a2g-executor tool add oci://registry.example.com/tools/greet:1.0.0")]
-    Add {
-        #[command(flatten)]
-        setup: Setup,
-        #[command(flatten)]
-        registry: RegistryOptions,
-        /// A folder with `tool.toml` and its module, a bare typed module, or the address of a tool in a registry:
-        /// `oci://HOST[:PORT]/NAME` with `:TAG` or `@sha256:DIGEST`
-        #[arg(value_name = "PATH|ADDRESS")]
-        path: PathBuf,
-    },
-    /// Compile every tool of the catalogue now
-    ///
-    /// A server that starts later has all tools ready at once. A server lists a tool before it is compiled if the
-    /// tool's folder says what its arguments are; `tool add` sees to that. For tools that were put there by hand, this
-    /// command writes `arguments.json` with the schema that the module reports.
-    #[command(after_help = "Example:\n  a2g-executor tool prepare --tools target/tools")]
-    Prepare {
-        #[command(flatten)]
-        setup: Setup,
-    },
-    /// Push a tool to an OCI registry, with its signatures
-    ///
-    /// The tool is checked as `tool add` checks it. The printed address has the digest, which never changes.
-    #[command(after_help = "\
-Logins are those of Docker: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`.
-
-Examples:
-  a2g-executor tool push oci://registry.example.com/tools/greet path/to/greet
-  a2g-executor tool push oci://registry.example.com/tools/greet:latest --installed greet")]
-    Push {
-        #[command(flatten)]
-        setup: Setup,
-        #[command(flatten)]
-        registry: RegistryOptions,
-        /// `oci://HOST[:PORT]/NAME[:TAG]`; default tag: the tool's version
-        address: String,
-        /// A folder with `tool.toml` and its module
-        #[arg(default_value = ".")]
-        folder: PathBuf,
-        /// A tool of the catalogue, instead of a folder
-        #[arg(long, value_name = "NAME", conflicts_with = "folder")]
-        installed: Option<String>,
-    },
-    /// Install the tools of `[[catalog.remote]]` that the catalogue lacks
-    ///
-    /// Nothing is written before all names are known, and two tools of one name are refused. Afterwards the tools need
-    /// no network. A running server loads them at SIGHUP or at its next start.
-    #[command(after_help = "\
-In the configuration:
-  [[catalog.remote]]
-  tool = \"oci://registry.example.com/tools/greet@sha256:DIGEST\"
-
-Example:
-  a2g-executor tool sync --config executor.toml")]
-    Sync {
-        #[command(flatten)]
-        setup: Setup,
-        #[command(flatten)]
-        registry: RegistryOptions,
-    },
-    /// Sign a tool, for executors that require signatures (`[catalog.trust]`)
-    ///
-    /// The tool is checked as by `tool add`. Its package (the module, `tool.toml` with the pinned digest, and the README)
-    /// is written with the signature to `signed/` in its folder, from where `tool add` takes it. With another key,
-    /// a signature is added; with the same key, it is replaced. The signature has cosign's format.
-    #[command(after_help = "\
-Examples:
-  a2g-executor key new release.jwk --issuer https://example.com && a2g-executor tool sign count_words --key release.jwk
-  openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out release.pem && chmod 600 release.pem
-  a2g-executor tool sign count_words --key release.pem --expires-days 90")]
-    Sign {
-        #[command(flatten)]
-        setup: Setup,
-        /// The folder of the tool
-        #[arg(default_value = ".")]
-        folder: PathBuf,
-        /// The private key: a file of `key new`, or PKCS#8 (Ed25519 or P-256) as PEM or DER, readable only by you
-        #[arg(long, value_name = "FILE")]
-        key: PathBuf,
-        /// The number of days for which the signature is valid
-        #[arg(long, value_name = "DAYS")]
-        expires_days: Option<u32>,
-    },
-    /// Show the difference between an update and the definition that was accepted, and install it if you approve it
-    ///
-    /// The update is the one that `tool add` left waiting, or the change that was made in the catalogue's own files.
-    /// Without a terminal, the difference is printed with its digest, and `--digest` approves exactly that. Exit code 3
-    /// if the update is not approved.
-    #[command(after_help = "\
-Examples:
-  a2g-executor tool approve write_file
-  a2g-executor tool approve write_file --digest sha256:9f86d081884c7d65…")]
-    Approve {
-        #[command(flatten)]
-        setup: Setup,
-        /// The tool's name
-        name: String,
-        /// Approve the update with this digest without asking
-        #[arg(long, value_name = "SHA256")]
-        digest: Option<String>,
-    },
-    /// Drop an update that waits for approval; the installed version stays
-    #[command(after_help = "Example:\n  a2g-executor tool reject write_file")]
-    Reject {
-        #[command(flatten)]
-        setup: Setup,
-        /// The tool's name
-        name: String,
-    },
-    /// Make a folder with the sources of a new tool that works: `tool.toml` with examples, a test, a README
-    ///
-    /// A tool in Rust, JavaScript or Python is typed; one in C or Go is a command. A tool in Rust gets a copy of the SDK,
-    /// so it builds without the executor's repository.
-    #[command(after_help = "\
-Examples:
-  a2g-executor tool new count_words --language rust
-  a2g-executor tool new count_words --language rust --sdk ~/a2g/guest-sdk
-  a2g-executor tool new count_words --language c")]
-    New {
-        /// The tool's name, and that of the folder: letters, digits, `_`, `-` and `.`
-        name: String,
-        /// The language of the sources
-        #[arg(long, value_name = "LANGUAGE")]
-        language: Language,
-        /// The folder of the SDK for Rust, instead of a copy
-        #[arg(long, value_name = "FOLDER")]
-        sdk: Option<PathBuf>,
-    },
-    /// Build a tool's module with the toolchain of its language, and check it
-    ///
-    /// The toolchain runs with your rights, outside of the sandbox. It is looked for in the tool's folder (`.venv/bin`,
-    /// `node_modules`), then on the PATH. After a failure, its last lines are shown, and the previous module stays.
-    #[command(after_help = "\
-Toolchains:
-  Rust        Cargo.toml   cargo, with the target wasm32-wasip1
-  C           tool.c       zig, or `pip install ziglang`, or clang of the WASI SDK
-                           (WASI_SDK_PATH), or clang with wasi-libc
-  Go          go.mod       Go 1.24 or newer, or TinyGo
-  JavaScript  tool.js      node, and componentize-js by `npm install`
-  Python      tool.py      componentize-py 0.25 or newer
-
-Examples:
-  a2g-executor tool build
-  a2g-executor tool build path/to/count_words && a2g-executor tool add path/to/count_words")]
-    Build {
-        #[command(flatten)]
-        setup: Setup,
-        /// The folder of the tool
-        #[arg(default_value = ".")]
-        folder: PathBuf,
-    },
-    /// Check a tool as `tool add` does, and print the size of its module, its imports and the memory it starts with
-    #[command(after_help = "\
-Examples:
-  a2g-executor tool check
-  a2g-executor tool check any.wasm")]
-    Check {
-        #[command(flatten)]
-        setup: Setup,
-        /// A folder with `tool.toml` and its module, or any module
-        #[arg(default_value = ".")]
-        path: PathBuf,
-    },
-    /// Run the examples of a `tool.toml` in the sandbox, under the tool's declared capabilities
-    ///
-    /// Each `[[example]]` has `arguments`, and `result` or `error`; its `files` are below `/workspace`. There is no
-    /// network. Exit code 1 if an example fails.
-    #[command(after_help = "\
-An example in `tool.toml`:
-  [[example]]
-  arguments = { path = \"/workspace/a\" }
-  files = { a = \"one two\" }
-  result = { words = 2 }          # or error = \"CODE\"
-
-CODE is the tool's own, or `exit_N` of a command, `invalid_arguments`,
-`limit_reached`, or `failed` for a trap.
-
-Examples:
-  a2g-executor tool test
-  a2g-executor tool test --suggest path/to/count_words")]
-    Test {
-        #[command(flatten)]
-        setup: Setup,
-        /// The folder of the tool
-        #[arg(default_value = ".")]
-        folder: PathBuf,
-        /// Write the smallest capabilities that the examples pass with to `tool.toml`
-        #[arg(long)]
-        suggest: bool,
-    },
-    /// Build and test a tool again whenever one of its files changes
-    #[command(after_help = "Example:\n  a2g-executor tool dev path/to/count_words")]
-    Dev {
-        #[command(flatten)]
-        setup: Setup,
-        /// The folder of the tool
-        #[arg(default_value = ".")]
-        folder: PathBuf,
-    },
 }
 
 #[derive(Debug, Args)]

@@ -22,7 +22,6 @@ mod page;
 mod run;
 mod serve;
 mod stop;
-mod tool;
 
 pub use arguments::Cli;
 pub use log::service;
@@ -43,7 +42,10 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(arguments) => run::main(arguments),
         #[cfg(feature = "mcp")]
         Command::Mcp(arguments) => mcp::main(arguments),
-        Command::Tool { command } => tool::main(command),
+        Command::Tool(command) => {
+            log::start_logging("error");
+            a2g_tool::main(command)
+        }
         Command::Governor(arguments) => Ok(service(|| governor::main(arguments))),
         Command::Journal { command } => journal::main(command),
         Command::Key { command } => key::main(command),

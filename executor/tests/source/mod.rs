@@ -78,8 +78,9 @@ fn by_rooms(name: &str, segments: &[String]) -> Vec<String> {
         // Items at the root of a crate of modules belong to the module that they are about.
         Some("spawn" | "aside") if name == "runtime" => segments.to_vec(),
         Some(_) if name == "runtime" => [&["spawn".to_owned()], segments].concat(),
-        // The command line is one room in two crates.
+        // The command line is one room in three crates.
         Some(_) | None if name == "command" => [&["cli".to_owned()], segments].concat(),
+        Some(_) | None if name == "tool" => [&["cli".to_owned(), name.to_owned()], segments].concat(),
         Some("optional_twin") if name == "types" => [&["stored".to_owned()], segments].concat(),
         Some(_) | None if ROOM_CRATES.contains(&name) => [&[name.to_owned()], segments].concat(),
         Some(_) | None => segments.to_vec(),

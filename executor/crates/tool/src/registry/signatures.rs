@@ -4,10 +4,10 @@
 //! A signature that does not have the expected form, or that the registry does not send, is left out, with a note. Of the
 //! others, `ToolTrust` chooses: an executor that requires signatures refuses a tool without a valid one.
 
-use super::super::super::output::note;
 use super::client::{Answer, Outgoing, RegistryClient};
 use super::download::{check_digest, read_blob};
 use super::error::RegistryError;
+use a2g_command::output::note;
 use a2g_core::catalog::{MANIFEST_TYPE, MAX_SIGNATURES_BYTES};
 use a2g_govern::{
     MAX_SIGNATURES, OfferedTool, StoredSignature, ToolTrust, parse_signatures, write_signatures,

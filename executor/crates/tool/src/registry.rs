@@ -14,11 +14,11 @@ mod login;
 mod progress;
 mod signatures;
 
-use super::super::UsageError;
-use super::super::arguments::{RegistryOptions, Setup};
-use super::super::output::{note, one_line, print};
-use super::super::setup::{ToolRuntime, config, recorded_definitions};
-use super::{approve, set_up};
+use crate::arguments::RegistryOptions;
+use crate::{approve, replaced_tool, set_up};
+use a2g_command::UsageError;
+use a2g_command::output::{note, one_line, print};
+use a2g_command::setup::{Setup, ToolRuntime, config, recorded_definitions};
 use a2g_core::catalog::{
     CheckedTool, Installation, MANIFEST_TYPE, MAX_MANIFEST_BYTES, Package, PinnedReference, Reference,
     RemoteTool, ToolManifest, Version, check as check_tool, find_installed_package, is_tag, package_folder,
@@ -58,20 +58,20 @@ struct RemotePackage {
 }
 
 /// A pulled tool, in a folder that [`a2g_core::catalog::install`] accepts.
-pub(super) struct PulledTool {
+pub(crate) struct PulledTool {
     /// The address with the digest.
-    pub(super) reference: PinnedReference,
+    pub(crate) reference: PinnedReference,
     folder: TempDir,
 }
 
 impl PulledTool {
     /// The folder of the tool, until this value is dropped.
-    pub(super) fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
     /// Checks that the tool to be installed is the package of the address.
-    pub(super) fn check(&self, checked: &CheckedTool) -> anyhow::Result<()> {
+    pub(crate) fn check(&self, checked: &CheckedTool) -> anyhow::Result<()> {
         check_digest("the package", checked.package.digest(), self.reference.digest)?;
         Ok(())
     }
@@ -81,7 +81,7 @@ impl PulledTool {
 ///
 /// # Ambient Authority
 /// Reads the login and certificates of the user, opens connections, and writes to `cache`.
-pub(super) fn pull(
+pub(crate) fn pull(
     address: &str,
     config: &Config,
     options: &RegistryOptions,
@@ -111,7 +111,7 @@ pub(super) fn pull(
 ///
 /// # Ambient Authority
 /// Reads the tool, the login and certificates of the user, and opens connections.
-pub(super) fn push(
+pub(crate) fn push(
     setup: &Setup,
     options: &RegistryOptions,
     address: &str,
@@ -174,7 +174,7 @@ pub(super) fn push(
 ///
 /// # Ambient Authority
 /// Reads the login and certificates of the user, opens connections, and writes the catalogue and the cache.
-pub(super) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<ExitCode> {
     let config = config(setup)?;
     if config.remote_tools.is_empty() {
         note("there is nothing to do: the configuration has no `[[catalog.remote]]`");
@@ -235,7 +235,7 @@ fn install_pulled(
     let checked = installer.check(pulled.folder());
     let checked = checked.with_context(|| format!("{reference} cannot be added"))?;
     pulled.check(&checked)?;
-    let replaced = super::replaced_tool(&config.catalog, &checked);
+    let replaced = replaced_tool(&config.catalog, &checked);
     let checked = match installer.install(checked)? {
         Installation::Installed(checked) => checked,
         Installation::Waits(update) => {

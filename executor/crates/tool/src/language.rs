@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// A language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum Language {
+pub(crate) enum Language {
     Rust,
     C,
     Go,
@@ -15,10 +15,10 @@ pub(in crate::cli) enum Language {
 }
 
 impl Language {
-    pub(super) const ALL: [Self; 5] = [Self::Rust, Self::C, Self::Go, Self::Javascript, Self::Python];
+    pub(crate) const ALL: [Self; 5] = [Self::Rust, Self::C, Self::Go, Self::Javascript, Self::Python];
 
     /// The name in sentences.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Rust => "Rust",
             Self::C => "C",
@@ -30,7 +30,7 @@ impl Language {
 
     /// The name of the template's folder.
     #[cfg(test)]
-    pub(super) fn folder(self) -> &'static str {
+    pub(crate) fn folder(self) -> &'static str {
         match self {
             Self::Rust => "rust",
             Self::C => "c",
@@ -41,7 +41,7 @@ impl Language {
     }
 
     /// `true` if the template is a typed tool. C and Go need a generator of bindings for that.
-    pub(super) fn is_typed(self) -> bool {
+    pub(crate) fn is_typed(self) -> bool {
         match self {
             Self::Rust | Self::Javascript | Self::Python => true,
             Self::C | Self::Go => false,
@@ -60,7 +60,7 @@ impl Language {
     }
 
     /// The command that installs what is installed for each tool, and not once for all.
-    pub(super) fn preparation(self) -> Option<&'static str> {
+    pub(crate) fn preparation(self) -> Option<&'static str> {
         match self {
             Self::Javascript => Some("npm install"),
             Self::Python => Some("python3 -m venv .venv && .venv/bin/pip install -r requirements.txt"),
@@ -69,7 +69,7 @@ impl Language {
     }
 
     /// The language of the sources in a folder.
-    pub(super) fn of(folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn of(folder: &Path) -> anyhow::Result<Self> {
         let found = Self::ALL.into_iter().filter(|language| folder.join(language.mark()).is_file());
         match found.collect::<Vec<_>>().as_slice() {
             [language] => Ok(*language),

@@ -3,9 +3,9 @@
 //! A template is a folder of `executor/templates`, a tool that works, called `template_tool`. The template in Rust comes
 //! with the sources of the SDK, because a new tool has to build without the executor's repository.
 
-use super::super::UsageError;
-use super::super::output::{note, print};
-use super::language::Language;
+use crate::language::Language;
+use a2g_command::UsageError;
+use a2g_command::output::{note, print};
 use a2g_types::ident::ToolName;
 use anyhow::{Context as _, bail};
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ const TEMPLATE_NAME: &str = "template_tool";
 const SDK_IN_REPOSITORY: &str = "path = \"../../../guest-sdk\"";
 const SDK_FOLDER: &str = "a2g-guest-sdk";
 /// The contract, which other languages than Rust and C get as a file.
-pub(super) const WIT: &str = include_str!("../../../../guest-sdk/wit/tool.wit");
+pub(crate) const WIT: &str = include_str!("../../../../guest-sdk/wit/tool.wit");
 /// The manifest of the workspace that the SDK belongs to.
 const WORKSPACE: &str = include_str!("../../../../Cargo.toml");
 
@@ -62,7 +62,7 @@ fn template(language: Language) -> &'static [File] {
 }
 
 /// Writes the folder `name` in the current one. `sdk` is a copy of the SDK to use instead of the one in this program.
-pub(super) fn new(name: &str, language: Language, sdk: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn new(name: &str, language: Language, sdk: Option<&Path>) -> anyhow::Result<()> {
     let name = ToolName::parse(name).map_err(|error| UsageError(error.to_string()))?;
     let folder = Path::new(name.as_str());
     if sdk.is_some() && language != Language::Rust {
@@ -185,12 +185,12 @@ mod tests {
     fn every_file_of_a_template_and_of_the_sdk_is_included() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         for language in Language::ALL {
-            let folder = root.join("templates").join(language.folder());
+            let folder = root.join("../../templates").join(language.folder());
             assert_eq!(names(template(language)), files_below(&folder), "{language:?}");
             let manifest = template(language).iter().find(|(path, _)| *path == "tool.toml").unwrap().1;
             assert!(manifest.starts_with("name = \"template_tool\"\n"));
         }
-        let mut sdk = files_below(&root.join("../guest-sdk"));
+        let mut sdk = files_below(&root.join("../../../guest-sdk"));
         sdk.retain(|path| !path.starts_with("tests/"));
         assert_eq!(names(SDK), sdk);
     }

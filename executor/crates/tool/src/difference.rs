@@ -20,7 +20,7 @@ const MAX_DIFF_TIME: Duration = Duration::from_secs(1);
 
 /// The extent of a shown difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(crate) enum Extent {
     /// Everything.
     Full,
     /// At most [`MAX_SUMMARY_LINES`] of each part.
@@ -28,7 +28,7 @@ pub(super) enum Extent {
 }
 
 /// The changes as lines: the key of each part, followed by its removed and added lines.
-pub(super) fn lines(changes: &[Change], extent: Extent) -> Vec<String> {
+pub(crate) fn lines(changes: &[Change], extent: Extent) -> Vec<String> {
     let mut shown = Vec::new();
     for change in changes {
         let Change { part, kind, accepted, offered } = change;

@@ -1,14 +1,14 @@
 //! `tool build`: makes the module of a tool with the toolchain of its language, and checks it.
 
-use super::super::output::note;
-use super::language::Language;
-use super::{check, find_manifest, toolchain};
+use crate::language::Language;
+use crate::{check, find_manifest, toolchain};
+use a2g_command::output::note;
 use a2g_core::catalog::ToolManifest;
 use a2g_server::config::Config;
 use anyhow::bail;
 use std::path::Path;
 
-pub(super) fn build(folder: &Path, config: &Config) -> anyhow::Result<()> {
+pub(crate) fn build(folder: &Path, config: &Config) -> anyhow::Result<()> {
     let path = find_manifest(folder)?;
     // Read first, so that a mistake in it is known before the toolchain works for a minute.
     let manifest = ToolManifest::read(&path)?;

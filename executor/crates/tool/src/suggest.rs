@@ -13,13 +13,13 @@ const TIMEOUT_FACTOR: u32 = 10;
 
 /// The maximum use of limits over the runs of all examples.
 #[derive(Debug, Default)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     peak_memory_mb: u64,
     longest: Duration,
 }
 
 impl Measured {
-    pub(super) fn of<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Self {
+    pub(crate) fn of<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Self {
         outcomes.fold(Self::default(), |measured, outcome| Self {
             peak_memory_mb: measured.peak_memory_mb.max(outcome.metrics.memory_used_mb()),
             longest: measured.longest.max(outcome.metrics.wall),
@@ -27,7 +27,7 @@ impl Measured {
     }
 
     /// The declared capabilities, with memory and time as measured. Without a run, nothing was measured.
-    pub(super) fn narrow(&self, declared: &DeclaredCapabilities) -> DeclaredCapabilities {
+    pub(crate) fn narrow(&self, declared: &DeclaredCapabilities) -> DeclaredCapabilities {
         let memory = MemoryLimit::from_mb(self.peak_memory_mb).ok();
         let seconds = (self.longest * TIMEOUT_FACTOR).as_secs() + 1;
         let timeout = Timeout::from_seconds(seconds).ok().filter(|_| !self.longest.is_zero());
@@ -47,7 +47,7 @@ fn smaller<T: Ord>(measured: Option<T>, declared: Option<T>) -> Option<T> {
 }
 
 /// The order of the uses of files, from the narrowest.
-pub(super) fn rank(filesystem: DeclaredFilesystem) -> u8 {
+pub(crate) fn rank(filesystem: DeclaredFilesystem) -> u8 {
     match filesystem {
         DeclaredFilesystem::None => 0,
         DeclaredFilesystem::Read => 1,
@@ -56,7 +56,7 @@ pub(super) fn rank(filesystem: DeclaredFilesystem) -> u8 {
 }
 
 /// The keys of `[capabilities]` that differ, with the new values in TOML.
-pub(super) fn changes(
+pub(crate) fn changes(
     declared: &DeclaredCapabilities,
     smallest: &DeclaredCapabilities,
 ) -> Vec<(&'static str, String)> {
@@ -74,7 +74,7 @@ pub(super) fn changes(
 }
 
 /// Writes changes to the `[capabilities]` of a `tool.toml`, and keeps everything else as it is, comments included.
-pub(super) fn write(
+pub(crate) fn write(
     path: &Path,
     changes: &[(&'static str, String)],
     expected: &DeclaredCapabilities,

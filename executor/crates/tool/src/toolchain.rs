@@ -2,9 +2,9 @@
 //!
 //! The programs run with the rights of the user, outside of any sandbox: a tool's author builds their own source.
 
-use super::super::output::{note, one_line};
-use super::language::Language;
-use super::new::WIT;
+use crate::language::Language;
+use crate::new::WIT;
+use a2g_command::output::{note, one_line};
 use a2g_core::catalog::ToolManifest;
 use a2g_types::clock::{Clock as _, SystemClock};
 use anyhow::{Context as _, anyhow, bail};
@@ -43,14 +43,14 @@ const SOURCES: [&str; 7] = ["rs", "c", "h", "go", "js", "py", "wit"];
 const BUILD_FOLDER: &str = "build";
 
 /// The program that made a module, and the time it took.
-pub(super) struct Made {
+pub(crate) struct Made {
     /// The program and its version.
-    pub(super) program: String,
-    pub(super) seconds: f64,
+    pub(crate) program: String,
+    pub(crate) seconds: f64,
 }
 
 /// Makes a module of the sources in `folder`, and puts it at `module`, which is unchanged after a failure.
-pub(super) fn make(folder: &Path, language: Language, module: &Path) -> anyhow::Result<Made> {
+pub(crate) fn make(folder: &Path, language: Language, module: &Path) -> anyhow::Result<Made> {
     let clock = SystemClock;
     let folder = folder.canonicalize().with_context(|| format!("`{}` cannot be read", folder.display()))?;
     let work = folder.join(BUILD_FOLDER);
@@ -72,7 +72,7 @@ pub(super) fn make(folder: &Path, language: Language, module: &Path) -> anyhow::
 }
 
 /// A note that a module is older than a source file of its tool.
-pub(super) fn stale_module_remark(folder: &Path, manifest: &ToolManifest) -> Option<String> {
+pub(crate) fn stale_module_remark(folder: &Path, manifest: &ToolManifest) -> Option<String> {
     let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
     let module = modified(&folder.join(&manifest.module))?;
     let entries =

@@ -1,7 +1,7 @@
 //! The progress of a transfer, on standard error: one line that is updated on a terminal, otherwise a line every few
 //! seconds. A transfer of less than a second shows nothing.
 
-use super::super::super::output::note;
+use a2g_command::output::note;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 use tokio::time::Instant;

@@ -2,8 +2,8 @@
 //!
 //! Each round runs `tool build` and `tool test` as programs of their own, so a round that fails ends nothing else.
 
-use super::super::output::{note, one_line};
-use super::find_manifest;
+use crate::find_manifest;
+use a2g_command::output::{note, one_line};
 use anyhow::{Context as _, bail};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -23,7 +23,7 @@ type Snapshot = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
 
 /// Builds and tests the tool in `folder` now, and after each change, until the program is ended. `options` go to both
 /// commands.
-pub(super) fn dev(folder: &Path, options: &[std::ffi::OsString]) -> anyhow::Result<()> {
+pub(crate) fn dev(folder: &Path, options: &[std::ffi::OsString]) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("this program cannot find its own file")?;
     find_manifest(folder)?;
     let outputs = own_outputs();

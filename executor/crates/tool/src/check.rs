@@ -1,7 +1,7 @@
 //! `tool check`, and the last step of `tool build`: everything that `tool add` checks, and what the module asks for.
 
-use super::super::output::{note, one_line, print};
-use super::set_up;
+use crate::set_up;
+use a2g_command::output::{note, one_line, print};
 use a2g_core::catalog::{CheckedTool, ModuleFacts, check as check_tool, check_bare, package_folder};
 use a2g_govern::ToolTrust;
 use a2g_server::config::Config;
@@ -16,7 +16,7 @@ const CALLS_INTERFACE: &str = "a2g:tool/calls@";
 const TEMPLATE_SENTENCE: &str = "Counts the words of a text";
 
 /// Checks the tool or module at `path`, and prints what it needs.
-pub(super) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
+pub(crate) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
     let runtime = set_up(config)?;
     if path.is_file() {
         let module = check_bare(path, &runtime.cache, &runtime)?;
@@ -111,7 +111,7 @@ fn memory_ceiling(config: &Config) -> MemoryLimit {
 }
 
 /// The remark about a configuration under which the module cannot start.
-pub(super) fn start_memory_remark(checked: &CheckedTool, config: &Config) -> Option<String> {
+pub(crate) fn start_memory_remark(checked: &CheckedTool, config: &Config) -> Option<String> {
     let facts = &checked.tool.facts;
     let ceiling = memory_ceiling(config);
     (facts.start_memory_bytes > ceiling.bytes()).then(|| {
@@ -125,7 +125,7 @@ pub(super) fn start_memory_remark(checked: &CheckedTool, config: &Config) -> Opt
 }
 
 /// A size in kB up to a MB, and otherwise in MB.
-pub(super) fn format_size(bytes: u64) -> String {
+pub(crate) fn format_size(bytes: u64) -> String {
     if bytes < BYTES_PER_MB {
         return format!("{:.1} kB", bytes as f64 / 1024.0);
     }

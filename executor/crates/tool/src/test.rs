@@ -4,13 +4,13 @@
 //! temporary folder as `/workspace`. The network is off. `--suggest` runs the examples again under narrower capabilities,
 //! and writes those under which they still pass.
 
-use super::super::layout::{Listing, status_cell, text};
-use super::super::local_run::{CallParts, local_call, start_executor};
-use super::super::output::{note, one_line, print};
-use super::super::setup::{CgroupGuard, ToolRuntime, check_containment, take_authority};
-use super::suggest::{self, Measured};
-use super::{find_manifest, toolchain};
+use crate::suggest::{self, Measured};
+use crate::{find_manifest, toolchain};
 use a2g_capability::{Area, Mount, Mounts, Tree};
+use a2g_command::layout::{Listing, status_cell, text};
+use a2g_command::local_run::{CallParts, local_call, start_executor};
+use a2g_command::output::{note, one_line, print};
+use a2g_command::setup::{CgroupGuard, ToolRuntime, check_containment, take_authority};
 use a2g_core::catalog::{Definitions, Example, Expected, ToolManifest};
 use a2g_core::run::Executor;
 use a2g_govern::local::{LocalGovernor, PolicySet};
@@ -35,7 +35,7 @@ const MAX_NAME_CHARS: usize = 20;
 /// The number of times that the examples may run: as declared, and to try suggestions.
 const MAX_ROUNDS: usize = 6;
 
-pub(super) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -> anyhow::Result<ExitCode> {
+pub(crate) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -> anyhow::Result<ExitCode> {
     let path = find_manifest(folder)?;
     let manifest = ToolManifest::read(&path)?;
     if manifest.examples.is_empty() {

@@ -1,14 +1,14 @@
 //! `tool prepare`: compiles the whole catalogue, and writes the schema of its arguments beside each tool.
 
-use super::super::output::{note, one_line, print};
-use super::set_up;
+use crate::set_up;
+use a2g_command::output::{note, one_line, print};
 use a2g_core::catalog::write_arguments;
 use a2g_server::config::Config;
 use std::process::ExitCode;
 
 /// Compiles every tool of the catalogue into the cache. The exit code is 1 if a tool cannot be used, or its schema not
 /// written.
-pub(super) fn prepare(config: &Config) -> anyhow::Result<ExitCode> {
+pub(crate) fn prepare(config: &Config) -> anyhow::Result<ExitCode> {
     let runtime = set_up(config)?;
     let catalog = runtime.compile_catalog(config)?;
     let ready = catalog.ready_tools().count();

@@ -1,8 +1,8 @@
 //! `tool sign`: signs the package of a tool, for executors that require signatures (`[catalog.trust]`).
 
-use super::super::UsageError;
-use super::super::output::{note, one_line, print};
-use super::{set_up, toolchain};
+use crate::{set_up, toolchain};
+use a2g_command::UsageError;
+use a2g_command::output::{note, one_line, print};
 use a2g_core::catalog::{SignedFolder, ToolManifest, sign as sign_tool};
 use a2g_govern::ToolSigningKey;
 use a2g_server::config::Config;
@@ -15,7 +15,7 @@ use time::Duration;
 const MAX_DAYS: u32 = 3650;
 
 /// Checks the tool in `folder`, and writes its package, signed with the key in `key_file`, to `signed/` in it.
-pub(super) fn sign(
+pub(crate) fn sign(
     folder: &Path,
     key_file: &Path,
     expires_days: Option<u32>,

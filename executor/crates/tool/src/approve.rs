@@ -3,12 +3,12 @@
 //! An approval covers exactly the update that was shown. On a terminal, the update stays in memory until the answer. In
 //! a script, the approval names the digest that was printed with the difference.
 
-use super::super::arguments::Setup;
-use super::super::layout::wrap;
-use super::super::output::{note, one_line, print};
-use super::super::setup::{config, recorded_definitions};
-use super::difference::{self, Extent};
-use super::set_up;
+use crate::difference::{self, Extent};
+use crate::set_up;
+use a2g_command::UsageError;
+use a2g_command::layout::wrap;
+use a2g_command::output::{note, one_line, print};
+use a2g_command::setup::{Setup, config, recorded_definitions};
 use a2g_core::catalog::{Change, Part, Update, reject as reject_update, waiting_updates};
 use a2g_server::config::Config;
 use a2g_types::ident::{ToolName, did_you_mean};
@@ -24,7 +24,7 @@ const NOT_APPROVED: u8 = 3;
 const MAX_COLUMNS: usize = 80;
 
 /// The options that name the catalogue, for commands to copy.
-pub(super) fn catalogue_options(Setup { config, tools }: &Setup) -> String {
+pub(crate) fn catalogue_options(Setup { config, tools }: &Setup) -> String {
     let option = |name: &str, path: &Option<PathBuf>| {
         let path = path.as_ref()?.display().to_string();
         let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
@@ -35,7 +35,7 @@ pub(super) fn catalogue_options(Setup { config, tools }: &Setup) -> String {
 }
 
 /// Reports a waiting update and its changes.
-pub(super) fn print_waiting(update: &Update, setup: &Setup) -> ExitCode {
+pub(crate) fn print_waiting(update: &Update, setup: &Setup) -> ExitCode {
     let name = &update.tool().manifest.name;
     print_difference(update, Extent::Summary);
     let parts = part_names(update.changes());
@@ -49,7 +49,7 @@ pub(super) fn print_waiting(update: &Update, setup: &Setup) -> ExitCode {
 }
 
 /// Shows the update of a tool, and installs it after the approval of a person at the terminal or by `digest`.
-pub(super) fn approve(setup: &Setup, name: &str, digest: Option<&str>) -> anyhow::Result<ExitCode> {
+pub(crate) fn approve(setup: &Setup, name: &str, digest: Option<&str>) -> anyhow::Result<ExitCode> {
     let (name, config, options) = (ToolName::parse(name)?, &config(setup)?, catalogue_options(setup));
     let runtime = set_up(config)?;
     let definitions = recorded_definitions(config);
@@ -61,7 +61,7 @@ pub(super) fn approve(setup: &Setup, name: &str, digest: Option<&str>) -> anyhow
     let found = update.digest();
     if let Some(shown) = digest {
         let shown = Digest::parse(shown.strip_prefix("sha256:").unwrap_or(shown));
-        let shown = shown.map_err(|reason| super::super::UsageError(format!("`--digest` {reason}")))?;
+        let shown = shown.map_err(|reason| UsageError(format!("`--digest` {reason}")))?;
         if shown != found {
             print_difference(&update, Extent::Full);
             note(format_args!(
@@ -93,7 +93,7 @@ pub(super) fn approve(setup: &Setup, name: &str, digest: Option<&str>) -> anyhow
 }
 
 /// Drops the waiting update of a tool.
-pub(super) fn reject(config: &Config, name: &str) -> anyhow::Result<ExitCode> {
+pub(crate) fn reject(config: &Config, name: &str) -> anyhow::Result<ExitCode> {
     let name = ToolName::parse(name)?;
     if !reject_update(&name, &config.catalog, &recorded_definitions(config))? {
         bail!("no update of `{name}` waits for approval{}", nearest(config, &name));
@@ -103,7 +103,7 @@ pub(super) fn reject(config: &Config, name: &str) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints the waiting updates, below a list of tools.
-pub(super) fn note_waiting(config: &Config, setup: &Setup) {
+pub(crate) fn note_waiting(config: &Config, setup: &Setup) {
     let options = catalogue_options(setup);
     for name in waiting_updates(&config.catalog) {
         note(format_args!("note: an update of {name} waits for `a2g-executor tool approve {name}{options}`"));
