@@ -84,7 +84,7 @@ fn shout_runs(contract: &Path, version: &str) {
         std::fs::write(&copy, text.replace("@0.2.0", version)).expect("a copy");
         let mut command = Command::new(node);
         command
-            .arg(source("../../../executor/templates/componentize.mjs"))
+            .arg(source("../../../executor/crates/tool/templates/componentize.mjs"))
             .arg(copy)
             .arg(contract)
             .arg("tool")

@@ -17,7 +17,7 @@ use crate::setup::{self, Makers};
 /// Far more time than a busy machine needs to make a component.
 const MAKE_TIMEOUT: Duration = Duration::from_secs(300);
 /// The script that makes a component of JavaScript, here and in the tests.
-const SCRIPT: &str = "executor/templates/componentize.mjs";
+const SCRIPT: &str = "executor/crates/tool/templates/componentize.mjs";
 const CONTRACT: &str = "guest-sdk/wit/tool.wit";
 
 /// The language of the source in a folder of `tools/`.

@@ -1,7 +1,7 @@
 //! `tool new`: writes the folder of a new tool from the template of its language.
 //!
-//! A template is a folder of `executor/templates`, a tool that works, called `template_tool`. The template in Rust comes
-//! with the sources of the SDK, because a new tool has to build without the executor's repository.
+//! A template is a folder of `templates`, a tool that works, called `template_tool`. The template in Rust comes with the
+//! sources of the SDK, because a new tool has to build without the executor's repository.
 
 use crate::language::Language;
 use a2g_command::UsageError;
@@ -14,7 +14,7 @@ use std::path::Path;
 /// The name of the tool in each template.
 const TEMPLATE_NAME: &str = "template_tool";
 /// The dependency in the template's `Cargo.toml`, and its form beside a copy of the SDK.
-const SDK_IN_REPOSITORY: &str = "path = \"../../../guest-sdk\"";
+const SDK_IN_REPOSITORY: &str = "path = \"../../../../../guest-sdk\"";
 const SDK_FOLDER: &str = "a2g-guest-sdk";
 /// The contract, which other languages than Rust and C get as a file.
 pub(crate) const WIT: &str = include_str!("../../../../guest-sdk/wit/tool.wit");
@@ -30,17 +30,17 @@ macro_rules! files {
 }
 
 const RUST: &[File] =
-    files!("../../../templates/rust/": ".gitignore", "Cargo.toml", "README.md", "src/lib.rs", "tool.toml");
-const C: &[File] = files!("../../../templates/c/": ".gitignore", "README.md", "tool.c", "tool.toml");
+    files!("../templates/rust/": ".gitignore", "Cargo.toml", "README.md", "src/lib.rs", "tool.toml");
+const C: &[File] = files!("../templates/c/": ".gitignore", "README.md", "tool.c", "tool.toml");
 const GO: &[File] = files!(
-    "../../../templates/go/": ".gitignore", "README.md", "go.mod", "main.go", "main_test.go", "tool.toml",
+    "../templates/go/": ".gitignore", "README.md", "go.mod", "main.go", "main_test.go", "tool.toml",
 );
 const JAVASCRIPT: &[File] = files!(
-    "../../../templates/javascript/": ".gitignore", "README.md", "package.json", "tool.js", "tool.toml", "words.js",
+    "../templates/javascript/": ".gitignore", "README.md", "package.json", "tool.js", "tool.toml", "words.js",
     "words.test.js",
 );
 const PYTHON: &[File] = files!(
-    "../../../templates/python/": ".gitignore", "README.md", "requirements.txt", "test_words.py", "tool.py",
+    "../templates/python/": ".gitignore", "README.md", "requirements.txt", "test_words.py", "tool.py",
     "tool.toml", "words.py",
 );
 /// The sources of the SDK. A unit test compares the list with the folder.
@@ -185,7 +185,7 @@ mod tests {
     fn every_file_of_a_template_and_of_the_sdk_is_included() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         for language in Language::ALL {
-            let folder = root.join("../../templates").join(language.folder());
+            let folder = root.join("templates").join(language.folder());
             assert_eq!(names(template(language)), files_below(&folder), "{language:?}");
             let manifest = template(language).iter().find(|(path, _)| *path == "tool.toml").unwrap().1;
             assert!(manifest.starts_with("name = \"template_tool\"\n"));

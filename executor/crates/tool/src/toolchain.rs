@@ -35,7 +35,7 @@ const MIN_COMPONENTIZE_PY: (u32, u32) = (0, 25);
 /// The stack of a program in C. Zig's default is 16 MB, all of which counts as memory from the start.
 const C_STACK: &str = "-Wl,-z,stack-size=1048576";
 /// The script that makes a component of JavaScript.
-const COMPONENTIZE: &str = include_str!("../../../templates/componentize.mjs");
+const COMPONENTIZE: &str = include_str!("../templates/componentize.mjs");
 const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js";
 /// The extensions of source files. A tool's tests and other files may be newer than its module.
 const SOURCES: [&str; 7] = ["rs", "c", "h", "go", "js", "py", "wit"];
