@@ -137,7 +137,7 @@ impl RunRequest {
 
 /// One run's authority and its arguments as JSON text, assigned to its tool's isolation.
 enum AssignedRun {
-    Process(supervisor::JobRequest),
+    Process(Box<supervisor::JobRequest>),
     Inline(Artifact, Permit, String),
     Unavailable,
 }
@@ -195,10 +195,8 @@ impl Isolate {
     pub fn request(&self, tool: &ToolName, permit: Permit, arguments: String) -> RunRequest {
         let grant = permit.grant().clone();
         let assigned = match (self.placements.get(tool), &self.supervisor) {
-            (Some(Placement::Process), Some(supervisor)) => AssignedRun::Process(supervisor.job_request(
-                tool,
-                permit,
-                channel::Task::Invoke { arguments },
+            (Some(Placement::Process), Some(supervisor)) => AssignedRun::Process(Box::new(
+                supervisor.job_request(tool, permit, channel::Task::Invoke { arguments }),
             )),
             (Some(Placement::Inline(artifact)), _) => {
                 AssignedRun::Inline(artifact.clone(), permit, arguments)
@@ -249,7 +247,7 @@ impl Isolate {
         execution: &Execution,
     ) -> Outcome {
         let outcome = match (request.assigned, &self.supervisor) {
-            (AssignedRun::Process(job), Some(supervisor)) => supervisor.run(job, prepared, execution).await,
+            (AssignedRun::Process(job), Some(supervisor)) => supervisor.run(*job, prepared, execution).await,
             (AssignedRun::Inline(artifact, permit, arguments), _) => {
                 self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await
             }
