@@ -119,14 +119,13 @@ pub async fn routers(
     });
     door.resume().await?;
     elsewhere::share_tasks(&door);
-    let public = Router::new().route(card::PATH, get(public_card));
     let routes = Router::new()
         .route("/a2a/rpc", post(rpc))
         .route("/a2a/tasks/{task}/governor/history", get(governor_history))
         .route("/a2a/tasks/{task}/stream", get(task_stream))
         .layer(middleware::from_fn_with_state((limiter, door.settings.dialect), limit_rate))
         .with_state(Arc::clone(&door));
-    let public = public.with_state(door);
+    let public = Router::new().route(card::PATH, get(public_card)).with_state(door);
     Ok([
         ProtocolRouter { routes, auth: AuthPolicy::Required(access) },
         ProtocolRouter { routes: public, auth: AuthPolicy::Public },
@@ -213,11 +212,11 @@ async fn rpc(
     headers: HeaderMap,
 ) -> Response {
     let dialect = door.settings.dialect;
-    let decoded = match body.text(&door.port.bounds) {
+    let message = match body.text(&door.port.bounds) {
         Ok(text) => decode::request(text),
         Err(fault) => Err(A2aDecodeError { id: Id::null(), fault, streaming: None }),
     };
-    let (id, streaming, decoded) = match decoded {
+    let (id, streaming, decoded) = match message {
         Ok((id, request)) => (id, request.streaming(), Ok(request)),
         Err(A2aDecodeError { id, fault, streaming }) => (id, streaming, Err(Problem::from(fault))),
     };
@@ -227,8 +226,8 @@ async fn rpc(
         Ok(request) => request,
         Err(problem) => return error_response(&id, &problem, streaming, dialect),
     };
-    let (url, charge) = (door.url(&uri, &headers), body.charge());
-    let request_context = RequestContext { caller, connection, guard, url, charge };
+    let url = door.url(&uri, &headers);
+    let request_context = RequestContext { caller, connection, guard, url, charge: body.charge() };
     // Runs in its own tokio task, because a client that disconnects must not leave an A2A task without its follower. To
     // answer in the connection's tokio task, and change to another only if the connection ends, was measured to be 20
     // µs slower.
@@ -252,11 +251,11 @@ async fn rpc(
 
 /// Checks the version of A2A that a client of A2A 1.0 names, in a header or a parameter of the URL.
 fn check_version(uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-    let named = headers.get_all(VERSION).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let in_headers = headers.get_all(VERSION).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
     let parameters =
         uri.query().unwrap_or_default().split('&').filter_map(|parameter| parameter.split_once('='));
-    let parameters = parameters.filter(|(name, _)| name.eq_ignore_ascii_case(VERSION));
-    let mut named = named.chain(parameters.map(|(_, version)| version.into()));
+    let in_url = parameters.filter(|(name, _)| name.eq_ignore_ascii_case(VERSION));
+    let mut named = in_headers.chain(in_url.map(|(_, version)| version.into()));
     match named.find(|version| !card::is_supported_version(version)) {
         Some(version) => Err(Problem::UnsupportedVersion(version.into_owned())),
         None => Ok(()),
@@ -286,116 +285,174 @@ fn check_canceled(state: TaskState) -> Result<(), Problem> {
 }
 
 impl A2a {
+    /// Answers a request.
     async fn answer(
         self: Arc<Self>,
         request_context: RequestContext,
         id: &Id,
         request: A2aRequest,
     ) -> Result<Response, Problem> {
-        let dialect = self.settings.dialect;
         let caller = &*request_context.caller;
-        Ok(match request {
+        match request {
             A2aRequest::Send(sent) | A2aRequest::Provide { sent } => {
-                let (blocking, history) = (sent.blocking, sent.history);
-                let AcceptedMessage { handle, call } =
-                    self.accept_message(&request_context, *sent, !blocking).await?;
-                let record = match call {
-                    Some(call) if blocking => self.run_until_settled(&handle, call).await,
-                    Some(call) => {
-                        self.start(Arc::clone(&handle), call);
-                        handle.record()
-                    }
-                    None => handle.record(),
-                };
-                ok_response(encode::task_response(id, &record.task, history, dialect))
+                self.send(&request_context, id, *sent).await
             }
-            A2aRequest::Stream(sent) => {
-                let AcceptedMessage { handle, call } =
-                    self.accept_message(&request_context, *sent, true).await?;
-                let (record, updates) = handle.subscribe();
-                if let Some(call) = call {
-                    self.start(Arc::clone(&handle), call);
-                }
-                match dialect {
-                    Dialect::A2a => {
-                        let stream =
-                            self.new_stream(id.clone(), request_context.guard, &request_context.connection);
-                        let start = StreamStart { record, updates, waits_for_a_person: false };
-                        stream.into_response(start, self.executor.sessions())
-                    }
-                    Dialect::Acp => ok_response(encode::stream_response(id, &record.task.id)),
-                }
-            }
-            A2aRequest::Get { task, history } => {
-                let record = match self.readable_task(caller, &task).await {
-                    Ok(handle) => handle.record(),
-                    Err(Problem::TaskNotFound) => {
-                        Arc::new(self.find_elsewhere(caller, &task, &READ_ALL_ROLES).await?)
-                    }
-                    Err(problem) => return Err(problem),
-                };
-                ok_response(encode::task_response(id, &record.task, history, dialect))
-            }
+            A2aRequest::Stream(sent) => self.send_and_follow(request_context, id, *sent).await,
+            A2aRequest::Get { task, history } => self.get_task(caller, id, &task, history).await,
             A2aRequest::List { context, limit, offset, after } => {
-                let owner =
-                    if caller.is_any_of(&READ_ALL_ROLES) { None } else { Some(self.agent_of(caller)?) };
-                let unsaved = self.unsaved_tasks(owner.as_ref(), context.as_deref());
-                let after = after.map(|PageToken { created, task }| TaskKey { created, task });
-                let query = TaskQuery { owner, context, after, limit: 0, unsaved };
-                self.list_tasks(id, query, limit, offset).await?
+                let query = self.task_query(caller, context, after)?;
+                self.list_tasks(id, query, limit, offset).await
             }
-            A2aRequest::Cancel { task } => {
-                let record = match self.find_task(caller, &task, &[Governor, Operator]).await {
-                    Ok(handle) => self.cancel(caller, &handle).await?,
-                    Err(Problem::TaskNotFound) => Arc::new(self.cancel_elsewhere(caller, &task).await?),
-                    Err(problem) => return Err(problem),
-                };
-                ok_response(encode::cancel_response(id, &record.task, dialect))
-            }
+            A2aRequest::Cancel { task } => self.cancel_task(caller, id, &task).await,
             A2aRequest::Resubscribe { task } => {
                 let start = self.follow_task(caller, &task).await?;
+                Ok(self.stream_task(start, id.clone(), request_context.guard, &request_context.connection))
+            }
+            A2aRequest::Permit { task, approved } => self.permit(caller, id, &task, approved).await,
+            A2aRequest::SetPush { task, config } => self.set_push(caller, id, &task, *config).await,
+            A2aRequest::GetPush { task, config } => self.get_push(caller, id, &task, config.as_deref()).await,
+            A2aRequest::ListPush { task } => self.list_push(caller, id, &task).await,
+            A2aRequest::DeletePush { task, config } => self.delete_push(caller, id, &task, &config).await,
+            A2aRequest::ExtendedCard => self.extended_card(id, &request_context.url),
+        }
+    }
+
+    async fn send(
+        self: &Arc<Self>,
+        request_context: &RequestContext,
+        id: &Id,
+        sent: SendParams,
+    ) -> Result<Response, Problem> {
+        let history = sent.history;
+        let answered = if sent.blocking { AnswerTime::Settled } else { AnswerTime::AtOnce };
+        let AcceptedMessage { handle, call } = self.accept_message(request_context, sent, answered).await?;
+        let record = match (call, answered) {
+            (Some(call), AnswerTime::Settled) => self.run_until_settled(&handle, call).await,
+            (Some(call), AnswerTime::AtOnce) => {
+                self.start(Arc::clone(&handle), call);
+                handle.record()
+            }
+            (None, AnswerTime::Settled | AnswerTime::AtOnce) => handle.record(),
+        };
+        Ok(ok_response(encode::task_response(id, &record.task, history, self.settings.dialect)))
+    }
+
+    async fn send_and_follow(
+        self: &Arc<Self>,
+        request_context: RequestContext,
+        id: &Id,
+        sent: SendParams,
+    ) -> Result<Response, Problem> {
+        let AcceptedMessage { handle, call } =
+            self.accept_message(&request_context, sent, AnswerTime::AtOnce).await?;
+        let (record, updates) = handle.subscribe();
+        if let Some(call) = call {
+            self.start(Arc::clone(&handle), call);
+        }
+        Ok(match self.settings.dialect {
+            Dialect::A2a => {
+                let start = StreamStart { record, updates, waits_for_a_person: false };
                 self.stream_task(start, id.clone(), request_context.guard, &request_context.connection)
             }
-            A2aRequest::Permit { task, approved } => {
-                let record = self.answer_prompt(caller, &task, approved).await?;
-                ok_response(encode::task_response(id, &record.task, None, dialect))
-            }
-            A2aRequest::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
-            A2aRequest::GetPush { task, config } => {
-                let record = self.webhook_task(caller, &task).await?.record();
-                let matches = |webhook: &&PushConfig| config.as_ref().is_none_or(|id| webhook.id == *id);
-                let webhook = record.webhooks.iter().find(matches).ok_or(Problem::PushNotFound)?;
-                ok_response(push::get_response(id, &task, webhook))
-            }
-            A2aRequest::ListPush { task } => {
-                let record = self.webhook_task(caller, &task).await?.record();
-                ok_response(push::list_response(id, &task, &record.webhooks))
-            }
-            A2aRequest::DeletePush { task, config } => {
-                let handle = self.webhook_task(caller, &task).await?;
-                let pending_write = handle.try_change(self.executor.journal(), |record| {
-                    let before = record.webhooks.len();
-                    record.webhooks.retain(|webhook| webhook.id != config);
-                    if record.webhooks.len() < before { Ok(Vec::new()) } else { Err(Problem::PushNotFound) }
-                })?;
-                pending_write.await.map_err(|error| tasks::journal_fault(&error))?;
-                ok_response(push::delete_response(id))
-            }
-            // In the ACP dialect every client gets the extended card.
-            A2aRequest::ExtendedCard if dialect == Dialect::A2a && !self.requires_auth() => {
-                return Err(Problem::NoExtendedCard);
-            }
-            A2aRequest::ExtendedCard => {
-                let render = |tools: &[Descriptor]| {
-                    Document::new(|url| {
-                        card::extended_card(&self.card_settings(url), tools, dialect).to_string()
-                    })
-                };
-                let card = self.extended_card.get(self.executor.tools(), render).text(&request_context.url);
-                let card = RawValue::from_string(card).map_err(|error| Fault::Internal(error.to_string()))?;
-                ok_response(encode::response(id, &card))
-            }
+            Dialect::Acp => ok_response(encode::stream_response(id, &record.task.id)),
         })
+    }
+
+    async fn get_task(
+        &self,
+        caller: &Caller,
+        id: &Id,
+        task: &str,
+        history: Option<usize>,
+    ) -> Result<Response, Problem> {
+        let record = match self.readable_task(caller, task).await {
+            Ok(handle) => handle.record(),
+            Err(Problem::TaskNotFound) => Arc::new(self.find_elsewhere(caller, task, &READ_ALL_ROLES).await?),
+            Err(problem) => return Err(problem),
+        };
+        Ok(ok_response(encode::task_response(id, &record.task, history, self.settings.dialect)))
+    }
+
+    /// The query for the tasks that a caller may read. Its `limit` is still to be set.
+    fn task_query(
+        &self,
+        caller: &Caller,
+        context: Option<String>,
+        after: Option<PageToken>,
+    ) -> Result<TaskQuery, Problem> {
+        let owner = if caller.is_any_of(&READ_ALL_ROLES) { None } else { Some(self.agent_of(caller)?) };
+        let unsaved = self.unsaved_tasks(owner.as_ref(), context.as_deref());
+        let after = after.map(|PageToken { created, task }| TaskKey { created, task });
+        Ok(TaskQuery { owner, context, after, limit: 0, unsaved })
+    }
+
+    async fn cancel_task(&self, caller: &Caller, id: &Id, task: &str) -> Result<Response, Problem> {
+        let record = match self.find_task(caller, task, &[Governor, Operator]).await {
+            Ok(handle) => self.cancel(caller, &handle).await?,
+            Err(Problem::TaskNotFound) => Arc::new(self.cancel_elsewhere(caller, task).await?),
+            Err(problem) => return Err(problem),
+        };
+        Ok(ok_response(encode::cancel_response(id, &record.task, self.settings.dialect)))
+    }
+
+    async fn permit(
+        &self,
+        caller: &Caller,
+        id: &Id,
+        task: &str,
+        approved: bool,
+    ) -> Result<Response, Problem> {
+        let record = self.answer_prompt(caller, task, approved).await?;
+        Ok(ok_response(encode::task_response(id, &record.task, None, self.settings.dialect)))
+    }
+
+    async fn get_push(
+        &self,
+        caller: &Caller,
+        id: &Id,
+        task: &str,
+        config: Option<&str>,
+    ) -> Result<Response, Problem> {
+        let record = self.webhook_task(caller, task).await?.record();
+        let matches = |webhook: &&PushConfig| config.is_none_or(|id| webhook.id == id);
+        let webhook = record.webhooks.iter().find(matches).ok_or(Problem::PushNotFound)?;
+        Ok(ok_response(push::get_response(id, task, webhook)))
+    }
+
+    async fn list_push(&self, caller: &Caller, id: &Id, task: &str) -> Result<Response, Problem> {
+        let record = self.webhook_task(caller, task).await?.record();
+        Ok(ok_response(push::list_response(id, task, &record.webhooks)))
+    }
+
+    async fn delete_push(
+        &self,
+        caller: &Caller,
+        id: &Id,
+        task: &str,
+        config: &str,
+    ) -> Result<Response, Problem> {
+        let handle = self.webhook_task(caller, task).await?;
+        let pending_write = handle.try_change(self.executor.journal(), |record| {
+            let before = record.webhooks.len();
+            record.webhooks.retain(|webhook| webhook.id != config);
+            if record.webhooks.len() < before { Ok(Vec::new()) } else { Err(Problem::PushNotFound) }
+        })?;
+        pending_write.await.map_err(|error| tasks::journal_fault(&error))?;
+        Ok(ok_response(push::delete_response(id)))
+    }
+
+    /// The card for authenticated clients; in the ACP dialect, every client gets it.
+    fn extended_card(&self, id: &Id, url: &str) -> Result<Response, Problem> {
+        let dialect = self.settings.dialect;
+        if dialect == Dialect::A2a && !self.requires_auth() {
+            return Err(Problem::NoExtendedCard);
+        }
+        let render = |tools: &[Descriptor]| {
+            Document::new(|url| card::extended_card(&self.card_settings(url), tools, dialect).to_string())
+        };
+        let text = self.extended_card.get(self.executor.tools(), render).text(url);
+        let card = RawValue::from_string(text).map_err(|error| Fault::Internal(error.to_string()))?;
+        Ok(ok_response(encode::response(id, &card)))
     }
 
     /// The URL by which a client names this door. `Host` was checked before the handler ran.
@@ -492,7 +549,8 @@ impl A2a {
     /// Runs a call until its task has settled and is on the disk. A task that has settled but not ended is followed
     /// further in the background.
     async fn run_until_settled(self: &Arc<Self>, handle: &Arc<TaskHandle>, call: Call) -> Arc<TaskRecord> {
-        let (door, task) = (Arc::clone(self), Arc::clone(handle));
+        let door = Arc::clone(self);
+        let task = Arc::clone(handle);
         let mut follow = Box::pin(async move { door.run_to_end(&task, call).await });
         tokio::select! {
             () = &mut follow => handle.record(),
@@ -503,19 +561,18 @@ impl A2a {
         }
     }
 
-    /// Accepts a message for a new task or an existing one. `answers_early` is `true` if the message is answered before
-    /// the task settles.
+    /// Accepts a message for a new task or an existing one.
     async fn accept_message(
         &self,
         request_context: &RequestContext,
         sent: SendParams,
-        answers_early: bool,
+        answered: AnswerTime,
     ) -> Result<AcceptedMessage, Problem> {
         let caller = &request_context.caller;
-        let SendParams { message, call, blocking: _, history: _, accepts, push } = sent;
-        let push =
-            push.map(|config| self.complete_webhook(*config, "/configuration/pushNotificationConfig/url"));
-        let push = push.transpose()?;
+        let SendParams { message, call: tool_call, blocking: _, history: _, accepts, push: webhook } = sent;
+        let push = webhook
+            .map(|config| self.complete_webhook(*config, "/configuration/pushNotificationConfig/url"))
+            .transpose()?;
         if !encode::is_output_accepted(&accepts) {
             let message = "results are `application/json` or `text/plain`: accept one of them".to_owned();
             return Err(Problem::ContentType(message));
@@ -527,10 +584,10 @@ impl A2a {
         };
         let id = existing.as_ref().map_or_else(IntentId::random, |handle| handle.id);
         let owner = existing.as_ref().map_or(agent, |handle| handle.record().owner.clone());
-        let call = match call {
+        let call = match tool_call {
             None => None,
             Some(tool_call) => {
-                let call = Call {
+                let unchecked = Call {
                     door: Door::A2a,
                     agent: owner.clone(),
                     intent: id,
@@ -544,7 +601,7 @@ impl A2a {
                     parent: None,
                     caller_tools: None,
                 };
-                let call = with_caller(&self.executor, caller, call)?;
+                let call = with_caller(&self.executor, caller, unchecked)?;
                 let checked = self.executor.check_tool(&call).await;
                 checked.map_err(|fault| tool_call.relocate_fault(fault))?;
                 Some(call)
@@ -552,7 +609,7 @@ impl A2a {
         };
         let handle = match existing {
             Some(handle) => self.continue_task(handle, message, call.as_ref(), push).await?,
-            None => self.create_task(id, owner, message, call.as_ref(), push, answers_early).await?,
+            None => self.create_task(id, owner, message, call.as_ref(), push, answered).await?,
         };
         Ok(AcceptedMessage { handle, call })
     }
@@ -564,7 +621,7 @@ impl A2a {
         message: Message,
         call: Option<&Call>,
         push: Option<PushConfig>,
-        answers_early: bool,
+        answered: AnswerTime,
     ) -> Result<Arc<TaskHandle>, Problem> {
         let now = self.executor.clock().now();
         if call.is_none() && !fits_history(&[&message]) {
@@ -581,7 +638,7 @@ impl A2a {
         let handle = self.store.add(id, record)?;
         // If the message is answered only when the task settles, the task is written with its run, which saves a
         // transaction.
-        if answers_early || call.is_none() {
+        if answered == AnswerTime::AtOnce || call.is_none() {
             handle.persist(self.executor.journal()).await.map_err(|error| tasks::journal_fault(&error))?;
         }
         Ok(handle)
@@ -600,7 +657,6 @@ impl A2a {
             if let Some(push) = push {
                 add_webhook(record, push)?;
             }
-            let (id, context) = (record.task.id.clone(), record.task.context_id.clone());
             let update = match call {
                 Some(call) => {
                     record.tool = Some(call.tool.clone());
@@ -608,8 +664,9 @@ impl A2a {
                 }
                 None => record.set_state(TaskState::InputRequired, vec![Part::text(CALL_PROMPT)], now),
             };
-            let message = Message { task_id: Some(id), context_id: Some(context), ..message };
-            record.task.history.push(message);
+            let task_id = Some(record.task.id.clone());
+            let context_id = Some(record.task.context_id.clone());
+            record.task.history.push(Message { task_id, context_id, ..message });
             Ok::<_, Problem>(vec![update])
         })?;
         // The journal retries the write, and the task continues.
@@ -628,15 +685,14 @@ impl A2a {
         offset: usize,
     ) -> Result<Response, Problem> {
         // The query asks for one more task than fits the page, to learn whether there is a next page.
-        let query = TaskQuery { limit: offset + limit + 1, ..query };
-        let result = self.executor.journal().tasks(query).await;
-        let (tasks, total) = result.map_err(|error| tasks::journal_fault(&error))?;
-        let mut tasks = tasks.into_iter().skip(offset);
-        let page = tasks.by_ref().take(limit).collect::<Vec<_>>();
+        let result = self.executor.journal().tasks(TaskQuery { limit: offset + limit + 1, ..query }).await;
+        let (found, total) = result.map_err(|error| tasks::journal_fault(&error))?;
+        let mut rest = found.into_iter().skip(offset);
+        let page = rest.by_ref().take(limit).collect::<Vec<_>>();
         let next =
-            tasks.next().and(page.last()).map(|last| PageToken { created: last.created, task: last.task });
-        let page = page.iter().map(|task| self.list_item(task)).collect::<Vec<_>>();
-        Ok(ok_response(encode::list_response(id, &page, total, next.as_ref())))
+            rest.next().and(page.last()).map(|last| PageToken { created: last.created, task: last.task });
+        let items = page.iter().map(|task| self.list_item(task)).collect::<Vec<_>>();
+        Ok(ok_response(encode::list_response(id, &items, total, next.as_ref())))
     }
 
     /// The tasks of an owner and a context (`None`: any) that are not in the journal yet.
@@ -658,12 +714,12 @@ impl A2a {
     /// A list item with the current status of its task.
     fn list_item(&self, summary: &TaskSummary) -> serde_json::Value {
         let TaskSummary { task, context, created, status } = summary;
-        let status = match self.store.get_cached(*task) {
+        let text = match self.store.get_cached(*task) {
             Some(handle) => handle.record().status_json(),
             None => status.clone(),
         };
-        let status = serde_json::from_str(&status).unwrap_or_default();
-        encode::list_item(&task.to_string(), context, &status, *created, self.settings.dialect)
+        let current = serde_json::from_str(&text).unwrap_or_default();
+        encode::list_item(&task.to_string(), context, &current, *created, self.settings.dialect)
     }
 
     async fn cancel(&self, caller: &Caller, handle: &TaskHandle) -> Result<Arc<TaskRecord>, Problem> {
@@ -774,8 +830,13 @@ impl A2a {
     }
 
     fn new_stream(&self, id: Id, guard: Arc<RateLimitGuard>, connection: &Arc<Connection>) -> TaskStream {
-        let (dialect, write_timeout) = (self.settings.dialect, self.port.write_timeout);
-        TaskStream { id, dialect, write_timeout, _guard: guard, _work: connection.begin_request() }
+        TaskStream {
+            id,
+            dialect: self.settings.dialect,
+            write_timeout: self.port.write_timeout,
+            _guard: guard,
+            _work: connection.begin_request(),
+        }
     }
 
     /// A task from its current state on. The stream stays open while the task waits for a permission.
@@ -815,6 +876,15 @@ impl A2a {
         };
         json_response(status, serde_json::json!({ "error": failure.message }).to_string())
     }
+}
+
+/// The time at which a message is answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AnswerTime {
+    /// Once it is accepted.
+    AtOnce,
+    /// Once its task has settled.
+    Settled,
 }
 
 /// A task that accepted a message, with the call to run.

@@ -26,7 +26,9 @@ use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::memory::Charge;
 use a2g_types::rate_limit::to_whole_units;
-use a2g_wire::nexus::decode::{self, Content, ExecuteCommand, NexusDecodeError, SubscribeCommand, Verified};
+use a2g_wire::nexus::decode::{
+    self, Content, EventHead, ExecuteCommand, NexusDecodeError, SubscribeCommand, Verified,
+};
 use a2g_wire::nexus::encode::{self, MessageStamp, MessageWriter, OutgoingBody};
 use a2g_wire::nexus::fault::{self, NexusCode, NexusError};
 use a2g_wire::nexus::keys::{AgentKeys, Keyring};
@@ -46,7 +48,7 @@ use mailbox::{OutgoingEvent, Subscription};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
@@ -97,15 +99,17 @@ pub fn router(
     keys: Keyring,
     port: NexusPort,
 ) -> ProtocolRouter {
-    let id = settings.id.clone().unwrap_or_else(|| id.to_owned());
+    let own_id = settings.id.clone().unwrap_or_else(|| id.to_owned());
     let access = settings.access;
     let hub = Arc::new(Hub::default());
-    let (subscribers, clock) = (Arc::clone(&hub), Arc::clone(executor.clock()));
+    let subscribers = Arc::clone(&hub);
+    let clock = Arc::clone(executor.clock());
     executor.subscribe(move |run, notification| subscribers.publish(run, notification, clock.monotonic()));
-    let identity = encode::executor_identity(&id);
+    let identity = encode::executor_identity(&own_id);
     let unknown = RawValue::from_string(UNKNOWN.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned());
     let started_ms = unix_ms(executor.clock().now());
-    let door = Arc::new(Nexus { executor, settings, port, keys, id, identity, unknown, hub, started_ms });
+    let door =
+        Arc::new(Nexus { executor, settings, port, keys, id: own_id, identity, unknown, hub, started_ms });
     let routes = Router::new().route("/nexus", get(socket::upgrade).post(post)).with_state(door);
     ProtocolRouter { routes, auth: AuthPolicy::Delegated(access) }
 }
@@ -136,6 +140,19 @@ struct MessageSender<'a> {
     sealed: bool,
     transport: MessageTransport<'a>,
     charge: Charge,
+}
+
+/// A message of a verified sender, and the way to answer it.
+struct Exchange<'a> {
+    /// The id of the message.
+    id: IntentId,
+    /// `from.id`.
+    name: &'a str,
+    writer: MessageWriter<'a>,
+    /// `true` if the sender asks for an acknowledgement.
+    requires_ack: bool,
+    started_at: Instant,
+    out: &'a mpsc::Sender<Reply>,
 }
 
 /// A message that has passed the strict reader, or the reader's fault; and the message's charge against the caller's
@@ -258,111 +275,127 @@ impl Nexus {
         out: &mpsc::Sender<Reply>,
     ) {
         let Received { text, charge } = message;
-        let last = async |text| drop(out.send(Reply { text, last: true }).await);
         let started_at = self.executor.clock().monotonic();
-        let envelope = match text {
+        let decoded = match text {
             Ok(text) => decode::envelope(text),
             Err(fault) => Err(Box::new(NexusDecodeError { id: None, failure: fault::to_error(&fault) })),
         };
-        let envelope = match envelope {
+        let envelope = match decoded {
             Ok(envelope) => envelope,
             Err(malformed) => {
                 let NexusDecodeError { id, failure } = *malformed;
-                return last(self.unsigned_error(id, &self.unknown, failure)).await;
+                return send_last(out, self.unsigned_error(id, &self.unknown, failure)).await;
             }
         };
         let id = envelope.id();
         let name = envelope.from().to_owned();
         let identity = envelope.identity().to_owned();
-        let keys = self.keys.get(&name);
-        let (verified, keys) = match (envelope.verify(keys, self.settings.scope), keys) {
-            (Ok(verified), Some(keys)) => (verified, keys),
-            (Err(failure), _) => {
-                return last(self.unauthenticated_error(Some((id, &identity)), failure)).await;
+        let known = self.keys.get(&name);
+        let verified = match envelope.verify(known, self.settings.scope) {
+            Ok(verified) => verified,
+            Err(failure) => {
+                return send_last(out, self.unauthenticated_error(Some((id, &identity)), failure)).await;
             }
-            (Ok(_), None) => return,
         };
-        let mut writer = MessageWriter {
-            from: &self.identity,
-            to: &identity,
-            keys: Some(keys),
-            scope: self.settings.scope,
-            sealed: false,
-            priority: verified.priority(),
-        };
+        let Some(keys) = known else { return };
         let accepted = self.accept(caller, &verified, &name, keys, transport);
         // A sender whose key does not decrypt the request could not decrypt the reply either, which is therefore sent
         // in clear.
         let opened = accepted.as_ref().map_or_else(|unaccepted| unaccepted.opened, |_| true);
-        writer.sealed = verified.is_sealed() && opened;
-        let (agent, content, is_repeat) = match accepted {
-            Ok(accepted) => accepted,
-            Err(Unaccepted { failure, opened: _ }) => {
-                // Errors are never answered: two peers that answered them would never stop.
-                if verified.envelope().kind() != MessageType::Error {
-                    last(self.write(writer, OutgoingBody::Error(Some(id), failure))).await;
-                }
-                return;
-            }
+        let sealed = verified.is_sealed() && opened;
+        let writer = MessageWriter {
+            from: &self.identity,
+            to: &identity,
+            keys: Some(keys),
+            scope: self.settings.scope,
+            sealed,
+            priority: verified.priority(),
         };
-        let expects_response = match &content {
-            Content::Event(head) => {
-                tracing::debug!(
-                    agent = name,
-                    kind = head.kind,
-                    event = head.name,
-                    is_repeat,
-                    "event received"
-                );
-                if verified.requires_ack() || head.guarantee != DeliveryGuarantee::AtMostOnce {
-                    last(self.write(writer, OutgoingBody::Ack(id))).await;
-                }
-                false
+        match accepted {
+            Ok(accepted) => {
+                let requires_ack = verified.requires_ack();
+                let exchange = Exchange { id, name: &name, writer, requires_ack, started_at, out };
+                self.handle(&exchange, accepted, caller, transport, charge).await;
             }
-            Content::Ack(event) => {
-                self.hub.acknowledge(&name, *event);
-                false
+            // Errors are never answered: two peers that answered them would never stop.
+            Err(_) if verified.envelope().kind() == MessageType::Error => {}
+            Err(Unaccepted { failure, opened: _ }) => {
+                send_last(out, self.write(writer, OutgoingBody::Error(Some(id), failure))).await;
             }
+        }
+    }
+
+    /// Handles the content of an accepted message.
+    async fn handle(
+        &self,
+        exchange: &Exchange<'_>,
+        accepted: Accepted,
+        caller: &Caller,
+        transport: MessageTransport<'_>,
+        charge: Charge,
+    ) {
+        let Exchange { id, name, writer, .. } = *exchange;
+        let Accepted { agent, content, is_repeat } = accepted;
+        match content {
+            Content::Event(event) => self.receive_event(exchange, &event, is_repeat).await,
+            Content::Ack(event) => self.hub.acknowledge(name, event),
             Content::Response | Content::Error => {
                 tracing::debug!(agent = name, "an answer without a request is ignored");
-                false
             }
             Content::Execute(_)
             | Content::Cancel(_)
             | Content::Subscribe(_)
             | Content::Unsubscribe(_)
-            | Content::Query(..) => true,
-        };
-        if !expects_response {
-            return;
+            | Content::Query(..) => {
+                let sender = MessageSender {
+                    caller,
+                    agent,
+                    name,
+                    identity: writer.to,
+                    id,
+                    priority: writer.priority,
+                    sealed: writer.sealed,
+                    transport,
+                    charge,
+                };
+                self.respond(exchange, &sender, content).await;
+            }
         }
-        if verified.requires_ack() {
+    }
+
+    /// Logs an agent's event, and acknowledges it if its sender asks for that.
+    async fn receive_event(&self, exchange: &Exchange<'_>, event: &EventHead, is_repeat: bool) {
+        tracing::debug!(
+            agent = exchange.name,
+            kind = event.kind,
+            event = event.name,
+            is_repeat,
+            "event received"
+        );
+        if exchange.requires_ack || event.guarantee != DeliveryGuarantee::AtMostOnce {
+            let ack = self.write(exchange.writer, OutgoingBody::Ack(exchange.id));
+            send_last(exchange.out, ack).await;
+        }
+    }
+
+    /// Performs a command or a query, and sends the response; before it an acknowledgement, if the sender asks for that.
+    async fn respond(&self, exchange: &Exchange<'_>, sender: &MessageSender<'_>, content: Content) {
+        let Exchange { id, name: _, writer, requires_ack, started_at, out } = *exchange;
+        if requires_ack {
             let ack = self.write(writer, OutgoingBody::Ack(id));
             let _closed = out.send(Reply { text: ack, last: false }).await;
         }
-        let sender = MessageSender {
-            caller,
-            agent,
-            name: &name,
-            identity: &identity,
-            id,
-            priority: verified.priority(),
-            sealed: writer.sealed,
-            transport,
-            charge,
-        };
-        let (status, data, error) = match self.perform(&sender, content).await {
+        let (status, data, error) = match self.perform(sender, content).await {
             Ok((status, data, error)) => (status, Some(data), error),
             Err(failure) => (ResponseStatus::Failure, None, Some(failure)),
         };
         let elapsed = self.executor.clock().monotonic().saturating_duration_since(started_at);
         let processing_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        last(self.write(writer, OutgoingBody::Response { request: id, status, data, error, processing_ms }))
-            .await;
+        let response = OutgoingBody::Response { request: id, status, data, error, processing_ms };
+        send_last(out, self.write(writer, response)).await;
     }
 
-    /// Checks the rate, addressee, time, agent, payload and id of a verified message. Returns the agent, the content,
-    /// and `true` if the message is a permitted repeat.
+    /// Checks the rate, addressee, time, agent, payload and id of a verified message.
     fn accept(
         &self,
         caller: &Caller,
@@ -370,81 +403,89 @@ impl Nexus {
         name: &str,
         keys: &AgentKeys,
         transport: MessageTransport<'_>,
-    ) -> Result<(AgentDid, Content, bool), Unaccepted> {
-        let closed = |failure| Unaccepted { failure, opened: false };
-        let (now, now_ms) = (self.executor.clock().monotonic(), self.now_ms());
-        if let Err(wait) = self.hub.acquire(name, now) {
+    ) -> Result<Accepted, Unaccepted> {
+        let agent = self
+            .check_sender(caller, verified, name)
+            .map_err(|failure| Unaccepted { failure, opened: false })?;
+        let content = verified.content(keys, &self.port.bounds).map_err(|failure| {
+            let opened = failure.code != NexusCode::SignatureInvalid;
+            Unaccepted { failure, opened }
+        })?;
+        let is_repeat =
+            self.use_id(verified, name, &content).map_err(|failure| Unaccepted { failure, opened: true })?;
+        if let MessageTransport::Socket(target) = transport {
+            target.add_agent(name);
+            self.hub.attach(name, target);
+        }
+        Ok(Accepted { agent, content, is_repeat })
+    }
+
+    /// Checks the rate, addressee and time of a verified message, and the caller's right to act for its agent.
+    fn check_sender(
+        &self,
+        caller: &Caller,
+        verified: &Verified<'_>,
+        name: &str,
+    ) -> Result<AgentDid, NexusError> {
+        if let Err(wait) = self.hub.acquire(name, self.executor.clock().monotonic()) {
             let max = MAX_MESSAGES_PER_SECOND;
             let message = format!(
                 "an agent may send at most {max} messages in a burst, and then {max} per second: send fewer"
             );
             let retry_after_ms = to_whole_units(wait, Duration::from_millis(1));
-            return Err(closed(
-                NexusError::new(NexusCode::RateLimited, message).with_detail("retryAfterMs", retry_after_ms),
-            ));
+            return Err(
+                NexusError::new(NexusCode::RateLimited, message).with_detail("retryAfterMs", retry_after_ms)
+            );
         }
         if verified.envelope().to() != self.id {
             let message = format!("the message is addressed to another executor: this one is `{}`", self.id);
-            return Err(closed(
-                NexusError::new(NexusCode::NotFound, message).with_detail("pointer", "/to/id"),
-            ));
+            return Err(NexusError::new(NexusCode::NotFound, message).with_detail("pointer", "/to/id"));
         }
-        verified.check_time(now_ms, MAX_CLOCK_SKEW_MS).map_err(closed)?;
-        let agent = agent_of(name).map_err(|fault| closed(fault::to_error(&fault)))?;
+        verified.check_time(self.now_ms(), MAX_CLOCK_SKEW_MS)?;
+        let agent = agent_of(name).map_err(|fault| fault::to_error(&fault))?;
         if !caller.may_act_as(&agent) && !caller.may_read_all() {
             let message = format!(
                 "`{}` may not act for `{agent}`: add the agent to the caller's `agents`",
                 caller.name()
             );
             let fault = self.executor.refuse(None, BlockedBy::CallerUnauthorized, message);
-            return Err(closed(fault::to_error(&fault)));
+            return Err(fault::to_error(&fault));
         }
-        let content = verified.content(keys, &self.port.bounds);
-        let content = content.map_err(|failure| {
-            let opened = failure.code != NexusCode::SignatureInvalid;
-            Unaccepted { failure, opened }
-        })?;
-        let purpose = match &content {
-            Content::Execute(_) => Some(IdPurpose::Execute),
-            Content::Event(_) => Some(IdPurpose::Event),
+        Ok(agent)
+    }
+
+    /// Checks that the id of a message is unused. Returns `true` if the message is a permitted repeat.
+    fn use_id(&self, verified: &Verified<'_>, name: &str, content: &Content) -> Result<bool, NexusError> {
+        let purpose = match content {
+            Content::Execute(_) => IdPurpose::Execute,
+            Content::Event(_) => IdPurpose::Event,
             Content::Cancel(_) | Content::Subscribe(_) | Content::Unsubscribe(_) | Content::Query(..) => {
-                Some(IdPurpose::Once)
+                IdPurpose::Once
             }
             // A repeated message of these kinds changes nothing.
-            Content::Response | Content::Ack(_) | Content::Error => None,
+            Content::Response | Content::Ack(_) | Content::Error => return Ok(false),
         };
         // This is the maximum and not the message's own `ttl`, which the signature does not cover.
         let until_ms = verified.timestamp_ms().saturating_add(MAX_TTL_MS);
         let id = verified.envelope().id();
-        let opened = |failure| Err(Unaccepted { failure, opened: true });
-        if purpose == Some(IdPurpose::Once) && verified.timestamp_ms() < self.started_ms {
+        if purpose == IdPurpose::Once && verified.timestamp_ms() < self.started_ms {
             let message = "the message was created before this executor started, so its `id` may have been used: send \
                            a new message";
-            return opened(
-                NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/timestamp"),
-            );
+            let error = NexusError::new(NexusCode::ValidationError, message);
+            return Err(error.with_detail("pointer", "/timestamp"));
         }
-        let is_repeat = match purpose.map(|purpose| self.hub.use_id(name, id, purpose, now_ms, until_ms)) {
-            None | Some(IdUse::First) => false,
-            Some(IdUse::Again) => true,
-            Some(IdUse::Spent) => {
+        match self.hub.use_id(name, id, purpose, self.now_ms(), until_ms) {
+            IdUse::First => Ok(false),
+            IdUse::Again => Ok(true),
+            IdUse::Spent => {
                 let message = "the `id` was used before: every message needs a new one";
-                return opened(
-                    NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/id"),
-                );
+                Err(NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/id"))
             }
-            Some(IdUse::Full) => {
+            IdUse::Full => {
                 let message = "the agent has sent too many messages within an hour: send fewer";
-                return opened(
-                    NexusError::new(NexusCode::RateLimited, message).with_detail("retryAfterMs", 60_000),
-                );
+                Err(NexusError::new(NexusCode::RateLimited, message).with_detail("retryAfterMs", 60_000))
             }
-        };
-        if let MessageTransport::Socket(target) = transport {
-            target.add_agent(name);
-            self.hub.attach(name, target);
         }
-        Ok((agent, content, is_repeat))
     }
 
     async fn perform(&self, sender: &MessageSender<'_>, content: Content) -> RequestResult {
@@ -467,7 +508,7 @@ impl Nexus {
 
     async fn execute(&self, sender: &MessageSender<'_>, execute: ExecuteCommand) -> RequestResult {
         let ExecuteCommand { tool, arguments, timeout, context } = execute;
-        let call = Call {
+        let unchecked = Call {
             door: Door::Nexus,
             agent: sender.agent.clone(),
             intent: sender.id,
@@ -481,7 +522,7 @@ impl Nexus {
             parent: None,
             caller_tools: None,
         };
-        let call = with_caller(&self.executor, sender.caller, call).map_err(execution_failure)?;
+        let call = with_caller(&self.executor, sender.caller, unchecked).map_err(execution_failure)?;
         let intent = call.intent.to_string();
         let IntentAnswer { verdict, receipt } =
             self.executor.handle_intent(call, RunEventSink::none()).await.map_err(execution_failure)?;
@@ -628,9 +669,22 @@ impl Nexus {
     }
 }
 
+/// Sends an answer that no further one follows. The receiver may have gone.
+async fn send_last(out: &mpsc::Sender<Reply>, text: String) {
+    let _closed = out.send(Reply { text, last: true }).await;
+}
+
 /// Milliseconds since 1970.
 fn unix_ms(at: OffsetDateTime) -> u64 {
     u64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
+}
+
+/// A message that is to be handled.
+struct Accepted {
+    agent: AgentDid,
+    content: Content,
+    /// `true` if the message is a permitted repeat.
+    is_repeat: bool,
 }
 
 /// The reason why a message is refused. `opened` is `true` if its payload could be read before that.
