@@ -5,7 +5,8 @@
 
 use super::UsageError;
 use super::arguments::ConsoleCommand;
-use super::output::{note, print};
+use super::doors::{DoorParts, OpenDoor, webhooks};
+use super::output::{note, print, print_row};
 use super::setup::{InspectedContainment, config};
 use a2g_core::run::Executor;
 use a2g_govern::{WebhookKey, replace_private};
@@ -15,7 +16,7 @@ use a2g_server::config::{Config, NotifySettings};
 use a2g_server::serve::console::{
     ConsolePort, Containment, ContainmentControl, LocalKey, Notifier, NotifyWebhook,
 };
-use a2g_server::serve::{CallerDirectory, ConsoleUrl, ListenAddress, ProtocolRouter, PublicUrl};
+use a2g_server::serve::{ConsoleUrl, HttpServer, ListenAddress, ProtocolRouter, PublicUrl};
 use anyhow::{Context as _, bail};
 use std::io::IsTerminal as _;
 use std::net::{SocketAddr, TcpStream};
@@ -37,12 +38,48 @@ fn link_file(journal: &Path) -> PathBuf {
 }
 
 /// `true` if a port serves the console.
-pub(super) fn is_served(config: &Config) -> bool {
+fn is_served(config: &Config) -> bool {
     config.console.address(&config.listen).is_some()
 }
 
+/// Prints the rows of `config check`.
+pub(super) fn print_rows(config: &Config) -> anyhow::Result<()> {
+    if is_served(config) {
+        let own = config.console.listen.as_ref().map(|listen| format!("{listen}, "));
+        print_row("console", format_args!("on, at {}/console", own.unwrap_or_default()));
+    }
+    // Checks the keys.
+    read_notify_webhooks(config)?;
+    for NotifySettings { url, key_file } in &config.console.notify {
+        print_row("notify", format_args!("{url}, signed with the key in {}", key_file.display()));
+    }
+    Ok(())
+}
+
+/// Opens the console: on the server's port, or on one of its own, which serves from then on.
+pub(super) async fn open_door<'a>(parts: &'a DoorParts<'a>) -> anyhow::Result<OpenDoor<'a>> {
+    let config = parts.config;
+    let sessions = parts.executor.sessions();
+    let Some(console) = Console::new(parts)? else { return Ok(OpenDoor::default()) };
+    let routers = vec![console.router(parts)];
+    let Some(address) = &config.console.listen else {
+        let announce = move |origin: &str| console.announce(config, origin, sessions);
+        return Ok(OpenDoor { routers, on_bound: Some(Box::new(announce)) });
+    };
+    let server = HttpServer::bind_protocols(address, config.bounds, parts.http_settings(routers))
+        .await
+        .with_context(|| format!("cannot listen on {address} (`console.listen`)"))?;
+    let origin = server.origin().context("the console has no TCP port")?;
+    tracing::info!("the console is at {origin}/console");
+    console.announce(config, &origin, sessions)?;
+    let closing = Arc::clone(parts.executor);
+    let until_closed = async move { closing.wait_until_closed().await };
+    sessions.spawn(server.serve(until_closed));
+    Ok(OpenDoor::default())
+}
+
 /// The console of a server, before its port is bound.
-pub(super) struct Console {
+struct Console {
     /// The key for the person who starts the server; `None` if there is a list of callers, each with a credential.
     local_key: Option<Arc<LocalKey>>,
     notifier: Option<Notifier>,
@@ -55,38 +92,32 @@ impl Console {
     ///
     /// # Errors
     /// If a key of `[[console.notify]]` cannot be read.
-    pub(super) fn new(
-        config: &Config,
-        executor: &Arc<Executor>,
-        journal: &Path,
-        console_url: &ConsoleUrl,
-    ) -> anyhow::Result<Option<Self>> {
+    fn new(parts: &DoorParts<'_>) -> anyhow::Result<Option<Self>> {
+        let DoorParts { config, executor, journal, .. } = *parts;
         if !is_served(config) {
             return Ok(None);
         }
         let local_key = config.callers.is_none().then(|| Arc::new(LocalKey::new(link_file(journal))));
-        let notifier = notifier(config, executor)?;
-        let journal = std::path::absolute(journal).unwrap_or_else(|_| journal.to_owned());
-        Ok(Some(Self { local_key, notifier, console_url: console_url.clone(), journal }))
+        Ok(Some(Self {
+            local_key,
+            notifier: notifier(config, executor)?,
+            console_url: parts.console_url.clone(),
+            journal: std::path::absolute(journal).unwrap_or_else(|_| journal.to_owned()),
+        }))
     }
 
-    pub(super) fn router(
-        &self,
-        config: &Config,
-        callers: &CallerDirectory,
-        executor: &Arc<Executor>,
-        containment: Containment,
-    ) -> ProtocolRouter {
+    fn router(&self, parts: &DoorParts<'_>) -> ProtocolRouter {
+        let config = parts.config;
         let port = ConsolePort {
-            callers: callers.clone(),
+            callers: parts.callers.clone(),
             tls: config.tls.is_some(),
             local_key: self.local_key.clone(),
             request_timeout: config.connections.request_timeout,
             bounds: config.bounds,
-            containment,
+            containment: containment(config, parts.contained, parts.has_cgroups),
             journal: self.journal.clone(),
         };
-        a2g_server::serve::console::router(Arc::clone(executor), port)
+        a2g_server::serve::console::router(Arc::clone(parts.executor), port)
     }
 
     /// Writes the first link, tells the person at the terminal, and starts the notifications. `origin` is that of the
@@ -94,12 +125,7 @@ impl Console {
     ///
     /// # Errors
     /// If `origin` is not a valid origin.
-    pub(super) fn announce(
-        self,
-        config: &Config,
-        origin: &str,
-        sessions: &SessionTasks,
-    ) -> anyhow::Result<()> {
+    fn announce(self, config: &Config, origin: &str, sessions: &SessionTasks) -> anyhow::Result<()> {
         let Self { local_key, notifier, console_url, journal: _ } = self;
         let bound = PublicUrl::parse(origin)?;
         let public_url = config.console.public_url.clone();
@@ -140,11 +166,7 @@ impl Console {
 }
 
 /// The containment of this server's runs, for the overview: the result of `doctor`, as changed by the configuration.
-pub(super) fn containment(
-    config: &Config,
-    inspected: &InspectedContainment,
-    has_cgroups: bool,
-) -> Containment {
+fn containment(config: &Config, inspected: &InspectedContainment, has_cgroups: bool) -> Containment {
     let inline = config.inline_tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let mut isolation = match (config.isolation, inline.is_empty()) {
         (Isolation::Inline, _) => {
@@ -176,7 +198,7 @@ pub(super) fn containment(
 }
 
 /// Reads the keys of `[[console.notify]]`.
-pub(super) fn read_notify_webhooks(config: &Config) -> anyhow::Result<Vec<NotifyWebhook>> {
+fn read_notify_webhooks(config: &Config) -> anyhow::Result<Vec<NotifyWebhook>> {
     let read = |NotifySettings { url, key_file }: &NotifySettings| {
         let key = WebhookKey::read(key_file).context("`console.notify.key_file`")?;
         Ok(NotifyWebhook { url: url.as_str().to_owned(), key })
@@ -188,7 +210,7 @@ pub(super) fn read_notify_webhooks(config: &Config) -> anyhow::Result<Vec<Notify
 fn notifier(config: &Config, executor: &Arc<Executor>) -> anyhow::Result<Option<Notifier>> {
     let hosts = config.console.notify.iter().map(|webhook| webhook.url.host()).collect();
     // A poster of its own: callers may not post to these hosts, nor these webhooks to the hosts of callers.
-    let poster = super::doors::webhooks(config, executor, hosts)?;
+    let poster = webhooks(config, executor, hosts)?;
     let hooks = read_notify_webhooks(config)?;
     Ok(poster.map(|poster| Notifier::new(Arc::clone(executor), poster, config.did.clone(), hooks)))
 }

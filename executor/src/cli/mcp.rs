@@ -3,8 +3,9 @@
 
 use super::UsageError;
 use super::arguments::{ListingForm, Mcp, McpHost, Setup};
+use super::doors::StdioDoor;
 use super::output::print;
-use super::serve::{self, Launch, Transport};
+use super::serve::{self, Launch, MAX_JOURNALS, Transport};
 use super::setup::{config, take_authority};
 use a2g_capability::{Area, Glob};
 use a2g_core::catalog::ToolManifest;
@@ -14,6 +15,7 @@ use a2g_journal::IfMissing;
 use a2g_sandbox::egress::client_config;
 use a2g_server::config::Config;
 use a2g_server::serve::mcp::{RemoteServer, proxy_mcp_stdio};
+use a2g_types::call::Door;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;
 use a2g_types::tool::CallTargets;
@@ -45,17 +47,19 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
             (config, Some(policies))
         }
     };
-    let settings = config.doors.mcp.as_mut().context("`doors.mcp.enabled` is false in the configuration")?;
-    if let Some(form) = arguments.listing {
+    if let Some((settings, form)) = config.doors.mcp.as_mut().zip(arguments.listing) {
         settings.listing = listing(form);
     }
+    let door =
+        StdioDoor::of(Door::Mcp, &config).context("`doors.mcp.enabled` is false in the configuration")?;
+    // A host may start this command once per window: each process then writes a journal of its own.
+    let names_no_journal = arguments.config.is_none() && arguments.journal.is_none();
     let launch = Launch {
-        transport: Transport::McpStdio(settings.clone()),
+        transport: Transport::Stdio(door),
         accept_unsigned: None,
         if_missing: IfMissing::Create,
         policies,
-        // A host may start this command once per window: each process then writes a journal of its own.
-        avoid_used_journal: arguments.config.is_none() && arguments.journal.is_none(),
+        max_journals: if names_no_journal { MAX_JOURNALS } else { 1 },
     };
     serve::run(&config, Granter::new(authority), launch)
 }
@@ -92,8 +96,11 @@ fn configure(arguments: &Mcp) -> anyhow::Result<(Config, PolicySet)> {
     let folders = scope_folders(arguments)?;
     let scopes = folders.iter().map(|folder| scope_pattern(folder)).collect::<Result<Vec<_>, _>>()?;
     let catalog_path = catalog.to_str().context("the path of the tools is not UTF-8")?;
-    let journal = arguments.journal.as_ref().map(|path| path.to_str().context("`--journal` is not UTF-8"));
-    let journal = journal.transpose()?;
+    let journal = arguments
+        .journal
+        .as_ref()
+        .map(|path| path.to_str().context("`--journal` is not UTF-8"))
+        .transpose()?;
     // A JSON string without control characters is a basic string of TOML.
     let text = |scopes: &[String]| {
         let journal = journal.map_or_else(String::new, |path| format!("[journal]\npath = {}\n", json!(path)));

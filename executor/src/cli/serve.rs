@@ -1,9 +1,7 @@
 //! `serve`: the executor behind its governor.
 
 use super::arguments::{Serve, Setup};
-#[cfg(feature = "console")]
-use super::console::{self, Console};
-use super::doors::protocol_routers;
+use super::doors::{DOORS, DoorParts, Peer, StdioDoor, StdioParts};
 use super::fleet::read_key;
 use super::output::{note, one_line, print};
 use super::setup::{
@@ -12,22 +10,24 @@ use super::setup::{
 };
 use a2g_core::catalog::{Catalog, CatalogEntry, prepare};
 use a2g_core::deliver;
-use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings, Fleet, join_fleet};
+use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings, Fleet, LoadedCatalog, join_fleet};
 use a2g_fleet::{FleetSettings, NameError, NodeName};
 use a2g_govern::local::{LocalGovernor, PolicySet, RiskThresholds};
 use a2g_govern::{
     AcceptUnsigned, Caller, Callers, CurrentCallers, Governor, GovernorUrl, Granter, IntentSignatures,
     IssuerSettings, KeyPair, Push, RemoteGovernor, ReportLog, SignerSettings, TokenIssuers, ToolTrust, Trust,
 };
-use a2g_isolate::{Isolation, RunAs, User};
+use a2g_isolate::{Cgroups, Isolation, RunAs, User};
+use a2g_journal::chain::Head;
 use a2g_journal::{
     BrokenError, IfMissing, Journal, JournalOptions, OpenError, RecoveredState, RecoverySummary,
 };
 use a2g_runtime::aside;
 use a2g_runtime::spawn::SessionTasks;
-use a2g_sandbox::egress::MAX_LOOKUPS;
+use a2g_sandbox::egress::{Egress, MAX_LOOKUPS};
 use a2g_server::config::{AddressLayout, Config, DEFAULT_DRAIN};
-use a2g_server::serve::{CallerDirectory, ConsoleUrl, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
+use a2g_server::serve::{CallerDirectory, ConsoleUrl, HttpServer, Rpc, Tls, a2g};
+use a2g_types::call::Door;
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::{Issuer, ToolName};
@@ -55,7 +55,6 @@ const LAST_RECEIPTS_TIMEOUT: Duration = Duration::from_secs(5);
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same two, of a process that serves one host. A host waits for the end of its child and kills it soon, so all of
 /// the end takes less than a second.
-#[cfg(feature = "mcp")]
 const HOST_LAST_TIMEOUT: Duration = Duration::from_millis(200);
 /// Time for runs to end after the end of a host's messages: enough for one short call that was piped in.
 const HOST_DRAIN: Duration = Duration::from_millis(300);
@@ -71,20 +70,14 @@ const THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
 const OWN_THREADS: usize = 16;
 /// Maximum number of journals for processes that run at the same time, such as those that one agent host starts. Each
 /// process needs its own.
-const MAX_JOURNALS: usize = 32;
+pub(super) const MAX_JOURNALS: usize = 32;
 
 /// The transport that messages arrive over.
 pub(super) enum Transport {
     /// HTTP and WebSocket.
     Listen,
-    /// JSON-RPC on standard input and output.
-    Stdio,
-    /// A2E on standard input and output.
-    #[cfg(feature = "a2e")]
-    A2eStdio(a2g_server::serve::A2eSettings),
-    /// MCP on standard input and output.
-    #[cfg(feature = "mcp")]
-    McpStdio(a2g_server::serve::McpSettings),
+    /// Standard input and output.
+    Stdio(StdioDoor),
 }
 
 /// The settings of one start that are not in the configuration.
@@ -94,20 +87,20 @@ pub(super) struct Launch {
     pub(super) if_missing: IfMissing,
     /// The policies of the built-in governor, instead of the configured ones.
     pub(super) policies: Option<PolicySet>,
-    /// `true` to write `journal-2.db` and so on while other processes write `journal.db`.
-    pub(super) avoid_used_journal: bool,
+    /// Maximum number of journals: `journal-2.db` and so on are for a start while other processes write `journal.db`.
+    pub(super) max_journals: usize,
 }
 
 impl Transport {
     fn select(arguments: &Serve, config: &Config) -> Result<Self, super::UsageError> {
-        match (&config.doors.a2e, arguments) {
-            (_, Serve { stdio: true, .. }) => Ok(Self::Stdio),
-            #[cfg(feature = "a2e")]
-            (Some(settings), Serve { a2e_stdio: true, .. }) => Ok(Self::A2eStdio(settings.clone())),
-            (_, Serve { a2e_stdio: true, .. }) => {
-                Err(super::UsageError("`--a2e-stdio` needs `doors.a2e.enabled`, which is false".to_owned()))
+        match arguments {
+            Serve { stdio: true, .. } => Ok(Self::Stdio(StdioDoor::a2g())),
+            Serve { a2e_stdio: true, .. } => {
+                let door = StdioDoor::of(Door::A2e, config).map(Self::Stdio);
+                let needs = "`--a2e-stdio` needs `doors.a2e.enabled`, which is false";
+                door.ok_or_else(|| super::UsageError(needs.to_owned()))
             }
-            (_, _) => Ok(Self::Listen),
+            Serve { .. } => Ok(Self::Listen),
         }
     }
 
@@ -115,20 +108,23 @@ impl Transport {
         matches!(self, Self::Listen)
     }
 
+    /// The other end of standard input and output.
+    fn peer(&self) -> Option<Peer> {
+        match self {
+            Self::Listen => None,
+            Self::Stdio(door) => Some(door.peer),
+        }
+    }
+
     /// The time limits of the end. `drain` is the configured time for runs.
     fn end_timeouts(&self, drain: Option<Duration>) -> EndTimeouts {
-        let usual = EndTimeouts {
-            drain: drain.unwrap_or(DEFAULT_DRAIN),
-            deliveries: LAST_DELIVERIES_TIMEOUT,
-            answers: LAST_ANSWERS_TIMEOUT,
-        };
-        match self {
-            Self::Listen | Self::Stdio => usual,
-            #[cfg(feature = "a2e")]
-            Self::A2eStdio(_) => usual,
-            // One host has started this process for itself, and waits for its end.
-            #[cfg(feature = "mcp")]
-            Self::McpStdio(_) => EndTimeouts {
+        match self.peer() {
+            None | Some(Peer::Process) => EndTimeouts {
+                drain: drain.unwrap_or(DEFAULT_DRAIN),
+                deliveries: LAST_DELIVERIES_TIMEOUT,
+                answers: LAST_ANSWERS_TIMEOUT,
+            },
+            Some(Peer::Host) => EndTimeouts {
                 drain: drain.unwrap_or(HOST_DRAIN),
                 deliveries: HOST_LAST_TIMEOUT,
                 answers: HOST_LAST_TIMEOUT,
@@ -170,11 +166,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         check_exposure(&config)?;
     }
     let if_missing = if arguments.new_journal { IfMissing::CreateAnyway } else { IfMissing::Create };
-    run(
-        &config,
-        granter,
-        Launch { transport, accept_unsigned, if_missing, policies: None, avoid_used_journal: false },
-    )
+    run(&config, granter, Launch { transport, accept_unsigned, if_missing, policies: None, max_journals: 1 })
 }
 
 /// Serves until standard input ends or a signal arrives.
@@ -233,10 +225,9 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     config.tls.clone().map(Tls::read).transpose()?;
     ToolTrust::read(config.signers.as_deref(), Arc::new(SystemClock))
         .context("`catalog.trust.signer.key_file`")?;
-    #[cfg(feature = "nexus")]
-    let nexus = config.doors.nexus.as_ref();
-    #[cfg(feature = "nexus")]
-    let nexus = nexus.map(|settings| super::doors::nexus::keyring(settings, &config.did)).transpose()?;
+    for door in DOORS {
+        (door.check)(&config)?;
+    }
     let tls = if config.tls.is_some() { ", with TLS" } else { "" };
     print(format_args!("listen      {}{tls}", config.listen));
     match (&config.callers, callers.as_ref().and_then(Callers::count)) {
@@ -256,23 +247,8 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         let tools = tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         print(format_args!("signer      {name}, of {tools}, key in {}", key_file.display()));
     }
-    #[cfg(feature = "nexus")]
-    if let Some(keys) = &nexus {
-        let agents = keys.agents().count();
-        print(format_args!("nexus       on, agents with keys: {agents}"));
-    }
-    #[cfg(feature = "console")]
-    if console::is_served(&config) {
-        let own = config.console.listen.as_ref().map(|listen| format!("{listen}, "));
-        print(format_args!("console     on, at {}/console", own.unwrap_or_default()));
-    }
-    #[cfg(feature = "console")]
-    for (webhook, _) in config.console.notify.iter().zip(console::read_notify_webhooks(&config)?) {
-        print(format_args!(
-            "notify      {}, signed with the key in {}",
-            webhook.url,
-            webhook.key_file.display()
-        ));
+    for door in DOORS {
+        (door.print_rows)(&config)?;
     }
     for ApprovalRule { tools, min_risk, required } in &config.approval_rules {
         let tools = tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -411,13 +387,6 @@ fn read_config(arguments: &Serve) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-#[cfg_attr(
-    not(any(feature = "console", feature = "mcp")),
-    allow(
-        unused_variables,
-        reason = "only the console and MCP over standard input and output name the journal"
-    )
-)]
 async fn serve(
     config: &Config,
     cgroup_guard: &CgroupGuard,
@@ -425,102 +394,284 @@ async fn serve(
     granter: Granter,
     launch: Launch,
 ) -> anyhow::Result<()> {
-    let Launch { transport, accept_unsigned, if_missing, policies, avoid_used_journal } = launch;
-    let mut end_timeouts = transport.end_timeouts(config.drain);
-    let concurrent = u32::try_from(config.capacity.concurrent)?;
-    let cgroups = cgroup_guard.share();
-    let has_cgroups = cgroups.is_some();
-    let report = |text: std::fmt::Arguments<'_>| tracing::info!("{text}");
-    let tools_runtime = ToolRuntime::new(config, concurrent, cgroups, contained.run_as, report)?;
-    let (governor, pushes) = governor(config, &tools_runtime, policies)?;
-    let settings = ExecutorSettings {
-        granter,
-        ceilings: config.ceilings.clone(),
-        mounts: config.mounts.clone(),
-        capacity: config.capacity,
-        accept_unsigned,
-        approval_rules: config.approval_rules.clone(),
-        signatures: config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?.map(Arc::new),
-    };
-    if let Some(scope_note) = &config.scope_note {
-        tracing::warn!("{scope_note}");
-    }
-    memory::set_budget(config.memory.bytes(), config.caller_share());
-    if config.max_expected_output() > config.memory.bytes() {
-        tracing::warn!(
-            "`server.max_memory_mb` is too small for the output of `executor.concurrent` runs with `ceilings.max_output_bytes` \
-             each: fewer runs can be concurrent"
-        );
-    }
+    let Launch { transport, accept_unsigned, if_missing, policies, max_journals } = launch;
+    let end_timeouts = transport.end_timeouts(config.drain);
+    let startup = Startup { config, contained, cgroups: cgroup_guard.share(), accept_unsigned };
+    let tools_runtime = startup.make_tool_runtime()?;
+    let governing = startup.open_governor(&tools_runtime, granter, policies)?;
+    startup.limit_memory();
     let trust = Trust::read(&config.trust, config.did.clone())?;
-    let tools_runtime = Arc::new(tools_runtime.with_definitions(recorded_definitions(config)));
-    config.check_tool_names(Path::new("the configuration"))?;
-    let loaded = tools_runtime.start(config, tools_runtime.read_catalog(config)?, config.waiting).await?;
-    let egress = tools_runtime.egress(config)?;
-    let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
-    let max_journals = if avoid_used_journal { MAX_JOURNALS } else { 1 };
-    let (journal, journal_path, fleet) = journal(config, if_missing, max_journals, &tools_runtime.clock)?;
-    let public_key = public_key(config, key.as_ref())?;
-    let head_at_start = journal.head();
-    let clock = Arc::clone(&tools_runtime.clock);
-    if loaded.is_empty() {
+    let tools = startup.start_tools(tools_runtime).await?;
+    let records = startup.open_records(if_missing, max_journals, &tools.runtime.clock)?;
+    if tools.loaded.is_empty() {
         tracing::warn!(folder = %config.catalog.display(), "there are no tools in the catalogue: add some with `a2g-executor tool add`, or name another folder");
     }
-    #[cfg(feature = "mcp")]
-    if let Transport::McpStdio(_) = &transport {
+    if transport.peer() == Some(Peer::Host) {
         // Printed whatever the level of the log is, because each of several processes has a journal of its own.
-        note(format_args!("the journal of this process is {}", one_line(journal_path.display())));
+        note(format_args!("the journal of this process is {}", one_line(records.path.display())));
     }
-    let executor = Executor::new(settings, loaded, governor, trust, egress, journal, clock);
-    let executor = executor.with_fleet(fleet, config.fleet.as_ref().is_some_and(|fleet| fleet.passes_calls));
-    let executor = Arc::new(executor);
-    // Before the port is bound: what other nodes have stopped must not run here.
-    executor.follow_earlier_orders().await?;
-    let sessions = executor.sessions().clone();
-    sessions.spawn(trim_memory());
-    let methods = a2g::methods(Arc::clone(&executor))?;
-    let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
-    let caller_files = CallerFiles::read(config, accept_unsigned, executor.callers().clone())?;
-    // Bound before the registration and the deliveries start: an executor that cannot be reached must not register.
-    let http_server = match &transport {
+    let assembled = startup.assemble(governing, trust, tools, records).await?;
+    match transport {
         Transport::Listen => {
-            let journal_path = &journal_path;
-            let contained = (contained, has_cgroups);
-            Some(bind_server(config, rpc.clone(), &caller_files, &executor, journal_path, contained).await?)
+            // Bound before the registration and the deliveries start: an executor that cannot be reached must not
+            // register.
+            let http_server = assembled.bind().await?;
+            assembled.start_tasks()?.serve_http(http_server, end_timeouts).await
         }
-        Transport::Stdio => None,
-        #[cfg(feature = "a2e")]
-        Transport::A2eStdio(_) => None,
-        #[cfg(feature = "mcp")]
-        Transport::McpStdio(_) => None,
-    };
-    #[cfg(feature = "a2e")]
-    let callers = caller_files.callers.clone();
-    if let Some(pushes) = pushes {
-        sessions.spawn(deliver::follow_pushes(Arc::clone(&executor), pushes));
+        Transport::Stdio(door) => assembled.start_tasks()?.serve_stdio(door, end_timeouts).await,
     }
-    // Installed before the log says that the executor listens: without a handler, SIGHUP would end the process.
-    let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
-    let catalogue = Arc::new(ServedCatalogue {
-        executor: Arc::clone(&executor),
-        tools_runtime,
-        config: config.clone(),
-        reloads: Mutex::default(),
-    });
-    sessions.spawn(reload_on_hangup(hangup, Arc::clone(&catalogue), caller_files));
-    sessions.spawn(deliver::deliver_reports(Arc::clone(&executor)));
-    sessions.spawn(Arc::clone(&executor).keep_fleet());
-    sessions.spawn(Arc::clone(&executor).end_expired_waits());
-    executor.resume_approved();
-    sessions.spawn(deliver::stay_registered(
-        Arc::clone(&executor),
-        config.did.clone(),
-        config.heartbeat,
-        key,
-        public_key,
-        head_at_start,
-    ));
-    if let Some(http_server) = http_server {
+}
+
+/// A start of the server, up to its executor. The steps are in the order of [`serve`].
+struct Startup<'a> {
+    config: &'a Config,
+    contained: &'a InspectedContainment,
+    cgroups: Option<Arc<Cgroups>>,
+    accept_unsigned: Option<AcceptUnsigned>,
+}
+
+/// The governor, and the settings by which its verdicts are admitted.
+struct Governing {
+    governor: Governor,
+    /// The messages that a remote governor pushes.
+    pushes: Option<mpsc::Receiver<Push>>,
+    settings: ExecutorSettings,
+}
+
+/// The tools, with the processes in which they run.
+struct Tools {
+    runtime: Arc<ToolRuntime>,
+    loaded: LoadedCatalog,
+    egress: Option<Arc<Egress>>,
+}
+
+/// The open journal, and the fleet that was joined while it was opened.
+struct Records {
+    journal: Journal,
+    path: PathBuf,
+    fleet: Option<Arc<Fleet>>,
+    registration: Registration,
+}
+
+/// What a remote governor is told of this executor.
+struct Registration {
+    /// The key that signs checkpoints.
+    key: Option<KeyPair>,
+    public_key: Option<String>,
+    /// The last receipt of earlier processes.
+    head_at_start: Head,
+}
+
+impl<'a> Startup<'a> {
+    fn make_tool_runtime(&self) -> anyhow::Result<ToolRuntime> {
+        let concurrent = u32::try_from(self.config.capacity.concurrent)?;
+        let report = |text: std::fmt::Arguments<'_>| tracing::info!("{text}");
+        ToolRuntime::new(self.config, concurrent, self.cgroups.clone(), self.contained.run_as, report)
+    }
+
+    fn open_governor(
+        &self,
+        tools_runtime: &ToolRuntime,
+        granter: Granter,
+        policies: Option<PolicySet>,
+    ) -> anyhow::Result<Governing> {
+        let config = self.config;
+        let (governor, pushes) = governor(config, tools_runtime, policies)?;
+        let settings = ExecutorSettings {
+            granter,
+            ceilings: config.ceilings.clone(),
+            mounts: config.mounts.clone(),
+            capacity: config.capacity,
+            accept_unsigned: self.accept_unsigned,
+            approval_rules: config.approval_rules.clone(),
+            signatures: config
+                .trust
+                .signature
+                .as_ref()
+                .map(IntentSignatures::read)
+                .transpose()?
+                .map(Arc::new),
+        };
+        Ok(Governing { governor, pushes, settings })
+    }
+
+    /// Sets the budget of memory, and warns about settings that allow less than they seem to.
+    fn limit_memory(&self) {
+        let config = self.config;
+        if let Some(scope_note) = &config.scope_note {
+            tracing::warn!("{scope_note}");
+        }
+        memory::set_budget(config.memory.bytes(), config.caller_share());
+        if config.max_expected_output() > config.memory.bytes() {
+            tracing::warn!(
+                "`server.max_memory_mb` is too small for the output of `executor.concurrent` runs with `ceilings.max_output_bytes` \
+                 each: fewer runs can be concurrent"
+            );
+        }
+    }
+
+    async fn start_tools(&self, tools_runtime: ToolRuntime) -> anyhow::Result<Tools> {
+        let config = self.config;
+        let runtime = Arc::new(tools_runtime.with_definitions(recorded_definitions(config)));
+        config.check_tool_names(Path::new("the configuration"))?;
+        let loaded = runtime.start(config, runtime.read_catalog(config)?, config.waiting).await?;
+        let egress = runtime.egress(config)?;
+        Ok(Tools { runtime, loaded, egress })
+    }
+
+    /// Opens the journal and joins the fleet, with the keys of both.
+    fn open_records(
+        &self,
+        if_missing: IfMissing,
+        max_journals: usize,
+        clock: &Arc<dyn Clock>,
+    ) -> anyhow::Result<Records> {
+        let key = self.config.journal_key.as_deref().map(KeyPair::read).transpose()?;
+        let (journal, path, fleet) = journal(self.config, if_missing, max_journals, clock)?;
+        let public_key = public_key(self.config, key.as_ref())?;
+        let registration = Registration { key, public_key, head_at_start: journal.head() };
+        Ok(Records { journal, path, fleet, registration })
+    }
+
+    /// Makes the executor, and what answers its callers.
+    async fn assemble(
+        self,
+        governing: Governing,
+        trust: Trust,
+        tools: Tools,
+        records: Records,
+    ) -> anyhow::Result<Assembled<'a>> {
+        let config = self.config;
+        let Governing { governor, pushes, settings } = governing;
+        let Tools { runtime, loaded, egress } = tools;
+        let Records { journal, path, fleet, registration } = records;
+        let passes_calls = config.fleet.as_ref().is_some_and(|fleet| fleet.passes_calls);
+        let clock = Arc::clone(&runtime.clock);
+        let executor = Arc::new(
+            Executor::new(settings, loaded, governor, trust, egress, journal, clock)
+                .with_fleet(fleet, passes_calls),
+        );
+        // Before the port is bound: what other nodes have stopped must not run here.
+        executor.follow_earlier_orders().await?;
+        executor.sessions().spawn(trim_memory());
+        let methods = a2g::methods(Arc::clone(&executor))?;
+        let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
+        let caller_files = CallerFiles::read(config, self.accept_unsigned, executor.callers().clone())?;
+        let catalogue = ServedCatalogue {
+            executor,
+            tools_runtime: runtime,
+            config: config.clone(),
+            reloads: Mutex::default(),
+        };
+        Ok(Assembled {
+            startup: self,
+            catalogue: Arc::new(catalogue),
+            rpc,
+            caller_files,
+            journal: path,
+            pushes,
+            registration,
+        })
+    }
+}
+
+/// A server with an executor, before it accepts or delivers anything.
+struct Assembled<'a> {
+    startup: Startup<'a>,
+    catalogue: Arc<ServedCatalogue>,
+    rpc: Rpc,
+    caller_files: CallerFiles,
+    /// The file of the journal.
+    journal: PathBuf,
+    pushes: Option<mpsc::Receiver<Push>>,
+    registration: Registration,
+}
+
+impl Assembled<'_> {
+    /// Opens the doors, and binds `server.listen`. A port of the console's own starts to serve here.
+    async fn bind(&self) -> anyhow::Result<HttpServer> {
+        let config = self.startup.config;
+        let parts = DoorParts {
+            config,
+            executor: &self.catalogue.executor,
+            callers: &self.caller_files.callers,
+            tls: self.caller_files.tls.as_ref(),
+            console_url: ConsoleUrl::default(),
+            journal: &self.journal,
+            contained: self.startup.contained,
+            has_cgroups: self.startup.cgroups.is_some(),
+        };
+        let mut routers = Vec::new();
+        let mut when_bound = Vec::new();
+        for door in DOORS {
+            let opened = (door.open)(&parts).await?;
+            routers.extend(opened.routers);
+            when_bound.extend(opened.on_bound);
+        }
+        let server = HttpServer::bind(&config.listen, self.rpc.clone(), parts.http_settings(routers))
+            .await
+            .with_context(|| {
+            format!(
+                "cannot listen on {} (`server.listen`, or `--listen` of `a2g-executor serve`)",
+                config.listen
+            )
+        })?;
+        if let Some(origin) = server.origin() {
+            for on_bound in when_bound {
+                on_bound(&origin)?;
+            }
+        }
+        Ok(server)
+    }
+
+    /// Starts the reloads, the deliveries and the registration.
+    fn start_tasks(self) -> anyhow::Result<Started> {
+        let Self { startup, catalogue, rpc, caller_files, journal, pushes, registration } = self;
+        let executor = &catalogue.executor;
+        let sessions = executor.sessions();
+        if let Some(pushes) = pushes {
+            sessions.spawn(deliver::follow_pushes(Arc::clone(executor), pushes));
+        }
+        // Installed before the log says that the executor listens: without a handler, SIGHUP would end the process.
+        let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
+        let callers = caller_files.callers.clone();
+        sessions.spawn(reload_on_hangup(hangup, Arc::clone(&catalogue), caller_files));
+        sessions.spawn(deliver::deliver_reports(Arc::clone(executor)));
+        sessions.spawn(Arc::clone(executor).keep_fleet());
+        sessions.spawn(Arc::clone(executor).end_expired_waits());
+        executor.resume_approved();
+        let Registration { key, public_key, head_at_start } = registration;
+        let Config { did, heartbeat, .. } = startup.config;
+        sessions.spawn(deliver::stay_registered(
+            Arc::clone(executor),
+            did.clone(),
+            *heartbeat,
+            key,
+            public_key,
+            head_at_start,
+        ));
+        let anonymous = Arc::new(Caller::anonymous(startup.accept_unsigned));
+        Ok(Started { catalogue, rpc, callers, anonymous, journal })
+    }
+}
+
+/// A server whose tasks run.
+struct Started {
+    catalogue: Arc<ServedCatalogue>,
+    rpc: Rpc,
+    callers: CallerDirectory,
+    /// The caller on standard input and output, where no list of callers matters.
+    anonymous: Arc<Caller>,
+    /// The file of the journal.
+    journal: PathBuf,
+}
+
+impl Started {
+    /// Serves until a signal arrives, or an operator drains this node of a fleet.
+    async fn serve_http(self, http_server: HttpServer, end_timeouts: EndTimeouts) -> anyhow::Result<()> {
+        let catalogue = self.catalogue;
+        let executor = Arc::clone(&catalogue.executor);
+        let sessions = executor.sessions();
         let tools = executor.tools().len();
         tracing::info!(tools, "the executor listens on {}", http_server.url());
         let names = executor.catalog().preparing_tools();
@@ -543,62 +694,51 @@ async fn serve(
         executor.leave_fleet().await;
         let _stopped_by_a_signal = drained.send(());
         let _ignored = tokio::time::timeout(end_timeouts.answers, server).await;
-        end_sessions(&sessions).await;
-        return Ok(());
+        end_sessions(sessions).await;
+        Ok(())
     }
-    let names = executor.catalog().preparing_tools();
-    sessions.spawn(catalogue.prepare(names));
-    #[cfg(any(feature = "a2e", feature = "mcp"))]
-    let (stdio_executor, bounds) = (Arc::clone(&executor), config.bounds);
-    let stdio_tasks = sessions.clone();
-    #[cfg_attr(not(feature = "mcp"), allow(unused_variables, reason = "only MCP tells it"))]
-    let (input_ended_tx, input_ended) = oneshot::channel::<()>();
-    let mut server = sessions.spawn(async move {
-        match transport {
-            #[cfg(feature = "a2e")]
-            Transport::A2eStdio(settings) => {
-                a2g_server::serve::a2e::serve_a2e_stdio(stdio_executor, settings, bounds, callers).await
+
+    /// Serves until standard input ends or a signal arrives.
+    async fn serve_stdio(self, door: StdioDoor, mut end_timeouts: EndTimeouts) -> anyhow::Result<()> {
+        let Self { catalogue, rpc, callers, anonymous, journal } = self;
+        let executor = Arc::clone(&catalogue.executor);
+        let sessions = executor.sessions();
+        let bounds = catalogue.config.bounds;
+        let names = executor.catalog().preparing_tools();
+        sessions.spawn(catalogue.prepare(names));
+        let (input_ended_tx, input_ended) = oneshot::channel::<()>();
+        let mut server = sessions.spawn((door.serve)(StdioParts {
+            executor: Arc::clone(&executor),
+            rpc,
+            bounds,
+            callers,
+            anonymous,
+            journal,
+            input_ended: input_ended_tx,
+        }));
+        let ended = tokio::select! {
+            ended = &mut server => Some(ended),
+            Ok(()) = input_ended => {
+                // Answers to calls that run for long would reach nobody.
+                end_timeouts.drain = HOST_DRAIN;
+                None
             }
-            #[cfg(feature = "mcp")]
-            Transport::McpStdio(settings) => {
-                let caller = Arc::new(Caller::local_person());
-                a2g_server::serve::mcp::serve_mcp_stdio(
-                    stdio_executor,
-                    settings,
-                    bounds,
-                    caller,
-                    &journal_path,
-                    input_ended_tx,
-                )
-                .await
+            () = stop_signal() => None,
+            reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
+        };
+        executor.close();
+        drain(&executor, end_timeouts).await?;
+        executor.leave_fleet().await;
+        let result = match ended {
+            Some(ended) => ended?.transpose().map(drop),
+            None => {
+                let _ignored = tokio::time::timeout(end_timeouts.answers, server).await;
+                Ok(())
             }
-            Transport::Listen | Transport::Stdio => {
-                serve_stdio(rpc, Arc::new(Caller::anonymous(accept_unsigned)), &stdio_tasks).await
-            }
-        }
-    });
-    let result = tokio::select! {
-        result = &mut server => Some(result),
-        Ok(()) = input_ended => {
-            // Answers to calls that run for long would reach nobody.
-            end_timeouts.drain = HOST_DRAIN;
-            None
-        }
-        () = stop_signal() => None,
-        reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
-    };
-    executor.close();
-    drain(&executor, end_timeouts).await?;
-    executor.leave_fleet().await;
-    let result = match result {
-        Some(result) => result?.transpose().map(drop),
-        None => {
-            let _ignored = tokio::time::timeout(end_timeouts.answers, server).await;
-            Ok(())
-        }
-    };
-    end_sessions(&sessions).await;
-    Ok(result?)
+        };
+        end_sessions(sessions).await;
+        Ok(result?)
+    }
 }
 
 /// Ends the tasks that still serve sessions, and logs a warning if any does not end in time.
@@ -612,11 +752,13 @@ pub(super) async fn end_sessions(sessions: &SessionTasks) {
 
 /// Returns freed memory to the system once a burst of large messages and results is over. Runs until the process ends.
 async fn trim_memory() {
-    let (mut at_last_trim, mut at_last_check) = (0, 0);
+    let mut at_last_trim = 0;
+    let mut at_last_check = 0;
     loop {
         tokio::time::sleep(TRIM_INTERVAL).await;
         let now = memory::freed_large_block_bytes();
-        let (since_trim, since_check) = (now - at_last_trim, now - at_last_check);
+        let since_trim = now - at_last_trim;
+        let since_check = now - at_last_check;
         at_last_check = now;
         if since_trim >= TRIM_BYTES && since_check <= since_trim / 4 {
             at_last_trim = now;
@@ -638,10 +780,9 @@ fn journal(
     let fleet_key = config.fleet.as_ref().map(|fleet| read_key(&fleet.key_file)).transpose()?;
     let mut fleet = None;
     let mut number = 1;
-    let (path, (journal, recovery)) = loop {
-        let path =
-            if number == 1 { config.journal.clone() } else { numbered_journal(&config.journal, number) };
-        let opened =
+    let mut path = config.journal.clone();
+    let (opened, recovery) = loop {
+        let result =
             Journal::open_with_ends(&path, config.max_undelivered, options, clock.now(), |interrupted| {
                 let Some((settings, key)) = config.fleet.as_ref().zip(fleet_key.clone()) else {
                     return Ok(RecoveredState::default());
@@ -656,12 +797,15 @@ fn journal(
                 fleet = Some(joined);
                 Ok(state)
             });
-        match opened {
-            Err(OpenError::InUse(_)) if number < max_journals => number += 1,
-            opened => break (path, opened?),
+        match result {
+            Err(OpenError::InUse(_)) if number < max_journals => {
+                number += 1;
+                path = numbered_journal(&config.journal, number);
+            }
+            other => break other?,
         }
     };
-    let journal = journal.with_limits(config.journal_limits.clone());
+    let journal = opened.with_limits(config.journal_limits.clone());
     journal.prune_regularly(config.retention).context("`journal.keep_days`")?;
     let RecoverySummary { aborted, undelivered } = recovery;
     if aborted > 0 {
@@ -670,7 +814,8 @@ fn journal(
             "runs were interrupted when the executor last ended, and are reported as such"
         );
     }
-    let (receipts, durability) = (journal.head().number, journal.durability().as_str());
+    let receipts = journal.head().number;
+    let durability = journal.durability().as_str();
     tracing::info!(journal = %path.display(), receipts, undelivered, durability, "journal");
     Ok((journal, path, fleet))
 }
@@ -756,12 +901,11 @@ impl CallerFiles {
         current: CurrentCallers,
     ) -> anyhow::Result<Self> {
         let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
-        let read = |path| Callers::read(path, issuers.clone());
-        let callers = config.callers.as_deref().map(read).transpose()?;
-        for (caller, issuer) in callers.iter().flat_map(Callers::with_unknown_issuer) {
+        let listed = config.callers.as_deref().map(|path| Callers::read(path, issuers)).transpose()?;
+        for (caller, issuer) in listed.iter().flat_map(Callers::with_unknown_issuer) {
             tracing::warn!(caller, %issuer, "{UNKNOWN_ISSUER_WARNING}");
         }
-        current.replace(callers.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
+        current.replace(listed.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
         let callers = CallerDirectory::new(current.clone());
         let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
         if tls.is_none() && !config.is_local() {
@@ -815,72 +959,6 @@ impl CallerFiles {
             }
         }
     }
-}
-
-/// Binds the configured addresses. The console's own port starts to serve here; the server on `server.listen` is returned.
-#[cfg_attr(
-    not(feature = "console"),
-    allow(
-        unused_variables,
-        unused_mut,
-        reason = "only the console has a file beside the journal and a port of its own, and shows the containment"
-    )
-)]
-async fn bind_server(
-    config: &Config,
-    rpc: Rpc,
-    caller_files: &CallerFiles,
-    executor: &Arc<Executor>,
-    journal_path: &Path,
-    (contained, has_cgroups): (&InspectedContainment, bool),
-) -> anyhow::Result<HttpServer> {
-    let console_url = ConsoleUrl::default();
-    let mut protocols = protocol_routers(config, &caller_files.callers, executor, &console_url).await?;
-    let settings = |protocols| HttpSettings {
-        allowed_hosts: config.allowed_hosts.clone(),
-        allowed_origins: config.allowed_origins.clone(),
-        callers: caller_files.callers.clone(),
-        clock: Arc::clone(executor.clock()),
-        tls: caller_files.tls.clone(),
-        connections: config.connections,
-        pushes: None,
-        executor: Some(Arc::clone(executor)),
-        sessions: executor.sessions().clone(),
-        protocols,
-    };
-    #[cfg(feature = "console")]
-    let mut console = Console::new(config, executor, journal_path, &console_url)?;
-    #[cfg(feature = "console")]
-    if let Some(served) = &console {
-        let containment = console::containment(config, contained, has_cgroups);
-        let router = served.router(config, &caller_files.callers, executor, containment);
-        match &config.console.listen {
-            None => protocols.push(router),
-            Some(address) => {
-                let server = HttpServer::bind_protocols(address, config.bounds, settings(vec![router])).await;
-                let server =
-                    server.with_context(|| format!("cannot listen on {address} (`console.listen`)"))?;
-                let origin = server.origin().context("the console has no TCP port")?;
-                tracing::info!("the console is at {origin}/console");
-                console
-                    .take()
-                    .map(|console| console.announce(config, &origin, executor.sessions()))
-                    .transpose()?;
-                let closing = Arc::clone(executor);
-                let until_closed = async move { closing.wait_until_closed().await };
-                executor.sessions().spawn(server.serve(until_closed));
-            }
-        }
-    }
-    let server = HttpServer::bind(&config.listen, rpc, settings(protocols)).await;
-    let server = server.with_context(|| {
-        format!("cannot listen on {} (`server.listen`, or `--listen` of `a2g-executor serve`)", config.listen)
-    })?;
-    #[cfg(feature = "console")]
-    if let Some((console, origin)) = console.zip(server.origin()) {
-        console.announce(config, &origin, executor.sessions())?;
-    }
-    Ok(server)
 }
 
 /// The catalogue of a server.
@@ -938,13 +1016,13 @@ impl ServedCatalogue {
             self.config.check_tool_names(Path::new("the configuration"))?;
             self.tools_runtime.read_catalog(&self.config)
         };
-        let started = async {
+        let start = async {
             let mut catalog = block_in_place(read)?;
             let names = catalog.preparing_tools();
             self.keep_until_prepared(&mut catalog, &names);
             Ok((self.tools_runtime.start(&self.config, catalog, self.config.waiting).await?, names))
         };
-        let started: anyhow::Result<_> = started.await;
+        let started: anyhow::Result<_> = start.await;
         match started {
             Ok((loaded, names)) => {
                 *reloads += 1;
@@ -1051,12 +1129,13 @@ fn governor(
         let (remote, pushes) = RemoteGovernor::new(url.clone())?;
         return Ok((Governor::Remote(Arc::new(remote)), Some(pushes)));
     }
-    let policies = match policies {
+    let effective = match policies {
         Some(policies) => policies,
         None => load_policies(config.policies.as_deref())?,
     };
-    let local = LocalGovernor::new(policies, Arc::clone(&tools_runtime.clock));
-    let local = local.with_open_areas(config.open_areas()).with_thresholds(config.risk);
+    let local = LocalGovernor::new(effective, Arc::clone(&tools_runtime.clock))
+        .with_open_areas(config.open_areas())
+        .with_thresholds(config.risk);
     let records = open_report_log(config.reports.as_deref())?;
     Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
 }
@@ -1088,9 +1167,9 @@ fn describe_unusable_log(path: &Path) -> String {
 
 /// Resolves at SIGTERM or Ctrl-C.
 pub(super) async fn stop_signal() {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
+    let signals = signal(SignalKind::terminate())
+        .and_then(|terminate| signal(SignalKind::interrupt()).map(|interrupt| (terminate, interrupt)));
+    let Ok((mut terminate, mut interrupt)) = signals else {
         tracing::error!("signals cannot be received");
         return std::future::pending().await;
     };

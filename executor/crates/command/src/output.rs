@@ -37,6 +37,11 @@ pub fn print(text: impl Display) {
     let _ignored = writeln!(std::io::stdout(), "{}", escape(text, &['\n', '\t']));
 }
 
+/// Prints a row of `config check`: a name and a value.
+pub(super) fn print_row(name: &str, value: impl Display) {
+    print(format_args!("{name:<12}{value}"));
+}
+
 /// Prints text on standard error.
 pub fn note(text: impl Display) {
     let _ignored = writeln!(std::io::stderr(), "{}", escape(text, &['\n', '\t']));
