@@ -3,7 +3,7 @@
 use super::arguments::{Serve, Setup};
 use super::doors::{DOORS, DoorParts, Peer, StdioDoor, StdioParts};
 use super::fleet::read_key;
-use super::output::{note, one_line, print};
+use super::output::{note, one_line, print, print_row};
 use super::setup::{
     ANOTHER_USER_ADVICE, CgroupGuard, InspectedContainment, ToolRuntime, check_containment, config, file,
     inspect_containment, owners, recorded_definitions, take_authority, warn_about_root,
@@ -194,117 +194,160 @@ pub(super) fn run(config: &Config, granter: Granter, launch: Launch) -> anyhow::
     result.map(|()| ExitCode::SUCCESS)
 }
 
-/// `config check`: reads the configuration and prints the effective settings.
+/// `config check`: reads the configuration and the files that it names, and prints the effective settings.
 pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
-    if let Some(tools) = setup.tools.as_ref().filter(|tools| !tools.is_dir()) {
-        bail!(super::UsageError(format!("`--tools` is `{}`, which is not a folder", tools.display())));
-    }
-    let mut config = config(setup)?;
-    let origin = file(setup).unwrap_or(Path::new("the defaults"));
-    config.check_paths(origin)?;
-    config.check_folders(origin)?;
-    config.check_tool_names(origin)?;
-    let run_as = check_containment(&config, Some(&config.listen))?;
-    if let Some(fleet) = &config.fleet {
-        read_key(&fleet.key_file)?;
-        fleet.login.check_files()?;
-    }
-    let trust = Trust::read(&config.trust, config.did.clone())?;
-    config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
-    // A remote governor has its own policies.
-    let local_policies =
-        config.governor.is_none().then(|| load_policies(config.policies.as_deref())).transpose()?;
-    if let Some(path) = config.reports.as_deref().filter(|_| config.governor.is_none()) {
-        ReportLog::check(path).with_context(|| describe_unusable_log(path))?;
-    }
-    let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    check_exposure(&config)?;
-    let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
-    let read = |path| Callers::read(path, issuers.clone());
-    let callers = config.callers.as_deref().map(read).transpose()?;
-    config.tls.clone().map(Tls::read).transpose()?;
-    ToolTrust::read(config.signers.as_deref(), Arc::new(SystemClock))
-        .context("`catalog.trust.signer.key_file`")?;
+    let checked = CheckedConfig::read(setup)?;
+    let config = &checked.config;
+    checked.print_access();
     for door in DOORS {
-        (door.check)(&config)?;
+        (door.print_rows)(config)?;
     }
-    let tls = if config.tls.is_some() { ", with TLS" } else { "" };
-    print(format_args!("listen      {}{tls}", config.listen));
-    match (&config.callers, callers.as_ref().and_then(Callers::count)) {
-        (Some(path), Some(count)) => print(format_args!("callers     {count} in {}", path.display())),
-        _ => print("callers     any, without authentication"),
+    checked.print_decisions();
+    print_files(config);
+    print_isolation(config, checked.run_as);
+    print_limits(config);
+    print_folders(config);
+    print("the configuration is valid");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A configuration whose files can be used, with the contents that `config check` describes.
+struct CheckedConfig {
+    config: Config,
+    run_as: RunAs,
+    trust: Trust,
+    /// The policies of the built-in governor; `None`: a remote one has its own.
+    policies: Option<PolicySet>,
+    callers: Option<Callers>,
+}
+
+impl CheckedConfig {
+    fn read(setup: &Setup) -> anyhow::Result<Self> {
+        if let Some(tools) = setup.tools.as_ref().filter(|tools| !tools.is_dir()) {
+            bail!(super::UsageError(format!("`--tools` is `{}`, which is not a folder", tools.display())));
+        }
+        let mut config = config(setup)?;
+        let origin = file(setup).unwrap_or(Path::new("the defaults"));
+        config.check_paths(origin)?;
+        config.check_folders(origin)?;
+        config.check_tool_names(origin)?;
+        let run_as = check_containment(&config, Some(&config.listen))?;
+        if let Some(fleet) = &config.fleet {
+            read_key(&fleet.key_file)?;
+            fleet.login.check_files()?;
+        }
+        let trust = Trust::read(&config.trust, config.did.clone())?;
+        config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
+        let has_own_governor = config.governor.is_none();
+        let policies = has_own_governor.then(|| load_policies(config.policies.as_deref())).transpose()?;
+        if let Some(path) = config.reports.as_deref().filter(|_| has_own_governor) {
+            ReportLog::check(path).with_context(|| describe_unusable_log(path))?;
+        }
+        check_exposure(&config)?;
+        let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
+        let callers = config.callers.as_deref().map(|path| Callers::read(path, issuers)).transpose()?;
+        config.tls.clone().map(Tls::read).transpose()?;
+        ToolTrust::read(config.signers.as_deref(), Arc::new(SystemClock))
+            .context("`catalog.trust.signer.key_file`")?;
+        for door in DOORS {
+            (door.check)(&config)?;
+        }
+        Ok(Self { config, run_as, trust, policies, callers })
     }
-    for (caller, issuer) in callers.iter().flat_map(Callers::with_unknown_issuer) {
-        note(format_args!(
-            "warning: `{}` presents a JWT from {issuer}: {UNKNOWN_ISSUER_WARNING}",
-            one_line(caller)
-        ));
+
+    /// Prints who may call, and whose tools are accepted.
+    fn print_access(&self) {
+        let Self { config, callers, .. } = self;
+        let tls = if config.tls.is_some() { ", with TLS" } else { "" };
+        print_row("listen", format_args!("{}{tls}", config.listen));
+        match (&config.callers, callers.as_ref().and_then(Callers::count)) {
+            (Some(path), Some(count)) => print_row("callers", format_args!("{count} in {}", path.display())),
+            _ => print_row("callers", "any, without authentication"),
+        }
+        for (caller, issuer) in callers.iter().flat_map(Callers::with_unknown_issuer) {
+            note(format_args!(
+                "warning: `{}` presents a JWT from {issuer}: {UNKNOWN_ISSUER_WARNING}",
+                one_line(caller)
+            ));
+        }
+        for IssuerSettings { issuer, keys, audience } in &config.issuers {
+            print_row("issuer", format_args!("{issuer}, keys in {}, audience {audience}", keys.display()));
+        }
+        for SignerSettings { name, key_file, tools } in config.signers.iter().flatten() {
+            let key_file = key_file.display();
+            print_row("signer", format_args!("{name}, of {}, key in {key_file}", list(tools)));
+        }
     }
-    for IssuerSettings { issuer, keys, audience } in &config.issuers {
-        print(format_args!("issuer      {issuer}, keys in {}, audience {audience}", keys.display()));
+
+    /// Prints who decides, and whose verdicts and intents are accepted.
+    fn print_decisions(&self) {
+        let Self { config, trust, policies, .. } = self;
+        for ApprovalRule { tools, min_risk, required } in &config.approval_rules {
+            let named = if tools.is_empty() { "every tool".to_owned() } else { list(tools) };
+            print_row("approvals", format_args!("{required} for {named}, from a risk of {min_risk}"));
+        }
+        print_row("governor", config.governor.as_ref().map_or("built in".to_owned(), GovernorUrl::redact));
+        if let Some(policies) = policies {
+            let source =
+                config.policies.as_ref().map_or("built in".to_owned(), |path| path.display().to_string());
+            print_row("policies", format_args!("{source}, for {}", list(policies.agents())));
+            let RiskThresholds { conditions_from, escalate_from, deny_from } = config.risk;
+            print_row(
+                "risk",
+                format_args!(
+                    "conditions from {conditions_from}, a person from {escalate_from}, denied from {deny_from}"
+                ),
+            );
+        }
+        if let Some(FleetSettings { name, node, servers, .. }) = &config.fleet {
+            print_row("fleet", format_args!("{name}, as {node}, servers of NATS: {}", servers.len()));
+        }
+        match &config.trust.keys {
+            Some(keys) => {
+                print_row("trust", format_args!("keys in {}: {}", keys.display(), trust.key_count()));
+            }
+            None => print_row("trust", "no keys: `a2g/execute` refuses every verdict"),
+        }
+        if let Some(signature) = &config.trust.signature {
+            print_row("intents", format_args!("signed with the key in {}", signature.key_file.display()));
+        }
     }
-    for SignerSettings { name, key_file, tools } in config.signers.iter().flatten() {
-        let tools = tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        print(format_args!("signer      {name}, of {tools}, key in {}", key_file.display()));
-    }
-    for door in DOORS {
-        (door.print_rows)(&config)?;
-    }
-    for ApprovalRule { tools, min_risk, required } in &config.approval_rules {
-        let tools = tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let tools = if tools.is_empty() { "every tool".to_owned() } else { tools };
-        print(format_args!("approvals   {required} for {tools}, from a risk of {min_risk}"));
-    }
-    let governor = config.governor.as_ref().map_or("built in".to_owned(), GovernorUrl::redact);
-    print(format_args!("governor    {governor}"));
-    if let Some(policies) = local_policies {
-        let source =
-            config.policies.as_ref().map_or("built in".to_owned(), |path| path.display().to_string());
-        print(format_args!("policies    {source}, for {}", policies.agents().collect::<Vec<_>>().join(", ")));
-        let RiskThresholds { conditions_from, escalate_from, deny_from } = config.risk;
-        print(format_args!(
-            "risk        conditions from {conditions_from}, a person from {escalate_from}, denied from {deny_from}"
-        ));
-    }
-    if let Some(fleet) = &config.fleet {
-        print(format_args!(
-            "fleet       {}, as {}, servers of NATS: {}",
-            fleet.name,
-            fleet.node,
-            fleet.servers.len()
-        ));
-    }
-    match &config.trust.keys {
-        Some(keys) => print(format_args!("trust       keys in {}: {}", keys.display(), trust.key_count())),
-        None => print("trust       no keys: `a2g/execute` refuses every verdict"),
-    }
-    if let Some(signature) = &config.trust.signature {
-        print(format_args!("intents     signed with the key in {}", signature.key_file.display()));
-    }
-    let (journal, durability) = (config.journal.display(), config.durability.as_str());
-    print(format_args!("journal     {journal}, survives: {durability}"));
-    print(format_args!("tools       {}", config.catalog.display()));
-    print(format_args!("cache       {}", config.cache.display()));
+}
+
+/// The texts of these values, as a list.
+fn list(values: impl IntoIterator<Item: ToString>) -> String {
+    values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn print_files(config: &Config) {
+    let durability = config.durability.as_str();
+    print_row("journal", format_args!("{}, survives: {durability}", config.journal.display()));
+    print_row("tools", config.catalog.display());
+    print_row("cache", config.cache.display());
     for tool in &config.remote_tools {
-        print(format_args!("remote      {}", tool.reference));
+        print_row("remote", &tool.reference);
     }
-    let isolation = match config.isolation {
-        Isolation::Process => format!("a process for each run, {} forked ahead of time", config.waiting),
-        Isolation::Inline => "inline: tools run on threads of the server".to_owned(),
-    };
-    print(format_args!("isolation   {isolation}"));
-    if config.isolation == Isolation::Process {
-        let AddressLayout { renew_after_runs, renew_after_time, per_child } = config.layout;
-        let seconds = renew_after_time.as_secs();
-        let shared = format!("one layout for at most {renew_after_runs} runs, within {seconds} s");
-        let layout = if per_child { "a layout of its own for each run" } else { &shared };
-        print(format_args!("addresses   {layout}"));
+}
+
+fn print_isolation(config: &Config, run_as: RunAs) {
+    match config.isolation {
+        Isolation::Process => {
+            let waiting = config.waiting;
+            print_row("isolation", format_args!("a process for each run, {waiting} forked ahead of time"));
+            let AddressLayout { renew_after_runs, renew_after_time, per_child } = config.layout;
+            let seconds = renew_after_time.as_secs();
+            let shared = format!("one layout for at most {renew_after_runs} runs, within {seconds} s");
+            print_row("addresses", if per_child { "a layout of its own for each run" } else { &shared });
+        }
+        Isolation::Inline => print_row("isolation", "inline: tools run on threads of the server"),
     }
-    print_users(&config, run_as);
+    print_users(config, run_as);
     if !config.inline_tools.is_empty() {
-        let inline = config.inline_tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        print(format_args!("inline      {inline}"));
+        print_row("inline", list(&config.inline_tools));
     }
+}
+
+fn print_limits(config: &Config) {
     let Capacity { concurrent, concurrent_per_agent, queue, queue_per_agent } = config.capacity;
     print(format_args!("runs        {concurrent} concurrent, {queue} waiting"));
     print(format_args!("per agent   {concurrent_per_agent} concurrent, {queue_per_agent} waiting"));
@@ -335,32 +378,37 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         };
         print(format_args!("network     {allowed}"));
     }
-    print(format_args!("scope       {scope}"));
+}
+
+/// Prints the folders that tools may use.
+fn print_folders(config: &Config) {
+    print_row("scope", list(&config.ceilings.areas));
     if let Some(scope_note) = &config.scope_note {
         note(format_args!("note: {scope_note}"));
     }
     for mount in config.mounts.as_slice() {
-        print(format_args!("mount       {} is {}", mount.guest.path(), mount.host.display()));
+        print_row("mount", format_args!("{} is {}", mount.guest.path(), mount.host.display()));
     }
-    print("the configuration is valid");
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the user that tools run as; for [`RunAs::Owner`], the user in each folder.
 fn print_users(config: &Config, run_as: RunAs) {
     match run_as {
         RunAs::Server => {}
-        RunAs::User(user) => print(format_args!("user        {user} for every run")),
+        RunAs::User(user) => print_row("user", format_args!("{user} for every run")),
         RunAs::Owner => {
             let nobody = User::NOBODY;
-            print(format_args!("user        {nobody} for runs without files, and the owner of the folders:"));
+            print_row("user", format_args!("{nobody} for runs without files, and the owner of the folders:"));
             for (folder, owner) in owners(config) {
                 match run_as.user_for([owner]) {
-                    Some(user) => print(format_args!("            {user} in {}", folder.display())),
-                    None => print(format_args!(
-                        "            root in {}, because root owns that folder: {ANOTHER_USER_ADVICE}",
-                        folder.display()
-                    )),
+                    Some(user) => print_row("", format_args!("{user} in {}", folder.display())),
+                    None => print_row(
+                        "",
+                        format_args!(
+                            "root in {}, because root owns that folder: {ANOTHER_USER_ADVICE}",
+                            folder.display()
+                        ),
+                    ),
                 }
             }
         }
