@@ -38,7 +38,7 @@ pub fn print(text: impl Display) {
 }
 
 /// Prints a row of `config check`: a name and a value.
-pub(super) fn print_row(name: &str, value: impl Display) {
+pub fn print_row(name: &str, value: impl Display) {
     print(format_args!("{name:<12}{value}"));
 }
 
