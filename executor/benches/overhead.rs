@@ -190,7 +190,8 @@ async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, f
     let code = Code { module: &compiled, component: is_component(wasm), componentised: None, contract };
     let artifact = sandbox.load(code).unwrap();
     let plain = plain::Plain::new(wasm, contract);
-    let (mut ours, mut plains) = (Vec::new(), Vec::new());
+    let mut ours = Vec::new();
+    let mut plains = Vec::new();
     for round in 0..ROUNDS + 200 {
         let started = Instant::now();
         plain.run(arguments, folder).await;
@@ -204,7 +205,8 @@ async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, f
             ours.push(ours_took);
         }
     }
-    let (a, b) = (median(&mut plains), median(&mut ours));
+    let a = median(&mut plains);
+    let b = median(&mut ours);
     println!(
         "{what:<44} {:>9.2} {:>7.1} µs {:>7.1} µs",
         b.as_secs_f64() / a.as_secs_f64(),

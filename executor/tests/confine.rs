@@ -151,7 +151,8 @@ fn folder() -> tempfile::TempDir {
 #[test]
 fn only_granted_folders_are_visible() {
     run_alone("only_granted_folders_are_visible", 0, |confinement| {
-        let (granted, other) = (folder(), folder());
+        let granted = folder();
+        let other = folder();
         let root = File::open(granted.path()).unwrap();
         apply(confinement, &[(root.as_fd(), Access::ReadWrite)]);
         let at = |name: &str| granted.path().join(name);
@@ -208,7 +209,8 @@ fn an_unnamed_folder_must_also_be_a_root() {
             folder.close().unwrap();
             handle
         };
-        let (granted, other) = (deleted_folder(), deleted_folder());
+        let granted = deleted_folder();
+        let other = deleted_folder();
         apply(confinement, &[(granted.as_fd(), Access::ReadOnly)]);
         let reopen = |handle: &File| File::open(format!("/proc/self/fd/{}", handle.as_raw_fd()));
         reopen(&granted).unwrap();
@@ -449,7 +451,8 @@ fn an_aux_thread_has_no_files_and_only_the_guests_system_calls() {
         let root = File::open(granted.path()).unwrap();
         let ((ready, is_ready), (go, may_go)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
         confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
-        let (own, file) = (Arc::clone(confinement), granted.path().join("in"));
+        let own = Arc::clone(confinement);
+        let file = granted.path().join("in");
         let (send_result, results) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             own.confine_aux_thread().unwrap();

@@ -260,7 +260,8 @@ fn door(options: Options, more: Value) -> Options {
 /// Starts an executor whose built-in governor allows the gate and access to files, and escalates
 /// calls that contain private keys.
 fn start_governed(more: impl FnOnce(Options) -> Options) -> (Executor, Catalogue, tempfile::TempDir) {
-    let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
+    let catalogue = methods::catalogue();
+    let policies = methods::policy_folder(&[methods::policy()]);
     let options = Options::new().catalogue(&catalogue).policies(policies.path());
     (Executor::start(more(without_rate_limits(options))), catalogue, policies)
 }
@@ -416,7 +417,8 @@ fn an_approver_approves_or_denies_a_call() {
     let agent = agent(&list, "mine", MINE);
     let approver = list.add("approver", &["--role", "approver"]);
     let (executor, ..) = start_governed(|options| list.of(options));
-    let (mut agent, mut approver) = (Client::with(&executor, &agent), Client::with(&executor, &approver));
+    let mut agent = Client::with(&executor, &agent);
+    let mut approver = Client::with(&executor, &approver);
     let answer = |task: &str, option: &str| json!({ "taskId": task, "permissionOptionId": option });
     const ANSWER: &str = "tasks/provideInputAndContinue";
 
@@ -548,7 +550,8 @@ fn a_stream_sends_the_task_and_its_updates_until_it_ends() {
 #[test]
 fn a_stream_ends_when_its_caller_is_removed() {
     let list = List::new();
-    let (token, other) = (agent(&list, "mine", MINE), agent(&list, "also-mine", MINE));
+    let token = agent(&list, "mine", MINE);
+    let other = agent(&list, "also-mine", MINE);
     let operator = list.add("operator", &["--role", "operator"]);
     let (mut executor, _catalogue, _policies) = start_governed(|options| list.of(options));
     let mut stream = Client::with(&executor, &token).stream("message/stream", &call("gate", gate()));
@@ -621,7 +624,8 @@ fn clients_that_disconnect_or_never_read_delay_no_others() {
 
 #[test]
 fn tasks_survive_a_restart() {
-    let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
+    let catalogue = methods::catalogue();
+    let policies = methods::policy_folder(&[methods::policy()]);
     let options = without_rate_limits(Options::new().catalogue(&catalogue).policies(policies.path()));
     let executor = Executor::start(options);
     let mut client = Client::of(&executor);
@@ -710,7 +714,8 @@ fn a_final_stream_event_survives_an_immediate_crash() {
 #[test]
 fn tasks_of_other_agents_are_not_found() {
     let list = List::new();
-    let (mine, theirs) = (agent(&list, "mine", MINE), agent(&list, "theirs", OTHER));
+    let mine = agent(&list, "mine", MINE);
+    let theirs = agent(&list, "theirs", OTHER);
     let operator = list.add("operator", &["--role", "operator"]);
     let (executor, ..) = start_governed(|options| list.of(options));
     let mut mine = Client::with(&executor, &mine);
@@ -914,7 +919,8 @@ impl Hook {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let received = Arc::new(Mutex::new(Vec::new()));
-        let (all, mut statuses) = (Arc::clone(&received), statuses.iter().copied());
+        let all = Arc::clone(&received);
+        let mut statuses = statuses.iter().copied();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut reader = BufReader::new(stream.unwrap());

@@ -383,8 +383,10 @@ fn expect_unknown(peer: &mut impl A2ePeer, agent: &str, token: &str) {
 
 #[test]
 fn a_session_belongs_to_its_caller_and_uses_the_callers_agents() {
-    let (served, list) = (Served::new(), List::new());
-    let (planner, other) = (agent(&list, "planner", AGENT_DID), agent(&list, "other", "did:a2e:other"));
+    let served = Served::new();
+    let list = List::new();
+    let planner = agent(&list, "planner", AGENT_DID);
+    let other = agent(&list, "other", "did:a2e:other");
     let options = served.options().set("server.callers", json!(list.path()));
     let mut executor = Executor::start(options);
     let mut session = A2eSession::open(&executor, Some(&planner));
@@ -418,7 +420,8 @@ fn a_session_belongs_to_its_caller_and_uses_the_callers_agents() {
 
 #[test]
 fn the_stdio_handshake_requires_a_token_if_callers_are_configured() {
-    let (served, list) = (Served::new(), List::new());
+    let served = Served::new();
+    let list = List::new();
     let token = agent(&list, "planner", AGENT_DID);
     let options = served.options().set("server.callers", json!(list.path()));
     let mut door = StdioClient::start_as("--a2e-stdio", options);
@@ -432,7 +435,8 @@ fn the_stdio_handshake_requires_a_token_if_callers_are_configured() {
 
 #[test]
 fn a_public_door_still_checks_a_presented_token() {
-    let (served, list) = (Served::new(), List::new());
+    let served = Served::new();
+    let list = List::new();
     let token = agent(&list, "planner", AGENT_DID);
     let options = served.with(json!({ "open_to": "everybody", "agent": "did:a2e:guest" }));
     let executor = Executor::start(options.set("server.callers", json!(list.path())));
@@ -617,7 +621,8 @@ fn a_client_that_never_reads_delays_no_runs_and_no_others() {
     // A client that starts to read gets everything: events that were not sent are in the result.
     drop(unread);
     deaf.attach();
-    let (mut ended, mut whole) = (0, 0);
+    let mut ended = 0;
+    let mut whole = 0;
     let deadline = Instant::now() + TIMEOUT;
     while ended < 6 && Instant::now() < deadline {
         let message = deaf.next();

@@ -8,7 +8,8 @@ use std::io::{BufRead as _, BufReader};
 
 #[test]
 fn every_method_is_served_over_http() {
-    let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
+    let catalogue = methods::catalogue();
+    let policies = methods::policy_folder(&[methods::policy()]);
     let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
     let mut door = Jsonrpsee::new(async || {
         HttpClientBuilder::default().request_timeout(TIMEOUT).build(executor.http_url())

@@ -37,7 +37,8 @@ impl Transport for Lines {
 
 #[test]
 fn every_method_is_served_over_stdio() {
-    let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
+    let catalogue = methods::catalogue();
+    let policies = methods::policy_folder(&[methods::policy()]);
     let door = StdioClient::start(Options::new().catalogue(&catalogue).policies(policies.path()));
     let workspace = door.workspace();
     let mut lines = Lines { door, next: 0, answered: HashMap::new() };

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 #[test]
 fn every_method_is_served_over_web_socket() {
-    let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
+    let catalogue = methods::catalogue();
+    let policies = methods::policy_folder(&[methods::policy()]);
     let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
     let url = executor.web_socket_url();
     let mut door =

@@ -347,7 +347,8 @@ fn oversized_and_deeply_nested_input_is_refused_briefly() {
     };
     expect_error(&executor, "depth 65", nested(65).as_bytes(), -32700, "nested deeper than 64 levels");
     expect_error(&executor, "depth 64", nested(64).as_bytes(), -32602, "`intent` is missing");
-    let (most, more) = (vec![b' '; 1 << 20], vec![b' '; (1 << 20) + 1]);
+    let most = vec![b' '; 1 << 20];
+    let more = vec![b' '; (1 << 20) + 1];
     expect_error(&executor, "a body of 1 MiB and one", &more, -32700, "longer than 1048576 bytes");
     expect_error(&executor, "a body of 1 MiB", &most, -32700, "expected a value");
     let long = "x".repeat(10 << 20);

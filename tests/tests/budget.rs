@@ -17,7 +17,8 @@ const OTHER: &str = "did:aeon:other:1.0:abc123";
 /// A caller that uses all it gets and one that must not be affected, with their tokens.
 fn two_callers() -> (List, String, String) {
     let list = List::new();
-    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
+    let greedy = agent(&list, "greedy", AGENT);
+    let other = agent(&list, "other", OTHER);
     (list, greedy, other)
 }
 
@@ -222,7 +223,8 @@ fn arguments_of_running_calls_count_against_their_caller() {
     let large = |bytes: usize| json!({ "x": "x".repeat(bytes) });
     let calls = (0..40).map(|_| execute("gate", large(900_000))).collect::<Vec<_>>();
     std::thread::scope(|scope| {
-        let (executor, shown) = (&executor, bearer(&greedy));
+        let executor = &executor;
+        let shown = bearer(&greedy);
         let waiting = calls.iter().map(|call| {
             let shown = shown.clone();
             scope.spawn(move || ask(&mut executor.client(), Some(&shown), "a2g/execute", call).status)

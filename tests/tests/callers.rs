@@ -185,7 +185,8 @@ fn each_role_may_call_its_own_methods_only() {
 #[test]
 fn an_agent_accesses_its_own_intents_only() {
     let list = List::new();
-    let (mine, theirs) = (agent(&list, "mine", AGENT), agent(&list, "theirs", OTHER));
+    let mine = agent(&list, "mine", AGENT);
+    let theirs = agent(&list, "theirs", OTHER);
     let operator = list.add("operator", &["--role", "operator"]);
     let executor = Executor::start(list.options().catalogue(&methods::catalogue()));
     let mut client = executor.client();
@@ -212,7 +213,9 @@ fn an_agent_accesses_its_own_intents_only() {
     let running = execute("gate", json!({}));
     let id = json!({ "intent_id": id_of(&running) });
     std::thread::scope(|scope| {
-        let (address, params, token) = (executor.address(), running.clone(), mine.clone());
+        let address = executor.address();
+        let params = running.clone();
+        let token = mine.clone();
         let caller =
             scope.spawn(move || rpc(&mut HttpClient::connect(address), &token, "a2g/execute", &params));
         executor.wait_at_the_gate(1);
@@ -241,7 +244,8 @@ fn an_agent_accesses_its_own_intents_only() {
 #[test]
 fn a_denial_by_the_governor_is_the_state_of_its_intent() {
     let list = List::new();
-    let (mine, theirs) = (agent(&list, "mine", AGENT), agent(&list, "theirs", OTHER));
+    let mine = agent(&list, "mine", AGENT);
+    let theirs = agent(&list, "theirs", OTHER);
     let operator = list.add("operator", &["--role", "operator"]);
     let executor = Executor::start(list.options().catalogue(&methods::catalogue()));
     let mut client = executor.client();
@@ -293,7 +297,8 @@ fn a_denial_by_the_governor_is_the_state_of_its_intent() {
 #[test]
 fn an_intent_id_reveals_nothing_to_other_agents() {
     let list = List::new();
-    let (mine, theirs) = (agent(&list, "mine", AGENT), agent(&list, "theirs", OTHER));
+    let mine = agent(&list, "mine", AGENT);
+    let theirs = agent(&list, "theirs", OTHER);
     let approver = list.add("approver", &["--role", "approver"]);
     let folder = methods::policy_folder(&[methods::policy()]);
     let catalogue = methods::catalogue();
@@ -310,7 +315,9 @@ fn an_intent_id_reveals_nothing_to_other_agents() {
     result(&rpc(&mut client, &approver, "g2a/directive", &directive));
     let running = intent("gate", json!({ "path": "/workspace/x" }));
     let gate = std::thread::spawn({
-        let (address, token, call) = (executor.address(), mine.clone(), running.clone());
+        let address = executor.address();
+        let token = mine.clone();
+        let call = running.clone();
         move || rpc(&mut HttpClient::connect(address), &token, "a2g/intent", &call)
     });
     executor.wait_at_the_gate(1);
@@ -344,7 +351,8 @@ fn an_intent_id_reveals_nothing_to_other_agents() {
 #[test]
 fn an_approver_decides_without_being_the_governor() {
     let list = List::new();
-    let (mine, approver) = (agent(&list, "mine", AGENT), list.add("a-person", &["--role", "approver"]));
+    let mine = agent(&list, "mine", AGENT);
+    let approver = list.add("a-person", &["--role", "approver"]);
     let folder = methods::policy_folder(&[methods::policy()]);
     let executor = Executor::start(list.options().signed_only().policies(folder.path()));
     let mut client = executor.client();
@@ -368,7 +376,8 @@ fn an_approver_decides_without_being_the_governor() {
 #[test]
 fn pending_escalations_are_listed_and_denials_name_their_caller() {
     let list = List::new();
-    let (mine, approver) = (agent(&list, "mine", AGENT), list.add("a-person", &["--role", "approver"]));
+    let mine = agent(&list, "mine", AGENT);
+    let approver = list.add("a-person", &["--role", "approver"]);
     let operator = bearer(&list.add("operator", &["--role", "operator"]));
     let folder = methods::policy_folder(&[methods::policy()]);
     let executor = Executor::start(list.options().signed_only().policies(folder.path()));
@@ -437,7 +446,8 @@ fn concurrent_decisions_are_answered_consistently() {
     let folder = methods::policy_folder(&[methods::policy()]);
     let executor = Executor::start(list.options().signed_only().policies(folder.path()));
     let [mut first, mut second] = [executor.client(), executor.client()];
-    let (mut denials, rounds) = (0, 120);
+    let mut denials = 0;
+    let rounds = 120;
     for round in 0..rounds {
         let file = format!("file-{round}");
         let call = intent("write_file", write(&file, ESCALATES));
@@ -483,12 +493,14 @@ fn concurrent_decisions_are_answered_consistently() {
 #[test]
 fn removed_callers_are_rejected_even_on_an_open_web_socket() {
     let list = List::new();
-    let (first, second) = (agent(&list, "first", AGENT), agent(&list, "second", AGENT));
+    let first = agent(&list, "first", AGENT);
+    let second = agent(&list, "second", AGENT);
     let mut executor = Executor::start(list.options());
     let upgrade = |token: &str| {
         WebSocketClient::upgrade(executor.address(), &[("Authorization", &bearer(token))]).unwrap()
     };
-    let (mut socket, mut kept) = (upgrade(&first), upgrade(&second));
+    let mut socket = upgrade(&first);
+    let mut kept = upgrade(&second);
     let tools = br#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#;
     socket.send(tools);
     assert!(socket.receive().unwrap().contains("write_file"));
@@ -717,7 +729,8 @@ pub fn dns(name: &str) -> SanType {
 
 #[test]
 fn tls_certificates_can_be_renewed_while_serving() {
-    let (authority, list) = (Authority::new(), List::new());
+    let authority = Authority::new();
+    let list = List::new();
     let token = agent(&list, "planner", AGENT);
     authority.issue("server", vec![dns("executor.test")]);
     let mut executor = Executor::start(authority.serving(list.options(), "server", None));
@@ -749,8 +762,10 @@ fn tls_certificates_can_be_renewed_while_serving() {
 
 #[test]
 fn a_client_certificate_authenticates_its_caller() {
-    let (servers, clients, strangers, list) =
-        (Authority::new(), Authority::new(), Authority::new(), List::new());
+    let servers = Authority::new();
+    let clients = Authority::new();
+    let strangers = Authority::new();
+    let list = List::new();
     servers.issue("server", vec![dns("executor.test")]);
     clients.issue("planner", vec![dns("planner.test")]);
     clients.issue("service", vec![SanType::URI("spiffe://test/service".try_into().unwrap())]);
@@ -776,7 +791,8 @@ fn a_client_certificate_authenticates_its_caller() {
 
 #[test]
 fn readable_keys_and_unmatched_certificates_are_refused() {
-    let (authority, list) = (Authority::new(), List::new());
+    let authority = Authority::new();
+    let list = List::new();
     agent(&list, "planner", AGENT);
     for name in ["server", "other"] {
         authority.issue(name, vec![dns("executor.test")]);
@@ -809,7 +825,9 @@ fn a_unix_socket_is_private_and_removed_at_shutdown() {
         process.line_with("listens on unix:");
         process
     };
-    let (first, second, third) = (home(), home(), home());
+    let first = home();
+    let second = home();
+    let third = home();
     let mut process = serve(&first);
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
     let call = json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": execute("write_file", write("x", "y")), "id": 1 });
@@ -831,7 +849,8 @@ fn a_unix_socket_is_private_and_removed_at_shutdown() {
 #[test]
 fn an_agent_at_its_share_does_not_delay_others() {
     let list = List::new();
-    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
+    let greedy = agent(&list, "greedy", AGENT);
+    let other = agent(&list, "other", OTHER);
     let options = list.options().set("executor.concurrent", 2).set("executor.concurrent_per_agent", 1);
     let options = options.set("executor.queue", 8).set("executor.queue_per_agent", 2);
     let executor = Executor::start(options.catalogue(&methods::catalogue()));

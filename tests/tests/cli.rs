@@ -98,7 +98,8 @@ impl CommandResult {
     }
 
     fn expect_text(self, words: &str) -> Self {
-        let (stdout, stderr) = (&self.stdout, &self.stderr);
+        let stdout = &self.stdout;
+        let stderr = &self.stderr;
         assert!(
             stdout.contains(words) || stderr.contains(words),
             "`{}` does not say `{words}`:\n{stdout}\n{stderr}",
@@ -427,7 +428,8 @@ fn a_policy_replaces_limits_of_the_command_line() {
     let place = CommandFolder::new();
     let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies/default.json");
     let restricted = default.with_file_name("demo-restricted.json");
-    let (default, restricted) = (default.to_str().unwrap(), restricted.to_str().unwrap());
+    let default = default.to_str().unwrap();
+    let restricted = restricted.to_str().unwrap();
     let run = |arguments: &str, policy: &str, agent: &str, code: i32, texts: &[&str]| {
         let line = ["run", "write_file", "--arguments", arguments, "--policy", policy, "--agent", agent];
         place.run(&line).expect(code, texts)
@@ -703,7 +705,8 @@ fn arguments_are_shown_as_far_as_they_are_stored() {
 
         let decided = json!({ "intent_id": id(&waits), "decision": "DENIED" });
         result(&executor.rpc("g2a/directive", &decided));
-        let (denied, shown) = (status(&waits), show(&waits));
+        let denied = status(&waits);
+        let shown = show(&waits);
         assert_eq!((&denied["state"], stored(&denied)), (&json!("denied"), expected.clone()), "{denied}");
         assert!(denied["reason"].as_str().unwrap().contains("denied"), "{denied}");
         assert_eq!((&shown["state"], stored(&shown)), (&json!("did not run"), expected), "{shown}");
@@ -735,7 +738,8 @@ fn listed_values_are_not_truncated_at_80_columns() {
     assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
 
     let keys = place.path("keys");
-    let (pair, keys) = (place.path("governor.jwk"), keys.to_str().unwrap());
+    let pair = place.path("governor.jwk");
+    let keys = keys.to_str().unwrap();
     let pair = pair.to_str().unwrap();
     let issuer = "https://governor.example/with/a/path/that/is/long";
     place.run(&["key", "new", pair, "--issuer", issuer]).expect_exit(0);

@@ -64,7 +64,8 @@ fn mcp_sdk_of_python() -> Option<Command> {
 }
 
 fn mcp_sdk_of_javascript() -> Option<Command> {
-    let (package, folder) = ("@modelcontextprotocol/client", "node22/node_modules");
+    let package = "@modelcontextprotocol/client";
+    let folder = "node22/node_modules";
     let node = client_folder("node of npm", &format!("{folder}/node/bin/node"))?;
     let library = client_folder(package, &format!("{folder}/{package}"))?;
     let mut command = script(node, "mcp_sdk.mjs");
@@ -94,7 +95,8 @@ fn run_mcp_client_through_proxy(command: Command) {
 fn run_mcp_client_against_server(mut command: Command, command_prefix: &[&str]) {
     let anywhere = json!({ "paths": ["/workspace/**"] });
     let allowed = ["gate", "search_text", "write_file"].map(|tool| (tool, anywhere.clone()));
-    let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[policy_for_all(&allowed)]));
+    let catalogue = methods::catalogue();
+    let policies = methods::policy_folder(&[policy_for_all(&allowed)]);
     let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
     command.arg("/workspace").arg(executor.workspace());
     command.args(command_prefix).arg(format!("http://{}/mcp", executor.address()));
@@ -105,7 +107,8 @@ fn run_mcp_client_against_server(mut command: Command, command_prefix: &[&str]) 
 /// Runs a client of MCP that starts an executor by itself.
 fn run_mcp_client_over_stdio(mut command: Command) {
     let (folder, state) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-    let (scope, catalogue) = (folder.path().canonicalize().expect("a path"), methods::catalogue());
+    let scope = folder.path().canonicalize().expect("a path");
+    let catalogue = methods::catalogue();
     command.env("XDG_STATE_HOME", state.path()).env("XDG_CACHE_HOME", cache_home());
     command.args([&scope, &scope, &program()]);
     command.args(["mcp", "--tools"]).arg(catalogue.folder()).arg("--scope").arg(&scope);
@@ -295,7 +298,8 @@ fn jsonrpsee_with_a_token_over_web_socket() {
     let open = async |headers| WsClientBuilder::default().set_headers(headers).build(&url).await;
     block_on(async {
         assert!(open(HeaderMap::new()).await.is_err(), "nobody has a WebSocket");
-        let (agent, governor) = (open(bearer(&agent)).await, open(bearer(&governor)).await);
+        let agent = open(bearer(&agent)).await;
+        let governor = open(bearer(&governor)).await;
         speaks_a2g(&agent.expect("a WebSocket"), &governor.expect("a WebSocket"), &executor).await;
     });
 }

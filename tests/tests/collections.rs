@@ -130,14 +130,17 @@ fn sudden_end(answer: &Value) -> Option<String> {
 #[test]
 fn the_tests_of_pythons_library() {
     let Some(executor) = start("run_python", &collection("python")) else { return };
-    let (list, code) = (List::read("python.toml"), text(&here("guests/code/library_tests.py")));
+    let list = List::read("python.toml");
+    let code = text(&here("guests/code/library_tests.py"));
     let leave_out: Vec<_> =
         [Exception::Ends, Exception::LeftOut].into_iter().flat_map(|kind| list.of_kind(kind)).collect();
     let modules = list.runs.iter().map(|module| (module.as_str(), None));
     let alone =
         list.of_kind(Exception::Ends).map(|test| (test.split_once('.').expect("a module").0, Some(test)));
     let items: Vec<_> = modules.chain(alone).collect();
-    let (found, passed, skipped) = (Mutex::new(BTreeMap::new()), AtomicUsize::new(0), AtomicUsize::new(0));
+    let found = Mutex::new(BTreeMap::new());
+    let passed = AtomicUsize::new(0);
+    let skipped = AtomicUsize::new(0);
     for_each(&executor, &items, |client, (module, only)| {
         let input = json!({ "module": module, "only": only, "leave_out": leave_out });
         let answer = run(client, "run_python", json!({ "code": code, "input": input }));
@@ -223,7 +226,8 @@ fn test262() {
     let folder = collection("javascript");
     let root = folder.join("test262");
     let Some(executor) = start("run_javascript", &folder) else { return };
-    let (list, prelude) = (List::read("javascript.toml"), text(&here("guests/code/test262.js")));
+    let list = List::read("javascript.toml");
+    let prelude = text(&here("guests/code/test262.js"));
     let mut files = Vec::new();
     list.runs.iter().for_each(|path| files_at(&root, path, &mut files));
     files.retain(|path| list.exceptions.get(path) != Some(&Exception::LeftOut));

@@ -101,10 +101,12 @@ fn a_refused_request_leaves_its_connection_usable() {
     let list = List::new();
     let authorization = format!("Authorization: {}", bearer(&agent(&list, "planner", AGENT)));
     let executor = Executor::start(list.options());
-    let (json, local) = ("Content-Type: application/json", "Host: localhost");
+    let json = "Content-Type: application/json";
+    let local = "Host: localhost";
     let long = vec![b' '; 3 << 20];
     let post = |path: &str, headers: &[&str], body: &[u8]| {
-        let (headers, length) = (headers.join("\r\n"), body.len());
+        let headers = headers.join("\r\n");
+        let length = body.len();
         let head = format!("POST {path} HTTP/1.1\r\n{headers}\r\nContent-Length: {length}\r\n\r\n");
         [head.as_bytes(), body].concat()
     };

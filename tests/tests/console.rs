@@ -848,7 +848,8 @@ fn pages_that_follow_events_are_bounded() {
     let open = || {
         let mut stream = TcpStream::connect(executor.address()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let (address, cookie) = (executor.address(), &client.cookie);
+        let address = executor.address();
+        let cookie = &client.cookie;
         write!(stream, "GET /console/events HTTP/1.1\r\nHost: {address}\r\nCookie: {cookie}\r\n\r\n")
             .unwrap();
         let mut head = [0; 12];

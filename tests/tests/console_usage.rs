@@ -186,7 +186,8 @@ fn the_overview_says_what_was_verified() {
     eventually("the check of the start is known", || {
         client.get("/console").1.contains("The chain was verified up to receipt 3, ").then_some(())
     });
-    let (doctor, page) = (executor.home().run(&["doctor", "--json"]), client.get("/console").1);
+    let doctor = executor.home().run(&["doctor", "--json"]);
+    let page = client.get("/console").1;
     if isolation() == "process" {
         let rows: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
         for row in rows.as_array().unwrap().iter().filter(|row| row["name"] != "journal-durability") {

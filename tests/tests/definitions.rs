@@ -175,7 +175,8 @@ fn other_texts_and_wider_capabilities_wait() {
         (("/capabilities/max_parallel_calls", Some(json!(3))), "capabilities.max_parallel_calls"),
     ];
     let operator = Operator::with(&notes());
-    let (before, package) = (operator.installed("tool.toml"), operator.installed("manifest.json"));
+    let before = operator.installed("tool.toml");
+    let package = operator.installed("manifest.json");
     for (change, part) in cases {
         let said = operator.add_changed(&notes(), |manifest| apply(&change, manifest));
         let said = said.expect(
@@ -511,7 +512,8 @@ fn a_damaged_file_of_definitions_accepts_nothing() {
 #[test]
 fn links_in_a_catalogue_or_in_a_tool_are_not_followed() {
     let operator = Operator::with(&notes());
-    let (other, source) = (operator.path("other/notes"), tempfile::tempdir().unwrap());
+    let other = operator.path("other/notes");
+    let source = tempfile::tempdir().unwrap();
     notes().write(&other, true);
     std::fs::write(other.join("data"), "mine").unwrap();
     symlink(operator.path("other"), operator.path("tools/.waiting")).unwrap();

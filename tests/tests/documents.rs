@@ -10,7 +10,9 @@ fn document() -> Option<(BTreeMap<String, Value>, String)> {
     let path = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let path = path.into_iter().find(|path| path.to_string_lossy().contains("/000_")).unwrap();
     let text = std::fs::read_to_string(path).unwrap();
-    let (mut examples, mut heading, mut block) = (BTreeMap::new(), String::new(), None::<String>);
+    let mut examples = BTreeMap::new();
+    let mut heading = String::new();
+    let mut block = None::<String>;
     for line in text.lines() {
         match (&mut block, line) {
             (None, "```json") => block = Some(String::new()),
@@ -153,7 +155,8 @@ fn the_governor_accepts_the_documented_registration_and_denial() {
     let mut intent = examples["A2G_INTENT"]["params"].clone();
     intent["arguments"]["path"] = json!("/tmp/../etc/passwd");
     let denied = governor.rpc("a2g/intent", &intent);
-    let (denial, example) = (error(&denied, -32000), &examples["Error Response"]["error"]);
+    let denial = error(&denied, -32000);
+    let example = &examples["Error Response"]["error"];
     assert_eq!(keys(denial), keys(example), "{denied}");
     assert_eq!(keys(&denial["data"]), keys(&example["data"]), "{denied}");
     assert_eq!(denial["data"]["intent_id"], intent["intent_id"]);

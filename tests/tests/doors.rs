@@ -386,11 +386,13 @@ fn requests_must_be_json_from_an_allowed_host_and_origin() {
 
 #[test]
 fn unauthenticated_callers_are_rejected_at_every_door() {
-    let (keys, list) = (nexus::Keys::of(&[PEER]), List::new());
+    let keys = nexus::Keys::of(&[PEER]);
+    let list = List::new();
     let token = agent(&list, "peer", AGENT);
     let executor = Executor::start(list.of(open_doors(Options::new(), &keys)));
     let mut client = executor.client();
-    let (bearer_header, basic) = (bearer(&token), format!("Basic {token}"));
+    let bearer_header = bearer(&token);
+    let basic = format!("Basic {token}");
     let unknown: [&[(&str, &str)]; 9] = [
         &[],
         &[("X-API-Key", "a2g_nobody")],
@@ -445,7 +447,8 @@ fn disabled_doors_are_not_served() {
     };
     let executor = Executor::start(off(Options::new()));
     let mut client = executor.client();
-    let (card, json) = ("/.well-known/agent-card.json", [("Content-Type", "application/json")]);
+    let card = "/.well-known/agent-card.json";
+    let json = [("Content-Type", "application/json")];
     assert_eq!(client.request("GET", card, &[], b"").status, 404);
     for door in DOORS.iter().filter(|door| door.name != "a2g") {
         assert_eq!(client.request("POST", door.path, &json, b"{}").status, 404, "{}", door.path);

@@ -65,7 +65,8 @@ impl Watched {
 
 /// Asks for `/health` again and again until `over`.
 fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
-    let (mut watched, mut times) = (Watched::default(), Vec::new());
+    let mut watched = Watched::default();
+    let mut times = Vec::new();
     while !over.load(Ordering::SeqCst) {
         let asked = Instant::now();
         while !is_healthy(address) {
@@ -199,9 +200,11 @@ fn health_checks_are_answered_during_ten_thousand_held_connections() {
 #[test]
 fn large_messages_of_one_caller_delay_no_other() {
     let list = List::new();
-    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
+    let greedy = agent(&list, "greedy", AGENT);
+    let other = agent(&list, "other", OTHER);
     let executor = Executor::start(list.options());
-    let (address, shown) = (executor.address(), format!("Authorization: Bearer {greedy}"));
+    let address = executor.address();
+    let shown = format!("Authorization: Bearer {greedy}");
     let members = (0..90_000).map(|n| (format!("k{n:05}"), 1)).collect::<Value>();
     let urls = (0..50_000).map(|n| format!("http://h{n:05}.x")).collect::<Value>();
     // The governor parses each URL several times, so one such message keeps a core busy for long.
@@ -244,13 +247,15 @@ fn pipelined_requests_delay_no_other_connection() {
     });
     let options = Options::new().catalogue(&catalogue);
     let executor = Executor::start(options.set("server.unauthenticated_per_minute", 10_000_000));
-    let (address, mut client) = (executor.address(), executor.client());
+    let address = executor.address();
+    let mut client = executor.client();
     let path = "/.well-known/agent-card.json";
     let card = client.request("GET", path, &[], b"");
     let etag = card.headers.iter().find(|(name, _)| name == "etag").map(|(_, value)| value.as_str());
     let again = client.request("GET", path, &[("If-None-Match", etag.expect("an ETag"))], b"");
     assert_eq!((again.status, again.body.len()), (304, 0));
-    let (connections, requests) = (100, 100);
+    let connections = 100;
+    let requests = 100;
     let pipelined = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(requests - 1);
     let pipelined =
         pipelined + &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");

@@ -129,8 +129,11 @@ fn the_executor_registers_again_with_a_governor_that_lost_it() {
 #[test]
 fn the_executor_registers_again_whatever_a_governor_says_that_lost_it() {
     const ERRORS: [(i64, &str); 2] = [(-32001, "unknown agent"), (-32600, "not registered")];
-    let (known, refusal) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let (knows, refuses, broke) = (Arc::clone(&known), Arc::clone(&refusal), AtomicBool::new(false));
+    let known = Arc::new(AtomicBool::new(false));
+    let refusal = Arc::new(AtomicUsize::new(0));
+    let knows = Arc::clone(&known);
+    let refuses = Arc::clone(&refusal);
+    let broke = AtomicBool::new(false);
     let governor = FakeGovernor::start(move |method, _| {
         match method {
             "a2g/register" => knows.store(true, Ordering::SeqCst),

@@ -328,7 +328,8 @@ fn a_governor_error_other_than_a_denial_is_not_a_verdict() {
             (code, call, std::thread::spawn(move || client.rpc("a2g/intent", &asking)))
         });
         for (code, call, answer) in answers.collect::<Vec<_>>() {
-            let (answer, denied) = (answer.join().unwrap(), DENIALS.contains(code));
+            let answer = answer.join().unwrap();
+            let denied = DENIALS.contains(code);
             let by = if denied { "verdict_denied" } else { "governor_unavailable" };
             let message = expect_blocked(&answer, by);
             assert!(denied || message.contains(&code.to_string()), "{code}: {message}");

@@ -58,7 +58,8 @@ impl Key {
     }
 
     fn p256() -> Self {
-        let (random, algorithm) = (SystemRandom::new(), &ECDSA_P256_SHA256_FIXED_SIGNING);
+        let random = SystemRandom::new();
+        let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
         Self::P256(EcdsaKeyPair::from_pkcs8(algorithm, pkcs8.as_ref(), &random).unwrap())
     }
@@ -222,7 +223,8 @@ fn challenge(answer: &HttpAnswer) -> &str {
 
 #[test]
 fn tokens_of_each_key_type_authenticate_their_listed_subject() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     add_subject(&list, "an-operator", "auth0|otto", &["--role", "operator"]);
     let executor = Executor::start(provider.options(&list).signed_only());
@@ -253,7 +255,8 @@ fn tokens_of_each_key_type_authenticate_their_listed_subject() {
 /// for the list needs no scope of its own.
 #[test]
 fn a_code_listing_contains_only_the_tools_in_the_scope_of_a_token() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     let tool = |name: &str| Tool::command(name, &saying(1, "{}", 0));
     let catalogue = Catalogue::empty().add(tool("read_file")).add(tool("write_file"));
@@ -274,7 +277,8 @@ fn a_code_listing_contains_only_the_tools_in_the_scope_of_a_token() {
 /// The MCP door tells clients where tokens come from, and the scope of a token narrows its tools at every door.
 #[test]
 fn a_token_reaches_the_tools_of_its_scope() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     add_subject(&list, "boss", "boss", &["--role", "approver"]);
     add_subject(&list, "governor", "governor", &["--role", "governor"]);
@@ -360,7 +364,8 @@ fn a_token_reaches_the_tools_of_its_scope() {
 /// Each token is refused. The answer does not contain the reason, but the log does.
 #[test]
 fn unknown_credentials_are_rejected_and_logged() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     let operator = list.add("operator", &["--role", "operator"]);
     let executor = Executor::start(provider.options(&list).signed_only());
@@ -404,14 +409,16 @@ fn unknown_credentials_are_rejected_and_logged() {
     let unsigned = |header: &str| format!("{}.", unsigned_token(header, &text));
     let with_key_name = |key: &Key, alg: &str, kid: &str| by(key, &json!({ "alg": alg, "kid": kid }), &good);
     let twice = |text: &str, member: &str| text.replacen('{', &format!(r#"{{"{member}":"x","#), 1);
-    let (header_twice, claims_twice) = (twice(&usual.to_string(), "kid"), twice(&text, "sub"));
+    let header_twice = twice(&usual.to_string(), "kid");
+    let claims_twice = twice(&text, "sub");
     let brought = with(usual.clone(), "jwk", stranger.jwk("EdDSA"));
     let by_address = json!({ "alg": "EdDSA", "kid": "x", "jku": "https://a.example" });
     let other = unsigned_token(&usual.to_string(), &with(good.clone(), "sub", json!("x")).to_string());
     let other_did = json!("did:a2g:executor:1.0:other");
     let n = raw(rsa_jwk()["n"].as_str().unwrap());
     let as_json = rsa.jwk("RS256").to_string();
-    let (alg, mismatch) = ("`alg` must be one of", "its signature does not match");
+    let alg = "`alg` must be one of";
+    let mismatch = "its signature does not match";
     let cases = [
         ("alg none", unsigned(r#"{"alg":"none"}"#), alg),
         ("alg none, named key", unsigned(r#"{"alg":"none","kid":"EdDSA"}"#), alg),
@@ -502,7 +509,8 @@ fn unknown_credentials_are_rejected_and_logged() {
 
 #[test]
 fn invalid_or_writable_key_files_are_refused() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     let refused = assert_unusable;
     set_mode(&provider.path(), 0o666);
@@ -536,7 +544,9 @@ fn invalid_or_writable_key_files_are_refused() {
 
 #[test]
 fn a_subject_is_valid_only_for_its_own_issuer() {
-    let (ours, theirs, list) = (Provider::new(), Provider::new(), List::new());
+    let ours = Provider::new();
+    let theirs = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     let issuers = json!([
         { "issuer": ISSUER, "keys": ours.path() },
@@ -557,7 +567,8 @@ fn a_subject_is_valid_only_for_its_own_issuer() {
 
 #[test]
 fn tokens_of_a_removed_key_are_rejected() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     let kept = agent(&list, "kept", AGENT);
     let mut executor = Executor::start(provider.options(&list));
@@ -603,7 +614,8 @@ fn tokens_of_a_removed_key_are_rejected() {
 
 #[test]
 fn expired_tokens_are_rejected_even_on_an_open_web_socket() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     let executor = Executor::start(provider.options(&list));
     let until = now() + 3;
@@ -624,7 +636,8 @@ fn expired_tokens_are_rejected_even_on_an_open_web_socket() {
 /// A session of the console stores the token, and is identified by it again and again.
 #[test]
 fn a_session_of_the_console_ends_with_its_token_or_its_key() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     let mut executor = Executor::start(provider.options(&list));
     let until = now() + 4;
@@ -654,7 +667,9 @@ fn a_session_of_the_console_ends_with_its_token_or_its_key() {
 fn every_door_accepts_web_tokens_as_bearer_tokens() {
     const AGENTS: [nexus::Agent; 1] =
         [nexus::Agent { id: "planner", secret: "planner-secret-0123456789abcdef-0123", key: [1; 32] }];
-    let (provider, list, keys) = (Provider::new(), List::new(), nexus::Keys::of(&AGENTS));
+    let provider = Provider::new();
+    let list = List::new();
+    let keys = nexus::Keys::of(&AGENTS);
     add_subject(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
     // The `id` is the recipient of the messages that this agent signs.
     let nexus = json!({ "key_file": keys.path(), "id": "did:a2g:executor:1.0:local" });
@@ -702,7 +717,8 @@ fn every_door_accepts_web_tokens_as_bearer_tokens() {
 
 #[test]
 fn a_session_continues_with_the_token_of_its_latest_handshake() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_subject(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
     let executor = Executor::start(provider.options(&list));
     let short = provider.token(&with(claims("anna"), "exp", json!(now() + 3)));
@@ -720,7 +736,8 @@ fn a_session_continues_with_the_token_of_its_latest_handshake() {
 
 #[test]
 fn the_agent_card_declares_web_tokens_if_they_are_accepted() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     let card = |options: Options| {
         let executor = Executor::start(options);

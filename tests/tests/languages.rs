@@ -27,7 +27,8 @@ fn succeed(command: Command) {
 
 /// A catalogue with one tool, which `make` writes to the path of its module.
 fn catalogue(name: &str, make: impl FnOnce(&Path) -> Command) -> Catalogue {
-    let (folder, catalogue) = (tempfile::tempdir().expect("a folder"), Catalogue::empty());
+    let folder = tempfile::tempdir().expect("a folder");
+    let catalogue = Catalogue::empty();
     succeed(make(&folder.path().join("tool.wasm")));
     let manifest = format!(
         "name = \"{name}\"\nversion = \"1.0.0\"\ndescription = \"A tool of the tests.\"\ncontract = \"typed\"\n\

@@ -13,7 +13,8 @@ fn start(options: Options) -> (Executor, Catalogue) {
 
 /// Calls from a thread of its own.
 pub fn call_in_background(executor: &Executor, method: &'static str, params: &Value) -> JoinHandle<Value> {
-    let (mut client, params) = (executor.client(), params.clone());
+    let mut client = executor.client();
+    let params = params.clone();
     std::thread::spawn(move || client.rpc(method, &params))
 }
 

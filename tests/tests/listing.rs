@@ -106,7 +106,8 @@ fn curious() -> impl Iterator<Item = String> {
 
 #[test]
 fn five_hundred_tools_cost_under_2000_tokens_and_no_forbidden_one_is_named() {
-    let (catalogue, policies) = (catalogue(), methods::policy_folder(&[policy()]));
+    let catalogue = catalogue();
+    let policies = methods::policy_folder(&[policy()]);
     let mut executor =
         Executor::start(as_code(Options::new().catalogue(&catalogue).policies(policies.path())));
     executor.process().line_with("all tools are prepared");
@@ -329,7 +330,8 @@ fn the_compilers_of_both_languages_read_the_stubs() {
 
     let stubs = describe("javascript");
     let modules = clients().join("node22/node_modules");
-    let (node, compiler) = (modules.join("node/bin/node"), modules.join("typescript/bin/tsc"));
+    let node = modules.join("node/bin/node");
+    let compiler = modules.join("typescript/bin/tsc");
     if !(node.is_file() && compiler.is_file()) {
         return print_skipped("there is no TypeScript here: run `cargo xtask setup`");
     }
@@ -354,7 +356,8 @@ fn the_compilers_of_both_languages_read_the_stubs() {
 fn a_list_of_code_is_that_of_the_callers_agent() {
     let list = List::new();
     let other = "did:aeon:other:1.0:abc123";
-    let (mine, boss) = (agent(&list, "mine", AGENT), list.add("boss", &["--role", "governor"]));
+    let mine = agent(&list, "mine", AGENT);
+    let boss = list.add("boss", &["--role", "governor"]);
     let mut narrow = policy_for_all(&[("read_file", json!({}))]);
     narrow["agent_did"] = json!(AGENT);
     let policies = methods::policy_folder(&[narrow, policy_for_all(&[("hash_file", json!({}))])]);

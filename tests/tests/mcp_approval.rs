@@ -35,7 +35,8 @@ impl People {
     fn start() -> Self {
         let list = List::new();
         let both = list.add("both", &["--role", "agent", "--role", "approver", "--agent", AGENT]);
-        let (mine, approver) = (agent(&list, "mine", AGENT), list.add("anna", &["--role", "approver"]));
+        let mine = agent(&list, "mine", AGENT);
+        let approver = list.add("anna", &["--role", "approver"]);
         let folder = methods::policy_folder(&[methods::policy()]);
         let executor = Executor::start(list.options().signed_only().policies(folder.path()));
         Self { executor, both, mine, approver }
@@ -158,7 +159,8 @@ fn a_caller_without_the_role_waits_for_an_approver() {
     assert!(form["message"].as_str().expect("a text").contains("g2a/directive"), "{asked}");
     let intent = &asked["_meta"]["a2g/intent_id"];
     let waiting = std::thread::scope(|scope| {
-        let (people, message) = (&people, answered(&message, &asked, "accept", Some("approve")));
+        let people = &people;
+        let message = answered(&message, &asked, "accept", Some("approve"));
         let waiting = scope.spawn(move || people.post(&people.mine, &message));
         std::thread::sleep(std::time::Duration::from_millis(300));
         people.executor.assert_workspace_is_empty("the agent approved its own call");
@@ -238,7 +240,8 @@ fn a_client_that_opens_pages_gets_the_link_to_the_decision() {
             signed_out.text()
         );
         let done = std::thread::scope(|scope| {
-            let (people, message) = (&people, answered(&message, &asked, "accept", Some("approve")));
+            let people = &people;
+            let message = answered(&message, &asked, "accept", Some("approve"));
             let waiting = scope.spawn(move || people.post(token, &message));
             std::thread::sleep(std::time::Duration::from_millis(300));
             assert_eq!(people.executor.file(name), None, "a client approved in place of the page");
@@ -268,9 +271,11 @@ fn a_session_learns_that_the_decision_on_the_page_was_made() {
     let people = People::start();
     let bearer = bearer(&people.mine);
     let mut client = people.executor.client();
-    let (json, auth) = (("Content-Type", "application/json"), ("Authorization", &*bearer));
+    let json = ("Content-Type", "application/json");
+    let auth = ("Authorization", &*bearer);
     let session = open_session(&mut client, &[auth], json!({ "elicitation": { "url": {} } }));
-    let (mine, version) = (("Mcp-Session-Id", &*session), ("MCP-Protocol-Version", "2025-11-25"));
+    let mine = ("Mcp-Session-Id", &*session);
+    let version = ("MCP-Protocol-Version", "2025-11-25");
     let called = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call",
         "params": { "name": "write_file", "arguments": write("x", ESCALATES) } });
     let mut messages = stream(&people.executor, &[auth, mine, version], &called);

@@ -223,7 +223,8 @@ fn each_scenario_of_a_frozen_list_has_one_place() {
 
 #[test]
 fn the_conformance_suite_passes_as_far_as_it_applies() {
-    let (package, folder) = ("@modelcontextprotocol/conformance", "node22/node_modules");
+    let package = "@modelcontextprotocol/conformance";
+    let folder = "node22/node_modules";
     let Some(node) = client_folder("node of npm", &format!("{folder}/node/bin/node")) else { return };
     let Some(script) = client_folder(package, &format!("{folder}/{package}/dist/index.js")) else { return };
     let catalogue = catalogue();
@@ -240,7 +241,8 @@ fn the_conformance_suite_passes_as_far_as_it_applies() {
     outcomes.extend(suite.run_all(&others, AT_ONCE));
     let mut objections = Vec::new();
     for (Scenario { version, name, expected }, outcome) in outcomes {
-        let (met, unmet) = (outcome.count("SUCCESS"), outcome.unmet());
+        let met = outcome.count("SUCCESS");
+        let unmet = outcome.unmet();
         let word = match expected {
             Expected::PassesBut(_) => "applies",
             Expected::NotOffered(reason) => reason,
@@ -318,14 +320,15 @@ fn every_keyword() -> Value {
 fn governor(executor: &Arc<OnceLock<SocketAddr>>) -> FakeGovernor {
     let executor = Arc::clone(executor);
     FakeGovernor::deciding(move |intent| {
-        let (tool, id) =
-            (intent["tool"].as_str().expect("a tool"), intent["intent_id"].as_str().expect("an id"));
+        let tool = intent["tool"].as_str().expect("a tool");
+        let id = intent["intent_id"].as_str().expect("an id");
         let mut verdict = verdict(id, &manifest());
         if ESCALATED.contains(&tool) {
             verdict["verdict"] = json!("ESCALATE");
         }
         if tool == APPROVED {
-            let (executor, id) = (Arc::clone(&executor), id.to_owned());
+            let executor = Arc::clone(&executor);
+            let id = id.to_owned();
             std::thread::spawn(move || approve(*executor.get().expect("it listens"), &id));
         }
         Reply::Result(verdict)
@@ -420,7 +423,8 @@ impl Outcome {
             }
             Expected::NotOffered(_) => unmet.is_empty().then(|| "it passes, so it is offered".to_owned()),
             Expected::PassesBut(excepted) => {
-                let (worse, better) = (&unmet - excepted, excepted - &unmet);
+                let worse = &unmet - excepted;
+                let better = excepted - &unmet;
                 if !worse.is_empty() {
                     Some(format!("{worse:?} do not pass"))
                 } else if !better.is_empty() {

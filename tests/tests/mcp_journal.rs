@@ -64,7 +64,8 @@ fn a_result_that_breaks_its_schema_is_a_failure_of_the_tool() {
 #[test]
 fn receipts_and_artifacts_of_ones_own_runs_are_resources() {
     let list = List::new();
-    let (mine, theirs) = (agent(&list, "mine", AGENT), agent(&list, "theirs", OTHER));
+    let mine = agent(&list, "mine", AGENT);
+    let theirs = agent(&list, "theirs", OTHER);
     let guest = Tool::typed_bytes("hostile_artifact", guest("hostile_artifact"));
     let catalogue = Catalogue::with_tools().add(guest);
     let policies = methods::policy_folder(&[policy_for_all(&[("hostile_artifact", json!({}))])]);
@@ -189,7 +190,8 @@ impl TaskServer {
         let list = List::new();
         let both = list.add("both", &["--role", "agent", "--role", "approver", "--agent", AGENT]);
         let theirs = agent(&list, "theirs", OTHER);
-        let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
+        let catalogue = methods::catalogue();
+        let policies = methods::policy_folder(&[methods::policy()]);
         let options = list.options().catalogue(&catalogue).policies(policies.path());
         let executor = Executor::start(options);
         Self { executor, both, theirs, _list: list, _catalogue: catalogue, _policies: policies }

@@ -31,7 +31,8 @@ fn session_call(id: u64, tool: &str, arguments: &Value) -> Value {
 
 #[test]
 fn a_host_uses_an_executor_that_runs_already() {
-    let (list, folder) = (List::new(), tempfile::tempdir().expect("a folder"));
+    let list = List::new();
+    let folder = tempfile::tempdir().expect("a folder");
     let token = write_token(folder.path(), &agent(&list, "mine", AGENT));
     let schema = json!({ "properties": { "region": { "type": "string", "x-mcp-header": "Region" } } });
     let says = wat::parse_str(saying(1, "1", 0)).expect("WAT");
@@ -117,7 +118,8 @@ fn a_url_that_is_wrong_is_answered_with_what_to_change() {
     authority.issue("server", vec![dns("localhost")]);
     let plain = Executor::start(Options::new());
     let encrypted = Executor::start(authority.serving(Options::new(), "server", None));
-    let (plain, port) = (plain.address(), encrypted.address().port());
+    let plain = plain.address();
+    let port = encrypted.address().port();
     for (url, expected) in [
         (format!("http://{plain}/"), "the path of an executor is `/mcp`"),
         (format!("http://{plain}/mpc"), "the path of an executor is `/mcp`"),
@@ -201,7 +203,8 @@ fn answers_that_the_host_does_not_read_have_a_bound() {
 
 /// Reads one request: its head, and a body of the announced length.
 fn read_request(reader: &mut BufReader<TcpStream>) -> String {
-    let (mut request, mut length) = (String::new(), 0);
+    let mut request = String::new();
+    let mut length = 0;
     while !request.ends_with("\r\n\r\n") {
         let start = request.len();
         reader.read_line(&mut request).expect("a header");

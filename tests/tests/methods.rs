@@ -234,8 +234,9 @@ impl<C> Jsonrpsee<C> {
 
 impl<C: jsonrpsee::core::client::ClientT + Send + Sync + 'static> Transport for Jsonrpsee<C> {
     fn start(&mut self, method: &str, params: &Value) -> u64 {
-        let (client, method, params) =
-            (std::sync::Arc::clone(&self.client), method.to_owned(), params.clone());
+        let client = std::sync::Arc::clone(&self.client);
+        let method = method.to_owned();
+        let params = params.clone();
         let call = self.runtime.spawn(async move {
             let answer = client.request::<Value, _>(&method, Params(params)).await;
             answer.map_err(|error| {

@@ -249,7 +249,8 @@ fn failure(report: &Value) -> (String, String) {
 /// Makes a call as the agent.
 fn directly(nest: &Nest, call: &Value) -> (Value, Seen) {
     let call = intent(call["tool"].as_str().expect("a tool"), call["arguments"].clone());
-    let (id, answer) = (call["intent_id"].clone(), nest.ask(&call));
+    let id = call["intent_id"].clone();
+    let answer = nest.ask(&call);
     let error = &answer["error"];
     let mut seen = Seen {
         verdict: answer["result"]["verdict"].clone(),

@@ -192,7 +192,8 @@ impl Keys {
 
     /// Options with the gate beside the repository's tools, and with a policy that allows it.
     fn with_gate(&self) -> (Options, TempDir, crate::harness::Catalogue) {
-        let (policies, catalogue) = (methods::policy_folder(&[methods::policy()]), methods::catalogue());
+        let policies = methods::policy_folder(&[methods::policy()]);
+        let catalogue = methods::catalogue();
         (self.options().catalogue(&catalogue).policies(policies.path()), policies, catalogue)
     }
 }
@@ -722,7 +723,8 @@ fn events_are_delivered_with_the_requested_guarantee() {
     let once = subscribe(&mut first, PLANNER, &["finished"], "exactly-once");
     let message = PLANNER.execute("write_file", write("a", "x"));
     send(&mut first, &message);
-    let (started, finished) = (event(&mut first, PLANNER), event(&mut first, PLANNER));
+    let started = event(&mut first, PLANNER);
+    let finished = event(&mut first, PLANNER);
     assert_eq!((&started["eventType"], &started["eventName"]), (&json!("execution"), &json!("started")));
     assert_eq!(
         (&started["deliveryGuarantee"], &started["requiresAck"]),

@@ -258,7 +258,8 @@ fn rust_log_sets_the_log_filter() {
         // The log filter contains the address, so the port is chosen before the start.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut executor = Executor::start_at(port, options);
-        let (ran, refused) = (write_file("one"), denied());
+        let ran = write_file("one");
+        let refused = denied();
         result(&executor.rpc("a2g/execute", &ran));
         expect_blocked(&executor.rpc("a2g/execute", &refused), "verdict_denied");
         executor.process().stop();
@@ -334,7 +335,8 @@ fn no_secret_and_no_argument_is_in_any_log_metric_or_trace() {
         collector.spans_of(asked["intent_id"].as_str().unwrap(), 4);
 
         for hidden in [CANARY, &part(CANARY), &token, &part(&format!("operator:{CANARY}"))] {
-            let (own, governors) = (executor.stderr(), governor.stderr());
+            let own = executor.stderr();
+            let governors = governor.stderr();
             // The bundled governor's log is there to say why it decided.
             let governors = governors.lines().filter(|line| !line.contains("\"message\":\"decided\""));
             let line = own.lines().chain(governors).find(|line| line.contains(hidden));

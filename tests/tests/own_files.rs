@@ -35,7 +35,8 @@ fn no_file_of_the_executor_is_open_to_others_under_any_umask() {
     let call = intent("write_file", write("one", "hi"));
     assert_eq!(result(&executor.rpc("a2g/intent", &call))["report"]["status"], "SUCCESS");
     executor.wait_for_reports(1);
-    let (home, config) = (executor.home(), executor.home().config());
+    let home = executor.home();
+    let config = executor.home().config();
     for arguments in [
         &["journal", "backup", "backup.db", "--config", config.to_str().unwrap()][..],
         &["caller", "new", "anna", "--callers", "callers.toml", "--role", "operator"],

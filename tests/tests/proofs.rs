@@ -103,7 +103,8 @@ fn an_invalid_proof_runs_nothing() {
     let header = json!({ "alg": "EdDSA", "kid": keys.id() });
 
     let mut cases: Vec<(String, String, &str, &str)> = Vec::new();
-    let (untrusted, mismatch) = ("verdict_untrusted", "verdict_mismatch");
+    let untrusted = "verdict_untrusted";
+    let mismatch = "verdict_mismatch";
     for (member, value, words) in [
         ("alg", json!("none"), "`alg`"),
         ("alg", json!("HS256"), "`alg`"),
@@ -367,8 +368,10 @@ fn fails(arguments: &[&str]) -> String {
 #[test]
 fn key_commands_never_print_a_private_key() {
     let keys = Keys::new();
-    let (pair, trusted) = (keys.pair(), keys.trusted_folder());
-    let (pair, trusted) = (pair.to_str().unwrap(), trusted.to_str().unwrap());
+    let pair = keys.pair();
+    let trusted = keys.trusted_folder();
+    let pair = pair.to_str().unwrap();
+    let trusted = trusted.to_str().unwrap();
     use std::os::unix::fs::MetadataExt as _;
     assert_eq!(std::fs::metadata(pair).unwrap().mode() & 0o777, 0o600);
 
@@ -492,7 +495,8 @@ fn intents_must_be_signed_if_the_operator_requires_it() {
     let sign = |mut intent: Value, seconds: i64| {
         let at = (time::OffsetDateTime::now_utc().unix_timestamp() + seconds) * 1000;
         let nonce = uuid::Uuid::new_v4().to_string();
-        let (agent, id) = (&intent["agent_did"], &intent["intent_id"]);
+        let agent = &intent["agent_did"];
+        let id = &intent["intent_id"];
         let text = format!(
             r#"{{"agent_did":{agent},"arguments":{{"content":"ü","path":"/workspace/log"}},"intent_id":{id},"tool":"write_file"}}"#
         );

@@ -198,7 +198,8 @@ fn large(bytes: usize) -> Tool {
 #[test]
 fn a_tool_is_pushed_and_added_by_tag_and_by_digest() {
     let Some(registry) = Registry::start() else { return };
-    let (author, user) = (Place::new(), Place::new());
+    let author = Place::new();
+    let user = Place::new();
     let folder = author.write("greet", &greet());
     let address = format!("oci://{}/tools/greet", registry.address);
     let said = author.succeed(&["push", &address, &folder]);
@@ -228,7 +229,8 @@ fn a_tool_is_pushed_and_added_by_tag_and_by_digest() {
 #[test]
 fn sync_brings_what_is_missing_once_and_then_needs_no_registry() {
     let Some(mut registry) = Registry::start() else { return };
-    let (author, user) = (Place::new(), Place::new());
+    let author = Place::new();
+    let user = Place::new();
     let push = |folder: &str, tool: &Tool| {
         let folder = author.write(folder, tool);
         let name = Path::new(&folder).file_name().unwrap().to_str().unwrap().to_owned();
@@ -271,11 +273,15 @@ struct Cutter {
 
 impl Cutter {
     fn start(to: SocketAddr, after: u64, times: usize) -> Self {
-        let (passed, requests) = (Arc::<AtomicU64>::default(), Arc::<Mutex<String>>::default());
-        let (count, heads, cut) = (Arc::clone(&passed), Arc::clone(&requests), Arc::<AtomicUsize>::default());
+        let passed = Arc::<AtomicU64>::default();
+        let requests = Arc::<Mutex<String>>::default();
+        let count = Arc::clone(&passed);
+        let heads = Arc::clone(&requests);
+        let cut = Arc::<AtomicUsize>::default();
         let listener = Listener::start(move |mut client| {
             let mut server = TcpStream::connect(to).unwrap();
-            let (mut from_client, mut to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            let mut from_client = client.try_clone().unwrap();
+            let mut to_server = server.try_clone().unwrap();
             let heads = Arc::clone(&heads);
             std::thread::spawn(move || {
                 let mut part = [0; 1 << 16];
@@ -287,7 +293,8 @@ impl Cutter {
                 }
                 let _closed = to_server.shutdown(std::net::Shutdown::Both);
             });
-            let (mut part, mut here) = ([0; 1 << 14], 0);
+            let mut part = [0; 1 << 14];
+            let mut here = 0;
             while let Ok(read @ 1..) = server.read(&mut part) {
                 if client.write_all(&part[..read]).is_err() {
                     break;
@@ -313,7 +320,8 @@ impl Cutter {
 fn an_interrupted_download_is_continued_and_never_a_tool() {
     const SIZE: usize = 4 << 20;
     let Some(registry) = Registry::start() else { return };
-    let (author, user) = (Place::new(), Place::new());
+    let author = Place::new();
+    let user = Place::new();
     let folder = author.write("large", &large(SIZE));
     author.succeed(&["push", &format!("oci://{}/large", registry.address), &folder]);
     // One cut: the command itself resumes.
@@ -370,7 +378,8 @@ fn signatures(package: &str) -> Vec<u8> {
 #[test]
 fn signatures_are_pushed_and_pulled_as_referrers() {
     let Some(registry) = Registry::start() else { return };
-    let (author, user) = (Place::new(), Place::new());
+    let author = Place::new();
+    let user = Place::new();
     author.succeed(&["add", &author.write("greet", &greet())]);
     let package = hex(&author.installed("greet", "manifest.json"));
     let written = signatures(&package);
@@ -544,8 +553,10 @@ impl Fake {
         tls: Option<Arc<rustls::ServerConfig>>,
         answer: impl Fn(&str, &str) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        let (heads, sent) = (Arc::<Mutex<Vec<String>>>::default(), Arc::<AtomicU64>::default());
-        let (seen, counter) = (Arc::clone(&heads), Arc::clone(&sent));
+        let heads = Arc::<Mutex<Vec<String>>>::default();
+        let sent = Arc::<AtomicU64>::default();
+        let seen = Arc::clone(&heads);
+        let counter = Arc::clone(&sent);
         let listener = Listener::start(move |mut stream| {
             stream.set_read_timeout(Some(TIMEOUT)).unwrap();
             match &tls {
@@ -699,7 +710,8 @@ fn what_is_not_the_described_tool_is_refused() {
             (huge, "has the wrong length"),
             (page, "answered with a web page"),
         ] {
-            let (is, bytes) = (of("blobs", bytes), bytes.clone());
+            let is = of("blobs", bytes);
+            let bytes = bytes.clone();
             refuse(&package, true, words, move |request| is(request).then(|| answer(&bytes)));
         }
         let words = format!("bytes as {what}");
@@ -711,8 +723,8 @@ fn what_is_not_the_described_tool_is_refused() {
         is_manifest(request).then(|| ok(&changed))
     });
     // A tag, and another digest in the header.
-    let (other, manifest) =
-        (format!("Docker-Content-Digest: sha256:{}", "0".repeat(64)), package.manifest.clone());
+    let other = format!("Docker-Content-Digest: sha256:{}", "0".repeat(64));
+    let manifest = package.manifest.clone();
     refuse(&package, false, "the manifest was changed", move |request| {
         is_manifest(request).then(|| reply("200 OK", &[&other], &manifest))
     });
@@ -795,7 +807,8 @@ fn a_login_goes_to_the_registry_and_its_token_server_alone() {
     let elsewhere = Fake::start(move |_, _| ok(&module));
     let target = format!("Location: http://{}/module?signed=1", elsewhere.listener.address);
     for scheme in ["Basic", "Bearer"] {
-        let (all, target) = (package.clone(), target.clone());
+        let all = package.clone();
+        let target = target.clone();
         let tokens = Fake::start(|_, _| ok(br#"{"token":"t0ken"}"#));
         let realm = format!("http://{}/token", tokens.listener.address);
         let fake = Fake::with_package(package.clone(), move |request, head| {
@@ -939,8 +952,8 @@ fn signatures_of_older_cosign_are_read_and_broken_ones_left_out() {
         "config": { "mediaType": "application/vnd.oci.image.config.v1+json", "digest": "x", "size": 1 },
         "layers": [unsigned, large, undecodable, short, absent, layer(&payload)],
     });
-    let (tag, blob) =
-        (format!("/manifests/sha256-{}.sig", package.digest()), format!("/blobs/sha256:{}", hex(&payload)));
+    let tag = format!("/manifests/sha256-{}.sig", package.digest());
+    let blob = format!("/blobs/sha256:{}", hex(&payload));
     let fake = Fake::with_package(package.clone(), move |request, _| {
         if request.contains(&tag) {
             return Some(ok(manifest.to_string().as_bytes()));
@@ -1010,8 +1023,8 @@ impl Signed {
     /// Checks that the signature was chosen, and no other.
     fn check_installed(&self, place: &Place) {
         let read: Value = serde_json::from_slice(&place.installed("greet", "signatures.json")).unwrap();
-        let (payload, signature) =
-            (BASE64_STANDARD.encode(&self.payload), BASE64_STANDARD.encode(&self.signature));
+        let payload = BASE64_STANDARD.encode(&self.payload);
+        let signature = BASE64_STANDARD.encode(&self.signature);
         assert_eq!(read, json!({ "signatures": [{ "payload": payload, "signature": signature }] }));
     }
 
@@ -1185,10 +1198,12 @@ fn a_long_list_of_signatures_costs_a_limited_number_of_requests_and_is_explained
 #[test]
 fn forged_signatures_that_were_pushed_hide_no_valid_one() {
     let Some(registry) = Registry::start() else { return };
-    let (author, mallory) = (Place::new(), Place::new());
+    let author = Place::new();
+    let mallory = Place::new();
     let signed = Signed::by(&author);
     let address = format!("oci://{}/greet", registry.address);
-    let (folder, pinned) = (author.path("greet"), format!("{address}@sha256:{}", signed.package.digest()));
+    let folder = author.path("greet");
+    let pinned = format!("{address}@sha256:{}", signed.package.digest());
     let push = || author.succeed(&["push", &address, folder.to_str().unwrap()]);
     let first = || {
         let mut client = HttpClient::connect(registry.address);

@@ -120,7 +120,8 @@ fn an_older_copy_of_the_journal_is_detected_by_a_checkpoint() {
 /// Copies a journal that nobody writes, in the place of another.
 fn copy_files(from: &Path, to: &Path) {
     for file in ["journal.db", "journal.db-wal", "journal.db-shm"] {
-        let (from, to) = (from.with_file_name(file), to.with_file_name(file));
+        let from = from.with_file_name(file);
+        let to = to.with_file_name(file);
         if from.exists() {
             std::fs::copy(&from, &to).unwrap();
         } else {

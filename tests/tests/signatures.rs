@@ -82,7 +82,9 @@ impl Place {
     }
 
     fn sign(&self, name: &str, key: &str, more: &[&str]) -> String {
-        let (folder, key, config) = (self.text(name), self.text(key), self.text("author.toml"));
+        let folder = self.text(name);
+        let key = self.text(key);
+        let config = self.text("author.toml");
         let command = [&["tool", "sign", &folder, "--key", &key, "--config", &config], more].concat();
         String::from_utf8(succeeds(run(command))).expect("UTF-8")
     }

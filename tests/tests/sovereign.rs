@@ -149,7 +149,8 @@ fn failures_are_answered_with_this_protocols_codes() {
 
     // Cancelled, from another door.
     let runs = executor.file("runs").map_or(0, |runs| runs.len());
-    let (address, body) = (executor.address(), request("gate", json!({ "path": "/workspace" })).to_string());
+    let address = executor.address();
+    let body = request("gate", json!({ "path": "/workspace" })).to_string();
     let waiting = std::thread::spawn(move || {
         let mut client = HttpClient::connect(address);
         client.request("POST", "/run", &[("Content-Type", "application/json")], body.as_bytes()).json()
@@ -198,9 +199,11 @@ fn an_invalid_payload_is_answered_with_the_schema() {
 
 #[test]
 fn a_caller_acts_for_its_own_agent() {
-    let (served, list) = (Served::new(), List::new());
+    let served = Served::new();
+    let list = List::new();
     let of = "did:aeon:mail:1.0:a";
-    let (mail, operator) = (agent(&list, "mail", of), list.add("operator", &["--role", "operator"]));
+    let mail = agent(&list, "mail", of);
+    let operator = list.add("operator", &["--role", "operator"]);
     let executor = Executor::start(list.of(served.options().signed_only()));
     let body = request("write_file", write("one", "hi")).to_string();
     let mut client = HttpClient::connect(executor.address());
@@ -221,7 +224,8 @@ fn a_caller_acts_for_its_own_agent() {
 
 #[test]
 fn the_door_can_be_made_public() {
-    let (served, list) = (Served::new(), List::new());
+    let served = Served::new();
+    let list = List::new();
     list.add("x", &["--role", "operator"]);
     let open = json!({ "open_to": "everybody", "agent": "did:aeon:guest:1.0:g" });
     let executor = Executor::start(list.of(served.options().set("doors.sovereign", open)).signed_only());

@@ -52,7 +52,8 @@ fn hold(door: &str) {
 
 /// Differences from a transcript: the line of the sent message, and a description.
 fn differences(transcript: &Transcript, mut talk: Conversation) -> Vec<(usize, String)> {
-    let (mut all, mut told) = (Vec::new(), 0);
+    let mut all = Vec::new();
+    let mut told = 0;
     for turn in &transcript.turns {
         let is_told =
             |message: &&Message| message.first.as_ref().is_some_and(|first| first.starts_with("POST"));

@@ -346,10 +346,13 @@ fn each_case_of_wasm_tools_runs_or_is_refused_as_listed() {
     if !folder.exists() {
         return print_skipped("the collection is not there: see `cargo xtask setup`");
     }
-    let (root, list) = (folder.join("tests"), List::read());
+    let root = folder.join("tests");
+    let list = List::read();
     let mut files = Vec::new();
     files_below(&root, &mut files);
-    let (mut cases, mut seen, mut findings) = (Vec::new(), HashSet::new(), Findings::default());
+    let mut cases = Vec::new();
+    let mut seen = HashSet::new();
+    let mut findings = Findings::default();
     for file in files {
         let path = file.strip_prefix(&root).unwrap().to_str().expect("UTF-8");
         let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{path}: {error}"));

@@ -70,7 +70,8 @@ fn measure_fleet(workspace: &Workspace) -> Result<()> {
             continue;
         }
         let [one, three] = [1, 3].map(|count| NatsServers::start_in(&place, &program, count, &logs));
-        let (one, three) = (one?, three?);
+        let one = one?;
+        let three = three?;
         let mut fleet = benchmark(workspace);
         fleet.env("A2G_NATS_ONE", one.urls().join(",")).env("A2G_NATS_THREE", three.urls().join(","));
         fleet.env("TMPDIR", &place).env("A2G_BENCH_PLACE", name);

@@ -55,7 +55,8 @@ pub(crate) fn component(
     let Some(maker) = maker else { return Ok(None) };
     let source = workspace.root.join("tools").join(name);
     let state = workspace.state().join("components");
-    let (module, stamp) = (state.join(name).with_extension("wasm"), state.join(name).with_extension("stamp"));
+    let module = state.join(name).with_extension("wasm");
+    let stamp = state.join(name).with_extension("stamp");
     let digest = digest(workspace, &source, language)?;
     if !module.exists() || fs::read_to_string(&stamp).ok().as_ref() != Some(&digest) {
         let work = state.join(name);

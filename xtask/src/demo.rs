@@ -65,7 +65,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let seconds = started.elapsed().as_secs_f64();
     anstream::println!("\nAll {steps} steps went as expected, in {seconds:.1} s. To go on by hand:");
     let relative = |path: &Path| path.strip_prefix(&workspace.root).unwrap_or(path).display().to_string();
-    let (program, tools) = (relative(&workspace.executor()), relative(&workspace.target.join("tools")));
+    let program = relative(&workspace.executor());
+    let tools = relative(&workspace.target.join("tools"));
     let arguments = r#"--scope '/tmp/**' --arguments '{"path":"/tmp"}'"#;
     anstream::println!("  {program} run list_directory --tools {tools} {arguments}");
     anstream::println!("`One governed call` in README.md starts a server of your own.");
@@ -75,7 +76,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 /// Returns the number of steps, and `true` if everything went as expected.
 fn take_steps(client: Client, governor: Client, fixture: &Fixture) -> Result<(usize, bool)> {
     let results = steps::take_all(client, governor, fixture)?;
-    let (mut reports, mut others) = (Vec::new(), 0);
+    let mut reports = Vec::new();
+    let mut others = 0;
     for (step, (answer, _)) in (1..).zip(&results) {
         let Some(report) = answer.pointer("/result/report") else {
             others += 1;

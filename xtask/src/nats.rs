@@ -68,7 +68,8 @@ impl NatsServers {
 
     fn wait_until_healthy(&mut self, monitors: &[SocketAddr], logs: &Path) -> Result<()> {
         let started = run::now();
-        let (seconds, logs) = (START_TIMEOUT.as_secs(), logs.display());
+        let seconds = START_TIMEOUT.as_secs();
+        let logs = logs.display();
         while !monitors.iter().all(is_healthy) {
             for child in &mut self.children {
                 let end = child.try_wait()?;

@@ -165,7 +165,8 @@ pub(crate) fn wait(
     limit: Duration,
     mut tick: impl FnMut(u64),
 ) -> Result<Option<ExitStatus>> {
-    let (started, mut seconds) = (now(), 0);
+    let started = now();
+    let mut seconds = 0;
     while started.elapsed() < limit {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));

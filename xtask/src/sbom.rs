@@ -219,7 +219,8 @@ impl Graph {
 fn parse_line(line: &str) -> Option<(usize, PackageId, &str)> {
     let mut words = line.splitn(4, ' ');
     let depth = words.next()?.parse().ok()?;
-    let (name, version) = (words.next()?.to_owned(), words.next()?.strip_prefix('v')?.to_owned());
+    let name = words.next()?.to_owned();
+    let version = words.next()?.strip_prefix('v')?.to_owned();
     Some((depth, PackageId { name, version }, words.next().unwrap_or_default()))
 }
 
@@ -400,7 +401,8 @@ mod tests {
         // The crates of this repository are those without a source in the lock file.
         let lock = fs::read_to_string(workspace.root.join("Cargo.lock")).unwrap();
         for component in &components {
-            let (name, version) = (text_of(component, "name"), text_of(component, "version"));
+            let name = text_of(component, "name");
+            let version = text_of(component, "version");
             let head = format!("[[package]]\nname = \"{name}\"\nversion = \"{version}\"\n");
             let package = lock.split_once(&head).unwrap().1.split("\n\n").next().unwrap();
             let checksum = component["hashes"][0]["content"].as_str();

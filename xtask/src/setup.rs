@@ -150,7 +150,8 @@ impl GuestCompilers {
 
 pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<()> {
     if retry {
-        let (failures, stamp) = (failures(workspace), debian::stamp(workspace));
+        let failures = failures(workspace);
+        let stamp = debian::stamp(workspace);
         failures.exists().then(|| fs::remove_dir_all(&failures)).transpose()?;
         stamp.exists().then(|| fs::remove_file(&stamp)).transpose()?;
     }
@@ -245,8 +246,8 @@ pub(crate) fn prepare_browser(workspace: &Workspace) -> Result<()> {
 
 /// Installs the versions that the lock file names, and installs them again after a change of that file.
 fn prepare_browser_client(workspace: &Workspace) -> Result<()> {
-    let (source, folder) =
-        (workspace.root.join("tests/clients/console"), clients_folder(workspace).join("console"));
+    let source = workspace.root.join("tests/clients/console");
+    let folder = clients_folder(workspace).join("console");
     fs::create_dir_all(&folder)?;
     let installed = stamp(workspace, BROWSER_CLIENT);
     for name in BROWSER_CLIENT_FILES {
@@ -470,7 +471,8 @@ fn python(folder: &Path, package: &str) -> Vec<Command> {
 
 /// The commands that create the Python environment, and that install into it. The caller adds the packages to the second.
 fn python_steps(folder: &Path) -> [Command; 2] {
-    let (mut venv, mut pip) = (Command::new("python3"), Command::new(folder.join("python/bin/pip")));
+    let mut venv = Command::new("python3");
+    let mut pip = Command::new(folder.join("python/bin/pip"));
     venv.args(["-m", "venv"]).arg(folder.join("python"));
     pip.args(["install", "--quiet", "--disable-pip-version-check"]);
     [venv, pip]

@@ -84,14 +84,16 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     );
     println!("{:<46} {direct:>9.0} µs", rows[0].what);
     for (row, time, goal) in [(&rows[1], javascript, 3_000.0), (&rows[2], python, 10_000.0)] {
-        let (what, adds) = (row.what, time - direct);
+        let what = row.what;
+        let adds = time - direct;
         let missed = if adds <= goal { "" } else { ", missed" };
         println!("{what:<46} {time:>9.0} µs {adds:>9.0} µs {:>15}", format!("{goal:.0} µs{missed}"));
     }
     println!("\n{:<46} {:>12} {:>12} {:>12}", "a nested call of `read_file`", "each", "ratio", "goal");
     let each = [("from JavaScript", javascript_calls - javascript), ("from Python", python_calls - python)];
     for (what, time) in each {
-        let (each, ratio) = (time / f64::from(CALLS), time / f64::from(CALLS) / direct);
+        let each = time / f64::from(CALLS);
+        let ratio = time / f64::from(CALLS) / direct;
         let missed = if ratio <= 1.3 { "" } else { ", missed" };
         println!("{what:<46} {each:>9.0} µs {ratio:>12.2} {:>15}", format!("1.3{missed}"));
     }
@@ -113,8 +115,10 @@ fn replay(http: &mut Http) {
         "eight calls, once", "round trips", "sent", "received", "took"
     );
     for (what, requests) in [("in one program", in_program.to_vec()), ("by the agent", by_agent.collect())] {
-        let (started, trips) = (Instant::now(), requests.len());
-        let (mut sent, mut received) = (0, 0);
+        let started = Instant::now();
+        let trips = requests.len();
+        let mut sent = 0;
+        let mut received = 0;
         for request in requests {
             sent += request.len();
             let answer = http.exchange(&request);

@@ -26,7 +26,8 @@ pub(crate) fn measure(binary: &Path, folder: &Path, data: &Path) {
     let address = &*server.address;
     let mut client = Http::connect(address);
     calls(&mut client, 200);
-    let (mut without, mut with) = (Vec::new(), Vec::new());
+    let mut without = Vec::new();
+    let mut with = Vec::new();
     let pages_loaded = AtomicUsize::new(0);
     for _ in 0..ROUNDS {
         without.extend(calls(&mut client, FROM_EACH_CLIENT / ROUNDS));
@@ -51,7 +52,8 @@ pub(crate) fn measure(binary: &Path, folder: &Path, data: &Path) {
             calls(&mut client, 1);
         });
     }
-    let (without, with) = (median(&mut without), median(&mut with));
+    let without = median(&mut without);
+    let with = median(&mut with);
     println!("\n{:<52} {:>10} {:>12}", "The console, process ring, 1 client", "ratio", "median");
     let what = format!("{PAGES} pages open ({} loads), over none", pages_loaded.into_inner());
     println!("{what:<52} {:>10.3} {:>9.1} µs", with.as_secs_f64() / without.as_secs_f64(), micros(with));

@@ -246,7 +246,8 @@ fn over_stdio(command: &mut Command, tool: &str, expected: &str) -> (f64, Durati
     let mut input = child.stdin.take().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut call = || {
-        let (request, mut line) = (request(tool) + "\n", String::new());
+        let request = request(tool) + "\n";
+        let mut line = String::new();
         let sent = Instant::now();
         input.write_all(request.as_bytes()).unwrap();
         output.read_line(&mut line).unwrap();

@@ -210,9 +210,11 @@ fn idle(place: &Place<'_>, servers: &NatsServers) {
     }
     std::thread::sleep(SETTLED);
     let cpu = || executors.each_ref().map(|executor| cpu_seconds(&executor.processes()));
-    let (before, started) = (cpu(), Instant::now());
+    let before = cpu();
+    let started = Instant::now();
     std::thread::sleep(IDLE);
-    let (after, took) = (cpu(), started.elapsed().as_secs_f64());
+    let after = cpu();
+    let took = started.elapsed().as_secs_f64();
     let percent = |index: usize| 100.0 * (after[index] - before[index]) / took;
     let [without, with] = executors.each_ref().map(Server::memory).map(|Memory { rss_mb, pss_mb: _ }| rss_mb);
     let seconds = IDLE.as_secs();

@@ -73,7 +73,8 @@ pub(crate) fn measure(target: &Path, data: &Path) {
         row("on the disk, durability process-crash", &mut crash);
         (none, row("on the disk, durability power-loss", &mut disk))
     });
-    let (over, more) = (measure_fdatasync(folder.path(), true), measure_fdatasync(folder.path(), false));
+    let over = measure_fdatasync(folder.path(), true);
+    let more = measure_fdatasync(folder.path(), false);
     println!("\n{:<52} {:>23.1} µs", "fdatasync of a page that is overwritten", micros(over));
     println!("{:<52} {:>23.1} µs", "fdatasync of a page that is appended", micros(more));
     let receipt = read_first_receipt(&journal).parse_receipt().unwrap();

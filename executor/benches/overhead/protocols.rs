@@ -99,7 +99,8 @@ pub(crate) fn open_all_doors(folder: &Path) {
     std::fs::write(policies.join("policy.json"), policy.to_string()).unwrap();
     let file = folder.join("executor.toml");
     let config = std::fs::read_to_string(&file).unwrap();
-    let (policies, keys) = (policies.display(), folder.join("nexus.keys"));
+    let policies = policies.display();
+    let keys = folder.join("nexus.keys");
     let more = format!(
         "[server]\nmax_connections = 2048\n[governor]\npolicies = \"{policies}\"\n\
          [doors.a2a]\nrequests_per_minute = 1000000\nrequests_per_hour = 1000000\nrequests_at_once = 2048\n\
@@ -250,7 +251,8 @@ impl LineClient {
     fn spawn(command: &mut Command, success: &'static str, body: fn() -> String) -> Self {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let input = child.stdin.take().unwrap();
+        let output = child.stdout.take().unwrap();
         Self { child, input, output: BufReader::new(output), success, body }
     }
 

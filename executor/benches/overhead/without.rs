@@ -52,7 +52,8 @@ async fn serve(folder: &Path) {
     );
     let cache = Cache::open(&config.cache, sandbox.compatibility()).unwrap();
     // The executor with a journal was started before, and has compiled them.
-    let (trust, definitions) = (ToolTrust::anyone(), Definitions::none());
+    let trust = ToolTrust::anyone();
+    let definitions = Definitions::none();
     let catalog = Catalog::open(&folder.join("catalogue"), &cache, &trust, &definitions).unwrap();
     assert!(catalog.preparing_tools().is_empty());
     let tools = catalog.ready_tools().map(|(name, tool)| {
@@ -96,7 +97,8 @@ async fn serve(folder: &Path) {
     let trust = Trust::read(&config.trust, config.did.clone()).unwrap();
     let local = LocalGovernor::new(PolicySet::builtin().unwrap(), Arc::clone(&clock));
     let governor = Governor::Local(Arc::new(local), Arc::new(ReportLog::default()));
-    let (loaded, journal) = (LoadedCatalog::new(catalog, isolate), Journal::in_memory());
+    let loaded = LoadedCatalog::new(catalog, isolate);
+    let journal = Journal::in_memory();
     let executor = Executor::new(settings, loaded, governor, trust, None, journal, Arc::clone(&clock));
     let executor = Arc::new(executor);
     let sessions = executor.sessions().clone();

@@ -108,7 +108,8 @@ fn list(entries: &[CallerEntry], json: bool) {
         return print(serde_json::to_string_pretty(entries).unwrap_or_default());
     }
     let mut listing = Listing::new(&["name", "roles", "agents", "presents", "until"]);
-    let (now, here) = (SystemClock.now(), LocalTime::read());
+    let now = SystemClock.now();
+    let here = LocalTime::read();
     for entry in entries {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");

@@ -16,10 +16,12 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
     let durability = describe_durability(&Setup { config, tools: None });
     if json {
         let rows = support.rows().map(|row| {
-            let (detail, missing) = (row.state.as_ref().ok(), row.state.as_ref().err());
+            let detail = row.state.as_ref().ok();
+            let missing = row.state.as_ref().err();
             json!({ "name": row.name, "required": row.required, "detail": detail, "missing": missing })
         });
-        let (detail, missing) = (durability.as_ref().ok(), durability.as_ref().err());
+        let detail = durability.as_ref().ok();
+        let missing = durability.as_ref().err();
         let durability = json!({
             "name": DURABILITY, "required": false, "detail": detail, "missing": missing,
         });

@@ -377,8 +377,8 @@ fn list_waiting(waiting: &[Escalated], json: bool) {
         }
         return;
     }
-    let (here, mut listing) =
-        (LocalTime::read(), Listing::new(&["intent", "until", "tool", "agent", "reason", "arguments"]));
+    let here = LocalTime::read();
+    let mut listing = Listing::new(&["intent", "until", "tool", "agent", "reason", "arguments"]);
     for escalated in waiting {
         let Call { intent, agent, tool, arguments, .. } = escalated.call();
         listing.row([

@@ -298,7 +298,8 @@ impl TraceLayer {
 fn parse_traceparent(text: &str) -> Option<SpanContext> {
     let [_, trace, span, flags] = *text.split('-').collect::<Vec<_>>() else { return None };
     let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?);
-    let (trace, span) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?);
+    let trace = TraceId::from_hex(trace).ok()?;
+    let span = SpanId::from_hex(span).ok()?;
     Some(SpanContext::new(trace, span, flags, true, TraceState::default()))
 }
 

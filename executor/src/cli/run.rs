@@ -253,7 +253,8 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
         ));
     }
     let Limits { memory, cpu, timeout } = parse_limits(arguments)?;
-    let (folders, env) = (parse_mounts(&arguments.mount)?, parse_variables(&arguments.env)?);
+    let folders = parse_mounts(&arguments.mount)?;
+    let env = parse_variables(&arguments.env)?;
     let path = Path::new(&arguments.tool);
     let wasm = std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))?;
     let tools_runtime = ToolRuntime::new(config, 1, None, RunAs::Server, |text| note(text))?;

@@ -114,7 +114,8 @@ fn show(result: &RawValue, json: bool) -> anyhow::Result<()> {
     let mut listing = Listing::new(&["target", "since", "by", "reason"]);
     let here = LocalTime::read();
     for Stop { target, reason, by, since } in &stops {
-        let (options, since) = (target.cli_options(), here.format_seconds(*since));
+        let options = target.cli_options();
+        let since = here.format_seconds(*since);
         listing.row([text(options), text(since), text(one_line(by)), text(one_line(reason))]);
     }
     listing.show(std::io::stdout());

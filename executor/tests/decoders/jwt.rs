@@ -39,7 +39,8 @@ static KNOWN: LazyLock<Known> = LazyLock::new(|| {
     };
     let keys = json!({ "keys": [jwk(&key, KEY), jwk(&SigningKey::from_bytes(&[8; 32]), "other")] });
     let folder = tempfile::tempdir().unwrap();
-    let (set, list) = (folder.path().join("jwks.json"), folder.path().join("callers.toml"));
+    let set = folder.path().join("jwks.json");
+    let list = folder.path().join("callers.toml");
     std::fs::write(&set, keys.to_string()).unwrap();
     let jwt = format!("{{ issuer = {ISSUER:?}, subject = {SUBJECT:?} }}");
     std::fs::write(&list, format!("[[caller]]\nname = \"anna\"\nroles = [\"approver\"]\njwt = {jwt}\n"))

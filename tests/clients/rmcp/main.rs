@@ -138,7 +138,8 @@ async fn approves_a_call(client: &Client, folder: &Folder, name: &str) -> Result
 
 async fn cancels_a_call(client: &Client, folder: &Folder, _name: &str) -> Result {
     let runs = || std::fs::metadata(folder.host.join("runs")).map_or(0, |file| file.len());
-    let (before, intent) = (runs(), Uuid::new_v4().to_string());
+    let before = runs();
+    let intent = Uuid::new_v4().to_string();
     let mut params = call("gate", json!({ "path": format!("{}/x", folder.guest) }));
     params.meta = Some(RequestMetaObject::from(object(json!({ "a2g/intent_id": intent }))));
     // The library cancels a call whose future is dropped.

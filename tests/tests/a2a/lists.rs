@@ -14,7 +14,8 @@ fn submit_denied_call(client: &mut Client) -> String {
 
 /// The ids of all tasks, page after page.
 fn pages(client: &mut Client, limit: usize) -> Vec<String> {
-    let (mut ids, mut params) = (Vec::new(), json!({ "limit": limit }));
+    let mut ids = Vec::new();
+    let mut params = json!({ "limit": limit });
     loop {
         let page = client.result("tasks/list", params.clone());
         ids.extend(page["tasks"].as_array().unwrap().iter().map(id));
@@ -83,9 +84,11 @@ fn long_task_lists_delay_no_calls_and_show_each_task_once() {
 #[test]
 fn a_page_token_is_a_position_and_grants_no_access() {
     let list = List::new();
-    let (mine, theirs) = (agent(&list, "mine", MINE), agent(&list, "other", OTHER));
+    let mine = agent(&list, "mine", MINE);
+    let theirs = agent(&list, "other", OTHER);
     let executor = Executor::start(list.of(without_rate_limits(Options::new())));
-    let (mut mine, mut theirs) = (Client::with(&executor, &mine), Client::with(&executor, &theirs));
+    let mut mine = Client::with(&executor, &mine);
+    let mut theirs = Client::with(&executor, &theirs);
     let own = id(&theirs.result("message/send", text("Hello!")));
     let tasks = (0..3).map(|_| id(&mine.result("message/send", text("Hello!")))).collect::<Vec<_>>();
     let first = mine.result("tasks/list", json!({ "limit": 1 }));

@@ -68,7 +68,8 @@ impl Place {
 
     /// Occupies the only slot with a gate.
     fn take_the_slot(&self, runs: usize) {
-        let (address, token) = (self.executor().address(), self.token("planner").to_owned());
+        let address = self.executor().address();
+        let token = self.token("planner").to_owned();
         let gate = intent("gate", json!({}));
         // The gate is killed with the executor, so it has no answer.
         std::thread::spawn(move || HttpClient::ask_as(address, &token, "a2g/intent", &gate));

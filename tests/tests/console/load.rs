@@ -19,7 +19,8 @@ const RUNS: usize = 32;
 fn follow(client: &Client, events_seen: &AtomicUsize, is_over: &AtomicBool) {
     let mut stream = TcpStream::connect(client.address).expect("a connection");
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-    let (address, cookie) = (client.address, &client.cookie);
+    let address = client.address;
+    let cookie = &client.cookie;
     write!(stream, "GET /console/events HTTP/1.1\r\nHost: {address}\r\nCookie: {cookie}\r\n\r\n")
         .expect("sent");
     let mut lines = BufReader::new(stream).lines();
@@ -43,9 +44,14 @@ fn runs_go_on_beside_two_hundred_pages_and_one_that_asks_without_end() {
     let mine = agent(&list, "mine", AGENT);
     let executor = Executor::start(list.options());
     let clients = tokens.each_ref().map(|token| Client::with_token(&executor, token));
-    let (events_seen, is_over, answers) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicUsize::new(0));
+    let events_seen = AtomicUsize::new(0);
+    let is_over = AtomicBool::new(false);
+    let answers = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        let (clients, events_seen, is_over, answers) = (&clients, &events_seen, &is_over, &answers);
+        let clients = &clients;
+        let events_seen = &events_seen;
+        let is_over = &is_over;
+        let answers = &answers;
         let pages = (0..PAGES)
             .map(|page| scope.spawn(move || follow(&clients[page % clients.len()], events_seen, is_over)));
         let pages = pages.collect::<Vec<_>>();
@@ -59,7 +65,8 @@ fn runs_go_on_beside_two_hundred_pages_and_one_that_asks_without_end() {
             }
         });
         let runs = (0..RUNS).map(|number| {
-            let (address, mine) = (executor.address(), &mine);
+            let address = executor.address();
+            let mine = &mine;
             scope.spawn(move || {
                 let path = format!("/workspace/{number}");
                 let call = intent("write_file", json!({ "path": path, "content": "text" }));

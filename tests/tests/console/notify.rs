@@ -36,8 +36,9 @@ impl Attempt {
             only
         };
         assert_eq!(header("content-type"), "application/json");
-        let (id, timestamp, signature) =
-            (header("webhook-id"), header("webhook-timestamp"), header("webhook-signature"));
+        let id = header("webhook-id");
+        let timestamp = header("webhook-timestamp");
+        let signature = header("webhook-signature");
         let body = String::from_utf8(body.to_vec()).unwrap();
         let signature = STANDARD.decode(signature.strip_prefix("v1,").expect("version 1")).unwrap();
         let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &KEY);
@@ -65,7 +66,8 @@ impl Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let attempts = Arc::new(Mutex::new(Vec::new()));
-        let (all, mut statuses) = (Arc::clone(&attempts), statuses.iter().copied());
+        let all = Arc::clone(&attempts);
+        let mut statuses = statuses.iter().copied();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut reader = BufReader::new(stream.unwrap());
@@ -115,7 +117,8 @@ fn write_key(folder: &Path, text: &str, mode: u32) -> PathBuf {
 
 #[test]
 fn a_signed_message_says_that_a_call_waits_and_leads_to_it() {
-    let (receiver, keys) = (Receiver::start(&[]), tempfile::tempdir().unwrap());
+    let receiver = Receiver::start(&[]);
+    let keys = tempfile::tempdir().unwrap();
     let executor = Executor::start(receiver.options(keys.path()));
     let first = escalate(&executor, write("secret-name", ESCALATES));
     let told = receiver.wait_for(1).remove(0);
@@ -160,7 +163,8 @@ fn a_signed_message_says_that_a_call_waits_and_leads_to_it() {
 
 #[test]
 fn a_failed_message_is_sent_again_with_its_id_and_a_new_time() {
-    let (receiver, keys) = (Receiver::start(&[500, 503]), tempfile::tempdir().unwrap());
+    let receiver = Receiver::start(&[500, 503]);
+    let keys = tempfile::tempdir().unwrap();
     let options = receiver.options(keys.path()).set("console.public_url", "https://tools.example.com/");
     let executor = Executor::start(options);
     let intent = escalate(&executor, write("x", ESCALATES));
@@ -174,7 +178,8 @@ fn a_failed_message_is_sent_again_with_its_id_and_a_new_time() {
 
 #[test]
 fn no_redirect_is_followed_and_no_private_address_is_posted_to() {
-    let (moved, keys) = (Receiver::start(&[302]), tempfile::tempdir().unwrap());
+    let moved = Receiver::start(&[302]);
+    let keys = tempfile::tempdir().unwrap();
     let executor = Executor::start(moved.options(keys.path()));
     escalate(&executor, write("x", ESCALATES));
     let dropped = executor.line_with("a notification is dropped");
@@ -201,7 +206,8 @@ fn no_redirect_is_followed_and_no_private_address_is_posted_to() {
 #[test]
 fn a_flood_of_waiting_calls_is_announced_in_few_messages() {
     const CALLS: usize = 60;
-    let (receiver, keys) = (Receiver::start(&[]), tempfile::tempdir().unwrap());
+    let receiver = Receiver::start(&[]);
+    let keys = tempfile::tempdir().unwrap();
     let executor = Executor::start(receiver.options(keys.path()));
     let start = Instant::now();
     let sent = (0..CALLS).map(|n| escalate(&executor, write(&n.to_string(), ESCALATES)));

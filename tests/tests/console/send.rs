@@ -93,7 +93,8 @@ fn a_form_that_is_not_valid_sends_nothing() {
 #[test]
 fn a_person_sends_only_for_their_own_agents() {
     let list = List::new();
-    let (mine, approver) = (agent(&list, "mine", AGENT), list.add("anna", &["--role", "approver"]));
+    let mine = agent(&list, "mine", AGENT);
+    let approver = list.add("anna", &["--role", "approver"]);
     let executor = Executor::start(list.options());
     let [mine, approver] = [&mine, &approver].map(|token| Client::with_token(&executor, token));
     let page = mine.get("/console/tools/write_file").1;

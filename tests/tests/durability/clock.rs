@@ -115,10 +115,12 @@ fn in_time(mut call: Value, seconds: i64) -> Value {
 #[test]
 fn reports_heartbeats_and_the_journal_survive_clock_jumps() {
     let Some(clock) = WallClock::new() else { return };
-    let (catalogue, load) = (catalogue(), load());
+    let catalogue = catalogue();
+    let load = load();
     // Takes every report at the second time.
     let taken: Arc<Mutex<Vec<Value>>> = Arc::default();
-    let (once, takes) = (Mutex::new(Vec::new()), Arc::clone(&taken));
+    let once = Mutex::new(Vec::new());
+    let takes = Arc::clone(&taken);
     let governor = FakeGovernor::start(move |method, params| {
         if method == "a2g/report" {
             let mut once = once.lock().unwrap();

@@ -22,7 +22,9 @@ fn repeated_kills_at_lower_durability_lose_and_repeat_no_run() {
 }
 
 fn killed_again_and_again(durability: &str) {
-    let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+    let governor = Governor::start(&[]);
+    let catalogue = catalogue();
+    let load = load();
     let options = options(&catalogue, &governor.http_url()).set("journal.durability", durability);
     let mut executor = Executor::start(options);
     for _ in 0..times(6) {
@@ -57,7 +59,9 @@ fn a_kill_at_any_system_call_loses_and_repeats_no_run() {
     if !has_strace() {
         return;
     }
-    let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+    let governor = Governor::start(&[]);
+    let catalogue = catalogue();
+    let load = load();
     let mut home = Executor::start(options(&catalogue, &governor.http_url())).kill();
     let calls = ["fdatasync", "pwrite64", "sendmsg", "writev", "sendto"];
     let mut kills = 0;

@@ -19,7 +19,8 @@ struct EscalationFixture {
 
 impl EscalationFixture {
     fn new() -> Self {
-        let (list, governor) = (List::new(), escalating(3600));
+        let list = List::new();
+        let governor = escalating(3600);
         let catalogue = catalogue().add(Tool::command("gate", GATE));
         let mut tokens = vec![("agent", agent(&list, "agent", AGENT))];
         for (name, role) in
@@ -234,10 +235,12 @@ fn answered_decisions_survive_a_kill() {
     let mut place = EscalationFixture::new();
     for round in 0..super::times(6) {
         let n = u32::try_from(10 + 2 * round).unwrap();
-        let (yes, no) = (place.waits("mark", n), place.waits("mark", n + 1));
+        let yes = place.waits("mark", n);
+        let no = place.waits("mark", n + 1);
         let address = place.executor().address();
         let token = |who: &str| place.tokens.iter().find(|(name, _)| *name == who).unwrap().1.clone();
-        let (anna, bert) = (token("anna"), token("bert"));
+        let anna = token("anna");
+        let bert = token("bert");
         let decide = |token: String, call: &Value, decision: &str| {
             let params = json!({ "intent_id": call["intent_id"], "decision": decision });
             HttpClient::ask_as(address, &token, "g2a/directive", &params)

@@ -118,7 +118,8 @@ fn status(address: SocketAddr) -> u16 {
 
 #[test]
 fn a_full_disk_starts_no_run_and_loses_no_record() {
-    let (catalogue, load) = (catalogue(), load());
+    let catalogue = catalogue();
+    let load = load();
     let Some((mut disk, governor, home, process, address)) = SmallDisk::serve(&catalogue) else { return };
     load.during(4, address, || std::thread::sleep(Duration::from_millis(300)));
     assert_eq!((status(address), lines(&process)), (200, (0, 0)));
@@ -331,7 +332,8 @@ fn a_slow_disk_does_not_delay_requests_that_need_no_disk() {
     let Some((mut slow, _home)) = on_a_slow_disk(on_one_core) else { return };
     let address = slow.listens_on();
     let list = execute("list_directory", json!({ "path": "/workspace" }));
-    let (mut slowest, mut asked) = (Duration::ZERO, 0);
+    let mut slowest = Duration::ZERO;
+    let mut asked = 0;
     let answer = std::thread::scope(|scope| {
         let run = scope.spawn(|| HttpClient::connect(address).rpc("a2g/execute", &list));
         while !run.is_finished() {
@@ -378,7 +380,9 @@ fn a_failed_fsync_ends_the_process_without_reporting_success() {
     if !super::crash::has_strace() {
         return;
     }
-    let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+    let governor = Governor::start(&[]);
+    let catalogue = catalogue();
+    let load = load();
     let mut home = Executor::start(options(&catalogue, &governor.http_url())).kill();
     for (call, error) in [("fdatasync", "EIO"), ("pwrite64", "EIO")] {
         // The first few are those of opening.

@@ -105,7 +105,8 @@ impl Load {
     /// Sends one intent, and stores the answer. Every seventh intent must be refused.
     fn send(&self, address: SocketAddr) -> Option<Value> {
         let nth = self.next.fetch_add(1, Ordering::SeqCst);
-        let (file, refused) = (format!("{nth:06}"), nth % 7 == 3);
+        let file = format!("{nth:06}");
+        let refused = nth % 7 == 3;
         let mut params = approved(intent("mark", json!({ "n": file })), &manifest());
         // Reports are sent in order for each agent, and in parallel for different agents.
         params["intent"]["agent_did"] = format!("did:aeon:tester:1.0:{}", nth % 4).into();

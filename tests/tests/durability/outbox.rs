@@ -26,7 +26,9 @@ fn sent_reports(governor: &FakeGovernor) -> Vec<Value> {
 
 #[test]
 fn reports_survive_an_absent_governor_and_a_restart() {
-    let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+    let mut governor = Governor::start(&[]);
+    let catalogue = catalogue();
+    let load = load();
     let executor = Executor::start(options(&catalogue, &governor.http_url()));
     executor.line_with("registered with the governor");
     governor.stop();
@@ -58,7 +60,8 @@ type Behaviour = fn(accept: &dyn Fn() -> Reply) -> Reply;
 /// reports match the runs.
 #[test]
 fn a_slow_failing_or_forgetful_governor_loses_no_report() {
-    let (catalogue, load) = (catalogue(), load());
+    let catalogue = catalogue();
+    let load = load();
     let behaviours: [Behaviour; 7] = [
         |accept| Reply::Late(Duration::from_millis(300), Box::new(accept())),
         |_| broken(),
@@ -73,7 +76,8 @@ fn a_slow_failing_or_forgetful_governor_loses_no_report() {
     let behaviour = Arc::new(Mutex::new(behaviours[6]));
     // The acknowledged reports, with which the journal and the files are compared.
     let acknowledged: Arc<Mutex<Vec<Value>>> = Arc::default();
-    let (now, acknowledges) = (Arc::clone(&behaviour), Arc::clone(&acknowledged));
+    let now = Arc::clone(&behaviour);
+    let acknowledges = Arc::clone(&acknowledged);
     let governor = FakeGovernor::start(move |method, params| {
         let behaviour = *now.lock().unwrap();
         behaviour(&|| {
@@ -104,7 +108,9 @@ fn a_slow_failing_or_forgetful_governor_loses_no_report() {
 #[test]
 fn a_governor_killed_under_load_loses_no_report() {
     for url in [Server::http_url, Server::web_socket_url] {
-        let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
+        let mut governor = Governor::start(&[]);
+        let catalogue = catalogue();
+        let load = load();
         let executor = Executor::start(options(&catalogue, &url(&governor)));
         executor.line_with("registered with the governor");
         load.during(CLIENTS, executor.address(), || {
@@ -228,7 +234,8 @@ fn no_run_starts_at_the_backlog_limit() {
 
 #[test]
 fn an_escalated_intent_stays_pending_across_a_restart() {
-    let (catalogue, governor) = (catalogue(), escalating(3600));
+    let catalogue = catalogue();
+    let governor = escalating(3600);
     let executor = Executor::start(options(&catalogue, &governor.url()));
     let call = intent("mark", json!({ "n": "000000" }));
     let denied = intent("mark", json!({ "n": "000001" }));
@@ -257,7 +264,8 @@ fn an_escalated_intent_stays_pending_across_a_restart() {
 /// With the stored checkpoints of heartbeats, `journal verify` later checks the same history.
 #[test]
 fn heartbeats_contain_a_signed_journal_checkpoint() {
-    let (catalogue, folder) = (catalogue(), tempfile::tempdir().unwrap());
+    let catalogue = catalogue();
+    let folder = tempfile::tempdir().unwrap();
     let governor = FakeGovernor::start(|_, _| Reply::Result(json!({ "accepted": true })));
     let key = folder.path().join("executor.key");
     succeeds(&["key", "new", key.to_str().unwrap(), "--issuer", "did:test:executor:1"]);

@@ -57,7 +57,8 @@ fn copies_of_killed_commands_are_removed() {
     }
     let home = Executor::start(Options::new()).kill();
     let backups = tempfile::tempdir().expect("a temp folder");
-    let (backup, config) = (backups.path().join("backup.db"), home.config());
+    let backup = backups.path().join("backup.db");
+    let config = home.config();
     let state = home.journal().parent().expect("a folder").to_owned();
     let killed = |arguments: &[&Path]| {
         let mut command = Command::new(program());

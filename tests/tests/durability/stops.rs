@@ -52,7 +52,9 @@ impl Switchboard {
     }
 
     fn call_in_background(&self, who: &str, call: &Value) -> JoinHandle<Value> {
-        let (address, token, call) = (self.executor().address(), self.tokens[who].clone(), call.clone());
+        let address = self.executor().address();
+        let token = self.tokens[who].clone();
+        let call = call.clone();
         std::thread::spawn(move || HttpClient::ask_as(address, &token, "a2g/execute", &call).unwrap())
     }
 
@@ -348,9 +350,11 @@ fn the_command_line_stops_lists_and_resumes() {
 fn no_call_starts_after_the_answer_to_a_stop() {
     const CLIENTS: usize = 10;
     let board = Switchboard::new(4);
-    let (address, token) = (board.executor().address(), board.tokens["agent"].clone());
+    let address = board.executor().address();
+    let token = board.tokens["agent"].clone();
     let calls = (0..CALLS).map(mark).collect::<Vec<_>>();
-    let (next, is_stopped) = (AtomicU32::new(0), AtomicBool::new(false));
+    let next = AtomicU32::new(0);
+    let is_stopped = AtomicBool::new(false);
     let answers = std::thread::scope(|scope| {
         let clients =
             (0..CLIENTS).map(|_| scope.spawn(|| send_calls(address, &token, &calls, &next, &is_stopped)));
@@ -416,7 +420,8 @@ fn assert_starts_precede_the_stop(home: &Home, calls: &[Value], runs: impl Fn(u3
         claims.map(|claim| (claim["intent_id"].as_str().unwrap(), claim["record"].as_u64().unwrap()));
     let claims = claims.collect::<HashMap<_, _>>();
     for (n, call) in (0..).zip(calls) {
-        let (ran, claim) = (runs(n), claims.get(&*id_of(call)));
+        let ran = runs(n);
+        let claim = claims.get(&*id_of(call));
         assert!(ran <= 1, "call {n} ran {ran} times");
         assert!(ran == 0 || claim.is_some_and(|claim| *claim < stop), "call {n}: {claim:?}, stop {stop}");
     }

@@ -75,7 +75,8 @@ fn a_bit_flip_in_the_log_is_detected_by_the_marker() {
 /// A claim or a denial that is taken out of the file makes nothing run.
 #[test]
 fn a_deleted_claim_or_denial_is_detected_at_the_start() {
-    let (catalogue, governor) = (catalogue(), escalating(3600));
+    let catalogue = catalogue();
+    let governor = escalating(3600);
     let executor = Executor::start(options(&catalogue, &governor.url()));
     result(&executor.rpc("a2g/execute", &mark(0)));
     let call = intent("mark", json!({ "n": "000001" }));

@@ -26,7 +26,8 @@ fn a_server_stops_at_once_if_its_journal_vanishes() {
     for under_load in [true, false] {
         let load = load();
         let mut executor = Executor::start(ungoverned_options(&catalogue));
-        let (address, journal) = (executor.address(), executor.home().journal());
+        let address = executor.address();
+        let journal = executor.home().journal();
         result(&executor.rpc("a2g/execute", &mark(999_999)));
         let clients = if under_load { 4 } else { 0 };
         let began = load.during(clients, address, || {
@@ -144,7 +145,9 @@ fn bind_mounted(catalogue: &Catalogue, folder: &Path) {
 /// While a load goes on, a backup is taken, and put back into another place, where it goes on.
 #[test]
 fn a_backup_is_complete_and_can_be_served_elsewhere() {
-    let (governor, catalogue, load) = (crate::harness::Governor::start(&[]), catalogue(), load());
+    let governor = crate::harness::Governor::start(&[]);
+    let catalogue = catalogue();
+    let load = load();
     let executor = Executor::start(options(&catalogue, &governor.http_url()));
     let folder = tempfile::tempdir().unwrap();
     let backup = folder.path().join("backup.db");

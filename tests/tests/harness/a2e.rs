@@ -89,7 +89,8 @@ pub struct A2eSession {
 impl A2eSession {
     /// A session without a stream.
     pub fn begin(executor: &Executor, token: Option<&str>) -> Self {
-        let (address, token) = (executor.address(), token.map(str::to_owned));
+        let address = executor.address();
+        let token = token.map(str::to_owned);
         let mut session = Self { client: executor.client(), address, token, id: String::new(), stream: None };
         let answer = session.request("POST", "/a2e/session", b"");
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -168,7 +169,8 @@ impl A2eSession {
         std::thread::spawn(move || {
             let mut head = String::new();
             while reader.read_line(&mut head).is_ok_and(|length| length > 2) {}
-            let (mut text, mut size) = (Vec::new(), String::new());
+            let mut text = Vec::new();
+            let mut size = String::new();
             loop {
                 size.clear();
                 let read = reader.read_line(&mut size);

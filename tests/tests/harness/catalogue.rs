@@ -131,7 +131,8 @@ impl Catalogue {
 
     /// Adds a copy of a tool of the repository.
     pub fn copy(self, name: &str) -> Self {
-        let (from, to) = (super::tools().join(name), self.folder().join(name));
+        let from = super::tools().join(name);
+        let to = self.folder().join(name);
         std::fs::create_dir(&to).expect("a folder");
         for file in ["tool.toml", "tool.wasm"] {
             std::fs::copy(from.join(file), to.join(file)).expect("a copy");
@@ -158,7 +159,8 @@ impl Catalogue {
 
 /// A command that writes a text to a descriptor and exits with a code.
 pub fn saying(descriptor: u8, text: &str, code: u8) -> String {
-    let (length, text) = (text.len(), text.replace('"', "\\\"").replace('\n', "\\n"));
+    let length = text.len();
+    let text = text.replace('"', "\\\"").replace('\n', "\\n");
     format!(
         r#"(module
   (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
@@ -212,11 +214,14 @@ pub const GATE: &str = r#"(module
 /// and answers every call with `{}`.
 pub fn typed(name: &str, schema: &Value, describe: &str) -> Vec<u8> {
     let texts = [name, "1.0.0", "A tool of the tests.", &schema.to_string()];
-    let (mut at, mut data, mut record) = (4096, String::new(), String::new());
+    let mut at = 4096;
+    let mut data = String::new();
+    let mut record = String::new();
     for (index, text) in texts.iter().enumerate() {
         let escaped: String = text.bytes().map(|byte| format!("\\{byte:02x}")).collect();
         data.push_str(&format!("(data (i32.const {at}) \"{escaped}\")"));
-        let (place, length) = (256 + index * 8, text.len());
+        let place = 256 + index * 8;
+        let length = text.len();
         record.push_str(&format!(
             "(i32.store (i32.const {place}) (i32.const {at})) (i32.store (i32.const {}) (i32.const {length}))",
             place + 4

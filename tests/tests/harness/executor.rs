@@ -39,7 +39,9 @@ impl Options {
             "catalog": { "tools": tools(), "cache": cache() },
             "ceilings": { "filesystem_scope": ["/workspace/**"] },
         });
-        let (arguments, environment, mounts) = (Vec::new(), Vec::new(), Vec::new());
+        let arguments = Vec::new();
+        let environment = Vec::new();
+        let mounts = Vec::new();
         Self { config, unsigned: true, arguments, environment, mounts }
     }
 

@@ -9,12 +9,15 @@ impl Exposition {
     /// Reads a text, and panics at the first line that breaks the format.
     pub fn read(text: &str) -> Self {
         let body = text.strip_suffix("# EOF\n").expect("it ends with `# EOF`");
-        let (mut samples, mut families) = (BTreeMap::new(), BTreeSet::new());
+        let mut samples = BTreeMap::new();
+        let mut families = BTreeSet::new();
         let mut family = ("", "");
         for line in body.lines() {
             if let Some(rest) = line.strip_prefix("# ") {
                 let mut words = rest.splitn(3, ' ');
-                let (kind, name, value) = (words.next(), words.next(), words.next());
+                let kind = words.next();
+                let name = words.next();
+                let value = words.next();
                 match (kind, name, value) {
                     (Some("HELP"), Some(name), Some(help)) => {
                         assert!(families.insert(name), "`{name}` comes twice");

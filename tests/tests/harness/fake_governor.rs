@@ -141,7 +141,8 @@ fn upgrade(mut reader: BufReader<TcpStream>, key: &str, shared: &Arc<Shared>) {
     while let Ok((opcode, payload)) = read_frame(&mut reader) {
         match opcode {
             1 | 2 => {
-                let (shared, writer) = (Arc::clone(shared), Arc::clone(&writer));
+                let shared = Arc::clone(shared);
+                let writer = Arc::clone(&writer);
                 std::thread::spawn(move || {
                     let (reply, id) = shared.reply(&payload);
                     say(&writer, reply, &id);

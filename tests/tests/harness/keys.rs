@@ -29,7 +29,9 @@ impl Keys {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temp folder");
         let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
-        let (pair, public, trusted) = (path("governor.jwk"), path("governor.pub"), path("trusted"));
+        let pair = path("governor.jwk");
+        let public = path("governor.pub");
+        let trusted = path("trusted");
         succeeds(&["key", "new", &pair, "--issuer", ISSUER]);
         std::fs::write(&public, succeeds(&["key", "show", "--json", &pair])).expect("a file");
         succeeds(&["key", "trust", &public, "--keys", &trusted]);

@@ -93,7 +93,8 @@ impl Listener {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let stopped = Arc::<AtomicBool>::default();
-        let (until, converse) = (Arc::clone(&stopped), Arc::new(converse));
+        let until = Arc::clone(&stopped);
+        let converse = Arc::new(converse);
         std::thread::spawn(move || {
             let streams = listener.incoming().take_while(|_| !until.load(Ordering::SeqCst));
             for stream in streams.flatten() {

@@ -75,7 +75,8 @@ impl Process {
                 return line.to_owned();
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let (name, shown) = (self.name, &text.0);
+            let name = self.name;
+            let shown = &text.0;
             assert!(!text.1, "the {name} ended before it said `{mark}`:\n{shown}");
             assert!(!left.is_zero(), "the {name} does not say `{mark}`:\n{shown}");
             text = self.captured.grown.wait_timeout(text, left).unwrap().0;

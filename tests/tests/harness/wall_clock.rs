@@ -33,7 +33,8 @@ impl WallClock {
 
     /// Sets it, also for servers that run already: so many seconds from the machine's.
     pub fn set(&self, seconds: i64) {
-        let (file, new) = (self.file(), self.folder.path().join("new"));
+        let file = self.file();
+        let new = self.folder.path().join("new");
         std::fs::write(&new, format!("{seconds:+}\n")).expect("a file");
         // It is read at any moment, and never in part.
         std::fs::rename(new, file).expect("a file");

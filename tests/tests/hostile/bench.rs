@@ -312,7 +312,9 @@ impl Call<'_> {
 
     /// Makes the call.
     pub(super) fn send(self) -> CallAnswer {
-        let (bench, intent, is_disturbed) = (self.bench, self.intent(), self.is_disturbed);
+        let bench = self.bench;
+        let intent = self.intent();
+        let is_disturbed = self.is_disturbed;
         let scope = &self.manifest["filesystem_scope"];
         let grant = format!("{scope} {:?}", self.conditions);
         bench.grants.lock().unwrap().insert(grant, scope.as_array().map_or(0, Vec::len) + 1);

@@ -103,7 +103,8 @@ fn loops() -> Vec<(&'static str, Tool, &'static str)> {
     let progress = r#"(export "progress" (func (param "percent" (option f32)) (param "message" string)))"#;
     let log = r#"(type $l (enum "debug" "info" "warn" "error")) (export "level" (type $level (eq $l)))
         (export "log" (func (param "level" $level) (param "message" string)))"#;
-    let (name, sleep) = (HARMLESS.len(), "(drop (call $sleep (i64.const 0)))");
+    let name = HARMLESS.len();
+    let sleep = "(drop (call $sleep (i64.const 0)))";
     let stat = r#"(drop (call $path_stat (i32.const 3) (i32.const 0) @"no.txt" (i32.const 1024)))"#;
     let refused =
         format!("(call $ask (i32.const 1) (i32.const 3) (i32.const {name}) (i32.const 2) (i32.const 256))");
@@ -230,11 +231,13 @@ fn a_throttled_guest_takes_longer_and_succeeds() {
         (loop $spinning (br_if $spinning (local.tee $spin (i32.sub (local.get $spin) (i32.const 1)))))";
     let bench = Bench::start([("works", Guest::new(work))]).undisturbed();
     let run = |percent: u32| bench.call("works").grant("max_cpu_percent", percent).send().success();
-    let (whole, tenth) = (run(100), run(10));
+    let whole = run(100);
+    let tenth = run(10);
     // The same work may need several times the CPU time on a busy host that shares its cores with others. A meter
     // that counted the pauses would show ten times as much, and one that missed CPU time next to nothing.
     let cpu_ms = |report: &Report| report.metric("duration_ms") * report.metric("cpu_percent") / 100.0;
-    let (most, least) = (cpu_ms(&whole) * 5.0, cpu_ms(&whole) / 5.0);
+    let most = cpu_ms(&whole) * 5.0;
+    let least = cpu_ms(&whole) / 5.0;
     assert!((least..most).contains(&cpu_ms(&tenth)), "{whole:?}\n{tenth:?}");
     assert!(tenth.metric("duration_ms") > cpu_ms(&tenth) * 8.0, "{tenth:?}");
     assert!(tenth.metric("cpu_percent") <= 14.0, "{tenth:?}");

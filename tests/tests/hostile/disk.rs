@@ -109,7 +109,8 @@ pub(super) fn look(
         if metadata.is_dir() {
             left.extend(fs::read_dir(&path).expect("a folder").map(|entry| entry.expect("an entry").path()));
         }
-        let (kind, mode) = (metadata.file_type(), metadata.permissions().mode());
+        let kind = metadata.file_type();
+        let mode = metadata.permissions().mode();
         let times = (metadata.mtime(), metadata.mtime_nsec(), metadata.nlink());
         seen.insert(path, format!("{kind:?} {mode:o} {times:?} {content:x?}"));
     }

@@ -86,7 +86,8 @@ fn exit_codes_are_reported_unchanged() {
 
 #[test]
 fn only_one_json_value_is_a_result() {
-    let (brackets, deep) = ("[".repeat(100_000), "[".repeat(49) + &"]".repeat(49));
+    let brackets = "[".repeat(100_000);
+    let deep = "[".repeat(49) + &"]".repeat(49);
     let good = [
         ("", "null"),
         ("\n \t\r\n", "null"),
@@ -116,7 +117,8 @@ fn only_one_json_value_is_a_result() {
         Guest::new(format!(r#"(call $say @"{escaped}") {end}"#)).memory(4).silent()
     };
     let names = |kind: &str, count: usize| (0..count).map(|nth| format!("{kind}_{nth}")).collect::<Vec<_>>();
-    let (good_names, bad_names) = (names("good", good.len()), names("bad", bad.len()));
+    let good_names = names("good", good.len());
+    let bad_names = names("bad", bad.len());
     let good_guests = good.map(|(text, _)| says(text.as_bytes(), ""));
     // Also from one that says that all went well.
     let bad_guests = bad.map(|text| says(text, "(call $exit (i32.const 0))"));

@@ -77,7 +77,9 @@ fn http_fetch_sends_the_request_and_returns_the_answer() {
 
 #[test]
 fn every_redirect_is_authorized_again() {
-    let (web, next, private) = (redirecting(), redirecting(), Peer::page("private"));
+    let web = redirecting();
+    let next = redirecting();
+    let private = Peer::page("private");
     let bench = Bench::start_typed(options(&[&web, &next]));
     let redirect = |to: &str| json!({ "url": format!("http://{}/302?{to}", at(&web)) });
 
@@ -109,7 +111,8 @@ fn every_redirect_is_authorized_again() {
 
 #[test]
 fn credentials_do_not_follow_to_another_origin() {
-    let (web, next) = (redirecting(), redirecting());
+    let web = redirecting();
+    let next = redirecting();
     let bench = Bench::start_typed(options(&[&web, &next]));
     let headers = json!({ "Authorization": "Bearer secret", "Cookie": "a=secret", "Accept": "text/plain" });
     let go = |to: &str| {

@@ -222,7 +222,8 @@ fn files_cannot_be_moved_linked_or_removed_across_grants() {
     disk().try_calls(&calls, &["/jobs/**"], None, |_, call, report| {
         let noted = report.notes();
         assert!(noted.len() == 1 && ESCAPES.contains(&noted[0]), "{call}: {noted:?}");
-        let (denied, expected) = (report.denied(), reason_for(call, "escapes_root"));
+        let denied = report.denied();
+        let expected = reason_for(call, "escapes_root");
         assert!(
             !denied.is_empty() && denied.iter().all(|(_, why, _)| *why == expected),
             "{call}: {denied:?}"
@@ -562,7 +563,8 @@ fn a_read_only_grant_refuses_every_write() {
     let disk = disk();
     disk.try_calls(&MUTATIONS, &["/jobs/**"], Some("read_only"), |_, call, report| {
         assert_ne!(report.notes(), [0], "{call}");
-        let (denied, expected) = (report.denied(), reason_for(call, "read_only"));
+        let denied = report.denied();
+        let expected = reason_for(call, "read_only");
         assert!(!denied.is_empty(), "{call}: {report:?}");
         assert!(denied.iter().all(|(_, reason, _)| *reason == expected), "{call}: {denied:?}");
         let tree = &report.in_force("filesystem_scope")["trees"][0];

@@ -197,7 +197,8 @@ pub(crate) fn poll(count: u32) -> String {
 /// A component, a command whose `run` does `body`. Its core module has what `before` declares under these names:
 /// core functions, each with its signature, or a `memory`.
 pub(crate) fn component(before: &str, imports: &[(&str, &str)], body: &str) -> Vec<u8> {
-    let (mut imported, mut given) = (String::new(), String::new());
+    let mut imported = String::new();
+    let mut given = String::new();
     for (name, signature) in imports {
         let kind = if *name == "memory" { "memory" } else { "func" };
         imported += &format!("(import \"host\" \"{name}\" ({kind} ${name} {signature}))");
@@ -258,7 +259,9 @@ pub(crate) fn component_poll(times: u32, pages: u32) -> Vec<u8> {
 
 /// Puts every `@"text"` of a body into a data segment and its place and length where it stood.
 fn place_texts(body: &str) -> (String, String) {
-    let (mut segments, mut placed, mut at) = (String::new(), String::new(), FIRST_TEXT);
+    let mut segments = String::new();
+    let mut placed = String::new();
+    let mut at = FIRST_TEXT;
     let mut pieces = body.split("@\"");
     placed.extend(pieces.next());
     for piece in pieces {

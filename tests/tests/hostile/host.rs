@@ -124,7 +124,8 @@ fn descriptors_are_limited_and_released() {
     for tool in ["hoards", "holds", super::bench::HARMLESS] {
         call(tool).send();
     }
-    let (descriptors, threads) = (bench.descriptors(), bench.status("Threads"));
+    let descriptors = bench.descriptors();
+    let threads = bench.status("Threads");
 
     if most_descriptors() >= 8192 {
         call("fits").send().success();
@@ -194,7 +195,8 @@ fn a_thousand_short_runs_leak_no_resources() {
         }
     };
     round(100);
-    let (memory, descriptors) = (bench.status("VmRSS") >> 10, bench.descriptors());
+    let memory = bench.status("VmRSS") >> 10;
+    let descriptors = bench.descriptors();
     round(400);
     let grown = (bench.status("VmRSS") >> 10).saturating_sub(memory);
     assert!(grown < 64, "the server grew by {grown} MB");

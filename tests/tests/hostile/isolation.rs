@@ -215,7 +215,8 @@ fn no_process_is_left_a_second_after_shutdown() {
     // Only root may look into the zygote, which is closed to other processes of its user.
     let descriptors = || Some(std::fs::read_dir(format!("/proc/{zygote}/fd")).ok()?.count());
     eventually("the others wait", || (children_of(zygote).len() == WAITING).then_some(()));
-    let (of_server, of_zygote) = (bench.descriptors(), descriptors());
+    let of_server = bench.descriptors();
+    let of_zygote = descriptors();
     assert!(of_zygote.is_some() || !geteuid().is_root());
     for _ in 0..20 {
         bench.call(HARMLESS).send().success();

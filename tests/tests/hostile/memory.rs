@@ -115,8 +115,8 @@ fn a_growth_that_fails_within_the_limit_is_not_charged_or_reported() {
         let tries = format!("(if (i32.ne ({grow}) (i32.const -1)) (then (unreachable)))");
         repeat("", 100, &tries) + "(call $note (memory.grow $other (i32.const 13)))"
     };
-    let (body, table) =
-        (fails("memory.grow (i32.const 3)"), fails("table.grow $t (ref.null func) (i32.const 101)"));
+    let body = fails("memory.grow (i32.const 3)");
+    let table = fails("table.grow $t (ref.null func) (i32.const 101)");
     let bench = Bench::start([
         ("memory", Guest::new(body).memory("2 4").beside(other)),
         ("table", Guest::new(table).memory("2 4").beside(other)),

@@ -149,7 +149,8 @@ fn a_component_with_too_many_instances_is_refused() {
 #[test]
 fn compiling_a_module_takes_no_memory_of_the_server() {
     // Every jump of a hundred goes to any of a thousand places: small, and slow to compile.
-    let (places, jumps) = (1000, 100);
+    let places = 1000;
+    let jumps = 100;
     let targets: String = (0..places).map(|place| format!("{place} ")).collect();
     let jump = format!("(br_table {targets} (local.get 0))");
     let blocks = format!("{}{}", "(block ".repeat(places), format!("(block {jump})").repeat(jumps));

@@ -79,7 +79,8 @@ fn a_folder_swapped_for_a_link_does_not_escape_the_scope() {
 #[test]
 fn similar_looking_names_are_distinct() {
     // With one letter and with two; both are the same to many programs.
-    let (one, two) = ("caf\u{e9}", "cafe\u{301}");
+    let one = "caf\u{e9}";
+    let two = "cafe\u{301}";
     let folders = [one, two, "Docs", "docs", "deep/Docs", "deep/docs"];
     let files =
         folders.iter().flat_map(|folder| ["x.md", "x.MD"].map(|file| format!("jobs/{folder}/{file}")));

@@ -120,7 +120,8 @@ fn only_allowed_hosts_are_reached_in_any_spelling() {
 
 #[test]
 fn non_public_addresses_are_not_reached_under_any_name() {
-    let (web, other) = (Peer::page("lifted"), Peer::page("not lifted"));
+    let web = Peer::page("lifted");
+    let other = Peer::page("not lifted");
     let port = other.port();
     let listed = json!(["*.test", "127.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "localhost"]);
     let lifted = options(&[&web]).set("network.hosts", non_public_hosts());
@@ -243,7 +244,8 @@ fn large_requests_and_answers_arrive_complete() {
     let web = Peer::web(|request, stream| {
         if request.starts_with("POST") {
             // Reads the whole body first, which is larger than all buffers on the way together.
-            let (mut read, mut piece) = (1000, [0; 64 << 10]);
+            let mut read = 1000;
+            let mut piece = [0; 64 << 10];
             while read < SIZE {
                 match stream.read(&mut piece) {
                     Ok(more) if more > 0 => read += more,

@@ -204,7 +204,8 @@ fn an_artifact_with_a_bad_name_or_media_type_is_refused() {
     let tool = Tool::typed_bytes("hostile_artifact", guest("hostile_artifact"));
     let bench = Bench::start_tools(Options::new(), [tool]);
     let text = "text/plain; charset=utf-8";
-    let (long_name, long_type) = ("n".repeat(256), format!("text/{}", "t".repeat(251)));
+    let long_name = "n".repeat(256);
+    let long_type = format!("text/{}", "t".repeat(251));
     let good = [("plot 1.png", "image/png"), ("März.txt", text), ("...", text)];
     let bad = [
         ("", text),

@@ -37,10 +37,12 @@ impl Peer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let seen = Arc::<Mutex<Seen>>::default();
-        let (books, work) = (Arc::clone(&seen), Arc::new(work));
+        let books = Arc::clone(&seen);
+        let work = Arc::new(work);
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
-                let (books, work) = (Arc::clone(&books), Arc::clone(&work));
+                let books = Arc::clone(&books);
+                let work = Arc::clone(&work);
                 // Counted before anything else, so that no test that counts them is too early.
                 books.lock().unwrap().connections += 1;
                 std::thread::spawn(move || {

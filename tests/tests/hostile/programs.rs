@@ -99,7 +99,8 @@ impl Case {
         let sentence = report.0["error"].as_str().unwrap_or_default();
         assert_is_visible(sentence);
         assert!(report.metric("memory_used_mb") <= 128.0, "{report:?}");
-        let (result, own) = (&report.0["result"]["result"], &report.0["tool_error"]);
+        let result = &report.0["result"]["result"];
+        let own = &report.0["tool_error"];
         let is_as_expected = match &self.end {
             Returns(value) => sentence.is_empty() && result == value,
             Refused(code, words) => {

@@ -232,7 +232,8 @@ fn a_device_is_not_opened() {
     let workspace = bench.executor.workspace();
     for (name, major, minor) in [("zero", 1, 5), ("terminal", 5, 0)] {
         use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
-        let (path, mode) = (workspace.join(name), Mode::RUSR | Mode::WUSR);
+        let path = workspace.join(name);
+        let mode = Mode::RUSR | Mode::WUSR;
         if mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(major, minor)).is_err() {
             print_skipped("this user may not make devices");
             return;

@@ -85,9 +85,11 @@ fn a_connection_is_made_and_fully_reported() {
 
 #[test]
 fn connections_need_an_address_from_a_name_lookup() {
-    let (peer, other) = (Peer::saying("lifted"), Peer::saying("also lifted"));
+    let peer = Peer::saying("lifted");
+    let other = Peer::saying("also lifted");
     let bench = start(options(&[&peer, &other]));
-    let (port, address) = (peer.port(), peer.address.to_string());
+    let port = peer.port();
+    let address = peer.address.to_string();
     // Not before its name was looked up in this run, whatever another run has done.
     for _ in 0..2 {
         let report =
@@ -148,7 +150,8 @@ fn connections_need_an_address_from_a_name_lookup() {
 
 #[test]
 fn a_lookup_returns_only_permitted_addresses() {
-    let (peer, other) = (Peer::saying("lifted"), Peer::saying("not lifted"));
+    let peer = Peer::saying("lifted");
+    let other = Peer::saying("not lifted");
     let allowed = json!(["*.test", "localhost"]);
     let lifted = options(&[&peer]).set("network.hosts", non_public_hosts());
     let bench = start(lifted.set("network.allowed_domains", allowed));

@@ -156,7 +156,8 @@ fn a_program_that_never_waits_leaves_nothing_behind() {
 fn a_decision_after_the_end_of_the_parent_runs_nothing() {
     let nest = Nest::start(Options::new());
     let call = fan(vec![one("write_file", write("escalated", "x"))], &json!({}));
-    let (id, child) = (call["intent_id"].clone(), nested(&call["intent_id"], 1));
+    let id = call["intent_id"].clone();
+    let child = nested(&call["intent_id"], 1);
     let answer = call_in_background(&nest.executor, "a2g/intent", &call);
     eventually("the call waits", || (nest.status(&child)["result"]["state"] == "escalated").then_some(()));
     nest.executor.rpc("a2g/cancel", &json!({ "intent_id": id }));
@@ -215,11 +216,13 @@ fn a_kill_of_the_server_runs_no_call_twice() {
     let call = fan(calls, &json!({ "parallel": true }));
     let id = call["intent_id"].clone();
     let answer = {
-        let (address, call) = (nest.executor.address(), call.clone());
+        let address = nest.executor.address();
+        let call = call.clone();
         std::thread::spawn(move || HttpClient::ask(address, "a2g/intent", &call))
     };
     nest.executor.wait_at_the_gate(3);
-    let (finished, waiting) = (nested(&id, 1), nested(&id, 5));
+    let finished = nested(&id, 1);
+    let waiting = nested(&id, 5);
     nest.report(&finished);
     eventually("one waits", || (nest.status(&waiting)["result"]["state"] == "escalated").then_some(()));
     let Nest { executor, governor, _catalogue } = nest;

@@ -307,7 +307,8 @@ impl Settings {
             least(max_parallel.chain([(self.ceiling_parallel.unwrap_or(DEFAULTS.1), "executor")]));
         let is_declared = !self.calls.is_empty();
         let is_too_deep = depth + 1 > self.max_depth.unwrap_or(DEFAULTS.2) && max_calls.0 > 0;
-        let (mut made, mut count) = (Vec::new(), 0);
+        let mut made = Vec::new();
+        let mut count = 0;
         for (call, nth) in fan.calls.iter().zip(1..) {
             let place = format!("{place}-{nth}");
             made.push(if !is_declared {
@@ -551,7 +552,8 @@ impl Bench {
     /// Runs a program, and compares it with its prediction.
     fn check(&self, client: &mut HttpClient, fan_out: &Fan, ruling: &Ruling) -> Result<(), TestCaseError> {
         let number = self.programs.fetch_add(1, Ordering::SeqCst);
-        let (place, agent) = (format!("of-{number}"), format!("did:aeon:tester:1.0:{number}"));
+        let place = format!("of-{number}");
+        let agent = format!("did:aeon:tester:1.0:{number}");
         let root = Value::from(intent_id());
         let arguments = fan_out.to_json(&place);
         let predicted = self.settings.predict(fan_out, ruling, &root, Value::Null, 0, &place);

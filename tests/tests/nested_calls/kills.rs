@@ -85,7 +85,8 @@ struct Program {
 impl Program {
     fn new(number: usize) -> Self {
         let append = |name: &str| {
-            let (path, content) = (format!("/workspace/{number}/{name}"), format!("{name}\n"));
+            let path = format!("/workspace/{number}/{name}");
+            let content = format!("{name}\n");
             one("write_file", json!({ "path": path, "content": content, "mode": "append" }))
         };
         let at_once = vec![append("second"), read("in.txt"), append("escalated"), read("in.txt")];
@@ -165,7 +166,8 @@ impl Instance {
             let mut ledger = self.ledger.lock().unwrap();
             (ledger.moment, ledger.process) = (moment, self.executor.id());
         }
-        let (address, is_over) = (self.executor.address(), AtomicBool::new(false));
+        let address = self.executor.address();
+        let is_over = AtomicBool::new(false);
         let answer = std::thread::scope(|scope| {
             let asked = scope.spawn(|| {
                 let _over = SetOnDrop(&is_over);
@@ -309,7 +311,8 @@ impl Sweep {
         let reports = self.instance.reports(&program);
         let observed = {
             let ledger = ledger.lock().unwrap();
-            let (questions, told) = (ledger.questions.clone(), ledger.reports.clone());
+            let questions = ledger.questions.clone();
+            let told = ledger.reports.clone();
             Observed { moment, program: &program, questions, told, reports }
         };
         observed.check_order();

@@ -148,7 +148,8 @@ fn recursion_ends_at_the_depth_of_the_ceiling() {
     // One slot for all of it.
     let nest = Nest::start(Options::new().set("executor.concurrent", 1));
     let (outcomes, _) = nest.outcomes(&fan(Vec::new(), &json!({ "recurse": 50 })));
-    let (mut outcome, mut depth) = (&outcomes[0], 1);
+    let mut outcome = &outcomes[0];
+    let mut depth = 1;
     while outcome["error"].is_null() {
         (outcome, depth) = (&inner(outcome)[0], depth + 1);
     }

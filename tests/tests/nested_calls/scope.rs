@@ -46,7 +46,8 @@ fn assert_refused(outcome: &Value) {
 
 #[test]
 fn a_scope_binds_calls_at_every_door_and_depth() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     let keys = nexus::Keys::of(&[doors::PEER]);
     let nest = Nest::start(doors::open_doors(provider.options(&list).signed_only(), &keys));
@@ -84,7 +85,8 @@ fn a_scope_binds_calls_at_every_door_and_depth() {
 /// Every run of `fan_out` waits for a person: the first one over a restart, the one below it as a call of a run.
 #[test]
 fn a_scope_binds_the_calls_of_runs_that_have_waited() {
-    let (provider, list) = (Provider::new(), List::new());
+    let provider = Provider::new();
+    let list = List::new();
     add_agent(&list, "anna");
     add_subject(&list, "boss", "boss", &["--role", "approver"]);
     let governor = FakeGovernor::deciding(|call| {
@@ -98,7 +100,8 @@ fn a_scope_binds_the_calls_of_runs_that_have_waited() {
     let options = provider.options(&list).signed_only().catalogue(&catalogue).governor(&governor.url());
     let executor = Executor::start(options);
     let call = intent("fan_out", wanting(1));
-    let (parent, child) = (&call["intent_id"], nested(&call["intent_id"], 1));
+    let parent = &call["intent_id"];
+    let child = nested(&call["intent_id"], 1);
     let answer = rpc(&mut executor.client(), &token(&provider, "tools:fan_out"), "a2g/intent", &call);
     assert_eq!(answer["result"]["verdict"], "ESCALATE", "{answer}");
     let executor = Executor::start_in(executor.kill());

@@ -139,7 +139,8 @@ fn check_tampering(interpreter: &str, help: &str, end: &str, cases: Vec<Tamperin
     for (code, expected, statuses) in cases {
         let call = intent(interpreter, json!({ "code": format!("{help}{code}\n{end}") }));
         let context = json!({ "max_memory_mb": 128, "conditions": ["calls:read_file", "max_calls:4"] });
-        let (call, asked) = (with_context(call, context), nest.asked().len());
+        let call = with_context(call, context);
+        let asked = nest.asked().len();
         let answer = nest.ask(&call);
         let report = &result(&answer)["report"];
         assert_eq!(report["status"], "SUCCESS", "{code}: {answer}");

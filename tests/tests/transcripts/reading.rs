@@ -60,7 +60,9 @@ struct Block {
 /// # Errors
 /// An error message with the number of its line.
 pub fn read(name: String, text: &str) -> Result<Transcript, String> {
-    let (mut ways, mut blocks, mut open) = (Vec::new(), Vec::<Block>::new(), false);
+    let mut ways = Vec::new();
+    let mut blocks = Vec::<Block>::new();
+    let mut open = false;
     for (index, line) in text.lines().enumerate() {
         let (sign, rest) = line.split_at_checked(1).unwrap_or((line, ""));
         let sent = match sign {

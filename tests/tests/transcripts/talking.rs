@@ -65,7 +65,8 @@ impl Conversation {
         let anywhere = json!({ "paths": ["/tmp/**", "/workspace/**"] });
         let tools = ["write_file", "read_file", "search_text", "gate", "email.check_unread"];
         let policy = policy_for_all(&tools.map(|tool| (tool, anywhere.clone())));
-        let (policies, temporary) = (policy_folder(&[policy]), tempfile::tempdir().expect("a folder"));
+        let policies = policy_folder(&[policy]);
+        let temporary = tempfile::tempdir().expect("a folder");
         // Always apart, since a report says so.
         let options = Options::new()
             .set("executor.isolation", "process")
@@ -141,7 +142,8 @@ impl Conversation {
     }
 
     fn a2a(way: &str, options: Options) -> Self {
-        let (hook, list) = (Hook::start(&[]), List::new());
+        let hook = Hook::start(&[]);
+        let list = List::new();
         let options = match way {
             "http" => options,
             "acp" | "ungoverned" => options.set("doors.a2a", json!({ "dialect": "acp" })),

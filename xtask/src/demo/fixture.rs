@@ -40,7 +40,8 @@ impl Fixture {
     /// Creates all files, and adds the demo's guests to the catalogue by `a2g-executor tool add`.
     pub(super) fn create(workspace: &Workspace) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("a2g-demo-").tempdir()?;
-        let (logs, web_server) = (workspace.state().join("demo"), program::start_web_server()?);
+        let logs = workspace.state().join("demo");
+        let web_server = program::start_web_server()?;
         let fixture = Self { program: workspace.executor(), folder, logs, web_server };
         fs::create_dir_all(&fixture.logs)?;
         let sources = workspace.root.join("xtask/src/demo");
@@ -69,7 +70,8 @@ impl Fixture {
     }
 
     fn create_catalogue(&self, workspace: &Workspace) -> Result<()> {
-        let (built, copied) = (workspace.target.join("tools"), self.path("tools"));
+        let built = workspace.target.join("tools");
+        let copied = self.path("tools");
         run::show("copy the tools", Command::new("cp").arg("-R").arg(built).arg(copied))?;
         let config = self.path("executor.toml");
         add_guests(workspace, &GUESTS, self.folder.path(), &["--config".as_ref(), config.as_ref()])

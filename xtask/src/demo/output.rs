@@ -66,8 +66,11 @@ fn style(word: &str) -> anstyle::Style {
 
 /// Prints the row of a step, its use of limits and its note.
 pub(super) fn print_row(number: usize, title: &str, answer: &Value, note: &Result<String>) {
-    let (mark, verdict, outcome) = (mark(note.is_ok()), verdict(answer), outcome(answer));
-    let (left, right) = (style(&verdict), style(outcome));
+    let mark = mark(note.is_ok());
+    let verdict = verdict(answer);
+    let outcome = outcome(answer);
+    let left = style(&verdict);
+    let right = style(outcome);
     let score = at(answer, "/result/risk_assessment/score").as_f64();
     let score = score.or_else(|| at(answer, "/error/data/risk_score").as_f64());
     let risk = score.map_or_else(String::new, |score| format!("{score:.2}"));
@@ -76,7 +79,8 @@ pub(super) fn print_row(number: usize, title: &str, answer: &Value, note: &Resul
     );
     let limits = ["timeout_seconds", "max_cpu_percent", "max_memory_mb"].map(|name| limit(answer, name));
     if let [Ok((time, time_used)), Ok((cpu, cpu_used)), Ok((memory, memory_used))] = limits {
-        let (time, cpu) = (format!("{time_used:.3} of {time} s"), format!("{cpu_used:.1} of {cpu} %"));
+        let time = format!("{time_used:.3} of {time} s");
+        let cpu = format!("{cpu_used:.1} of {cpu} %");
         anstream::println!("{:NOTE_INDENT$}time {time}, CPU {cpu}, memory {memory_used} of {memory} MB", "");
     }
     match note {
@@ -93,7 +97,8 @@ pub(super) fn print_calls(tool: &str, answer: &Value, calls: &[Value]) {
     let duration = at(answer, "/result/report/metrics/duration_ms");
     print_call("", tool, &verdict(answer), outcome(answer), duration);
     for call in calls {
-        let (tool, status) = (text(call, "/tool"), text(call, "/status"));
+        let tool = text(call, "/tool");
+        let status = text(call, "/status");
         // Without a verdict, the call was refused before the governor was asked.
         let verdict = at(call, "/verdict").as_str().unwrap_or("-");
         print_call("  └ ", tool, verdict, status, at(call, "/duration_ms"));
@@ -102,7 +107,8 @@ pub(super) fn print_calls(tool: &str, answer: &Value, calls: &[Value]) {
 
 fn print_call(indent: &str, tool: &str, verdict: &str, status: &str, duration: &Value) {
     let tool = format!("{indent}{tool}");
-    let (left, right) = (style(verdict), style(status));
+    let left = style(verdict);
+    let right = style(status);
     let duration = duration.to_string();
     anstream::println!(
         "{:NOTE_INDENT$}{tool:<24}  {left}{verdict:<11}{left:#}  {right}{status:<8}{right:#}  {duration:>6} ms",
@@ -142,7 +148,8 @@ pub(super) fn compare_reports(record: &Path, own: &[(String, Value)], others: us
     let is_once = |report: &Value| received.iter().filter(|received| *received == report).count() == 1;
     let is_equal = received.len() == own.len() && own.iter().all(|(_, report)| is_once(report));
     let isolated = received.iter().filter(|report| report.pointer("/usage/process").is_some()).count();
-    let (runs, reports) = (own.len(), received.len());
+    let runs = own.len();
+    let reports = received.len();
     let is_isolated = isolated == runs;
     let verb = if is_equal { "equal" } else { "not equal" };
     anstream::println!("{} {isolated} of {runs} runs had a process of their own", mark(is_isolated));

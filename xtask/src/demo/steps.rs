@@ -51,7 +51,8 @@ fn steps() -> [Step; 11] {
         let params = intent(agent, TASK, "write_file", arguments);
         Step { title, params, expected: ["DENIED", "denied", "not run"], check: check_denied }
     };
-    let (none, read) = (&json!({}), &json!({ "path": "/workspace/todo.txt" }));
+    let none = &json!({});
+    let read = &json!({ "path": "/workspace/todo.txt" });
     let todo = &json!({ "path": "/workspace/todo.txt", "content": NOTE });
     let search = &json!({ "path": "/workspace", "pattern": "gov.*r" });
     let cron = &json!({ "path": "/etc/cron.d/backup", "content": "* * * * * root true\n" });
@@ -166,7 +167,8 @@ fn check_waiting(answer: &Value, _: &Fixture) -> Result<String> {
 
 fn check_link(answer: &Value, fixture: &Fixture) -> Result<String> {
     let denied = at(answer, "/result/report/usage/denied/0");
-    let (what, why) = (text(denied, "/what"), text(denied, "/reason"));
+    let what = text(denied, "/what");
+    let why = text(denied, "/reason");
     ensure!(what.ends_with(LINK) && why == "escapes_root", "`usage.denied` holds {denied}");
     let private = fs::read_to_string(fixture.path("private.txt"))?;
     ensure!(private == PRIVATE_TEXT, "the file outside now holds {private:?}");

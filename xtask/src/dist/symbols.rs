@@ -73,7 +73,9 @@ fn print_sections(program: &Path, sections: &str) -> Result<()> {
     anstream::println!("{BOLD}{bytes} bytes{BOLD:#} with symbols, in sections:");
     let sections = sections.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
-        let (name, bytes, address) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
+        let name = words.next()?;
+        let bytes = words.next()?.parse().ok()?;
+        let address = words.next()?;
         // Without an address, it is not loaded, and stripping removes it.
         (bytes >= MIN_SECTION && address != "0").then_some((bytes, name))
     });

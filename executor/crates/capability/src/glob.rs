@@ -270,7 +270,9 @@ fn parse_class(letters: &mut Peekable<Chars<'_>>) -> Result<Piece, &'static str>
 /// `true` if a name matches. On a mismatch, matching resumes at the last `*`.
 fn is_match(pieces: &[Piece], name: &str) -> bool {
     let letters: Vec<char> = name.chars().collect();
-    let (mut piece, mut letter, mut last_star) = (0, 0, None);
+    let mut piece = 0;
+    let mut letter = 0;
+    let mut last_star = None;
     loop {
         match (pieces.get(piece), letters.get(letter)) {
             (Some(Piece::Many), _) => {
@@ -424,7 +426,8 @@ fn find_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
     const UNBALANCED: &str = "its braces are not balanced";
     // Every byte that is compared is ASCII, which never occurs inside another character in UTF-8.
     let bytes = text.as_bytes();
-    let (mut at, mut depth) = (0, 0usize);
+    let mut at = 0;
+    let mut depth = 0usize;
     // The offsets at which the outermost braces open, separate alternatives and close.
     let mut cuts = Vec::new();
     while let Some(byte) = bytes.get(at) {

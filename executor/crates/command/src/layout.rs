@@ -50,7 +50,8 @@ impl Listing {
 
     /// Prints the list at the width of the stream's terminal. A closed stream is not an error.
     pub fn show(&self, mut stream: impl IsTerminal + AsFd + Write) {
-        let (width, is_coloured) = (columns(&stream), supports_colours(&stream));
+        let width = columns(&stream);
+        let is_coloured = supports_colours(&stream);
         let fits = |shown: &str| shown.lines().all(|line| line.chars().count() <= width);
         let shown = if fits(&self.table(width, false)) {
             self.table(width, is_coloured)

@@ -439,7 +439,8 @@ fn admit_manifest(
     }
     let expiries = verdict.expires_at.into_iter().chain(proof.as_ref().map(|proof| proof.expires_at));
     let keep_until = expiries.fold(expires_at, OffsetDateTime::max);
-    let (proof, verdict) = (proof.clone(), None);
+    let proof = proof.clone();
+    let verdict = None;
     Ok(Admitted { call, layers, risk_score, expires_at, keep_until, proof, module, verdict })
 }
 
@@ -449,7 +450,9 @@ fn store_call(
     proof: Option<&VerifiedProof>,
     module: Option<Digest>,
 ) -> serde_json::Result<String> {
-    let (call, verdict, proof) = (call.clone(), verdict.clone(), proof.cloned());
+    let call = call.clone();
+    let verdict = verdict.clone();
+    let proof = proof.cloned();
     serde_json::to_string(&StoredCall { call, verdict, proof, module })
 }
 
@@ -584,7 +587,8 @@ impl Admitted {
     }
 
     fn check_module(&self, tool: &Descriptor) -> Result<(), Fault> {
-        let (name, installed) = (&tool.name, tool.digest);
+        let name = &tool.name;
+        let installed = tool.digest;
         let is_other = |module: &Digest| *module != installed;
         let proven = self.proof.as_ref().and_then(|proof| proof.module);
         let message = if let Some(module) = proven.filter(is_other) {

@@ -569,7 +569,9 @@ impl Caller {
             CallTargets::All => Arc::clone(self),
             CallTargets::Named(_) => {
                 let Self { name, roles, agents, tools: _, origin } = &**self;
-                let (name, roles, agents) = (name.clone(), roles.clone(), agents.clone());
+                let name = name.clone();
+                let roles = roles.clone();
+                let agents = agents.clone();
                 Arc::new(Self { name, roles, agents, tools, origin: origin.clone() })
             }
         }

@@ -101,7 +101,8 @@ impl TrustedKey {
     /// The key as JSON (RFC 7517).
     #[must_use]
     pub fn to_jwk(&self) -> String {
-        let (kid, issuer) = (Some(self.id.clone()), Some(self.issuer.clone()));
+        let kid = Some(self.id.clone());
+        let issuer = Some(self.issuer.clone());
         jwk::encode_public(&PublicJwk { x: self.key.to_bytes(), kid, issuer }).get().to_owned()
     }
 
@@ -232,7 +233,8 @@ impl KeyPair {
         let private = SigningKey::from_bytes(&seed);
         let key = private.verifying_key();
         let public = TrustedKey { id: thumbprint(&key), issuer, key };
-        let (kid, issuer) = (Some(public.id.clone()), Some(public.issuer.clone()));
+        let kid = Some(public.id.clone());
+        let issuer = Some(public.issuer.clone());
         let text = jwk::encode_private(&PublicJwk { x: key.to_bytes(), kid, issuer }, &seed);
         create(path, &text, 0o600)?;
         Ok(Self { private, public })

@@ -190,7 +190,8 @@ impl Trust {
             untrusted_error(format_args!("has claims that are refused: {}", fault.sentence()))
         })?;
         if claims.id.issuer() != key.issuer() {
-            let (issuer, key_issuer) = (claims.id.issuer(), key.issuer());
+            let issuer = claims.id.issuer();
+            let key_issuer = key.issuer();
             return Err(untrusted_error(format_args!(
                 "speaks for `{issuer}`, but its key may speak for `{key_issuer}` only"
             )));
@@ -214,7 +215,8 @@ impl Trust {
             return Err(untrusted_error("expires before it was issued"));
         }
         if lifetime > self.max_lifetime {
-            let (lifetime, maximum) = (lifetime.whole_seconds(), self.max_lifetime.as_secs());
+            let lifetime = lifetime.whole_seconds();
+            let maximum = self.max_lifetime.as_secs();
             return Err(untrusted_error(format_args!(
                 "is valid for {lifetime} seconds, but at most {maximum} are accepted (`trust.max_proof_seconds`)"
             )));

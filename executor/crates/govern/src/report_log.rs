@@ -224,7 +224,8 @@ enum NextLine {
 
 /// Hashes the next line in pieces, because it may be larger than the memory.
 fn next_line(reader: &mut impl BufRead) -> Result<NextLine> {
-    let (mut hash, mut is_empty) = (sha2::Sha256::new(), true);
+    let mut hash = sha2::Sha256::new();
+    let mut is_empty = true;
     loop {
         let part = reader.fill_buf()?;
         if part.is_empty() {

@@ -327,7 +327,8 @@ impl PolicyEntry {
     }
 
     fn reference(&self, call: &Call) -> PolicyRef {
-        let (agent, version) = (call.agent.clone(), self.policy.version.clone());
+        let agent = call.agent.clone();
+        let version = self.policy.version.clone();
         PolicyRef { agent, version, tool: call.tool.clone() }
     }
 }

@@ -95,7 +95,8 @@ impl CgroupDirs {
             let mut parts = line.splitn(3, ':').skip(1);
             Some((parts.next()?, parts.next()?.trim_start_matches('/')))
         });
-        let (mut memory, mut cpu) = (None, None);
+        let mut memory = None;
+        let mut cpu = None;
         for (controllers, path) in memberships {
             if controllers.is_empty() {
                 let folder = mount_point.join(path);
@@ -323,7 +324,9 @@ impl Cgroups {
         if let CgroupDirs::V2(folder) = &base {
             write(&folder.join("cgroup.subtree_control"), "+memory +cpu")?;
         }
-        let (next, spare, is_sweeping) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
+        let next = AtomicU64::new(0);
+        let spare = Mutex::default();
+        let is_sweeping = AtomicBool::new(false);
         Ok(Some(Arc::new(Self { base, server_group, next, spare, is_sweeping })))
     }
 

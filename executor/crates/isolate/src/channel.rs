@@ -298,7 +298,8 @@ impl Channel {
                 return Ok(Some(message));
             }
             self.stream.readable().await?;
-            let (stream, handles) = (&self.stream, &mut self.handles);
+            let stream = &self.stream;
+            let handles = &mut self.handles;
             let mut chunk = Vec::new();
             let read = || match handles {
                 Some(handles) => {

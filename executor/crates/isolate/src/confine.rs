@@ -302,7 +302,8 @@ impl Confinement {
 /// Permanently changes the user of the calling thread, which also loses its supplementary groups and capabilities.
 fn become_user(User { uid, gid }: User) -> Result<(), ConfineError> {
     let change = || -> rustix::io::Result<()> {
-        let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
+        let uid = rustix::process::Uid::from_raw(uid);
+        let gid = rustix::process::Gid::from_raw(gid);
         rustix::thread::set_thread_groups(&[])?;
         rustix::thread::set_thread_res_gid(gid, gid, gid)?;
         rustix::thread::set_thread_res_uid(uid, uid, uid)?;
@@ -458,7 +459,8 @@ pub(super) fn unshare_network() -> Result<bool, ConfineError> {
         return Ok(true);
     }
     // A process without root also needs a user namespace, which maps its user to itself.
-    let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let user = rustix::process::getuid().as_raw();
+    let group = rustix::process::getgid().as_raw();
     if !unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) {
         return Ok(false);
     }

@@ -43,7 +43,8 @@ impl Inline {
         input: Input,
         execution: &Execution,
     ) -> Outcome {
-        let (sandbox, guest_execution) = (Arc::clone(&self.sandbox), execution.clone());
+        let sandbox = Arc::clone(&self.sandbox);
+        let guest_execution = execution.clone();
         let runtime = tokio::runtime::Handle::current();
         // This uses `block_in_place` and not `spawn_blocking`: the guest starts on the current worker, whose other
         // tasks move to another one, and does not wait for another thread to wake up.

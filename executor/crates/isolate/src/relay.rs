@@ -486,7 +486,8 @@ impl ReceiveBudget {
     /// its arguments and for the credit of its answer.
     fn spend_stream(&mut self, opening: &OpenFrame) -> Result<Option<OwnedSemaphorePermit>> {
         self.streams = self.streams.checked_sub(1).ok_or_else(protocol_error)?;
-        let (bytes, frames) = (MAX_HEAD_FRAME_BYTES + WINDOW_BYTES, 8 + WINDOW_BYTES / MIN_FRAME_COST);
+        let bytes = MAX_HEAD_FRAME_BYTES + WINDOW_BYTES;
+        let frames = 8 + WINDOW_BYTES / MIN_FRAME_COST;
         let (is_call, bytes, frames) = match opening {
             OpenFrame::Request { .. } | OpenFrame::LookUp { .. } | OpenFrame::Connect { .. } => {
                 (false, bytes, frames)
@@ -529,7 +530,8 @@ pub(super) async fn serve_child(services: Services, socket: UnixStream) -> Resul
     let reader = async move {
         let streams = Streams::default();
         let mut tasks = JoinSet::new();
-        let (mut last_stream, mut order) = (0, CallOrder::default());
+        let mut last_stream = 0;
+        let mut order = CallOrder::default();
         let mut budget = ReceiveBudget::new(&services);
         while let Some(Frame { kind, stream, content }) = read_frame(&mut from_child).await? {
             budget.spend_frame(content.len())?;
@@ -686,7 +688,8 @@ fn serve_stream(
         }
     };
     let (download, window) = SendWindow::new();
-    let (frames, streams) = (frames.clone(), Arc::clone(streams));
+    let frames = frames.clone();
+    let streams = Arc::clone(streams);
     let (release_tx, release) = oneshot::channel();
     let task = tasks.spawn(async move {
         // Values are dropped in reverse order, so this one signals that all others have been dropped.
@@ -871,7 +874,8 @@ impl Relay {
             next: AtomicU32::new(1),
             streams: Mutex::new(Some(HashMap::new())),
         });
-        let (confinement, reader) = (Arc::clone(confinement), Arc::clone(&relay));
+        let confinement = Arc::clone(confinement);
+        let reader = Arc::clone(&relay);
         let (result_tx, result_rx) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("relay".into()).stack_size(READER_STACK_BYTES);
         thread.spawn(move || {

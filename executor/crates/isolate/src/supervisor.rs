@@ -139,7 +139,8 @@ impl Supervisor {
         tool: &ToolName,
         permit: Permit,
     ) -> std::result::Result<[String; 4], ChildError> {
-        let (grant, timeout) = (permit.grant().clone(), permit.grant().timeout().value);
+        let grant = permit.grant().clone();
+        let timeout = permit.grant().timeout().value;
         let request = self.job_request(tool, permit, Task::Describe);
         let description = async {
             let (child, refill) = self.pool.take_child().await?;

@@ -78,7 +78,8 @@ impl User {
         let passwd = std::fs::read_to_string("/etc/passwd")?;
         let user = passwd.lines().find_map(|line| {
             let mut fields = line.split(':');
-            let (name, _password) = (fields.next()?, fields.next()?);
+            let name = fields.next()?;
+            let _password = fields.next()?;
             let ids = (id(fields.next()?)?, id(fields.next()?)?);
             (name == text).then_some(Self { uid: ids.0, gid: ids.1 })
         });

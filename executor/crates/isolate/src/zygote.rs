@@ -141,7 +141,8 @@ fn confine_and_load(
         match receive(control)? {
             Some((ToZygote::Load { tool, component, contract }, handles)) => {
                 let mut files = handles.into_iter().map(File::from);
-                let (module, componentised) = (files.next().ok_or_else(unexpected_message)?, files.next());
+                let module = files.next().ok_or_else(unexpected_message)?;
+                let componentised = files.next();
                 let componentised = componentised.as_ref();
                 let code = Code { module: &module, component, componentised, contract: contract.into() };
                 unusable.push(match sandbox.load(code) {

@@ -53,7 +53,8 @@ impl ZygotePool {
     ) -> Result<(Arc<Self>, Vec<(ToolName, String)>)> {
         let images = tools.iter().map(tool_image).collect::<Result<Vec<_>>>()?;
         let (open, closed) = oneshot::channel();
-        let (current, replacement_due) = (Mutex::default(), Arc::default());
+        let current = Mutex::default();
+        let replacement_due = Arc::default();
         let pool = Arc::new(Self { tools: images, settings, cgroups, current, replacement_due, _open: open });
         let (zygote, unusable) = pool.start_zygote(settings.children()).await?;
         // The first zygote shows which tools can be loaded; with fresh layouts, that is its only use.
@@ -202,7 +203,8 @@ impl ZygotePool {
             let _receiver_is_open = fork.send(());
         }
         let max_parallel = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let (pool, starts) = (Arc::downgrade(self), Arc::new(Semaphore::new(max_parallel)));
+        let pool = Arc::downgrade(self);
+        let starts = Arc::new(Semaphore::new(max_parallel));
         spawn::spawn_run_task(async move {
             while fork_requests.recv().await.is_some() {
                 let permit = Arc::clone(&starts).acquire_owned().await;

@@ -191,7 +191,8 @@ pub(super) fn check(
             StoredArguments::Kept { arguments, left_out } => Some(arguments).filter(|_| left_out.is_empty()),
             StoredArguments::TooLarge { .. } => None,
         };
-        let (agent, tool) = (record.agent.unwrap_or_default(), record.tool.unwrap_or_default());
+        let agent = record.agent.unwrap_or_default();
+        let tool = record.tool.unwrap_or_default();
         if kept.is_some_and(|kept| hash_content(agent, tool, kept, row.parent) != content.0) {
             return Err(error("differs from the call that its record is about"));
         }

@@ -343,7 +343,8 @@ impl<'a> Batch<'a> {
             text_hash: digest(text.as_bytes()),
             until: *until,
         };
-        let (agent, tool) = (Some(agent.as_str()), Some(tool.as_str()));
+        let agent = Some(agent.as_str());
+        let tool = Some(tool.as_str());
         let new = NewRecord { intent: Some(*intent), agent, tool, ..NewRecord::default() };
         let number = self.append(RecordKind::Held, new, &body)?;
         self.connection()
@@ -397,10 +398,14 @@ impl<'a> Batch<'a> {
         if content.is_some_and(|decided_on| decided_on != held.body.content.0) {
             return Ok(false);
         }
-        let (by, manifest, reason) = (by.clone(), manifest.clone(), reason.clone());
+        let by = by.clone();
+        let manifest = manifest.clone();
+        let reason = reason.clone();
         // The decision repeats the body of the wait, because pruning removes the record of the wait before the denial.
         let basis = basis.map(record::Digest32);
-        let (held_body, risk_score, grants) = (held.body, *risk_score, grants.clone());
+        let held_body = held.body;
+        let risk_score = *risk_score;
+        let grants = grants.clone();
         let body = record::DecisionBody {
             by,
             held: held_body,

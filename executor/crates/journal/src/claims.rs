@@ -235,7 +235,8 @@ impl Journal {
         if self.outbox.undelivered_count().saturating_add(open_intents.len()) >= self.max_undelivered {
             return Err(JournalError::Backlog);
         }
-        let (agent, stage) = (call.agent.clone(), watch::channel(Stage::Queued).0);
+        let agent = call.agent.clone();
+        let stage = watch::channel(Stage::Queued).0;
         let open = OpenIntent { agent, content, verdict, run: None, stage, keep_until, extended_until: None };
         // Written only when the run starts: an intent that was queued when the process died has not run, and may be
         // sent again.
@@ -252,7 +253,8 @@ impl Journal {
         request: StartRequest<'_>,
         now: OffsetDateTime,
     ) -> Result<StartResult, JournalError> {
-        let (call, keep_until) = (request.call, request.keep_until);
+        let call = request.call;
+        let keep_until = request.keep_until;
         let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
         let start = build_start_record(request, verdict.as_deref(), self.arguments_text(call), now)?;
         self.count_bytes(&call.agent, start.bytes());

@@ -118,7 +118,9 @@ impl JournalFiles {
             fchmod(&file, Mode::from_raw_mode(PRIVATE_MODE)).map_err(|error| open_error(error.into()))?;
         }
         fchmod(&marker, Mode::from_raw_mode(PRIVATE_MODE)).map_err(|error| open_error(error.into()))?;
-        let (path, boot, bytes) = (path.to_owned(), boot_id(), metadata.len());
+        let path = path.to_owned();
+        let boot = boot_id();
+        let bytes = metadata.len();
         let files = Self { path, real, database, marker, boot, bytes, sidecars: [None; 2] };
         // The file may have been replaced before it was locked.
         match files.check_database() {

@@ -106,7 +106,8 @@ impl std::fmt::Display for Finding {
         };
         match self {
             Self::Holds { receipts, pruned, records, head } => {
-                let (receipts, records) = (NounCount(*receipts, "receipt"), NounCount(*records, "record"));
+                let receipts = NounCount(*receipts, "receipt");
+                let records = NounCount(*records, "record");
                 let before =
                     if *pruned == 0 { String::new() } else { format!(" after {pruned} pruned ones") };
                 write!(

@@ -385,7 +385,8 @@ impl Journal {
         let stops = store.stops().map_err(&from_sqlite)?;
         let (entries, queue) = mpsc::channel();
         // The store was opened first: it creates, locks, converts and checks the file that the readers open.
-        let (reader, readers) = (Mutex::new(Reader::open(path)?), Readers::open(path)?);
+        let reader = Mutex::new(Reader::open(path)?);
+        let readers = Readers::open(path)?;
         let backend = JournalBackend::Disk { path: path.to_owned(), reader, readers, entries };
         let (head_sender, head) = watch::channel(store.head());
         let (condition_sender, condition) = watch::channel(Condition::Works);
@@ -420,7 +421,8 @@ impl Journal {
         // sockets and timers, and delay even an answer to `/health`.
         spawn_thread("journal", move || writer.run(&queue, unwritten, on_finished))
             .map_err(|error| open_error(error.into()))?;
-        let (file, is_closed) = (path.to_owned(), Arc::clone(&journal.is_closed));
+        let file = path.to_owned();
+        let is_closed = Arc::clone(&journal.is_closed);
         let may_prune = Arc::clone(&journal.may_prune);
         let chain_check = Arc::clone(&journal.chain_check);
         spawn_thread("journal check", move || {
@@ -464,7 +466,8 @@ impl Journal {
 
     /// The callback for each receipt that is on the disk, with the number of its record.
     fn on_finished(&self) -> impl Fn(i64, &FinishRecord) + Send + use<> {
-        let (open, outbox) = (Arc::clone(&self.open), Arc::clone(&self.outbox));
+        let open = Arc::clone(&self.open);
+        let outbox = Arc::clone(&self.outbox);
         move |number, finish| {
             // The outbox counts the report before the intent is closed, so that `claim` never admits one run too many.
             outbox.push(number, finish.run, &finish.receipt, finish.reporting);
@@ -723,7 +726,8 @@ fn recover(
         return Ok((0, Vec::new()));
     }
     ends.resize_with(runs.len(), || InterruptedEnd::Fallback);
-    let (mut finishes, mut released) = (Vec::new(), Vec::new());
+    let mut finishes = Vec::new();
+    let mut released = Vec::new();
     for (InterruptedRun { run, intent, receipt: fallback, task, content }, end) in runs.into_iter().zip(ends)
     {
         let body: Arc<str> = match end {

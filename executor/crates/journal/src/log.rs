@@ -284,7 +284,9 @@ pub(super) struct RefusalRecord {
 impl RefusalRecord {
     pub(super) fn as_row(&self) -> RefusalRow<'_> {
         let Self { refused, intent, agent, tool, blocked_by, message } = self;
-        let (intent, agent, tool) = (*intent.as_bytes(), agent.as_str(), tool.as_str());
+        let intent = *intent.as_bytes();
+        let agent = agent.as_str();
+        let tool = tool.as_str();
         RefusalRow { refused: *refused, intent, agent, tool, blocked_by, message }
     }
 }

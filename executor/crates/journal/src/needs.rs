@@ -112,7 +112,8 @@ impl RunNeeds {
     /// Adds a run that was measured.
     fn add(&mut self, receipt: &Receipt) {
         let outcome = &receipt.outcome;
-        let (metrics, usage) = (&outcome.metrics, &outcome.usage);
+        let metrics = &outcome.metrics;
+        let usage = &outcome.usage;
         self.runs += 1;
         self.memory_bytes = self.memory_bytes.max(metrics.peak_memory_bytes);
         self.granted_memory_bytes = self.granted_memory_bytes.max(usage.memory.value.bytes());

@@ -237,7 +237,8 @@ mod tests {
     #[test]
     fn reports_of_one_agent_are_sent_in_order() {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x"), (3, "did:a:y")]);
-        let (first, other) = (next(&outbox).unwrap(), next(&outbox).unwrap());
+        let first = next(&outbox).unwrap();
+        let other = next(&outbox).unwrap();
         assert_eq!((first.record, other.record), (1, 3));
         assert!(next(&outbox).is_none());
         outbox.mark_delivered(&first);

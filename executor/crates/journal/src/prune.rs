@@ -178,7 +178,8 @@ fn limit_bytes(connection: &Connection, first: i64, max_cut: i64) -> rusqlite::R
                WHERE number > ?1 AND number <= ?2 ORDER BY number";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([first, max_cut])?;
-    let (mut cut, mut bytes) = (first, 0_i64);
+    let mut cut = first;
+    let mut bytes = 0_i64;
     while let Some(row) = rows.next()? {
         bytes = bytes.saturating_add(row.get(1)?);
         if bytes > MAX_PRUNED_BYTES && cut > first {
@@ -286,7 +287,8 @@ impl<'a> Pruning<'a> {
     /// Writes a copy of a stop. The row of the stop gets its number.
     fn write_stop_copy(&mut self, stop: &StopCopy) -> Result<(), PruneError> {
         let StopCopy { number, agent, tool, body } = stop;
-        let (agent, tool) = (agent.as_deref(), tool.as_deref());
+        let agent = agent.as_deref();
+        let tool = tool.as_deref();
         let new = NewRecord { at: self.now, agent, tool, body, ..NewRecord::default() };
         let copy = self.log.append(RecordKind::StopSet, &new)?;
         self.connection.execute("UPDATE stops SET number = ?2 WHERE number = ?1", params![number, copy])?;
@@ -381,7 +383,8 @@ impl<'a> Pruning<'a> {
             keep_until: claimed.keep_until,
             verdict: about.and(claimed.verdict),
         })?;
-        let (agent, tool) = (claimed.agent, claimed.tool);
+        let agent = claimed.agent;
+        let tool = claimed.tool;
         copies.push(RecordCopy { kind: RecordKind::Used, intent, agent, tool, about, proof, body });
         Ok(())
     }

@@ -44,7 +44,8 @@ impl Readers {
         let queue = Arc::new(Mutex::new(queue));
         let mut readers = Self { queries: Some(queries), threads: Vec::new() };
         for _ in 0..READERS {
-            let (reader, queue) = (Reader::open(path)?, Arc::clone(&queue));
+            let reader = Reader::open(path)?;
+            let queue = Arc::clone(&queue);
             let thread = spawn_thread("journal reader", move || run_queries(&reader, &queue));
             readers.threads.push(thread.map_err(|error| OpenError::other(path, error))?);
         }

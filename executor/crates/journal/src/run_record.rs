@@ -98,7 +98,10 @@ impl RunRecord {
 
 impl EventRow {
     fn new(record: &JournalRecord<'_>) -> rusqlite::Result<Self> {
-        let (mut manifest, mut grant, mut reason, mut basis) = (None, None, None, None);
+        let mut manifest = None;
+        let mut grant = None;
+        let mut reason = None;
+        let mut basis = None;
         let by = match record.kind {
             RecordKind::PartlyApproved
             | RecordKind::Approved
@@ -131,7 +134,8 @@ impl EventRow {
             | RecordKind::StopLifted
             | RecordKind::Fleet => None,
         };
-        let (number, at) = (from_sqlite_int(record.number), from_micros(record.at));
+        let number = from_sqlite_int(record.number);
+        let at = from_micros(record.at);
         Ok(Self {
             event: RecordedEvent { record: number, kind: record.kind.as_str(), at, by, reason, basis },
             kind: record.kind,

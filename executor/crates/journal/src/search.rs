@@ -395,7 +395,8 @@ impl Reader {
                 until.map(to_micros),
             ])?;
             while let Some(row) = rows.next()? {
-                let (number, refusal) = (row.get(6)?, read_refusal(row)?);
+                let number = row.get(6)?;
+                let refusal = read_refusal(row)?;
                 if may_see(&refusal.agent) && text.as_ref().is_none_or(|text| text.matches_refusal(&refusal))
                 {
                     let ended = StoredFor::EndedWait { at: to_micros(refusal.at) };

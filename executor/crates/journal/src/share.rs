@@ -81,7 +81,9 @@ mod tests {
     #[test]
     fn a_share_drains_evenly_and_belongs_to_one_agent() {
         let [agent, other] = ["did:a:b", "did:a:c"].map(|did| AgentDid::parse(did).unwrap());
-        let (shares, start, max) = (AgentShares::default(), SystemClock.monotonic(), 3_600);
+        let shares = AgentShares::default();
+        let start = SystemClock.monotonic();
+        let max = 3_600;
         let check = |agent, seconds| shares.check(agent, max, start + Duration::from_secs(seconds));
         shares.add(&agent, 3_599, max, start);
         assert_eq!(check(&agent, 0), Ok(()));
@@ -95,7 +97,8 @@ mod tests {
 
     #[test]
     fn idle_agents_are_forgotten() {
-        let (shares, start) = (AgentShares::default(), SystemClock.monotonic());
+        let shares = AgentShares::default();
+        let start = SystemClock.monotonic();
         for nth in 0..=MAX_IDLE_AGENTS {
             shares.add(&AgentDid::parse(&format!("did:a:{nth}")).unwrap(), 1, 3_600, start);
         }

@@ -111,8 +111,10 @@ impl Store {
         // changed.
         configure(&connection, options.durability).map_err(&from_sqlite)?;
         check::check_at_start(&mut connection, path, &files, options.durability)?;
-        let (tip, refusals) = (Tip::read(&connection), RefusalTip::read(&connection));
-        let (tip, refusals) = (tip.map_err(&from_sqlite)?, refusals.map_err(&from_sqlite)?);
+        let tip = Tip::read(&connection);
+        let refusals = RefusalTip::read(&connection);
+        let tip = tip.map_err(&from_sqlite)?;
+        let refusals = refusals.map_err(&from_sqlite)?;
         let store = Self { connection, tip, refusals, files };
         // The marker is behind after `journal prune` or a power failure, and missing if the operator accepted a loss.
         store.files.update_marker(tip.number, &tip.hash);
@@ -177,7 +179,9 @@ impl Store {
             let intent = IntentId::from_bytes(row.get(3)?);
             let state = recorded_state(&self.connection, intent)?;
             let content = if let RecordedState::Claimed(claimed) = state { claimed.content } else { [0; 32] };
-            let (run, receipt, task) = (RunId(row.get(0)?), row.get(1)?, row.get(2)?);
+            let run = RunId(row.get(0)?);
+            let receipt = row.get(1)?;
+            let task = row.get(2)?;
             Ok(InterruptedRun { run, intent, receipt, task, content })
         };
         runs.query_map([], read)?.collect()

@@ -186,7 +186,8 @@ pub(super) fn compare_refusals(
     if pruned != Head::START || chains != 2 {
         return Err(Finding::Row { table: "chains", record: 0, what: CHANGED }.into());
     }
-    let (mut number, mut hash) = (first, first_hash);
+    let mut number = first;
+    let mut hash = first_hash;
     let begin = last.saturating_sub(LAST_REFUSALS);
     if !is_full && begin > first {
         let sql = "SELECT hash FROM refusals WHERE number = ?1";

@@ -261,7 +261,8 @@ impl Verifier {
 
     /// Ends a stop of `target`, whose record may precede the checked ones.
     fn end_stop(&mut self, about: Option<i64>, target: Option<&StopTarget>) -> Option<()> {
-        let (about, target) = (about?, target?);
+        let about = about?;
+        let target = target?;
         if !self.covers(about) {
             return Some(());
         }
@@ -296,7 +297,8 @@ impl Verifier {
         }
         self.check_pruned_extent(&extent)?;
         if let Some((intent, receipt)) = self.orphans.iter().next() {
-            let (record, intent) = (*receipt, Some(IntentId::from_bytes(*intent)));
+            let record = *receipt;
+            let intent = Some(IntentId::from_bytes(*intent));
             return Err(Finding::Order { record, intent, what: "has no claim" }.into());
         }
         tables::compare(connection, self)?;
@@ -334,7 +336,8 @@ impl Verifier {
     }
 
     fn conclude(&self) -> Finding {
-        let (head, pruned) = (self.tip.head, self.extent.pruned.number);
+        let head = self.tip.head;
+        let pruned = self.extent.pruned.number;
         match self.checkpoint {
             Some(point) if point.number > head.number => {
                 Finding::Short { last: head.number, number: point.number }
@@ -440,7 +443,8 @@ pub(super) fn check_schema(connection: &Connection) -> Result<(), CheckError> {
     // writes.
     let expected = Connection::open_in_memory()?;
     expected.execute_batch(&schema())?;
-    let (expected, actual) = (list(&expected)?, list(connection)?);
+    let expected = list(&expected)?;
+    let actual = list(connection)?;
     let added = actual.iter().find(|entry| !expected.contains(entry));
     match added.or_else(|| expected.iter().find(|entry| !actual.contains(entry))) {
         None => Ok(()),

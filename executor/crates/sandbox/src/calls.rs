@@ -337,7 +337,8 @@ impl PendingCalls {
         } else {
             self.request_call(tool, arguments)
         };
-        let (held_bytes, exhausted) = (Arc::clone(&self.held_bytes), Arc::clone(&self.exhausted));
+        let held_bytes = Arc::clone(&self.held_bytes);
+        let exhausted = Arc::clone(&self.exhausted);
         let end = move |answer| {
             let outcome = expect_result(answer);
             if let Err(error) = &outcome

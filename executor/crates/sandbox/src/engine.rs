@@ -152,8 +152,9 @@ impl Ticker {
         if *is_started {
             return Ok(());
         }
-        let (engine, max_idle_ticks, state) =
-            (self.engine.clone(), self.max_idle_ticks, Arc::clone(&self.state));
+        let engine = self.engine.clone();
+        let max_idle_ticks = self.max_idle_ticks;
+        let state = Arc::clone(&self.state);
         let (result_tx, result_rx) = std::sync::mpsc::sync_channel(1);
         std::thread::Builder::new().name("epoch-ticker".into()).spawn(move || {
             let result = init();

@@ -139,7 +139,8 @@ impl AuditedFs<'_> {
         };
         if is_moved {
             // Moving back may fail, if another run has taken the name. The guest gets the refusal in either case.
-            let (new_name, old_name) = (to.name.clone(), from.name.clone());
+            let new_name = to.name.clone();
+            let old_name = from.name.clone();
             let _ = self.inner().rename_at(to.folder(), new_name, from.folder(), old_name).await;
         }
         Err(self.deny_path(walked).into())
@@ -395,7 +396,8 @@ impl HostDescriptor for AuditedFs<'_> {
         self.reject_outside(&paths)?;
         self.check_link(&paths)?;
         let (from, to) = self.resolve_both((&fd, &old), (&new_fd, &new)).await?;
-        let (old, new) = (from.name.clone(), to.name.clone());
+        let old = from.name.clone();
+        let new = to.name.clone();
         let result = self.inner().link_at(from.folder(), flags, old, to.folder(), new).await;
         self.release(from);
         self.release(to);
@@ -414,7 +416,8 @@ impl HostDescriptor for AuditedFs<'_> {
         let (from, to) = self.resolve_both((&fd, &old), (&new_fd, &new)).await?;
         let result = match self.check_move(&from, &to, false).await {
             Ok(()) => {
-                let (old, new) = (from.name.clone(), to.name.clone());
+                let old = from.name.clone();
+                let new = to.name.clone();
                 let result = self.inner().rename_at(from.folder(), old, to.folder(), new).await;
                 // Checked again after the move: another run may have put a folder there in between.
                 match result {

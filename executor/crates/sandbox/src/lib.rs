@@ -658,7 +658,8 @@ impl Sandbox {
         }
         // A store without a deadline traps at its first check.
         store.set_epoch_deadline(1);
-        let (clock, abort) = (Arc::clone(&self.clock), Arc::clone(&execution.abort));
+        let clock = Arc::clone(&self.clock);
+        let abort = Arc::clone(&execution.abort);
         store.epoch_deadline_callback(move |mut store| check_at_tick(store.data_mut(), &*clock, &abort));
         // The report states the limits of the live store, not those of the grant, so that a mistake in the
         // code above becomes visible.

@@ -92,7 +92,8 @@ mod tests {
 
     fn names(folder: &File, start: u64, max: usize) -> (Vec<String>, u64) {
         let mut listing = Listing::open(folder, start).unwrap();
-        let (mut names, mut next) = (Vec::new(), start);
+        let mut names = Vec::new();
+        let mut next = start;
         while let Some(entry) = listing.next().unwrap() {
             assert!(listing.entries.len() * 24 <= READ_BYTES, "at most one `getdents64` result");
             next = entry.next;
@@ -112,7 +113,8 @@ mod tests {
         }
         let folder = File::open(folder.path()).unwrap();
         let (mut whole, _) = names(&folder, 0, usize::MAX);
-        let (mut pieces, mut start) = (Vec::new(), 0);
+        let mut pieces = Vec::new();
+        let mut start = 0;
         loop {
             let (some, next) = names(&folder, start, 7);
             if some.is_empty() {

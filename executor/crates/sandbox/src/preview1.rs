@@ -501,7 +501,8 @@ async fn stat_target(
     let GuestMemory::Unshared(memory) = memory else { return Ok(None) };
     let Some(path) = argument.bytes(memory) else { return Ok(None) };
     // Path and result are in separate memory, so that the guest's memory stays unchanged.
-    let (mut scratch, length) = (vec![0; FILESTAT_BYTES], path.len());
+    let mut scratch = vec![0; FILESTAT_BYTES];
+    let length = path.len();
     scratch.extend_from_slice(path);
     let mut scratch_memory = GuestMemory::Unshared(&mut scratch);
     let (Ok(start), Ok(length)) = (i32::try_from(FILESTAT_BYTES), i32::try_from(length)) else {

@@ -55,7 +55,8 @@ mod tests {
         let start = a2g_types::clock::Clock::monotonic(&a2g_types::clock::SystemClock);
         let mut throttle = Throttle::new(Bound { value, layer: Layer::Verdict }, start);
         let tick = Duration::from_millis(1);
-        let (mut wall, mut cpu) = (Duration::ZERO, Duration::ZERO);
+        let mut wall = Duration::ZERO;
+        let mut cpu = Duration::ZERO;
         let mut history = vec![(wall, cpu)];
         while wall < Duration::from_secs(20) {
             (wall, cpu) = (wall + tick, cpu + tick);

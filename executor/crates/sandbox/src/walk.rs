@@ -109,7 +109,8 @@ impl AuditedFs<'_> {
     ) -> FsResult<ResolvedPath> {
         // A walk costs a few system calls for each folder, so whole trees go directly to wasmtime-wasi.
         if !self.0.walks {
-            let (name, start) = (path.to_owned(), fd.rep());
+            let name = path.to_owned();
+            let start = fd.rep();
             return Ok(ResolvedPath { opened: Vec::new(), start, name, walked: None, flags });
         }
         let start = self.walked_path(fd)?;
@@ -233,7 +234,8 @@ impl AuditedFs<'_> {
                             return Err(ErrorCode::NameTooLong.into());
                         }
                         let folder = current_folder(fd, walk);
-                        let (open_flags, descriptor_flags) = (OpenFlags::DIRECTORY, DescriptorFlags::READ);
+                        let open_flags = OpenFlags::DIRECTORY;
+                        let descriptor_flags = DescriptorFlags::READ;
                         let opened = self
                             .inner()
                             .open_at(folder, PathFlags::empty(), name, open_flags, descriptor_flags)

@@ -50,7 +50,9 @@ pub(crate) fn print_waiting(update: &Update, setup: &Setup) -> ExitCode {
 
 /// Shows the update of a tool, and installs it after the approval of a person at the terminal or by `digest`.
 pub(crate) fn approve(setup: &Setup, name: &str, digest: Option<&str>) -> anyhow::Result<ExitCode> {
-    let (name, config, options) = (ToolName::parse(name)?, &config(setup)?, catalogue_options(setup));
+    let name = ToolName::parse(name)?;
+    let config = &config(setup)?;
+    let options = catalogue_options(setup);
     let runtime = set_up(config)?;
     let definitions = recorded_definitions(config);
     let trust = runtime.trust();

@@ -72,7 +72,8 @@ fn describe_change(before: &Snapshot, now: &Snapshot) -> String {
 }
 
 fn snapshot(folder: &Path, left_out: &[(u64, u64)]) -> anyhow::Result<Snapshot> {
-    let (mut found, mut folders) = (Snapshot::new(), vec![folder.to_owned()]);
+    let mut found = Snapshot::new();
+    let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
         let entries = std::fs::read_dir(&next);
         let entries = match entries {
@@ -84,7 +85,8 @@ fn snapshot(folder: &Path, left_out: &[(u64, u64)]) -> anyhow::Result<Snapshot> 
             }
         };
         for entry in entries.filter_map(Result::ok) {
-            let (path, name) = (entry.path(), entry.file_name());
+            let path = entry.path();
+            let name = entry.file_name();
             let name = name.to_string_lossy();
             // The names of other files that builds write end in `.wasm`, `.wasm-draft` and `.lock`.
             let is_result = name.contains(".wasm") || name.ends_with(".lock");

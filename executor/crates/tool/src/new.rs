@@ -155,7 +155,8 @@ mod tests {
     use super::*;
 
     fn files_below(folder: &Path) -> BTreeSet<String> {
-        let (mut found, mut folders) = (BTreeSet::new(), vec![folder.to_owned()]);
+        let mut found = BTreeSet::new();
+        let mut folders = vec![folder.to_owned()];
         while let Some(next) = folders.pop() {
             for entry in std::fs::read_dir(next).unwrap() {
                 let path = entry.unwrap().path();

@@ -230,7 +230,8 @@ fn install_pulled(
     setup: &Setup,
 ) -> anyhow::Result<bool> {
     let reference = &pulled.reference;
-    let (trust, definitions) = (tools.trust(), recorded_definitions(config));
+    let trust = tools.trust();
+    let definitions = recorded_definitions(config);
     let installer = tools.installer(&config.catalog, &trust, &definitions);
     let checked = installer.check(pulled.folder());
     let checked = checked.with_context(|| format!("{reference} cannot be added"))?;
@@ -244,7 +245,8 @@ fn install_pulled(
         }
     };
     let tool = &checked.tool;
-    let (name, version) = (&tool.descriptor.name, one_line(&tool.descriptor.version));
+    let name = &tool.descriptor.name;
+    let version = one_line(&tool.descriptor.version);
     print(format_args!("{name}: added {version} from {reference}"));
     if let Some(replaced) = replaced {
         note(format_args!("note: it replaces {replaced}"));

@@ -351,7 +351,8 @@ fn measurements(outcome: &Outcome) -> [String; 4] {
     let Outcome { metrics, usage, .. } = outcome;
     let slack =
         |used: f64, granted: f64| format!("{:.0} %", (100.0 * (1.0 - used / granted)).max(0.0).floor());
-    let (wall, timeout) = (metrics.wall.as_secs_f64(), usage.timeout.value.duration().as_secs_f64());
+    let wall = metrics.wall.as_secs_f64();
+    let timeout = usage.timeout.value.duration().as_secs_f64();
     let memory = usage.memory.value;
     [
         format!("{:.1} ms of {}", wall * 1000.0, usage.timeout.value),

@@ -365,7 +365,8 @@ fn run(name: &str, version: &str, command: &mut Command, limit: Duration) -> any
 
 /// The output of a program that succeeds. The error of another has its last line, and the lines before are printed.
 fn capture(name: &str, command: &mut Command, limit: Duration) -> anyhow::Result<String> {
-    let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    let mut stdout = tempfile::tempfile()?;
+    let mut stderr = tempfile::tempfile()?;
     command.stdin(Stdio::null()).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
     // A backtrace would displace the last lines, which have the error.
     command.env("RUST_BACKTRACE", "0");

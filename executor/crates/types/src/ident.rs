@@ -67,7 +67,8 @@ pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) ->
     if name.len() > MAX_COMPARED_BYTES {
         return String::new();
     }
-    let (name, known) = (name.to_lowercase(), known.into_iter().collect::<Vec<_>>());
+    let name = name.to_lowercase();
+    let known = known.into_iter().collect::<Vec<_>>();
     let typos = known.iter().map(|known| (strsim::osa_distance(&name, &known.to_lowercase()), known));
     let max_typos = (name.chars().count() / CHARACTERS_PER_TYPO).max(1);
     let nearest = typos.filter(|(typos, _)| *typos <= max_typos).min_by_key(|(typos, _)| *typos);

@@ -895,7 +895,8 @@ mod tests {
 
     #[test]
     fn the_documents_have_the_rows_of_the_table() {
-        let (configuration, report) = (page("configuration.md"), page("protocols/a2g.md"));
+        let configuration = page("configuration.md");
+        let report = page("protocols/a2g.md");
         for row in &LIMITS {
             let line = match row.default {
                 Some(default) => format!("\n{} = {default} ", row.key()),

@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn no_second_has_more_than_a_hundred_lines() {
-        let (limiter, start) = (LogLimiter::default(), SystemClock.monotonic());
+        let limiter = LogLimiter::default();
+        let start = SystemClock.monotonic();
         let written =
             (0..1000).filter(|&ms| limiter.try_acquire(start + Duration::from_millis(ms)).is_some());
         assert_eq!(written.count(), 99);

@@ -560,7 +560,8 @@ impl NestedCall {
     pub fn to_progress(&self) -> Progress {
         let Self { ordinal, tool, intent, decision, end, duration } = self;
         let decision = decision.map_or("-", Decision::as_str);
-        let (end, ms) = (end.as_str(), duration.as_millis());
+        let end = end.as_str();
+        let ms = duration.as_millis();
         let message = format!("call {ordinal}: {tool} {decision} {end} in {ms} ms ({intent})");
         Progress { percent: None, message }
     }

@@ -107,7 +107,8 @@ mod tests {
             pauses in proptest::collection::vec(prop_oneof![Just(0_u64), 0_u64..60, 0_u64..1000], 1..120),
         ) {
             let limit = limit(burst, Duration::from_nanos(interval));
-            let (mut state, mut accepted) = (RateState::default(), Vec::new());
+            let mut state = RateState::default();
+            let mut accepted = Vec::new();
             let mut now = SystemClock.monotonic();
             for pause in pauses {
                 now += Duration::from_nanos(pause);
@@ -130,7 +131,8 @@ mod tests {
 
     #[test]
     fn no_second_burst_passes_at_the_edge_of_a_period() {
-        let (mut state, start) = (RateState::default(), SystemClock.monotonic());
+        let mut state = RateState::default();
+        let start = SystemClock.monotonic();
         let limit = RateLimit::per_period(NonZeroU32::new(60).unwrap(), Duration::from_secs(60));
         let mut accepted = |now| (0..100).filter(|_| state.acquire(limit, now).is_ok()).count();
         assert_eq!(accepted(start + Duration::from_millis(59_999)), 60);
@@ -141,7 +143,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_stands_or_steps_back_refills_nothing() {
-        let (mut state, now) = (RateState::default(), SystemClock.monotonic() + Duration::from_secs(9));
+        let mut state = RateState::default();
+        let now = SystemClock.monotonic() + Duration::from_secs(9);
         let limit = limit(2, Duration::from_secs(1));
         assert!(state.acquire(limit, now).is_ok() && state.acquire(limit, now).is_ok());
         assert_eq!(state.acquire(limit, now), Err(Duration::from_secs(1)));

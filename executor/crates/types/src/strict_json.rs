@@ -73,7 +73,10 @@ pub fn check_finite<'a>(body: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, 
 /// Removes the white space between the tokens of a JSON text that has passed [`check`].
 #[must_use]
 pub fn compact(text: &str) -> Cow<'_, str> {
-    let (mut compacted, mut start, mut at, mut is_in_string) = (String::new(), 0, 0, false);
+    let mut compacted = String::new();
+    let mut start = 0;
+    let mut at = 0;
+    let mut is_in_string = false;
     while let Some(byte) = text.as_bytes().get(at) {
         match byte {
             b'"' => is_in_string = !is_in_string,
@@ -98,7 +101,9 @@ pub fn compact(text: &str) -> Cow<'_, str> {
 /// The message need not be valid.
 #[must_use]
 pub fn tree_bytes(body: &[u8]) -> u64 {
-    let (mut bytes, mut is_in_string, mut is_escaped) = (VALUE_BYTES, false, false);
+    let mut bytes = VALUE_BYTES;
+    let mut is_in_string = false;
+    let mut is_escaped = false;
     for byte in body {
         match byte {
             _escaped if is_escaped => is_escaped = false,
@@ -121,12 +126,14 @@ pub fn text_bytes(length: usize) -> u64 {
 
 fn scan<'a>(body: &'a [u8], bounds: &JsonBounds, is_finite: bool) -> Result<&'a str, Fault> {
     if body.len() > bounds.max_bytes {
-        let (bytes, max_bytes) = (body.len(), bounds.max_bytes);
+        let bytes = body.len();
+        let max_bytes = bounds.max_bytes;
         return Err(Fault::Parse(format!("the body has {bytes} bytes, and the maximum is {max_bytes}")));
     }
     let text = std::str::from_utf8(body)
         .map_err(|error| Fault::Parse(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
-    let (max_depth, max_tree_bytes) = (bounds.max_depth, bounds.max_tree_bytes);
+    let max_depth = bounds.max_depth;
+    let max_tree_bytes = bounds.max_tree_bytes;
     let mut scanner = Scanner {
         text,
         at: 0,

@@ -131,7 +131,8 @@ impl<'a> Field<'a> {
 
     /// The fault for a value of the wrong type or range; `expected` completes "must be …".
     pub(super) fn expected_error(&self, expected: &str) -> Fault {
-        let (name, shown) = (display_name(&self.pointer), excerpt(self.raw.get()));
+        let name = display_name(&self.pointer);
+        let shown = excerpt(self.raw.get());
         self.fault(format!("`{name}` must be {expected}, not `{shown}`"))
     }
 

@@ -103,7 +103,8 @@ pub fn encode_public(key: &PublicJwk) -> Box<RawValue> {
 /// The JWK of a key pair. The text is a secret.
 #[must_use]
 pub fn encode_private(key: &PublicJwk, private: &[u8; 32]) -> Zeroizing<String> {
-    let (x, d) = (URL_SAFE_NO_PAD.encode(key.x), Zeroizing::new(URL_SAFE_NO_PAD.encode(private)));
+    let x = URL_SAFE_NO_PAD.encode(key.x);
+    let d = Zeroizing::new(URL_SAFE_NO_PAD.encode(private));
     Zeroizing::new(Box::<str>::from(to_raw(&members(key, &x, Some(&d)))).into_string())
 }
 

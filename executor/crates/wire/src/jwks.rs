@@ -185,7 +185,8 @@ mod tests {
     }
 
     fn rsa(n: &[u8], e: &[u8]) -> String {
-        let (n, e) = (URL_SAFE_NO_PAD.encode(n), URL_SAFE_NO_PAD.encode(e));
+        let n = URL_SAFE_NO_PAD.encode(n);
+        let e = URL_SAFE_NO_PAD.encode(e);
         format!(r#"{{"kty":"RSA","n":"{n}","e":"{e}"}}"#)
     }
 

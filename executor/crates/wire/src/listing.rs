@@ -185,7 +185,8 @@ fn select<'a>(ranked: &[Ranked<'a>], language: Language, max_bytes: usize) -> Ve
         stubs = make(max_bytes / stubs.len().clamp(1, MIN_CHOICE));
     }
     stubs.sort_by_key(|(_, score, stub)| (Reverse(*score), stub.len()));
-    let (mut selected, mut left) = (Vec::new(), max_bytes);
+    let mut selected = Vec::new();
+    let mut left = max_bytes;
     for (tool, _, stub) in stubs {
         if let Some(rest) = left.checked_sub(stub.len()) {
             left = rest;

@@ -201,7 +201,8 @@ fn every_fault_has_its_code_at_every_door() {
         let nexus = nexus::fault::to_error(&fault);
         let sovereign = sovereign::fault::to_error(&fault);
         assert!(!nexus.message.contains("secret") && !sovereign.message.contains("secret"));
-        let (nexus, status) = (nexus.code.as_str(), sovereign.status_code);
+        let nexus = nexus.code.as_str();
+        let status = sovereign.status_code;
         assert_eq!(format!("{a2a} {acp} {a2e} {nexus} {} {status}", sovereign.code), codes, "{fault:?}");
     }
 }

@@ -104,7 +104,8 @@ fn of_listed(history: &History, call: &NestedCall, depth: usize) -> Result<Node,
 
 /// The calls of a run whose list was lost with the server.
 fn probe(history: &History, parent: IntentId, depth: usize) -> Result<Vec<Node>, HistoryError> {
-    let (mut found, mut gap) = (Vec::new(), 0);
+    let mut found = Vec::new();
+    let mut gap = 0;
     for ordinal in 1.. {
         match of_record(history, parent, ordinal, depth)? {
             Some(node) => {

@@ -185,7 +185,8 @@ fn check_statuses(intents: &[Answered], runs: &Runs) -> (bool, String) {
 fn check_runs(intents: &[Answered], runs: &Runs) -> (bool, String) {
     let aborted = intents.iter().filter(|intent| intent.status == "ABORTED");
     let aborted = aborted.filter(|intent| runs.numbers.contains(&intent.number)).count();
-    let (lines, distinct) = (runs.lines, runs.numbers.len());
+    let lines = runs.lines;
+    let distinct = runs.numbers.len();
     let is_once = lines == distinct;
     let more = if aborted == 0 { String::new() } else { format!(", {aborted} of them of aborted intents") };
     (is_once, format!("runs: {lines} lines of the tool, of {distinct} intents{more}"))
@@ -194,7 +195,8 @@ fn check_runs(intents: &[Answered], runs: &Runs) -> (bool, String) {
 fn check_reports(intents: &[Answered], reports: &Reports) -> (bool, String) {
     let is_equal = |intent: &&Answered| reports.statuses.get(&intent.id.to_string()) == Some(&intent.status);
     let equal = intents.iter().filter(is_equal).count();
-    let (count, distinct) = (reports.count, reports.statuses.len());
+    let count = reports.count;
+    let distinct = reports.statuses.len();
     let is_good = [count, distinct, equal].iter().all(|number| *number == intents.len());
     (
         is_good,
@@ -250,7 +252,8 @@ mod tests {
     #[test]
     fn sums_that_do_not_agree_are_found() {
         let folder = tempfile::tempdir().unwrap();
-        let (runs, reports) = (folder.path().join("runs"), folder.path().join("reports"));
+        let runs = folder.path().join("runs");
+        let reports = folder.path().join("reports");
         let write = |file: &Path, lines: &[Value]| {
             fs::write(file, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
         };

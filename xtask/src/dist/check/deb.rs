@@ -156,7 +156,9 @@ impl Machine<'_> {
     /// Does what a person does: adds a folder for tools to the configuration.
     fn configure(&self) -> Result<()> {
         let mount = format!("[[mount]]\nguest = \"/workspace\"\nhost = \"{WORKSPACE}\"");
-        let (file, text, path) = (note::FILE, note::TEXT.trim_end(), configuration());
+        let file = note::FILE;
+        let text = note::TEXT.trim_end();
+        let path = configuration();
         let script = format!(
             "mkdir --parents {WORKSPACE}; echo '{text}' > {WORKSPACE}/{file}; echo '{mount}' >> {path}"
         );

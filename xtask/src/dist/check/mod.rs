@@ -156,7 +156,8 @@ fn check_size(shared: &Shared<'_>) -> Result<()> {
 
 fn ensure_size(what: &str, bytes: u64, max: u64) -> Result<()> {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
-    let (found, allowed) = (megabytes(bytes), megabytes(max));
+    let found = megabytes(bytes);
+    let allowed = megabytes(max);
     run::progress("Measured", &format!("{what} has {found:.1} MB"));
     ensure!(
         bytes <= max,

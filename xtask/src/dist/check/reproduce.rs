@@ -78,7 +78,8 @@ pub(super) fn check_compilation(shared: &Shared<'_>) -> Result<()> {
 
 /// Fails with the first difference of two files.
 fn compare(first: &Path, second: &Path) -> Result<()> {
-    let (one, other) = (fs::read(first)?, fs::read(second)?);
+    let one = fs::read(first)?;
+    let other = fs::read(second)?;
     if one == other {
         return Ok(());
     }

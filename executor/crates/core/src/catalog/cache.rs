@@ -121,7 +121,8 @@ impl Cache {
         };
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let files = entries.filter_map(|entry| {
-            let (path, metadata) = (entry.path(), entry.metadata().ok()?);
+            let path = entry.path();
+            let metadata = entry.metadata().ok()?;
             is_own(&path).then_some((metadata.modified().ok()?, metadata.len(), path))
         });
         let mut files = files.collect::<Vec<_>>();

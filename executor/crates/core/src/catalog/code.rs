@@ -58,7 +58,8 @@ pub(super) fn create_sealed_copy(from: &File, offset: u64, length: u64) -> Resul
 /// Copies a part of a file without moving the file's position.
 pub(super) fn copy(from: &File, offset: u64, length: u64, to: &mut impl Write) -> Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
-    let (mut at, end) = (offset, offset.saturating_add(length));
+    let mut at = offset;
+    let end = offset.saturating_add(length);
     while at < end {
         let chunk_length = usize::try_from(end - at).unwrap_or(usize::MAX).min(CHUNK_BYTES);
         let Some(chunk) = chunk.get_mut(..chunk_length) else { break };

@@ -127,7 +127,8 @@ impl Compiled {
             None => None,
         };
         let module_bytes = self.module.metadata()?.len();
-        let (described, facts) = (self.described.clone(), self.facts.clone());
+        let described = self.described.clone();
+        let facts = self.facts.clone();
         let component = self.component;
         let header = CompiledHeader { facts, component, described, module_bytes, componentised };
         write_header(to, &header)?;
@@ -179,7 +180,8 @@ impl Compiler {
     pub fn run(&self, job: &CompileJob, progress: &dyn Fn(u64)) -> Result<Compiled, CatalogError> {
         let io = |error| CatalogError::io(&self.program, error);
         let stdin = create_sealed(&job.wasm).map_err(io)?;
-        let (stdout, stderr) = (memory_file().map_err(io)?, memory_file().map_err(io)?);
+        let stdout = memory_file().map_err(io)?;
+        let stderr = memory_file().map_err(io)?;
         let handle = |file: &File| file.try_clone().map(Stdio::from).map_err(io);
         let CompileLimits { cpu_seconds, memory } = self.limits;
         let mut child = Command::new(&self.program)

@@ -38,7 +38,9 @@ impl ModuleFacts {
     pub fn read(wasm: &[u8]) -> Self {
         let is_component = Parser::is_component(wasm);
         let mut facts = Self { is_component, ..Self::default() };
-        let (mut imports, mut exports, mut depth) = (BTreeSet::new(), BTreeSet::new(), 0_u32);
+        let mut imports = BTreeSet::new();
+        let mut exports = BTreeSet::new();
+        let mut depth = 0_u32;
         for payload in Parser::new(0).parse_all(wasm).map_while(Result::ok) {
             match payload {
                 Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,

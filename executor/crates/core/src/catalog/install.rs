@@ -65,7 +65,8 @@ fn check_replacing(
     let (manifest, wasm, files, fits, trusted) = if source.is_dir() {
         let (manifest, text) = ToolManifest::read_with_text(&source.join(FILE))?;
         let wasm = read_regular_file(&source.join(&manifest.module), MAX_MODULE_BYTES)?;
-        let (module, files) = (Digest::compute(&wasm), PackageFiles::read(source)?);
+        let module = Digest::compute(&wasm);
+        let files = PackageFiles::read(source)?;
         let trusted = check_trust(trust, &manifest, &text, module, &files)?;
         may_replace(&manifest)?;
         let fits = files.check(&text, module).is_ok();
@@ -136,7 +137,8 @@ pub struct BareModule {
 /// [`CatalogError`] with the problem of the module.
 pub fn check_bare(module: &Path, cache: &Cache, build: &dyn ToolBuilder) -> Result<BareModule, CatalogError> {
     let wasm = read_regular_file(module, MAX_MODULE_BYTES)?;
-    let (digest, bytes) = (Digest::compute(&wasm), wasm.len());
+    let digest = Digest::compute(&wasm);
+    let bytes = wasm.len();
     let name = module.file_name().unwrap_or_default().to_string_lossy();
     // The operator named the module, and it is not installed.
     let trusted = ToolTrust::anyone().check(None)?;
@@ -200,7 +202,8 @@ impl Installer<'_> {
         let mut locked = self.definitions.lock()?;
         // Another process may have installed a newer version since the check.
         check_rollback(&checked.manifest, self.catalog, self.trust)?;
-        let (accepted, folder) = (locked.accepted(name)?, ToolsFolder::create(self.catalog)?);
+        let accepted = locked.accepted(name)?;
+        let folder = ToolsFolder::create(self.catalog)?;
         if let Some(changes) = locked.find_waiting_changes(&checked.tool.descriptor)? {
             write(name.as_str(), &checked, &folder.open_or_create(WAITING_FOLDER)?)?;
             let place = Place::Waiting;

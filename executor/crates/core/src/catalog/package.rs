@@ -311,7 +311,8 @@ impl Package {
         if semver::Version::parse(&version).is_ok_and(|version| version.cmp_precedence(&named).is_eq()) {
             return Ok(());
         }
-        let (tag, version) = (a2g_types::ident::excerpt(tag), a2g_types::ident::excerpt(&version));
+        let tag = a2g_types::ident::excerpt(tag);
+        let version = a2g_types::ident::excerpt(&version);
         Err(PackageError::MovedTag { tag, version }.into())
     }
 
@@ -419,7 +420,8 @@ fn check_manifest(manifest: &[u8], config: &[u8]) -> Result<(Digest, u64), Packa
     let [(expected, _size), module] = parse_manifest(manifest)?;
     let found = Digest::compute(config);
     if found != expected {
-        let (found, expected) = (found.to_string(), expected.to_string());
+        let found = found.to_string();
+        let expected = expected.to_string();
         return Err(PackageError::Changed { part: "config", found, expected });
     }
     Ok(module)

@@ -94,7 +94,8 @@ pub fn sign(
         Err(error) => return Err(error),
     };
     let mut checked = check(&packaged, cache, build, &ToolTrust::anyone())?;
-    let (manifest, package) = (&checked.manifest, checked.package.digest());
+    let manifest = &checked.manifest;
+    let package = checked.package.digest();
     let what = PackageToSign { name: &manifest.name, version: &manifest.version, package, expires_at };
     checked.signatures = Some(sign_package(key, what, checked.signatures.as_deref())?);
     write(FOLDER, &checked, &ToolsFolder::create(source)?)?;

@@ -245,7 +245,8 @@ mod tests {
     #[test]
     fn no_link_is_followed() {
         let place = tempfile::tempdir().unwrap();
-        let (path, secret) = (place.path().join("tools"), place.path().join("secret"));
+        let path = place.path().join("tools");
+        let secret = place.path().join("secret");
         std::fs::create_dir(&secret).unwrap();
         std::fs::write(secret.join("tool.toml"), "mine").unwrap();
         let folder = ToolsFolder::create(&path).unwrap();

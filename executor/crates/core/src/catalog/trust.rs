@@ -84,7 +84,8 @@ pub fn find_installed_package(folder: &Path, trust: &ToolTrust) -> Option<(ToolN
     let read = || {
         let (manifest, text) = ToolManifest::read_with_text(&folder.join(FILE))?;
         let wasm = read_regular_file(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
-        let (module, files) = (Digest::compute(&wasm), PackageFiles::read(folder)?);
+        let module = Digest::compute(&wasm);
+        let files = PackageFiles::read(folder)?;
         let package = files.check(&text, module)?.clone();
         check_trust(trust, &manifest, &text, module, &files)?;
         Ok::<_, CatalogError>((manifest.name, package))
@@ -114,7 +115,9 @@ pub(super) fn check_rollback(
     let Ok(installed) = ToolManifest::read(&catalog.join(offered.name.as_str()).join(FILE)) else {
         return Ok(());
     };
-    let (name, offered, installed) = (offered.name.clone(), &offered.version, &installed.version);
+    let name = offered.name.clone();
+    let offered = &offered.version;
+    let installed = &installed.version;
     match (Version::parse(offered), Version::parse(installed)) {
         // Build metadata has no precedence.
         (Ok(new), Ok(old)) if new.cmp_precedence(&old).is_lt() => {

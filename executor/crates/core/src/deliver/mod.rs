@@ -72,7 +72,8 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             let governor = executor.governor().endpoint();
             span.record("failed", true);
             span.in_scope(|| {
-                let (tries, pause_ms) = (due.tries, delay.as_millis());
+                let tries = due.tries;
+                let pause_ms = delay.as_millis();
                 let error = ErrorChain(&error);
                 tracing::warn!(governor, %error, tries, pause_ms, "the delivery of a report failed, and is retried");
             });
@@ -86,7 +87,8 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
 /// The span of one delivery attempt.
 fn delivery_span(receipt: &Receipt) -> Span {
     let Receipt { agent, intent, tool, .. } = receipt;
-    let (agent, tool) = (agent.as_str(), tool.as_str());
+    let agent = agent.as_str();
+    let tool = tool.as_str();
     // Level `error`, so that warnings also have these fields at `RUST_LOG=warn`.
     tracing::error_span!("delivery", %intent, agent, tool, failed = Empty)
 }

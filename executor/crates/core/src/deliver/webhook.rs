@@ -126,7 +126,8 @@ impl WebhookPoster {
         let _fits = queue.try_send(notification);
         queues.insert(key.clone(), (owner, queue));
         drop(queues);
-        let (client, clock) = (Arc::clone(&self.client), Arc::clone(&self.clock));
+        let client = Arc::clone(&self.client);
+        let clock = Arc::clone(&self.clock);
         self.sessions.spawn(post_all(client, clock, Arc::clone(&self.queues), key, notifications));
     }
 }

@@ -107,7 +107,8 @@ impl Executor {
         verdict: Verdict,
         proof: Option<&Proof>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let (trust, permission) = (self.trust(), self.settings.accept_unsigned);
+        let trust = self.trust();
+        let permission = self.settings.accept_unsigned;
         let (call, verdict) =
             VerifiedVerdict::from_call(call, verdict, proof, &trust, permission, self.clock.now())?;
         // A verdict that runs nothing is refused at once.
@@ -485,7 +486,8 @@ impl Executor {
         let result = match tool.schema.check_quickly(&arguments) {
             QuickCheck::Done(result) => result,
             QuickCheck::Unfinished => {
-                let (loaded, name) = (Arc::clone(loaded), call.tool.clone());
+                let loaded = Arc::clone(loaded);
+                let name = call.tool.clone();
                 let check = move || {
                     let tool = loaded.usable_tool(&name);
                     tool.map_or(Ok(()), |tool| tool.schema.check(&arguments))

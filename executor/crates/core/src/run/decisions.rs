@@ -93,7 +93,8 @@ fn new_resolution(
     author_or_reason: &str,
     now: OffsetDateTime,
 ) -> ResolvedIntent {
-    let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
+    let intent = escalated.call().intent;
+    let risk_score = escalated.risk_score();
     let ends_unrun = match resolution {
         // The start of the run has the arguments.
         Resolution::PartlyApproved | Resolution::Approved => false,
@@ -298,7 +299,8 @@ impl Executor {
             return Err(Fault::Internal("the tool of an escalated call is not in the catalogue".to_owned()));
         };
         let escalated = escalated.bind_to_module(tool.descriptor.digest);
-        let (call, until) = (escalated.call().clone(), escalated.expires_at());
+        let call = escalated.call().clone();
+        let until = escalated.expires_at();
         self.journal.check_share(&call.agent).map_err(|error| self.journal_fault(&error))?;
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
@@ -701,7 +703,9 @@ impl Executor {
         let Directive { intent, approved, manifest: _, reason: _ } = directive;
         if !approved {
             // The denial has its own task, because the person may disconnect before the fleet has it.
-            let (executor, directive, author) = (Arc::clone(self), directive.clone(), right.author());
+            let executor = Arc::clone(self);
+            let directive = directive.clone();
+            let author = right.author();
             let denial = async move { executor.deny(&directive, &author).await };
             let denial = spawn::spawn_run_task(denial.in_current_span()).await;
             let ended_early = |error| Fault::Internal(format!("the task of a denial ended early: {error}"));
@@ -812,7 +816,8 @@ impl Executor {
         right: &DecisionRight<'_>,
         shown: Option<DecisionBasis>,
     ) -> Result<CombinedApproval, Fault> {
-        let (call, by) = (escalated.call(), right.by());
+        let call = escalated.call();
+        let by = right.by();
         let rules = &self.settings.approval_rules;
         let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
         let author = right.author();
@@ -920,7 +925,8 @@ impl Executor {
         authors: &[DecisionAuthor],
         must_not_act_for: Option<&AgentDid>,
     ) -> Result<(), Fault> {
-        let (callers, now) = (self.callers.load(), self.clock.now());
+        let callers = self.callers.load();
+        let now = self.clock.now();
         let may_decide = |author: &DecisionAuthor| match must_not_act_for {
             Some(agent) => callers.may_decide_for_others(author, agent, now),
             None => callers.may_decide(author, now),
@@ -952,7 +958,8 @@ impl Executor {
             let (escalated, taken) = self.take_for_denial(directive.intent).await?;
             let denied = async {
                 may_deny()?;
-                let (call, risk_score) = (escalated.call(), escalated.risk_score());
+                let call = escalated.call();
+                let risk_score = escalated.risk_score();
                 self.deny_in_fleet(fleet, call, risk_score, author.name(), reason).await
             };
             let denied = denied.await;

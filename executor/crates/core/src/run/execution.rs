@@ -47,7 +47,8 @@ impl Executor {
                 return Ok(self.await_existing(&CallIdentity::of(&call), known).await?.0);
             }
         };
-        let (executor, intent) = (Arc::clone(self), claimed.admitted.call().intent);
+        let executor = Arc::clone(self);
+        let intent = claimed.admitted.call().intent;
         let task_sink = sink.has_task().then(|| sink.clone());
         let task = async move {
             let result = Arc::clone(&executor).run_claimed(claimed, stopwatch, sink).await;

@@ -212,7 +212,8 @@ impl NestedCalls {
             }));
         }
         state.count += 1;
-        let (ordinal, intent) = (state.count, self.parent.intent.nested(state.count));
+        let ordinal = state.count;
+        let intent = self.parent.intent.nested(state.count);
         if state.calls.len() < CallUsage::MAX_LISTED {
             state.calls.push(NestedCall {
                 ordinal,
@@ -359,7 +360,8 @@ impl NestedCalls {
     }
 
     async fn decide_and_run(&self, call: Call) -> CallOutcome {
-        let (intent, tool) = (call.intent, call.tool.clone());
+        let intent = call.intent;
+        let tool = call.tool.clone();
         match self.executor.handle_intent(call, RunEventSink::none()).await {
             Ok(answer) => {
                 let decision = Some(answer.verdict.decision);

@@ -89,7 +89,8 @@ impl DecisionBasis {
         approved_by: &[String],
         grant: &Result<GrantSummary, Fault>,
     ) -> Self {
-        let (call, verdict) = (escalated.call(), escalated.verdict());
+        let call = escalated.call();
+        let verdict = escalated.verdict();
         // The fields that are left out are not shown, change nothing in what runs, or have their effect in the grant.
         // The debug format of a value that is hashed has all of its fields.
         let Call {
@@ -177,7 +178,8 @@ impl Executor {
     pub fn waiting_intents(&self, filter: AgentFilter<'_>) -> Vec<WaitingSummary> {
         // Copied under a lock, so without what may be long.
         let summary = |escalated: &Escalated| {
-            let (call, verdict) = (escalated.call(), escalated.verdict());
+            let call = escalated.call();
+            let verdict = escalated.verdict();
             let shorten = |reason: &String| reason.chars().take(MAX_REASON_CHARS).collect();
             filter(&call.agent).then(|| WaitingSummary {
                 intent: call.intent,
@@ -233,7 +235,8 @@ impl Executor {
     /// agent, and nobody twice. A denial always counts.
     #[must_use]
     pub fn approval_bar(&self, intent: IntentId, right: &DecisionRight<'_>) -> Option<ApprovalBar> {
-        let (rules, author) = (&self.settings.approval_rules, right.author());
+        let rules = &self.settings.approval_rules;
+        let author = right.author();
         self.intents.inspect(intent, |escalated, earlier| {
             let call = escalated.call();
             approval_rules::required_approvals(rules, &call.tool, escalated.risk_score())?;
@@ -261,7 +264,8 @@ impl Executor {
         wait: WaitNumber,
         manifest: Option<&Manifest>,
     ) -> DecisionPreview {
-        let (call, verdict) = (escalated.call(), escalated.verdict());
+        let call = escalated.call();
+        let verdict = escalated.verdict();
         let rules = &self.settings.approval_rules;
         let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
         // Every approval so far limits the run. Without a rule, the manifest of a directive replaces the verdict's.
@@ -394,7 +398,8 @@ mod tests {
     #[test]
     fn a_basis_covers_what_the_page_shows_of_the_tool_and_of_its_calls() {
         let basis = |change: fn(&mut Descriptor, &mut CallSummary)| {
-            let (mut descriptor, mut grant) = (descriptor(), grant());
+            let mut descriptor = descriptor();
+            let mut grant = grant();
             change(&mut descriptor, grant.calls.as_mut().unwrap());
             let wait = WaitNumber::detached(escalated().call().intent, 1);
             DecisionBasis::compute(&escalated(), wait, Some(&descriptor), &[], &Ok(grant))

@@ -47,7 +47,9 @@ async fn check(loaded: &Arc<LoadedCatalog>, tool: &ToolName, result: &JsonText) 
             QuickCheck::Unfinished => {}
         }
     }
-    let (loaded, tool, result) = (Arc::clone(loaded), tool.clone(), result.clone());
+    let loaded = Arc::clone(loaded);
+    let tool = tool.clone();
+    let result = result.clone();
     let check = move || schema_of(&loaded, &tool).map_or(Ok(()), |schema| schema.check(&parse(&result)));
     let checked = tokio::task::spawn_blocking(check).await;
     checked.unwrap_or_else(|error| Err(violation(format!("its check ended early: {error}"))))

@@ -378,7 +378,8 @@ impl Slots {
         });
         let (agent, priority, waiter) =
             accepted.max_by_key(|(_, priority, waiter)| (*priority, std::cmp::Reverse(waiter.arrival)))?;
-        let (agent, arrival) = (agent.clone(), waiter.arrival);
+        let agent = agent.clone();
+        let arrival = waiter.arrival;
         let waiter = queue.remove_waiter(&agent, priority, arrival, self.capacity.concurrent_per_agent)?;
         drop(queue);
         let (call_tx, call) = oneshot::channel();
@@ -749,7 +750,8 @@ mod tests {
     #[test]
     fn an_agent_fills_only_its_share_of_the_queue() {
         let slots = slots(2, 1, 4, 2);
-        let (greedy, other) = (agent("greedy"), agent("other"));
+        let greedy = agent("greedy");
+        let other = agent("other");
         let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
         assert_eq!(slots.reserve(&greedy).unwrap_err(), CapacityError::AgentQueueFull);
         let others = [0; 3].map(|_| slots.reserve(&other).unwrap());
@@ -762,7 +764,8 @@ mod tests {
     #[test]
     fn an_agent_that_exceeds_its_share_delays_only_itself() {
         let slots = slots(2, 1, 8, 8);
-        let (greedy, other) = (agent("greedy"), agent("other"));
+        let greedy = agent("greedy");
+        let other = agent("other");
         let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
         let running = places[0].acquire_slot(Priority::Normal, None, None).now_or_never().unwrap().unwrap();
         assert!(places[1].acquire_slot(Priority::Normal, None, None).now_or_never().is_none());
@@ -854,7 +857,8 @@ mod tests {
     #[test]
     fn a_priority_does_not_exceed_the_share() {
         let slots = slots(2, 1, 8, 8);
-        let (greedy, other) = (agent("greedy"), agent("other"));
+        let greedy = agent("greedy");
+        let other = agent("other");
         let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
         let _running =
             places[0].acquire_slot(Priority::Critical, None, None).now_or_never().unwrap().unwrap();

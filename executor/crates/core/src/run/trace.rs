@@ -42,7 +42,8 @@ impl Stopwatch {
 /// The span of an intent.
 pub(super) fn intent_span(summary: &IntentSummary, door: Door) -> Span {
     let IntentSummary { intent, agent, tool } = summary;
-    let (agent, tool) = (agent.as_str(), tool.as_str());
+    let agent = agent.as_str();
+    let tool = tool.as_str();
     tracing::error_span!("intent", %intent, agent, tool, %door, status = Empty, blocked_by = Empty)
 }
 

@@ -176,7 +176,8 @@ impl LocalGovernor {
             let now = (count, root.to_owned());
             let before = state.journals.insert(agent.clone(), now.clone()).unwrap_or_default();
             if is_rollback(&before, &now) {
-                let (was, is) = (before.0, count);
+                let was = before.0;
+                let is = count;
                 tracing::error!(%agent, was, is, "the journal of this executor was truncated or replaced");
             } else if before != now {
                 let root = a2g_types::ident::excerpt(root);
@@ -243,7 +244,8 @@ impl LocalGovernor {
             );
             return decide::denial(call, risk, reason);
         }
-        let (expires_at, agent) = (verdict.expires_at.unwrap_or(now), call.agent.clone());
+        let expires_at = verdict.expires_at.unwrap_or(now);
+        let agent = call.agent.clone();
         let new = Escalation { expires_at, agent, is_decided: false };
         escalations.entry(call.intent).or_insert(new).expires_at = expires_at;
         verdict

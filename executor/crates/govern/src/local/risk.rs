@@ -174,7 +174,8 @@ fn is_recursive_rm(text: &str) -> bool {
         if !is_program(word, &["rm"]) {
             continue;
         }
-        let (mut recursive, mut forced) = (false, false);
+        let mut recursive = false;
+        let mut forced = false;
         for option in words.clone().take_while(|word| word.starts_with('-')) {
             let long = option.starts_with("--");
             recursive |= option == "--recursive" || (!long && option.contains(['r', 'R']));

@@ -527,7 +527,8 @@ fn every_row_of_the_risk_table_has_hits_and_misses() {
     let said = |text: &str| Call { context: reasoning(text), ..call("read_file", &json!({})) };
     let nested = json!({ "a": ["bypass the governor"] }).as_object().cloned();
     let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc";
-    let (hit, miss) = (true, false);
+    let hit = true;
+    let miss = false;
     let cases = [
         ("private_key", hit, write("content", key)),
         ("private_key", hit, of("write_file", "x", json!([key]))),

@@ -145,7 +145,8 @@ fn of_several_signatures_the_valid_one_that_expires_last_counts() {
 #[test]
 fn the_signatures_are_kept_that_come_nearest_to_being_accepted() {
     let fixture = Fixture::new();
-    let (trust, key) = (fixture.trust(), fixture.private(ED25519_PRIVATE));
+    let trust = fixture.trust();
+    let key = fixture.private(ED25519_PRIVATE);
     let read = |file: Vec<u8>| parse_signatures(&file).unwrap().remove(0);
     let valid = read(signed(&key, "read_file", Some(1), None));
     let expired = read(signed(&key, "read_file", Some(-1), None));
@@ -176,7 +177,8 @@ type Change<'a> = &'a dyn Fn(&mut Value);
 #[test]
 fn a_payload_is_what_cosign_writes_and_nothing_else() {
     let fixture = Fixture::new();
-    let (trust, key) = (fixture.trust(), fixture.private(ED25519_PRIVATE));
+    let trust = fixture.trust();
+    let key = fixture.private(ED25519_PRIVATE);
     let payload = |change: Change<'_>| {
         let mut payload = json!({
             "critical": {

@@ -20,7 +20,8 @@ fn version_1_needs_both_hierarchies() {
     let both = tree(&[("memory/box/tasks", ""), ("cpu,cpuacct/tasks", "")]);
     let own = "4:memory:/box\n1:cpu,cpuacct:/\n0::/\n";
     let found = CgroupDirs::find_in(own, both.path()).unwrap();
-    let (memory, cpu) = (both.path().join("memory/box"), both.path().join("cpu,cpuacct"));
+    let memory = both.path().join("memory/box");
+    let cpu = both.path().join("cpu,cpuacct");
     assert_eq!(found, CgroupDirs::V1 { memory, cpu });
     let reason = CgroupDirs::find_in("4:memory:/box\n", both.path()).unwrap_err();
     assert_eq!(reason, NotDelegatedError::Absent);
@@ -169,7 +170,8 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
         assert_eq!(fs::read_to_string(&file).unwrap().trim(), "0", "{}", file.display());
     }
     // An empty group is reused.
-    let (folders, in_use) = (group.folders.clone(), second.folders.clone());
+    let folders = group.folders.clone();
+    let in_use = second.folders.clone();
     drop((group, second));
     let third = groups.group().unwrap();
     assert_ne!(third.folders, in_use, "a process is in it");

@@ -190,7 +190,8 @@ async fn arguments_of_another_call_are_found() {
             arguments: Some(digest(text.as_bytes())),
         };
         let body = serde_json::to_vec(&body).unwrap();
-        let (intent, agent) = (Some(IntentId::random()), Some(call.agent.as_str()));
+        let intent = Some(IntentId::random());
+        let agent = Some(call.agent.as_str());
         let new = log::NewRecord {
             at: 1,
             intent,

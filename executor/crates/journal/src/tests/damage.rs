@@ -307,13 +307,16 @@ async fn every_flipped_bit_in_the_content_is_found() {
     fill_journal(&intact).await;
     let bytes = std::fs::read(&intact).unwrap();
     let before = content(&intact);
-    let (mut changed, mut missed, mut served) = (0, Vec::new(), Vec::new());
+    let mut changed = 0;
+    let mut missed = Vec::new();
+    let mut served = Vec::new();
     // Spread over the file, and the same in each run of the test.
     let places = (0..1_000_u64).map(|nth| (nth * 2_654_435_761) % (bytes.len() as u64 * 8));
     for bit in places {
         let copy = damage_copy(&intact, "");
         let path = copy.path().join("journal.db");
-        let (at, mask) = (bit / 8, 1_u8 << (bit % 8));
+        let at = bit / 8;
+        let mask = 1_u8 << (bit % 8);
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&[bytes[usize::try_from(at).unwrap()] ^ mask], at).unwrap();
         drop(file);

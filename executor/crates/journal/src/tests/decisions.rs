@@ -150,7 +150,8 @@ async fn a_partial_approval_is_recorded_and_decides_nothing() {
 #[tokio::test]
 async fn decisions_are_final() {
     let (_folder, path, mut journal) = new_journal();
-    let (denied, approved) = (another(), another());
+    let denied = another();
+    let approved = another();
     for call in [&denied, &approved] {
         hold(&journal, call).await;
     }

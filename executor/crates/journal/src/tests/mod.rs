@@ -173,7 +173,8 @@ fn content_hash_ignores_key_order_but_not_values() {
 #[tokio::test]
 async fn intents_are_claimed_and_started_once() {
     let (_folder, _path, journal) = new_journal();
-    let (this, other) = (call(r#"{"a":1}"#), call(r#"{"a":2}"#));
+    let this = call(r#"{"a":1}"#);
+    let other = call(r#"{"a":2}"#);
     assert!(journal.find(&this, None).await.unwrap().is_none());
     assert!(matches!(journal.claim(&this, LATER, None), Ok(ClaimResult::New)));
     assert!(matches!(journal.claim(&this, LATER, None), Ok(ClaimResult::Known(KnownIntent::Same(..)))));
@@ -199,9 +200,11 @@ async fn intents_are_claimed_and_started_once() {
 async fn proofs_are_single_use_across_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
-    let (first, second) = (another(), another());
+    let first = another();
+    let second = another();
     let id = |issuer: &str| ProofId::parse(Issuer::parse(issuer).unwrap(), "1").unwrap();
-    let (proof, other) = (id("a"), id("b"));
+    let proof = id("a");
+    let other = id("b");
     let journal = open_journal(&path).0;
     assert!(matches!(start(&journal, &first, Some(&proof)).await, StartResult::New));
     assert!(matches!(start(&journal, &second, Some(&proof)).await, StartResult::Replayed));
@@ -215,7 +218,9 @@ async fn proofs_are_single_use_across_restarts() {
 async fn interrupted_runs_are_aborted_on_open() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state/journal.db");
-    let (done, lost, released) = (another(), another(), another());
+    let done = another();
+    let lost = another();
+    let released = another();
     let verdict = Arc::new(Verdict {
         decision: Decision::Approved,
         intent: done.intent,

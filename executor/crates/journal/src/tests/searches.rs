@@ -50,7 +50,8 @@ async fn pages_have_no_gaps_and_no_duplicates_while_runs_are_added() {
         run(&journal, &call).await;
         intents.push(call.intent);
     }
-    let (mut before, mut seen) = (None, Vec::new());
+    let mut before = None;
+    let mut seen = Vec::new();
     loop {
         let page = journal.search_runs(RunSearch::default(), |_| true, before, 3).await.unwrap();
         assert!(page.is_complete && page.items.len() <= 3);
@@ -149,7 +150,8 @@ impl Journal {
 #[tokio::test]
 async fn only_runs_of_permitted_agents_are_found() {
     let (_folder, path, journal) = new_journal();
-    let (mine, other) = (call_of("did:a:mine", "t"), call_of("did:a:other", "t"));
+    let mine = call_of("did:a:mine", "t");
+    let other = call_of("did:a:other", "t");
     for call in [&mine, &other, &mine.clone(), &other.clone()] {
         run(&journal, &Call { intent: IntentId::random(), ..call.clone() }).await;
     }
@@ -321,7 +323,9 @@ fn a_search_that_runs_out_of_time_continues_where_it_stopped() {
     // A clock that is over at once, one that is over at every third look, and one that never is.
     for period in [1, 3, 50, usize::MAX] {
         for (search, limit) in [(&sought, 10_000), (&sought, 7), (&text, 10_000), (&text, 7)] {
-            let (mut before, mut runs, mut partial) = (None, Vec::new(), 0);
+            let mut before = None;
+            let mut runs = Vec::new();
+            let mut partial = 0;
             loop {
                 let mut looks = 0;
                 let mut budget = ScanBudget::until(move || {
@@ -418,7 +422,8 @@ fn numbers(page: &Page<NumberedRefusal>) -> Vec<u64> {
 #[tokio::test]
 async fn refusals_are_searched_like_runs() {
     let (_folder, path, journal) = new_journal();
-    let (x, y) = (call_of("did:a:x", "read"), call_of("did:a:y", "write"));
+    let x = call_of("did:a:x", "read");
+    let y = call_of("did:a:y", "write");
     for n in 0..10 {
         let call = if n % 2 == 0 { &x } else { &y };
         let reason = if n % 3 == 0 { BlockedBy::VerdictExpired } else { BlockedBy::VerdictDenied };
@@ -448,7 +453,9 @@ async fn refusals_are_searched_like_runs() {
         assert_eq!(earlier(numbers(&page)), expected, "{sought:?}");
         assert!(page.is_complete && page.next.is_none());
         for period in [1, 2, usize::MAX] {
-            let (mut before, mut found, mut pages) = (None, Vec::new(), 0);
+            let mut before = None;
+            let mut found = Vec::new();
+            let mut pages = 0;
             loop {
                 let mut looks = 0;
                 let mut budget = ScanBudget::until(move || {

@@ -257,9 +257,11 @@ async fn copies_of_killed_processes_are_swept() {
 #[tokio::test]
 async fn backups_are_checked_private_and_restorable() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, backup) = (folder.path().join("journal.db"), folder.path().join("backup.db"));
+    let path = folder.path().join("journal.db");
+    let backup = folder.path().join("backup.db");
     let journal = open(&path).unwrap().0;
-    let (first, second) = (another(), another());
+    let first = another();
+    let second = another();
     run(&journal, &first).await;
     // The journal is in use meanwhile.
     let copied = back_up(&path, &backup).unwrap();

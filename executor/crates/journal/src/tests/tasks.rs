@@ -179,7 +179,9 @@ async fn look_ups_wait_for_no_list_and_full_queues_refuse() {
     let end = SystemClock.monotonic() + std::time::Duration::from_secs(120);
     let (start, mut started) = tokio::sync::mpsc::unbounded_channel();
     let list = || {
-        let (journal, gate, start) = (Arc::clone(&journal), Arc::clone(&gate), start.clone());
+        let journal = Arc::clone(&journal);
+        let gate = Arc::clone(&gate);
+        let start = start.clone();
         let wait = move |_: &Reader| {
             start.send(()).unwrap();
             let left = end.saturating_duration_since(SystemClock.monotonic());

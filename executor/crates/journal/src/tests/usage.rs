@@ -386,10 +386,12 @@ async fn merged_sums_are_those_of_one_journal_with_all_runs() {
         journal.flush().await.unwrap();
         journal.usage(Some(NOW), |_| true, u64::MAX, Some(span)).await.unwrap()
     };
-    let (mut merged, other) = (sums(first).await, sums(second).await);
+    let mut merged = sums(first).await;
+    let other = sums(second).await;
     let text = other.to_json(usize::MAX).unwrap();
     merged.merge(serde_json::from_str(&text).unwrap());
-    let (merged, expected) = (merged.finish(), sums(all).await.finish());
+    let merged = merged.finish();
+    let expected = sums(all).await.finish();
     assert_eq!(expected.total.runs, 24);
     assert_eq!(
         (&merged.total, &merged.agents, &merged.tools),

@@ -229,7 +229,8 @@ mod tests {
         #[test]
         fn ipv6_forms_of_ipv4_addresses_are_refused(number in any::<u32>()) {
             let [a, b, c, d] = number.to_be_bytes();
-            let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+            let high = u16::from_be_bytes([a, b]);
+            let low = u16::from_be_bytes([c, d]);
             let inside = Ipv4Addr::from(number);
             let forms = [
                 inside.to_ipv6_mapped(),

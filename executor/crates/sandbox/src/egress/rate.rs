@@ -61,15 +61,18 @@ mod tests {
             max in 1_u32..8,
             pauses in proptest::collection::vec(prop_oneof![0_u64..20, 0_u64..2000, 0_u64..90_000], 1..120),
         ) {
-            let (rates, agent) = (Rates::new(SystemClock.monotonic()), AgentDid::parse("did:a2g:one:1").unwrap());
-            let (mut now, mut accepted) = (rates.start, Vec::new());
+            let rates = Rates::new(SystemClock.monotonic());
+            let agent = AgentDid::parse("did:a2g:one:1").unwrap();
+            let mut now = rates.start;
+            let mut accepted = Vec::new();
             for pause in pauses {
                 now += Duration::from_millis(pause);
                 let within = |seconds| {
                     let recent = accepted.iter().filter(|&&at| now - at < Duration::from_secs(seconds));
                     recent.count() as u64
                 };
-                let (minute, and_a_second) = (within(60), within(WINDOW_SECONDS));
+                let minute = within(60);
+                let and_a_second = within(WINDOW_SECONDS);
                 let is_accepted = rates.try_take(&agent, max, now);
                 prop_assert!(!is_accepted || minute < max.into(), "one too many");
                 prop_assert!(is_accepted || and_a_second >= max.into(), "refused without need");
@@ -84,8 +87,8 @@ mod tests {
     fn a_request_counts_for_a_minute_and_only_for_its_agent() {
         let start = SystemClock.monotonic();
         let rates = Rates::new(start);
-        let (one, other) =
-            (AgentDid::parse("did:a2g:one:1").unwrap(), AgentDid::parse("did:a2g:other:1").unwrap());
+        let one = AgentDid::parse("did:a2g:one:1").unwrap();
+        let other = AgentDid::parse("did:a2g:other:1").unwrap();
         let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
         assert!(rates.try_take(&one, 2, at(0.9)) && rates.try_take(&one, 2, at(1.0)));
         assert!(!rates.try_take(&one, 2, at(1.1)) && rates.try_take(&other, 1, at(1.1)));

@@ -547,7 +547,8 @@ fn head_bytes(fields: &HeaderMap) -> usize {
 /// The `Content-Length` of a request: one number, or none.
 fn content_length(headers: &HeaderMap) -> Result<Option<u64>, EgressError> {
     let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
-    let (first, second) = (values.next(), values.next());
+    let first = values.next();
+    let second = values.next();
     match (first, second) {
         (None, _) => Ok(None),
         (Some(length), None) => {

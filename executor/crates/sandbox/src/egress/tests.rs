@@ -136,7 +136,8 @@ async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
     let answers: [&[&str]; 3] = [&["127.0.0.1"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.1"]];
     let egress = egress(&answers, address);
     let open = || egress.open(&agent(), &grant(BUDGETS));
-    let (run, other) = (open(), open());
+    let run = open();
+    let other = open();
     let look_up = |network: &Network, name: &str| network.backend().unwrap().look_up(name.to_owned());
     let not_looked_up = EgressError::from(DenialReason::NotLookedUp);
     assert_eq!(connect(&run, address).await.err(), Some(not_looked_up));

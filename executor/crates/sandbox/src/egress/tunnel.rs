@@ -107,7 +107,8 @@ impl NetworkSession {
     ) -> Result<Body, EgressError> {
         // This drops the scope id of IPv6, which would select a network interface of the server.
         let address = SocketAddr::new(address.ip(), address.port());
-        let (ip, port) = (address.ip(), address.port());
+        let ip = address.ip();
+        let port = address.port();
         let lookup = self.resolved_names().take_name(ip);
         let (host, is_prepaid) = match lookup {
             Some((name, is_prepaid)) => (Host::Name(name), is_prepaid),

@@ -331,7 +331,9 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
     let mounts = Mounts::new(vec![Mount { guest, host: world.at("w") }]).unwrap();
     let sandbox = Sandbox::new(1, false, Arc::new(SystemClock)).unwrap();
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
-    let (mut sequences, mut worked, mut refused) = (0, 0u32, 0u32);
+    let mut sequences = 0;
+    let mut worked = 0u32;
+    let mut refused = 0u32;
     while sequences < SEQUENCES {
         world.build();
         let before = world.outside();

@@ -236,7 +236,8 @@ impl RegistryClient {
             let url = Url::parse(&format!("{scheme}://{}/", repository.authority()));
             url.context("the address of the registry is not a valid URL")
         };
-        let (tls, plain) = (base("https")?, base("http")?);
+        let tls = base("https")?;
+        let plain = base("http")?;
         let is_local = repository.is_local();
         let logins = login::docker_config();
         let mut client = Self {
@@ -349,13 +350,15 @@ impl RegistryClient {
             let next = answer.location()?;
             if ![Method::GET, Method::HEAD].contains(&outgoing.method) {
                 let reason = "only reads are redirected: push to that address, if you trust it";
-                let (from, to) = (shown(&answer.url), shown(&next));
+                let from = shown(&answer.url);
+                let to = shown(&next);
                 return Err(RegistryError::Redirect { from, names: REDIRECTS, to, reason });
             }
             self.check_target(&answer.url, REDIRECTS, &next)?;
             url = next;
         }
-        let (from, to) = (shown(&outgoing.url), shown(&url));
+        let from = shown(&outgoing.url);
+        let to = shown(&url);
         let reason = "there are too many redirects";
         Err(RegistryError::Redirect { from, names: REDIRECTS, to, reason })
     }
@@ -500,7 +503,9 @@ impl RegistryClient {
     /// The error for a response with an unexpected status.
     pub(super) async fn refusal(&self, answer: Answer) -> RegistryError {
         let Answer { status, url, what, .. } = &answer;
-        let (status, host, what) = (*status, host_of(url), what.clone());
+        let status = *status;
+        let host = host_of(url);
+        let what = what.clone();
         let message = match answer.message().await {
             Ok(message) => message,
             // The status counts even if the text cannot be read.
@@ -513,8 +518,10 @@ impl RegistryClient {
         };
         match (status, &self.login) {
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, login) => {
-                let (host, name) = (host.into(), self.repository.name().into());
-                let (file, message) = (file.into(), message.into());
+                let host = host.into();
+                let name = self.repository.name().into();
+                let file = file.into();
+                let message = message.into();
                 let may = match self.purpose {
                     Purpose::Pull => "read",
                     Purpose::Push => "write",
@@ -564,7 +571,8 @@ impl Answer {
         if self.is_web_page() {
             return Err(RegistryError::WebPage { url: shown(&self.url) });
         }
-        let (host, what) = (host_of(&self.url), self.what.clone());
+        let host = host_of(&self.url);
+        let what = self.what.clone();
         let too_large = || RegistryError::TooLarge { host: host.clone(), what: what.clone(), max_bytes };
         if self.announced_bytes().is_some_and(|bytes| bytes > max_bytes) {
             return Err(too_large());
@@ -588,7 +596,8 @@ impl Answer {
         max_bytes: u64,
         mut consume: impl FnMut(&[u8]) -> Result<(), RegistryError>,
     ) -> Result<(), RegistryError> {
-        let (host, what) = (host_of(&self.url), self.what.clone());
+        let host = host_of(&self.url);
+        let what = self.what.clone();
         let silent = || RegistryError::Silent {
             host: host.clone(),
             what: what.clone(),

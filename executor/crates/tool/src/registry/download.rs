@@ -64,7 +64,8 @@ pub(super) fn check_digest(what: &str, found: Digest, expected: Digest) -> Resul
     if found == expected {
         return Ok(());
     }
-    let (found, expected) = (found.to_string(), expected.to_string());
+    let found = found.to_string();
+    let expected = expected.to_string();
     Err(RegistryError::Digest { what: what.to_owned(), found, expected })
 }
 
@@ -121,11 +122,13 @@ pub(super) async fn download(
                         tokio::time::sleep(PAUSE).await;
                         continue;
                     }
-                    let (done, total) = (partial.done, bytes);
+                    let done = partial.done;
+                    let total = bytes;
                     return Err(RegistryError::Partial { what, done, total, reason: Box::new(error) });
                 }
                 Err(error @ RegistryError::Unreachable { .. }) if partial.done > 0 => {
-                    let (done, total) = (partial.done, bytes);
+                    let done = partial.done;
+                    let total = bytes;
                     return Err(RegistryError::Partial { what, done, total, reason: Box::new(error) });
                 }
                 Err(error) => return Err(error),

@@ -305,7 +305,8 @@ impl Reader<'_> {
             _ => read_list(self.client, &format!("sha256-{}", self.package), INDEX_TYPE).await,
         };
         let Some(Index { manifests, .. }) = parse_list(list)? else { return Ok(Vec::new()) };
-        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        let mut found = Vec::new();
+        let mut seen = HashSet::new();
         for one in manifests {
             let is_signature = one.artifact_type.as_deref() == Some(ARTIFACT_TYPE);
             if is_signature && seen.insert(one.digest.clone()) {

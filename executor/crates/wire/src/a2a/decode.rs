@@ -309,7 +309,8 @@ fn decode_method(name: &str, params: &str) -> Result<A2aRequest, Fault> {
             Ok(A2aRequest::ExtendedCard)
         }
         other => {
-            let (shown, nearest) = (excerpt(other), did_you_mean(other, METHODS));
+            let shown = excerpt(other);
+            let nearest = did_you_mean(other, METHODS);
             // The methods of A2A 1.0 have no slash.
             let version = match other.contains('/') {
                 true => String::new(),

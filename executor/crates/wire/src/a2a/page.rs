@@ -53,7 +53,8 @@ mod tests {
         let text = token.to_string();
         assert_eq!(PageToken::parse(&text), Some(token));
         let short = text[1..].to_owned();
-        let (far, long) = ("_".repeat(32), format!("{text}AAAA"));
+        let far = "_".repeat(32);
+        let long = format!("{text}AAAA");
         for other in ["", "1", "=", &short, &long, &far[..31]] {
             assert_eq!(PageToken::parse(other), None, "{other}");
         }

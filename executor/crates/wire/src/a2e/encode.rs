@@ -115,7 +115,8 @@ pub fn handshake_acceptance(req_id: &str, handshake: &AcceptedHandshake<'_>, ts:
 /// `handshake/resp` of a rejected session.
 #[must_use]
 pub fn handshake_rejection(req_id: &str, reason: RejectReason, max_parallel: usize, ts: f64) -> String {
-    let (accepted_caps, reason) = (Vec::new(), reason.as_str());
+    let accepted_caps = Vec::new();
+    let reason = reason.as_str();
     let body = HandshakeResponse { req_id, session_id: "", accepted_caps, max_parallel, ok: false, reason };
     line("handshake/resp", body, ts)
 }

@@ -84,7 +84,8 @@ pub struct A2eError {
 impl A2eError {
     /// An error without details, retryable if its code is.
     pub fn new(code: A2eCode, message: impl Into<String>) -> Self {
-        let (detail, retryable) = (Map::new(), code.is_retryable());
+        let detail = Map::new();
+        let retryable = code.is_retryable();
         Self { code, message: message.into(), detail, retryable, capability: "" }
     }
 
@@ -160,7 +161,8 @@ pub fn escalation_error(intent: IntentId, risk_score: Option<f64>) -> A2eError {
 /// The error for a tool that is not among the catalogue's `known` names.
 #[must_use]
 pub fn unknown_tool_error<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> A2eError {
-    let (shown, nearest) = (excerpt(name), did_you_mean(name, known));
+    let shown = excerpt(name);
+    let nearest = did_you_mean(name, known);
     let message = format!("there is no tool `{shown}`{nearest}: `tool/list/req` lists the tools");
     A2eError::new(A2eCode::UnknownTool, message).for_capability(TOOLS)
 }

@@ -252,7 +252,8 @@ proptest! {
         ts in 0.0..1e12,
     ) {
         let [drain, timeout] = [drain, seconds].map(|seconds| Timeout::from_seconds(seconds).unwrap());
-        let (two, list) = ((one.clone(), other.clone()), several.clone());
+        let two = (one.clone(), other.clone());
+        let list = several.clone();
         for (kind, members, body) in [
             ("ping", json!({}), MessageBody::Ping),
             ("shutdown", json!({ "timeout": drain.seconds() }), MessageBody::Shutdown(drain)),
@@ -549,8 +550,9 @@ fn a_schema_becomes_parameters() {
 
 #[test]
 fn every_filter_restricts() {
-    let (read, write, none) =
-        (DeclaredFilesystem::Read, DeclaredFilesystem::ReadWrite, DeclaredFilesystem::None);
+    let read = DeclaredFilesystem::Read;
+    let write = DeclaredFilesystem::ReadWrite;
+    let none = DeclaredFilesystem::None;
     let tools = [
         tool("read_file", Contract::Typed, read, json!({})),
         tool("write_file", Contract::Command, write, json!({})),

@@ -376,7 +376,8 @@ impl ResultEncoder {
     /// The response to `completion/complete`.
     #[must_use]
     pub fn completion(self, id: &Id, mut values: Vec<String>) -> String {
-        let (total, has_more) = (values.len(), values.len() > MAX_COMPLETIONS);
+        let total = values.len();
+        let has_more = values.len() > MAX_COMPLETIONS;
         values.truncate(MAX_COMPLETIONS);
         let completion = json!({ "values": values, "total": total, "hasMore": has_more });
         self.respond_map(id, Map::from_iter([("completion".to_owned(), completion)]))
@@ -419,7 +420,8 @@ impl ResultEncoder {
             meta: CallMeta,
         }
         let server = (self.revision == Revision::Stateless).then(|| self.implementation());
-        let (result_type, meta) = (self.result_type(), CallMeta { server, ..meta });
+        let result_type = self.result_type();
+        let meta = CallMeta { server, ..meta };
         to_raw(&CallToolResult { result_type, content, structured_content, is_error, meta })
     }
 

@@ -166,7 +166,8 @@ fn is_same(sent: &str, value: &Value) -> bool {
         Value::Bool(flag) => sent == if *flag { "true" } else { "false" },
         // `42.0` and `42` are equal.
         Value::Number(number) => {
-            let (sent, value) = (sent.parse::<f64>().ok(), number.as_f64());
+            let sent = sent.parse::<f64>().ok();
+            let value = number.as_f64();
             sent.zip(value).is_some_and(|(sent, value)| sent.total_cmp(&value).is_eq())
         }
         Value::Null | Value::Array(_) | Value::Object(_) => false,

@@ -399,7 +399,8 @@ fn the_digest_of_a_definition_changes_with_the_tool() {
 fn pages_of_tools_have_every_tool_once_while_the_catalogue_changes() {
     let all = (0..120).map(|n| tool(&format!("t{n:03}"), DeclaredFilesystem::None, false, json!({})));
     let mut all = all.collect::<Vec<_>>();
-    let (mut seen, mut cursor) = (Vec::new(), None::<String>);
+    let mut seen = Vec::new();
+    let mut cursor = None::<String>;
     loop {
         let page = list(STATELESS, &all, cursor.as_deref());
         let names =

@@ -31,7 +31,9 @@ fn identity(id: &str) -> String {
 
 /// A signed message of an agent: `more` is added to its header, and `scope` selects the signed members.
 fn message(kind: &str, more: &Value, sealed: Option<&Value>, scope: SignatureScope) -> Value {
-    let (from, to, keys) = (identity("a"), identity("b"), keys());
+    let from = identity("a");
+    let to = identity("b");
+    let keys = keys();
     let header =
         format!(r#"{{"id":"{ID}","type":"{kind}","from":{from},"to":{to},"timestamp":1700000000000}}"#);
     let mut message: Value = serde_json::from_str(&header).unwrap();
@@ -54,7 +56,8 @@ fn message(kind: &str, more: &Value, sealed: Option<&Value>, scope: SignatureSco
         SignatureScope::Full => {
             let member =
                 |name: &str| more.get(name).map_or(String::new(), |value| format!(r#","{name}":{value}"#));
-            let (action, payload) = (member("action"), member("payload"));
+            let action = member("action");
+            let payload = member("payload");
             format!(
                 r#"{{"id":"{ID}","type":"{kind}","from":{from},"to":{to}{action}{payload},"timestamp":1700000000000}}"#
             )
@@ -138,7 +141,8 @@ fn the_signature_is_the_documents() {
 /// that JavaScript cannot tell from the signed one could be put in its place, so the signed one counts.
 #[test]
 fn what_javascript_computes_is_what_counts() {
-    let (keys, to) = (keys(), identity("b"));
+    let keys = keys();
+    let to = identity("b");
     let from =
         r#"{"id":"a","type":"nexus","version":"1.0.0","capabilities":[],"2":1.50,"1":1e2,"ü":"\u00e9"}"#;
     let from_signed =
@@ -207,7 +211,8 @@ fn what_is_sealed_is_bound_to_its_header() {
     let sealed = keys().seal("{}", "header", [9; 12]).unwrap();
     assert_eq!(keys().open(&sealed, "header").as_deref(), Some(b"{}".as_slice()));
     assert_eq!(keys().open(&sealed, "Header"), None);
-    let (mut bent, mut cut) = (sealed.clone(), sealed.clone());
+    let mut bent = sealed.clone();
+    let mut cut = sealed.clone();
     bent.ciphertext[0] ^= 1;
     cut.ciphertext.pop();
     let other = AgentKeys::new(b"secret", Some(&[8; 32])).unwrap();
@@ -399,7 +404,8 @@ fn what_is_no_message_is_refused_in_its_own_word() {
     let event = message("event", &event, None, SignatureScope::Header);
     assert_eq!(code(&event, SignatureScope::Header), NexusCode::ValidationError);
     // A sealed payload passes the strict reader, too.
-    let (from, to) = (identity("a"), identity("b"));
+    let from = identity("a");
+    let to = identity("b");
     let header =
         format!(r#"{{"id":"{ID}","type":"command","from":{from},"to":{to},"timestamp":1700000000000}}"#);
     let sealed = keys().seal(r#"{"parameters":{"tool":"a","tool":"b"}}"#, &header, [1; 12]).unwrap();

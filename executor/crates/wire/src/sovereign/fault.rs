@@ -26,7 +26,8 @@ pub struct SovereignError {
 
 impl SovereignError {
     fn new(code: i64, status_code: &str, message: &str) -> Self {
-        let (message, status_code) = (message.to_owned(), status_code.to_owned());
+        let message = message.to_owned();
+        let status_code = status_code.to_owned();
         Self { code, message, status_code, data: Map::new() }
     }
 

@@ -71,7 +71,8 @@ impl Stub {
     fn with_detail(tool: &Descriptor, language: Language, detail: Detail) -> Self {
         let arguments = Reader::read(&tool.arguments_schema, detail);
         let result = tool.result_schema.as_ref().map(|schema| Reader::read(schema, detail));
-        let (arguments, result) = (arguments, result.unwrap_or_default());
+        let arguments = arguments;
+        let result = result.unwrap_or_default();
         match language {
             Language::Javascript => typescript::stub(tool, &arguments, &result),
             Language::Python => python::stub(tool, &arguments, &result),

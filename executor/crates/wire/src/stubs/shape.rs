@@ -319,7 +319,8 @@ impl<'a> Reader<'a> {
     /// A list of anything that an element may be. Places have no types of their own.
     fn array(&mut self, members: &'a Members, depth: usize) -> Shape {
         let Some(depth) = depth.checked_sub(1) else { return Shape::List(Box::default()) };
-        let (items, places) = (members.get("items"), list(members, "prefixItems"));
+        let items = members.get("items");
+        let places = list(members, "prefixItems");
         // Before 2020-12, `items` had the places and `additionalItems` the rest.
         let (rest, places) = match items {
             Some(Value::Array(places)) => (members.get("additionalItems"), places.as_slice()),

@@ -12,7 +12,8 @@ pub(super) fn stub(tool: &Descriptor, arguments: &Shape, result: &Shape) -> Stub
     // Arguments are always an object.
     let any = Shape::Map(Box::default());
     let arguments = type_text(if *arguments == Shape::Unknown { &any } else { arguments }, 1);
-    let (name, result) = (key(tool.name.as_str()), type_text(result, 1));
+    let name = key(tool.name.as_str());
+    let result = type_text(result, 1);
     Stub {
         types: String::new(),
         member: format!("{doc}  {name}(args{mark}: {arguments}): Promise<{result}>;\n"),
@@ -79,7 +80,8 @@ fn object_text(object: &Object, indent: usize) -> String {
     if !has_comments {
         return format!("{{ {} }}", fields.join("; "));
     }
-    let (outer, inner) = ("  ".repeat(indent), "  ".repeat(indent + 1));
+    let outer = "  ".repeat(indent);
+    let inner = "  ".repeat(indent + 1);
     let lines = fields.iter().map(|field| format!("{inner}{field};\n")).collect::<String>();
     format!("{{\n{lines}{outer}}}")
 }

@@ -29,7 +29,8 @@ pub fn context_signature(params: &str, escape_non_ascii: bool) -> Result<Option<
     let digits = timestamp.string()?;
     let timestamp_ms = digits.parse::<u64>().ok().filter(|ms| *ms <= MAX_TIMESTAMP_MS);
     let timestamp_ms = timestamp_ms.filter(|ms| ms.to_string() == digits);
-    let (nonce, hash) = (object.require("nonce")?, object.require("hash")?);
+    let nonce = object.require("nonce")?;
+    let hash = object.require("hash")?;
     let timestamp_ms = timestamp_ms
         .ok_or_else(|| timestamp.expected_error("milliseconds since 1970, in digits, as a string"))?;
     let head = format!("{timestamp_ms}:{}:", nonce.parse_with(parse_nonce)?);
