@@ -36,7 +36,8 @@ impl Podman {
         // The storage driver and the manager of control groups that work everywhere, also inside a container.
         command.args(["--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none"]);
         command.args(["--runtime=runc", "--log-level=error"]).args(arguments);
-        command.stdin(Stdio::null());
+        // The monitor of a container that runs out of memory writes a file to the folder that it is started in.
+        command.stdin(Stdio::null()).current_dir(self.state.path());
         command
     }
 
