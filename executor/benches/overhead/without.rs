@@ -4,6 +4,7 @@
 
 use super::doors::LOGGED;
 use a2g_capability::Authority;
+use a2g_config::Config;
 use a2g_core::catalog::{Cache, Catalog, Definitions};
 use a2g_core::deliver::deliver_reports;
 use a2g_core::run::{Executor, ExecutorSettings, LoadedCatalog};
@@ -13,7 +14,6 @@ use a2g_govern::{AcceptUnsigned, Callers, CurrentCallers, Governor, Granter, Rep
 use a2g_isolate::{Cgroups, Isolate, Isolation, Module, PreforkConfig, RunAs};
 use a2g_journal::Journal;
 use a2g_sandbox::{Code, Sandbox};
-use a2g_server::config::Config;
 use a2g_server::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, a2g};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::limit::Limit;

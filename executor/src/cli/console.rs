@@ -8,11 +8,11 @@ use super::arguments::ConsoleCommand;
 use super::doors::{DoorParts, OpenDoor, webhooks};
 use super::output::{note, print, print_row};
 use super::setup::{InspectedContainment, config};
+use a2g_config::{Config, NotifySettings};
 use a2g_core::run::Executor;
 use a2g_govern::{WebhookKey, replace_private};
 use a2g_isolate::{Isolation, RunAs, Support};
 use a2g_runtime::spawn::SessionTasks;
-use a2g_server::config::{Config, NotifySettings};
 use a2g_server::serve::console::{
     ConsolePort, Containment, ContainmentControl, LocalKey, Notifier, NotifyWebhook,
 };

@@ -14,11 +14,11 @@
 
 use super::setup::InspectedContainment;
 use a2g_capability::HostPattern;
+use a2g_config::Config;
 use a2g_core::deliver::WebhookPoster;
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_sandbox::egress::{Egress, WebhookClient};
-use a2g_server::config::Config;
 use a2g_server::serve::{
     CallerDirectory, ConsoleUrl, HttpSettings, ProtocolRouter, Rpc, Tls, serve_stdio as serve_rpc_stdio,
 };
@@ -275,8 +275,8 @@ mod nexus {
     use super::super::UsageError;
     use super::super::output::print_row;
     use super::{DoorParts, OpenDoor};
+    use a2g_config::Config;
     use a2g_govern::AgentSecret;
-    use a2g_server::config::Config;
     use a2g_server::serve::nexus::{NexusPort, agent_of, router};
     use a2g_wire::nexus::keys::{AgentKeys, Keyring};
     use anyhow::{Context as _, bail};

@@ -5,12 +5,12 @@ use super::arguments::FleetCommand;
 use super::layout::{Listing, text};
 use super::output::{note, one_line, print};
 use super::setup::config;
+use a2g_config::Config;
 use a2g_fleet::{
     FleetKey, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NatsStore, NodeName, NodeState,
     NodeStatus, StreamId, StreamIdentity,
 };
 use a2g_govern::read_secret;
-use a2g_server::config::Config;
 use a2g_types::clock::{Clock as _, SystemClock};
 use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};

@@ -91,7 +91,7 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
 
 fn exit_code_of(error: &anyhow::Error) -> ExitCode {
     let usage = error.is::<UsageError>()
-        || error.is::<a2g_server::config::ConfigError>()
+        || error.is::<a2g_config::ConfigError>()
         || error.is::<a2g_govern::local::PolicyFileError>()
         || error.is::<a2g_govern::KeyError>()
         || error.is::<a2g_govern::CallersError>()

@@ -8,6 +8,7 @@ use super::setup::{
     ANOTHER_USER_ADVICE, CgroupGuard, InspectedContainment, ToolRuntime, check_containment, config, file,
     inspect_containment, owners, recorded_definitions, take_authority, warn_about_root,
 };
+use a2g_config::{AddressLayout, Config, DEFAULT_DRAIN};
 use a2g_core::catalog::{Catalog, CatalogEntry, prepare};
 use a2g_core::deliver;
 use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings, Fleet, LoadedCatalog, join_fleet};
@@ -25,7 +26,6 @@ use a2g_journal::{
 use a2g_runtime::aside;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::{Egress, MAX_LOOKUPS};
-use a2g_server::config::{AddressLayout, Config, DEFAULT_DRAIN};
 use a2g_server::serve::{CallerDirectory, ConsoleUrl, HttpServer, Rpc, Tls, a2g};
 use a2g_types::call::Door;
 use a2g_types::clock::{Clock, SystemClock};

@@ -47,8 +47,8 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// The crates that are one room each. The modules of the others are rooms.
-const ROOM_CRATES: [&str; 9] =
-    ["capability", "fleet", "govern", "intent", "isolate", "journal", "metrics", "sandbox", "wire"];
+const ROOM_CRATES: [&str; 10] =
+    ["capability", "config", "fleet", "govern", "intent", "isolate", "journal", "metrics", "sandbox", "wire"];
 
 /// All files of the executor.
 pub(crate) fn files() -> Vec<SourceFile> {

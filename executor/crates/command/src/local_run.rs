@@ -2,11 +2,11 @@
 
 use crate::UsageError;
 use crate::setup::ToolRuntime;
+use a2g_config::Config;
 use a2g_core::run::{Capacity, Executor, ExecutorSettings};
 use a2g_govern::local::LocalGovernor;
 use a2g_govern::{Governor, Granter, Trust};
 use a2g_journal::Journal;
-use a2g_server::config::Config;
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::memory::Charge;

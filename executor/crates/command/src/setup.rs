@@ -2,6 +2,7 @@
 
 use crate::UsageError;
 use a2g_capability::Authority;
+use a2g_config::{Config, Containment, DEFAULT_FILE};
 use a2g_core::catalog::{
     Access, Cache, Catalog, CatalogEntry, CatalogError, CompileJob, Compiled, Compiler, Definitions,
     Installer, ToolBuilder,
@@ -13,7 +14,6 @@ use a2g_isolate::{
 };
 use a2g_sandbox::egress::Egress;
 use a2g_sandbox::{Code, Sandbox};
-use a2g_server::config::{Config, Containment, DEFAULT_FILE};
 use a2g_server::serve::ListenAddress;
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;

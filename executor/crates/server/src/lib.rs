@@ -1,4 +1,3 @@
-//! The protocol adapters, over HTTP, WebSocket and standard streams, and the executor's configuration file.
+//! The protocol adapters, over HTTP, WebSocket and standard streams.
 
-pub mod config;
 pub mod serve;

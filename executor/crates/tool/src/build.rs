@@ -3,8 +3,8 @@
 use crate::language::Language;
 use crate::{check, find_manifest, toolchain};
 use a2g_command::output::note;
+use a2g_config::Config;
 use a2g_core::catalog::ToolManifest;
-use a2g_server::config::Config;
 use anyhow::bail;
 use std::path::Path;
 

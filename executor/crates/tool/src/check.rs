@@ -2,9 +2,9 @@
 
 use crate::set_up;
 use a2g_command::output::{note, one_line, print};
+use a2g_config::Config;
 use a2g_core::catalog::{CheckedTool, ModuleFacts, check as check_tool, check_bare, package_folder};
 use a2g_govern::ToolTrust;
-use a2g_server::config::Config;
 use a2g_types::quantity::{BYTES_PER_MB, MemoryLimit};
 use a2g_types::tool::Contract;
 use std::path::Path;

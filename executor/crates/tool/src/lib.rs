@@ -22,8 +22,8 @@ pub use arguments::ToolCommand;
 
 use a2g_command::output::{note, one_line};
 use a2g_command::setup::{ToolRuntime, check_containment, config};
+use a2g_config::Config;
 use a2g_core::catalog::{CheckedTool, ToolManifest};
-use a2g_server::config::Config;
 use anyhow::bail;
 use arguments::Tool;
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 
 use crate::set_up;
 use a2g_command::output::{note, one_line, print};
+use a2g_config::Config;
 use a2g_core::catalog::write_arguments;
-use a2g_server::config::Config;
 use std::process::ExitCode;
 
 /// Compiles every tool of the catalogue into the cache. The exit code is 1 if a tool cannot be used, or its schema not

@@ -19,12 +19,12 @@ use crate::{approve, replaced_tool, set_up};
 use a2g_command::UsageError;
 use a2g_command::output::{note, one_line, print};
 use a2g_command::setup::{Setup, ToolRuntime, config, recorded_definitions};
+use a2g_config::Config;
 use a2g_core::catalog::{
     CheckedTool, Installation, MANIFEST_TYPE, MAX_MANIFEST_BYTES, Package, PinnedReference, Reference,
     RemoteTool, ToolManifest, Version, check as check_tool, find_installed_package, is_tag, package_folder,
 };
 use a2g_govern::{OfferedTool, ToolTrust};
-use a2g_server::config::Config;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::ident::ToolName;
 use a2g_types::tool::Digest;

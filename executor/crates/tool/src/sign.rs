@@ -3,9 +3,9 @@
 use crate::{set_up, toolchain};
 use a2g_command::UsageError;
 use a2g_command::output::{note, one_line, print};
+use a2g_config::Config;
 use a2g_core::catalog::{SignedFolder, ToolManifest, sign as sign_tool};
 use a2g_govern::ToolSigningKey;
-use a2g_server::config::Config;
 use a2g_types::clock::{Clock as _, SystemClock, format_seconds};
 use anyhow::{Context as _, bail};
 use std::path::Path;

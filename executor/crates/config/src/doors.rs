@@ -1,10 +1,10 @@
 //! The configuration of the doors of the other protocols.
 
 use super::{InvalidValueError, check_count, check_max, file, invalid, to_usize};
-use crate::serve::{
+use a2g_capability::HostPattern;
+use a2g_server::serve::{
     A2aSettings, A2eSettings, DoorAccess, DoorSettings, ListenAddress, McpSettings, NexusSettings, RateLimits,
 };
-use a2g_capability::HostPattern;
 use a2g_types::call::Door;
 use a2g_types::ident::AgentDid;
 use a2g_wire::a2a::Dialect;

@@ -11,7 +11,6 @@ mod fleet;
 pub use console::{ConsoleSettings, NotifySettings};
 pub use doors::Doors;
 
-use crate::serve::{ConnectionLimits, ListenAddress, TlsSettings};
 use a2g_capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use a2g_core::catalog::{CompileLimits, PinnedReference, RemoteTool};
 use a2g_core::run::{ApprovalRule, Capacity};
@@ -24,6 +23,7 @@ use a2g_govern::{
 use a2g_isolate::{Isolation, User};
 use a2g_journal::{ArgumentStorage, JournalLimits, Retention};
 use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
+use a2g_server::serve::{ConnectionLimits, ListenAddress, TlsSettings};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, Issuer, SignerName, ToolName, did_you_mean};
 use a2g_types::limit::{Access, ClaimedLimits, LIMITS, Limit, LimitMap, NetworkBudgets};
