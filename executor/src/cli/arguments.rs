@@ -1,6 +1,6 @@
 //! The commands and their options, as `--help` shows them.
 
-use a2g_server::serve::ListenAddress;
+use a2g_http::ListenAddress;
 use a2g_tool::ToolCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;

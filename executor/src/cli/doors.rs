@@ -18,10 +18,10 @@ use a2g_config::Config;
 use a2g_core::deliver::WebhookPoster;
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
-use a2g_sandbox::egress::{Egress, WebhookClient};
-use a2g_server::serve::{
+use a2g_http::{
     CallerDirectory, ConsoleUrl, HttpSettings, ProtocolRouter, Rpc, Tls, serve_stdio as serve_rpc_stdio,
 };
+use a2g_sandbox::egress::{Egress, WebhookClient};
 use a2g_types::call::Door;
 use a2g_wire::strict_json::JsonBounds;
 use anyhow::Context as _;
@@ -40,7 +40,7 @@ pub(super) const DOORS: &[DoorEntry] = &[
             let settings = config.doors.a2e.clone()?;
             let serve = move |parts: StdioParts| -> StdioServing {
                 let StdioParts { executor, bounds, callers, .. } = parts;
-                Box::pin(a2g_server::serve::a2e::serve_a2e_stdio(executor, settings, bounds, callers))
+                Box::pin(a2g_server::a2e::serve_a2e_stdio(executor, settings, bounds, callers))
             };
             Some(StdioDoor { peer: Peer::Process, serve: Box::new(serve) })
         },
@@ -48,7 +48,7 @@ pub(super) const DOORS: &[DoorEntry] = &[
             let open = |settings| {
                 let executor = Arc::clone(parts.executor);
                 let callers = parts.callers.clone();
-                a2g_server::serve::a2e::router(executor, settings, parts.config.bounds, callers)
+                a2g_server::a2e::router(executor, settings, parts.config.bounds, callers)
             };
             ready(Ok(OpenDoor::new(parts.config.doors.a2e.clone().map(open))))
         })
@@ -61,7 +61,7 @@ pub(super) const DOORS: &[DoorEntry] = &[
                 let StdioParts { executor, bounds, journal, input_ended, .. } = parts;
                 let caller = Arc::new(Caller::local_person());
                 Box::pin(async move {
-                    a2g_server::serve::mcp::serve_mcp_stdio(
+                    a2g_server::mcp::serve_mcp_stdio(
                         executor,
                         settings,
                         bounds,
@@ -78,7 +78,7 @@ pub(super) const DOORS: &[DoorEntry] = &[
             let open = |settings| {
                 let executor = Arc::clone(parts.executor);
                 let console_url = parts.console_url.clone();
-                a2g_server::serve::mcp::routers(executor, settings, parts.config.bounds, console_url)
+                a2g_server::mcp::routers(executor, settings, parts.config.bounds, console_url)
             };
             ready(Ok(OpenDoor::new(parts.config.doors.mcp.clone().map(open).into_iter().flatten())))
         })
@@ -93,7 +93,7 @@ pub(super) const DOORS: &[DoorEntry] = &[
     DoorEntry::new(Door::Sovereign, |parts| {
         let open = |settings| {
             let executor = Arc::clone(parts.executor);
-            a2g_server::serve::sovereign::router(executor, settings, parts.config.bounds)
+            a2g_server::sovereign::router(executor, settings, parts.config.bounds)
         };
         ready(Ok(OpenDoor::new(parts.config.doors.sovereign.clone().map(open))))
     }),
@@ -249,7 +249,7 @@ pub(super) fn webhooks(
 #[cfg(feature = "a2a")]
 mod a2a {
     use super::{DoorParts, OpenDoor, webhooks};
-    use a2g_server::serve::a2a::{A2aPort, routers};
+    use a2g_server::a2a::{A2aPort, routers};
     use std::sync::Arc;
 
     pub(super) async fn open<'a>(parts: &'a DoorParts<'a>) -> anyhow::Result<OpenDoor<'a>> {
@@ -277,7 +277,7 @@ mod nexus {
     use super::{DoorParts, OpenDoor};
     use a2g_config::Config;
     use a2g_govern::AgentSecret;
-    use a2g_server::serve::nexus::{NexusPort, agent_of, router};
+    use a2g_server::nexus::{NexusPort, agent_of, router};
     use a2g_wire::nexus::keys::{AgentKeys, Keyring};
     use anyhow::{Context as _, bail};
     use std::collections::HashSet;

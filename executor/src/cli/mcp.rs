@@ -14,7 +14,7 @@ use a2g_govern::Granter;
 use a2g_govern::local::PolicySet;
 use a2g_journal::IfMissing;
 use a2g_sandbox::egress::client_config;
-use a2g_server::serve::mcp::{RemoteServer, proxy_mcp_stdio};
+use a2g_server::mcp::{RemoteServer, proxy_mcp_stdio};
 use a2g_types::call::Door;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;

@@ -95,6 +95,6 @@ fn exit_code_of(error: &anyhow::Error) -> ExitCode {
         || error.is::<a2g_govern::local::PolicyFileError>()
         || error.is::<a2g_govern::KeyError>()
         || error.is::<a2g_govern::CallersError>()
-        || error.is::<a2g_server::serve::ServerTlsError>();
+        || error.is::<a2g_http::ServerTlsError>();
     ExitCode::from(if usage { 2 } else { 1 })
 }

@@ -18,6 +18,7 @@ use a2g_govern::{
     AcceptUnsigned, Caller, Callers, CurrentCallers, Governor, GovernorUrl, Granter, IntentSignatures,
     IssuerSettings, KeyPair, Push, RemoteGovernor, ReportLog, SignerSettings, TokenIssuers, ToolTrust, Trust,
 };
+use a2g_http::{CallerDirectory, ConsoleUrl, HttpServer, Rpc, Tls};
 use a2g_isolate::{Cgroups, Isolation, RunAs, User};
 use a2g_journal::chain::Head;
 use a2g_journal::{
@@ -26,7 +27,7 @@ use a2g_journal::{
 use a2g_runtime::aside;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::{Egress, MAX_LOOKUPS};
-use a2g_server::serve::{CallerDirectory, ConsoleUrl, HttpServer, Rpc, Tls, a2g};
+use a2g_server::a2g;
 use a2g_types::call::Door;
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;

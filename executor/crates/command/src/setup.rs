@@ -9,12 +9,12 @@ use a2g_core::catalog::{
 };
 use a2g_core::run::LoadedCatalog;
 use a2g_govern::ToolTrust;
+use a2g_http::ListenAddress;
 use a2g_isolate::{
     Cgroups, ChildError, Isolate, Isolation, Module, Owner, PreforkConfig, RunAs, Support, probe, support,
 };
 use a2g_sandbox::egress::Egress;
 use a2g_sandbox::{Code, Sandbox};
-use a2g_server::serve::ListenAddress;
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::limit::Limit;

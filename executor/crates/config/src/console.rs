@@ -1,8 +1,8 @@
 //! The configuration of the console, and of the webhooks that are told what waits for a person.
 
 use super::{InvalidValueError, file, invalid};
+use a2g_http::{ListenAddress, PublicUrl};
 use a2g_sandbox::egress::{EgressError, EgressSettings, WebhookUrl};
-use a2g_server::serve::{ListenAddress, PublicUrl};
 use std::path::PathBuf;
 
 /// Maximum number of webhooks. Each of them gets every message.

@@ -2,7 +2,7 @@
 
 use super::{InvalidValueError, check_count, check_max, file, invalid, to_usize};
 use a2g_capability::HostPattern;
-use a2g_server::serve::{
+use a2g_http::{
     A2aSettings, A2eSettings, DoorAccess, DoorSettings, ListenAddress, McpSettings, NexusSettings, RateLimits,
 };
 use a2g_types::call::Door;

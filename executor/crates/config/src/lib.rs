@@ -20,10 +20,10 @@ use a2g_govern::{
     GovernorUrl, IssuerSettings, KeyForm, MAX_SIGNERS, SignatureSettings, SignerSettings, ToolPattern,
     TrustSettings,
 };
+use a2g_http::{ConnectionLimits, ListenAddress, TlsSettings};
 use a2g_isolate::{Isolation, User};
 use a2g_journal::{ArgumentStorage, JournalLimits, Retention};
 use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
-use a2g_server::serve::{ConnectionLimits, ListenAddress, TlsSettings};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, Issuer, SignerName, ToolName, did_you_mean};
 use a2g_types::limit::{Access, ClaimedLimits, LIMITS, Limit, LimitMap, NetworkBudgets};
