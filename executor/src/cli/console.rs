@@ -9,12 +9,12 @@ use super::doors::{DoorParts, OpenDoor, webhooks};
 use super::output::{note, print, print_row};
 use super::setup::{InspectedContainment, config};
 use a2g_config::{Config, NotifySettings};
+use a2g_console::{ConsolePort, Containment, ContainmentControl, LocalKey, Notifier, NotifyWebhook};
 use a2g_core::run::Executor;
 use a2g_govern::{WebhookKey, replace_private};
 use a2g_http::{ConsoleUrl, HttpServer, ListenAddress, ProtocolRouter, PublicUrl};
 use a2g_isolate::{Isolation, RunAs, Support};
 use a2g_runtime::spawn::SessionTasks;
-use a2g_server::console::{ConsolePort, Containment, ContainmentControl, LocalKey, Notifier, NotifyWebhook};
 use anyhow::{Context as _, bail};
 use std::io::IsTerminal as _;
 use std::net::{SocketAddr, TcpStream};
@@ -115,7 +115,7 @@ impl Console {
             containment: containment(config, parts.contained, parts.has_cgroups),
             journal: self.journal.clone(),
         };
-        a2g_server::console::router(Arc::clone(parts.executor), port)
+        a2g_console::router(Arc::clone(parts.executor), port)
     }
 
     /// Writes the first link, tells the person at the terminal, and starts the notifications. `origin` is that of the

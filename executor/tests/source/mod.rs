@@ -83,7 +83,9 @@ fn by_rooms(name: &str, segments: &[String]) -> Vec<String> {
         Some(_) | None if name == "tool" => [&["cli".to_owned(), name.to_owned()], segments].concat(),
         // So are the doors, and what they share.
         Some(_) | None if name == "server" => [&["serve".to_owned()], segments].concat(),
-        Some(_) | None if name == "http" => [&["serve".to_owned(), name.to_owned()], segments].concat(),
+        Some(_) | None if ["console", "http"].contains(&name) => {
+            [&["serve".to_owned(), name.to_owned()], segments].concat()
+        }
         Some("optional_twin") if name == "types" => [&["stored".to_owned()], segments].concat(),
         Some(_) | None if ROOM_CRATES.contains(&name) => [&[name.to_owned()], segments].concat(),
         Some(_) | None => segments.to_vec(),

@@ -9,8 +9,6 @@ pub mod a2a;
 #[cfg(feature = "a2e")]
 pub mod a2e;
 pub mod a2g;
-#[cfg(feature = "console")]
-pub mod console;
 pub mod governor;
 #[cfg(feature = "mcp")]
 pub mod mcp;
