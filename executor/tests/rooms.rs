@@ -236,7 +236,7 @@ fn heavy_dependencies_are_used_in_their_rooms_only() {
         ("rustls", vec!["egress", "serve"]),
         ("hyper_rustls", vec!["cli", "serve/mcp"]),
         ("tokio_rustls", vec!["egress", "serve/http"]),
-        ("jsonrpsee", vec!["serve", "govern"]),
+        ("jsonrpsee", vec!["serve/a2g", "serve/http", "govern"]),
         ("tower", vec!["govern"]),
         ("async_nats", vec!["fleet"]),
         ("rusqlite", vec!["journal"]),

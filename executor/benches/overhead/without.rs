@@ -15,7 +15,6 @@ use a2g_http::{CallerDirectory, HttpServer, HttpSettings, Rpc};
 use a2g_isolate::{Cgroups, Isolate, Isolation, Module, PreforkConfig, RunAs};
 use a2g_journal::Journal;
 use a2g_sandbox::{Code, Sandbox};
-use a2g_server::a2g;
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::limit::Limit;
 use std::path::{Path, PathBuf};
@@ -104,7 +103,8 @@ async fn serve(folder: &Path) {
     let executor = Arc::new(executor);
     let sessions = executor.sessions().clone();
     sessions.spawn(deliver_reports(Arc::clone(&executor)));
-    let rpc = Rpc::new(a2g::methods(executor).unwrap().into(), config.bounds, a2g::NOTIFICATIONS);
+    let rpc =
+        Rpc::new(a2g_door_a2g::methods(executor).unwrap().into(), config.bounds, a2g_door_a2g::NOTIFICATIONS);
     let settings = HttpSettings {
         protocols: Vec::new(),
         allowed_hosts: config.allowed_hosts,

@@ -40,7 +40,7 @@ pub(super) const DOORS: &[DoorEntry] = &[
             let settings = config.doors.a2e.clone()?;
             let serve = move |parts: StdioParts| -> StdioServing {
                 let StdioParts { executor, bounds, callers, .. } = parts;
-                Box::pin(a2g_server::a2e::serve_a2e_stdio(executor, settings, bounds, callers))
+                Box::pin(a2g_door_a2e::serve_a2e_stdio(executor, settings, bounds, callers))
             };
             Some(StdioDoor { peer: Peer::Process, serve: Box::new(serve) })
         },
@@ -48,7 +48,7 @@ pub(super) const DOORS: &[DoorEntry] = &[
             let open = |settings| {
                 let executor = Arc::clone(parts.executor);
                 let callers = parts.callers.clone();
-                a2g_server::a2e::router(executor, settings, parts.config.bounds, callers)
+                a2g_door_a2e::router(executor, settings, parts.config.bounds, callers)
             };
             ready(Ok(OpenDoor::new(parts.config.doors.a2e.clone().map(open))))
         })
@@ -61,15 +61,8 @@ pub(super) const DOORS: &[DoorEntry] = &[
                 let StdioParts { executor, bounds, journal, input_ended, .. } = parts;
                 let caller = Arc::new(Caller::local_person());
                 Box::pin(async move {
-                    a2g_server::mcp::serve_mcp_stdio(
-                        executor,
-                        settings,
-                        bounds,
-                        caller,
-                        &journal,
-                        input_ended,
-                    )
-                    .await
+                    a2g_door_mcp::serve_mcp_stdio(executor, settings, bounds, caller, &journal, input_ended)
+                        .await
                 })
             };
             Some(StdioDoor { peer: Peer::Host, serve: Box::new(serve) })
@@ -78,7 +71,7 @@ pub(super) const DOORS: &[DoorEntry] = &[
             let open = |settings| {
                 let executor = Arc::clone(parts.executor);
                 let console_url = parts.console_url.clone();
-                a2g_server::mcp::routers(executor, settings, parts.config.bounds, console_url)
+                a2g_door_mcp::routers(executor, settings, parts.config.bounds, console_url)
             };
             ready(Ok(OpenDoor::new(parts.config.doors.mcp.clone().map(open).into_iter().flatten())))
         })
@@ -93,7 +86,7 @@ pub(super) const DOORS: &[DoorEntry] = &[
     DoorEntry::new(Door::Sovereign, |parts| {
         let open = |settings| {
             let executor = Arc::clone(parts.executor);
-            a2g_server::sovereign::router(executor, settings, parts.config.bounds)
+            a2g_door_sovereign::router(executor, settings, parts.config.bounds)
         };
         ready(Ok(OpenDoor::new(parts.config.doors.sovereign.clone().map(open))))
     }),
@@ -249,7 +242,7 @@ pub(super) fn webhooks(
 #[cfg(feature = "a2a")]
 mod a2a {
     use super::{DoorParts, OpenDoor, webhooks};
-    use a2g_server::a2a::{A2aPort, routers};
+    use a2g_door_a2a::{A2aPort, routers};
     use std::sync::Arc;
 
     pub(super) async fn open<'a>(parts: &'a DoorParts<'a>) -> anyhow::Result<OpenDoor<'a>> {
@@ -276,8 +269,8 @@ mod nexus {
     use super::super::output::print_row;
     use super::{DoorParts, OpenDoor};
     use a2g_config::Config;
+    use a2g_door_nexus::{NexusPort, agent_of, router};
     use a2g_govern::AgentSecret;
-    use a2g_server::nexus::{NexusPort, agent_of, router};
     use a2g_wire::nexus::keys::{AgentKeys, Keyring};
     use anyhow::{Context as _, bail};
     use std::collections::HashSet;

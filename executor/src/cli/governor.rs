@@ -3,10 +3,10 @@
 use super::UsageError;
 use super::arguments::Governor;
 use super::serve::{end_sessions, local_governor, open_report_log, stop_signal};
+use a2g_door_a2g::governor::{GovernorDoor, NOTIFICATIONS, methods};
 use a2g_govern::{Callers, CurrentCallers, KeyPair};
 use a2g_http::{CallerDirectory, ConnectionLimits, HttpServer, HttpSettings, Rpc};
 use a2g_runtime::spawn::SessionTasks;
-use a2g_server::governor::{GovernorDoor, NOTIFICATIONS, methods};
 use a2g_types::clock::SystemClock;
 use a2g_wire::strict_json::JsonBounds;
 use anyhow::{Context as _, bail};

@@ -27,7 +27,6 @@ use a2g_journal::{
 use a2g_runtime::aside;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::{Egress, MAX_LOOKUPS};
-use a2g_server::a2g;
 use a2g_types::call::Door;
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
@@ -603,8 +602,8 @@ impl<'a> Startup<'a> {
         // Before the port is bound: what other nodes have stopped must not run here.
         executor.follow_earlier_orders().await?;
         executor.sessions().spawn(trim_memory());
-        let methods = a2g::methods(Arc::clone(&executor))?;
-        let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
+        let methods = a2g_door_a2g::methods(Arc::clone(&executor))?;
+        let rpc = Rpc::new(methods.into(), config.bounds, a2g_door_a2g::NOTIFICATIONS);
         let caller_files = CallerFiles::read(config, self.accept_unsigned, executor.callers().clone())?;
         let catalogue = ServedCatalogue {
             executor,

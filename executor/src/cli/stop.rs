@@ -5,8 +5,8 @@ use super::arguments::{ExecutorAddress, ResumeCommand, StopCommand, SwitchTarget
 use super::layout::{Listing, text};
 use super::local_time::LocalTime;
 use super::output::{note, one_line, print};
+use a2g_door_a2g::{OperatorClient, OperatorClientError};
 use a2g_sandbox::egress::client_config;
-use a2g_server::{OperatorClient, OperatorClientError};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};

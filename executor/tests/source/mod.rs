@@ -72,6 +72,11 @@ fn read_crate(name: &str, source: &Path) -> Vec<SourceFile> {
 
 /// The path of an item of a crate by rooms.
 fn by_rooms(name: &str, segments: &[String]) -> Vec<String> {
+    // The doors and what they share are one room. A folder's name has a hyphen, where code has an underscore.
+    let door = name.strip_prefix("door-").or_else(|| name.strip_prefix("door_"));
+    if let Some(part) = door.or(["console", "http"].contains(&name).then_some(name)) {
+        return [&["serve".to_owned(), part.to_owned()], segments].concat();
+    }
     match segments.first().map(String::as_str) {
         // The sandbox and its way out are one crate and two rooms.
         Some("egress") if name == "sandbox" => segments.to_vec(),
@@ -81,11 +86,6 @@ fn by_rooms(name: &str, segments: &[String]) -> Vec<String> {
         // The command line is one room in three crates.
         Some(_) | None if name == "command" => [&["cli".to_owned()], segments].concat(),
         Some(_) | None if name == "tool" => [&["cli".to_owned(), name.to_owned()], segments].concat(),
-        // So are the doors, and what they share.
-        Some(_) | None if name == "server" => [&["serve".to_owned()], segments].concat(),
-        Some(_) | None if ["console", "http"].contains(&name) => {
-            [&["serve".to_owned(), name.to_owned()], segments].concat()
-        }
         Some("optional_twin") if name == "types" => [&["stored".to_owned()], segments].concat(),
         Some(_) | None if ROOM_CRATES.contains(&name) => [&[name.to_owned()], segments].concat(),
         Some(_) | None => segments.to_vec(),

@@ -1,4 +1,11 @@
 //! The executor's A2G door: its methods by name, and the roles that may call each.
+//!
+//! [`governor`] is the door of the bundled governor, and [`OperatorClient`] calls the methods of a running executor.
+
+pub mod governor;
+mod operator;
+
+pub use operator::{OperatorClient, OperatorClientError};
 
 use a2g_core::run::{DirectiveOutcome, Executor, IntentState, RunEventSink};
 use a2g_govern::Role::{self, Agent, Approver, Governor, Operator};
