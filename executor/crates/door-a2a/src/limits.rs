@@ -46,25 +46,26 @@ pub(super) struct RateLimitStatus {
     wait: Duration,
 }
 
-impl RateLimits {
+impl CallerUsage {
     /// Counts a request if no limit refuses it. The status of a refused one has a `wait` above zero.
-    fn try_acquire(self, usage: &mut CallerUsage, now: Instant) -> RateLimitStatus {
-        let (minute, hour) =
-            (RateLimit::per_period(self.per_minute, MINUTE), RateLimit::per_period(self.per_hour, HOUR));
-        let wait = usage.minute.wait_time(minute, now).max(usage.hour.wait_time(hour, now));
-        if wait.is_zero() && usage.concurrent < self.concurrent {
-            let _both_admitted = (usage.minute.acquire(minute, now), usage.hour.acquire(hour, now));
-            usage.concurrent += 1;
-            return self.status(usage, now, Duration::ZERO);
+    fn try_acquire(&mut self, limits: RateLimits, now: Instant) -> RateLimitStatus {
+        let minute = RateLimit::per_period(limits.per_minute, MINUTE);
+        let hour = RateLimit::per_period(limits.per_hour, HOUR);
+        let wait = self.minute.wait_time(minute, now).max(self.hour.wait_time(hour, now));
+        if wait.is_zero() && self.concurrent < limits.concurrent {
+            let _both_admitted = (self.minute.acquire(minute, now), self.hour.acquire(hour, now));
+            self.concurrent += 1;
+            return self.status(limits, now, Duration::ZERO);
         }
-        self.status(usage, now, if wait.is_zero() { CONCURRENT_RETRY_DELAY } else { wait })
+        self.status(limits, now, if wait.is_zero() { CONCURRENT_RETRY_DELAY } else { wait })
     }
 
-    fn status(self, usage: &CallerUsage, now: Instant, wait: Duration) -> RateLimitStatus {
-        let states = [(self.per_minute, MINUTE, usage.minute), (self.per_hour, HOUR, usage.hour)];
+    fn status(&self, limits: RateLimits, now: Instant, wait: Duration) -> RateLimitStatus {
+        let states = [(limits.per_minute, MINUTE, self.minute), (limits.per_hour, HOUR, self.hour)];
         let statuses = states.map(|(count, period, state)| {
             let limit = RateLimit::per_period(count, period);
-            let (remaining, full_after) = (state.remaining(limit, now), state.full_after(now));
+            let remaining = state.remaining(limit, now);
+            let full_after = state.full_after(now);
             (state.wait_time(limit, now), RateLimitStatus { limit: count.get(), remaining, full_after, wait })
         });
         let [(minute_wait, minute), (hour_wait, hour)] = statuses;
@@ -87,7 +88,7 @@ impl CallerLimiter {
     /// Counts a request; the guard is `None` if the request exceeds a limit.
     pub(super) fn try_acquire(self: &Arc<Self>, caller: &str) -> (RateLimitStatus, Option<RateLimitGuard>) {
         let now = self.clock.monotonic();
-        let status = self.limits.try_acquire(self.lock().entry(caller.into()).or_default(), now);
+        let status = self.lock().entry(caller.into()).or_default().try_acquire(self.limits, now);
         let guard = || RateLimitGuard { limiter: Arc::clone(self), caller: caller.into() };
         (status, status.wait.is_zero().then(guard))
     }
