@@ -143,7 +143,7 @@ mod tests {
         let mut usage = CallerUsage::default();
         let mut try_acquire = |seconds| {
             let RateLimitStatus { limit, remaining, full_after, wait } =
-                limits.try_acquire(&mut usage, start + Duration::from_secs(seconds));
+                usage.try_acquire(limits, start + Duration::from_secs(seconds));
             (limit, remaining, full_after.as_secs(), wait.as_secs())
         };
         assert_eq!(try_acquire(0), (3, 2, 20, 0));
