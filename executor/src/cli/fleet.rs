@@ -7,8 +7,8 @@ use super::output::{note, one_line, print};
 use super::setup::config;
 use a2g_config::Config;
 use a2g_fleet::{
-    FleetKey, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NatsStore, NodeName, NodeState,
-    NodeStatus, StreamId, StreamIdentity,
+    FleetKey, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NatsStore, NodeLoad, NodeName,
+    NodeState, NodeStatus, StreamId, StreamIdentity,
 };
 use a2g_govern::read_secret;
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -81,12 +81,12 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
 async fn wait_until_left(view: &FleetView<NatsStore>, name: &NodeName, epoch: u64) -> anyhow::Result<()> {
     let started_at = SystemClock.monotonic();
     let mut note_after = PROGRESS_INTERVAL;
-    while let Some((found_epoch, state, load)) = view.find_node(name).await? {
+    while let Some(status) = view.find_node(name).await? {
         // A service manager has started the node again, after it had left.
-        if found_epoch != epoch {
+        if status.epoch != epoch {
             break;
         }
-        match state {
+        match status.state {
             NodeState::Left => break,
             NodeState::TakenOver(by) => bail!(
                 "`{name}` was lost before it left: `{by}` has taken over, and ended its runs as ABORTED. Check the log of \
@@ -97,12 +97,14 @@ async fn wait_until_left(view: &FleetView<NatsStore>, name: &NodeName, epoch: u6
         let elapsed = SystemClock.monotonic().saturating_duration_since(started_at);
         if elapsed >= note_after {
             note_after += PROGRESS_INTERVAL;
-            note(format_args!(
-                "`{name}` is draining: {} running, {} queued, after {} s",
-                load.running,
-                load.queued,
-                elapsed.as_secs()
-            ));
+            if let Some(load) = status.load {
+                note(format_args!(
+                    "`{name}` is draining: {} running, {} queued, after {} s",
+                    load.running,
+                    load.queued,
+                    elapsed.as_secs()
+                ));
+            }
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -167,12 +169,14 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
     let hash = hash_heads(nodes);
     if json {
         let nodes = nodes.iter().map(|node| {
+            let figure = |read: fn(NodeLoad) -> usize| node.load.map(read);
             serde_json::json!({
-                "node": node.node.as_str(), "state": node.state_name(),
+                "node": node.node.as_str(), "state": node.state_name(), "seen_seconds_ago": node.seen.as_secs(),
                 "taken_over_by": node.taken_over_by().map(NodeName::as_str), "version": node.version,
-                "running": node.load.running, "queued": node.load.queued, "waiting": node.load.waiting,
-                "concurrent": node.load.concurrent,
-                "undelivered": node.load.undelivered, "open": node.open, "receipts": node.receipts, "head": node.head,
+                "running": figure(|load| load.running), "queued": figure(|load| load.queued),
+                "waiting": figure(|load| load.waiting), "concurrent": figure(|load| load.concurrent),
+                "undelivered": figure(|load| load.undelivered), "open": node.open, "receipts": node.receipts,
+                "head": node.head,
             })
         });
         let nodes = nodes.collect::<Vec<_>>();
@@ -180,21 +184,23 @@ fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> a
         return Ok(ExitCode::SUCCESS);
     }
     let mut listing = Listing::new(&[
-        "NODE", "STATE", "VERSION", "RUNNING", "QUEUED", "WAITING", "OPEN", "UNSENT", "RECEIPTS",
+        "NODE", "STATE", "SEEN", "VERSION", "RUNNING", "QUEUED", "WAITING", "OPEN", "UNSENT", "RECEIPTS",
     ]);
     for node in nodes {
+        let figure = |show: fn(NodeLoad) -> String| text(node.load.map_or_else(|| "-".to_owned(), show));
         listing.row([
             text(node.node.to_string()),
             text(match node.taken_over_by() {
                 None => node.state_name().to_owned(),
                 Some(by) => format!("{}, {by} took over", node.state_name()),
             }),
+            text(format!("{} ago", node.seen_text())),
             text(&node.version),
-            text(format!("{} of {}", node.load.running, node.load.concurrent)),
-            text(node.load.queued.to_string()),
-            text(node.load.waiting.to_string()),
+            figure(|load| format!("{} of {}", load.running, load.concurrent)),
+            figure(|load| load.queued.to_string()),
+            figure(|load| load.waiting.to_string()),
             text(node.open.to_string()),
-            text(node.load.undelivered.to_string()),
+            figure(|load| load.undelivered.to_string()),
             text(node.receipts.to_string()),
         ]);
     }

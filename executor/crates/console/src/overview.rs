@@ -7,7 +7,7 @@ use super::inbox::Inbox;
 use super::page::{Viewer, at, elapsed, fault_page, forbidden, line, scrolling_table};
 use super::session::{PostedForm, SignedIn};
 use super::sign_in::{redeem_key, sign_in_first};
-use a2g_core::run::NodeStatus;
+use a2g_core::run::{NodeLoad, NodeStatus};
 use a2g_govern::Role;
 use a2g_journal::{ChainCheck, Condition};
 use a2g_types::fault::Fault;
@@ -76,6 +76,7 @@ fn fleet_part(nodes: &Result<Vec<NodeStatus>, Fault>) -> Markup {
                     thead { tr {
                         th { "Node" } th { "State" } th { "Version" } th { "Running" } th { "Queued" }
                         th { "Waiting for a person" } th { "Open" } th { "Reports not delivered" }
+                        th { "Last seen" }
                     } }
                     tbody {
                         @for node in nodes {
@@ -86,28 +87,39 @@ fn fleet_part(nodes: &Result<Vec<NodeStatus>, Fault>) -> Markup {
                                     @if let Some(by) = node.taken_over_by() { ", " (by) " took over" }
                                 }
                                 td { (line(&node.version)) }
-                                td { (node.load.running) " of " (node.load.concurrent) }
-                                td { (node.load.queued) } td { (node.load.waiting) } td { (node.open) }
-                                td { (node.load.undelivered) }
+                                td { (figure(node, |load| format!("{} of {}", load.running, load.concurrent))) }
+                                td { (figure(node, |load| load.queued.to_string())) }
+                                td { (figure(node, |load| load.waiting.to_string())) }
+                                td { (node.open) }
+                                td { (figure(node, |load| load.undelivered.to_string())) }
+                                td { (node.seen_text()) " ago" }
                             }
                         }
                     }
-                    @let sum = |figure: fn(&NodeStatus) -> usize| nodes.iter().map(figure).sum::<usize>();
+                    @let loads = nodes.iter().filter_map(|node| node.load).collect::<Vec<_>>();
+                    @let sum = |figure: fn(&NodeLoad) -> usize| loads.iter().map(figure).sum::<usize>();
+                    @let running_nodes = nodes.iter().filter(|node| !node.state.has_ended());
+                    @let slots = running_nodes.filter_map(|node| node.load).map(|load| load.concurrent);
                     tfoot {
                         tr {
                             th { "All" } td {} td {}
                             td {
-                                (sum(|node| node.load.running)) " of "
-                                (sum(|node| if node.state.has_ended() { 0 } else { node.load.concurrent }))
+                                (sum(|load| load.running)) " of " (slots.sum::<usize>())
                             }
-                            td { (sum(|node| node.load.queued)) } td { (sum(|node| node.load.waiting)) }
-                            td { (sum(|node| node.open)) } td { (sum(|node| node.load.undelivered)) }
+                            td { (sum(|load| load.queued)) } td { (sum(|load| load.waiting)) }
+                            td { (nodes.iter().map(|node| node.open).sum::<usize>()) }
+                            td { (sum(|load| load.undelivered)) } td {}
                         }
                     }
                 })),
             }
         }
     }
+}
+
+/// A figure of a node's load; a dash if the load is not known.
+fn figure(node: &NodeStatus, show: impl FnOnce(NodeLoad) -> String) -> String {
+    node.load.map_or_else(|| "–".to_owned(), show)
 }
 
 /// The figures, which the page refreshes while runs begin and end.

@@ -5,16 +5,20 @@
 
 use crate::store::{Store, StoredValue, Write};
 use crate::{FleetError, FleetName};
+use a2g_types::clock::{Clock as _, SystemClock};
 use async_nats::Client;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
-use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::stream::{
     DeleteMessageError, DeleteMessageErrorKind, LastRawMessageError, LastRawMessageErrorKind, Stream,
 };
 use async_nats::jetstream::{Context, Error as JetStreamError, ErrorCode};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use serde::Deserialize;
+use serde_json::json;
 use std::time::Duration;
+use time::OffsetDateTime;
 
 /// The delays before each retry of a write that a cluster refused because it has not stored an earlier write of the key.
 const RETRY_DELAYS: [Duration; 4] = [
@@ -52,6 +56,26 @@ impl NatsStore {
         format!("{}{key}", self.prefix)
     }
 
+    async fn message(&self, key: &str) -> Result<Option<StreamMessage>, FleetError> {
+        // Answered by the stream's leader: a direct read may be answered by a server that lags behind.
+        match self.stream.get_last_raw_message_by_subject(&self.subject(key)).await {
+            Ok(message) => Ok(Some(message)),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) if is_stream_missing(&error) => {
+                Err(FleetError::NoStream { fleet: self.fleet.clone() })
+            }
+            Err(error) => Err(FleetError::unavailable("read a key", error)),
+        }
+    }
+
+    /// The time of the server that leads the stream, with which the times of its messages can be compared.
+    async fn now(&self) -> Result<OffsetDateTime, FleetError> {
+        let subject = format!("STREAM.INFO.{}", self.stream.cached_info().config.name);
+        let answer = self.context.request::<_, _, StreamTime>(subject, &json!({})).await;
+        let answer = answer.map_err(|error| FleetError::unavailable("read the time", error))?;
+        Ok(answer.ts.unwrap_or_else(|| SystemClock.now()))
+    }
+
     async fn publish(&self, key: &str, message: PublishMessage) -> Result<Write, FleetError> {
         let mut delays = RETRY_DELAYS.into_iter();
         loop {
@@ -77,15 +101,14 @@ impl NatsStore {
 
 impl Store for NatsStore {
     async fn get(&self, key: &str) -> Result<Option<StoredValue>, FleetError> {
-        // Answered by the stream's leader: a direct read may be answered by a server that lags behind.
-        match self.stream.get_last_raw_message_by_subject(&self.subject(key)).await {
-            Ok(message) => Ok(Some(StoredValue { bytes: message.payload, revision: message.sequence })),
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(error) if is_stream_missing(&error) => {
-                Err(FleetError::NoStream { fleet: self.fleet.clone() })
-            }
-            Err(error) => Err(FleetError::unavailable("read a key", error)),
-        }
+        Ok(self.message(key).await?.map(to_value))
+    }
+
+    async fn get_with_age(&self, key: &str) -> Result<Option<(StoredValue, Duration)>, FleetError> {
+        let Some(message) = self.message(key).await? else { return Ok(None) };
+        let age = self.now().await? - message.time;
+        // Negative if another server of the cluster leads the stream now, whose clock is behind.
+        Ok(Some((to_value(message), Duration::try_from(age).unwrap_or_default())))
     }
 
     async fn update(&self, key: &str, value: Bytes, expected: u64) -> Result<Write, FleetError> {
@@ -120,6 +143,18 @@ impl Store for NatsStore {
         }
         Ok(keys)
     }
+}
+
+/// The part of an answer about a stream that has the time of the server.
+#[derive(Debug, Deserialize)]
+struct StreamTime {
+    /// `None` from an old server.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    ts: Option<OffsetDateTime>,
+}
+
+fn to_value(message: StreamMessage) -> StoredValue {
+    StoredValue { bytes: message.payload, revision: message.sequence }
 }
 
 /// Returns `true` if a cluster refuses a write because it has not stored an earlier one of the same key yet.

@@ -10,6 +10,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
@@ -119,6 +120,16 @@ impl<S: Store> SealedStore<S> {
     pub(crate) async fn get(&self, key: &str) -> Result<Option<StoredValue>, FleetError> {
         let Some(StoredValue { bytes, revision }) = self.store.get(key).await? else { return Ok(None) };
         Ok(Some(StoredValue { bytes: self.seal.open(key, &bytes)?, revision }))
+    }
+
+    /// As [`Self::get`], with the time since the value was written, by the clock of the servers.
+    pub(crate) async fn get_with_age(
+        &self,
+        key: &str,
+    ) -> Result<Option<(StoredValue, Duration)>, FleetError> {
+        let Some((value, age)) = self.store.get_with_age(key).await? else { return Ok(None) };
+        let bytes = self.seal.open(key, &value.bytes)?;
+        Ok(Some((StoredValue { bytes, ..value }, age)))
     }
 
     pub(crate) async fn update(&self, key: &str, value: &[u8], expected: u64) -> Result<Write, FleetError> {

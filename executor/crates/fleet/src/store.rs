@@ -2,6 +2,7 @@
 
 use crate::FleetError;
 use bytes::Bytes;
+use std::time::Duration;
 
 /// A value, and the revision that a change has to name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,12 @@ pub enum Write {
 pub trait Store: Send + Sync + 'static {
     /// The value of a key; `None` if it has none.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<StoredValue>, FleetError>> + Send;
+
+    /// As [`Self::get`], with the time since the value was written, by the clock of the servers.
+    fn get_with_age(
+        &self,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<(StoredValue, Duration)>, FleetError>> + Send;
 
     /// Writes a key whose revision is `expected`; 0 for a key without a value.
     fn update(

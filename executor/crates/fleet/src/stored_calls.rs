@@ -330,6 +330,7 @@ pub(crate) mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
 
     type Values = Arc<Mutex<(u64, HashMap<String, StoredValue>)>>;
 
@@ -367,6 +368,10 @@ pub(crate) mod tests {
     impl Store for SlowStore {
         async fn get(&self, key: &str) -> Result<Option<StoredValue>, FleetError> {
             Ok(self.apply(|_, values| values.get(key).cloned()).await)
+        }
+
+        async fn get_with_age(&self, key: &str) -> Result<Option<(StoredValue, Duration)>, FleetError> {
+            Ok(self.get(key).await?.map(|value| (value, Duration::ZERO)))
         }
 
         async fn update(&self, key: &str, bytes: Bytes, expected: u64) -> Result<Write, FleetError> {

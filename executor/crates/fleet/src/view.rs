@@ -1,27 +1,36 @@
 //! The view of a fleet for operators: what its nodes have written, read without joining it.
 
 use crate::claims::Mark;
-use crate::lease::{NodeLoad, NodeState, node_key};
+use crate::identity::read_identity;
+use crate::lease::{LeaseTimes, NodeLoad, NodeState, node_key};
 use crate::record::{DrainRecord, NodeRecord, decode, encode};
 use crate::seal::SealedStore;
 use crate::store::{Store, StoredValue};
 use crate::{Fleet, FleetError, FleetKey, FleetName, NodeName};
+use std::time::Duration;
 
 /// What the fleet knows of a node.
 #[derive(Debug, Clone)]
 pub struct NodeStatus {
     /// The name.
     pub node: NodeName,
+    /// Increases each time that the node joins.
+    pub epoch: u64,
     /// The state that the node, or the one that has taken over, has written.
     pub state: NodeState,
+    /// The time since the state was written, by the clock of the servers: the age of the node's last sign of life, or the
+    /// time since it has left or was taken over.
+    pub seen: Duration,
+    /// `true` if the node has not renewed its lease for its whole length, and no other node has taken over yet.
+    pub is_overdue: bool,
     /// The version of the executor.
     pub version: String,
     /// The number of the latest receipt in the node's journal.
     pub receipts: u64,
     /// The hash of that receipt, in hexadecimal.
     pub head: String,
-    /// The load at the latest renewal; nothing runs or waits at a node that has ended.
-    pub load: NodeLoad,
+    /// The load at the latest renewal, `None` if that is too long ago; nothing runs or waits at a node that has ended.
+    pub load: Option<NodeLoad>,
     /// The number of intents that the node has claimed, and whose reports are not delivered.
     pub open: usize,
 }
@@ -31,6 +40,7 @@ impl NodeStatus {
     #[must_use]
     pub fn state_name(&self) -> &'static str {
         match self.state {
+            NodeState::Live | NodeState::Draining if self.is_overdue => "lost",
             NodeState::Live => "live",
             NodeState::Draining => "draining",
             NodeState::Left => "left",
@@ -45,6 +55,22 @@ impl NodeStatus {
             NodeState::TakenOver(by) => Some(by),
             NodeState::Live | NodeState::Draining | NodeState::Left => None,
         }
+    }
+
+    /// The time since the state was written, such as `3 s`.
+    #[must_use]
+    pub fn seen_text(&self) -> String {
+        format_age(self.seen)
+    }
+}
+
+/// A time in one unit.
+fn format_age(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} days", seconds / 86_400),
     }
 }
 
@@ -63,16 +89,15 @@ impl<S: Store> FleetView<S> {
     /// # Errors
     /// [`FleetError`].
     pub async fn status(&self) -> Result<(Vec<NodeStatus>, Vec<FleetError>), FleetError> {
-        read_status(&self.0).await
+        read_status(&self.0, self.lease_times().await?).await
     }
 
-    /// The epoch, the state and the load of a node; `None` if there is no such node.
+    /// What the fleet knows of a node; `None` if there is no such node.
     ///
     /// # Errors
     /// [`FleetError`], also if the lease of the node cannot be read.
-    pub async fn find_node(&self, node: &NodeName) -> Result<Option<(u64, NodeState, NodeLoad)>, FleetError> {
-        let record = read_node(&self.0, node).await?;
-        Ok(record.map(|NodeRecord { epoch, state, load, .. }| (epoch, state, load)))
+    pub async fn find_node(&self, node: &NodeName) -> Result<Option<NodeStatus>, FleetError> {
+        read_node(&self.0, node, self.lease_times().await?).await
     }
 
     /// Asks a node to finish its runs and to leave. Returns the epoch of its current join; `None` if there is no such
@@ -81,12 +106,18 @@ impl<S: Store> FleetView<S> {
     /// # Errors
     /// [`FleetError`].
     pub async fn request_drain(&self, node: &NodeName) -> Result<Option<u64>, FleetError> {
-        let Some(NodeRecord { epoch, state, .. }) = read_node(&self.0, node).await? else { return Ok(None) };
+        let Some(NodeStatus { epoch, state, .. }) = self.find_node(node).await? else { return Ok(None) };
         if state.has_ended() {
             return Ok(None);
         }
         self.0.put(&drain_key(node), &encode(&DrainRecord { epoch })?).await?;
         Ok(Some(epoch))
+    }
+
+    async fn lease_times(&self) -> Result<LeaseTimes, FleetError> {
+        let missing = || FleetError::NoStream { fleet: self.0.seal.fleet().clone() };
+        let (identity, _revision) = read_identity(&self.0).await?.ok_or_else(missing)?;
+        Ok(identity.lease)
     }
 }
 
@@ -96,32 +127,22 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError`].
     pub async fn status(&self) -> Result<Vec<NodeStatus>, FleetError> {
-        read_status(&self.store).await.map(|(nodes, _unreadable)| nodes)
+        read_status(&self.store, self.lease_times()).await.map(|(nodes, _unreadable)| nodes)
     }
 }
 
 async fn read_status<S: Store>(
     store: &SealedStore<S>,
+    times: LeaseTimes,
 ) -> Result<(Vec<NodeStatus>, Vec<FleetError>), FleetError> {
-    let (mut all, mut unreadable) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    let mut unreadable = Vec::new();
     for node in nodes(store).await? {
-        let record = match read_node(store, &node).await {
-            Ok(Some(record)) => record,
-            Ok(None) => continue,
-            Err(error @ FleetError::Value { .. }) => {
-                unreadable.push(error);
-                continue;
-            }
+        match read_node(store, &node, times).await {
+            Ok(found) => all.extend(found),
+            Err(error @ FleetError::Value { .. }) => unreadable.push(error),
             Err(error) => return Err(error),
-        };
-        let open = marks(store, &node).await?.len();
-        let NodeRecord { state, receipts, head, version, load, .. } = record;
-        // The latest load of a node that has ended says what others have taken over since.
-        let load = match state.has_ended() {
-            true => NodeLoad { running: 0, queued: 0, waiting: 0, ..load },
-            false => load,
-        };
-        all.push(NodeStatus { node, state, version, receipts, head, load, open });
+        }
     }
     all.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
     Ok((all, unreadable))
@@ -145,10 +166,23 @@ pub(crate) async fn is_drain_requested<S: Store>(
 async fn read_node<S: Store>(
     store: &SealedStore<S>,
     node: &NodeName,
-) -> Result<Option<NodeRecord>, FleetError> {
+    times: LeaseTimes,
+) -> Result<Option<NodeStatus>, FleetError> {
     let key = node_key(node);
-    let Some(StoredValue { bytes, .. }) = store.get(&key).await? else { return Ok(None) };
-    decode(&key, &bytes).map(Some)
+    let Some((StoredValue { bytes, .. }, seen)) = store.get_with_age(&key).await? else { return Ok(None) };
+    let record = decode::<NodeRecord>(&key, &bytes)?;
+    let NodeRecord { epoch, state, receipts, head, version, load, .. } = record;
+    let open = marks(store, node).await?.len();
+    let has_ended = state.has_ended();
+    let is_overdue = !has_ended && seen >= times.lease();
+    let load = if has_ended {
+        // The latest load says what others have taken over since.
+        Some(NodeLoad { running: 0, queued: 0, waiting: 0, ..load })
+    } else {
+        Some(load).filter(|_| !is_overdue)
+    };
+    let node = node.clone();
+    Ok(Some(NodeStatus { node, epoch, state, seen, is_overdue, version, receipts, head, load, open }))
 }
 
 /// The nodes that have joined the fleet.
@@ -170,4 +204,23 @@ pub(crate) async fn marks<S: Store>(
 
 fn drain_key(node: &NodeName) -> String {
     format!("drain.{node}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_one_unit() {
+        for (seconds, text) in [
+            (0, "0 s"),
+            (119, "119 s"),
+            (120, "2 min"),
+            (7_199, "119 min"),
+            (7_200, "2 h"),
+            (172_800, "2 days"),
+        ] {
+            assert_eq!(format_age(Duration::from_secs(seconds)), text);
+        }
+    }
 }

@@ -34,7 +34,7 @@ mod subscribers;
 mod switch;
 mod trace;
 
-pub use a2g_fleet::{NodeName, NodeStatus};
+pub use a2g_fleet::{NodeLoad, NodeName, NodeStatus};
 pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};

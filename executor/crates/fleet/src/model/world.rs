@@ -601,6 +601,11 @@ impl Store for SimulatedStore {
         Ok(value)
     }
 
+    async fn get_with_age(&self, key: &str) -> Result<Option<(StoredValue, Duration)>, FleetError> {
+        // No node reads an age.
+        Ok(self.get(key).await?.map(|value| (value, Duration::ZERO)))
+    }
+
     async fn update(&self, key: &str, value: Bytes, expected: u64) -> Result<Write, FleetError> {
         let op = Op::Update(key.to_owned(), value, expected);
         let Answer::Write(write) = self.request(op).await? else { unreachable!() };
