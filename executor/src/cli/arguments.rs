@@ -835,6 +835,9 @@ Example:
 The node starts no more runs, and ends those that go on for longer than its
 `executor.drain_seconds`. Ctrl-C ends only the wait: the node still leaves.
 
+If the node does not run, or is lost before it has left, the command says since
+when and what becomes of its work, and exits with 1.
+
 Example:
   a2g-executor fleet drain exec-1 --config executor.toml")]
     Drain {

@@ -61,15 +61,19 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
             let (settings, view) = open_view(&config(&setup)?).await?;
             let name = NodeName::try_from(node.clone());
             let name = name.map_err(|error| UsageError(format!("`{}` {error}", one_line(&node))))?;
-            let Some(epoch) = view.request_drain(&name).await? else {
+            let Some(status) = view.request_drain(&name).await? else {
                 bail!(
-                    "the fleet `{}` has no running node `{name}`: see `a2g-executor fleet status`",
+                    "the fleet `{}` has no running node `{name}`, and remembers none: `a2g-executor fleet status` lists \
+                     its nodes",
                     settings.name
                 );
             };
+            if !status.is_running() {
+                bail!("the fleet `{}` has no running node `{name}`: {}", settings.name, explain_end(&status));
+            }
             note(format_args!("`{name}` was asked to finish its runs and to end. It checks this every 3 s."));
             if !no_wait {
-                wait_until_left(&view, &name, epoch).await?;
+                wait_until_left(&view, &name, status.epoch).await?;
                 note(format_args!("`{name}` has left."));
             }
             Ok(ExitCode::SUCCESS)
@@ -86,13 +90,11 @@ async fn wait_until_left(view: &FleetView<NatsStore>, name: &NodeName, epoch: u6
         if status.epoch != epoch {
             break;
         }
-        match status.state {
-            NodeState::Left => break,
-            NodeState::TakenOver(by) => bail!(
-                "`{name}` was lost before it left: `{by}` has taken over, and ended its runs as ABORTED. Check the log of \
-                 `{name}`, then start it again"
-            ),
-            NodeState::Live | NodeState::Draining => {}
+        if status.state == NodeState::Left {
+            break;
+        }
+        if !status.is_running() {
+            bail!("`{name}` was lost before it left: {}", explain_end(&status));
         }
         let elapsed = SystemClock.monotonic().saturating_duration_since(started_at);
         if elapsed >= note_after {
@@ -109,6 +111,25 @@ async fn wait_until_left(view: &FleetView<NatsStore>, name: &NodeName, epoch: u6
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
+}
+
+/// Why a node does not run, since when, and what becomes of its work.
+fn explain_end(status: &NodeStatus) -> String {
+    let NodeStatus { node, open, .. } = status;
+    let seen = status.seen_text();
+    match &status.state {
+        NodeState::Left => {
+            format!("it left {seen} ago; another node delivers what it had not reported ({open})")
+        }
+        NodeState::TakenOver(by) => format!(
+            "`{by}` took over {seen} ago, ends its runs as ABORTED and delivers its reports. Check the log of `{node}`, \
+             then start it again"
+        ),
+        NodeState::Live | NodeState::Draining => format!(
+            "it has not renewed its lease for {seen}. The next node that runs ends what it left open ({open}) as ABORTED \
+             and delivers its reports; if no other node runs, that is `{node}` itself. Check its log, then start it again"
+        ),
+    }
 }
 
 /// What `fleet init` may do with these options.

@@ -48,6 +48,12 @@ impl NodeStatus {
         }
     }
 
+    /// Returns `true` if the node holds a lease.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        !self.state.has_ended() && !self.is_overdue
+    }
+
     /// The node that has taken over, if this one is lost.
     #[must_use]
     pub fn taken_over_by(&self) -> Option<&NodeName> {
@@ -100,18 +106,18 @@ impl<S: Store> FleetView<S> {
         read_node(&self.0, node, self.lease_times().await?).await
     }
 
-    /// Asks a node to finish its runs and to leave. Returns the epoch of its current join; `None` if there is no such
-    /// node, or it has left.
+    /// Asks a node to finish its runs and to leave, if it runs. Returns what the fleet knew of it; `None` if there is no
+    /// such node.
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn request_drain(&self, node: &NodeName) -> Result<Option<u64>, FleetError> {
-        let Some(NodeStatus { epoch, state, .. }) = self.find_node(node).await? else { return Ok(None) };
-        if state.has_ended() {
-            return Ok(None);
+    pub async fn request_drain(&self, node: &NodeName) -> Result<Option<NodeStatus>, FleetError> {
+        let Some(status) = self.find_node(node).await? else { return Ok(None) };
+        if status.is_running() {
+            let epoch = status.epoch;
+            self.0.put(&drain_key(node), &encode(&DrainRecord { epoch })?).await?;
         }
-        self.0.put(&drain_key(node), &encode(&DrainRecord { epoch })?).await?;
-        Ok(Some(epoch))
+        Ok(Some(status))
     }
 
     async fn lease_times(&self) -> Result<LeaseTimes, FleetError> {
