@@ -7,8 +7,8 @@ use super::output::{note, one_line, print};
 use super::setup::config;
 use a2g_config::Config;
 use a2g_fleet::{
-    FleetKey, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NatsStore, NodeLoad, NodeName,
-    NodeState, NodeStatus, StreamId, StreamIdentity,
+    FleetError, FleetKey, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NatsStore, NodeLoad,
+    NodeName, NodeState, NodeStatus, StreamId, StreamIdentity,
 };
 use a2g_govern::read_secret;
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -36,7 +36,7 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
             let key = read_key(&settings.key_file)?;
             let init = a2g_fleet::init(settings, key, remembered.as_ref(), &mode, times);
             let name = &settings.name;
-            match runtime.block_on(init)? {
+            match runtime.block_on(init).map_err(failed(settings))? {
                 InitReply::Changed(StreamIdentity { id, .. }) => {
                     note(format_args!("the fleet `{name}` has the stream {id}: start its nodes"));
                 }
@@ -48,7 +48,7 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
         }
         FleetCommand::Status { setup, json } => runtime.block_on(async {
             let (settings, view) = open_view(&config(&setup)?).await?;
-            let (nodes, unreadable) = view.status().await?;
+            let (nodes, unreadable) = view.status().await.map_err(failed(&settings))?;
             for error in unreadable {
                 note(format_args!("warning: {error}"));
             }
@@ -61,7 +61,8 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
             let (settings, view) = open_view(&config(&setup)?).await?;
             let name = NodeName::try_from(node.clone());
             let name = name.map_err(|error| UsageError(format!("`{}` {error}", one_line(&node))))?;
-            let Some(status) = view.request_drain(&name).await? else {
+            let asked = view.request_drain(&name).await.map_err(failed(&settings))?;
+            let Some(status) = asked else {
                 bail!(
                     "the fleet `{}` has no running node `{name}`, and remembers none: `a2g-executor fleet status` lists \
                      its nodes",
@@ -73,7 +74,7 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
             }
             note(format_args!("`{name}` was asked to finish its runs and to end. It checks this every 3 s."));
             if !no_wait {
-                wait_until_left(&view, &name, status.epoch).await?;
+                wait_until_left(&settings, &view, &name, status.epoch).await?;
                 note(format_args!("`{name}` has left."));
             }
             Ok(ExitCode::SUCCESS)
@@ -82,10 +83,15 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
 }
 
 /// Waits until a node has left the fleet that it joined with this epoch.
-async fn wait_until_left(view: &FleetView<NatsStore>, name: &NodeName, epoch: u64) -> anyhow::Result<()> {
+async fn wait_until_left(
+    settings: &FleetSettings,
+    view: &FleetView<NatsStore>,
+    name: &NodeName,
+    epoch: u64,
+) -> anyhow::Result<()> {
     let started_at = SystemClock.monotonic();
     let mut note_after = PROGRESS_INTERVAL;
-    while let Some(status) = view.find_node(name).await? {
+    while let Some(status) = view.find_node(name).await.map_err(failed(settings))? {
         // A service manager has started the node again, after it had left.
         if status.epoch != epoch {
             break;
@@ -155,6 +161,11 @@ fn init_mode(
     Ok(InitMode::Replace(replaces.into_iter().map(parse).collect::<Result<_, _>>()?))
 }
 
+/// Adds the fleet and its servers to an error.
+fn failed(settings: &FleetSettings) -> impl Fn(FleetError) -> anyhow::Error {
+    move |error| anyhow::Error::new(error).context(settings.describe_failure())
+}
+
 fn settings(config: &Config) -> anyhow::Result<&FleetSettings> {
     let missing =
         || UsageError("the configuration has no `[fleet]`: name the file with `--config`".to_owned());
@@ -170,7 +181,8 @@ fn remembered(config: &Config) -> anyhow::Result<Option<StreamIdentity>> {
 async fn open_view(config: &Config) -> anyhow::Result<(FleetSettings, FleetView<NatsStore>)> {
     let settings = settings(config)?;
     let key = read_key(&settings.key_file)?;
-    let store = a2g_fleet::open_store(settings, &key, remembered(config)?.as_ref()).await?;
+    let store = a2g_fleet::open_store(settings, &key, remembered(config)?.as_ref()).await;
+    let store = store.map_err(failed(settings))?;
     Ok((settings.clone(), FleetView::new(store, key, settings.name.clone())))
 }
 

@@ -95,6 +95,10 @@ fn exit_code_of(error: &anyhow::Error) -> ExitCode {
         || error.is::<a2g_govern::local::PolicyFileError>()
         || error.is::<a2g_govern::KeyError>()
         || error.is::<a2g_govern::CallersError>()
-        || error.is::<a2g_http::ServerTlsError>();
+        || error.is::<a2g_http::ServerTlsError>()
+        || error
+            .chain()
+            .filter_map(|cause| cause.downcast_ref::<a2g_fleet::FleetError>())
+            .any(a2g_fleet::FleetError::is_wrong_key);
     ExitCode::from(if usage { 2 } else { 1 })
 }

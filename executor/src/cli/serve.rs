@@ -600,7 +600,8 @@ impl<'a> Startup<'a> {
                 .with_fleet(fleet, passes_calls),
         );
         // Before the port is bound: what other nodes have stopped must not run here.
-        executor.follow_earlier_orders().await?;
+        let followed = executor.follow_earlier_orders().await;
+        followed.context("the orders of the fleet cannot be read")?;
         executor.sessions().spawn(trim_memory());
         let methods = a2g_door_a2g::methods(Arc::clone(&executor))?;
         let rpc = Rpc::new(methods.into(), config.bounds, a2g_door_a2g::NOTIFICATIONS);

@@ -247,7 +247,10 @@ impl<S: Store> Fleet<S> {
     pub async fn claim(&self, new: NewClaim<'_>) -> Result<ClaimReply, FleetError> {
         let intent = new.intent;
         if !self.active.lock().insert(intent) {
-            return Err(FleetError::unavailable("claim", "an earlier claim of the intent is being removed"));
+            return Err(FleetError::Contended {
+                request: "claim",
+                reason: "an earlier claim of the intent is being removed",
+            });
         }
         let reply = self.try_claim(new).await;
         match &reply {
@@ -286,7 +289,9 @@ impl<S: Store> Fleet<S> {
             Write::Done(_) => Ok(None),
             Write::Conflict => match self.find(intent).await? {
                 Some(found) => Ok(Some(found)),
-                None => Err(FleetError::unavailable("deny", "another node releases the intent")),
+                None => {
+                    Err(FleetError::Contended { request: "deny", reason: "another node releases the intent" })
+                }
             },
         }
     }
@@ -319,7 +324,12 @@ impl<S: Store> Fleet<S> {
         let revision = match created? {
             Write::Done(revision) => revision,
             Write::Conflict => match self.find_with_revision(intent).await? {
-                None => return Err(FleetError::unavailable("claim", "another node releases the intent")),
+                None => {
+                    return Err(FleetError::Contended {
+                        request: "claim",
+                        reason: "another node releases the intent",
+                    });
+                }
                 // Made by a request whose answer was lost: `active` says that nothing of this process runs under it.
                 Some((found, revision))
                     if found.node == self.node
@@ -331,7 +341,10 @@ impl<S: Store> Fleet<S> {
                     match self.store.update(&claim, &claim_value, revision).await? {
                         Write::Done(revision) => revision,
                         Write::Conflict => {
-                            return Err(FleetError::unavailable("claim", "it is being removed"));
+                            return Err(FleetError::Contended {
+                                request: "claim",
+                                reason: "it is being removed",
+                            });
                         }
                     }
                 }
@@ -360,8 +373,10 @@ impl<S: Store> Fleet<S> {
             Write::Done(_) => Ok(true),
             Write::Conflict => {
                 let found = self.store.get(&key).await?;
-                let found =
-                    found.ok_or_else(|| FleetError::unavailable("read a proof", "it has just expired"))?;
+                let found = found.ok_or_else(|| FleetError::Contended {
+                    request: "read a proof",
+                    reason: "it has just expired",
+                })?;
                 Ok(decode::<ProofRecord>(&key, &found.bytes)?.intent == intent)
             }
         }
@@ -387,7 +402,7 @@ impl<S: Store> Fleet<S> {
                 return Ok(Some((record, revision)));
             }
         }
-        Err(FleetError::unavailable("read a claim", "it keeps changing"))
+        Err(FleetError::Contended { request: "read a claim", reason: "it keeps changing" })
     }
 
     pub(crate) async fn read_claim(
@@ -516,7 +531,7 @@ impl<S: Store> Fleet<S> {
                 },
             }
         }
-        Err(FleetError::unavailable("end a claim", "it keeps changing"))
+        Err(FleetError::Contended { request: "end a claim", reason: "it keeps changing" })
     }
 
     /// The end of a claim by this node.

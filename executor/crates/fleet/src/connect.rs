@@ -3,6 +3,7 @@
 use crate::identity::{StreamId, StreamIdentity, check_identity};
 use crate::lease::{LeaseTimes, NodeHead, NodeState, node_key};
 use crate::nats::NatsStore;
+use crate::nats_error::explain;
 use crate::record::{NodeRecord, decode};
 use crate::seal::SealedStore;
 use crate::store::StoredValue;
@@ -54,6 +55,19 @@ pub struct FleetSettings {
     pub keep: Duration,
     /// `true` if other nodes may run calls that wait at this one, and this one runs calls that wait at others.
     pub passes_calls: bool,
+}
+
+impl FleetSettings {
+    /// Says that this fleet cannot be used, and at which servers: the context of a [`FleetError`].
+    #[must_use]
+    pub fn describe_failure(&self) -> String {
+        format!("the fleet `{}` at {} cannot be used", self.name, self.shown_servers())
+    }
+
+    /// The addresses of the servers, without passwords.
+    pub(crate) fn shown_servers(&self) -> String {
+        self.servers.iter().map(|server| shown_address(server)).collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl Login {
@@ -124,7 +138,7 @@ pub async fn open_store(
     remembered: Option<&StreamIdentity>,
 ) -> Result<NatsStore, FleetError> {
     let (client, context) = connect_client(settings).await?;
-    let Some(store) = find_stream(&client, &context, &settings.name).await? else {
+    let Some(store) = find_stream(&client, &context, settings).await? else {
         return Err(match remembered {
             Some(known) => FleetError::lost(&settings.name, &known.id, None),
             None => FleetError::NoStream { fleet: settings.name.clone() },
@@ -137,12 +151,11 @@ pub async fn open_store(
 
 /// Connects to the servers.
 pub(crate) async fn connect_client(settings: &FleetSettings) -> Result<(Client, Context), FleetError> {
-    let shown = settings.servers.iter().map(|server| shown_address(server)).collect::<Vec<_>>().join(", ");
-    let failed = |reason: String| FleetError::Connect { servers: shown.clone(), reason };
+    let failed = |reason: &dyn Display| FleetError::Connect { reason: explain(reason) };
     let addresses = settings.servers.iter().map(|server| server.parse::<ServerAddr>());
-    let addresses = addresses.collect::<Result<Vec<_>, _>>().map_err(|error| failed(error.to_string()))?;
+    let addresses = addresses.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
     let client = options(settings).await?.connect(addresses).await;
-    let client = client.map_err(|error| failed(ErrorChain(&error).to_string()))?;
+    let client = client.map_err(|error| failed(&ErrorChain(&error)))?;
     let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).ack_timeout(REQUEST_TIMEOUT);
     Ok((client.clone(), context.build(client)))
 }
@@ -185,8 +198,9 @@ pub(crate) fn subject_prefix(fleet: &FleetName, id: &StreamId) -> String {
 pub(crate) async fn find_stream(
     client: &Client,
     context: &Context,
-    fleet: &FleetName,
+    settings: &FleetSettings,
 ) -> Result<Option<NatsStore>, FleetError> {
+    let fleet = &settings.name;
     let found = match context.get_stream(stream_name(fleet)).await {
         Ok(found) => found,
         Err(error) => {
@@ -211,11 +225,11 @@ pub(crate) async fn find_stream(
         return Err(other_format(config.subjects.join(", "), format!("a2g.{fleet}.ID.>")));
     };
     let prefix = subject_prefix(fleet, &id);
-    Ok(Some(NatsStore::new(client.clone(), context.clone(), found, fleet.clone(), prefix)))
+    Ok(Some(NatsStore::new(client.clone(), context.clone(), found, settings, prefix)))
 }
 
 pub(crate) fn stream_error(fleet: &FleetName, error: &(dyn std::error::Error + 'static)) -> FleetError {
-    FleetError::Stream { stream: stream_name(fleet), reason: ErrorChain(error).to_string() }
+    FleetError::Stream { stream: stream_name(fleet), reason: explain(ErrorChain(error)) }
 }
 
 /// Waits until the earlier process of a node has certainly ended.

@@ -52,14 +52,14 @@ pub async fn init(
     let name = &settings.name;
     let lost = |id, found| FleetError::lost(name, id, found);
     let (client, context) = connect_client(settings).await?;
-    let store = match find_stream(&client, &context, name).await? {
+    let store = match find_stream(&client, &context, settings).await? {
         Some(store) => store,
         None => {
             if let (InitMode::First, Some(known)) = (mode, remembered) {
                 return Err(lost(&known.id, None));
             }
             create_stream(&context, settings).await?;
-            let found = find_stream(&client, &context, name).await?;
+            let found = find_stream(&client, &context, settings).await?;
             found.ok_or_else(|| FleetError::NoStream { fleet: name.clone() })?
         }
     };
@@ -90,7 +90,9 @@ pub async fn init(
     }
     match store.update(IDENTITY, &encode(&identity)?, revision).await? {
         Write::Done(_) => Ok(InitReply::Changed(identity)),
-        Write::Conflict => Err(FleetError::unavailable("init", "another command has changed the stream")),
+        Write::Conflict => {
+            Err(FleetError::Contended { request: "init", reason: "another command has changed the stream" })
+        }
     }
 }
 

@@ -34,6 +34,7 @@ mod messages;
 #[cfg(test)]
 mod model;
 mod nats;
+mod nats_error;
 mod orders;
 mod record;
 mod seal;
@@ -64,6 +65,7 @@ pub use stored_waits::{StoredWait, WaitState};
 pub use takeover::{LocalReport, OrphanReport, RecordedEnd};
 pub use view::{FleetView, NodeStatus};
 
+use nats_error::explain;
 use std::fmt::Display;
 
 /// The reason why a fleet cannot be used.
@@ -72,13 +74,11 @@ use std::fmt::Display;
 pub enum FleetError {
     /// No server answers, or none accepts the login.
     #[error(
-        "no server of the fleet can be used ({servers}): {reason}; check `fleet.servers`, the login \
-         (`fleet.credentials` or `fleet.nkey_file`) and, for TLS, `fleet.ca_file`"
+        "no connection: {reason}; check `fleet.servers`, the login (`fleet.credentials` or `fleet.nkey_file`) and, for TLS, \
+         `fleet.ca_file`"
     )]
     Connect {
-        /// The addresses, without passwords.
-        servers: String,
-        /// The client's reason.
+        /// The reason.
         reason: String,
     },
     /// A file of the settings cannot be used.
@@ -159,20 +159,31 @@ pub enum FleetError {
     },
     /// The fleet was made with another key.
     #[error(
-        "the key in `fleet.key_file` is not the one of the fleet `{fleet}`: copy the file from a node that runs, or choose \
-         another `fleet.name`"
+        "its values cannot be authenticated: the key in `fleet.key_file` is not the one of the fleet `{fleet}`. Copy the \
+         file from a node that runs, or choose another `fleet.name`"
     )]
     OtherKey {
         /// The name of the fleet.
         fleet: FleetName,
     },
     /// A request failed, or its answer did not come in time: its effect is not known.
-    #[error("a request to the fleet has failed ({request}): {reason}")]
+    #[error(
+        "the servers have not done a request ({request}): {reason}. Check that they run, in a cluster more than half of \
+         them, and try again"
+    )]
     Unavailable {
         /// The request.
         request: &'static str,
-        /// The client's reason.
+        /// The reason.
         reason: String,
+    },
+    /// Another node or task has changed the same value at the same time.
+    #[error("a request to the fleet was not done ({request}), because {reason}: try again")]
+    Contended {
+        /// The request.
+        request: &'static str,
+        /// The reason.
+        reason: &'static str,
     },
     /// A node has not replied in time.
     #[error(
@@ -199,6 +210,12 @@ pub enum FleetError {
 }
 
 impl FleetError {
+    /// Returns `true` if the key in `fleet.key_file` is not the one of the fleet.
+    #[must_use]
+    pub fn is_wrong_key(&self) -> bool {
+        matches!(self, Self::OtherKey { .. })
+    }
+
     fn lost(fleet: &FleetName, remembered: &StreamId, found: Option<StreamId>) -> Self {
         let found = match found {
             None => "the servers no longer have it".to_owned(),
@@ -208,7 +225,7 @@ impl FleetError {
     }
 
     fn unavailable(request: &'static str, reason: impl Display) -> Self {
-        Self::Unavailable { request, reason: reason.to_string() }
+        Self::Unavailable { request, reason: explain(reason) }
     }
 
     fn value(key: &str, reason: impl Display) -> Self {

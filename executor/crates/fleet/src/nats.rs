@@ -4,7 +4,7 @@
 //! marker, which stays until it is as old as the bucket allows.
 
 use crate::store::{Store, StoredValue, Write};
-use crate::{FleetError, FleetName};
+use crate::{Fleet, FleetError, FleetName, FleetSettings};
 use a2g_types::clock::{Clock as _, SystemClock};
 use async_nats::Client;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
@@ -38,6 +38,8 @@ pub struct NatsStore {
     fleet: FleetName,
     /// The part of each subject before the key.
     prefix: String,
+    /// The addresses of the servers, without passwords.
+    servers: String,
 }
 
 impl NatsStore {
@@ -46,10 +48,11 @@ impl NatsStore {
         client: Client,
         context: Context,
         stream: Stream,
-        fleet: FleetName,
+        settings: &FleetSettings,
         prefix: String,
     ) -> Self {
-        Self { client, context, stream, fleet, prefix }
+        let fleet = settings.name.clone();
+        Self { client, context, stream, fleet, prefix, servers: settings.shown_servers() }
     }
 
     fn subject(&self, key: &str) -> String {
@@ -99,6 +102,14 @@ impl NatsStore {
     }
 }
 
+impl Fleet<NatsStore> {
+    /// The addresses of the servers, without passwords.
+    #[must_use]
+    pub fn servers(&self) -> &str {
+        &self.store.store.servers
+    }
+}
+
 impl Store for NatsStore {
     async fn get(&self, key: &str) -> Result<Option<StoredValue>, FleetError> {
         Ok(self.message(key).await?.map(to_value))
@@ -119,7 +130,9 @@ impl Store for NatsStore {
     async fn put(&self, key: &str, value: Bytes) -> Result<u64, FleetError> {
         match self.publish(key, PublishMessage::build().payload(value)).await? {
             Write::Done(revision) => Ok(revision),
-            Write::Conflict => Err(FleetError::unavailable("write a key", "the server found a conflict")),
+            Write::Conflict => {
+                Err(FleetError::Contended { request: "write a key", reason: "the server found a conflict" })
+            }
         }
     }
 

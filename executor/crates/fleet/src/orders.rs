@@ -62,7 +62,7 @@ impl<S: Store> Fleet<S> {
                 return self.store.put(CHANGES, name.as_bytes()).await.map(drop);
             }
         }
-        Err(FleetError::unavailable("give an order", "other nodes keep changing it"))
+        Err(FleetError::Contended { request: "give an order", reason: "other nodes keep changing it" })
     }
 
     /// Removes an order that all nodes have followed.

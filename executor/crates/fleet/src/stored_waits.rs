@@ -107,7 +107,7 @@ impl<S: Store> Fleet<S> {
                 return Ok(WaitState::Stored);
             }
         }
-        Err(FleetError::unavailable("store a wait", "other nodes change it"))
+        Err(FleetError::Contended { request: "store a wait", reason: "other nodes change it" })
     }
 
     /// Returns `true` if the fleet is known to store, in the present epoch of this node, that an intent waits here.

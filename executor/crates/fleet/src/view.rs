@@ -93,9 +93,13 @@ impl<S: Store> FleetView<S> {
     /// All nodes of the fleet, by name, and the errors of the leases that cannot be read.
     ///
     /// # Errors
-    /// [`FleetError`].
+    /// [`FleetError`], also if no lease can be read.
     pub async fn status(&self) -> Result<(Vec<NodeStatus>, Vec<FleetError>), FleetError> {
-        read_status(&self.0, self.lease_times().await?).await
+        let (nodes, unreadable) = read_status(&self.0, self.lease_times().await?).await?;
+        if nodes.is_empty() && !unreadable.is_empty() {
+            return Err(FleetError::OtherKey { fleet: self.0.seal.fleet().clone() });
+        }
+        Ok((nodes, unreadable))
     }
 
     /// What the fleet knows of a node; `None` if there is no such node.

@@ -75,8 +75,14 @@ fn read_denial(text: &RawValue) -> Result<IntentDenial, Fault> {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinFleetError {
     /// The fleet cannot be used.
-    #[error(transparent)]
-    Fleet(#[from] FleetError),
+    #[error("{failure}")]
+    Fleet {
+        /// Names the fleet and its servers.
+        failure: String,
+        /// The reason.
+        #[source]
+        error: FleetError,
+    },
     /// A receipt in the journal cannot be read.
     #[error("the receipt of an interrupted run cannot be read: {0}")]
     Receipt(#[from] serde_json::Error),
@@ -100,21 +106,23 @@ pub async fn join_fleet(
     let has_receipt = |number, hash: &str| {
         from_hex(hash).is_some_and(|hash| journal.has_receipt(number, &hash).unwrap_or(false))
     };
+    let failed = |error| JoinFleetError::Fleet { failure: settings.describe_failure(), error };
     let known = journal.fleet().map_err(JoinFleetError::Journal)?;
-    let remembered = known.as_deref().map(StreamIdentity::parse).transpose()?;
-    let fleet = a2g_fleet::connect(settings, key, clock, head, remembered.as_ref(), has_receipt).await?;
+    let remembered = known.as_deref().map(StreamIdentity::parse).transpose().map_err(failed)?;
+    let fleet = a2g_fleet::connect(settings, key, clock, head, remembered.as_ref(), has_receipt).await;
+    let fleet = fleet.map_err(failed)?;
     let mut ends = Vec::new();
     for run in journal.runs() {
         let fallback = RawValue::from_string(run.fallback.to_owned())?;
         let receipt = stored::read_receipt(run.fallback.as_bytes())?;
         let agent = receipt.agent.as_str();
-        let end = fleet.end_interrupted(run.intent, run.content, agent, fallback).await?;
+        let end = fleet.end_interrupted(run.intent, run.content, agent, fallback).await.map_err(failed)?;
         ends.push(match end {
             RecordedEnd::Receipt(receipt) => InterruptedEnd::Receipt(receipt),
             RecordedEnd::Elsewhere => InterruptedEnd::Released,
         });
     }
-    let identity = fleet.identity().to_text()?;
+    let identity = fleet.identity().to_text().map_err(failed)?;
     let fleet_identity = (known.as_deref() != Some(&identity)).then_some(identity);
     Ok((Arc::new(fleet), RecoveredState { ends, fleet: fleet_identity }))
 }
@@ -495,7 +503,8 @@ impl Executor {
             is_lost = loss.is_some();
             match &result {
                 Err(error) if !is_away => {
-                    tracing::warn!(%error, "the fleet cannot be used: calls are refused until it can");
+                    let servers = fleet.servers();
+                    tracing::warn!(servers, %error, "the fleet cannot be used: calls are refused until it can");
                 }
                 Ok(()) if is_away => tracing::info!("the fleet can be used again"),
                 Ok(()) | Err(_) => {}
