@@ -587,7 +587,7 @@ fn a_node_with_a_new_journal_waits_until_the_old_one_is_lost() {
     let killed = one.kill();
     assert_eq!(caller.join().unwrap(), None);
     let one = fleet.node("one");
-    one.line_with("waiting until it has ended");
+    one.line_with("waits up to 7 s for the lease of its earlier process");
     for node in [&one, &two] {
         assert_eq!(error(&node.rpc("a2g/execute", &call), -32001)["data"]["report"]["status"], "ABORTED");
     }

@@ -8,7 +8,7 @@ use super::setup::config;
 use a2g_config::Config;
 use a2g_fleet::{
     FleetError, FleetKey, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NatsStore, NodeLoad,
-    NodeName, NodeState, NodeStatus, StreamId, StreamIdentity,
+    NodeName, NodeState, NodeStatus, RememberedFleet, StreamId, StreamIdentity,
 };
 use a2g_govern::read_secret;
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -175,7 +175,8 @@ fn settings(config: &Config) -> anyhow::Result<&FleetSettings> {
 /// The identity of the fleet's stream that the journal remembers; `None` without a journal.
 fn remembered(config: &Config) -> anyhow::Result<Option<StreamIdentity>> {
     let text = a2g_journal::remembered_fleet(&config.journal)?;
-    Ok(text.as_deref().map(StreamIdentity::parse).transpose()?)
+    let remembered = text.as_deref().map(RememberedFleet::parse).transpose()?;
+    Ok(remembered.map(|remembered| remembered.stream))
 }
 
 async fn open_view(config: &Config) -> anyhow::Result<(FleetSettings, FleetView<NatsStore>)> {

@@ -138,3 +138,13 @@ fn a_cluster_without_a_majority_is_named_as_such() {
     let place = format!("the fleet `tests` at {} cannot be used: ", fleet.servers.urls().join(", "));
     assert!(said.contains(&place) && said.contains("majority"), "{said}");
 }
+
+#[test]
+fn a_node_that_was_killed_before_its_first_receipt_does_not_wait_for_its_own_lease() {
+    let Some(fleet) = Fleet::start() else { return };
+    let home = fleet.node("one").kill();
+    let one = Executor::start_in(home);
+    assert!(!one.stderr().contains("for the lease of its earlier process"), "{}", one.stderr());
+    let status = fleet.wait_for(one.home(), "one", |node| node["state"] == "live");
+    assert_eq!(status["receipts"], 0, "{status}");
+}

@@ -1,7 +1,7 @@
 //! The connection to the servers, and the fleet's stream.
 
-use crate::identity::{StreamId, StreamIdentity, check_identity};
-use crate::lease::{LeaseTimes, NodeHead, NodeState, node_key};
+use crate::identity::{RememberedFleet, StreamId, StreamIdentity, check_identity};
+use crate::lease::{LeaseTimes, NodeHead, node_key};
 use crate::nats::NatsStore;
 use crate::nats_error::explain;
 use crate::record::{NodeRecord, decode};
@@ -97,12 +97,11 @@ fn file_error(path: &Path, setting: &'static str, error: impl Display) -> FleetE
     FleetError::File { path: path.display().to_string(), setting, reason: error.to_string() }
 }
 
-/// Connects a node to its fleet, and takes the node's lease. `remembered` is the identity of the fleet's stream that the
-/// node's journal remembers, and `has_receipt` returns `true` if the journal has a receipt with this number and this
-/// hash, in hexadecimal.
+/// Connects a node to its fleet, and takes the node's lease. `remembered` is what the node's journal remembers of the
+/// fleet, and `has_receipt` returns `true` if the journal has a receipt with this number and this hash, in hexadecimal.
 ///
-/// If the fleet has a lease of the node, and the journal does not have the receipt that the lease names, this waits
-/// until the lease has ended.
+/// If the fleet has a lease of the node, and the journal knows neither the process nor the receipt that the lease names,
+/// this waits until the lease has ended.
 ///
 /// # Ambient Authority
 /// Opens connections, and reads the files of the login.
@@ -114,13 +113,19 @@ pub async fn connect(
     key: FleetKey,
     clock: Arc<dyn Clock>,
     head: NodeHead,
-    remembered: Option<&StreamIdentity>,
+    remembered: Option<&RememberedFleet>,
     has_receipt: impl Fn(u64, &str) -> bool,
 ) -> Result<Fleet<NatsStore>, FleetError> {
-    let store = open_store(settings, &key, remembered).await?;
+    let stream = remembered.map(|remembered| &remembered.stream);
+    let store = open_store(settings, &key, stream).await?;
     let sealed = SealedStore::new(store.clone(), key.clone(), settings.name.clone());
-    let times = check_identity(&sealed, remembered).await?.lease;
-    wait_until_ended(&sealed, &settings.node, times, has_receipt).await?;
+    let times = check_identity(&sealed, stream).await?.lease;
+    // The process that wrote either had locked the journal, which this process has locked now.
+    let has_written = |lease: &NodeRecord| {
+        remembered.is_some_and(|remembered| remembered.process == lease.process)
+            || (lease.receipts > 0 && has_receipt(lease.receipts, &lease.head))
+    };
+    wait_until_ended(&sealed, &settings.node, times, has_written).await?;
     Fleet::join(settings.node.clone(), clock, store, key, settings.name.clone(), head).await
 }
 
@@ -232,35 +237,38 @@ pub(crate) fn stream_error(fleet: &FleetName, error: &(dyn std::error::Error + '
     FleetError::Stream { stream: stream_name(fleet), reason: explain(ErrorChain(error)) }
 }
 
-/// Waits until the earlier process of a node has certainly ended.
+/// Waits until the earlier process of a node has certainly ended. `has_written` returns `true` if the process that wrote
+/// a lease used the journal of this one.
 async fn wait_until_ended(
     store: &SealedStore<NatsStore>,
     node: &NodeName,
     times: LeaseTimes,
-    has_receipt: impl Fn(u64, &str) -> bool,
+    has_written: impl Fn(&NodeRecord) -> bool,
 ) -> Result<(), FleetError> {
     let key = node_key(node);
     let mut first_revision = None;
     let renewal = times.renewal();
-    for _ in 0..=times.lease().as_millis() / renewal.as_millis() {
+    let rounds = times.renewals_in(times.lease()) + 1;
+    for round in 0..rounds {
         let Some(StoredValue { bytes, revision }) = store.get(&key).await? else { return Ok(()) };
-        let NodeRecord { state, receipts, head, .. } = decode(&key, &bytes)?;
-        match state {
-            NodeState::Left | NodeState::TakenOver(_) => return Ok(()),
-            // The process that wrote this had locked the journal, which this process has locked now.
-            NodeState::Live | NodeState::Draining if receipts > 0 && has_receipt(receipts, &head) => {
-                return Ok(());
-            }
-            NodeState::Live | NodeState::Draining => {}
+        let lease = decode::<NodeRecord>(&key, &bytes)?;
+        if lease.state.has_ended() || has_written(&lease) {
+            return Ok(());
         }
         match first_revision {
             None => {
                 first_revision = Some(revision);
-                let seconds = times.seconds();
-                tracing::info!(%node, seconds, "the fleet has a lease of this node: waiting until it has ended");
+                let seconds = (u128::from(rounds) * renewal.as_millis()).div_ceil(1000);
+                tracing::warn!(
+                    %node,
+                    "waits up to {seconds} s for the lease of its earlier process, which ended without releasing it, and \
+                     which this journal does not know"
+                );
             }
             Some(first) if first != revision => return Err(FleetError::NodeRuns { node: node.clone() }),
-            Some(_) => {}
+            Some(_) => {
+                tracing::info!(%node, round, rounds, "still waits for the lease of its earlier process")
+            }
         }
         tokio::time::sleep(renewal).await;
     }

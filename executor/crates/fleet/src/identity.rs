@@ -64,7 +64,7 @@ impl Display for StreamId {
     }
 }
 
-/// The identity of a stream. Every node's journal remembers it.
+/// The identity of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamIdentity {
@@ -78,22 +78,6 @@ pub struct StreamIdentity {
 }
 
 impl StreamIdentity {
-    /// The text for a journal.
-    ///
-    /// # Errors
-    /// [`FleetError::Value`].
-    pub fn to_text(&self) -> Result<String, FleetError> {
-        serde_json::to_string(self).map_err(|error| FleetError::value(IDENTITY, error))
-    }
-
-    /// Reads the text from a journal.
-    ///
-    /// # Errors
-    /// [`FleetError::Value`].
-    pub fn parse(text: &str) -> Result<Self, FleetError> {
-        decode(IDENTITY, text.as_bytes())
-    }
-
     /// Returns `true` for this stream, and for those that it replaces.
     pub(crate) fn stands_for(&self, id: &StreamId) -> bool {
         self.id == *id || self.replaces.contains(id)
@@ -111,6 +95,34 @@ impl StreamIdentity {
                 self.replaces.push(id.clone());
             }
         }
+    }
+}
+
+/// What a node's journal remembers of its fleet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RememberedFleet {
+    /// The identity of the stream.
+    pub stream: StreamIdentity,
+    /// The random name of the latest process that has joined with this journal.
+    pub process: String,
+}
+
+impl RememberedFleet {
+    /// The text for a journal.
+    ///
+    /// # Errors
+    /// [`FleetError::Value`].
+    pub fn to_text(&self) -> Result<String, FleetError> {
+        serde_json::to_string(self).map_err(|error| FleetError::value(IDENTITY, error))
+    }
+
+    /// Reads the text from a journal.
+    ///
+    /// # Errors
+    /// [`FleetError::Value`].
+    pub fn parse(text: &str) -> Result<Self, FleetError> {
+        decode(IDENTITY, text.as_bytes())
     }
 }
 
@@ -171,6 +183,12 @@ impl<S: Store> Fleet<S> {
         &self.stream.identity
     }
 
+    /// What the journal of this node has to remember.
+    #[must_use]
+    pub fn to_remember(&self) -> RememberedFleet {
+        RememberedFleet { stream: self.identity().clone(), process: self.lease.process().to_owned() }
+    }
+
     /// The times of the leases of all nodes.
     #[must_use]
     pub fn lease_times(&self) -> LeaseTimes {
@@ -224,10 +242,11 @@ mod tests {
         identity.replace([&first, &second, &first]);
         assert_eq!(identity.replaces, std::slice::from_ref(&first));
         assert!(identity.stands_for(&first) && identity.stands_for(&second) && !identity.stands_for(&other));
-        let text = identity.to_text().unwrap();
-        assert_eq!(StreamIdentity::parse(&text).unwrap(), identity);
+        let remembered = RememberedFleet { stream: identity, process: "a process".to_owned() };
+        let text = remembered.to_text().unwrap();
+        assert_eq!(RememberedFleet::parse(&text).unwrap(), remembered);
         for text in ["", "{}", &text.replace(&first.0, "x"), &text.replace("lease", "leases")] {
-            assert!(StreamIdentity::parse(text).is_err(), "{text}");
+            assert!(RememberedFleet::parse(text).is_err(), "{text}");
         }
     }
 

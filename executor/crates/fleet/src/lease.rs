@@ -153,6 +153,11 @@ impl Lease {
         Ok(())
     }
 
+    /// The random name of this process.
+    pub(crate) fn process(&self) -> &str {
+        &self.process
+    }
+
     pub(crate) fn renewals(&self) -> u64 {
         self.held.lock().renewals
     }

@@ -48,7 +48,7 @@ pub use claims::{
     Claim, ClaimReply, Delivery, FinishReply, Fleet, FoundClaim, FoundEnd, FoundState, NewClaim, NewDenial,
 };
 pub use connect::{FleetSettings, Login, connect, open_store};
-pub use identity::{StreamId, StreamIdError, StreamIdentity};
+pub use identity::{RememberedFleet, StreamId, StreamIdError, StreamIdentity};
 pub use init::{InitMode, InitReply, init};
 pub use lease::{LeaseTimes, NodeHead, NodeLoad, NodeState};
 pub use messages::{

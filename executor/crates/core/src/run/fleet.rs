@@ -16,7 +16,7 @@ use super::{Executor, RETRY_AFTER_MS};
 use a2g_fleet::{
     Claim, ClaimReply, Delivery, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState,
     LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, NodeStatus, OrphanReport,
-    PassedCall, RecordedEnd, StreamIdentity, TakeoverRule,
+    PassedCall, RecordedEnd, RememberedFleet, TakeoverRule,
 };
 use a2g_journal::chain::from_hex;
 use a2g_journal::{
@@ -92,7 +92,7 @@ pub enum JoinFleetError {
 }
 
 /// Joins a fleet, if its stream is the one that the journal remembers. Returns the fleet, and for the journal the end of
-/// each run that this node's earlier process left open, and the stream's identity if that is new.
+/// each run that this node's earlier process left open, and what it has to remember.
 ///
 /// # Errors
 /// If the fleet cannot be used, or the journal cannot be read.
@@ -108,7 +108,7 @@ pub async fn join_fleet(
     };
     let failed = |error| JoinFleetError::Fleet { failure: settings.describe_failure(), error };
     let known = journal.fleet().map_err(JoinFleetError::Journal)?;
-    let remembered = known.as_deref().map(StreamIdentity::parse).transpose().map_err(failed)?;
+    let remembered = known.as_deref().map(RememberedFleet::parse).transpose().map_err(failed)?;
     let fleet = a2g_fleet::connect(settings, key, clock, head, remembered.as_ref(), has_receipt).await;
     let fleet = fleet.map_err(failed)?;
     let mut ends = Vec::new();
@@ -122,9 +122,8 @@ pub async fn join_fleet(
             RecordedEnd::Elsewhere => InterruptedEnd::Released,
         });
     }
-    let identity = fleet.identity().to_text().map_err(failed)?;
-    let fleet_identity = (known.as_deref() != Some(&identity)).then_some(identity);
-    Ok((Arc::new(fleet), RecoveredState { ends, fleet: fleet_identity }))
+    let to_remember = fleet.to_remember().to_text().map_err(failed)?;
+    Ok((Arc::new(fleet), RecoveredState { ends, fleet: Some(to_remember) }))
 }
 
 /// The start of a run that was recorded, or the reason why there is none.

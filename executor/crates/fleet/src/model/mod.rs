@@ -12,6 +12,7 @@ mod node;
 mod world;
 
 use crate::identity::IDENTITY;
+use crate::record::encode;
 use crate::seal::SealedStore;
 use crate::{FleetKey, LeaseTimes, StreamIdentity};
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -54,7 +55,7 @@ impl Simulation {
         let store = SimulatedStore { world: world.clone(), process: ProcessId { node: 0, number: 0 } };
         let identity = StreamIdentity::random(LeaseTimes::default());
         let sealed = SealedStore::new(store, key.clone(), fleet_name());
-        let identity = sealed.seal.seal(IDENTITY, identity.to_text().unwrap().as_bytes());
+        let identity = sealed.seal.seal(IDENTITY, &encode(&identity).unwrap());
         world.lock().write(IDENTITY.to_owned(), identity);
         let processes = Arc::new(Mutex::new((0..NODES).map(|_| None::<Arc<Process>>).collect()));
         let journals = (0..NODES).map(|_| Arc::default()).collect();

@@ -136,7 +136,8 @@ pub(super) async fn start(
     }
 }
 
-/// As `cli::fleet::join` and `Journal::open_with_ends`.
+/// As `cli::fleet::join` and `Journal::open_with_ends`. The process takes the lease of the earlier one at once, because
+/// it has locked the journal that the earlier one used.
 async fn join(
     id: ProcessId,
     world: &World,
