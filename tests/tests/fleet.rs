@@ -4,6 +4,7 @@
 mod catalogues;
 mod commands;
 mod elsewhere;
+mod ends;
 mod figures;
 mod kills;
 mod lost;

@@ -14,7 +14,7 @@ use crate::harness::*;
 use crate::mcp;
 use crate::nexus::{self, PLANNER};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
@@ -400,6 +400,14 @@ impl Load {
             let verified = node.home().run(&["journal", "verify"]);
             assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
         }
+        eventually("each end is in a journal", || {
+            let listed = |node: &Executor| node.home().list_journal(&["--limit", "1000000"]);
+            let ids =
+                nodes.iter().flat_map(listed).filter_map(|run| Some(run["intent_id"].as_str()?.to_owned()));
+            let recorded = ids.collect::<HashSet<_>>();
+            let is_recorded = |intent: &Intent| intent.id.as_ref().is_some_and(|id| recorded.contains(id));
+            ended.iter().all(|(intent, _)| is_recorded(intent)).then_some(())
+        });
         let mut counts = BTreeMap::<(Door, &str), usize>::new();
         for (intent, status) in &ended {
             *counts.entry((intent.door, status)).or_default() += 1;

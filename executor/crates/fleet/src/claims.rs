@@ -9,7 +9,7 @@ use crate::record::{decode, encode};
 use crate::seal::SealedStore;
 use crate::store::{Store, StoredValue, Write};
 use crate::stored_calls::StoredCalls;
-use crate::takeover::{OrphanReport, Takeovers};
+use crate::takeover::{OrphanReport, Takeovers, end_key};
 use crate::view::is_drain_requested;
 use crate::{FleetError, NodeName};
 use a2g_types::clock::Clock;
@@ -137,12 +137,12 @@ pub struct FoundEnd {
     place: ReceiptPlace,
 }
 
-/// What other nodes have done with the report of an intent.
+/// What others have done with the report of an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// Another node has recorded that the governor has acknowledged it.
     Done,
-    /// Another node has ended the intent, and delivers it.
+    /// Another node, or another task of this one, has ended the intent, and delivers it.
     Pending,
     /// Nothing: this node has to deliver it.
     Here,
@@ -453,7 +453,10 @@ impl<S: Store> Fleet<S> {
         if revision != lost {
             return Ok(());
         }
-        self.store.put(&mark.key, &encode(&MarkRecord { epoch: self.lease.epoch() })?).await?;
+        let value = encode(&MarkRecord { epoch: self.lease.epoch() })?;
+        self.store.put(&mark.key, &value).await?;
+        // The node's journal lacks the intent if its process ended between the claim and the start.
+        self.store.put(&end_key(&claim.node, &intent.to_string()), &value).await?;
         let receipt = Box::from(fallback.get());
         let ended = ClaimRecord { state: self.ended(ReceiptPlace::Inline(fallback)), ..claim };
         match self.store.update(&claim_key(intent), &encode(&ended)?, revision).await? {
@@ -606,11 +609,14 @@ impl<S: Store> Fleet<S> {
         Ok(())
     }
 
-    /// What other nodes have done with the report of an intent that this node has run.
+    /// What other nodes, or [`Self::next_orphan`], have done with the report of an intent that this node has claimed.
     ///
     /// # Errors
     /// [`FleetError`].
     pub async fn delivery(&self, intent: IntentId) -> Result<Delivery, FleetError> {
+        if self.takeovers.is_locked(&self.claim_mark(intent).key) {
+            return Ok(Delivery::Pending);
+        }
         if let Some((ClaimRecord { node, state: ClaimState::Ended { by, .. }, .. }, _)) =
             self.read_claim(intent).await?
             && by != self.node

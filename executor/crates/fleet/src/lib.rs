@@ -11,7 +11,8 @@
 //! Every write names the revision that it replaces, so one node claims an intent, and one receipt ends it. The marks
 //! list what a node has to end and to deliver, for the node that takes over when this one is lost. A node that ends
 //! the claim of a lost one makes a mark of its own first, `open.NODE.INTENT.end`, which stays until the report is
-//! delivered.
+//! delivered. It also makes the key `ended.NODE.INTENT` for the lost one, whose journal lacks the intent if its process
+//! was killed between the claim and the start: that node writes the end to its journal once it runs again.
 //!
 //! A node renews its *lease*, the key `node.NODE`, every few seconds. If a lease has not changed for
 //! [`LeaseTimes::lease`] by the clock of another node, that node takes over: it replaces the lease, ends the open claims
@@ -62,7 +63,7 @@ pub use seal::FleetKey;
 pub use store::{Store, StoredValue, Write};
 pub use stored_calls::{OrphanCall, Takeover, TakeoverRule, WaitsFor};
 pub use stored_waits::{StoredWait, WaitState};
-pub use takeover::{LocalReport, OrphanReport, RecordedEnd};
+pub use takeover::{LocalReport, OrphanReport, RecordedEnd, UnrecordedEnd};
 pub use view::{FleetView, NodeStatus};
 
 use nats_error::explain;

@@ -101,7 +101,6 @@ impl ClaimState {
     }
 
     /// Returns `true` if a person has denied the intent.
-    #[cfg(test)]
     pub(crate) fn is_denied(&self) -> bool {
         match self {
             Self::Denied { .. } => true,

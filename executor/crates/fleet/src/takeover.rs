@@ -51,6 +51,20 @@ pub enum RecordedEnd {
     Elsewhere,
 }
 
+/// An end of a run that this node has claimed, and that its journal lacks: the process that claimed it ended before it
+/// wrote the start.
+#[derive(Debug)]
+pub struct UnrecordedEnd {
+    /// The intent.
+    pub intent: IntentId,
+    /// The hash of the call's content, in hexadecimal.
+    pub content: String,
+    /// The governor's verdict, if the node asked the governor.
+    pub verdict: Option<Box<RawValue>>,
+    /// The stored receipt. [`Fleet::delivery`] says who delivers the report.
+    pub receipt: Box<str>,
+}
+
 /// The result of the sweep of one node.
 enum NodeSweep {
     /// Another node, which holds its lease or is not known to be lost.
@@ -78,6 +92,11 @@ pub(crate) struct Takeovers {
 }
 
 impl Takeovers {
+    /// Returns `true` while this process delivers the report of a mark.
+    pub(crate) fn is_locked(&self, mark: &str) -> bool {
+        self.delivering.lock().contains(mark)
+    }
+
     /// Locks a mark, so that one task of this process ends the claim and delivers its report; `None` if it is locked.
     pub(crate) fn lock<'a>(&'a self, mark: &'a str) -> Option<MarkLock<'a>> {
         let is_new = self.delivering.lock().insert(mark.to_owned());
@@ -108,6 +127,64 @@ impl Drop for MarkLock<'_> {
 }
 
 impl<S: Store> Fleet<S> {
+    /// The ends of runs of this node that its journal lacks. The caller has to write each to the journal, and to pass its
+    /// intent to [`Self::forget_end`]. `local` is that of [`Self::sweep`].
+    ///
+    /// # Errors
+    /// The first [`FleetError`]; a later call returns the same ends.
+    pub async fn unrecorded_ends(
+        &self,
+        local: impl Fn(IntentId) -> LocalReport + Sync,
+    ) -> Result<Vec<UnrecordedEnd>, FleetError> {
+        let mut ends = Vec::new();
+        let prefix = end_key(&self.node, "");
+        for key in self.store.keys(&format!("{prefix}>")).await? {
+            let Some(Ok(intent)) = key.strip_prefix(&prefix).map(IntentId::parse) else { continue };
+            ends.extend(skip_unreadable(self.unrecorded_end(intent, &local).await)?.flatten());
+        }
+        Ok(ends)
+    }
+
+    async fn unrecorded_end(
+        &self,
+        intent: IntentId,
+        local: &(impl Fn(IntentId) -> LocalReport + Sync),
+    ) -> Result<Option<UnrecordedEnd>, FleetError> {
+        let claim = self.read_claim(intent).await?.map(|(claim, _)| claim);
+        let Some(ClaimRecord { content, verdict, state, .. }) =
+            claim.filter(|claim| claim.node == self.node && !claim.state.is_denied())
+        else {
+            // The end was not written.
+            self.forget_end(intent).await?;
+            return Ok(None);
+        };
+        let receipt = match state {
+            ClaimState::Ended { receipt, .. } => receipt,
+            // Its end may be on its way.
+            ClaimState::Open { .. } | ClaimState::Denied { .. } => return Ok(None),
+        };
+        match local(intent) {
+            LocalReport::Unknown => {
+                let receipt = self.read_receipt(&FoundEnd::new(intent, receipt)).await?;
+                Ok(Some(UnrecordedEnd { intent, content, verdict, receipt }))
+            }
+            // It may be open here without a start.
+            LocalReport::Undelivered => Ok(None),
+            LocalReport::Delivered => {
+                self.forget_end(intent).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Forgets an end that the journal of this node has now.
+    ///
+    /// # Errors
+    /// [`FleetError`]; the call can be repeated.
+    pub async fn forget_end(&self, intent: IntentId) -> Result<(), FleetError> {
+        self.remove_mark(&end_key(&self.node, &intent.to_string())).await
+    }
+
     /// The number of reports of lost nodes that this one delivers.
     #[must_use]
     pub fn orphan_count(&self) -> usize {
@@ -276,7 +353,7 @@ impl<S: Store> Fleet<S> {
         let is_own = *node == self.node;
         // Without a read: most marks of this node are those of reports that the governor has not acknowledged yet.
         let is_reported_here = || is_own && !is_takeover && local(intent) == LocalReport::Undelivered;
-        if self.takeovers.delivering.lock().contains(&key) || is_reported_here() {
+        if self.takeovers.is_locked(&key) || is_reported_here() {
             return Ok(());
         }
         let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { return Ok(()) };
@@ -367,6 +444,11 @@ impl<S: Store> Fleet<S> {
             }
         }
     }
+}
+
+/// The key that says that a claim of a node was ended as lost, until the node's journal has that end.
+pub(crate) fn end_key(node: &NodeName, intent: &str) -> String {
+    format!("ended.{node}.{intent}")
 }
 
 /// Logs a value that no node wrote: it concerns one node or intent, and must not keep the others from being looked at.

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use time::OffsetDateTime;
 use tokio::sync::watch;
@@ -311,6 +312,80 @@ impl Journal {
             self.send(JournalEntry::Extend(intent, to_micros(until)));
         }
         Ok(())
+    }
+
+    /// Writes the start and the end of a run that this executor has claimed in its fleet and not started, and that the fleet
+    /// has ended. The fleet is asked who delivers the report. Returns `false` if the intent is open in this process: the
+    /// call has to be repeated.
+    ///
+    /// # Errors
+    /// [`JournalError::NoSpace`] while the disk is full, and [`JournalError::Broken`].
+    pub async fn record_end(
+        &self,
+        content: [u8; 32],
+        verdict: Option<String>,
+        receipt: Arc<Receipt>,
+        now: OffsetDateTime,
+    ) -> Result<bool, JournalError> {
+        let intent = receipt.intent;
+        let body = to_row_text(stored::write_receipt(&receipt))?;
+        let open = OpenIntent {
+            agent: receipt.agent.clone(),
+            content,
+            verdict: None,
+            run: None,
+            stage: watch::channel(Stage::Ended).0,
+            keep_until: now,
+            extended_until: None,
+        };
+        // A repeat waits for the receipt: records without one are an error for `final_stage`.
+        match self.lock().entry(intent) {
+            Entry::Occupied(_) => return Ok(false),
+            Entry::Vacant(vacant) => {
+                vacant.insert(open);
+            }
+        }
+        let start = StartRecord {
+            intent,
+            agent: receipt.agent.clone(),
+            tool: receipt.tool.clone(),
+            content,
+            proof: None,
+            keep_until: to_micros(now),
+            started: to_micros(now),
+            verdict,
+            fallback_receipt: body.clone(),
+            task: None,
+            arguments: None,
+        };
+        let started = match self.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
+            Ok(Ok(StartReply::New(run))) => Ok(Some(run)),
+            // The journal has the intent, or its id with other content.
+            Ok(Ok(StartReply::Known | StartReply::Replayed | StartReply::Conflict)) => Ok(None),
+            Ok(Err(_no_space)) => Err(JournalError::NoSpace),
+            Err(broken) => Err(broken),
+        };
+        let run = match started {
+            Ok(Some(run)) => run,
+            Ok(None) => {
+                close_intent(&self.open, intent, Stage::Released);
+                return Ok(true);
+            }
+            Err(error) => {
+                close_intent(&self.open, intent, Stage::Released);
+                return Err(error);
+            }
+        };
+        let finish = FinishRecord {
+            run,
+            receipt,
+            body: body.into(),
+            task: None,
+            ended: to_micros(now),
+            reporting: Reporting::Elsewhere,
+        };
+        self.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
+        Ok(true)
     }
 
     /// Announces the stage of an open intent: the end of its guest before [`Self::finish`], or what another executor of

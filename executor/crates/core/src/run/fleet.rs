@@ -16,7 +16,7 @@ use super::{Executor, RETRY_AFTER_MS};
 use a2g_fleet::{
     Claim, ClaimReply, Delivery, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState,
     LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, NodeStatus, OrphanReport,
-    PassedCall, RecordedEnd, RememberedFleet, TakeoverRule,
+    PassedCall, RecordedEnd, RememberedFleet, TakeoverRule, UnrecordedEnd,
 };
 use a2g_journal::chain::from_hex;
 use a2g_journal::{
@@ -524,7 +524,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Removes abandoned claims, and takes over lost nodes.
+    /// Removes abandoned claims, takes over lost nodes, and completes the journal.
     // A task of its own: it may take longer than the lease lasts.
     async fn sweep_fleet(self: Arc<Self>, fleet: Arc<Fleet>) {
         loop {
@@ -537,14 +537,42 @@ impl Executor {
             };
             let rule = |waits_for, passed: &PassedCall| self.decide_on_takeover(waits_for, passed);
             let rule: Option<TakeoverRule<'_>> = if self.passing.is_enabled { Some(&rule) } else { None };
-            let result = match fleet.remove_abandoned().await {
-                Ok(()) => fleet.sweep(local, rule).await,
-                Err(error) => Err(error),
+            let sweep = async {
+                fleet.remove_abandoned().await?;
+                fleet.sweep(local, rule).await?;
+                self.record_missing_ends(&fleet, local).await
             };
-            if let Err(error) = result {
+            if let Err(error) = sweep.await {
                 tracing::debug!(%error, "the other nodes could not be checked, which is repeated");
             }
         }
+    }
+
+    /// Writes to the journal the ends of runs that an earlier process of this node had claimed and not started.
+    async fn record_missing_ends(
+        &self,
+        fleet: &Fleet,
+        local: impl Fn(IntentId) -> LocalReport + Sync,
+    ) -> Result<(), FleetError> {
+        for end in fleet.unrecorded_ends(local).await? {
+            let intent = end.intent;
+            match self.record_missing_end(end).await {
+                Ok(true) => fleet.forget_end(intent).await?,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(%intent, error = %ErrorChain(&*error), "the end of a run that the fleet has is not in the journal yet, which is repeated");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns `false` if the intent is open at this node.
+    async fn record_missing_end(&self, end: UnrecordedEnd) -> Result<bool, BoxedError> {
+        let receipt = Arc::new(stored::read_receipt(end.receipt.as_bytes())?);
+        let Digest(content) = Digest::parse(&end.content)?;
+        let verdict = end.verdict.map(|verdict| verdict.get().to_owned());
+        Ok(self.journal.record_end(content, verdict, receipt, self.clock.now()).await?)
     }
 
     async fn renew_lease(&self, fleet: &Fleet, state: NodeState) -> Result<(), FleetError> {

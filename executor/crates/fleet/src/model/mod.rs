@@ -233,12 +233,17 @@ impl Simulation {
 
     fn is_settled(&self) -> bool {
         let processes = self.processes.lock().clone();
-        let mut joined = (0..NODES).filter(|node| processes[*node].is_some());
-        let are_delivered = joined.all(|node| self.journals[node].undelivered().is_empty());
+        let joined = (0..NODES).filter(|node| processes[*node].is_some()).collect::<Vec<_>>();
+        let are_delivered = joined.iter().all(|node| self.journals[*node].undelivered().is_empty());
         let ready = processes.iter().flatten().filter(|process| process.may_run()).count();
         let state = self.world.lock();
         let live = state.nodes.iter().filter(|node| node.is_alive).count();
-        ready == live && are_delivered && state.keys("open.>").is_empty() && self.tasks.is_idle()
+        let are_recorded = joined.iter().all(|node| state.keys(&format!("ended.n{node}.>")).is_empty());
+        ready == live
+            && are_delivered
+            && are_recorded
+            && state.keys("open.>").is_empty()
+            && self.tasks.is_idle()
     }
 
     /// Waits until nothing is left to do.
@@ -312,8 +317,17 @@ impl Simulation {
             if let Some(problem) = state.history.check(*intent) {
                 state.violate(format!("{intent}: {problem}"));
             }
-            if state.claim(*intent).is_some_and(|claim| claim.state.is_open()) {
+            let Some(claim) = state.claim(*intent) else { continue };
+            if claim.state.is_open() {
                 state.violate(format!("the claim of {intent} is open at the end"));
+            }
+            // A node that never started again has its journal on a disk that nobody reads.
+            let has_started = (0..NODES).any(|node| {
+                claim.node.as_str() == format!("n{node}") && self.processes.lock()[node].is_some()
+            });
+            let is_recorded = self.journals.iter().any(|journal| journal.has_end(*intent));
+            if has_started && state.history.end(*intent).is_some() && !is_recorded {
+                state.violate(format!("the end of {intent} is in no journal"));
             }
         }
     }

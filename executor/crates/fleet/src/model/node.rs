@@ -4,7 +4,7 @@ use super::world::{ProcessId, SimulatedClock, SimulatedStore, World};
 use crate::{
     Claim, ClaimReply, Delivery, FinishReply, Fleet, FleetError, FleetKey, FleetName, FoundClaim, FoundState,
     LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, OrphanReport, RecordedEnd,
-    Takeover,
+    Takeover, UnrecordedEnd,
 };
 use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
@@ -70,6 +70,11 @@ impl Journal {
         let mut intents = intents.collect::<Vec<_>>();
         intents.sort_unstable();
         intents
+    }
+
+    /// Returns `true` if the journal has the end of an intent.
+    pub(super) fn has_end(&self, intent: IntentId) -> bool {
+        matches!(self.find(intent), Some(Entry::Finished { .. }))
     }
 
     fn mark_delivered(&self, intent: IntentId) {
@@ -487,15 +492,37 @@ impl Process {
         }
     }
 
-    async fn maintain_fleet(&self, is_sweep: bool) -> Result<(), FleetError> {
+    async fn maintain_fleet(self: &Arc<Self>, is_sweep: bool) -> Result<(), FleetError> {
         let is_closed = self.is_closed.load(Ordering::Relaxed);
         let state = if is_closed { NodeState::Draining } else { NodeState::Live };
         self.fleet.renew(state, HEAD, NodeLoad::default()).await?;
         self.fleet.remove_abandoned().await?;
         if is_sweep {
             self.fleet.sweep(|intent| self.report_state(intent), Some(&|_, _| Takeover::Take)).await?;
+            for end in self.fleet.unrecorded_ends(|intent| self.report_state(intent)).await? {
+                self.record_end(end).await?;
+            }
         }
         Ok(())
+    }
+
+    /// As `Executor::record_missing_end`.
+    async fn record_end(self: &Arc<Self>, end: UnrecordedEnd) -> Result<(), FleetError> {
+        let UnrecordedEnd { intent, receipt, .. } = end;
+        if !self.open.lock().insert(intent) {
+            return Ok(());
+        }
+        self.write_journal().await;
+        self.note(|| format!("records the end {receipt} of {intent}"));
+        if self.journal.find(intent).is_none() {
+            let receipt = receipt.into_string();
+            self.journal.set(intent, Entry::Started { fallback: receipt.clone() });
+            self.write_journal().await;
+            self.journal.set(intent, Entry::Finished { receipt, is_undelivered: true });
+            self.spawn(Arc::clone(self).deliver(intent, false));
+        }
+        self.close_intent(intent);
+        self.fleet.forget_end(intent).await
     }
 
     fn report_state(&self, intent: IntentId) -> LocalReport {
