@@ -85,8 +85,9 @@ impl Inbox {
         let silent = nodes.iter().flatten().flatten().filter(|node| {
             Some(&node.node) != console.executor.node_name() && !elsewhere.contains_key(&node.node)
         });
-        let mut unlisted =
-            silent.map(|node| (node.node.clone(), node.load.waiting, true)).collect::<Vec<_>>();
+        let mut unlisted = silent
+            .map(|node| (node.node.clone(), node.load.map_or(0, |load| load.waiting), true))
+            .collect::<Vec<_>>();
         for (node, NodeInbox { entries: listed, count }) in elsewhere {
             unlisted.push((node.clone(), count.saturating_sub(listed.len()), false));
             entries.extend(listed.into_iter().map(|entry| (entry, Some(node.clone()))));

@@ -373,7 +373,7 @@ impl<S: Store> Fleet<S> {
             Write::Done(_) => Ok(true),
             Write::Conflict => {
                 let found = self.store.get(&key).await?;
-                let found = found.ok_or_else(|| FleetError::Contended {
+                let found = found.ok_or(FleetError::Contended {
                     request: "read a proof",
                     reason: "it has just expired",
                 })?;

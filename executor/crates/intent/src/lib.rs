@@ -9,7 +9,8 @@
 //!            │  └──────── release ────────┘    └──────── take_back ───────┘                          │ cannot begin
 //!            │                                                                                       ▼
 //!            └───────────── wait_again ─────────────── retrying ◀────────── take_approved ─────── approved
-//!
+//!                                                         │ └─ mark_claimed ─▶ claimed                ▲
+//!                                                         └──────────── wait_to_run ──────────────────┘
 //! claim ─▶ claimed here ◀─ take_back_run ─┐
 //!             │    └─────── pass_on ──▶ at another node
 //!             └─ end_run ─▶ gone
@@ -28,7 +29,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use open::{Outdated, Owner, RunPlace, WaitNumber, WakeCondition};
+pub use open::{Outdated, Owner, RunNumber, RunPlace, WaitNumber, WakeCondition};
 pub use stops::{NumberedStop, Stops};
 pub use table::{
     Changes, ClaimError, Ended, EndedAll, HoldError, Intents, Registration, Removal, StartError, Taken,

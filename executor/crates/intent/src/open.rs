@@ -141,9 +141,14 @@ pub enum RunPlace {
     },
 }
 
+/// Tells a run from a later one of the same intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunNumber(pub(crate) u64);
+
 /// A claimed intent whose guest has not ended.
 #[derive(Debug)]
 pub(crate) struct Run<C: Content> {
+    pub(crate) number: RunNumber,
     pub(crate) owner: Owner,
     pub(crate) handle: C::Run,
     pub(crate) place: RunPlace,
@@ -152,8 +157,8 @@ pub(crate) struct Run<C: Content> {
 }
 
 impl<C: Content> Run<C> {
-    pub(crate) fn new(owner: Owner, handle: C::Run) -> Self {
-        Self { owner, handle, place: RunPlace::Here, stopped: None }
+    pub(crate) fn new(owner: Owner, handle: C::Run, number: RunNumber) -> Self {
+        Self { number, owner, handle, place: RunPlace::Here, stopped: None }
     }
 
     pub(crate) fn is_here(&self) -> bool {

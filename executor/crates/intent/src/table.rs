@@ -1,7 +1,7 @@
 //! All open intents, and every step that one of them can take.
 
 use crate::open::{Open, Phase, Run, Wait};
-use crate::{Content, Outdated, Owner, RunPlace, Stops, WaitNumber, WakeCondition};
+use crate::{Content, Outdated, Owner, RunNumber, RunPlace, Stops, WaitNumber, WakeCondition};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
 use a2g_types::stop::Stop;
@@ -19,6 +19,8 @@ pub struct Intents<C: Content> {
     max_waiting_per_agent: usize,
     /// The number of the latest wait.
     last_wait: u64,
+    /// The number of the latest run.
+    last_run: u64,
     /// The number of times that all partial approvals were forgotten.
     forget_count: u64,
     changes: Changes,
@@ -159,6 +161,7 @@ impl<C: Content> Intents<C> {
             max_waiting,
             max_waiting_per_agent,
             last_wait: first_wait,
+            last_run: 0,
             forget_count: 0,
             changes: Changes::None,
         }
@@ -460,21 +463,24 @@ impl<C: Content> Intents<C> {
 
     // Runs.
 
-    /// Registers a claimed intent. A nested call whose parent has ended is aborted at once.
+    /// Registers a claimed intent. A nested call whose parent has ended is aborted at once. Returns the number of the run,
+    /// which tells it from a later one of the same intent.
     ///
     /// # Errors
     /// If an operator has stopped the call.
-    pub fn claim(&mut self, intent: IntentId, owner: Owner, handle: C::Run) -> Result<(), ClaimError> {
+    pub fn claim(&mut self, intent: IntentId, owner: Owner, handle: C::Run) -> Result<RunNumber, ClaimError> {
         if let Some(stop) = self.stops.find(&owner.agent, &owner.tool) {
             return Err(ClaimError::Stopped(stop.clone()));
         }
         let is_orphan = owner.parent.is_some_and(|parent| !self.is_active(parent));
-        let mut run = Run::new(owner, handle);
+        self.last_run += 1;
+        let number = RunNumber(self.last_run);
+        let mut run = Run::new(owner, handle, number);
         if is_orphan {
             run.stop(AbortReason::ParentEnded);
         }
         self.open.entry(intent).or_default().run = Some(run);
-        Ok(())
+        Ok(number)
     }
 
     /// Checks whether the guest of a claimed intent may begin. A stop that is set later aborts the run.
@@ -493,13 +499,13 @@ impl<C: Content> Intents<C> {
 
     /// Removes an intent whose guest has ended, so that it can no longer be stopped. Returns the reason if it was stopped
     /// before.
-    pub fn end_run(&mut self, intent: IntentId) -> Option<AbortReason> {
+    pub fn end_run(&mut self, intent: IntentId, number: RunNumber) -> Option<AbortReason> {
         let open = self.open.get_mut(&intent)?;
-        let ended = open.run.take();
+        let ended = open.run.take_if(|run| run.number == number)?;
         if open.wait.is_none() {
             self.open.remove(&intent);
         }
-        ended.and_then(|run| run.stopped)
+        ended.stopped
     }
 
     /// Returns `true` if a claimed intent has not ended.
@@ -581,17 +587,21 @@ impl<C: Content> Intents<C> {
         reason: AbortReason,
     ) -> EndedAll<C::Call> {
         let is_selected = |owner: &Owner| is_selected(&owner.agent, &owner.tool);
-        // First the waits: a run whose approval is not recorded yet ends with its wait.
-        let waits = self.remove_waits(|wait| is_selected(&wait.owner) && wait.ends_with_wait());
-        let mut ended = EndedAll { waits, run_count: 0, newly_stopped: Vec::new() };
-        let runs = self.open.iter_mut().filter_map(|(intent, open)| Some((*intent, open.run.as_mut()?)));
-        for (intent, run) in runs.filter(|(_, run)| is_selected(&run.owner)) {
-            let Some(is_first) = run.stop(reason) else { continue };
+        let mut ended = EndedAll { waits: Vec::new(), run_count: 0, newly_stopped: Vec::new() };
+        for (intent, open) in &mut self.open {
+            let run = open.run.as_mut().filter(|run| is_selected(&run.owner));
+            let stopped = run.and_then(|run| run.stop(reason));
+            // A run whose approval is not recorded yet ends with its wait.
+            let ends_with_wait = |wait: &Wait<C>| is_selected(&wait.owner) && wait.ends_with_wait();
+            let (Some(is_first), false) = (stopped, open.wait.as_ref().is_some_and(ends_with_wait)) else {
+                continue;
+            };
             ended.run_count += 1;
             if is_first {
-                ended.newly_stopped.push(intent);
+                ended.newly_stopped.push(*intent);
             }
         }
+        ended.waits = self.remove_waits(|wait| is_selected(&wait.owner) && wait.ends_with_wait());
         self.note(Changes::Waits);
         ended
     }

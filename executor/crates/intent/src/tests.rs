@@ -7,7 +7,7 @@
 
 use crate::{
     Abortable, Changes, ClaimError, Content, Ended, HoldError, Intents, Outdated, Owner, Registration,
-    Removal, RunPlace, StartError, WaitNumber, WakeCondition,
+    Removal, RunNumber, RunPlace, StartError, WaitNumber, WakeCondition,
 };
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
@@ -118,7 +118,7 @@ fn a_cancellation_ends_the_wait_until_the_approval_is_recorded_and_the_run_after
     let (mut intents, intent, taken) = with_one();
     assert_eq!(take(&mut intents, intent), Some(taken));
     let run = TestRun::default();
-    intents.claim(intent, owner("b"), run.clone()).unwrap();
+    let number = intents.claim(intent, owner("b"), run.clone()).unwrap();
     intents.mark_approving(taken);
     assert_eq!(intents.take_undecided(intent), Removal::InDecision, "the other decision may fail");
     assert_eq!(intents.remove_undecided(intent), Removal::InDecision);
@@ -127,7 +127,7 @@ fn a_cancellation_ends_the_wait_until_the_approval_is_recorded_and_the_run_after
     assert_eq!(*run.0.borrow(), [AbortReason::Cancelled; 2]);
     intents.take_back(taken);
     assert_eq!(cancel(&mut intents, intent), Some(Ended::Wait("call")));
-    assert_eq!(intents.end_run(intent), Some(AbortReason::Cancelled));
+    assert_eq!(intents.end_run(intent, number), Some(AbortReason::Cancelled));
     assert_eq!(cancel(&mut intents, intent), None);
 }
 
@@ -214,7 +214,7 @@ fn a_call_that_is_stopped_neither_waits_nor_runs_until_the_stop_is_lifted() {
         let [running, passed] = [(); 2].map(|()| IntentId::random());
         let other = hold_other(&mut intents);
         let run = TestRun::default();
-        intents.claim(running, owner("b"), run.clone()).unwrap();
+        let number = intents.claim(running, owner("b"), run.clone()).unwrap();
         intents.claim(passed, owner("b"), TestRun::default()).unwrap();
         intents.pass_on(passed);
         let ended = intents.stop(stop(target.clone()));
@@ -233,12 +233,12 @@ fn a_call_that_is_stopped_neither_waits_nor_runs_until_the_stop_is_lifted() {
         assert_eq!(claimed, Err(ClaimError::Stopped(stopped.clone())));
         let Owner { agent, tool, .. } = owner("b");
         assert_eq!(intents.check_start(running, &agent, &tool), Err(StartError::Stopped(stopped)));
-        let number = intents.stops().get(&target).unwrap().number;
-        assert!(intents.stops_mut().remove(&target, number) && intents.stops().list().is_empty());
+        let stop_number = intents.stops().get(&target).unwrap().number;
+        assert!(intents.stops_mut().remove(&target, stop_number) && intents.stops().list().is_empty());
         assert_eq!(intents.check_start(running, &agent, &tool), Err(StartError::StopLifted));
         intents.take_back_run(passed);
         assert_eq!(intents.check_start(passed, &agent, &tool), Err(StartError::StopLifted));
-        assert_eq!(intents.end_run(running), Some(AbortReason::Stopped));
+        assert_eq!(intents.end_run(running, number), Some(AbortReason::Stopped));
         assert_eq!(intents.check_start(IntentId::random(), &agent, &tool), Ok(()));
     }
 }
@@ -264,12 +264,12 @@ fn a_nested_call_ends_with_its_parent() {
     let mut intents = intents();
     let [parent, child, late] = [(); 3].map(|()| IntentId::random());
     let nested = Owner { parent: Some(parent), ..owner("b") };
-    intents.claim(parent, owner("b"), TestRun::default()).unwrap();
+    let parent_run = intents.claim(parent, owner("b"), TestRun::default()).unwrap();
     let run = TestRun::default();
     intents.claim(child, nested.clone(), run.clone()).unwrap();
     assert!(matches!(intents.hold(late, nested.clone(), "call", EXPIRED), Ok(Registration::New(_))));
     assert_eq!(intents.waits_of_callers().count(), 0);
-    intents.end_run(parent);
+    intents.end_run(parent, parent_run);
     intents.abort_children(parent);
     assert_eq!(*run.0.borrow(), [AbortReason::ParentEnded]);
     assert_eq!(
@@ -357,7 +357,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Ledger {
     /// The waits that began and that have not ended.
     open_waits: u32,
-    runs: Vec<TestRun>,
+    runs: Vec<(RunNumber, TestRun)>,
 }
 
 proptest! {
@@ -411,8 +411,8 @@ proptest! {
                         let is_stopped = !intents.stops().list().is_empty();
                         let claimed = intents.claim(intent, owner("b"), run.clone());
                         prop_assert_eq!(claimed.is_err(), is_stopped);
-                        if claimed.is_ok() {
-                            ledger.get_mut(&intent).unwrap().runs.push(run);
+                        if let Ok(number) = claimed {
+                            ledger.get_mut(&intent).unwrap().runs.push((number, run));
                         }
                     }
                 }
@@ -471,7 +471,7 @@ proptest! {
                             prop_assert!(!intents.is_held(intent));
                         }
                         Some(Ended::Run { is_first }) => {
-                            let run = ledger[&intent].runs.last().unwrap();
+                            let (_, run) = ledger[&intent].runs.last().unwrap();
                             prop_assert_eq!(run.0.borrow().len() == 1, is_first);
                         }
                         Some(Ended::Elsewhere) => {
@@ -483,11 +483,16 @@ proptest! {
                 }
                 Step::EndRun(number) => {
                     let intent = ids[number % ids.len()];
-                    if intents.is_active(intent) {
-                        let aborted = ledger[&intent].runs.last().unwrap().0.borrow().first().copied();
-                        prop_assert_eq!(intents.end_run(intent), aborted);
+                    let runs = &ledger[&intent].runs;
+                    if let Some((earlier, _)) = runs.iter().rev().nth(1) {
+                        prop_assert_eq!(intents.end_run(intent, *earlier), None, "it ends no later run");
                     }
-                    prop_assert_eq!(intents.end_run(intent), None);
+                    if let Some((number, run)) = runs.last() {
+                        let was_active = intents.is_active(intent);
+                        let aborted = run.0.borrow().first().copied().filter(|_| was_active);
+                        prop_assert_eq!(intents.end_run(intent, *number), aborted);
+                        prop_assert!(!intents.is_active(intent));
+                    }
                 }
                 Step::EndWait(number) => {
                     if let Some(wait) = one_of(&taken, number)

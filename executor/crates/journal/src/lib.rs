@@ -384,7 +384,7 @@ impl Journal {
         // An error refuses the start: without its stops, the executor would run what is stopped.
         let stops = store.stops().map_err(&from_sqlite)?;
         let (entries, queue) = mpsc::channel();
-        // The store was opened first: it creates, locks, converts and checks the file that the readers open.
+        // The store was opened first: it creates, locks and checks the file that the readers open.
         let reader = Mutex::new(Reader::open(path)?);
         let readers = Readers::open(path)?;
         let backend = JournalBackend::Disk { path: path.to_owned(), reader, readers, entries };

@@ -353,7 +353,8 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
 
 /// Checks that a file is a journal of this format.
 pub(super) fn check_format(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    let sql = "SELECT user_version, EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'records')
+    let sql =
+        "SELECT user_version, EXISTS (SELECT 1 FROM sqlite_schema WHERE name IN ('records', 'receipts'))
                FROM pragma_user_version";
     let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?));
     match connection.query_row(sql, [], read).map_err(OpenError::from_sqlite(path))? {

@@ -728,7 +728,11 @@ impl Budgets {
     /// Caps the consumption reported by another process to these budgets.
     #[must_use]
     pub fn cap(&self, reported: BudgetUsage) -> BudgetUsage {
-        let capped = |limit| Some(reported.amount(limit)?.min(self.granted(limit)?));
+        let is_used_up = |limit: Limit| limit.row().is_some_and(|row| row.consumption == Consumption::Total);
+        let capped = |limit| {
+            let reported = reported.amount(limit).filter(|_| is_used_up(limit))?;
+            Some(reported.min(self.granted(limit)?))
+        };
         BudgetUsage(LimitMap::from_fn(capped))
     }
 }

@@ -51,7 +51,7 @@ const REVOKED: &str = "it was revoked while it waited for a directive";
 /// The end of the wait of a nested call whose parent has ended.
 const ENDED_WITH_PARENT: EndOfWait<'static> =
     EndOfWait::without_author(Resolution::Cancelled, "the run that made this call has ended");
-/// The recorded reason why an intent that arrived during a stop did not run.
+/// The recorded reason why an approved intent did not run because of a stop.
 const STOPPED: &str = "an operator has stopped its agent, its tool or everything";
 /// The first delay between two attempts to run an approved intent; each delay is twice the previous one.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(RETRY_AFTER_MS);
@@ -1178,10 +1178,11 @@ impl Executor {
                 Err(NotClaimed::Refused(fault)) => Some(fault),
             };
             let Some(fault) = fault else { return };
+            // Before the fleet is asked, so that a cancellation meanwhile finds the wait.
+            self.intents.update(|intents| intents.wait_to_run(taken, approval));
             if let Some(end) = self.find_final_end(&escalated, &fault).await {
                 return self.end_approved(&escalated, taken, end).await;
             }
-            self.intents.update(|intents| intents.wait_to_run(taken, approval));
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
             tracing::warn!(?fault, detail, pause_ms = delay.as_millis(), "an approved intent cannot run yet");
             // The delay ends at the expiry, so that the intent expires on time.

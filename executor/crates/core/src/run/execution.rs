@@ -28,7 +28,7 @@ enum SlotWait {
 }
 
 impl Executor {
-    /// Claims an admitted call and runs it in its own task. `idle_slot` is the slot that was taken for the call, if the
+    /// Claims an admitted call and runs it in its own task. `taken` has the slot that was taken for the call, if the
     /// call waited at another node.
     pub(super) async fn run(
         self: &Arc<Self>,

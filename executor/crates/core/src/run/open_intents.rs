@@ -1,13 +1,13 @@
 //! The open intents of this executor and the stops in force, under one lock.
 //!
-//! A step that changes them sends its records to the journal under the lock, which keeps their order. The journal's answers
-//! are awaited without the lock.
+//! Records of a step are sent to the journal under the lock, also those of a step that changes nothing here, which keeps
+//! their order: one lock, and not one for readers. The journal's answers are awaited without the lock.
 
 use super::approval_rules::PartialApproval;
 use super::nested::NestedCalls;
 use super::{AgentFilter, RunIdentity};
 use a2g_govern::Escalated;
-use a2g_intent::{Abortable, Changes, ClaimError, Content, Intents, Owner, RunPlace};
+use a2g_intent::{Abortable, Changes, ClaimError, Content, Intents, Owner, RunNumber, RunPlace};
 use a2g_journal::{Approval, HeldIntent, Journal};
 use a2g_sandbox::Abort;
 use a2g_types::call::Call;
@@ -131,8 +131,8 @@ impl OpenIntents {
     pub(super) fn claim(self: &Arc<Self>, call: &Call) -> Result<ActiveRun, ClaimError> {
         let abort = Arc::new(Abort::default());
         let handle = RunHandle { abort: Arc::clone(&abort), calls: None };
-        self.update(|intents| intents.claim(call.intent, owner_of(call), handle))?;
-        Ok(ActiveRun { intents: Arc::clone(self), intent: call.intent, abort })
+        let number = self.update(|intents| intents.claim(call.intent, owner_of(call), handle))?;
+        Ok(ActiveRun { intents: Arc::clone(self), intent: call.intent, number, abort })
     }
 
     /// Returns `true` if an intent is held: it waits for a person, or is approved and has not ended.
@@ -222,6 +222,7 @@ impl OpenIntents {
 pub(super) struct ActiveRun {
     intents: Arc<OpenIntents>,
     intent: IntentId,
+    number: RunNumber,
     abort: Arc<Abort>,
 }
 
@@ -257,7 +258,7 @@ impl ActiveRun {
 
     /// Removes the run, so that it can no longer be stopped. Returns the reason if it was stopped before.
     pub(super) fn end(&self) -> Option<AbortReason> {
-        self.intents.update(|intents| intents.end_run(self.intent))
+        self.intents.update(|intents| intents.end_run(self.intent, self.number))
     }
 }
 

@@ -298,15 +298,22 @@ impl Started {
         // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop(held);
         let receipt = Arc::new(claimed.receipt(calls, outcome));
-        Ended { claimed, claim, receipt }
+        let persistence = claimed.sink.persistence();
+        let ClaimedCall { executor, verdict, times, running, _place, .. } = claimed;
+        Ended { executor, verdict, times, persistence, claim, receipt, _open: (running, _place) }
     }
 }
 
-/// A call whose guest has ended.
+/// A call whose guest has ended. It holds neither the call nor the catalogue: its receipt may have to wait for the disk.
 pub(super) struct Ended {
-    claimed: ClaimedCall,
+    executor: Arc<Executor>,
+    verdict: Option<Arc<Verdict>>,
+    times: Times,
+    persistence: Option<Arc<dyn TaskPersistence>>,
     claim: FleetClaim,
     receipt: Arc<Receipt>,
+    // The intent counts as open until then.
+    _open: (ActiveRun, Place),
 }
 
 impl Ended {
@@ -324,19 +331,15 @@ impl Ended {
     }
 
     async fn store(self) -> Result<Arc<Receipt>, Fault> {
-        let Self { claimed, claim, receipt } = self;
-        let executor = &claimed.executor;
+        let Self { executor, verdict, times, persistence, claim, receipt, _open } = self;
         executor.journal.announce_stage(receipt.intent, Stage::Ended);
         let (receipt, reporting) = claim.finish(receipt).await?;
-        let final_task = |persistence: Arc<dyn TaskPersistence>| {
-            persistence.final_task(&receipt, claimed.verdict.as_deref())
-        };
-        let task = claimed.sink.persistence().map(final_task);
+        let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let now = executor.clock.now();
         let result = executor.journal.finish(Arc::clone(&receipt), task, reporting, now).await;
         result.map_err(|error| executor.journal_fault(&error))?;
         let now = executor.clock.monotonic();
-        let Times { stopwatch, queue } = claimed.times;
+        let Times { stopwatch, queue } = times;
         let times = stopwatch.times(queue, receipt.outcome.metrics.wall, now);
         executor.metrics.record_execution(&receipt, &times, now);
         trace::log_finished(receipt.outcome.end.status(), &times);

@@ -116,8 +116,8 @@ impl Executor {
         self.intents.list_changes()
     }
 
-    /// The intents that wait for a person, those that a decision is being made on, and those that are approved and have not
-    /// ended. An intent that is not among them waits again only if it is sent again.
+    /// The intents that wait for a person, and those that a decision is being made on. An approved intent may have to wait
+    /// for another decision later.
     #[must_use]
     pub fn held_intents(&self) -> HashSet<IntentId> {
         self.intents.read(|intents| intents.awaiting_decision().collect())

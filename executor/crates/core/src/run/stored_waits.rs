@@ -124,7 +124,8 @@ impl Executor {
     // Called under the lock of the intents: no intent stops waiting without the note.
     pub(super) fn note_ended_call(&self, call: &Call, reason: AbortReason) {
         let Some(fleet) = self.fleet_of_waits() else { return };
-        // A stop is in force at all nodes; but the own node of an intent that was taken over has it too.
+        // A stop is in force at all nodes; but the own node of an intent that was taken over has it too, and could let it
+        // wait again after the stop is lifted.
         let is_due = reason != AbortReason::Stopped || fleet.is_wait_taken_over(call.intent);
         if is_due && call.parent.is_none() {
             self.due_denials.0.lock().insert(call.intent, (Arc::new(call.clone()), reason));
