@@ -1,7 +1,7 @@
 //! Notifications: signed messages to the operator's webhooks which say that an intent waits for a person.
 //!
 //! ```text
-//! Escalations ─ list_changes ─▶ Announcer ─ at most MAX_MESSAGES in a burst ─▶ WebhookPoster ─ a queue per webhook ─▶ post
+//! OpenIntents ─ list_changes ─▶ Announcer ─ at most MAX_MESSAGES in a burst ─▶ WebhookPoster ─ a queue per webhook ─▶ post
 //! ```
 //! The notifier follows the list of waiting intents as an open page does: no call waits for it. A message names the
 //! intent, its agent and its tool, and links to the page of the decision. It never contains arguments, results or

@@ -1,4 +1,4 @@
-//! The view of a fleet for operators: what its nodes have written, read without joining it.
+//! What the nodes of a fleet have written, for operators and for nodes, and an operator's request to drain one.
 
 use crate::claims::Mark;
 use crate::identity::read_identity;

@@ -15,7 +15,7 @@
 //!             │    └─────── pass_on ──▶ at another node
 //!             └─ end_run ─▶ gone
 //! ```
-//! An intent that a person approves has both: its wait lasts until its run has ended, so that it is not lost if the run
+//! An intent that a person approves has both a wait and a run: its wait lasts until its run has ended, so that it is not lost if the run
 //! cannot begin. [`Intents::end`], [`Intents::end_all`] and [`Intents::stop`] end an intent in any of these states: a wait
 //! that is not claimed is removed, and a run is aborted.
 //!

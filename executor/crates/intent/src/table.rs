@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 pub struct Intents<C: Content> {
     open: HashMap<IntentId, Open<C>>,
     stops: Stops,
-    /// The maximum number of intents that wait for a person, and of those of one agent.
+    /// The maximum number of intents that are held and not claimed, and of those of one agent.
     max_waiting: usize,
     max_waiting_per_agent: usize,
     /// The number of the latest wait.
@@ -560,8 +560,8 @@ impl<C: Content> Intents<C> {
 
     // Ends.
 
-    /// Ends the intent of a selected agent: its wait, and a decision in progress can then no longer be recorded; or its run.
-    /// `None` if there is no such intent, or its run has ended.
+    /// Ends an intent if its agent is selected: aborts its run, and removes its wait unless it ends with the run, so that a
+    /// decision in progress can no longer be recorded. Returns `None` if there is no such intent, or its run has ended.
     pub fn end(
         &mut self,
         intent: IntentId,
@@ -628,7 +628,8 @@ impl<C: Content> Intents<C> {
         }
     }
 
-    /// Aborts a run, whatever waits. Returns `true` if nothing stopped it before; `None` if there is no such run.
+    /// Aborts a run, whatever waits. Returns `true` if nothing stopped it before; `None` if there is no such run, or another
+    /// node has its call.
     pub fn abort_run(&mut self, intent: IntentId, reason: AbortReason) -> Option<bool> {
         self.open.get_mut(&intent)?.run.as_mut()?.stop(reason)
     }

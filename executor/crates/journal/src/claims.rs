@@ -171,7 +171,7 @@ impl Journal {
         // Memory is read before the disk: an intent leaves memory only after its end is on the disk, so one of the two
         // has it.
         match self.recorded_state(call.intent)? {
-            // Intents that wait or are approved are answered from `Escalations` (`core`), not from here.
+            // Intents that wait or are approved are answered from `OpenIntents` (`core`), not from here.
             RecordedState::Unknown | RecordedState::Waiting(_) | RecordedState::Approved(..) => Ok(None),
             RecordedState::Withdrawn(known) if known == content => Ok(None),
             RecordedState::Denied(denied) if denied.body.held.content.0 == content => {

@@ -1,4 +1,4 @@
-//! Decisions on intents: approve, deny, cancel, revoke.
+//! Waits for a person and decisions on them: hold, expire, approve, deny, cancel, revoke; and the runs of approved intents.
 //!
 //! A decision is in the journal before its answer is sent. An approved intent runs once, if necessary after a restart,
 //! unless its verdict expires or an operator stops it first; a denied intent never runs.

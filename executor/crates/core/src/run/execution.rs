@@ -1,4 +1,4 @@
-//! The run of an admitted call: its claim, and the wait for a slot. [`super::phases`] has the rest.
+//! A call up to its slot: its claim, and the wait for a slot here or at another node. [`super::phases`] runs it.
 
 use super::fleet::CallIdentity;
 use super::passing::{AVOID_TIME, PassedEnd, TakenCall};

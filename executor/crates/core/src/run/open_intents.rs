@@ -36,7 +36,7 @@ impl Content for Kept {
     type Run = RunHandle;
 }
 
-/// A claimed call.
+/// What is needed to abort a run, and to find its calls.
 #[derive(Debug)]
 pub(super) struct RunHandle {
     abort: Arc<Abort>,
@@ -217,7 +217,7 @@ impl OpenIntents {
     }
 }
 
-/// A claimed call, whose run counts as ended once this is dropped.
+/// The entry of a run in [`OpenIntents`], removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct ActiveRun {
     intents: Arc<OpenIntents>,
@@ -227,7 +227,7 @@ pub(super) struct ActiveRun {
 }
 
 impl ActiveRun {
-    /// The switch that stops the guest.
+    /// The handle that aborts the guest.
     pub(super) fn abort(&self) -> &Arc<Abort> {
         &self.abort
     }

@@ -42,7 +42,7 @@ pub(super) struct Times {
     pub(super) queue: Duration,
 }
 
-/// A claimed call, in every phase.
+/// The parts of a [`ClaimedRun`] that each later phase needs.
 pub(super) struct ClaimedCall {
     executor: Arc<Executor>,
     admitted: Admitted<Granted>,
@@ -227,7 +227,7 @@ impl Turn {
     }
 }
 
-/// What a running guest uses up for others.
+/// The slot and the output memory of a run, held until its guest has ended.
 struct HeldWhileRunning {
     _slot: Option<RunSlot>,
     _output: OutputReservation,
@@ -304,7 +304,7 @@ impl Started {
     }
 }
 
-/// A call whose guest has ended. It holds neither the call nor the catalogue: its receipt may have to wait for the disk.
+/// A run whose guest has ended. The call and the catalogue are dropped already: the receipt may have to wait for the disk.
 pub(super) struct Ended {
     executor: Arc<Executor>,
     verdict: Option<Arc<Verdict>>,
@@ -312,7 +312,7 @@ pub(super) struct Ended {
     persistence: Option<Arc<dyn TaskPersistence>>,
     claim: FleetClaim,
     receipt: Arc<Receipt>,
-    // The intent counts as open until then.
+    // Until this is dropped, the intent counts as open.
     _open: (ActiveRun, Place),
 }
 

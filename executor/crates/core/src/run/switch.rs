@@ -30,7 +30,7 @@ impl Executor {
     /// same target. Returns the number of runs and intents that it ended.
     ///
     /// # Errors
-    /// If the stop is not on the disk, or not stored in the fleet, yet; it is in force at this executor nevertheless.
+    /// If the stop is not yet on the disk, or not yet stored in the fleet; it is in force at this executor nevertheless.
     pub async fn stop(
         &self,
         target: StopTarget,
