@@ -98,7 +98,7 @@ pub(super) const DOORS: &[DoorEntry] = &[
     },
 ];
 
-/// How a door is made. Each function reads the door's own section of the configuration.
+/// The making of a door. Each function reads the door's own section of the configuration.
 pub(super) struct DoorEntry {
     door: Door,
     /// Opens the door, if it is enabled.
@@ -118,7 +118,7 @@ impl DoorEntry {
     }
 }
 
-/// What the doors use of the server that they are opened by.
+/// The parts of the server that its doors use.
 pub(super) struct DoorParts<'a> {
     pub(super) config: &'a Config,
     pub(super) executor: &'a Arc<Executor>,
@@ -190,7 +190,7 @@ pub(super) enum Peer {
     Host,
 }
 
-/// What a door on standard input and output uses of the server.
+/// The parts of the server that a door on standard input and output uses.
 pub(super) struct StdioParts {
     pub(super) executor: Arc<Executor>,
     pub(super) rpc: Rpc,

@@ -501,7 +501,7 @@ struct Records {
     registration: Registration,
 }
 
-/// What a remote governor is told of this executor.
+/// The facts of this executor that a remote governor is told.
 struct Registration {
     /// The key that signs checkpoints.
     key: Option<KeyPair>,

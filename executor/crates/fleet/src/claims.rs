@@ -137,7 +137,7 @@ pub struct FoundEnd {
     place: ReceiptPlace,
 }
 
-/// What others have done with the report of an intent.
+/// The deeds of other nodes with the report of an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// Another node has recorded that the governor has acknowledged it.
@@ -609,7 +609,7 @@ impl<S: Store> Fleet<S> {
         Ok(())
     }
 
-    /// What other nodes, or [`Self::next_orphan`], have done with the report of an intent that this node has claimed.
+    /// The deeds of other nodes, or of [`Self::next_orphan`], with the report of an intent that this node has claimed.
     ///
     /// # Errors
     /// [`FleetError`].

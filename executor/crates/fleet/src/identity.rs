@@ -98,7 +98,7 @@ impl StreamIdentity {
     }
 }
 
-/// What a node's journal remembers of its fleet.
+/// The facts of its fleet that a node's journal remembers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RememberedFleet {
@@ -183,7 +183,7 @@ impl<S: Store> Fleet<S> {
         &self.stream.identity
     }
 
-    /// What the journal of this node has to remember.
+    /// The facts that the journal of this node has to remember.
     #[must_use]
     pub fn to_remember(&self) -> RememberedFleet {
         RememberedFleet { stream: self.identity().clone(), process: self.lease.process().to_owned() }

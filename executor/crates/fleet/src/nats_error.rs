@@ -1,4 +1,4 @@
-//! What the errors of the client of NATS mean for an operator.
+//! The meaning of errors of the client of NATS for an operator.
 
 use std::fmt::Display;
 

@@ -1,4 +1,4 @@
-//! What the nodes of a fleet have written, for operators and for nodes, and an operator's request to drain one.
+//! The values that the nodes of a fleet have written, for operators and nodes, and an operator's request to drain one.
 
 use crate::claims::Mark;
 use crate::identity::read_identity;
@@ -102,7 +102,7 @@ impl<S: Store> FleetView<S> {
         Ok((nodes, unreadable))
     }
 
-    /// What the fleet knows of a node; `None` if there is no such node.
+    /// The facts that the fleet knows of a node; `None` if there is no such node.
     ///
     /// # Errors
     /// [`FleetError`], also if the lease of the node cannot be read.

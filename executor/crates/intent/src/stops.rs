@@ -14,7 +14,7 @@ pub struct NumberedStop {
     pub number: u64,
 }
 
-/// What operators have stopped.
+/// The agents, tools or all that operators have stopped.
 #[derive(Debug, Default)]
 pub struct Stops {
     by_target: BTreeMap<StopTarget, NumberedStop>,

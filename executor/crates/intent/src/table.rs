@@ -26,7 +26,7 @@ pub struct Intents<C: Content> {
     changes: Changes,
 }
 
-/// What has changed since the changes were taken, for those who wait for it.
+/// The changes since they were last taken, for those who wait for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Changes {
     /// Nothing that anybody waits for.

@@ -1,4 +1,4 @@
-//! What the tables of error codes of all doors share: the class of a fault, and its details.
+//! The parts that the tables of error codes of all doors share: the class of a fault, and its details.
 //!
 //! A door has one table from classes to its own codes, without a default, and one list of the details that it sends: a
 //! class that is added here does not compile until each door has a code for it.

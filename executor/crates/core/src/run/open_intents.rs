@@ -36,7 +36,7 @@ impl Content for Kept {
     type Run = RunHandle;
 }
 
-/// What is needed to abort a run, and to find its calls.
+/// The means to abort a run, and to find its calls.
 #[derive(Debug)]
 pub(super) struct RunHandle {
     abort: Arc<Abort>,
