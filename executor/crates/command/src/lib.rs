@@ -1,5 +1,5 @@
-//! The parts that the commands of the program share: their output, the options of a configuration, the set-up of the sandbox and
-//! the catalogue, and the executor of a command that runs tools by itself.
+//! The parts that the commands of the program share: their output, the options of a configuration, the set-up of the
+//! sandbox and the catalogue, and the executor of a command that runs tools by itself.
 
 pub mod layout;
 pub mod local_run;

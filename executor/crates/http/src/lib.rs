@@ -1,5 +1,5 @@
-//! The parts that the doors share: the port with its connections, TLS, authentication and limits; bodies, documents, sessions and
-//! transports; and the settings that the configuration gives them.
+//! The parts that the doors share: the port with its connections, TLS, authentication and limits; bodies, documents,
+//! sessions and transports; and the settings that the configuration gives them.
 //!
 //! A2G's transports hand whole messages to an [`Rpc`], which checks them strictly before jsonrpsee's method table sees
 //! them. Every other door is a [`ProtocolRouter`] on the same port.
