@@ -220,7 +220,14 @@ fn charts_are_readable_without_a_script_or_colours() {
         clock.set(0);
     }
     let Some(mut browser) = sign_in(&executor) else { return };
-    browser.goto("/console/usage");
+    // A search ends after 60 ms, in which a busy machine may not read all runs.
+    eventually("the charts have all runs", || {
+        browser.goto("/console/usage");
+        let names = browser.evaluate(
+            "[...document.querySelectorAll('svg[role=img]')].map((svg) => svg.ariaLabel).join(' ')",
+        );
+        names.as_str().expect("a text").contains("succeeded, 5 failed").then_some(())
+    });
     // All parts are unfolded, so that the check of accessibility covers them.
     browser.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })");
     for scheme in [Scheme::Light, Scheme::Dark] {
