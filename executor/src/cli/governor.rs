@@ -2,7 +2,7 @@
 
 use super::UsageError;
 use super::arguments::Governor;
-use super::serve::{end_sessions, local_governor, open_report_log, stop_signal};
+use super::serve::{StopSignals, end_sessions, local_governor, open_report_log};
 use a2g_door_a2g::governor::{GovernorDoor, NOTIFICATIONS, methods};
 use a2g_govern::{Callers, CurrentCallers, KeyPair};
 use a2g_http::{CallerDirectory, ConnectionLimits, HttpServer, HttpSettings, Rpc};
@@ -53,8 +53,9 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
         let http_server = HttpServer::bind(&listen, rpc, settings)
             .await
             .with_context(|| format!("cannot listen on {listen} (`--listen` of `a2g-executor governor`)"))?;
+        let stop_signals = StopSignals::install()?;
         tracing::info!("the governor listens on {}", http_server.url());
-        http_server.serve(stop_signal()).await;
+        http_server.serve(stop_signals.wait()).await;
         end_sessions(&sessions).await;
         Ok(ExitCode::SUCCESS)
     })

@@ -683,6 +683,7 @@ impl Assembled<'_> {
         }
         // Installed before the log says that the executor listens: without a handler, SIGHUP would end the process.
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
+        let stop_signals = StopSignals::install()?;
         let callers = caller_files.callers.clone();
         sessions.spawn(reload_on_hangup(hangup, Arc::clone(&catalogue), caller_files));
         sessions.spawn(deliver::deliver_reports(Arc::clone(executor)));
@@ -700,7 +701,7 @@ impl Assembled<'_> {
             head_at_start,
         ));
         let anonymous = Arc::new(Caller::anonymous(startup.accept_unsigned));
-        Ok(Started { catalogue, rpc, callers, anonymous, journal })
+        Ok(Started { catalogue, rpc, callers, anonymous, journal, stop_signals })
     }
 }
 
@@ -713,12 +714,13 @@ struct Started {
     anonymous: Arc<Caller>,
     /// The file of the journal.
     journal: PathBuf,
+    stop_signals: StopSignals,
 }
 
 impl Started {
     /// Serves until a signal arrives, or an operator drains this node of a fleet.
     async fn serve_http(self, http_server: HttpServer, end_timeouts: EndTimeouts) -> anyhow::Result<()> {
-        let catalogue = self.catalogue;
+        let Self { catalogue, stop_signals, .. } = self;
         let executor = Arc::clone(&catalogue.executor);
         let sessions = executor.sessions();
         let tools = executor.tools().len();
@@ -729,7 +731,7 @@ impl Started {
         let (drained, until_drained) = oneshot::channel::<()>();
         let server = sessions.spawn(http_server.serve(async move {
             tokio::select! {
-                () = stop_signal() => executor_to_close.close(),
+                () = stop_signals.wait() => executor_to_close.close(),
                 // If an operator drains this node of a fleet, no signal comes; the last answers still have to be sent.
                 _ = until_drained => {}
             }
@@ -749,7 +751,7 @@ impl Started {
 
     /// Serves until standard input ends or a signal arrives.
     async fn serve_stdio(self, door: StdioDoor, mut end_timeouts: EndTimeouts) -> anyhow::Result<()> {
-        let Self { catalogue, rpc, callers, anonymous, journal } = self;
+        let Self { catalogue, rpc, callers, anonymous, journal, stop_signals } = self;
         let executor = Arc::clone(&catalogue.executor);
         let sessions = executor.sessions();
         let bounds = catalogue.config.bounds;
@@ -772,7 +774,7 @@ impl Started {
                 end_timeouts.drain = HOST_DRAIN;
                 None
             }
-            () = stop_signal() => None,
+            () = stop_signals.wait() => None,
             reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
         };
         executor.close();
@@ -1214,16 +1216,26 @@ fn describe_unusable_log(path: &Path) -> String {
     format!("reports cannot be recorded in `{}`", path.display())
 }
 
-/// Resolves at SIGTERM or Ctrl-C.
-pub(super) async fn stop_signal() {
-    let signals = signal(SignalKind::terminate())
-        .and_then(|terminate| signal(SignalKind::interrupt()).map(|interrupt| (terminate, interrupt)));
-    let Ok((mut terminate, mut interrupt)) = signals else {
-        tracing::error!("signals cannot be received");
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// The signals that ask the process to end: SIGTERM and Ctrl-C.
+pub(super) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// Installs the handlers. Until then a signal ends the process at once, so this comes before the log says that the
+    /// process listens.
+    pub(super) fn install() -> anyhow::Result<Self> {
+        let terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be received")?;
+        let interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be received")?;
+        Ok(Self { terminate, interrupt })
+    }
+
+    /// Waits for one of the signals.
+    pub(super) async fn wait(mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }

@@ -270,7 +270,7 @@ impl LimitRow {
         }
     }
 
-    /// Returns `value` if the range allows it, in the unit of the key, in the unit of the key.
+    /// Returns `value` if the range allows it, in the unit of the key.
     ///
     /// # Errors
     /// [`OutOfRangeError`] outside the range.
