@@ -1,5 +1,6 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
+use super::faults::{busy_fault, journal_fault};
 use super::fleet::CallIdentity;
 use super::open_intents::ActiveRun;
 use super::slots::{CapacityError, Place};
@@ -118,7 +119,7 @@ impl Executor {
         }
         let stopwatch = Stopwatch::start(self.clock.monotonic());
         let location = self.locate_tool(&call)?;
-        self.check_memory()?;
+        check_memory()?;
         let expires_at = verdict.verdict().expires_at;
         // The claim of a call that starts at once finds what the fleet knows of the intent: one request less.
         let is_here = matches!(location, ToolLocation::Here(_));
@@ -195,7 +196,7 @@ impl Executor {
             let stopwatch = Stopwatch::start(self.clock.monotonic());
             let loaded = self.find_catalog(&call)?;
             let admitted = limits.admit(call, self.clock.now())?;
-            Self::check_arguments(&loaded, admitted.call()).await?;
+            check_arguments(&loaded, admitted.call()).await?;
             require_success(self.run(admitted, loaded, None, stopwatch, RunEventSink::none(), None).await?)
         };
         let execution = async { execution.await.map_err(|fault| self.record_refusal(Some(&summary), fault)) };
@@ -231,7 +232,7 @@ impl Executor {
         }
         let mut stopwatch = Stopwatch::start(self.clock.monotonic());
         let location = self.locate_tool(&call)?;
-        self.check_memory()?;
+        check_memory()?;
         let known = if call.is_new { None } else { self.find_known(&call, None).await? };
         if let Some(known) = known
             && let (receipt, Some(verdict)) = self.await_existing(&CallIdentity::of(&call), known).await?
@@ -290,7 +291,7 @@ impl Executor {
     ) -> Result<Arc<Receipt>, Fault> {
         match location {
             ToolLocation::Here(loaded) => {
-                Self::check_arguments(&loaded, admitted.call()).await?;
+                check_arguments(&loaded, admitted.call()).await?;
                 self.run(admitted, loaded, verdict, stopwatch, sink, None).await
             }
             ToolLocation::Elsewhere => self.run_elsewhere(admitted, verdict, stopwatch, sink).await,
@@ -306,7 +307,7 @@ impl Executor {
     ) -> Result<(), Fault> {
         match location {
             ToolLocation::Here(loaded) => {
-                Self::check_arguments(&loaded, escalated.call()).await?;
+                check_arguments(&loaded, escalated.call()).await?;
                 sink.notify_waiting();
                 self.hold(escalated, &loaded).await.map(drop)
             }
@@ -397,7 +398,7 @@ impl Executor {
         tokio::select! {
             biased;
             reason = wait.abort.wait() => Err(self.ended_wait_fault(call, reason)),
-            () = self.wait_until_closed() => Err(self.busy_fault("the executor is shutting down")),
+            () = self.wait_until_closed() => Err(busy_fault("the executor is shutting down")),
             () = self.wait_for_catalog(is_compiled) => Ok(()),
             () = tokio::time::sleep(timeout) => Ok(()),
             () = report => Ok(()),
@@ -418,7 +419,7 @@ impl Executor {
                 self.check_stopped(call).err().unwrap_or_else(|| lifted_stop_fault(call.intent))
             }
             AbortReason::Revoked => refused("it was revoked while its tool was compiled"),
-            AbortReason::Shutdown => self.busy_fault("the executor is shutting down"),
+            AbortReason::Shutdown => busy_fault("the executor is shutting down"),
             AbortReason::Cancelled
             | AbortReason::ParentEnded
             | AbortReason::Lost
@@ -478,47 +479,6 @@ impl Executor {
         Fault::invalid("/tool", message)
     }
 
-    /// Checks a call's arguments against the schema of its tool. Called after the verdict, so that a denied agent
-    /// learns nothing about the schema.
-    pub(super) async fn check_arguments(loaded: &Arc<LoadedCatalog>, call: &Call) -> Result<(), Fault> {
-        let Some(tool) = loaded.usable_tool(&call.tool) else { return Ok(()) };
-        let arguments = Value::Object(call.arguments.clone());
-        let result = match tool.schema.check_quickly(&arguments) {
-            QuickCheck::Done(result) => result,
-            QuickCheck::Unfinished => {
-                let loaded = Arc::clone(loaded);
-                let name = call.tool.clone();
-                let check = move || {
-                    let tool = loaded.usable_tool(&name);
-                    tool.map_or(Ok(()), |tool| tool.schema.check(&arguments))
-                };
-                let result = tokio::task::spawn_blocking(check).await;
-                result
-                    .map_err(|error| Fault::Internal(format!("the check of the arguments failed: {error}")))?
-            }
-        };
-        result.map_err(|violation| {
-            // A name that is missing or wrong: the right ones are in the schema.
-            let names =
-                if violation.pointer.is_empty() { argument_names(loaded, &call.tool) } else { String::new() };
-            let argument = violation.pointer.strip_prefix('/');
-            let argument = argument.map_or_else(String::new, |argument| format!("`{}`: ", excerpt(argument)));
-            let message = format!(
-                "the arguments do not match the schema of `{}`: {argument}{}{names}",
-                call.tool, violation.message
-            );
-            Fault::invalid(format!("/arguments{}", violation.pointer), message)
-        })
-    }
-
-    /// Refuses a request if the memory budget is used up: answering may load a stored receipt.
-    pub(super) fn check_memory(&self) -> Result<(), Fault> {
-        if memory::has_room(0) {
-            return Ok(());
-        }
-        Err(self.busy_fault(NO_MEMORY))
-    }
-
     /// Runs the remaining checks of an admitted call, and claims its intent.
     pub(super) async fn claim(
         self: &Arc<Self>,
@@ -543,7 +503,7 @@ impl Executor {
         }
         let permit = self.open_permit(&admitted, grant)?;
         if !self.output.has_room(permit.grant().output().value.bytes()) {
-            return Err(self.busy_fault(NO_MEMORY));
+            return Err(busy_fault(NO_MEMORY));
         }
         let (place, running) = match self.reserve_and_claim(&admitted, verdict.clone()).await? {
             ReservedClaim::New(place, running) => (place, running),
@@ -581,7 +541,7 @@ impl Executor {
             None => self.reserve_place(&call.agent).await?,
         };
         let result = self.journal.claim(call, admitted.keep_until(), verdict);
-        match result.map_err(|error| self.journal_fault(&error))? {
+        match result.map_err(|error| journal_fault(&error))? {
             ClaimResult::New => {}
             ClaimResult::Known(known) => return Ok(ReservedClaim::Known(known)),
         }
@@ -624,7 +584,7 @@ impl Executor {
             self.slots.reserve(agent)
         };
         reserved.map_err(|error| {
-            self.busy_fault(match error {
+            busy_fault(match error {
                 CapacityError::Closing => "the executor is shutting down",
                 CapacityError::QueueFull => "the queue is full: `executor.queue` sets the maximum",
                 CapacityError::AgentQueueFull => {
@@ -714,4 +674,44 @@ fn require_success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
         | End::Crashed(_)
         | End::Aborted(_) => Err(Fault::Failed(receipt)),
     }
+}
+
+/// Refuses a request if the memory budget is used up: answering may load a stored receipt.
+pub(super) fn check_memory() -> Result<(), Fault> {
+    if memory::has_room(0) {
+        return Ok(());
+    }
+    Err(busy_fault(NO_MEMORY))
+}
+
+/// Checks a call's arguments against the schema of its tool. Called after the verdict, so that a denied agent
+/// learns nothing about the schema.
+pub(super) async fn check_arguments(loaded: &Arc<LoadedCatalog>, call: &Call) -> Result<(), Fault> {
+    let Some(tool) = loaded.usable_tool(&call.tool) else { return Ok(()) };
+    let arguments = Value::Object(call.arguments.clone());
+    let result = match tool.schema.check_quickly(&arguments) {
+        QuickCheck::Done(result) => result,
+        QuickCheck::Unfinished => {
+            let loaded = Arc::clone(loaded);
+            let name = call.tool.clone();
+            let check = move || {
+                let tool = loaded.usable_tool(&name);
+                tool.map_or(Ok(()), |tool| tool.schema.check(&arguments))
+            };
+            let result = tokio::task::spawn_blocking(check).await;
+            result.map_err(|error| Fault::Internal(format!("the check of the arguments failed: {error}")))?
+        }
+    };
+    result.map_err(|violation| {
+        // A name that is missing or wrong: the right ones are in the schema.
+        let names =
+            if violation.pointer.is_empty() { argument_names(loaded, &call.tool) } else { String::new() };
+        let argument = violation.pointer.strip_prefix('/');
+        let argument = argument.map_or_else(String::new, |argument| format!("`{}`: ", excerpt(argument)));
+        let message = format!(
+            "the arguments do not match the schema of `{}`: {argument}{}{names}",
+            call.tool, violation.message
+        );
+        Fault::invalid(format!("/arguments{}", violation.pointer), message)
+    })
 }

@@ -3,10 +3,12 @@
 //! A decision is in the journal before its answer is sent. An approved intent runs once, if necessary after a restart,
 //! unless its verdict expires or an operator stops it first; a denied intent never runs.
 
+use super::admission::check_arguments;
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
 use super::events::RunEventSink;
-use super::faults::intent_conflict_fault;
+use super::faults::{busy_fault, intent_conflict_fault, journal_fault, unsaved_decision_fault};
 use super::open_intents::{MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, owner_of};
+use super::orders::finish_order;
 use super::preview::{DecisionBasis, changed_fault, summarize};
 use super::stored_calls::DENIED_BY;
 use super::switch::stop_fault;
@@ -22,7 +24,6 @@ use a2g_journal::{
 };
 use a2g_runtime::spawn;
 use a2g_types::call::Call;
-use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
@@ -301,7 +302,7 @@ impl Executor {
         let escalated = escalated.bind_to_module(tool.descriptor.digest);
         let call = escalated.call().clone();
         let until = escalated.expires_at();
-        self.journal.check_share(&call.agent).map_err(|error| self.journal_fault(&error))?;
+        self.journal.check_share(&call.agent).map_err(|error| journal_fault(&error))?;
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
         let (registration, pending) = self.intents.update(|intents| {
@@ -337,10 +338,10 @@ impl Executor {
             }
             Ok(HoldResult::Conflict) => Err(intent_conflict_fault(call.intent)),
             Ok(HoldResult::Started) => {
-                Err(self.busy_fault("the intent has started in the meantime: send it again"))
+                Err(busy_fault("the intent has started in the meantime: send it again"))
             }
             Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
-            Err(error) => Err(self.journal_fault(&error)),
+            Err(error) => Err(journal_fault(&error)),
         }
     }
 
@@ -467,19 +468,6 @@ impl Executor {
         }
     }
 
-    /// The fault for a decision that has taken effect, but is not on the disk yet.
-    pub(super) fn unsaved_decision_fault(&self, error: &JournalError) -> Fault {
-        match error {
-            JournalError::Backlog
-            | JournalError::NoSpace
-            | JournalError::Share { .. }
-            | JournalError::Busy => self.busy_fault(
-                "the decision has taken effect, but is not yet recorded, because the journal's disk is full: a restart could undo it",
-            ),
-            JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
-        }
-    }
-
     /// Stops a running or waiting intent of the selected agents, on behalf of `by`. Returns `false` if there is no such
     /// intent.
     ///
@@ -536,7 +524,7 @@ impl Executor {
             return Ok(false);
         }
         self.await_stopped_call(intent).await?;
-        result.map(|()| true).map_err(|error| self.unsaved_decision_fault(&error))
+        result.map(|()| true).map_err(|error| unsaved_decision_fault(&error))
     }
 
     /// Revokes the standing policies and stops the runs and waiting intents of an agent, or stops one intent, on behalf
@@ -554,7 +542,7 @@ impl Executor {
         let Some(intent) = intent else {
             let order = self.start_policy_order(agent, None, &self.policy_origin(by));
             let count = self.revoke_here(agent, None, by).await;
-            self.finish_order(order).await?;
+            finish_order(order).await?;
             let is_included = |owner: &AgentDid, _: &ToolName| agent.is_none_or(|agent| agent == owner);
             let elsewhere = self.end_stored_waits(&is_included, AbortReason::Revoked).await?;
             return count.map(|count| count + elsewhere);
@@ -600,7 +588,7 @@ impl Executor {
             }
             self.journal.record_revocation(agent, intent, by, count).await
         };
-        let recorded = record_all.await.map_err(|error| self.unsaved_decision_fault(&error));
+        let recorded = record_all.await.map_err(|error| unsaved_decision_fault(&error));
         let Some(intent) = intent else { return recorded.map(|()| count) };
         // Another node has claimed the intent, and the code that called this ends it there.
         if !self.deny_if_due(intent).await? {
@@ -792,7 +780,7 @@ impl Executor {
             Ok(_one) => {}
             Err(error) => {
                 self.release_taken(taken);
-                return Err(self.journal_fault(&error));
+                return Err(journal_fault(&error));
             }
         }
         self.intents
@@ -1036,7 +1024,7 @@ impl Executor {
         match recording.await {
             Ok(0) => Err(not_waiting_fault()),
             Ok(_one) => Ok(()),
-            Err(error) => Err(self.unsaved_decision_fault(&error)),
+            Err(error) => Err(unsaved_decision_fault(&error)),
         }
     }
 
@@ -1089,7 +1077,7 @@ impl Executor {
                     not_waiting_fault()
                 }
                 Ok(_one) => return Ok(claimed),
-                Err(error) => self.journal_fault(&error),
+                Err(error) => journal_fault(&error),
             },
         };
         // From now on, a cancel ends the wait and no longer the run.
@@ -1119,11 +1107,11 @@ impl Executor {
         let admitted = escalated.clone().resolve(&directive, by, self.clock.now())?;
         // The catalogue may have been replaced since the intent began to wait.
         let loaded = self.find_catalog(admitted.call())?;
-        Self::check_arguments(&loaded, admitted.call()).await?;
+        check_arguments(&loaded, admitted.call()).await?;
         let claimed = match self.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone()))).await? {
             ClaimOutcome::Claimed(claimed) => claimed,
             ClaimOutcome::Known(..) => {
-                return Err(self.busy_fault("another call with this intent is about to start it").into());
+                return Err(busy_fault("another call with this intent is about to start it").into());
             }
         };
         let grant = summarize(claimed.permit.grant());
@@ -1284,10 +1272,10 @@ impl Executor {
                 return;
             }
             Ok(HoldResult::Started | HoldResult::Denied(_)) => {
-                self.busy_fault("the intent was decided in the meantime: send it again")
+                busy_fault("the intent was decided in the meantime: send it again")
             }
             Ok(HoldResult::Conflict) => intent_conflict_fault(call.intent),
-            Err(error) => self.journal_fault(&error),
+            Err(error) => journal_fault(&error),
         };
         if self.end_wait(wait) {
             self.record_refusal(Some(&IntentSummary::from_call(call)), fault);

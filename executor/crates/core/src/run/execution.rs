@@ -1,5 +1,6 @@
 //! A call up to its slot: its claim, and the wait for a slot here or at another node. [`super::phases`] runs it.
 
+use super::faults::journal_fault;
 use super::fleet::CallIdentity;
 use super::passing::{AVOID_TIME, PassedEnd, TakenCall};
 use super::phases::{Start, Times, Turn};
@@ -152,6 +153,6 @@ impl Executor {
     }
 
     pub(super) async fn release(&self, intent: IntentId) -> Result<(), Fault> {
-        self.journal.release(intent).await.map_err(|error| self.journal_fault(&error))
+        self.journal.release(intent).await.map_err(|error| journal_fault(&error))
     }
 }

@@ -53,23 +53,6 @@ impl Executor {
         self.refusal_log.record(summary, &fault, self.clock.monotonic());
         fault
     }
-
-    /// The fault for an error of the journal.
-    pub(super) fn journal_fault(&self, error: &JournalError) -> Fault {
-        match error {
-            JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => {
-                self.busy_fault(&error.to_string())
-            }
-            JournalError::Share { .. } => {
-                Fault::Busy { message: error.to_string(), retry_after_ms: error.retry_after_ms() }
-            }
-            JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
-        }
-    }
-
-    pub(super) fn busy_fault(&self, message: &str) -> Fault {
-        Fault::Busy { message: message.to_owned(), retry_after_ms: RETRY_AFTER_MS }
-    }
 }
 
 /// A fault as one node sends it to another: without receipts, and without the text of internal errors.
@@ -154,4 +137,31 @@ pub(super) fn intent_conflict_fault(intent: IntentId) -> Fault {
         "the intent id `{intent}` cannot be used for this call: every intent needs a new one, such as a random UUID, and \
          a repeat the same content"
     ))
+}
+
+pub(super) fn busy_fault(message: &str) -> Fault {
+    Fault::Busy { message: message.to_owned(), retry_after_ms: RETRY_AFTER_MS }
+}
+
+/// The fault for an error of the journal.
+pub(super) fn journal_fault(error: &JournalError) -> Fault {
+    match error {
+        JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => busy_fault(&error.to_string()),
+        JournalError::Share { .. } => {
+            Fault::Busy { message: error.to_string(), retry_after_ms: error.retry_after_ms() }
+        }
+        JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
+    }
+}
+
+/// The fault for a decision that has taken effect, but is not on the disk yet.
+pub(super) fn unsaved_decision_fault(error: &JournalError) -> Fault {
+    match error {
+        JournalError::Backlog | JournalError::NoSpace | JournalError::Share { .. } | JournalError::Busy => {
+            busy_fault(
+                "the decision has taken effect, but is not yet recorded, because the journal's disk is full: a restart could undo it",
+            )
+        }
+        JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
+    }
 }

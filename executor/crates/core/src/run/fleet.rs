@@ -10,6 +10,7 @@
 //! The fleet gets the end first. If this node was lost in between, another one has ended the intent, and this node's
 //! journal gets that receipt: no two nodes answer differently.
 
+use super::faults::{busy_fault, journal_fault};
 use super::open_intents::ActiveRun;
 use super::stored_calls::DENIED_BY;
 use super::{Executor, RETRY_AFTER_MS};
@@ -232,7 +233,7 @@ impl Executor {
     pub async fn fleet_nodes(&self) -> Option<Result<Vec<NodeStatus>, Fault>> {
         let fleet = self.fleet.as_ref()?;
         let nodes = tokio::time::timeout(STATUS_TIMEOUT, fleet.status()).await;
-        let timeout = |_elapsed| self.busy_fault("the servers of the fleet do not answer");
+        let timeout = |_elapsed| busy_fault("the servers of the fleet do not answer");
         Some(nodes.map_err(timeout).and_then(|nodes| nodes.map_err(|error| self.fleet_fault(&error))))
     }
 
@@ -242,7 +243,7 @@ impl Executor {
         call: &Call,
         expires_at: Option<OffsetDateTime>,
     ) -> Result<Option<KnownIntent>, Fault> {
-        self.journal.find(call, expires_at).await.map_err(|error| self.journal_fault(&error))
+        self.journal.find(call, expires_at).await.map_err(|error| journal_fault(&error))
     }
 
     /// Looks up an intent in the journal, and then in the fleet. `expires_at` is the expiry of a verdict that came with
@@ -290,7 +291,7 @@ impl Executor {
             Ok(StartResult::New) => return Ok(StartOutcome::New(claim)),
             Ok(StartResult::Known(known)) => Ok(StartOutcome::Known(known)),
             Ok(StartResult::Replayed) => Ok(StartOutcome::Replayed),
-            Err(error) => Err(self.journal_fault(&error)),
+            Err(error) => Err(journal_fault(&error)),
         };
         claim.release().await;
         refused

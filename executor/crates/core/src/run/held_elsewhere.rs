@@ -10,7 +10,8 @@
 //! ```
 //! From then on, the call is found and decided like any other that waits at another node.
 
-use super::faults::{intent_conflict_fault, too_large_fault};
+use super::admission::{check_arguments, check_memory};
+use super::faults::{busy_fault, intent_conflict_fault, too_large_fault};
 use super::questions::{ASK_TIMEOUT, DECIDE_TIMEOUT, QuestionText};
 use super::stored_calls::TakenOverCall;
 use super::switch::refusal;
@@ -109,7 +110,7 @@ impl Executor {
         }
         // A cancellation denies a stored call, whichever node is about to hold it.
         if !self.stored_calls.add(escalated.call()) {
-            return Err(self.busy_fault(
+            return Err(busy_fault(
                 "an earlier request with this intent is still in progress: repeat this one later",
             ));
         }
@@ -149,7 +150,7 @@ impl Executor {
             let message = "a person has to decide on the call, and no node can hold it now: each one that has its tool is \
                            at its maximum of waiting calls, is preparing the tool, is closing, or is of an earlier \
                            version";
-            return Err(self.busy_fault(message).into());
+            return Err(busy_fault(message).into());
         };
         let challenge = challenge.as_str().to_owned();
         let escalated = serde_json::from_str(&text).map_err(internal)?;
@@ -164,7 +165,7 @@ impl Executor {
                 let may_wait = matches!(fault, Fault::Busy { .. });
                 Err(if may_wait { NotHeld::Unknown(fault) } else { NotHeld::Refused(fault) })
             }
-            None => Err(NotHeld::Unknown(self.busy_fault(
+            None => Err(NotHeld::Unknown(busy_fault(
                 "a person has to decide on the call, and the node that was to hold it has not said whether it does: \
                  send the call again",
             ))),
@@ -182,7 +183,7 @@ impl Executor {
     /// Lets a call of another node, which lacks its tool, wait for a person here.
     pub(super) async fn hold_for_node(&self, escalated: Escalated) -> Result<(), Fault> {
         let call = escalated.call();
-        self.check_memory()?;
+        check_memory()?;
         if !escalated.is_pending(self.clock.now()) {
             return Err(Fault::Refused {
                 intent: Some(call.intent),
@@ -193,7 +194,7 @@ impl Executor {
             });
         }
         let loaded = self.find_catalog(call)?;
-        Self::check_arguments(&loaded, call).await?;
+        check_arguments(&loaded, call).await?;
         let intent = call.intent;
         self.taken_over.add(intent, TakenOverCall::from(call));
         let is_new = self.hold(escalated, &loaded).await?;
@@ -213,7 +214,7 @@ impl Executor {
                 return Ok(());
             }
         }
-        Err(self.busy_fault(
+        Err(busy_fault(
             "the call cannot wait for a person now, because the servers of the fleet have not stored its wait: send the \
              call again",
         ))

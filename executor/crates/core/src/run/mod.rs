@@ -69,6 +69,7 @@ use a2g_types::verdict::{Policy, Verdict};
 use arc_swap::ArcSwap;
 use compile_waits::CompileWaits;
 use open_intents::{ActiveRun, OpenIntents};
+use orders::finish_order;
 use output::ExpectedOutput;
 use passing::{Passing, TakenCall};
 use questions::Answers;
@@ -400,7 +401,7 @@ impl Executor {
         let origin = self.policy_origin(by);
         let order = self.start_policy_order(policy.agent.as_ref(), Some(&policy), &origin);
         self.set_policy_here(policy, origin);
-        self.finish_order(order).await
+        finish_order(order).await
     }
 
     /// As [`Self::set_policy`], at this executor only.

@@ -5,6 +5,7 @@
 //! that starts follows all of them before it listens.
 
 use super::Executor;
+use super::faults::busy_fault;
 use super::fleet::Fleet;
 use a2g_fleet::{FleetError, FoundState, Order};
 use a2g_govern::PolicyOrigin;
@@ -103,17 +104,6 @@ impl Executor {
         OrderInProgress(self.fleet.clone().map(|fleet| spawn::spawn_run_task(give(fleet))))
     }
 
-    /// Waits until an order is given.
-    ///
-    /// # Errors
-    /// If the other nodes may not know of it.
-    pub(super) async fn finish_order(&self, order: OrderInProgress) -> Result<(), Fault> {
-        let Some(task) = order.0 else { return Ok(()) };
-        let given =
-            task.await.map_err(|error| Fault::Internal(format!("the task of an order ended: {error}")))?;
-        given.map_err(|error| self.order_fault(&error))
-    }
-
     /// Ends an intent that runs or waits for a person at another node, if `filter` selects its agent. Returns `false`
     /// if there is no such intent.
     pub(super) async fn end_elsewhere(
@@ -142,7 +132,7 @@ impl Executor {
         let (node, by) = (fleet.node().to_string(), by.to_owned());
         let text = OrderText::End { node, intent: intent.to_string(), by, is_revoked };
         let name = format!("end.{intent}");
-        give(fleet, &name, &text).await.map_err(|error| self.order_fault(&error))?;
+        give(fleet, &name, &text).await.map_err(|error| order_fault(&error))?;
         for _ in 0..MAX_END_REQUESTS {
             tokio::time::sleep(END_INTERVAL).await;
             if self.runs_elsewhere(intent, &filter).await? {
@@ -155,7 +145,7 @@ impl Executor {
             let stage = self.find_stage_in_fleet(intent).await?;
             return Ok(stage.is_some_and(|(_, stage)| was_ended_by_order(&stage)));
         }
-        Err(self.busy_fault("the node that runs the intent was told to end it, and has not done so yet"))
+        Err(busy_fault("the node that runs the intent was told to end it, and has not done so yet"))
     }
 
     async fn await_ordered_end(&self, intent: IntentId) -> Result<bool, Fault> {
@@ -165,7 +155,7 @@ impl Executor {
             }
             tokio::time::sleep(END_INTERVAL).await;
         }
-        Err(self.busy_fault("the intent is being ended: ask for its state"))
+        Err(busy_fault("the intent is being ended: ask for its state"))
     }
 
     /// Returns `true` if another node runs an intent whose agent `filter` selects.
@@ -285,12 +275,6 @@ impl Executor {
         }
         Ok(())
     }
-
-    fn order_fault(&self, error: &FleetError) -> Fault {
-        self.busy_fault(&format!(
-            "the nodes of the fleet may not all know of it, so repeat it later: {error}"
-        ))
-    }
 }
 
 fn was_ended_by_order(stage: &Stage) -> bool {
@@ -352,4 +336,19 @@ fn to_text(order: &OrderText) -> String {
 /// A token for the subject of a key, of any text.
 fn to_token(text: &str) -> String {
     Digest::compute(text.as_bytes()).to_string()
+}
+
+fn order_fault(error: &FleetError) -> Fault {
+    busy_fault(&format!("the nodes of the fleet may not all know of it, so repeat it later: {error}"))
+}
+
+/// Waits until an order is given.
+///
+/// # Errors
+/// If the other nodes may not know of it.
+pub(super) async fn finish_order(order: OrderInProgress) -> Result<(), Fault> {
+    let Some(task) = order.0 else { return Ok(()) };
+    let given =
+        task.await.map_err(|error| Fault::Internal(format!("the task of an order ended: {error}")))?;
+    given.map_err(|error| order_fault(&error))
 }

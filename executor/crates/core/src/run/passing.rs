@@ -15,8 +15,8 @@
 //!
 //! A call whose tool this node lacks waits only for another node. Its refusal is the answer, unless it is only busy.
 
-use super::admission::ReservedClaim;
-use super::faults::{NodeFault, receipt_pending_fault, too_large_fault};
+use super::admission::{ReservedClaim, check_arguments, check_memory};
+use super::faults::{NodeFault, busy_fault, receipt_pending_fault, too_large_fault};
 use super::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
 use super::open_intents::ActiveRun;
 use super::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
@@ -314,7 +314,7 @@ impl Executor {
             match executor.wait_for_node(&admitted, verdict.is_some(), place, running, &sink).await? {
                 NodeWait::Finished(receipt) => Ok(receipt),
                 NodeWait::HasTool(loaded) => {
-                    Self::check_arguments(&loaded, admitted.call()).await?;
+                    check_arguments(&loaded, admitted.call()).await?;
                     executor.run(admitted, loaded, verdict, stopwatch, sink, None).await
                 }
             }
@@ -388,7 +388,7 @@ impl Executor {
             }
         };
         self.release(call.intent).await?;
-        Err(if may_be_claimed { self.unknown_end(call, false) } else { fault })
+        Err(if may_be_claimed { unknown_end(call, false) } else { fault })
     }
 
     /// Waits until a node asks for a call whose tool this one lacks.
@@ -434,19 +434,19 @@ impl Executor {
                 };
                 match denied {
                     Ok(true) => refusal(format!("{}, before it ran", reason.message())),
-                    Ok(false) | Err(_) => self.unknown_end(call, false),
+                    Ok(false) | Err(_) => unknown_end(call, false),
                 }
             }
             AbortReason::Stopped if !may_be_claimed => self.check_stopped(call).err().unwrap_or_else(|| {
                 let message = "an operator stopped this call before it ran, and has lifted the stop since";
                 refusal(message.to_owned())
             }),
-            AbortReason::Shutdown if !may_be_claimed => self.busy_fault("the executor is shutting down"),
+            AbortReason::Shutdown if !may_be_claimed => busy_fault("the executor is shutting down"),
             AbortReason::Stopped
             | AbortReason::Shutdown
             | AbortReason::Lost
             | AbortReason::LeaseLost
-            | AbortReason::ParentEnded => self.unknown_end(call, false),
+            | AbortReason::ParentEnded => unknown_end(call, false),
         }
     }
 
@@ -548,7 +548,7 @@ impl Executor {
                 }
                 () = tokio::time::sleep_until(next_request) => {}
                 // Only the end of this process stops a call that was passed on.
-                _stopped = running.abort().wait() => return Err(self.unknown_end(call, is_claimed)),
+                _stopped = running.abort().wait() => return Err(unknown_end(call, is_claimed)),
             }
             delay = (delay * 3 / 2).min(max_delay);
             next_request = timer_now() + delay;
@@ -572,20 +572,10 @@ impl Executor {
                 Ok(KnownIntent::Same(..) | KnownIntent::Conflict | KnownIntent::Denied(_)) => {
                     return Ok(PassedEnd::Returned(None));
                 }
-                Err(_) if failed >= MAX_FAILED_REQUESTS => return Err(self.unknown_end(call, is_claimed)),
+                Err(_) if failed >= MAX_FAILED_REQUESTS => return Err(unknown_end(call, is_claimed)),
                 Err(_) => failed += 1,
             }
         }
-    }
-
-    /// The fault for a call whose end this node cannot learn now.
-    fn unknown_end(&self, call: &Call, is_claimed: bool) -> Fault {
-        if is_claimed {
-            return receipt_pending_fault(call.intent);
-        }
-        self.busy_fault(
-            "another node of the fleet has taken the call, and may run it: send it again to learn its end",
-        )
     }
 
     /// Passes on calls that wait here, and runs calls that wait at other nodes, until the sessions end.
@@ -684,7 +674,7 @@ impl Executor {
 
     /// Returns `true` if this node may claim and run one more call.
     fn may_take(&self, fleet: &Fleet) -> bool {
-        fleet.may_run() && self.check_memory().is_ok()
+        fleet.may_run() && check_memory().is_ok()
     }
 
     /// Runs a call that waited at another node. Only that node answers its caller: it gets the refusal of this one, and
@@ -741,7 +731,7 @@ impl Executor {
         self.wait_until_compiled(&call, verdict.verdict().expires_at, &sink).await?;
         let loaded = self.find_catalog(&call)?;
         let (admitted, stored_verdict) = self.admit_from_node(call, verdict, asked_governor)?;
-        Self::check_arguments(&loaded, admitted.call()).await?;
+        check_arguments(&loaded, admitted.call()).await?;
         self.run(admitted, loaded, stored_verdict, stopwatch, sink, Some(taken)).await
     }
 
@@ -804,6 +794,14 @@ async fn send_events(fleet: Arc<Fleet>, intent: IntentId, mut events: mpsc::Rece
         send(&event).await;
     }
     send(&PassedEvent::Ended).await;
+}
+
+/// The fault for a call whose end this node cannot learn now.
+fn unknown_end(call: &Call, is_claimed: bool) -> Fault {
+    if is_claimed {
+        return receipt_pending_fault(call.intent);
+    }
+    busy_fault("another node of the fleet has taken the call, and may run it: send it again to learn its end")
 }
 
 #[cfg(test)]

@@ -7,11 +7,12 @@
 //! A call that is dropped before its start is recorded has not run, and nothing says that it has. From the record of its
 //! start on, it has a receipt in any case: recovery stores the fallback if this process ends.
 
-use super::faults::receipt_pending_fault;
+use super::faults::{busy_fault, journal_fault, receipt_pending_fault};
 use super::fleet::{FleetClaim, StartOutcome};
 use super::nested::NestedCalls;
 use super::open_intents::ActiveRun;
 use super::output::OutputReservation;
+use super::result_check::check_result;
 use super::slots::{Place, RunSlot};
 use super::trace::Stopwatch;
 use super::{
@@ -217,11 +218,11 @@ impl Turn {
             self.claimed.approved_by.is_some() || executor.stored_calls.contains(self.claimed.call().intent);
         if has_no_caller && self.claimed.running.abort().reason() == Some(AbortReason::Shutdown) {
             // The next process or another node runs it: no caller waits for the result.
-            return Err(executor.busy_fault("the executor is shutting down"));
+            return Err(busy_fault("the executor is shutting down"));
         }
         if self.is_late {
             let message = "this executor took the call from another node too long ago";
-            return Err(executor.busy_fault(message));
+            return Err(busy_fault(message));
         }
         self.claimed.check_start()
     }
@@ -248,7 +249,7 @@ impl Started {
         let checked = if self.claim.is_held() {
             self.claimed.check_start()
         } else {
-            Err(self.claimed.executor.busy_fault(
+            Err(busy_fault(
                 "this executor lost its lease in the fleet before the tool ran: send the call again",
             ))
         };
@@ -294,7 +295,7 @@ impl Started {
             Some(calls) => Some(calls.close().await),
             None => None,
         };
-        Executor::check_result(&claimed.loaded, &call.tool, &mut outcome.end).await;
+        check_result(&claimed.loaded, &call.tool, &mut outcome.end).await;
         // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop(held);
         let receipt = Arc::new(claimed.receipt(calls, outcome));
@@ -337,7 +338,7 @@ impl Ended {
         let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let now = executor.clock.now();
         let result = executor.journal.finish(Arc::clone(&receipt), task, reporting, now).await;
-        result.map_err(|error| executor.journal_fault(&error))?;
+        result.map_err(|error| journal_fault(&error))?;
         let now = executor.clock.monotonic();
         let Times { stopwatch, queue } = times;
         let times = stopwatch.times(queue, receipt.outcome.metrics.wall, now);

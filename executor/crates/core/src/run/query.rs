@@ -1,6 +1,7 @@
 //! Queries of intents, receipts, usage and the executor's state, and the wait for the end of an intent.
 
-use super::faults::{intent_conflict_fault, receipt_pending_fault};
+use super::admission::check_memory;
+use super::faults::{busy_fault, intent_conflict_fault, journal_fault, receipt_pending_fault};
 use super::fleet::CallIdentity;
 use super::stored_calls::DENIED_BY;
 use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity, decisions};
@@ -58,7 +59,7 @@ impl Executor {
     pub async fn render_metrics(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
         let (running, queued) = self.queue_stats();
         let oldest = self.journal.oldest_undelivered_at().await;
-        let oldest = oldest.map_err(|error| self.journal_fault(&error))?;
+        let oldest = oldest.map_err(|error| journal_fault(&error))?;
         let now = self.clock.now();
         let oldest_age = oldest.and_then(|since| Duration::try_from(now - since).ok()).unwrap_or_default();
         // Counted after the query: the oldest report may have been delivered in between.
@@ -95,7 +96,7 @@ impl Executor {
     /// # Errors
     /// If the journal cannot be read.
     pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, Fault> {
-        self.journal.verdict(intent).map_err(|error| self.journal_fault(&error))
+        self.journal.verdict(intent).map_err(|error| journal_fault(&error))
     }
 
     /// Returns `false` if the policies refuse every call of an agent with a tool.
@@ -147,7 +148,7 @@ impl Executor {
     /// # Errors
     /// The journal cannot be read.
     pub fn intent_records(&self, intent: IntentId) -> Result<Option<IntentRecords>, Fault> {
-        self.journal.intent_records(intent).map_err(|error| self.journal_fault(&error))
+        self.journal.intent_records(intent).map_err(|error| journal_fault(&error))
     }
 
     /// The arguments of an agent's intent that waits, runs, has run or was not approved; `None` if they are not stored.
@@ -161,7 +162,7 @@ impl Executor {
         if let Some((Call { arguments, .. }, _)) = waiting {
             return Ok(Some(StoredArguments::Kept { arguments, left_out: Vec::new() }));
         }
-        self.journal.arguments(intent, agent).map_err(|error| self.journal_fault(&error))
+        self.journal.arguments(intent, agent).map_err(|error| journal_fault(&error))
     }
 
     /// The agent and the fault of an intent that a person denied here or at another node; `None` for any other intent.
@@ -198,7 +199,7 @@ impl Executor {
         // A refusal is written shortly after its answer, and on a full disk not before there is room.
         let _is_written = tokio::time::timeout(MAX_WRITE_WAIT, self.journal.flush()).await;
         let denial = self.journal.find_refusal(intent, is_denial).await;
-        Ok(denial.map_err(|error| self.journal_fault(&error))?.map(|refusal| refusal.message))
+        Ok(denial.map_err(|error| journal_fault(&error))?.map(|refusal| refusal.message))
     }
 
     /// The fault of a call with an intent that a person denied; `None` for any other intent.
@@ -206,7 +207,7 @@ impl Executor {
     /// # Errors
     /// The journal cannot be read.
     pub fn denial(&self, intent: IntentId) -> Result<Option<Fault>, Fault> {
-        let denial = self.journal.denial(intent).map_err(|error| self.journal_fault(&error))?;
+        let denial = self.journal.denial(intent).map_err(|error| journal_fault(&error))?;
         Ok(denial.map(|denial| decisions::denial_fault(intent, &denial)))
     }
 
@@ -249,7 +250,7 @@ impl Executor {
         limit: usize,
     ) -> Result<ReceiptPage, Fault> {
         let page = self.journal.recent_receipts(filter, before, limit).await;
-        page.map_err(|error| self.journal_fault(&error))
+        page.map_err(|error| journal_fault(&error))
     }
 
     /// The latest runs that `search` selects, of the agents that `may_see` selects: see
@@ -265,7 +266,7 @@ impl Executor {
         limit: usize,
     ) -> Result<Page<RunSummary>, Fault> {
         let page = self.journal.search_runs(search, may_see, before, limit).await;
-        page.map_err(|error| self.journal_fault(&error))
+        page.map_err(|error| journal_fault(&error))
     }
 
     /// The latest refused calls that `search` selects, of the agents that `may_see` selects: see
@@ -281,7 +282,7 @@ impl Executor {
         limit: usize,
     ) -> Result<Page<NumberedRefusal>, Fault> {
         let page = self.journal.search_refusals(search, may_see, before, limit).await;
-        page.map_err(|error| self.journal_fault(&error))
+        page.map_err(|error| journal_fault(&error))
     }
 
     /// Everything that the records say about an intent; `None` for an intent without records. The code that calls
@@ -290,7 +291,7 @@ impl Executor {
     /// # Errors
     /// The journal is busy or cannot be read.
     pub async fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, Fault> {
-        self.journal.run_record(intent).await.map_err(|error| self.journal_fault(&error))
+        self.journal.run_record(intent).await.map_err(|error| journal_fault(&error))
     }
 
     /// The use of the executor by the agents that `filter` selects, from the latest `max_rows` receipts at most, with a
@@ -306,7 +307,7 @@ impl Executor {
         span: Option<SeriesSpan>,
     ) -> Result<UsageSums, Fault> {
         let usage = self.journal.usage(since, filter, max_rows, span).await;
-        usage.map_err(|error| self.journal_fault(&error))
+        usage.map_err(|error| journal_fault(&error))
     }
 
     /// The agent of an intent that has started at this executor, without its receipt; `None` for any other intent.
@@ -314,7 +315,7 @@ impl Executor {
     /// # Errors
     /// If the journal cannot be read.
     pub fn agent_of_start(&self, intent: IntentId) -> Result<Option<AgentDid>, Fault> {
-        self.journal.agent_of_start(intent).map_err(|error| self.journal_fault(&error))
+        self.journal.agent_of_start(intent).map_err(|error| journal_fault(&error))
     }
 
     /// The agent and the state of an intent that waits, has run or runs at this executor; `None` for any other intent.
@@ -330,9 +331,9 @@ impl Executor {
         if let Some(agent) = self.compile_waits.agent_of(intent) {
             return Ok(Some((agent, IntentState::Queued)));
         }
-        self.check_memory()?;
+        check_memory()?;
         let stage = self.journal.stage(intent, IfFull::Refuse).await;
-        let stage = stage.map_err(|error| self.journal_fault(&error))?;
+        let stage = stage.map_err(|error| journal_fault(&error))?;
         let stage = stage.or_else(|| Some((self.stored_calls.agent_of(intent)?, Stage::Queued)));
         // An approved intent that could not begin is about to wait again.
         let agent = || self.intents.read(|intents| intents.pending_call(intent, now).map(agent_of));
@@ -419,7 +420,7 @@ impl Executor {
                 continue;
             }
             let stage = self.journal.stage(intent, IfFull::Wait).await;
-            match stage.map_err(|error| self.journal_fault(&error))? {
+            match stage.map_err(|error| journal_fault(&error))? {
                 Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                 Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
                 Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),
@@ -474,7 +475,7 @@ impl Executor {
             match self.find_in_fleet(call).await? {
                 Some(found) => known = found,
                 None => {
-                    return Err(self.busy_fault(
+                    return Err(busy_fault(
                         "the first call with this intent was refused before the tool ran: send the call again",
                     ));
                 }

@@ -16,7 +16,7 @@
 //! use: a copy of an earlier message decides nothing, and lets nothing wait.
 
 use super::decisions::DirectiveOutcome;
-use super::faults::NodeFault;
+use super::faults::{NodeFault, busy_fault};
 use super::fleet::{Fleet, subscribe};
 use super::held_elsewhere::PendingVerdict;
 use super::{AgentFilter, Executor, IntentState, all_agents, trace};
@@ -288,7 +288,7 @@ impl Executor {
                 };
                 let question = QuestionText::Console { text, decides: Some((intent, challenge)), caller };
                 let answer = self.ask(&question, DECIDE_TIMEOUT).await;
-                answer.map_err(|_fault| self.undecided_fault())?
+                answer.map_err(|_fault| undecided_fault())?
             }
         };
         Ok(answer.map(|answer| answer.as_str().to_owned()))
@@ -312,13 +312,6 @@ impl Executor {
         let (answers, is_complete) = asked.map_err(|error| self.fleet_fault(&error))?;
         let answers = answers.into_iter().map(|(node, answer)| (node, answer.as_str().to_owned()));
         Ok((answers.collect(), is_complete))
-    }
-
-    /// The fault for a decision about which the node at which the intent waits has not answered.
-    fn undecided_fault(&self) -> Fault {
-        self.busy_fault(
-            "the node at which the intent waits has not answered, and may have decided: ask for the state of the intent",
-        )
     }
 
     /// The agent and the state of an intent that waits for a person or a slot at another node, or for a person at one that
@@ -383,7 +376,7 @@ impl Executor {
             self.find_waiting_elsewhere(*intent).await?
         else {
             return match self.find_orphan(*intent).await? {
-                Some(_waits) => Err(self.busy_fault(
+                Some(_waits) => Err(busy_fault(
                     "the intent waits at a node that does not run: send the decision again once that node runs, or another \
                      one with the same module of its tool has taken the intent over",
                 )),
@@ -401,7 +394,7 @@ impl Executor {
         let answer = self.ask(&question, DECIDE_TIMEOUT).await.ok().flatten();
         match answer.and_then(|answer| serde_json::from_str::<Decided>(answer.as_str()).ok()) {
             Some(decided) => decided.into_result(*intent).map(Some),
-            None => Err(self.undecided_fault()),
+            None => Err(undecided_fault()),
         }
     }
 
@@ -553,7 +546,7 @@ impl Executor {
                 None => {
                     let message =
                         "the node at which the intent waits was told to end it, and has not answered";
-                    return Err(self.busy_fault(message));
+                    return Err(busy_fault(message));
                 }
             }
         }
@@ -567,6 +560,13 @@ impl Executor {
 
 fn to_text(question: &QuestionText) -> Result<String, Fault> {
     serde_json::to_string(question).map_err(|error| Fault::Internal(error.to_string()))
+}
+
+/// The fault for a decision about which the node at which the intent waits has not answered.
+fn undecided_fault() -> Fault {
+    busy_fault(
+        "the node at which the intent waits has not answered, and may have decided: ask for the state of the intent",
+    )
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The check of a tool's result against the `[result]` schema of its `tool.toml`.
 
-use super::{Executor, LoadedCatalog};
+use super::LoadedCatalog;
 use crate::catalog::{QuickCheck, Schema, Violation};
 use a2g_types::ident::ToolName;
 use a2g_types::json::JsonText;
@@ -17,20 +17,6 @@ const MAX_SMALL_BYTES: usize = 16 << 10;
 const MAX_POINTER_CHARS: usize = 256;
 /// The permit for the one long result that is checked at a time.
 static LONG_CHECK: Semaphore = Semaphore::const_new(1);
-
-impl Executor {
-    /// Replaces a result that breaks the schema of its tool by the failure.
-    pub(super) async fn check_result(loaded: &Arc<LoadedCatalog>, tool: &ToolName, end: &mut End) {
-        let End::Returned(result) = end else { return };
-        if loaded.usable_tool(tool).is_none_or(|tool| tool.result_schema.is_none()) {
-            return;
-        }
-        if let Err(Violation { pointer, message }) = check(loaded, tool, result).await {
-            let pointer = pointer.chars().take(MAX_POINTER_CHARS).collect();
-            *end = End::ResultInvalid { pointer, message };
-        }
-    }
-}
 
 async fn check(loaded: &Arc<LoadedCatalog>, tool: &ToolName, result: &JsonText) -> Result<(), Violation> {
     let bytes = result.as_str().len();
@@ -65,4 +51,16 @@ fn parse(result: &JsonText) -> Value {
 
 fn violation(message: String) -> Violation {
     Violation { pointer: String::new(), message }
+}
+
+/// Replaces a result that breaks the schema of its tool by the failure.
+pub(super) async fn check_result(loaded: &Arc<LoadedCatalog>, tool: &ToolName, end: &mut End) {
+    let End::Returned(result) = end else { return };
+    if loaded.usable_tool(tool).is_none_or(|tool| tool.result_schema.is_none()) {
+        return;
+    }
+    if let Err(Violation { pointer, message }) = check(loaded, tool, result).await {
+        let pointer = pointer.chars().take(MAX_POINTER_CHARS).collect();
+        *end = End::ResultInvalid { pointer, message };
+    }
 }

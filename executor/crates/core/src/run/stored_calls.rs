@@ -10,6 +10,8 @@
 //! The claim of a run and the denial exclude each other, so a call that was cancelled or refused runs at no node, and a
 //! caller is told only what is so at all of them.
 
+use super::admission::check_memory;
+use super::faults::busy_fault;
 use super::fleet::{CallIdentity, Fleet};
 use super::passing::node_text;
 use super::switch::refusal;
@@ -283,7 +285,7 @@ impl Executor {
             }
             tokio::time::sleep(END_INTERVAL).await;
         }
-        Err(self.busy_fault("the call is being ended, and the fleet does not know it yet: ask for its state"))
+        Err(busy_fault("the call is being ended, and the fleet does not know it yet: ask for its state"))
     }
 
     /// A call that waits for a person here, or that is of another node and waits or runs here, and its state; `None` for
@@ -378,15 +380,14 @@ impl Executor {
     ) -> BoxFuture<'a, Result<Arc<Receipt>, Fault>> {
         Box::pin(async move {
             let stopwatch = Stopwatch::start(self.clock.monotonic());
-            self.check_memory()?;
+            check_memory()?;
             if let Some(known) = self.find_known(&call, None).await? {
                 return Ok(self.await_existing(&CallIdentity::of(&call), known).await?.0);
             }
             let (admitted, stored_verdict) = self.admit_from_node(call, verdict, asked_governor)?;
             // The tool may be at a node that is not back yet; the expiry of the verdict limits the wait.
             let location = self.locate_tool(admitted.call());
-            let location =
-                location.map_err(|_| self.busy_fault("the tool of a stored call is not here yet"))?;
+            let location = location.map_err(|_| busy_fault("the tool of a stored call is not here yet"))?;
             self.run_at(location, admitted, stored_verdict, stopwatch, sink).await
         })
     }

@@ -8,6 +8,7 @@
 //! ```
 //! A run and a denial are claims, so an intent that waits at two nodes for a moment is decided once.
 
+use super::faults::busy_fault;
 use super::fleet::Fleet;
 use super::stored_calls::TakenOverCall;
 use super::trace;
@@ -141,7 +142,7 @@ impl Executor {
             return Ok(true);
         };
         let Ok(is_denied) = self.withdraw_in_fleet(fleet, &call, reason).await else {
-            return Err(self.busy_fault(
+            return Err(busy_fault(
                 "the intent no longer waits here, but the fleet does not know it yet, and is told as soon as a server \
                  answers: until then, it would wait at another node if this one were lost",
             ));

@@ -10,6 +10,8 @@
 
 use super::Executor;
 use super::decisions::{EndOfWait, EndedIntents};
+use super::faults::{busy_fault, unsaved_decision_fault};
+use super::orders::finish_order;
 use a2g_govern::SwitchRight;
 use a2g_intent::StartError;
 use a2g_journal::{JournalError, Resolution};
@@ -46,7 +48,7 @@ impl Executor {
         self.mark_unpublished_stops(true);
         let order = self.start_stop_order(&stop, true);
         let result = self.set_stop(stop.clone()).await;
-        self.finish_order(order).await?;
+        finish_order(order).await?;
         self.deny_all_due().await?;
         let is_included = |agent: &AgentDid, tool: &ToolName| stop.target.includes(agent, tool);
         let elsewhere = self.end_stored_waits(&is_included, AbortReason::Stopped).await?;
@@ -83,7 +85,7 @@ impl Executor {
         // Joined, so that every record is sent before any of them is waited for, and a slow one delays no other.
         let (set, withdrawn, stopped) = tokio::join!(set, recording, stopped);
         let recorded = set.and(withdrawn.map(drop)).and(stopped);
-        recorded.map(|()| count).map_err(|error| self.unsaved_decision_fault(&error))
+        recorded.map(|()| count).map_err(|error| unsaved_decision_fault(&error))
     }
 
     /// Lifts a stop on behalf of an operator. Returns `false` if the target is not stopped, or was stopped again in the
@@ -95,7 +97,7 @@ impl Executor {
     pub async fn resume(&self, target: &StopTarget, right: SwitchRight<'_>) -> Result<bool, Fault> {
         // The others first: if they cannot be told, the stop stays in force everywhere, and the call can be repeated.
         if let Some(stop) = self.find_exact_stop(target) {
-            self.finish_order(self.start_stop_order(&stop, false)).await?;
+            finish_order(self.start_stop_order(&stop, false)).await?;
         }
         self.lift_stop(target, right.by()).await
     }
@@ -113,8 +115,9 @@ impl Executor {
             JournalError::Backlog
             | JournalError::NoSpace
             | JournalError::Share { .. }
-            | JournalError::Busy => self
-                .busy_fault(&format!("the stop stays in force, because its end cannot be recorded: {error}")),
+            | JournalError::Busy => {
+                busy_fault(&format!("the stop stays in force, because its end cannot be recorded: {error}"))
+            }
             JournalError::Broken(_) => Fault::Internal(ErrorChain(&error).to_string()),
         })?;
         let is_lifted = self.intents.update(|intents| intents.stops_mut().remove(target, number));
