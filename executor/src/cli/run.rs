@@ -123,7 +123,8 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         }
         Err(refusal) => {
             let (_, message, data) = fault::to_error(&refusal);
-            let message = refusal_message(&refusal, &arguments.tool, &executor.tools()).unwrap_or(message);
+            let message =
+                refusal_message(&refusal, &arguments.tool, &executor.catalogue.tools()).unwrap_or(message);
             match data.filter(|_| arguments.json) {
                 Some(data) => print(serde_json::json!({ "error": message, "data": data })),
                 None => note(format_args!("refused: {message}")),

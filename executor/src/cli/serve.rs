@@ -605,7 +605,8 @@ impl<'a> Startup<'a> {
         executor.sessions().spawn(trim_memory());
         let methods = a2g_door_a2g::methods(Arc::clone(&executor))?;
         let rpc = Rpc::new(methods.into(), config.bounds, a2g_door_a2g::NOTIFICATIONS);
-        let caller_files = CallerFiles::read(config, self.accept_unsigned, executor.callers().clone())?;
+        let caller_files =
+            CallerFiles::read(config, self.accept_unsigned, executor.policies.callers().clone())?;
         let catalogue = ServedCatalogue {
             executor,
             tools_runtime: runtime,
@@ -723,9 +724,9 @@ impl Started {
         let Self { catalogue, stop_signals, .. } = self;
         let executor = Arc::clone(&catalogue.executor);
         let sessions = executor.sessions();
-        let tools = executor.tools().len();
+        let tools = executor.catalogue.tools().len();
         tracing::info!(tools, "the executor listens on {}", http_server.url());
-        let names = executor.catalog().preparing_tools();
+        let names = executor.catalogue.catalog().preparing_tools();
         sessions.spawn(catalogue.prepare(names));
         let executor_to_close = Arc::clone(&executor);
         let (drained, until_drained) = oneshot::channel::<()>();
@@ -755,7 +756,7 @@ impl Started {
         let executor = Arc::clone(&catalogue.executor);
         let sessions = executor.sessions();
         let bounds = catalogue.config.bounds;
-        let names = executor.catalog().preparing_tools();
+        let names = executor.catalogue.catalog().preparing_tools();
         sessions.spawn(catalogue.prepare(names));
         let (input_ended_tx, input_ended) = oneshot::channel::<()>();
         let mut server = sessions.spawn((door.serve)(StdioParts {
@@ -1043,19 +1044,19 @@ impl ServedCatalogue {
             if *reloads != begun_with {
                 return;
             }
-            let mut catalog = self.executor.catalog();
+            let mut catalog = self.executor.catalogue.catalog();
             catalog.insert(name, entry);
             while let Ok((name, entry)) = entry_rx.try_recv() {
                 catalog.insert(name, entry);
             }
             match self.tools_runtime.start(&self.config, catalog, self.config.waiting).await {
-                Ok(loaded) => self.executor.replace_catalog(loaded),
+                Ok(loaded) => self.executor.catalogue.replace(loaded),
                 Err(error) => {
                     tracing::error!(error = %ErrorChain(error.as_ref()), "the tools cannot be started")
                 }
             }
         }
-        tracing::info!(tools = self.executor.tools().len(), "all tools are prepared");
+        tracing::info!(tools = self.executor.catalogue.tools().len(), "all tools are prepared");
     }
 
     /// Replaces the whole catalogue at once, and returns the tools that are still to be compiled; `None` if the old
@@ -1077,7 +1078,7 @@ impl ServedCatalogue {
         match started {
             Ok((loaded, names)) => {
                 *reloads += 1;
-                self.executor.replace_catalog(loaded);
+                self.executor.catalogue.replace(loaded);
                 Some(names)
             }
             Err(error) => {
@@ -1093,7 +1094,7 @@ impl ServedCatalogue {
         if self.tools_runtime.trust().requires_signatures() {
             return;
         }
-        let old = self.executor.catalog();
+        let old = self.executor.catalogue.catalog();
         for name in names {
             if let Some(entry @ CatalogEntry::Ready(_)) = old.get(name) {
                 catalog.insert(name.clone(), entry.clone());
@@ -1117,7 +1118,7 @@ async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, c
             if !names.is_empty() {
                 Arc::clone(&reloaded).prepare(names).await;
             }
-            tracing::info!(tools = reloaded.executor.tools().len(), "catalogue reloaded");
+            tracing::info!(tools = reloaded.executor.catalogue.tools().len(), "catalogue reloaded");
         });
     }
 }
@@ -1126,12 +1127,12 @@ fn reload_trust(executor: &Executor, config: &Config) {
     match Trust::read(&config.trust, config.did.clone()) {
         Ok(trust) => {
             let keys = trust.key_count();
-            executor.replace_trust(trust);
+            executor.policies.replace_trust(trust);
             tracing::info!(keys, "trusted keys reloaded");
         }
         // Fails closed: an operator who removed a key must not have it trusted because another file is broken.
         Err(error) => {
-            executor.replace_trust(Trust::empty(config.did.clone()));
+            executor.policies.replace_trust(Trust::empty(config.did.clone()));
             tracing::error!(%error, "no key is trusted until the keys can be read again");
         }
     }

@@ -212,7 +212,7 @@ fn switch(console: &ConsoleState, viewer: Viewer<'_>) -> Markup {
             }
             datalist #names {
                 @for agent in agents { option value=(agent.as_str()) {} }
-                @for tool in console.executor.tools().iter() { option value=(tool.name) {} }
+                @for tool in console.executor.catalogue.tools().iter() { option value=(tool.name) {} }
             }
             p { label for="stop-reason" { "Reason, which every refused agent is told" } }
             p { input #stop-reason name="reason" required maxlength=(OperatorReason::MAX_CHARS); }

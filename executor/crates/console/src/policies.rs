@@ -27,10 +27,10 @@ fn may_read_policy(caller: &Caller, agent: Option<&AgentDid>) -> bool {
 /// `GET /console/policies`.
 pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
     let caller = &signed_in.caller;
-    let mut policies = console.executor.list_policies(|agent| may_read_policy(caller, agent), MAX_LISTED + 1);
+    let mut policies = console.executor.policies.list(|agent| may_read_policy(caller, agent), MAX_LISTED + 1);
     let are_more = policies.len() > MAX_LISTED;
     policies.truncate(MAX_LISTED);
-    let governor = console.executor.governor();
+    let governor = console.executor.policies.governor();
     let body = html! {
         h1 { "Policies" }
         h2 { "Of the governor" }

@@ -127,7 +127,7 @@ async fn make_page_here(
     let journal = signed_in.caller.may_read_all().then(|| console.journal.display().to_string());
     let node = console.executor.node_name().map(NodeName::as_str);
     let place = ProofPlace { intent, node, journal: journal.as_deref() };
-    let tools = console.executor.tools();
+    let tools = console.executor.catalogue.tools();
     let tool = record.as_ref().and_then(|record| find_tool(&tools, &record.tool));
     let schema = tool.map(|tool| &tool.arguments_schema);
     let body =

@@ -229,7 +229,7 @@ pub(super) async fn send(
     Path(name): Path<String>,
     PostedForm { signed_in, form }: PostedForm,
 ) -> Response {
-    let tools = console.executor.tools();
+    let tools = console.executor.catalogue.tools();
     let Some(tool) = find_tool(&tools, &name) else { return not_found("tool") };
     if !signed_in.caller.is_any_of(&[Role::Agent]) {
         return forbidden("agent");

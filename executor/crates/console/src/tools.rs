@@ -27,7 +27,7 @@ pub(super) struct NodeTool {
 
 /// The tools of this node.
 pub(super) fn list_own_tools(console: &ConsoleState) -> Vec<NodeTool> {
-    let tools = console.executor.tools();
+    let tools = console.executor.catalogue.tools();
     let tool = |Descriptor { name, version, digest, .. }: &Descriptor| NodeTool {
         name: name.clone(),
         version: version.clone(),
@@ -39,7 +39,7 @@ pub(super) fn list_own_tools(console: &ConsoleState) -> Vec<NodeTool> {
 /// `GET /console/tools`.
 pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
     let FleetAnswers { answers, notice } = elsewhere::list_tools(&console, &signed_in.caller).await;
-    let tools = console.executor.tools();
+    let tools = console.executor.catalogue.tools();
     let others =
         answers.iter().map(|(node, tools)| (node, tools.iter().map(|tool| (&tool.name, tool)).collect()));
     let others = others.collect::<Vec<_>>();
@@ -117,7 +117,7 @@ pub(super) async fn show(
     signed_in: SignedIn,
     Path(name): Path<String>,
 ) -> Response {
-    let tools = console.executor.tools();
+    let tools = console.executor.catalogue.tools();
     let Some(tool) = find_tool(&tools, &name) else { return not_found("tool") };
     tool_page(signed_in.viewer(&console), tool, None)
 }

@@ -255,10 +255,11 @@ impl NarrowerLimits<'_> {
         if self.are_needs_missing || pairs.is_empty() {
             return html! {};
         }
-        let current = self.executor.policy_of(&agent);
+        let current = self.executor.policies.policy_of(&agent);
         let tools = pairs.iter().filter_map(|pair| ToolName::parse(&pair.tool).ok());
         // A policy would end the revocation of a revoked agent, which has none.
-        if current.is_none() && !tools.into_iter().any(|tool| self.executor.may_reach(&agent, &tool)) {
+        if current.is_none() && !tools.into_iter().any(|tool| self.executor.policies.may_reach(&agent, &tool))
+        {
             return html! { p.hint { "No narrower policy is shown, because this agent is refused every tool that it used." } };
         }
         let needs = total(&pairs);
@@ -273,7 +274,7 @@ impl NarrowerLimits<'_> {
     }
 
     fn render_capabilities(&self, name: &str) -> Markup {
-        let tools = self.executor.tools();
+        let tools = self.executor.catalogue.tools();
         let tool = tools.iter().find(|tool| tool.name.as_str() == name);
         let (Some(tool), true, false) = (tool, self.has_all_agents, self.are_needs_missing) else {
             return html! {};

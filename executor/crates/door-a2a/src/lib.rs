@@ -160,7 +160,7 @@ async fn public_card(State(door): State<Arc<A2a>>, uri: Uri, headers: HeaderMap)
     let render = |tools: &[Descriptor]| {
         Document::new(|url| card::public_card(&door.card_settings(url), tools).to_string())
     };
-    door.public_card.get(door.executor.tools(), render).respond(&headers, &door.url(&uri, &headers))
+    door.public_card.get(door.executor.catalogue.tools(), render).respond(&headers, &door.url(&uri, &headers))
 }
 
 async fn governor_history(
@@ -450,7 +450,7 @@ impl A2a {
         let render = |tools: &[Descriptor]| {
             Document::new(|url| card::extended_card(&self.card_settings(url), tools, dialect).to_string())
         };
-        let text = self.extended_card.get(self.executor.tools(), render).text(url);
+        let text = self.extended_card.get(self.executor.catalogue.tools(), render).text(url);
         let card = RawValue::from_string(text).map_err(|error| Fault::Internal(error.to_string()))?;
         Ok(ok_response(encode::response(id, &card)))
     }

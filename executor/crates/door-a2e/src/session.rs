@@ -245,7 +245,7 @@ impl Session {
                         requested_caps: &handshake.agent_caps,
                         max_parallel,
                         bounds: self.shared.bounds,
-                        tools: self.shared.executor.tools().len(),
+                        tools: self.shared.executor.catalogue.tools().len(),
                     };
                     self.out.push(encode::handshake_acceptance(&id, &accepted, ts));
                 }
@@ -253,7 +253,12 @@ impl Session {
                 Err(HandshakeError::Invalid(failure)) => self.fail(Some(&id), &failure),
             },
             MessageBody::ToolList(filter) => match self.authorize_tools(state) {
-                Ok(_) => self.out.push(encode::tool_list(&id, &self.shared.executor.tools(), &filter, ts)),
+                Ok(_) => self.out.push(encode::tool_list(
+                    &id,
+                    &self.shared.executor.catalogue.tools(),
+                    &filter,
+                    ts,
+                )),
                 Err(failure) => self.fail(Some(&id), &failure),
             },
             MessageBody::ToolCall(call) => {
@@ -363,7 +368,7 @@ impl Session {
             return busy("the session is shutting down");
         }
         let tool = ToolName::parse(&tool_name)
-            .map_err(|_| unknown_tool(&tool_name, &self.shared.executor.tools()))?;
+            .map_err(|_| unknown_tool(&tool_name, &self.shared.executor.catalogue.tools()))?;
         if state.waiting.len() >= MAX_WAITING {
             return busy("too many calls of this session are waiting: read their results first");
         }
@@ -389,7 +394,7 @@ impl Session {
         // the call runs: a question takes up to 3 s, in which this session would read nothing.
         let executor = &self.shared.executor;
         let checked = executor.check_tool_locally(&call);
-        checked.map_err(|fault| call_failure(&fault, &call.tool, &executor.tools()))?;
+        checked.map_err(|fault| call_failure(&fault, &call.tool, &executor.catalogue.tools()))?;
         state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming });
         self.open.send_replace(state.open());
         Ok(())
@@ -455,7 +460,7 @@ impl Session {
                 reporter.answer(|req_id, _| encode::error(Some(req_id), &failure, self.shared.timestamp()));
             }
             Err(fault) => {
-                let failure = call_failure(&fault, &tool, &self.shared.executor.tools());
+                let failure = call_failure(&fault, &tool, &self.shared.executor.catalogue.tools());
                 if let Fault::Internal(detail) = &fault {
                     tracing::error!(%intent, detail, "a call failed with an internal error");
                 }

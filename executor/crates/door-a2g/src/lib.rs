@@ -223,7 +223,7 @@ fn register_agent(executor: &Executor, extensions: &Extensions, params: &str) ->
     let caller = authorize(executor, extensions, "a2g/register", &[Agent])?;
     let agent = decode::registration(params)?.agent;
     check_agent(executor, &caller, &agent)?;
-    let policy = executor.policy_of(&agent);
+    let policy = executor.policies.policy_of(&agent);
     if let Some(policy) = &policy {
         Followups::send(extensions, "g2a/policy", &encode::policy(policy));
     }
@@ -272,7 +272,7 @@ fn list_tools(
     caller: &Caller,
     params: decode::ToolsParams,
 ) -> Result<Encoded, Fault> {
-    let tools = executor.tools();
+    let tools = executor.catalogue.tools();
     let (agent, request) = match params {
         decode::ToolsParams::Every => {
             return Ok((*whole_list.get(tools, |tools| encode::tools(tools))).clone());

@@ -310,7 +310,7 @@ impl McpDoor {
                     | Fault::Refused { blocked_by: BlockedBy::ToolUntrusted, .. }
             );
             if !is_listed && is_state_of_tool {
-                return self.executor.absent_tool_fault(&agent, &tool);
+                return self.executor.catalogue.absent_tool_fault(&agent, &tool);
             }
             fault
         })

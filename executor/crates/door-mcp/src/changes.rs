@@ -52,7 +52,7 @@ impl ListChanges {
         caller: &Arc<Caller>,
         filter: SubscriptionFilter,
     ) -> Self {
-        let (catalog, runs) = (executor.tool_changes(), runs.0.subscribe());
+        let (catalog, runs) = (executor.catalogue.tool_changes(), runs.0.subscribe());
         Self { caller: Arc::clone(caller), filter, catalog, runs }
     }
 

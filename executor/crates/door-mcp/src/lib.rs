@@ -210,7 +210,7 @@ impl McpDoor {
                     Revision::Session => &self.session_definitions,
                 };
                 let define = |tools: &[Descriptor]| Definitions::new(tools, context.revision);
-                let definitions = definitions.get(self.executor.tools(), define);
+                let definitions = definitions.get(self.executor.catalogue.tools(), define);
                 let agent = self.agent_of(&context.caller)?;
                 let is_listed = |tool: &&Definition| self.may_see(&context.caller, &agent, tool.tool());
                 let listed = definitions.iter().filter(is_listed);
@@ -232,7 +232,7 @@ impl McpDoor {
 
     /// Waits until every tool has a definition or is broken, or until [`PREPARE_TIMEOUT`].
     async fn wait_for_tools(&self) {
-        let prepared = self.executor.wait_until_described();
+        let prepared = self.executor.catalogue.wait_until_described();
         let _some_are_missing = tokio::time::timeout(PREPARE_TIMEOUT, prepared).await;
     }
 }

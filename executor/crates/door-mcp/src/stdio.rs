@@ -67,7 +67,7 @@ pub async fn serve_mcp_stdio(
 ) -> std::io::Result<()> {
     let input = open_stdin()?;
     let (output, lines) = mpsc::channel(MAX_UNREAD_MESSAGES);
-    let decider = match executor.governor() {
+    let decider = match executor.policies.governor() {
         Governor::Local(..) => Decider::PersonAtHost,
         Governor::Remote(_) => Decider::Governor,
     };

@@ -614,7 +614,7 @@ impl Nexus {
                 "resourceId": "executor",
                 "state": "ready",
                 "version": env!("CARGO_PKG_VERSION"),
-                "tools": encode::tools(&self.executor.tools()),
+                "tools": encode::tools(&self.executor.catalogue.tools()),
             })),
             QueryAction::Metrics if sender.caller.is_any_of(&[Role::Operator]) => {
                 success(json!({ "resourceId": "executor", "metrics": load() }))

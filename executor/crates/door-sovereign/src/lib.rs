@@ -51,7 +51,7 @@ pub fn router(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBound
 
 async fn capabilities(State(door): State<Arc<Sovereign>>, headers: HeaderMap) -> Response {
     let render = |tools: &[Descriptor]| Document::new(|_| encode::capabilities(tools));
-    door.capabilities.get(door.executor.tools(), render).respond(&headers, "")
+    door.capabilities.get(door.executor.catalogue.tools(), render).respond(&headers, "")
 }
 
 async fn run(
@@ -150,7 +150,7 @@ impl Sovereign {
         sink: RunEventSink,
     ) -> String {
         match self.run_call(context, request, sink).await {
-            Ok(receipt) => reply.report(&receipt, &self.executor.tools()),
+            Ok(receipt) => reply.report(&receipt, &self.executor.catalogue.tools()),
             Err(failure) => reply.failure(&failure),
         }
     }
@@ -172,7 +172,7 @@ impl Sovereign {
         sink: RunEventSink,
     ) -> Result<Arc<Receipt>, SovereignError> {
         let SovereignRequest { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
-        let tools = self.executor.tools();
+        let tools = self.executor.catalogue.tools();
         let own = skills::find(&tools, &skill, operation.as_deref());
         let tool = match &own {
             Ok(tool) => tool.name.clone(),

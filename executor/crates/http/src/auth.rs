@@ -30,7 +30,7 @@ pub struct CallerDirectory {
 }
 
 impl CallerDirectory {
-    /// Makes a directory with this list. Doors must use the executor's own [list](a2g_core::run::Executor::callers),
+    /// Makes a directory with this list. Doors must use the executor's own [list](a2g_core::run::Policies::callers),
     /// which it also uses to check decisions.
     #[must_use]
     pub fn new(callers: CurrentCallers) -> Self {

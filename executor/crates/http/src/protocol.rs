@@ -89,7 +89,7 @@ pub fn with_caller(executor: &Executor, caller: &Caller, call: Call) -> Result<C
 
 /// Returns `true` if the caller's scope and the agent's policies reach a tool, so that a list for them shows it.
 pub fn may_see(executor: &Executor, caller: &Caller, agent: &AgentDid, tool: &ToolName) -> bool {
-    caller.tools().includes(tool) && executor.may_reach(agent, tool)
+    caller.tools().includes(tool) && executor.policies.may_reach(agent, tool)
 }
 
 /// The message for a caller that names an agent for which it may not act.

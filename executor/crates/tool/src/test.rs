@@ -227,7 +227,7 @@ impl ExampleRunner<'_> {
         if install(source.path(), self.config, runtime).is_err() {
             return Ok(false);
         }
-        self.executor.replace_catalog(runtime.load(self.config, 1).await?);
+        self.executor.catalogue.replace(runtime.load(self.config, 1).await?);
         let ends = self.run_all(manifest).await?;
         Ok(ends.iter().all(|end| end.failure.is_none()))
     }

@@ -57,7 +57,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
                 }
                 Delivery::Here => {}
             }
-            let result = executor.governor().report(&receipt).instrument(span.clone()).await;
+            let result = executor.policies.governor().report(&receipt).instrument(span.clone()).await;
             executor.metrics().record_delivery(result.is_ok());
             let Err(error) = result else {
                 span.in_scope(|| tracing::debug!("delivered"));
@@ -69,7 +69,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             let is_refusal = matches!(error, RemoteError::Refused(_));
             let due = executor.journal().mark_failed(due, is_refusal);
             let delay = jitter(retry_delay(due.tries));
-            let governor = executor.governor().endpoint();
+            let governor = executor.policies.governor().endpoint();
             span.record("failed", true);
             span.in_scope(|| {
                 let tries = due.tries;
@@ -120,11 +120,12 @@ pub async fn stay_registered(
     at_start: Head,
 ) {
     let started_at = executor.clock().monotonic();
-    let registration = ExecutorRegistration { agent: did.clone(), public_key, tools: executor.tool_names() };
+    let registration =
+        ExecutorRegistration { agent: did.clone(), public_key, tools: executor.catalogue.tool_names() };
     let mut first_checkpoint = Some(at_start);
     loop {
         register(&executor, &registration).await;
-        let connection = executor.governor().connection();
+        let connection = executor.policies.governor().connection();
         let mut is_first_heartbeat = true;
         let mut was_accepted = false;
         loop {
@@ -142,14 +143,14 @@ pub async fn stay_registered(
                 queued,
                 checkpoint,
             };
-            let is_forgotten = match executor.governor().heartbeat(&heartbeat).await {
+            let is_forgotten = match executor.policies.governor().heartbeat(&heartbeat).await {
                 Ok(()) => {
                     first_checkpoint = None;
                     was_accepted = true;
-                    executor.governor().connection() != connection
+                    executor.policies.governor().connection() != connection
                 }
                 Err(error) => {
-                    let governor = executor.governor().endpoint();
+                    let governor = executor.policies.governor().endpoint();
                     tracing::warn!(governor, error = %ErrorChain(&error), "the heartbeat failed");
                     is_forgotten(&error, was_accepted)
                 }
@@ -179,9 +180,9 @@ fn is_forgotten(error: &RemoteError, was_accepted: bool) -> bool {
 
 async fn register(executor: &Executor, registration: &ExecutorRegistration) {
     let mut delay = FIRST_RETRY_DELAY;
-    let governor = executor.governor().endpoint();
+    let governor = executor.policies.governor().endpoint();
     loop {
-        match executor.governor().register(registration).await {
+        match executor.policies.governor().register(registration).await {
             Ok(policy) => {
                 tracing::info!(governor, agent = %registration.agent, "registered with the governor");
                 if let Some(policy) = policy
@@ -205,7 +206,7 @@ async fn register(executor: &Executor, registration: &ExecutorRegistration) {
 pub async fn follow_pushes(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
     while let Some(push) = pushes.recv().await {
         if let Err(fault) = apply_push(&executor, &push).await {
-            let governor = executor.governor().endpoint();
+            let governor = executor.policies.governor().endpoint();
             tracing::warn!(
                 governor,
                 method = push.method,
@@ -225,7 +226,7 @@ async fn apply_push(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> 
             executor.revoke(agent.as_ref(), intent, GOVERNOR).await?;
         }
         "g2a/directive" => {
-            let right = executor.governor().decision_right();
+            let right = executor.policies.governor().decision_right();
             executor.apply_directive(&decode::directive(params)?, right).await?;
         }
         other => tracing::warn!(method = other, "a message that the governor pushed has an unknown method"),

@@ -1,5 +1,6 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
+use super::catalogue::PREPARING_RETRY_MS;
 use super::faults::{busy_fault, journal_fault};
 use super::fleet::CallIdentity;
 use super::open_intents::ActiveRun;
@@ -21,7 +22,7 @@ use a2g_journal::{ClaimResult, IntentSummary, KnownIntent};
 use a2g_runtime::aside::run_large;
 use a2g_types::call::{Call, ContextSignature};
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, ToolName, did_you_mean, excerpt};
+use a2g_types::ident::{AgentDid, ToolName, excerpt};
 use a2g_types::memory;
 use a2g_types::outcome::{AbortReason, End, Progress, Receipt};
 use a2g_types::quantity::Timeout;
@@ -32,8 +33,6 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tracing::Instrument as _;
 
-/// The delay after which a caller should retry if its tool was not compiled in the time of the call.
-const PREPARING_RETRY_MS: u64 = 1_000;
 /// The interval between two reports of a call that waits for the compilation of its tool.
 const COMPILE_PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
 /// The time in which another node may take a call from a full queue.
@@ -108,7 +107,7 @@ impl Executor {
         verdict: Verdict,
         proof: Option<&Proof>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let trust = self.trust();
+        let trust = self.policies.trust();
         let permission = self.settings.accept_unsigned;
         let (call, verdict) =
             VerifiedVerdict::from_call(call, verdict, proof, &trust, permission, self.clock.now())?;
@@ -194,7 +193,7 @@ impl Executor {
         let span = trace::intent_span(&summary, call.door);
         let execution = async {
             let stopwatch = Stopwatch::start(self.clock.monotonic());
-            let loaded = self.find_catalog(&call)?;
+            let loaded = self.catalogue.find(&call)?;
             let admitted = limits.admit(call, self.clock.now())?;
             check_arguments(&loaded, admitted.call()).await?;
             require_success(self.run(admitted, loaded, None, stopwatch, RunEventSink::none(), None).await?)
@@ -227,7 +226,7 @@ impl Executor {
     async fn decide_and_run(self: &Arc<Self>, call: Call, sink: RunEventSink) -> Result<IntentAnswer, Fault> {
         // Before the governor is asked, because its verdict expires. An agent whose policies refuse the tool learns nothing
         // of it.
-        if self.may_reach(&call.agent, &call.tool) {
+        if self.policies.may_reach(&call.agent, &call.tool) {
             self.wait_until_compiled(&call, None, &sink).await?;
         }
         let mut stopwatch = Stopwatch::start(self.clock.monotonic());
@@ -254,13 +253,13 @@ impl Executor {
             }
         }
         let call = without_parent_context(call);
-        match self.governor {
+        match self.policies.governor() {
             Governor::Local(..) => {}
             Governor::Remote(_) => sink.notify_waiting(),
         }
         let sent_at = self.clock.monotonic();
         let still_waits = |intent| self.intents.read(|intents| intents.awaits_decision(intent));
-        let result = self.governor.decide(&call, &still_waits).await;
+        let result = self.policies.governor().decide(&call, &still_waits).await;
         self.metrics.record_verdict_time(stopwatch.exclude(sent_at, self.clock.monotonic()));
         let verified = result?;
         // Only the governor needs the context, so it is neither stored nor passed to the tool.
@@ -325,7 +324,7 @@ impl Executor {
     /// `caller_unauthorized`, which is recorded; [`Fault::Busy`] if another node does not answer.
     pub async fn check_tool(&self, call: &Call) -> Result<(), Fault> {
         // The call waits for it.
-        if self.preparing_tool(call).is_some() {
+        if self.catalogue.preparing_tool(call).is_some() {
             return Ok(());
         }
         let checked = match self.locate_tool(call) {
@@ -341,19 +340,10 @@ impl Executor {
     /// # Errors
     /// As for [`Self::check_tool`], without the faults about other nodes.
     pub fn check_tool_locally(&self, call: &Call) -> Result<(), Fault> {
-        if self.preparing_tool(call).is_some() {
+        if self.catalogue.preparing_tool(call).is_some() {
             return Ok(());
         }
         self.locate_tool(call).map(drop).map_err(|fault| self.record_call_refusal(call, fault))
-    }
-
-    /// The tool of a call, if it is being compiled and the call's caller may use it.
-    fn preparing_tool(&self, call: &Call) -> Option<Preparing> {
-        check_caller_tools(call).ok()?;
-        match self.current_catalog().catalog.get(&call.tool)? {
-            CatalogEntry::Preparing(preparing) => Some(preparing.clone()),
-            CatalogEntry::Ready(_) | CatalogEntry::Broken(_) => None,
-        }
     }
 
     /// Waits while the tool of a call is compiled, at most for the time that the call may take, and until `expires_at`.
@@ -367,7 +357,7 @@ impl Executor {
         expires_at: Option<OffsetDateTime>,
         sink: &RunEventSink,
     ) -> Result<(), Fault> {
-        let Some(preparing) = self.preparing_tool(call) else { return Ok(()) };
+        let Some(preparing) = self.catalogue.preparing_tool(call) else { return Ok(()) };
         let max_waits = self.settings.capacity.queue_per_agent;
         let Some(wait) = self.compile_waits.add(call, max_waits) else {
             let message = format!(
@@ -399,7 +389,7 @@ impl Executor {
             biased;
             reason = wait.abort.wait() => Err(self.ended_wait_fault(call, reason)),
             () = self.wait_until_closed() => Err(busy_fault("the executor is shutting down")),
-            () = self.wait_for_catalog(is_compiled) => Ok(()),
+            () = self.catalogue.wait_for(is_compiled) => Ok(()),
             () = tokio::time::sleep(timeout) => Ok(()),
             () = report => Ok(()),
         }
@@ -431,52 +421,13 @@ impl Executor {
     pub(super) fn locate_tool(&self, call: &Call) -> Result<ToolLocation, Fault> {
         check_caller_tools(call)?;
         let Call { agent, tool, parent, .. } = call;
-        let is_absent = self.current_catalog().catalog.get(tool).is_none();
+        let is_absent = self.catalogue.current().catalog.get(tool).is_none();
         let may_pass_call = self.passing.is_enabled && parent.is_none();
         // No other node is asked for an agent whose policies refuse the tool.
-        if is_absent && may_pass_call && self.may_reach(agent, tool) {
+        if is_absent && may_pass_call && self.policies.may_reach(agent, tool) {
             return Ok(ToolLocation::Elsewhere);
         }
-        self.find_catalog(call).map(ToolLocation::Here)
-    }
-
-    /// Returns the current catalogue if the call's tool is usable in it. The run keeps this catalogue even after a
-    /// reload.
-    pub(super) fn find_catalog(&self, call: &Call) -> Result<Arc<LoadedCatalog>, Fault> {
-        let loaded = self.current_catalog();
-        let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
-        match loaded.catalog.get(&call.tool) {
-            Some(CatalogEntry::Ready(tool)) => {
-                tool.trusted
-                    .check_expiry(self.clock.now())
-                    .map_err(|error| untrusted_fault(call, &error.to_string()))?;
-                loaded.isolate.check_usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
-            }
-            Some(CatalogEntry::Preparing(_)) => {
-                let message =
-                    format!("the tool `{}` is being prepared: its module is still being compiled", call.tool);
-                return Err(Fault::Busy { message, retry_after_ms: PREPARING_RETRY_MS });
-            }
-            Some(CatalogEntry::Broken(error)) if error.is_untrusted() => {
-                return Err(untrusted_fault(call, &error.public_message()));
-            }
-            Some(CatalogEntry::Broken(error)) => return Err(unavailable(error.public_message())),
-            None => return Err(self.absent_tool_fault(&call.agent, &call.tool)),
-        }
-        Ok(loaded)
-    }
-
-    /// The fault of a call to a tool that is not in the catalogue, or that the agent must not learn of.
-    #[must_use]
-    pub fn absent_tool_fault(&self, agent: &AgentDid, tool: &ToolName) -> Fault {
-        let loaded = self.current_catalog();
-        // Only names that the agent's policies reach are suggested.
-        let names = loaded.catalog.iter().map(|(name, _)| name);
-        let names = names.filter(|name| self.may_reach(agent, name)).map(ToolName::as_str);
-        let nearest = did_you_mean(tool.as_str(), names);
-        let message =
-            format!("there is no tool `{tool}` in the catalogue{nearest}: ask for the list of tools");
-        Fault::invalid("/tool", message)
+        self.catalogue.find(call).map(ToolLocation::Here)
     }
 
     /// Runs the remaining checks of an admitted call, and claims its intent.
@@ -490,7 +441,8 @@ impl Executor {
             return Err(Fault::Internal("the tool of an admitted call is not in its catalogue".to_owned()));
         };
         let ExecutorSettings { granter, ceilings, .. } = &self.settings;
-        let (admitted, grant) = admitted.grant(granter, &self.standing, &tool.descriptor, ceilings)?;
+        let (admitted, grant) =
+            admitted.grant(granter, self.policies.standing(), &tool.descriptor, ceilings)?;
         if let Some(Err(reason)) = &tool.componentised
             && !grant.has_only_whole_trees()
         {
@@ -618,16 +570,6 @@ fn names_path_in(folder: &Tree, key: &str, value: &Value) -> bool {
 /// The owner of a call's message, and the message's size in bytes.
 fn charged_to(call: &Call) -> (Box<str>, u64) {
     (call.charge.owner().unwrap_or(call.agent.as_str()).into(), call.charge.bytes())
-}
-
-/// The refusal of a call to a tool that is not the one that an operator accepted.
-fn untrusted_fault(call: &Call, reason: &str) -> Fault {
-    Fault::Refused {
-        intent: Some(call.intent),
-        risk_score: None,
-        blocked_by: BlockedBy::ToolUntrusted,
-        message: format!("the tool `{}` cannot be used: {reason}", call.tool),
-    }
 }
 
 /// The end of a message about a name that is missing or wrong: the tool's own names. Empty if its schema has none.

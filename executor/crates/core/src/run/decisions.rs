@@ -540,7 +540,7 @@ impl Executor {
         by: &str,
     ) -> Result<usize, Fault> {
         let Some(intent) = intent else {
-            let order = self.start_policy_order(agent, None, &self.policy_origin(by));
+            let order = self.start_policy_order(agent, None, &self.policies.origin(by));
             let count = self.revoke_here(agent, None, by).await;
             finish_order(order).await?;
             let is_included = |owner: &AgentDid, _: &ToolName| agent.is_none_or(|agent| agent == owner);
@@ -578,7 +578,7 @@ impl Executor {
         );
         let filter = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
         if intent.is_none() {
-            self.standing.revoke(agent, self.policy_origin(by));
+            self.policies.revoke(agent, by);
         }
         let EndedIntents { count, newly_stopped, recording } = self.end_revoked(intent, &filter, by);
         let record_all = async {
@@ -762,7 +762,7 @@ impl Executor {
         let recording = self.intents.read(|intents| {
             intents.check_current(taken).map_err(outdated_fault)?;
             let agent = &escalated.call().agent;
-            self.check_authors(intent, std::slice::from_ref(&approval.author), Some(agent))?;
+            self.policies.check_authors(intent, std::slice::from_ref(&approval.author), Some(agent))?;
             Ok(self.journal.resolve(vec![recorded]))
         });
         let recording = match recording {
@@ -810,7 +810,7 @@ impl Executor {
         let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
         let author = right.author();
         // The list of callers may have been replaced since the caller was authenticated.
-        self.check_authors(call.intent, std::slice::from_ref(&author), None)?;
+        self.policies.check_authors(call.intent, std::slice::from_ref(&author), None)?;
         let basis = shown.map(DecisionBasis::hash);
         let approval =
             |grants| Approval { by: by.to_owned(), manifest: directive.manifest.clone(), basis, grants };
@@ -829,7 +829,7 @@ impl Executor {
             return Ok(alone(approval(vec![preview.grant?]), author));
         };
         self.check_approval_bar(escalated, right, required)?;
-        let counts = |earlier: &PartialApproval| self.counts(earlier, &call.agent);
+        let counts = |earlier: &PartialApproval| self.policies.counts(earlier, &call.agent);
         let earlier = self.intents.partial_approvals(call.intent, counts);
         self.check_narrower(escalated, taken, directive.manifest.as_ref())?;
         let own = PartialApproval {
@@ -905,32 +905,6 @@ impl Executor {
         Err(uncounted_fault(escalated, message.to_owned()))
     }
 
-    /// Checks in the current list of callers that all authors may still decide: since they were authenticated, the list
-    /// may have been replaced, or an entry may have expired. If `must_not_act_for` is set, no author may act for that agent.
-    fn check_authors(
-        &self,
-        intent: IntentId,
-        authors: &[DecisionAuthor],
-        must_not_act_for: Option<&AgentDid>,
-    ) -> Result<(), Fault> {
-        let callers = self.callers.load();
-        let now = self.clock.now();
-        let may_decide = |author: &DecisionAuthor| match must_not_act_for {
-            Some(agent) => callers.may_decide_for_others(author, agent, now),
-            None => callers.may_decide(author, now),
-        };
-        let Some(author) = authors.iter().find(|author| !may_decide(author)) else { return Ok(()) };
-        Err(Fault::Refused {
-            intent: Some(intent),
-            risk_score: None,
-            blocked_by: BlockedBy::CallerUnauthorized,
-            message: format!(
-                "`{}` may no longer decide on this intent: the entry in `server.callers` was removed or changed, or has expired",
-                author.name()
-            ),
-        })
-    }
-
     /// Forgets the approvals of all intents that need more of them. Called when the list of callers changes, because
     /// somebody who approved may no longer be in it.
     pub fn forget_partial_approvals(&self) {
@@ -940,7 +914,7 @@ impl Executor {
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
     /// gets the same fault.
     async fn deny(&self, directive: &Directive, author: &DecisionAuthor) -> Result<(), Fault> {
-        let may_deny = || self.check_authors(directive.intent, std::slice::from_ref(author), None);
+        let may_deny = || self.policies.check_authors(directive.intent, std::slice::from_ref(author), None);
         let reason = directive.reason.as_ref().map(OperatorReason::as_str);
         if let Some(fleet) = &self.fleet {
             let (escalated, taken) = self.take_for_denial(directive.intent).await?;
@@ -1064,7 +1038,7 @@ impl Executor {
         let recorded = self.intents.update(|intents| {
             intents.check_current(taken).map_err(outdated_fault)?;
             let Call { intent, agent, .. } = escalated.call();
-            self.check_authors(*intent, authors, needs_others.then_some(agent))?;
+            self.policies.check_authors(*intent, authors, needs_others.then_some(agent))?;
             let recording = self.journal.resolve(vec![approved]);
             intents.mark_approving(taken);
             Ok(recording)
@@ -1106,7 +1080,7 @@ impl Executor {
         let directive = Directive { intent, approved: true, manifest: manifest.clone(), reason: None };
         let admitted = escalated.clone().resolve(&directive, by, self.clock.now())?;
         // The catalogue may have been replaced since the intent began to wait.
-        let loaded = self.find_catalog(admitted.call())?;
+        let loaded = self.catalogue.find(admitted.call())?;
         check_arguments(&loaded, admitted.call()).await?;
         let claimed = match self.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone()))).await? {
             ClaimOutcome::Claimed(claimed) => claimed,

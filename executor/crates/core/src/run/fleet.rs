@@ -644,7 +644,7 @@ async fn deliver_orphan(executor: &Executor, fleet: &Fleet, report: &OrphanRepor
     };
     let [mut delay, max_delay] = FINISH_DELAYS;
     loop {
-        let result = executor.governor.report(&receipt).await;
+        let result = executor.policies.governor().report(&receipt).await;
         executor.metrics.record_delivery(result.is_ok());
         let Err(error) = result else { break };
         tracing::warn!(%intent, %node, error = %ErrorChain(&error), "the report of a lost node was not delivered, and is retried");

@@ -176,7 +176,7 @@ impl Executor {
     pub(super) fn can_hold_for_node(&self, tool: &ToolName, agent: &AgentDid) -> bool {
         self.passing.is_enabled
             && !self.slots.is_closed()
-            && self.current_catalog().usable_tool(tool).is_some()
+            && self.catalogue.current().usable_tool(tool).is_some()
             && self.intents.has_room(agent)
     }
 
@@ -193,7 +193,7 @@ impl Executor {
                     .to_owned(),
             });
         }
-        let loaded = self.find_catalog(call)?;
+        let loaded = self.catalogue.find(call)?;
         check_arguments(&loaded, call).await?;
         let intent = call.intent;
         self.taken_over.add(intent, TakenOverCall::from(call));

@@ -9,6 +9,7 @@
 
 mod admission;
 mod approval_rules;
+mod catalogue;
 mod compile_waits;
 mod decisions;
 mod events;
@@ -22,6 +23,7 @@ mod orders;
 mod output;
 mod passing;
 mod phases;
+mod policies;
 mod preview;
 mod query;
 mod questions;
@@ -36,9 +38,11 @@ mod trace;
 
 pub use a2g_fleet::{NodeLoad, NodeName, NodeStatus};
 pub use approval_rules::{ApprovalBar, ApprovalRule};
+pub use catalogue::{Catalogue, LoadedCatalog};
 pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use fleet::{Fleet, JoinFleetError, join_fleet};
+pub use policies::Policies;
 pub use preview::{DecisionBasis, DecisionPreview, WaitingSummary};
 pub use query::{DeniedInFleet, IntentSignal};
 pub use questions::ConsoleQuestion;
@@ -47,14 +51,9 @@ pub use stored_calls::TakenOverCall;
 pub use stored_waits::has_moved;
 pub use subscribers::{RunIdentity, RunNotification};
 
-use crate::catalog::{Catalog, CatalogEntry, Tool};
 use a2g_capability::{Ceilings, Mounts, Permit};
-use a2g_govern::{
-    AcceptUnsigned, Admitted, Callers, CurrentCallers, Governor, Granted, Granter, IntentSignatures,
-    ListedPolicy, PolicyOrigin, StandingPolicies, Trust,
-};
+use a2g_govern::{AcceptUnsigned, Admitted, Governor, Granted, Granter, IntentSignatures, Trust};
 use a2g_intent::Intents;
-use a2g_isolate::Isolate;
 use a2g_journal::{Journal, KnownIntent, Stage};
 use a2g_metrics::Metrics;
 use a2g_runtime::spawn::SessionTasks;
@@ -64,9 +63,7 @@ use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::{AbortReason, Receipt};
-use a2g_types::tool::Descriptor;
 use a2g_types::verdict::{Policy, Verdict};
-use arc_swap::ArcSwap;
 use compile_waits::CompileWaits;
 use open_intents::{ActiveRun, OpenIntents};
 use orders::finish_order;
@@ -80,7 +77,7 @@ use std::time::Duration;
 use stored_calls::{StoredCalls, TakenOverCalls};
 use stored_waits::DueDenials;
 use subscribers::Subscribers;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 /// The delay after which a caller that was refused for lack of capacity should retry.
 const RETRY_AFTER_MS: u64 = 500;
@@ -106,53 +103,15 @@ pub struct ExecutorSettings {
     pub signatures: Option<Arc<IntentSignatures>>,
 }
 
-/// A catalogue, and the isolate in which its tools run.
-pub struct LoadedCatalog {
-    catalog: Catalog,
-    isolate: Isolate,
-    /// The descriptors of the tools that are usable, or will be once they are compiled, by name.
-    tools: Arc<[Descriptor]>,
-}
-
-impl LoadedCatalog {
-    /// A catalogue whose tools are ready to run in `isolate`.
-    #[must_use]
-    pub fn new(catalog: Catalog, isolate: Isolate) -> Self {
-        let tools = catalog.iter().filter_map(|(name, entry)| match entry {
-            CatalogEntry::Ready(tool) => isolate.check_usable(name).is_ok().then_some(&tool.descriptor),
-            CatalogEntry::Preparing(preparing) => preparing.descriptor.as_deref(),
-            CatalogEntry::Broken(_) => None,
-        });
-        let tools = tools.cloned().collect();
-        Self { catalog, isolate, tools }
-    }
-
-    /// Returns `true` if the folder of tools has none, not even one that is broken or being prepared.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.catalog.iter().next().is_none()
-    }
-
-    fn usable_tool(&self, name: &ToolName) -> Option<&Tool> {
-        self.catalog.get(name)?.tool().map(|tool| &**tool)
-    }
-}
-
 /// The core that all doors share.
 pub struct Executor {
     settings: ExecutorSettings,
-    /// Replaced as a whole. Each run keeps the one that it began with.
-    loaded: ArcSwap<LoadedCatalog>,
-    catalog_changes: watch::Sender<()>,
-    tool_changes: watch::Sender<()>,
-    governor: Governor,
-    /// The keys whose proofs are accepted. Replaced as a whole.
-    trust: ArcSwap<Trust>,
-    /// The callers of all doors. The author of a decision has to be in the list when the decision is recorded.
-    callers: CurrentCallers,
+    /// The tools.
+    pub catalogue: Arc<Catalogue>,
+    /// Those whose word counts.
+    pub policies: Arc<Policies>,
     /// The network access of runs; `None` if no run may use the network.
     egress: Option<Arc<Egress>>,
-    standing: StandingPolicies,
     journal: Journal,
     /// `None` for an executor that shares nothing with others.
     fleet: Option<Arc<Fleet>>,
@@ -233,18 +192,14 @@ impl Executor {
     ) -> Self {
         let intents = decisions::restore_intents(&journal, clock.now());
         let metrics = Metrics::new(journal.metrics());
+        let policies = Arc::new(Policies::new(governor, trust, Arc::clone(&clock)));
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
             output: ExpectedOutput::default(),
             settings,
-            loaded: ArcSwap::from_pointee(loaded),
-            catalog_changes: watch::Sender::new(()),
-            tool_changes: watch::Sender::new(()),
-            governor,
-            trust: ArcSwap::from_pointee(trust),
-            callers: CurrentCallers::new(Callers::empty()),
+            catalogue: Arc::new(Catalogue::new(loaded, Arc::clone(&policies), Arc::clone(&clock))),
+            policies,
             egress,
-            standing: StandingPolicies::default(),
             journal,
             fleet: None,
             passing: Passing::default(),
@@ -267,95 +222,6 @@ impl Executor {
     #[must_use]
     pub fn with_fleet(self, fleet: Option<Arc<Fleet>>, passes_calls: bool) -> Self {
         Self { passing: Passing::new(fleet.is_some() && passes_calls), fleet, ..self }
-    }
-
-    /// The current list of callers, which the doors of this executor share. It is empty until it is replaced: until
-    /// then no listed caller can decide.
-    #[must_use]
-    pub fn callers(&self) -> &CurrentCallers {
-        &self.callers
-    }
-
-    /// The descriptors of all tools that are usable, or will be once they are compiled, sorted by name. A tool that is
-    /// not compiled yet is included if its package describes it.
-    #[must_use]
-    pub fn tools(&self) -> Arc<[Descriptor]> {
-        Arc::clone(&self.current_catalog().tools)
-    }
-
-    /// The current catalogue.
-    #[must_use]
-    pub fn catalog(&self) -> Catalog {
-        self.current_catalog().catalog.clone()
-    }
-
-    /// The names of the tools that are usable or being prepared.
-    #[must_use]
-    pub fn tool_names(&self) -> Vec<String> {
-        let loaded = self.current_catalog();
-        let entries = loaded.catalog.iter().filter(|(name, entry)| match entry {
-            CatalogEntry::Ready(_) => loaded.isolate.check_usable(name).is_ok(),
-            CatalogEntry::Preparing(_) => true,
-            CatalogEntry::Broken(_) => false,
-        });
-        entries.map(|(name, _)| name.to_string()).collect()
-    }
-
-    /// Replaces the catalogue for later calls. A run that has begun keeps its catalogue.
-    pub fn replace_catalog(&self, mut loaded: LoadedCatalog) {
-        let old = self.tools();
-        let is_changed = old != loaded.tools;
-        if !is_changed {
-            // The same list, so that what doors made of it stays in use.
-            loaded.tools = old;
-        }
-        self.loaded.store(Arc::new(loaded));
-        self.catalog_changes.send_replace(());
-        if is_changed {
-            self.tool_changes.send_replace(());
-        }
-    }
-
-    /// Changes when a tool is added, removed or described otherwise, but not when one is compiled.
-    #[must_use]
-    pub fn tool_changes(&self) -> watch::Receiver<()> {
-        self.tool_changes.subscribe()
-    }
-
-    /// Changes when the catalogue is replaced.
-    #[must_use]
-    pub fn catalog_changes(&self) -> watch::Receiver<()> {
-        self.catalog_changes.subscribe()
-    }
-
-    /// Waits until every tool that is not broken has a descriptor.
-    pub async fn wait_until_described(&self) {
-        self.wait_for_catalog(Catalog::has_all_descriptors).await;
-    }
-
-    /// Waits until a condition of the catalogue is true.
-    async fn wait_for_catalog(&self, is_true: impl Fn(&Catalog) -> bool) {
-        let mut changes = self.catalog_changes();
-        while !is_true(&self.current_catalog().catalog) && changes.changed().await.is_ok() {}
-    }
-
-    fn current_catalog(&self) -> Arc<LoadedCatalog> {
-        self.loaded.load_full()
-    }
-
-    /// Replaces the keys whose proofs are accepted.
-    pub fn replace_trust(&self, trust: Trust) {
-        self.trust.store(Arc::new(trust));
-    }
-
-    fn trust(&self) -> Arc<Trust> {
-        self.trust.load_full()
-    }
-
-    /// The governor that decides on calls.
-    #[must_use]
-    pub fn governor(&self) -> &Governor {
-        &self.governor
     }
 
     /// The journal of intents and reports.
@@ -398,38 +264,10 @@ impl Executor {
     /// # Errors
     /// If the other nodes of the fleet cannot be told; the policy is in force at this executor nevertheless.
     pub async fn set_policy(&self, policy: Policy, by: &str) -> Result<(), Fault> {
-        let origin = self.policy_origin(by);
+        let origin = self.policies.origin(by);
         let order = self.start_policy_order(policy.agent.as_ref(), Some(&policy), &origin);
-        self.set_policy_here(policy, origin);
+        self.policies.set(policy, origin);
         finish_order(order).await
-    }
-
-    /// As [`Self::set_policy`], at this executor only.
-    fn set_policy_here(&self, policy: Policy, origin: PolicyOrigin) {
-        tracing::info!(
-            agent = policy.agent.as_ref().map(AgentDid::as_str),
-            version = policy.version,
-            by = origin.by,
-            "standing policy"
-        );
-        self.standing.set(policy, origin);
-    }
-
-    /// The origin of a policy change by `by`, at the current time.
-    fn policy_origin(&self, by: &str) -> PolicyOrigin {
-        PolicyOrigin { by: by.to_owned(), since: self.clock.now() }
-    }
-
-    /// The standing policies and revocations that `filter` selects, at most `max`, the one for every agent first.
-    #[must_use]
-    pub fn list_policies(&self, filter: impl Fn(Option<&AgentDid>) -> bool, max: usize) -> Vec<ListedPolicy> {
-        self.standing.list(filter, max)
-    }
-
-    /// The standing policy that applies to an agent.
-    #[must_use]
-    pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
-        self.standing.policy_of(agent)
     }
 
     /// Stops accepting calls.

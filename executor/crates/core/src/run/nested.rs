@@ -297,7 +297,7 @@ impl NestedCalls {
         }
         let name = ToolName::parse(tool).map_err(|_| self.unknown_tool(tool))?;
         // No policy is applied here: `handle_intent` applies the policies, and records the refusal.
-        if self.executor.current_catalog().catalog.get(&name).is_none() {
+        if self.executor.catalogue.current().catalog.get(&name).is_none() {
             return Err(self.unknown_tool(tool));
         }
         self.grant.check(&name).map_err(|layer| {
@@ -328,9 +328,9 @@ impl NestedCalls {
     /// Maps the tools that the run may call.
     fn callable<T>(&self, map: impl Fn(&Descriptor) -> T) -> Vec<T> {
         let is_callable = |name: &ToolName| {
-            self.grant.check(name).is_ok() && self.executor.may_reach(&self.parent.agent, name)
+            self.grant.check(name).is_ok() && self.executor.policies.may_reach(&self.parent.agent, name)
         };
-        self.executor.tools().iter().filter(|tool| is_callable(&tool.name)).map(map).collect()
+        self.executor.catalogue.tools().iter().filter(|tool| is_callable(&tool.name)).map(map).collect()
     }
 
     fn intent(&self, counted: &CountedCall, tool: ToolName, arguments: Arguments) -> Call {
@@ -452,10 +452,10 @@ impl NestedCalls {
     fn definition(&self, tool: &str) -> Result<CallAnswer, CallError> {
         self.count_question()?;
         let name = self.check(tool)?;
-        if !self.executor.may_reach(&self.parent.agent, &name) {
+        if !self.executor.policies.may_reach(&self.parent.agent, &name) {
             return Err(self.unknown_tool(tool));
         }
-        let tools = self.executor.tools();
+        let tools = self.executor.catalogue.tools();
         let found = tools.iter().find(|listed| listed.name == name);
         let Descriptor { description, arguments_schema, result_schema, .. } =
             found.ok_or_else(|| self.unknown_tool(tool))?;

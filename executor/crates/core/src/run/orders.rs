@@ -265,7 +265,7 @@ impl Executor {
             OrderText::Policy { agent, policy, by, at, node: _ } => {
                 let origin = PolicyOrigin { by, since: from_micros(at) };
                 match policy {
-                    Some(policy) => self.set_policy_here(decode::policy(&policy).map_err(fault)?, origin),
+                    Some(policy) => self.policies.set(decode::policy(&policy).map_err(fault)?, origin),
                     None => {
                         let agent = agent.map(|agent| AgentDid::parse(&agent)).transpose()?;
                         self.revoke_here(agent.as_ref(), None, &origin.by).await.map_err(fault)?;

@@ -459,7 +459,7 @@ impl Executor {
             if let Err(expired) = admitted.check_expiry(self.clock.now()) {
                 return NextRequest::Refused(expired);
             }
-            if let Ok(loaded) = self.find_catalog(call) {
+            if let Ok(loaded) = self.catalogue.find(call) {
                 return NextRequest::HasTool(loaded);
             }
             match self.check_tool_elsewhere(call).await {
@@ -649,7 +649,7 @@ impl Executor {
                 let asked_at = self.clock.monotonic();
                 let Some(next) = waiting.choose(above, asked_at) else { break };
                 let full_agents = self.slots.full_agents().iter().map(ToString::to_string).collect();
-                let tools = self.tools();
+                let tools = self.catalogue.tools();
                 let tools =
                     tools.iter().map(|tool| (tool.name.to_string(), tool.digest.to_string())).collect();
                 // A call of a lower priority than announced stays there: another node may have one between the two.
@@ -729,7 +729,7 @@ impl Executor {
         taken: TakenCall,
     ) -> Result<Arc<Receipt>, Fault> {
         self.wait_until_compiled(&call, verdict.verdict().expires_at, &sink).await?;
-        let loaded = self.find_catalog(&call)?;
+        let loaded = self.catalogue.find(&call)?;
         let (admitted, stored_verdict) = self.admit_from_node(call, verdict, asked_governor)?;
         check_arguments(&loaded, admitted.call()).await?;
         self.run(admitted, loaded, stored_verdict, stopwatch, sink, Some(taken)).await

@@ -240,7 +240,7 @@ impl Executor {
         self.intents.inspect(intent, |escalated, earlier| {
             let call = escalated.call();
             approval_rules::required_approvals(rules, &call.tool, escalated.risk_score())?;
-            let mut earlier = earlier.iter().filter(|earlier| self.counts(earlier, &call.agent));
+            let mut earlier = earlier.iter().filter(|earlier| self.policies.counts(earlier, &call.agent));
             if right.is_of_governor() {
                 Some(ApprovalBar::Governor)
             } else if right.acts_for(&call.agent) {
@@ -251,11 +251,6 @@ impl Executor {
                 None
             }
         })?
-    }
-
-    /// `true` if the author of an earlier approval is still listed, may still decide, and does not act for `agent`.
-    pub(super) fn counts(&self, earlier: &PartialApproval, agent: &AgentDid) -> bool {
-        self.callers.load().may_decide_for_others(&earlier.author, agent, self.clock.now())
     }
 
     pub(super) fn preview(
@@ -269,7 +264,7 @@ impl Executor {
         let rules = &self.settings.approval_rules;
         let required = approval_rules::required_approvals(rules, &call.tool, escalated.risk_score());
         // Every approval so far limits the run. Without a rule, the manifest of a directive replaces the verdict's.
-        let counts = |earlier: &PartialApproval| self.counts(earlier, &call.agent);
+        let counts = |earlier: &PartialApproval| self.policies.counts(earlier, &call.agent);
         let approvals = self.intents.partial_approvals(call.intent, counts);
         let earlier = approvals.iter().filter_map(|approval| approval.manifest.as_ref());
         let narrowed = match (required, manifest) {
@@ -282,7 +277,8 @@ impl Executor {
         let approved_by =
             approvals.into_iter().map(|approval| approval.author.name().to_owned()).collect::<Vec<_>>();
         let usable = self
-            .find_catalog(call)
+            .catalogue
+            .find(call)
             .map(|loaded| loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.clone()));
         let (tool, unusable) = match usable {
             Ok(tool) => (tool, None),
@@ -292,7 +288,12 @@ impl Executor {
             (Some(tool), None) => {
                 let admitted = escalated.clone().resolve(&directive, "", self.clock.now());
                 admitted.and_then(|admitted| {
-                    admitted.grant(&self.settings.granter, &self.standing, tool, &self.settings.ceilings)
+                    admitted.grant(
+                        &self.settings.granter,
+                        self.policies.standing(),
+                        tool,
+                        &self.settings.ceilings,
+                    )
                 })
             }
             (_, Some(fault)) => Err(fault),

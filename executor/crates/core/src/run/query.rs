@@ -14,7 +14,7 @@ use a2g_journal::{
 use a2g_metrics::{CallerMetrics, FleetGauges, Gauges};
 use a2g_types::call::{Call, StoredArguments};
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::memory;
 use a2g_types::outcome::{AbortReason, NestedCall, Receipt};
 use a2g_types::verdict::Verdict;
@@ -97,12 +97,6 @@ impl Executor {
     /// If the journal cannot be read.
     pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, Fault> {
         self.journal.verdict(intent).map_err(|error| journal_fault(&error))
-    }
-
-    /// Returns `false` if the policies refuse every call of an agent with a tool.
-    #[must_use]
-    pub fn may_reach(&self, agent: &AgentDid, tool: &ToolName) -> bool {
-        self.governor.may_reach(agent, tool) && self.standing.may_reach(agent, tool)
     }
 
     /// The calls that a run has made so far; empty for a run that has ended or makes none.

@@ -249,7 +249,7 @@ impl Executor {
         let question = QuestionText::HasTool { tool: call.tool.to_string() };
         match self.ask(&question, ASK_TIMEOUT).await? {
             Some(_has_tool) => Ok(()),
-            None => Err(self.absent_tool_fault(&call.agent, &call.tool)),
+            None => Err(self.catalogue.absent_tool_fault(&call.agent, &call.tool)),
         }
     }
 
@@ -456,7 +456,7 @@ impl Executor {
             }
             QuestionText::HasTool { tool } => {
                 // A tool that is being compiled counts: the call waits until it is ready.
-                let may_take = self.passing.is_enabled && self.tool_names().contains(&tool);
+                let may_take = self.passing.is_enabled && self.catalogue.tool_names().contains(&tool);
                 may_take.then(String::new)
             }
             QuestionText::CanHold { intent, agent, tool } => {
@@ -488,7 +488,8 @@ impl Executor {
                 if !decides.as_ref().is_none_or(is_current) {
                     return None;
                 }
-                let caller = self.callers.load().caller_from_node(question.text(), self.clock.now())?;
+                let caller =
+                    self.policies.callers().load().caller_from_node(question.text(), self.clock.now())?;
                 let may_decide = decides.map(|(intent, _challenge)| intent);
                 self.answers.console.get()?(ConsoleQuestion { caller, text, may_decide }).await
             }
@@ -500,10 +501,10 @@ impl Executor {
         directive: &Directive,
         decision: &NodeText,
     ) -> Result<DirectiveOutcome, Fault> {
-        if let Some(right) = self.governor.decision_right_from_node(decision) {
+        if let Some(right) = self.policies.governor().decision_right_from_node(decision) {
             return self.decide(directive, right, None).await;
         }
-        let caller = self.callers.load().caller_from_node(decision, self.clock.now());
+        let caller = self.policies.callers().load().caller_from_node(decision, self.clock.now());
         let right = caller.as_ref().and_then(|caller| caller.decision_right());
         match right {
             Some(right) => self.decide(directive, right, None).await,

@@ -207,7 +207,7 @@ impl Executor {
     /// Returns `true` if this node has room for an intent, and could run it as it was shown.
     fn can_hold(&self, escalated: &Escalated) -> bool {
         let call = escalated.call();
-        let Ok(loaded) = self.find_catalog(call) else { return false };
+        let Ok(loaded) = self.catalogue.find(call) else { return false };
         let module = loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.digest);
         module.is_some() && module == escalated.module() && self.intents.has_room(&call.agent)
     }
@@ -359,7 +359,7 @@ impl Executor {
 
     async fn hold_escalated_orphan(&self, escalated: Escalated) -> Result<(), Fault> {
         let call = escalated.call();
-        let loaded = self.find_catalog(call)?;
+        let loaded = self.catalogue.find(call)?;
         self.taken_over.add(call.intent, TakenOverCall::from(call));
         self.hold(escalated, &loaded).await.map(drop)
     }
