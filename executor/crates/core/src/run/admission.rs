@@ -1,11 +1,10 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
 use super::catalogue::PREPARING_RETRY_MS;
-use super::faults::{busy_fault, journal_fault};
+use super::faults::{busy_fault, journal_fault, lifted_stop_fault, stop_fault};
 use super::fleet::CallIdentity;
 use super::open_intents::ActiveRun;
 use super::slots::{CapacityError, Place};
-use super::switch::{lifted_stop_fault, stop_fault};
 use super::trace::Stopwatch;
 use super::{
     ClaimOutcome, ClaimedRun, Executor, ExecutorSettings, IntentAnswer, LoadedCatalog, RunEvent,
@@ -153,13 +152,13 @@ impl Executor {
         location: ToolLocation,
         stopwatch: Stopwatch,
     ) -> Result<Arc<Receipt>, Fault> {
-        self.check_stopped(&call)?;
+        self.intents.check_stopped(&call)?;
         if let ToolLocation::Elsewhere = location {
             self.check_tool_elsewhere(&call).await?;
         }
         let now = self.clock.now();
         // Fails if an intent with this id but different content waits; a call with the same content goes on.
-        self.pending_verdict(&call, now)?;
+        self.intents.pending_verdict(&call, now)?;
         match admit(call, verdict, now)? {
             Admission::Run(admitted) => {
                 self.run_at(location, *admitted, None, stopwatch, RunEventSink::none()).await
@@ -238,11 +237,11 @@ impl Executor {
         {
             return Ok(IntentAnswer { verdict, receipt: Some(receipt) });
         }
-        if let Some(waiting) = self.pending_verdict(&call, self.clock.now())? {
+        if let Some(waiting) = self.intents.pending_verdict(&call, self.clock.now())? {
             return Ok(IntentAnswer { verdict: Arc::new(waiting), receipt: None });
         }
         // Before the governor is asked: nobody has to decide on a call that cannot run.
-        self.check_stopped(&call)?;
+        self.intents.check_stopped(&call)?;
         if let ToolLocation::Elsewhere = location {
             self.check_tool_elsewhere(&call).await?;
             match self.pending_elsewhere(&call).await {
@@ -366,7 +365,7 @@ impl Executor {
             return Err(Fault::Busy { message, retry_after_ms: PREPARING_RETRY_MS });
         };
         // Any later stop finds the wait.
-        self.check_stopped(call)?;
+        self.intents.check_stopped(call)?;
         let declared = preparing.descriptor.and_then(|descriptor| descriptor.capabilities.timeout);
         let timeout = call.caller_timeout.or(declared).unwrap_or(Timeout::DEFAULT).duration();
         // Zero for a time that has passed.
@@ -406,7 +405,7 @@ impl Executor {
         };
         match reason {
             AbortReason::Stopped => {
-                self.check_stopped(call).err().unwrap_or_else(|| lifted_stop_fault(call.intent))
+                self.intents.check_stopped(call).err().unwrap_or_else(|| lifted_stop_fault(call.intent))
             }
             AbortReason::Revoked => refused("it was revoked while its tool was compiled"),
             AbortReason::Shutdown => busy_fault("the executor is shutting down"),

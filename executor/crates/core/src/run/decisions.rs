@@ -6,12 +6,11 @@
 use super::admission::check_arguments;
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
 use super::events::RunEventSink;
-use super::faults::{busy_fault, intent_conflict_fault, journal_fault, unsaved_decision_fault};
-use super::open_intents::{MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, owner_of};
+use super::faults::{busy_fault, intent_conflict_fault, journal_fault, stop_fault, unsaved_decision_fault};
+use super::open_intents::{MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, is_same_call, owner_of};
 use super::orders::finish_order;
 use super::preview::{DecisionBasis, changed_fault, summarize};
 use super::stored_calls::DENIED_BY;
-use super::switch::stop_fault;
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RETRY_AFTER_MS, all_agents};
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated, denial_by};
@@ -28,7 +27,7 @@ use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
 use a2g_types::stop::OperatorReason;
-use a2g_types::verdict::{Directive, Manifest, Verdict};
+use a2g_types::verdict::{Directive, Manifest};
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -261,10 +260,6 @@ async fn await_withdrawal(recording: impl Future<Output = Result<usize, JournalE
     }
 }
 
-fn is_same_call(a: &Call, b: &Call) -> bool {
-    a.agent == b.agent && a.tool == b.tool && a.arguments == b.arguments && a.parent == b.parent
-}
-
 /// The approval of an intent that has enough of them, with the names of all approvers.
 struct BoundApproval {
     approval: Approval,
@@ -364,26 +359,6 @@ impl Executor {
                 retry_after_ms: 60_000,
             },
         }
-    }
-
-    /// The verdict of a call whose intent already waits; `None` if it does not wait.
-    ///
-    /// # Errors
-    /// If the waiting intent has different content.
-    pub(super) fn pending_verdict(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
-        self.intents.read(|intents| match intents.visible_call(call.intent, now) {
-            None => Ok(None),
-            Some(held) if is_same_call(held.call(), call) => Ok(Some(held.verdict().clone())),
-            Some(_) => Err(intent_conflict_fault(call.intent)),
-        })
-    }
-
-    /// The intent and its wait, if it is undecided.
-    pub(super) fn find_undecided(&self, intent: IntentId) -> Option<(Escalated, WaitNumber)> {
-        self.intents.read(|intents| {
-            let (escalated, wait) = intents.undecided_call(intent)?;
-            Some((escalated.clone(), wait))
-        })
     }
 
     /// Ends the wait of an undecided intent here, without denying it.
@@ -700,14 +675,14 @@ impl Executor {
             return denial.map_err(ended_early)?.map(|()| DirectiveOutcome::Applied);
         }
         self.check_denied_in_fleet(*intent).await?;
-        let Removal::Removed((escalated, taken)) = self.take_undecided(*intent) else {
+        let Removal::Removed((escalated, taken)) = self.intents.take_undecided(*intent) else {
             return Err(not_waiting_fault());
         };
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
         let combined = match self.combine_approvals(&escalated, taken, directive, &right, shown) {
             Ok(combined) => combined,
             Err(fault) => {
-                self.release_taken(taken);
+                self.intents.release_taken(taken);
                 return Err(fault);
             }
         };
@@ -726,23 +701,6 @@ impl Executor {
         answer
             .await
             .unwrap_or_else(|_dropped| Err(Fault::Internal("the task of an approval ended early".to_owned())))
-    }
-
-    /// Takes an undecided intent for a decision.
-    fn take_undecided(&self, intent: IntentId) -> Removal<(Escalated, WaitNumber)> {
-        self.intents.update(|intents| {
-            intents.take_undecided(intent).map(|(escalated, taken)| (escalated.clone(), taken))
-        })
-    }
-
-    /// Lets an intent wait again, because the decision on it cannot be applied.
-    fn release_taken(&self, taken: WaitNumber) {
-        self.intents.update(|intents| intents.release(taken));
-    }
-
-    /// Ends a wait. Returns `false` if the intent is not held, or is in a new wait.
-    fn end_wait(&self, wait: WaitNumber) -> bool {
-        self.intents.update(|intents| intents.end_wait(wait))
     }
 
     /// Records an approval of an intent that needs more of them, and lets the intent wait again.
@@ -768,18 +726,18 @@ impl Executor {
         let recording = match recording {
             Ok(recording) => recording,
             Err(fault) => {
-                self.release_taken(taken);
+                self.intents.release_taken(taken);
                 return Err(fault);
             }
         };
         match recording.await {
             Ok(0) => {
-                self.end_wait(taken);
+                self.intents.end_wait(taken);
                 return Err(not_waiting_fault());
             }
             Ok(_one) => {}
             Err(error) => {
-                self.release_taken(taken);
+                self.intents.release_taken(taken);
                 return Err(journal_fault(&error));
             }
         }
@@ -925,7 +883,7 @@ impl Executor {
                 self.deny_in_fleet(fleet, call, risk_score, author.name(), reason).await
             };
             let denied = denied.await;
-            self.release_taken(taken);
+            self.intents.release_taken(taken);
             denied?;
         }
         self.deny_here(directive.intent, author.name(), reason, may_deny).await
@@ -936,7 +894,7 @@ impl Executor {
         let mut changes = self.intents.changes();
         loop {
             changes.mark_unchanged();
-            match self.take_undecided(intent) {
+            match self.intents.take_undecided(intent) {
                 Removal::Removed(taken) => return Ok(taken),
                 Removal::InDecision => drop(changes.changed().await),
                 Removal::Absent => return Err(not_waiting_fault()),
@@ -1013,7 +971,7 @@ impl Executor {
         let claimed = match self.record_approval(&escalated, taken, &bound).await {
             Ok(claimed) => claimed,
             Err(fault) => {
-                self.release_taken(taken);
+                self.intents.release_taken(taken);
                 let fault = self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
                 let _no_waiter = answer_tx.send(Err(fault));
                 return;
@@ -1047,7 +1005,7 @@ impl Executor {
             Err(fault) => fault,
             Ok(recording) => match recording.await {
                 Ok(0) => {
-                    self.end_wait(taken);
+                    self.intents.end_wait(taken);
                     not_waiting_fault()
                 }
                 Ok(_one) => return Ok(claimed),
@@ -1059,7 +1017,7 @@ impl Executor {
         let withdrawal = claimed.running.end().filter(|reason| is_withdrawal(*reason));
         drop(claimed);
         if let Some(reason) = withdrawal
-            && self.end_wait(taken)
+            && self.intents.end_wait(taken)
         {
             self.record_end(escalated, Resolution::Cancelled, reason.message(), self.clock.now()).await;
         }
@@ -1103,20 +1061,12 @@ impl Executor {
     pub fn resume_approved(self: &Arc<Self>) {
         let approved = self.intents.read(|intents| intents.approved().collect::<Vec<_>>());
         for intent in approved {
-            let Some((escalated, taken, approval)) = self.take_approved(intent) else { continue };
+            let Some((escalated, taken, approval)) = self.intents.take_approved(intent) else { continue };
             let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
             let executor = Arc::clone(self);
             let run = async move { executor.run_approved(escalated, taken, approval, None).await };
             spawn::spawn_run_task(run.instrument(span));
         }
-    }
-
-    /// Takes an approved intent for a run. Returns `None` if it was cancelled, revoked or stopped.
-    fn take_approved(&self, intent: IntentId) -> Option<(Escalated, WaitNumber, Approval)> {
-        self.intents.update(|intents| {
-            let ((escalated, taken), approval) = intents.take_approved(intent)?;
-            Some((escalated.clone(), taken, approval))
-        })
     }
 
     /// Runs an approved intent as soon as possible, with retries until its verdict expires or an operator stops it.
@@ -1155,7 +1105,7 @@ impl Executor {
                 () = self.wait_until_closed() => return,
             }
             // The intent may have been cancelled or revoked.
-            let Some(again) = self.take_approved(intent) else { return };
+            let Some(again) = self.intents.take_approved(intent) else { return };
             (escalated, taken, approval) = again;
             delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
@@ -1180,7 +1130,7 @@ impl Executor {
         let stopwatch = Stopwatch::start(self.clock.monotonic());
         match Arc::clone(self).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
             Ok(_) | Err(Fault::ReceiptPending { .. }) => {
-                self.end_wait(taken);
+                self.intents.end_wait(taken);
                 None
             }
             Err(fault) => match abort.reason().filter(|reason| is_withdrawal(*reason)) {
@@ -1251,7 +1201,7 @@ impl Executor {
             Ok(HoldResult::Conflict) => intent_conflict_fault(call.intent),
             Err(error) => journal_fault(&error),
         };
-        if self.end_wait(wait) {
+        if self.intents.end_wait(wait) {
             self.record_refusal(Some(&IntentSummary::from_call(call)), fault);
         }
     }
@@ -1259,7 +1209,7 @@ impl Executor {
     /// Ends the wait of an approved intent that can no longer run.
     async fn end_approved(&self, escalated: &Escalated, taken: WaitNumber, end: EndOfApproval) {
         // A stop that has removed the intent has also recorded its end.
-        if !self.end_wait(taken) {
+        if !self.intents.end_wait(taken) {
             return;
         }
         let now = self.clock.now();

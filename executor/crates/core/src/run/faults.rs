@@ -7,6 +7,7 @@ use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ToolName};
+use a2g_types::stop::Stop;
 use serde::{Deserialize, Serialize};
 use strum::VariantArray as _;
 use time::OffsetDateTime;
@@ -164,4 +165,19 @@ pub(super) fn unsaved_decision_fault(error: &JournalError) -> Fault {
         }
         JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
     }
+}
+
+/// The fault for a call that a stop includes.
+pub(super) fn stop_fault(intent: IntentId, stop: &Stop) -> Fault {
+    refusal(intent, stop.refusal_message())
+}
+
+/// The refusal of a call that an operator stopped by a stop that has been lifted since.
+pub(super) fn lifted_stop_fault(intent: IntentId) -> Fault {
+    let message = "an operator stopped this call before it ran, and has lifted the stop since: send it again";
+    refusal(intent, message.to_owned())
+}
+
+pub(super) fn refusal(intent: IntentId, message: String) -> Fault {
+    Fault::Refused { intent: Some(intent), risk_score: None, blocked_by: BlockedBy::Stopped, message }
 }

@@ -11,10 +11,9 @@
 //! From then on, the call is found and decided like any other that waits at another node.
 
 use super::admission::{check_arguments, check_memory};
-use super::faults::{busy_fault, intent_conflict_fault, too_large_fault};
+use super::faults::{busy_fault, intent_conflict_fault, refusal, too_large_fault};
 use super::questions::{ASK_TIMEOUT, DECIDE_TIMEOUT, QuestionText};
 use super::stored_calls::TakenOverCall;
-use super::switch::refusal;
 use super::{Executor, faults::NodeFault};
 use a2g_fleet::MAX_MESSAGE_BYTES;
 use a2g_govern::Escalated;

@@ -9,7 +9,7 @@
 //! a parent that waits never holds a slot that its calls need.
 
 use super::events::{RunEvent, RunEventSink};
-use super::switch::stop_fault;
+use super::faults::stop_fault;
 use super::{Executor, RETRY_AFTER_MS};
 use a2g_capability::{CallGrant, Grant};
 use a2g_govern::missing_scope_message;

@@ -4,16 +4,22 @@
 //! their order: one lock, and not one for readers. The journal's answers are awaited without the lock.
 
 use super::approval_rules::PartialApproval;
+use super::faults::{intent_conflict_fault, lifted_stop_fault, stop_fault};
 use super::nested::NestedCalls;
 use super::{AgentFilter, RunIdentity};
 use a2g_govern::Escalated;
-use a2g_intent::{Abortable, Changes, ClaimError, Content, Intents, Owner, RunNumber, RunPlace};
+use a2g_intent::{
+    Abortable, Changes, ClaimError, Content, Intents, Owner, Removal, RunNumber, RunPlace, StartError,
+    WaitNumber,
+};
 use a2g_journal::{Approval, HeldIntent, Journal};
 use a2g_sandbox::Abort;
 use a2g_types::call::Call;
+use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
-use a2g_types::stop::Stop;
+use a2g_types::stop::{Stop, StopTarget};
+use a2g_types::verdict::Verdict;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use time::OffsetDateTime;
@@ -215,6 +221,82 @@ impl OpenIntents {
     pub(super) fn find_stop(&self, agent: &AgentDid, tool: &ToolName) -> Option<Stop> {
         self.read(|intents| intents.stops().find(agent, tool).cloned())
     }
+
+    /// The verdict of a call whose intent already waits; `None` if it does not wait.
+    ///
+    /// # Errors
+    /// If the waiting intent has different content.
+    pub(super) fn pending_verdict(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
+        self.read(|intents| match intents.visible_call(call.intent, now) {
+            None => Ok(None),
+            Some(held) if is_same_call(held.call(), call) => Ok(Some(held.verdict().clone())),
+            Some(_) => Err(intent_conflict_fault(call.intent)),
+        })
+    }
+
+    /// The intent and its wait, if it is undecided.
+    pub(super) fn find_undecided(&self, intent: IntentId) -> Option<(Escalated, WaitNumber)> {
+        self.read(|intents| {
+            let (escalated, wait) = intents.undecided_call(intent)?;
+            Some((escalated.clone(), wait))
+        })
+    }
+
+    /// Takes an undecided intent for a decision.
+    pub(super) fn take_undecided(&self, intent: IntentId) -> Removal<(Escalated, WaitNumber)> {
+        self.update(|intents| {
+            intents.take_undecided(intent).map(|(escalated, taken)| (escalated.clone(), taken))
+        })
+    }
+
+    /// Takes an approved intent for a run. Returns `None` if it was cancelled, revoked or stopped.
+    pub(super) fn take_approved(&self, intent: IntentId) -> Option<(Escalated, WaitNumber, Approval)> {
+        self.update(|intents| {
+            let ((escalated, taken), approval) = intents.take_approved(intent)?;
+            Some((escalated.clone(), taken, approval))
+        })
+    }
+
+    /// Lets an intent wait again, because the decision on it cannot be applied.
+    pub(super) fn release_taken(&self, taken: WaitNumber) {
+        self.update(|intents| intents.release(taken));
+    }
+
+    /// Ends a wait. Returns `false` if the intent is not held, or is in a new wait.
+    pub(super) fn end_wait(&self, wait: WaitNumber) -> bool {
+        self.update(|intents| intents.end_wait(wait))
+    }
+
+    /// The stop of exactly this target.
+    pub(super) fn find_exact_stop(&self, target: &StopTarget) -> Option<Stop> {
+        self.read(|intents| intents.stops().get(target).map(|numbered| numbered.stop.clone()))
+    }
+
+    /// Remembers whether other nodes of the fleet may not know of a stop.
+    pub(super) fn mark_unpublished_stops(&self, may_be_unpublished: bool) {
+        self.update(|intents| intents.stops_mut().mark_unpublished(may_be_unpublished));
+    }
+
+    /// Returns `true` if other nodes of the fleet may not know of a stop, and forgets it.
+    pub(super) fn take_unpublished_stops(&self) -> bool {
+        self.update(|intents| intents.stops_mut().take_unpublished())
+    }
+
+    /// Refuses a call that an operator has stopped, before the governor or a person is asked.
+    pub(super) fn check_stopped(&self, call: &Call) -> Result<(), Fault> {
+        let stop = self.find_stop(&call.agent, &call.tool);
+        stop.map_or(Ok(()), |stop| Err(stop_fault(call.intent, &stop)))
+    }
+
+    /// Refuses a claimed call, before its guest begins, if an operator has stopped it, even if that stop has been lifted.
+    pub(super) fn check_start(&self, call: &Call) -> Result<(), Fault> {
+        let Call { intent, agent, tool, .. } = call;
+        match self.read(|intents| intents.check_start(*intent, agent, tool)) {
+            Ok(()) => Ok(()),
+            Err(StartError::Stopped(stop)) => Err(stop_fault(*intent, &stop)),
+            Err(StartError::StopLifted) => Err(lifted_stop_fault(*intent)),
+        }
+    }
 }
 
 /// The entry of a run in [`OpenIntents`], removed when this is dropped.
@@ -272,4 +354,9 @@ impl Drop for ActiveRun {
 pub(super) fn owner_of(call: &Call) -> Owner {
     let parent = call.parent.as_ref().map(|parent| parent.intent);
     Owner { agent: call.agent.clone(), tool: call.tool.clone(), parent }
+}
+
+/// Returns `true` if two calls have the same content.
+pub(super) fn is_same_call(a: &Call, b: &Call) -> bool {
+    a.agent == b.agent && a.tool == b.tool && a.arguments == b.arguments && a.parent == b.parent
 }

@@ -437,10 +437,13 @@ impl Executor {
                     Ok(false) | Err(_) => unknown_end(call, false),
                 }
             }
-            AbortReason::Stopped if !may_be_claimed => self.check_stopped(call).err().unwrap_or_else(|| {
-                let message = "an operator stopped this call before it ran, and has lifted the stop since";
-                refusal(message.to_owned())
-            }),
+            AbortReason::Stopped if !may_be_claimed => {
+                self.intents.check_stopped(call).err().unwrap_or_else(|| {
+                    let message =
+                        "an operator stopped this call before it ran, and has lifted the stop since";
+                    refusal(message.to_owned())
+                })
+            }
             AbortReason::Shutdown if !may_be_claimed => busy_fault("the executor is shutting down"),
             AbortReason::Stopped
             | AbortReason::Shutdown
@@ -742,7 +745,7 @@ impl Executor {
         verdict: VerifiedVerdict,
         asked_governor: bool,
     ) -> Result<(Admitted, Option<Arc<Verdict>>), Fault> {
-        self.check_stopped(&call)?;
+        self.intents.check_stopped(&call)?;
         let stored_verdict = asked_governor.then(|| Arc::clone(verdict.verdict()));
         match admit(call, verdict, self.clock.now())? {
             Admission::Run(admitted) => Ok((*admitted, stored_verdict)),

@@ -67,7 +67,7 @@ impl ClaimedCall {
 
     /// Checks that the guest may still start. A call that may not is withdrawn rather than aborted, because nothing has run.
     fn check_start(&self) -> Result<(), Fault> {
-        match self.executor.check_start_of(self.call()) {
+        match self.executor.intents.check_start(self.call()) {
             // Another node may still have the call: if it were withdrawn, it could run there. So it ends as aborted.
             Err(_stopped) if self.was_passed_on => self.running.stop(AbortReason::Stopped),
             result => result?,

@@ -207,7 +207,7 @@ impl Executor {
     /// intent does not wait.
     #[must_use]
     pub fn preview_decision(&self, intent: IntentId, manifest: Option<&Manifest>) -> Option<DecisionPreview> {
-        let (escalated, wait) = self.find_undecided(intent)?;
+        let (escalated, wait) = self.intents.find_undecided(intent)?;
         Some(self.preview(&escalated, wait, manifest))
     }
 

@@ -133,7 +133,7 @@ impl Executor {
     /// The call and the verdict of an intent that waits for a person.
     #[must_use]
     pub fn undecided_call(&self, intent: IntentId) -> Option<(Call, Verdict)> {
-        let (escalated, _) = self.find_undecided(intent)?;
+        let (escalated, _) = self.intents.find_undecided(intent)?;
         Some((escalated.call().clone(), escalated.verdict().clone()))
     }
 

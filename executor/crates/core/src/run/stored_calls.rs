@@ -11,10 +11,9 @@
 //! caller is told only what is so at all of them.
 
 use super::admission::check_memory;
-use super::faults::busy_fault;
+use super::faults::{busy_fault, refusal};
 use super::fleet::{CallIdentity, Fleet};
 use super::passing::node_text;
-use super::switch::refusal;
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, Executor, IntentState, RunEventSink};
 use a2g_fleet::{CallMessage, OrphanCall, PassedCall, WaitsFor};

@@ -13,12 +13,10 @@ use super::decisions::{EndOfWait, EndedIntents};
 use super::faults::{busy_fault, unsaved_decision_fault};
 use super::orders::finish_order;
 use a2g_govern::SwitchRight;
-use a2g_intent::StartError;
 use a2g_journal::{JournalError, Resolution};
-use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::AbortReason;
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use std::time::Duration;
@@ -45,7 +43,7 @@ impl Executor {
         let since = latest.map_or(now, |latest| now.max(latest + Duration::from_micros(1)));
         let stop = Stop { target, reason, by: right.by().to_owned(), since };
         // Published again by `follow_orders` if the order fails.
-        self.mark_unpublished_stops(true);
+        self.intents.mark_unpublished_stops(true);
         let order = self.start_stop_order(&stop, true);
         let result = self.set_stop(stop.clone()).await;
         finish_order(order).await?;
@@ -96,7 +94,7 @@ impl Executor {
     /// force at this executor.
     pub async fn resume(&self, target: &StopTarget, right: SwitchRight<'_>) -> Result<bool, Fault> {
         // The others first: if they cannot be told, the stop stays in force everywhere, and the call can be repeated.
-        if let Some(stop) = self.find_exact_stop(target) {
+        if let Some(stop) = self.intents.find_exact_stop(target) {
             finish_order(self.start_stop_order(&stop, false)).await?;
         }
         self.lift_stop(target, right.by()).await
@@ -132,50 +130,4 @@ impl Executor {
     pub fn stops(&self) -> Vec<Stop> {
         self.intents.read(|intents| intents.stops().list())
     }
-
-    /// The stop of exactly this target.
-    pub(super) fn find_exact_stop(&self, target: &StopTarget) -> Option<Stop> {
-        self.intents.read(|intents| intents.stops().get(target).map(|numbered| numbered.stop.clone()))
-    }
-
-    /// Remembers whether other nodes of the fleet may not know of a stop.
-    pub(super) fn mark_unpublished_stops(&self, may_be_unpublished: bool) {
-        self.intents.update(|intents| intents.stops_mut().mark_unpublished(may_be_unpublished));
-    }
-
-    /// Returns `true` if other nodes of the fleet may not know of a stop, and forgets it.
-    pub(super) fn take_unpublished_stops(&self) -> bool {
-        self.intents.update(|intents| intents.stops_mut().take_unpublished())
-    }
-
-    /// Refuses a call that an operator has stopped, before the governor or a person is asked.
-    pub(super) fn check_stopped(&self, call: &Call) -> Result<(), Fault> {
-        let stop = self.intents.find_stop(&call.agent, &call.tool);
-        stop.map_or(Ok(()), |stop| Err(stop_fault(call.intent, &stop)))
-    }
-
-    /// Refuses a claimed call, before its guest begins, if an operator has stopped it, even if that stop has been lifted.
-    pub(super) fn check_start_of(&self, call: &Call) -> Result<(), Fault> {
-        let Call { intent, agent, tool, .. } = call;
-        match self.intents.read(|intents| intents.check_start(*intent, agent, tool)) {
-            Ok(()) => Ok(()),
-            Err(StartError::Stopped(stop)) => Err(stop_fault(*intent, &stop)),
-            Err(StartError::StopLifted) => Err(lifted_stop_fault(*intent)),
-        }
-    }
-}
-
-/// The fault for a call that a stop includes.
-pub(super) fn stop_fault(intent: IntentId, stop: &Stop) -> Fault {
-    refusal(intent, stop.refusal_message())
-}
-
-/// The refusal of a call that an operator stopped by a stop that has been lifted since.
-pub(super) fn lifted_stop_fault(intent: IntentId) -> Fault {
-    let message = "an operator stopped this call before it ran, and has lifted the stop since: send it again";
-    refusal(intent, message.to_owned())
-}
-
-pub(super) fn refusal(intent: IntentId, message: String) -> Fault {
-    Fault::Refused { intent: Some(intent), risk_score: None, blocked_by: BlockedBy::Stopped, message }
 }
