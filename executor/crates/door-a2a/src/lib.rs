@@ -543,7 +543,7 @@ impl A2a {
             return Ok(agent);
         }
         let message = format!("`{}` may not send intents in the name of `{agent}`", caller.name());
-        Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into())
+        Err(self.executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, message).into())
     }
 
     /// Runs a call until its task has settled and is on the disk. A task that has settled but not ended is followed
@@ -784,7 +784,7 @@ impl A2a {
                 "a permission prompt is for callers with the role `approver` or `governor`, and `{}` has neither",
                 caller.name()
             );
-            return Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into());
+            return Err(self.executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, message).into());
         };
         let directive = Directive { intent: handle.id, approved, manifest: None, reason: None };
         let _until_recorded = handle.directive.lock().await;

@@ -193,7 +193,7 @@ fn refuse_role(executor: &Executor, method: &str, roles: &[Role], caller: &Calle
         caller.name(),
         list(&mut caller.roles()),
     );
-    executor.refuse(None, BlockedBy::CallerUnauthorized, message)
+    executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, message)
 }
 
 /// The name of a caller that may stop and resume.
@@ -214,7 +214,7 @@ fn refuse_scope(executor: &Executor, caller: &Caller, act: &str) -> Fault {
         "the token of `{}` is narrowed to some tools, and {act} concerns others: use one without such a scope",
         caller.name()
     );
-    executor.refuse(None, BlockedBy::CallerUnauthorized, message)
+    executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, message)
 }
 
 /// Answers the registration of an agent that uses the executor as its governor, with that agent's standing policy. On a
@@ -235,7 +235,7 @@ fn check_agent(executor: &Executor, caller: &Caller, agent: &AgentDid) -> Result
     if caller.may_act_as(agent) {
         return Ok(());
     }
-    Err(executor.refuse(None, BlockedBy::CallerUnauthorized, foreign_agent_message(caller, agent)))
+    Err(executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, foreign_agent_message(caller, agent)))
 }
 
 async fn execute(executor: Arc<Executor>, sender: MethodCaller, params: String) -> Result<Encoded, Fault> {
@@ -283,7 +283,7 @@ fn list_tools(
         Fault::invalid("/agent_did", "`agent_did` is missing: name the agent whose tools are listed")
     })?;
     if !caller.may_read(agent) {
-        return Err(executor.refuse(
+        return Err(executor.refusals.refuse(
             None,
             BlockedBy::CallerUnauthorized,
             foreign_agent_message(caller, agent),

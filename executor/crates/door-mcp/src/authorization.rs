@@ -66,7 +66,7 @@ impl Authorization {
     /// The answer to a call that the token's scope does not reach.
     pub(super) fn refuse_scope(&self, executor: &Executor, tool: &ToolName, host: &CheckedHost) -> Response {
         let message = missing_scope_message(tool);
-        executor.refuse(None, BlockedBy::CallerUnauthorized, message.clone());
+        executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, message.clone());
         let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"tools:{tool}\"");
         let challenge = self.challenge(&challenge, host);
         (StatusCode::FORBIDDEN, [(header::WWW_AUTHENTICATE, challenge)], format!("{message}\n"))

@@ -448,7 +448,7 @@ impl Nexus {
                 "`{}` may not act for `{agent}`: add the agent to the caller's `agents`",
                 caller.name()
             );
-            let fault = self.executor.refuse(None, BlockedBy::CallerUnauthorized, message);
+            let fault = self.executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, message);
             return Err(fault::to_error(&fault));
         }
         Ok(agent)
@@ -562,7 +562,7 @@ impl Nexus {
         let sees_all = sender.caller.is_any_of(&[Role::Operator]);
         if !sees_all && !sender.caller.may_act_as(&sender.agent) {
             let message = format!("`{}` may not act for `{}`", sender.caller.name(), sender.agent);
-            return Err(execution_failure(self.executor.refuse(
+            return Err(execution_failure(self.executor.refusals.refuse(
                 None,
                 BlockedBy::CallerUnauthorized,
                 message,
@@ -621,7 +621,11 @@ impl Nexus {
             }
             QueryAction::Metrics => {
                 let message = "the executor's metrics are for callers with the role `operator`".to_owned();
-                Err(execution_failure(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message)))
+                Err(execution_failure(self.executor.refusals.refuse(
+                    None,
+                    BlockedBy::CallerUnauthorized,
+                    message,
+                )))
             }
         }
     }

@@ -82,7 +82,7 @@ impl DoorSettings {
 pub fn with_caller(executor: &Executor, caller: &Caller, call: Call) -> Result<Call, Fault> {
     if !caller.may_act_as(&call.agent) {
         let message = foreign_agent_message(caller, &call.agent);
-        return Err(executor.refuse(Some(&call), BlockedBy::CallerUnauthorized, message));
+        return Err(executor.refusals.refuse(Some(&call), BlockedBy::CallerUnauthorized, message));
     }
     Ok(Call { caller_tools: Some(caller.tools().clone()), ..call })
 }

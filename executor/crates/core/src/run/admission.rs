@@ -72,7 +72,7 @@ impl Executor {
     pub fn check_signature(&self, call: &Call, signature: Option<&ContextSignature>) -> Result<(), Fault> {
         let Some(signatures) = self.signatures() else { return Ok(()) };
         let result = signatures.check(signature, self.clock.now());
-        result.map_err(|error| self.refuse(Some(call), error.blocked_by, error.message.to_owned()))
+        result.map_err(|error| self.refusals.refuse(Some(call), error.blocked_by, error.message.to_owned()))
     }
 
     /// Runs a call under the verdict sent with it (`a2g/execute`): the verdict's proof must be valid, or the operator
@@ -95,7 +95,7 @@ impl Executor {
             executor
                 .execute_call(call, verdict, proof.as_ref())
                 .await
-                .map_err(|fault| executor.record_refusal(Some(&summary), fault))
+                .map_err(|fault| executor.refusals.record(Some(&summary), fault))
         };
         run_large(&owner, bytes, execution.instrument(span)).await
     }
@@ -197,7 +197,8 @@ impl Executor {
             check_arguments(&loaded, admitted.call()).await?;
             require_success(self.run(admitted, loaded, None, stopwatch, RunEventSink::none(), None).await?)
         };
-        let execution = async { execution.await.map_err(|fault| self.record_refusal(Some(&summary), fault)) };
+        let execution =
+            async { execution.await.map_err(|fault| self.refusals.record(Some(&summary), fault)) };
         execution.instrument(span).await
     }
 
@@ -217,7 +218,7 @@ impl Executor {
         let executor = Arc::clone(self);
         let answer = async move {
             let answer = executor.decide_and_run(call, sink).await;
-            answer.map_err(|fault| executor.record_refusal(Some(&summary), fault))
+            answer.map_err(|fault| executor.refusals.record(Some(&summary), fault))
         };
         run_large(&owner, bytes, answer.instrument(span)).await
     }
@@ -331,7 +332,7 @@ impl Executor {
             Ok(ToolLocation::Elsewhere) => self.check_tool_elsewhere(call).await,
             Err(fault) => Err(fault),
         };
-        checked.map_err(|fault| self.record_call_refusal(call, fault))
+        checked.map_err(|fault| self.refusals.record_of_call(call, fault))
     }
 
     /// As [`Self::check_tool`], but a tool that another node may have passes without a question to the others.
@@ -342,7 +343,7 @@ impl Executor {
         if self.catalogue.preparing_tool(call).is_some() {
             return Ok(());
         }
-        self.locate_tool(call).map(drop).map_err(|fault| self.record_call_refusal(call, fault))
+        self.locate_tool(call).map(drop).map_err(|fault| self.refusals.record_of_call(call, fault))
     }
 
     /// Waits while the tool of a call is compiled, at most for the time that the call may take, and until `expires_at`.
@@ -439,7 +440,7 @@ impl Executor {
         let Some(tool) = loaded.usable_tool(&admitted.call().tool) else {
             return Err(Fault::Internal("the tool of an admitted call is not in its catalogue".to_owned()));
         };
-        let ExecutorSettings { granter, ceilings, .. } = &self.settings;
+        let ExecutorSettings { granter, ceilings, .. } = &*self.settings;
         let (admitted, grant) =
             admitted.grant(granter, self.policies.standing(), &tool.descriptor, ceilings)?;
         if let Some(Err(reason)) = &tool.componentised

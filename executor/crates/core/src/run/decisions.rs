@@ -952,7 +952,7 @@ impl Executor {
         let denial = IntentDenial { by: by.to_owned(), risk_score: escalated.risk_score(), reason };
         let fault = denial_fault(summary.intent, &denial);
         let span = trace::intent_span(&summary, escalated.call().door);
-        span.in_scope(|| self.record_refusal_at(Some(&summary), fault, now));
+        span.in_scope(|| self.refusals.record_at(Some(&summary), fault, now));
         match recording.await {
             Ok(0) => Err(not_waiting_fault()),
             Ok(_one) => Ok(()),
@@ -972,7 +972,7 @@ impl Executor {
             Ok(claimed) => claimed,
             Err(fault) => {
                 self.intents.release_taken(taken);
-                let fault = self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
+                let fault = self.refusals.record(Some(&IntentSummary::from_call(escalated.call())), fault);
                 let _no_waiter = answer_tx.send(Err(fault));
                 return;
             }
@@ -1202,7 +1202,7 @@ impl Executor {
             Err(error) => journal_fault(&error),
         };
         if self.intents.end_wait(wait) {
-            self.record_refusal(Some(&IntentSummary::from_call(call)), fault);
+            self.refusals.record(Some(&IntentSummary::from_call(call)), fault);
         }
     }
 
@@ -1213,7 +1213,7 @@ impl Executor {
             return;
         }
         let now = self.clock.now();
-        self.record_refusal_at(Some(&IntentSummary::from_call(escalated.call())), end.fault, now);
+        self.refusals.record_at(Some(&IntentSummary::from_call(escalated.call())), end.fault, now);
         self.record_end(escalated, end.resolution, end.reason, now).await;
     }
 

@@ -1,60 +1,14 @@
 //! The faults of the pipeline, and the recording of refusals.
 
-use super::{Executor, RETRY_AFTER_MS, trace};
+use super::RETRY_AFTER_MS;
 use a2g_fleet::MAX_MESSAGE_BYTES;
-use a2g_journal::{IntentSummary, JournalError};
-use a2g_types::call::Call;
+use a2g_journal::JournalError;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::stop::Stop;
 use serde::{Deserialize, Serialize};
 use strum::VariantArray as _;
-use time::OffsetDateTime;
-
-impl Executor {
-    /// Records the refusal of a call, or of another request if `call` is `None`. Returns the fault.
-    pub fn refuse(&self, call: Option<&Call>, blocked_by: BlockedBy, message: String) -> Fault {
-        let intent = call.map(|call| call.intent);
-        let refusal = Fault::Refused { intent, risk_score: None, blocked_by, message };
-        match call {
-            Some(call) => self.record_call_refusal(call, refusal),
-            None => self.record_refusal(None, refusal),
-        }
-    }
-
-    /// As [`Self::record_refusal`], within the span of the call.
-    pub(super) fn record_call_refusal(&self, call: &Call, fault: Fault) -> Fault {
-        let summary = IntentSummary::from_call(call);
-        trace::intent_span(&summary, call.door).in_scope(|| self.record_refusal(Some(&summary), fault))
-    }
-
-    /// Counts and logs a refusal, and returns the fault. The refusal of a call is also recorded in the journal, and has
-    /// to be passed here within the call's span.
-    pub(super) fn record_refusal(&self, summary: Option<&IntentSummary>, fault: Fault) -> Fault {
-        self.record_refusal_at(summary, fault, self.clock.now())
-    }
-
-    /// As [`Self::record_refusal`], at the time of the end of the call's wait.
-    pub(super) fn record_refusal_at(
-        &self,
-        summary: Option<&IntentSummary>,
-        fault: Fault,
-        now: OffsetDateTime,
-    ) -> Fault {
-        if let Fault::Busy { .. } = &fault {
-            self.metrics.count_busy();
-        }
-        let Fault::Refused { blocked_by, message, .. } = &fault else { return fault };
-        self.metrics.count_refusal(*blocked_by);
-        // An intent that waits for a person is not recorded, because it may still run.
-        if let Some(summary) = summary.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
-            self.journal.record_refusal(summary, *blocked_by, message, now);
-        }
-        self.refusal_log.record(summary, &fault, self.clock.monotonic());
-        fault
-    }
-}
 
 /// A fault as one node sends it to another: without receipts, and without the text of internal errors.
 #[derive(Debug, Serialize, Deserialize)]

@@ -28,6 +28,7 @@ mod preview;
 mod query;
 mod questions;
 mod refusal_log;
+mod refusals;
 mod result_check;
 mod slots;
 mod stored_calls;
@@ -46,6 +47,7 @@ pub use policies::Policies;
 pub use preview::{DecisionBasis, DecisionPreview, WaitingSummary};
 pub use query::{DeniedInFleet, IntentSignal};
 pub use questions::ConsoleQuestion;
+pub use refusals::Refusals;
 pub use slots::Capacity;
 pub use stored_calls::TakenOverCall;
 pub use stored_waits::has_moved;
@@ -70,7 +72,6 @@ use orders::finish_order;
 use output::ExpectedOutput;
 use passing::{Passing, TakenCall};
 use questions::Answers;
-use refusal_log::RefusalLog;
 use slots::{Place, Slots};
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,28 +106,29 @@ pub struct ExecutorSettings {
 
 /// The core that all doors share.
 pub struct Executor {
-    settings: ExecutorSettings,
+    settings: Arc<ExecutorSettings>,
     /// The tools.
     pub catalogue: Arc<Catalogue>,
     /// Those whose word counts.
     pub policies: Arc<Policies>,
+    /// The record of refusals.
+    pub refusals: Arc<Refusals>,
     /// The network access of runs; `None` if no run may use the network.
     egress: Option<Arc<Egress>>,
-    journal: Journal,
+    journal: Arc<Journal>,
     /// `None` for an executor that shares nothing with others.
     fleet: Option<Arc<Fleet>>,
-    passing: Passing,
-    stored_calls: StoredCalls,
-    taken_over: TakenOverCalls,
-    due_denials: DueDenials,
+    passing: Arc<Passing>,
+    stored_calls: Arc<StoredCalls>,
+    taken_over: Arc<TakenOverCalls>,
+    due_denials: Arc<DueDenials>,
     answers: Answers,
     slots: Arc<Slots>,
     output: ExpectedOutput,
     compile_waits: CompileWaits,
     intents: Arc<OpenIntents>,
-    refusal_log: RefusalLog,
-    subscribers: Subscribers,
-    metrics: Metrics,
+    subscribers: Arc<Subscribers>,
+    metrics: Arc<Metrics>,
     sessions: SessionTasks,
     clock: Arc<dyn Clock>,
 }
@@ -191,26 +193,27 @@ impl Executor {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let intents = decisions::restore_intents(&journal, clock.now());
-        let metrics = Metrics::new(journal.metrics());
+        let metrics = Arc::new(Metrics::new(journal.metrics()));
+        let journal = Arc::new(journal);
         let policies = Arc::new(Policies::new(governor, trust, Arc::clone(&clock)));
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
             output: ExpectedOutput::default(),
-            settings,
+            settings: Arc::new(settings),
             catalogue: Arc::new(Catalogue::new(loaded, Arc::clone(&policies), Arc::clone(&clock))),
             policies,
+            refusals: Arc::new(Refusals::new(Arc::clone(&journal), Arc::clone(&metrics), Arc::clone(&clock))),
             egress,
             journal,
             fleet: None,
-            passing: Passing::default(),
-            stored_calls: StoredCalls::default(),
-            taken_over: TakenOverCalls::default(),
-            due_denials: DueDenials::default(),
+            passing: Arc::default(),
+            stored_calls: Arc::default(),
+            taken_over: Arc::default(),
+            due_denials: Arc::default(),
             answers: Answers::new(clock.monotonic()),
             compile_waits: CompileWaits::default(),
             intents: Arc::new(intents),
-            refusal_log: RefusalLog::default(),
-            subscribers: Subscribers::default(),
+            subscribers: Arc::default(),
             metrics,
             sessions: SessionTasks::default(),
             clock,
@@ -221,7 +224,7 @@ impl Executor {
     /// slot runs calls that wait at another.
     #[must_use]
     pub fn with_fleet(self, fleet: Option<Arc<Fleet>>, passes_calls: bool) -> Self {
-        Self { passing: Passing::new(fleet.is_some() && passes_calls), fleet, ..self }
+        Self { passing: Arc::new(Passing::new(fleet.is_some() && passes_calls)), fleet, ..self }
     }
 
     /// The journal of intents and reports.
