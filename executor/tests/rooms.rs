@@ -290,7 +290,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
             "Escalated::from_journal",
             "Escalated::from_node",
             "Escalated::from_question",
-            "Executor::find_orphan",
+            "Node::find_orphan",
             "OpenIntents::find_undecided",
             "OpenIntents::restore",
             "OpenIntents::take_approved",
@@ -347,7 +347,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
     ),
     ("TrustedTool", &["ToolTrust::check", "check_trust", "derive(Clone)"]),
     ("Handover", &["Handover::from_permit", "derive(Deserialize)"]),
-    ("NodeText", &["Executor::ask", "Fleet::ask", "Fleet::ask_all"]),
+    ("NodeText", &["Fleet::ask", "Fleet::ask_all", "Peers::ask"]),
     ("PassedCall", &["Fleet::read_call", "Fleet::take_call", "PassedCall::from_sealed_value"]),
 ];
 

@@ -7,7 +7,7 @@ use a2g_capability::Authority;
 use a2g_config::Config;
 use a2g_core::catalog::{Cache, Catalog, Definitions};
 use a2g_core::deliver::deliver_reports;
-use a2g_core::run::{Executor, ExecutorSettings, LoadedCatalog};
+use a2g_core::run::{Executor, ExecutorParts, ExecutorSettings, LoadedCatalog};
 use a2g_executor::cli::service;
 use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{AcceptUnsigned, Callers, CurrentCallers, Governor, Granter, ReportLog, ToolTrust, Trust};
@@ -99,8 +99,17 @@ async fn serve(folder: &Path) {
     let governor = Governor::Local(Arc::new(local), Arc::new(ReportLog::default()));
     let loaded = LoadedCatalog::new(catalog, isolate);
     let journal = Journal::in_memory();
-    let executor = Executor::new(settings, loaded, governor, trust, None, journal, Arc::clone(&clock));
-    let executor = Arc::new(executor);
+    let parts = ExecutorParts {
+        loaded,
+        governor,
+        trust,
+        egress: None,
+        journal,
+        fleet: None,
+        passes_calls: false,
+        clock: Arc::clone(&clock),
+    };
+    let executor = Arc::new(Executor::new(settings, parts));
     let sessions = executor.sessions().clone();
     sessions.spawn(deliver_reports(Arc::clone(&executor)));
     let rpc =

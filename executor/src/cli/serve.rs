@@ -11,7 +11,9 @@ use super::setup::{
 use a2g_config::{AddressLayout, Config, DEFAULT_DRAIN};
 use a2g_core::catalog::{Catalog, CatalogEntry, prepare};
 use a2g_core::deliver;
-use a2g_core::run::{ApprovalRule, Capacity, Executor, ExecutorSettings, Fleet, LoadedCatalog, join_fleet};
+use a2g_core::run::{
+    ApprovalRule, Capacity, Executor, ExecutorParts, ExecutorSettings, Fleet, LoadedCatalog, join_fleet,
+};
 use a2g_fleet::{FleetSettings, NameError, NodeName};
 use a2g_govern::local::{LocalGovernor, PolicySet, RiskThresholds};
 use a2g_govern::{
@@ -595,10 +597,8 @@ impl<'a> Startup<'a> {
         let Records { journal, path, fleet, registration } = records;
         let passes_calls = config.fleet.as_ref().is_some_and(|fleet| fleet.passes_calls);
         let clock = Arc::clone(&runtime.clock);
-        let executor = Arc::new(
-            Executor::new(settings, loaded, governor, trust, egress, journal, clock)
-                .with_fleet(fleet, passes_calls),
-        );
+        let parts = ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock };
+        let executor = Arc::new(Executor::new(settings, parts));
         // Before the port is bound: what other nodes have stopped must not run here.
         let followed = executor.follow_earlier_orders().await;
         followed.context("the orders of the fleet cannot be read")?;

@@ -180,7 +180,7 @@ async fn decision_page(
             @if let Some(parent) = &call.parent {
                 dt { "Called by" } dd { "call " (parent.ordinal) " of " (parent.tool) " " (intent_link(parent.intent)) }
             }
-            @if let Some(node) = console.executor.node_name() { dt { "Node" } dd { (node) } }
+            @if let Some(node) = console.executor.node.name() { dt { "Node" } dd { (node) } }
             @if *required_approvals > 1 {
                 dt { "Approvals" }
                 dd { (approved_by.len()) " of " (required_approvals) @for name in approved_by { " · " (line(name)) } }

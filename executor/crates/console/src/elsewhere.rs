@@ -96,7 +96,7 @@ pub(super) async fn known_nodes(
     console: &ConsoleState,
     caller: &Caller,
 ) -> Option<Result<Vec<NodeStatus>, Fault>> {
-    if caller.may_read_all() { console.executor.fleet_nodes().await } else { None }
+    if caller.may_read_all() { console.executor.node.list_nodes().await } else { None }
 }
 
 /// The intents that wait at other nodes and that the caller may see, by node, and `true` if all nodes that run have
@@ -161,14 +161,14 @@ async fn collect<T: DeserializeOwned>(
     request: &ConsoleRequest,
     expected: Expected,
 ) -> FleetAnswers<T> {
-    let Some(own_name) = console.executor.node_name() else {
+    let Some(own_name) = console.executor.node.name() else {
         return FleetAnswers { answers: Vec::new(), notice: None };
     };
     if caller.to_node().is_none() {
         return FleetAnswers { answers: Vec::new(), notice: Some(ONLY_THIS_NODE.to_owned()) };
     }
     let asked = ask_all(console, caller, request);
-    let ((mut answers, is_complete), nodes) = tokio::join!(asked, console.executor.fleet_nodes());
+    let ((mut answers, is_complete), nodes) = tokio::join!(asked, console.executor.node.list_nodes());
     answers.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
     let Some(Ok(nodes)) = nodes else {
         return FleetAnswers { answers, notice: Some(UNKNOWN_NODES.to_owned()) };
@@ -210,7 +210,7 @@ async fn ask_all<T: DeserializeOwned>(
     request: &ConsoleRequest,
 ) -> (Vec<(NodeName, T)>, bool) {
     let Ok(request) = serde_json::to_string(request) else { return (Vec::new(), false) };
-    let asked = console.executor.ask_all_consoles(caller, request).await;
+    let asked = console.executor.peers.ask_all_consoles(caller, request).await;
     let (answers, mut is_complete) = asked.unwrap_or_default();
     let mut parsed = Vec::with_capacity(answers.len());
     for (node, answer) in answers {
@@ -280,7 +280,7 @@ async fn ask(
     decides: Option<IntentId>,
 ) -> Result<Option<Response>, Fault> {
     let request = serde_json::to_string(request).map_err(|error| Fault::Internal(error.to_string()))?;
-    let answer = console.executor.ask_consoles(&signed_in.caller, request, decides).await?;
+    let answer = console.executor.peers.ask_consoles(&signed_in.caller, request, decides).await?;
     let page = answer.and_then(|answer| serde_json::from_str::<RenderedPage>(&answer).ok());
     Ok(page.map(|page| page.into_response(signed_in, token_placeholder)))
 }
@@ -318,7 +318,7 @@ impl RenderedPage {
 /// Answers the questions of other nodes' consoles.
 pub(super) fn answer_other_nodes(console: &Arc<ConsoleState>) {
     let weak = Arc::downgrade(console);
-    console.executor.answer_consoles(move |question| {
+    console.executor.peers.answer_consoles(move |question| {
         let weak = weak.clone();
         Box::pin(async move { answer(&*weak.upgrade()?, question).await })
     });

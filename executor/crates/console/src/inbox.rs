@@ -83,7 +83,7 @@ impl Inbox {
         let mut entries = own.collect::<Vec<_>>();
         // The load of a node that has replied is older than its list.
         let silent = nodes.iter().flatten().flatten().filter(|node| {
-            Some(&node.node) != console.executor.node_name() && !elsewhere.contains_key(&node.node)
+            Some(&node.node) != console.executor.node.name() && !elsewhere.contains_key(&node.node)
         });
         let mut unlisted = silent
             .map(|node| (node.node.clone(), node.load.map_or(0, |load| load.waiting), true))
@@ -127,7 +127,7 @@ impl Inbox {
     /// other nodes may have some.
     pub(super) fn part(&self, console: &ConsoleState) -> Markup {
         let now = console.executor.clock().now();
-        let own_name = console.executor.node_name();
+        let own_name = console.executor.node.name();
         let trigger = if own_name.is_some() { "sse:inbox, every 15s" } else { "sse:inbox" };
         html! {
             section #inbox hx-get="/console/inbox" hx-trigger=(trigger) hx-select="#inbox" hx-swap="outerHTML"
@@ -159,7 +159,7 @@ impl Inbox {
 
 /// `GET /console/waiting`: the number of waiting intents, for the navigation of an open page.
 pub(super) async fn count(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
-    let is_in_fleet = console.executor.node_name().is_some();
+    let is_in_fleet = console.executor.node.name().is_some();
     let count = if is_in_fleet {
         Inbox::read(&console, &signed_in).await.count()
     } else {

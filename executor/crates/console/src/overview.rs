@@ -135,7 +135,7 @@ fn figures(console: &ConsoleState, signed_in: &SignedIn, active: &ActiveList) ->
         }
         Condition::Broken(_) => "is broken: see the log",
     };
-    let own_name = executor.node_name();
+    let own_name = executor.node.name();
     let figure =
         |name: &str, value: String| html! { div.figure { span.value { (value) } span.name { (name) } } };
     html! {

@@ -125,7 +125,7 @@ async fn make_page_here(
     let said = console.changes.logs.find(intent);
     let so_far = RunSoFar { calls: &calls, said: said.as_ref() };
     let journal = signed_in.caller.may_read_all().then(|| console.journal.display().to_string());
-    let node = console.executor.node_name().map(NodeName::as_str);
+    let node = console.executor.node.name().map(NodeName::as_str);
     let place = ProofPlace { intent, node, journal: journal.as_deref() };
     let tools = console.executor.catalogue.tools();
     let tool = record.as_ref().and_then(|record| find_tool(&tools, &record.tool));

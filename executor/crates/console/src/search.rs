@@ -304,7 +304,7 @@ impl SearchRefusal {
 
 /// The key of this node's pages and positions, which is empty outside of a fleet.
 fn own_name(console: &ConsoleState) -> &str {
-    console.executor.node_name().map_or("", NodeName::as_str)
+    console.executor.node.name().map_or("", NodeName::as_str)
 }
 
 /// The number before which the page of this node begins.
@@ -401,7 +401,7 @@ async fn merge_nodes<R: ListedRow>(
     let mut pages =
         answers.into_iter().map(|(node, page)| (node.to_string(), page)).collect::<BTreeMap<_, _>>();
     pages.insert(own_name(console).to_owned(), here);
-    let is_in_fleet = console.executor.node_name().is_some();
+    let is_in_fleet = console.executor.node.name().is_some();
     Listing { page: MergedPage::merge(pages, &query.before, PAGE_ROWS), is_in_fleet, notice }
 }
 

@@ -262,7 +262,7 @@ impl SignedIn {
             caller: &self.caller,
             form_token: &self.form_token,
             waiting,
-            is_in_fleet: console.executor.node_name().is_some(),
+            is_in_fleet: console.executor.node.name().is_some(),
         }
     }
 }

@@ -28,7 +28,7 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 /// Lets other nodes of a fleet read the tasks of this one.
 pub(super) fn share_tasks(door: &Arc<A2a>) {
     let weak = Arc::downgrade(door);
-    door.executor.share_documents(TASK_DOCUMENT, move |id| {
+    door.executor.peers.share_documents(TASK_DOCUMENT, move |id| {
         let weak = weak.clone();
         Box::pin(async move {
             let door = weak.upgrade()?;
@@ -39,7 +39,7 @@ pub(super) fn share_tasks(door: &Arc<A2a>) {
         })
     });
     let weak = Arc::downgrade(door);
-    door.executor.share_documents(HELD_TASK_DOCUMENT, move |id| {
+    door.executor.peers.share_documents(HELD_TASK_DOCUMENT, move |id| {
         let weak = weak.clone();
         Box::pin(async move {
             let record = weak.upgrade()?.find_taken_over(id).await.ok()??;
@@ -63,14 +63,14 @@ impl A2a {
     }
 
     async fn read_elsewhere(&self, id: IntentId) -> Result<TaskRecord, Problem> {
-        if self.executor.fleet().is_none() {
+        if self.executor.node.fleet().is_none() {
             return Err(Problem::TaskNotFound);
         }
         let parse = |text: String| {
             serde_json::from_str::<TaskRecord>(&text).map_err(|_other_version| Problem::TaskNotFound)
         };
         // The task's own node is asked first: it has the whole record.
-        let found = self.executor.find_document(TASK_DOCUMENT, id).await;
+        let found = self.executor.peers.find_document(TASK_DOCUMENT, id).await;
         match found {
             Ok(Some(text)) => return parse(text),
             not_found => {
@@ -80,7 +80,7 @@ impl A2a {
                 not_found?;
             }
         }
-        if let Some(text) = self.executor.find_document(HELD_TASK_DOCUMENT, id).await? {
+        if let Some(text) = self.executor.peers.find_document(HELD_TASK_DOCUMENT, id).await? {
             return parse(text);
         }
         match self.executor.status(id).await? {

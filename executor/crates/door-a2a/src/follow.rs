@@ -312,7 +312,7 @@ impl A2a {
     /// Restores the prompt of a call that waits for a person at another node, as soon as all nodes answer.
     async fn restore_prompt_elsewhere(&self, handle: &TaskHandle) {
         while !handle.record().is_prompting() {
-            match self.executor.status_of_waiting_elsewhere(handle.id).await {
+            match self.executor.peers.status_of_waiting_elsewhere(handle.id).await {
                 Ok(Some((_, IntentState::Escalated))) => return self.restore_prompt(handle).await,
                 Err(Fault::Busy { retry_after_ms, .. }) => {
                     tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;

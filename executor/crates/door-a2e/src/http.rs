@@ -85,7 +85,7 @@ pub fn router(
 ) -> ProtocolRouter {
     let access = settings.door.access;
     let shared = A2eShared::new(Arc::clone(&executor), settings, bounds, callers);
-    let ids = SessionIds::new(executor.fleet().cloned());
+    let ids = SessionIds::new(executor.node.fleet().cloned());
     let sessions = Arc::new(Sessions { shared, ids, resuming: Mutex::default(), all: Mutex::default() });
     share_sessions(&executor, &sessions);
     let tasks = executor.sessions().clone();
@@ -248,7 +248,7 @@ impl Sessions {
     ) -> Result<Arc<Session>, Refusal> {
         let key = self.ids.key_of_other_process(id, caller.name()).ok_or(NO_SUCH_SESSION)?;
         let _resuming = Resuming::begin(self, key).ok_or(PERHAPS_ELSEWHERE)?;
-        match self.shared.executor.find_document(SESSION_DOCUMENT, key).await {
+        match self.shared.executor.peers.find_document(SESSION_DOCUMENT, key).await {
             Ok(None) => {}
             Ok(Some(state)) if state == RESUMING => return Err(PERHAPS_ELSEWHERE),
             Ok(Some(_)) => return Err(OPEN_ELSEWHERE),
@@ -315,7 +315,7 @@ fn find_session(all: &[SessionEntry], id: &str, caller: &Caller) -> Option<Arc<S
 /// Tells the other nodes of the fleet which sessions are open here.
 fn share_sessions(executor: &Executor, sessions: &Arc<Sessions>) {
     let weak = Arc::downgrade(sessions);
-    executor.share_documents(SESSION_DOCUMENT, move |key| {
+    executor.peers.share_documents(SESSION_DOCUMENT, move |key| {
         let state = weak.upgrade().and_then(|sessions| {
             // The order matters: a session that is continued is open before it is no longer resuming.
             if sessions.resuming.lock().contains(&key) {

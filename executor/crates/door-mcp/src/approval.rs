@@ -203,7 +203,7 @@ pub(super) async fn waits_elsewhere(executor: &Executor, call: &Call) -> Result<
     if executor.is_held(call.intent) || executor.status(call.intent).await?.is_some() {
         return Ok(false);
     }
-    let found = executor.status_of_waiting_elsewhere(call.intent).await?;
+    let found = executor.peers.status_of_waiting_elsewhere(call.intent).await?;
     Ok(matches!(found, Some((agent, IntentState::Escalated)) if agent == call.agent))
 }
 

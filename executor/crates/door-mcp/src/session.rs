@@ -77,7 +77,7 @@ pub(super) struct McpSession {
 impl Sessions {
     pub(super) fn new(executor: Arc<Executor>, settings: &McpSettings) -> Arc<Self> {
         let sessions = Arc::new(Self {
-            fleet: executor.fleet().cloned(),
+            fleet: executor.node.fleet().cloned(),
             ended: Mutex::default(),
             all: Mutex::default(),
             max_sessions: settings.max_sessions,

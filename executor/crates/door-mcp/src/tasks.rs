@@ -129,7 +129,7 @@ impl McpDoor {
         context: &RequestContext,
         task: IntentId,
     ) -> Result<Option<TaskStatus>, Fault> {
-        let found = self.executor.status_of_waiting_elsewhere(task).await?;
+        let found = self.executor.peers.status_of_waiting_elsewhere(task).await?;
         let visible = found.filter(|(agent, _)| context.caller.may_read(agent));
         Ok(visible.map(|(_, state)| match state {
             IntentState::Escalated => TaskStatus::Waiting(self.decider),

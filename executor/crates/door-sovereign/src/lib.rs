@@ -162,7 +162,7 @@ impl Sovereign {
             // An omitted operation may be any of those that this node has.
             Missing::Operation(..) => operation.is_some(),
         };
-        skills::tool_of(skill, operation).filter(|_| is_named && self.executor.node_name().is_some())
+        skills::tool_of(skill, operation).filter(|_| is_named && self.executor.node.name().is_some())
     }
 
     async fn run_call(

@@ -215,7 +215,7 @@ impl HttpServer {
 async fn health(State(state): State<Arc<ServerState>>) -> impl IntoResponse {
     let executor = state.settings.executor.as_ref();
     let condition = executor.map(|executor| executor.journal().condition());
-    let fleet = executor.and_then(|executor| executor.fleet());
+    let fleet = executor.and_then(|executor| executor.node.fleet());
     let has_no_lease = fleet.is_some_and(|fleet| !fleet.may_run());
     let has_lost_claims = fleet.is_some_and(|fleet| fleet.loss().is_some());
     let (status, text) = match condition {

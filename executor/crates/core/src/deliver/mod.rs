@@ -44,7 +44,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             // Another node may have delivered it while this one did not run, or could not reach the governor.
             let delivery = match due.is_first_attempt() {
                 true => Delivery::Here,
-                false => executor.delivery_elsewhere(receipt.intent).await,
+                false => executor.node.delivery_elsewhere(receipt.intent).await,
             };
             match delivery {
                 Delivery::Done => return executor.journal().mark_delivered(&due),
@@ -62,7 +62,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             let Err(error) = result else {
                 span.in_scope(|| tracing::debug!("delivered"));
                 executor.journal().mark_delivered(&due);
-                return executor.mark_reported(receipt.intent).await;
+                return executor.node.mark_reported(receipt.intent).await;
             };
             // A report that waits for its retry does not count as in flight.
             drop(permit);

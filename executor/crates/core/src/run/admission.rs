@@ -121,7 +121,7 @@ impl Executor {
         let expires_at = verdict.verdict().expires_at;
         // The claim of a call that starts at once finds what the fleet knows of the intent: one request less.
         let is_here = matches!(location, ToolLocation::Here(_));
-        let starts_at_once = self.fleet.is_some()
+        let starts_at_once = self.node.fleet().is_some()
             && is_here
             && permits_run(verdict.verdict())
             && self.slots.has_free(&call.agent);
@@ -140,7 +140,7 @@ impl Executor {
         };
         // A repeat gets its receipt, even if the call would be refused now.
         let Some(call) = not_looked_up else { return Err(fault) };
-        let Some(known) = self.find_in_fleet(&call).await? else { return Err(fault) };
+        let Some(known) = self.node.find_in_fleet(&call).await? else { return Err(fault) };
         require_success(self.await_existing(&call, known).await?.0)
     }
 
@@ -245,7 +245,7 @@ impl Executor {
         self.intents.check_stopped(&call)?;
         if let ToolLocation::Elsewhere = location {
             self.check_tool_elsewhere(&call).await?;
-            match self.pending_elsewhere(&call).await {
+            match self.peers.pending_elsewhere(&call).await {
                 Ok(Some(waiting)) => return Ok(IntentAnswer { verdict: Arc::new(waiting), receipt: None }),
                 // A silent node is asked again before a person has to decide.
                 Ok(None) | Err(Fault::Busy { .. }) => {}

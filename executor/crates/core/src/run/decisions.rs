@@ -452,11 +452,11 @@ impl Executor {
         let was_waiting = self.intents.is_held(intent);
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
-            if let Ok(true) = self.runs_elsewhere(intent, filter).await {
+            if let Ok(true) = self.node.runs_elsewhere(intent, filter).await {
                 return self.end_elsewhere(intent, filter, by, false).await;
             }
             if was_waiting {
-                self.end_waiting_elsewhere(intent, filter, by, false).await?;
+                self.peers.end_waiting_elsewhere(intent, filter, by, false).await?;
             }
             return Ok(true);
         }
@@ -515,18 +515,18 @@ impl Executor {
         by: &str,
     ) -> Result<usize, Fault> {
         let Some(intent) = intent else {
-            let order = self.start_policy_order(agent, None, &self.policies.origin(by));
+            let order = self.node.start_policy_order(agent, None, &self.policies.origin(by));
             let count = self.revoke_here(agent, None, by).await;
             finish_order(order).await?;
             let is_included = |owner: &AgentDid, _: &ToolName| agent.is_none_or(|agent| agent == owner);
-            let elsewhere = self.end_stored_waits(&is_included, AbortReason::Revoked).await?;
+            let elsewhere = self.node.end_stored_waits(&is_included, AbortReason::Revoked).await?;
             return count.map(|count| count + elsewhere);
         };
         let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
         let count = self.revoke_here(agent, Some(intent), by).await?;
         if count > 0 {
             // As in `cancel`.
-            if let Ok(true) = self.runs_elsewhere(intent, &is_included).await {
+            if let Ok(true) = self.node.runs_elsewhere(intent, &is_included).await {
                 return self.end_elsewhere(intent, is_included, by, true).await.map(usize::from);
             }
             return Ok(count);
@@ -635,7 +635,7 @@ impl Executor {
         right: DecisionRight<'_>,
     ) -> Result<DirectiveOutcome, Fault> {
         if !self.intents.is_held(directive.intent)
-            && let Some(outcome) = self.decide_elsewhere(directive, &right).await?
+            && let Some(outcome) = self.peers.decide_elsewhere(directive, &right).await?
         {
             return Ok(outcome);
         }
@@ -874,13 +874,13 @@ impl Executor {
     async fn deny(&self, directive: &Directive, author: &DecisionAuthor) -> Result<(), Fault> {
         let may_deny = || self.policies.check_authors(directive.intent, std::slice::from_ref(author), None);
         let reason = directive.reason.as_ref().map(OperatorReason::as_str);
-        if let Some(fleet) = &self.fleet {
+        if let Some(fleet) = self.node.fleet() {
             let (escalated, taken) = self.take_for_denial(directive.intent).await?;
             let denied = async {
                 may_deny()?;
                 let call = escalated.call();
                 let risk_score = escalated.risk_score();
-                self.deny_in_fleet(fleet, call, risk_score, author.name(), reason).await
+                self.node.deny_in_fleet(fleet, call, risk_score, author.name(), reason).await
             };
             let denied = denied.await;
             self.intents.release_taken(taken);
@@ -908,7 +908,7 @@ impl Executor {
     /// # Errors
     /// The denial.
     pub(super) async fn check_denied_in_fleet(&self, intent: IntentId) -> Result<(), Fault> {
-        let Ok(Some((_agent, denial))) = self.find_denial_in_fleet(intent).await else { return Ok(()) };
+        let Ok(Some((_agent, denial))) = self.node.find_denial_in_fleet(intent).await else { return Ok(()) };
         self.deny_here(intent, &denial.by, denial.reason.as_deref(), || Ok(())).await?;
         Err(denial_fault(intent, &denial))
     }
@@ -1150,7 +1150,7 @@ impl Executor {
         let intent = escalated.call().intent;
         let end = |fault, resolution, reason| Some(EndOfApproval { fault, resolution, reason });
         // Another node has recorded a denial since the approval.
-        if let Ok(Some((_agent, denial))) = self.find_denial_in_fleet(intent).await {
+        if let Ok(Some((_agent, denial))) = self.node.find_denial_in_fleet(intent).await {
             return end(denial_fault(intent, &denial), Resolution::Cancelled, DENIED_ELSEWHERE);
         }
         if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {

@@ -24,6 +24,7 @@ use a2g_journal::{
     IntentDenial, InterruptedEnd, InterruptedJournal, KnownIntent, RecoveredState, ReportState, Reporting,
     Stage, StageSource, StartRequest, StartResult, content_hash,
 };
+use a2g_runtime::spawn::SessionTasks;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::{BoxedError, ErrorChain};
@@ -213,7 +214,24 @@ impl FleetClaim {
     }
 }
 
-impl Executor {
+/// What this executor knows of its fleet: nothing without one.
+pub struct Node {
+    /// `None` for an executor that shares nothing with others.
+    fleet: Option<Arc<Fleet>>,
+    sessions: SessionTasks,
+    clock: Arc<dyn Clock>,
+}
+
+impl Node {
+    pub(super) fn new(fleet: Option<Arc<Fleet>>, sessions: SessionTasks, clock: Arc<dyn Clock>) -> Self {
+        Self { fleet, sessions, clock }
+    }
+
+    /// The current time.
+    pub(super) fn now(&self) -> OffsetDateTime {
+        self.clock.now()
+    }
+
     /// The fleet that this executor is a node of.
     #[must_use]
     pub fn fleet(&self) -> Option<&Arc<Fleet>> {
@@ -222,7 +240,7 @@ impl Executor {
 
     /// The name of this executor in its fleet.
     #[must_use]
-    pub fn node_name(&self) -> Option<&NodeName> {
+    pub fn name(&self) -> Option<&NodeName> {
         self.fleet.as_ref().map(|fleet| fleet.node())
     }
 
@@ -230,35 +248,11 @@ impl Executor {
     ///
     /// # Errors
     /// If the fleet cannot be read in time.
-    pub async fn fleet_nodes(&self) -> Option<Result<Vec<NodeStatus>, Fault>> {
+    pub async fn list_nodes(&self) -> Option<Result<Vec<NodeStatus>, Fault>> {
         let fleet = self.fleet.as_ref()?;
         let nodes = tokio::time::timeout(STATUS_TIMEOUT, fleet.status()).await;
         let timeout = |_elapsed| busy_fault("the servers of the fleet do not answer");
         Some(nodes.map_err(timeout).and_then(|nodes| nodes.map_err(|error| self.fleet_fault(&error))))
-    }
-
-    /// Looks up an intent in the journal. `expires_at` is the expiry of a verdict that came with the call.
-    pub(super) async fn find_known_here(
-        &self,
-        call: &Call,
-        expires_at: Option<OffsetDateTime>,
-    ) -> Result<Option<KnownIntent>, Fault> {
-        self.journal.find(call, expires_at).await.map_err(|error| journal_fault(&error))
-    }
-
-    /// Looks up an intent in the journal, and then in the fleet. `expires_at` is the expiry of a verdict that came with
-    /// the call.
-    pub(super) async fn find_known(
-        self: &Arc<Self>,
-        call: &Call,
-        expires_at: Option<OffsetDateTime>,
-    ) -> Result<Option<KnownIntent>, Fault> {
-        let known = self.find_known_here(call, expires_at).await?;
-        // The id of a nested call is known only to the node that runs its parent.
-        if known.is_some() || call.parent.is_some() {
-            return Ok(known);
-        }
-        self.find_in_fleet(&CallIdentity::of(call)).await
     }
 
     /// Looks up an intent in the fleet.
@@ -271,30 +265,6 @@ impl Executor {
             None => Ok(None),
             Some(found) => self.known_in_fleet(fleet, call, found).await.map(Some),
         }
-    }
-
-    /// Claims an intent in the fleet, and then writes its start to the journal. The intent is released unless the answer
-    /// is [`StartOutcome::New`].
-    pub(super) async fn start(
-        self: &Arc<Self>,
-        request: StartRequest<'_>,
-        verdict: Option<&Verdict>,
-    ) -> Result<StartOutcome, Fault> {
-        let claim = match self.claim_in_fleet(&request, verdict).await {
-            Ok(StartOutcome::New(claim)) => claim,
-            refused => {
-                self.release(request.call.intent).await?;
-                return refused;
-            }
-        };
-        let refused = match self.journal.start(request, self.clock.now()).await {
-            Ok(StartResult::New) => return Ok(StartOutcome::New(claim)),
-            Ok(StartResult::Known(known)) => Ok(StartOutcome::Known(known)),
-            Ok(StartResult::Replayed) => Ok(StartOutcome::Replayed),
-            Err(error) => Err(journal_fault(&error)),
-        };
-        claim.release().await;
-        refused
     }
 
     async fn claim_in_fleet(
@@ -447,7 +417,7 @@ impl Executor {
     /// Follows the run of another node, until nobody waits for it.
     fn follow(self: &Arc<Self>, fleet: &Arc<Fleet>, intent: IntentId) -> watch::Receiver<Stage> {
         let (sender, receiver) = watch::channel(Stage::Running);
-        let (executor, fleet) = (Arc::clone(self), Arc::clone(fleet));
+        let (node, fleet) = (Arc::clone(self), Arc::clone(fleet));
         self.sessions.spawn(async move {
             let [mut delay, max_delay] = FOLLOW_DELAYS;
             let mut failed = 0;
@@ -455,9 +425,9 @@ impl Executor {
                 tokio::time::sleep(delay).await;
                 delay = (delay * 3 / 2).min(max_delay);
                 let stage = match fleet.find(intent).await {
-                    Ok(Some(found)) => executor.stage_in_fleet(&fleet, found).await,
+                    Ok(Some(found)) => node.stage_in_fleet(&fleet, found).await,
                     Ok(None) => Ok(Stage::Released),
-                    Err(error) => Err(executor.fleet_fault(&error)),
+                    Err(error) => Err(node.fleet_fault(&error)),
                 };
                 failed = if stage.is_ok() { 0 } else { failed + 1 };
                 if let Some(ended) = stage.ok().filter(|stage| *stage != Stage::Running) {
@@ -477,10 +447,76 @@ impl Executor {
         Fault::Busy { message, retry_after_ms: RETRY_AFTER_MS }
     }
 
+    /// Tells the fleet that this node has delivered a report.
+    pub async fn mark_reported(&self, intent: IntentId) {
+        let Some(fleet) = &self.fleet else { return };
+        if let Err(error) = fleet.mark_delivered(intent).await {
+            // The next sweep removes the mark.
+            tracing::debug!(%intent, %error, "the delivery of a report is not recorded in the fleet yet");
+        }
+    }
+
+    /// What other nodes have done with the report of an intent that this node has run.
+    pub async fn delivery_elsewhere(&self, intent: IntentId) -> Delivery {
+        let Some(fleet) = &self.fleet else { return Delivery::Here };
+        // A report that is sent twice is better than one that is not sent.
+        fleet.delivery(intent).await.unwrap_or(Delivery::Here)
+    }
+}
+
+impl Executor {
+    /// Looks up an intent in the journal. `expires_at` is the expiry of a verdict that came with the call.
+    pub(super) async fn find_known_here(
+        &self,
+        call: &Call,
+        expires_at: Option<OffsetDateTime>,
+    ) -> Result<Option<KnownIntent>, Fault> {
+        self.journal.find(call, expires_at).await.map_err(|error| journal_fault(&error))
+    }
+
+    /// Looks up an intent in the journal, and then in the fleet. `expires_at` is the expiry of a verdict that came with
+    /// the call.
+    pub(super) async fn find_known(
+        self: &Arc<Self>,
+        call: &Call,
+        expires_at: Option<OffsetDateTime>,
+    ) -> Result<Option<KnownIntent>, Fault> {
+        let known = self.find_known_here(call, expires_at).await?;
+        // The id of a nested call is known only to the node that runs its parent.
+        if known.is_some() || call.parent.is_some() {
+            return Ok(known);
+        }
+        self.node.find_in_fleet(&CallIdentity::of(call)).await
+    }
+
+    /// Claims an intent in the fleet, and then writes its start to the journal. The intent is released unless the answer
+    /// is [`StartOutcome::New`].
+    pub(super) async fn start(
+        self: &Arc<Self>,
+        request: StartRequest<'_>,
+        verdict: Option<&Verdict>,
+    ) -> Result<StartOutcome, Fault> {
+        let claim = match self.node.claim_in_fleet(&request, verdict).await {
+            Ok(StartOutcome::New(claim)) => claim,
+            refused => {
+                self.release(request.call.intent).await?;
+                return refused;
+            }
+        };
+        let refused = match self.journal.start(request, self.clock.now()).await {
+            Ok(StartResult::New) => return Ok(StartOutcome::New(claim)),
+            Ok(StartResult::Known(known)) => Ok(StartOutcome::Known(known)),
+            Ok(StartResult::Replayed) => Ok(StartOutcome::Replayed),
+            Err(error) => Err(journal_fault(&error)),
+        };
+        claim.release().await;
+        refused
+    }
+
     /// Renews the lease of this node, takes over lost nodes, delivers their reports, follows the orders of other nodes,
     /// shares waiting calls with them and answers their questions, until the sessions end.
     pub async fn keep_fleet(self: Arc<Self>) {
-        let Some(fleet) = self.fleet.clone() else { return };
+        let Some(fleet) = self.node.fleet().cloned() else { return };
         self.sessions.spawn(deliver_orphans(Arc::clone(&self), Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).follow_orders(Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).run_orphan_calls(Arc::clone(&fleet)));
@@ -588,26 +624,10 @@ impl Executor {
 
     /// Leaves the fleet: other nodes deliver the reports that this one has not, and do not wait for its lease.
     pub async fn leave_fleet(&self) {
-        let Some(fleet) = &self.fleet else { return };
+        let Some(fleet) = self.node.fleet() else { return };
         if let Err(error) = self.renew_lease(fleet, NodeState::Left).await {
             tracing::warn!(%error, "the fleet was not told that this node leaves: another one takes over once the lease has ended");
         }
-    }
-
-    /// Tells the fleet that this node has delivered a report.
-    pub async fn mark_reported(&self, intent: IntentId) {
-        let Some(fleet) = &self.fleet else { return };
-        if let Err(error) = fleet.mark_delivered(intent).await {
-            // The next sweep removes the mark.
-            tracing::debug!(%intent, %error, "the delivery of a report is not recorded in the fleet yet");
-        }
-    }
-
-    /// What other nodes have done with the report of an intent that this node has run.
-    pub async fn delivery_elsewhere(&self, intent: IntentId) -> Delivery {
-        let Some(fleet) = &self.fleet else { return Delivery::Here };
-        // A report that is sent twice is better than one that is not sent.
-        fleet.delivery(intent).await.unwrap_or(Delivery::Here)
     }
 }
 

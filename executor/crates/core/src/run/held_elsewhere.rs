@@ -12,7 +12,7 @@
 
 use super::admission::{check_arguments, check_memory};
 use super::faults::{busy_fault, intent_conflict_fault, refusal, too_large_fault};
-use super::questions::{ASK_TIMEOUT, DECIDE_TIMEOUT, QuestionText};
+use super::questions::{ASK_TIMEOUT, DECIDE_TIMEOUT, Peers, QuestionText};
 use super::stored_calls::TakenOverCall;
 use super::{Executor, faults::NodeFault};
 use a2g_fleet::MAX_MESSAGE_BYTES;
@@ -73,7 +73,7 @@ impl PendingVerdict {
     }
 }
 
-impl Executor {
+impl Peers {
     /// The verdict of a call whose intent waits for a person at another node; `None` if it waits at none.
     ///
     /// # Errors
@@ -90,48 +90,6 @@ impl Executor {
             return Err(intent_conflict_fault(call.intent));
         }
         stored::read_verdict(verdict.get()).map(Some).map_err(|error| Fault::Internal(error.to_string()))
-    }
-
-    /// Lets a call whose tool this node lacks wait for a person at a node that has the tool. `has_task` is `true` for the
-    /// call of a task, which ends with the first fault.
-    ///
-    /// # Errors
-    /// The refusal of that node; [`Fault::ToolUnavailable`] if the call cannot be passed on; [`Fault::Busy`] if no such
-    /// node has room, or one does not answer: it may hold the call, unless nobody can send it again.
-    pub(super) async fn hold_elsewhere(
-        self: &Arc<Self>,
-        escalated: Escalated,
-        has_task: bool,
-    ) -> Result<(), Fault> {
-        // The call may wait at a node already, and a second one would hold it too.
-        if self.pending_elsewhere(escalated.call()).await?.is_some() {
-            return Ok(());
-        }
-        // A cancellation denies a stored call, whichever node is about to hold it.
-        if !self.stored_calls.add(escalated.call()) {
-            return Err(busy_fault(
-                "an earlier request with this intent is still in progress: repeat this one later",
-            ));
-        }
-        let executor = Arc::clone(self);
-        let request = async move {
-            let call = escalated.call();
-            let fault = match executor.request_hold(&escalated).await {
-                // Without the denial, the call could run although nobody can ask for it.
-                Err(NotHeld::Unknown(fault)) if has_task || call.is_new => fault,
-                held => match executor.stored_calls.remove_unless_stopped(call.intent) {
-                    Some(reason) => refusal(call.intent, format!("{}, before it ran", reason.message())),
-                    None => return held.map_err(NotHeld::into_fault),
-                },
-            };
-            executor.deny_stored_call(call, fault).await.map(drop)
-        };
-        // The request goes on if its caller disconnects, so that a cancellation finds the call.
-        let result = spawn::spawn_run_task(request.in_current_span()).await;
-        let ended_early = |error| {
-            Fault::Internal(format!("the task that passes a call on for a decision ended early: {error}"))
-        };
-        result.map_err(ended_early)?
     }
 
     async fn request_hold(&self, escalated: &Escalated) -> Result<(), NotHeld> {
@@ -170,6 +128,50 @@ impl Executor {
             ))),
         }
     }
+}
+
+impl Executor {
+    /// Lets a call whose tool this node lacks wait for a person at a node that has the tool. `has_task` is `true` for the
+    /// call of a task, which ends with the first fault.
+    ///
+    /// # Errors
+    /// The refusal of that node; [`Fault::ToolUnavailable`] if the call cannot be passed on; [`Fault::Busy`] if no such
+    /// node has room, or one does not answer: it may hold the call, unless nobody can send it again.
+    pub(super) async fn hold_elsewhere(
+        self: &Arc<Self>,
+        escalated: Escalated,
+        has_task: bool,
+    ) -> Result<(), Fault> {
+        // The call may wait at a node already, and a second one would hold it too.
+        if self.peers.pending_elsewhere(escalated.call()).await?.is_some() {
+            return Ok(());
+        }
+        // A cancellation denies a stored call, whichever node is about to hold it.
+        if !self.stored_calls.add(escalated.call()) {
+            return Err(busy_fault(
+                "an earlier request with this intent is still in progress: repeat this one later",
+            ));
+        }
+        let executor = Arc::clone(self);
+        let request = async move {
+            let call = escalated.call();
+            let fault = match executor.peers.request_hold(&escalated).await {
+                // Without the denial, the call could run although nobody can ask for it.
+                Err(NotHeld::Unknown(fault)) if has_task || call.is_new => fault,
+                held => match executor.stored_calls.remove_unless_stopped(call.intent) {
+                    Some(reason) => refusal(call.intent, format!("{}, before it ran", reason.message())),
+                    None => return held.map_err(NotHeld::into_fault),
+                },
+            };
+            executor.deny_stored_call(call, fault).await.map(drop)
+        };
+        // The request goes on if its caller disconnects, so that a cancellation finds the call.
+        let result = spawn::spawn_run_task(request.in_current_span()).await;
+        let ended_early = |error| {
+            Fault::Internal(format!("the task that passes a call on for a decision ended early: {error}"))
+        };
+        result.map_err(ended_early)?
+    }
 
     /// Returns `true` if a call of another node could wait for a person here.
     pub(super) fn can_hold_for_node(&self, tool: &ToolName, agent: &AgentDid) -> bool {
@@ -201,7 +203,7 @@ impl Executor {
             // An earlier request may still be storing its wait.
             self.store_new_wait(intent).await;
         }
-        let is_stored = self.fleet.as_ref().is_some_and(|fleet| fleet.is_wait_stored(intent));
+        let is_stored = self.node.fleet().is_some_and(|fleet| fleet.is_wait_stored(intent));
         // A call that is no longer held was decided or ended meanwhile, which its caller finds out as of any wait.
         if is_stored || (is_new && !self.intents.is_held(intent)) {
             return Ok(());

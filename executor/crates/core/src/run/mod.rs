@@ -42,11 +42,11 @@ pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use catalogue::{Catalogue, LoadedCatalog};
 pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
-pub use fleet::{Fleet, JoinFleetError, join_fleet};
+pub use fleet::{Fleet, JoinFleetError, Node, join_fleet};
 pub use policies::Policies;
 pub use preview::{DecisionBasis, DecisionPreview, WaitingSummary};
 pub use query::{DeniedInFleet, IntentSignal};
-pub use questions::ConsoleQuestion;
+pub use questions::{ConsoleQuestion, Peers};
 pub use refusals::Refusals;
 pub use slots::Capacity;
 pub use stored_calls::TakenOverCall;
@@ -104,6 +104,26 @@ pub struct ExecutorSettings {
     pub signatures: Option<Arc<IntentSignatures>>,
 }
 
+/// What an executor is made of.
+pub struct ExecutorParts {
+    /// The tools, and the isolate in which they run.
+    pub loaded: LoadedCatalog,
+    /// The governor that decides on calls.
+    pub governor: Governor,
+    /// The keys whose proofs are accepted.
+    pub trust: Trust,
+    /// The network access of runs; `None` if no run may use the network.
+    pub egress: Option<Arc<Egress>>,
+    /// The journal of intents and reports.
+    pub journal: Journal,
+    /// The fleet with which the claims of intents are shared; `None` for an executor that shares nothing.
+    pub fleet: Option<Arc<Fleet>>,
+    /// `true` if a node of the fleet with a free slot runs calls that wait at another.
+    pub passes_calls: bool,
+    /// The clock for all timestamps and time limits.
+    pub clock: Arc<dyn Clock>,
+}
+
 /// The core that all doors share.
 pub struct Executor {
     settings: Arc<ExecutorSettings>,
@@ -116,13 +136,15 @@ pub struct Executor {
     /// The network access of runs; `None` if no run may use the network.
     egress: Option<Arc<Egress>>,
     journal: Arc<Journal>,
-    /// `None` for an executor that shares nothing with others.
-    fleet: Option<Arc<Fleet>>,
+    /// What this executor knows of its fleet.
+    pub node: Arc<Node>,
+    /// The questions to the other nodes of the fleet.
+    pub peers: Arc<Peers>,
     passing: Arc<Passing>,
     stored_calls: Arc<StoredCalls>,
     taken_over: Arc<TakenOverCalls>,
     due_denials: Arc<DueDenials>,
-    answers: Answers,
+    answers: Arc<Answers>,
     slots: Arc<Slots>,
     output: ExpectedOutput,
     compile_waits: CompileWaits,
@@ -183,19 +205,16 @@ impl Executor {
     /// Creates an executor from its parts, and restores the intents that waited and the stops that were in force when the
     /// earlier process ended.
     #[must_use]
-    pub fn new(
-        settings: ExecutorSettings,
-        loaded: LoadedCatalog,
-        governor: Governor,
-        trust: Trust,
-        egress: Option<Arc<Egress>>,
-        journal: Journal,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    pub fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
+        let ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock } = parts;
         let intents = decisions::restore_intents(&journal, clock.now());
         let metrics = Arc::new(Metrics::new(journal.metrics()));
         let journal = Arc::new(journal);
+        let sessions = SessionTasks::default();
         let policies = Arc::new(Policies::new(governor, trust, Arc::clone(&clock)));
+        let passing = Arc::new(Passing::new(fleet.is_some() && passes_calls));
+        let node = Arc::new(Node::new(fleet, sessions.clone(), Arc::clone(&clock)));
+        let answers = Arc::new(Answers::new(clock.monotonic()));
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
             output: ExpectedOutput::default(),
@@ -205,26 +224,20 @@ impl Executor {
             refusals: Arc::new(Refusals::new(Arc::clone(&journal), Arc::clone(&metrics), Arc::clone(&clock))),
             egress,
             journal,
-            fleet: None,
-            passing: Arc::default(),
+            peers: Arc::new(Peers::new(Arc::clone(&node), Arc::clone(&answers))),
+            node,
+            passing,
             stored_calls: Arc::default(),
             taken_over: Arc::default(),
             due_denials: Arc::default(),
-            answers: Answers::new(clock.monotonic()),
+            answers,
             compile_waits: CompileWaits::default(),
             intents: Arc::new(intents),
             subscribers: Arc::default(),
             metrics,
-            sessions: SessionTasks::default(),
+            sessions,
             clock,
         }
-    }
-
-    /// Shares the claims of intents with the other nodes of a fleet. If `passes_calls` is `true`, a node with a free
-    /// slot runs calls that wait at another.
-    #[must_use]
-    pub fn with_fleet(self, fleet: Option<Arc<Fleet>>, passes_calls: bool) -> Self {
-        Self { passing: Arc::new(Passing::new(fleet.is_some() && passes_calls)), fleet, ..self }
     }
 
     /// The journal of intents and reports.
@@ -268,7 +281,7 @@ impl Executor {
     /// If the other nodes of the fleet cannot be told; the policy is in force at this executor nevertheless.
     pub async fn set_policy(&self, policy: Policy, by: &str) -> Result<(), Fault> {
         let origin = self.policies.origin(by);
-        let order = self.start_policy_order(policy.agent.as_ref(), Some(&policy), &origin);
+        let order = self.node.start_policy_order(policy.agent.as_ref(), Some(&policy), &origin);
         self.policies.set(policy, origin);
         finish_order(order).await
     }

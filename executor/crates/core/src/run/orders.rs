@@ -6,7 +6,7 @@
 
 use super::Executor;
 use super::faults::busy_fault;
-use super::fleet::Fleet;
+use super::fleet::{Fleet, Node};
 use a2g_fleet::{FleetError, FoundState, Order};
 use a2g_govern::PolicyOrigin;
 use a2g_journal::Stage;
@@ -72,7 +72,7 @@ pub(super) struct OrderInProgress(Option<JoinHandle<Result<(), FleetError>>>);
 #[error("{0}")]
 struct OrderError(String);
 
-impl Executor {
+impl Node {
     /// Starts to tell the other nodes of a stop, or of its end.
     pub(super) fn start_stop_order(&self, stop: &Stop, is_in_force: bool) -> OrderInProgress {
         let stop = stop.clone();
@@ -101,51 +101,7 @@ impl Executor {
     where
         T: Future<Output = Result<(), FleetError>> + Send + 'static,
     {
-        OrderInProgress(self.fleet.clone().map(|fleet| spawn::spawn_run_task(give(fleet))))
-    }
-
-    /// Ends an intent that runs or waits for a person at another node, if `filter` selects its agent. Returns `false`
-    /// if there is no such intent.
-    pub(super) async fn end_elsewhere(
-        &self,
-        intent: IntentId,
-        filter: impl Fn(&AgentDid) -> bool + Sync,
-        by: &str,
-        is_revoked: bool,
-    ) -> Result<bool, Fault> {
-        let Some(fleet) = &self.fleet else { return Ok(false) };
-        let mut is_running = self.runs_elsewhere(intent, &filter).await?;
-        let mut was_passed_on = false;
-        while !is_running && self.intents.is_passed_on(intent, &filter) {
-            was_passed_on = true;
-            // An order has no effect at the other node before that node has claimed the intent.
-            tokio::time::sleep(CLAIM_INTERVAL).await;
-            is_running = self.runs_elsewhere(intent, &filter).await?;
-        }
-        if !is_running && was_passed_on {
-            // The other node has given it back, so the stop that was kept for this case ends it here.
-            return self.await_ordered_end(intent).await;
-        }
-        if !is_running {
-            return self.end_waiting_elsewhere(intent, &filter, by, is_revoked).await;
-        }
-        let (node, by) = (fleet.node().to_string(), by.to_owned());
-        let text = OrderText::End { node, intent: intent.to_string(), by, is_revoked };
-        let name = format!("end.{intent}");
-        give(fleet, &name, &text).await.map_err(|error| order_fault(&error))?;
-        for _ in 0..MAX_END_REQUESTS {
-            tokio::time::sleep(END_INTERVAL).await;
-            if self.runs_elsewhere(intent, &filter).await? {
-                continue;
-            }
-            if let Err(error) = fleet.withdraw_order(&name).await {
-                tracing::debug!(%intent, %error, "the followed order could not be removed");
-            }
-            // The run may have ended by itself before the order reached it.
-            let stage = self.find_stage_in_fleet(intent).await?;
-            return Ok(stage.is_some_and(|(_, stage)| was_ended_by_order(&stage)));
-        }
-        Err(busy_fault("the node that runs the intent was told to end it, and has not done so yet"))
+        OrderInProgress(self.fleet().cloned().map(|fleet| spawn::spawn_run_task(give(fleet))))
     }
 
     async fn await_ordered_end(&self, intent: IntentId) -> Result<bool, Fault> {
@@ -164,7 +120,7 @@ impl Executor {
         intent: IntentId,
         filter: &(impl Fn(&AgentDid) -> bool + ?Sized),
     ) -> Result<bool, Fault> {
-        let Some(fleet) = &self.fleet else { return Ok(false) };
+        let Some(fleet) = self.fleet() else { return Ok(false) };
         let found = fleet.find(intent).await.map_err(|error| self.fleet_fault(&error))?;
         Ok(found.is_some_and(|found| {
             let is_open = match found.state {
@@ -175,13 +131,59 @@ impl Executor {
             is_open && found.node != *fleet.node() && is_selected()
         }))
     }
+}
+
+impl Executor {
+    /// Ends an intent that runs or waits for a person at another node, if `filter` selects its agent. Returns `false`
+    /// if there is no such intent.
+    pub(super) async fn end_elsewhere(
+        &self,
+        intent: IntentId,
+        filter: impl Fn(&AgentDid) -> bool + Sync,
+        by: &str,
+        is_revoked: bool,
+    ) -> Result<bool, Fault> {
+        let Some(fleet) = self.node.fleet() else { return Ok(false) };
+        let mut is_running = self.node.runs_elsewhere(intent, &filter).await?;
+        let mut was_passed_on = false;
+        while !is_running && self.intents.is_passed_on(intent, &filter) {
+            was_passed_on = true;
+            // An order has no effect at the other node before that node has claimed the intent.
+            tokio::time::sleep(CLAIM_INTERVAL).await;
+            is_running = self.node.runs_elsewhere(intent, &filter).await?;
+        }
+        if !is_running && was_passed_on {
+            // The other node has given it back, so the stop that was kept for this case ends it here.
+            return self.node.await_ordered_end(intent).await;
+        }
+        if !is_running {
+            return self.peers.end_waiting_elsewhere(intent, &filter, by, is_revoked).await;
+        }
+        let (node, by) = (fleet.node().to_string(), by.to_owned());
+        let text = OrderText::End { node, intent: intent.to_string(), by, is_revoked };
+        let name = format!("end.{intent}");
+        give(fleet, &name, &text).await.map_err(|error| order_fault(&error))?;
+        for _ in 0..MAX_END_REQUESTS {
+            tokio::time::sleep(END_INTERVAL).await;
+            if self.node.runs_elsewhere(intent, &filter).await? {
+                continue;
+            }
+            if let Err(error) = fleet.withdraw_order(&name).await {
+                tracing::debug!(%intent, %error, "the followed order could not be removed");
+            }
+            // The run may have ended by itself before the order reached it.
+            let stage = self.node.find_stage_in_fleet(intent).await?;
+            return Ok(stage.is_some_and(|(_, stage)| was_ended_by_order(&stage)));
+        }
+        Err(busy_fault("the node that runs the intent was told to end it, and has not done so yet"))
+    }
 
     /// Follows the orders that were given before this node joined, and tells the others of its own stops.
     ///
     /// # Errors
     /// [`FleetError`].
     pub async fn follow_earlier_orders(&self) -> Result<(), FleetError> {
-        let Some(fleet) = &self.fleet else { return Ok(()) };
+        let Some(fleet) = self.node.fleet() else { return Ok(()) };
         self.follow_new_orders(fleet, false).await?;
         self.publish_stops(fleet).await
     }

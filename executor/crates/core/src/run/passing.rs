@@ -277,7 +277,7 @@ impl EventReceiver {
 impl Executor {
     /// Returns `true` if there are other nodes that may take calls that wait here.
     pub(super) fn may_pass_calls(&self) -> bool {
-        self.passing.is_enabled && self.fleet.as_ref().is_some_and(|fleet| fleet.has_live_others())
+        self.passing.is_enabled && self.node.fleet().is_some_and(|fleet| fleet.has_live_others())
     }
 
     /// The offer of a call to other nodes; `None` for a call that has to run here.
@@ -377,7 +377,7 @@ impl Executor {
             offer.returned_by.push((node, self.clock.monotonic() + AVOID_TIME));
             // Another node may have claimed or denied the intent, also with other content.
             let identity = CallIdentity::of(call);
-            match self.find_in_fleet(&identity).await {
+            match self.node.find_in_fleet(&identity).await {
                 Ok(None) => {}
                 Ok(Some(known)) => {
                     self.release(call.intent).await?;
@@ -428,8 +428,8 @@ impl Executor {
         };
         match reason {
             AbortReason::Cancelled | AbortReason::Revoked => {
-                let denied = match &self.fleet {
-                    Some(fleet) => self.withdraw_in_fleet(fleet, call, reason).await,
+                let denied = match self.node.fleet() {
+                    Some(fleet) => self.node.withdraw_in_fleet(fleet, call, reason).await,
                     None => Ok(true),
                 };
                 match denied {
@@ -483,7 +483,7 @@ impl Executor {
         sink: &RunEventSink,
     ) -> Result<PassedEnd, Fault> {
         let call = admitted.call();
-        let Some(fleet) = &self.fleet else { return Ok(PassedEnd::Kept) };
+        let Some(fleet) = self.node.fleet() else { return Ok(PassedEnd::Kept) };
         // Subscribed before the other node has the call, so that no event is lost.
         let Ok(messages) = fleet.event_messages(call.intent).await else { return Ok(PassedEnd::Kept) };
         let Some(text) = node_text(admitted) else { return Ok(PassedEnd::Kept) };
@@ -560,12 +560,12 @@ impl Executor {
                     (is_claimed, failed) = (true, 0);
                     continue;
                 }
-                Ok(Some(found)) => self.known_in_fleet(fleet, &CallIdentity::of(call), found).await,
+                Ok(Some(found)) => self.node.known_in_fleet(fleet, &CallIdentity::of(call), found).await,
                 Ok(None) if is_claimed || has_ended || passed_at.elapsed() >= CLAIM_TIMEOUT => {
                     return Ok(PassedEnd::Returned(refusal));
                 }
                 Ok(None) => continue,
-                Err(error) => Err(self.fleet_fault(&error)),
+                Err(error) => Err(self.node.fleet_fault(&error)),
             };
             match found {
                 Ok(KnownIntent::Same(StageSource::Final(Stage::Finished(receipt)), _)) => {

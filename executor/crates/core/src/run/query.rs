@@ -74,7 +74,7 @@ impl Executor {
             undelivered,
             heap_bytes: memory::used_bytes(),
             oldest_undelivered: if undelivered == 0 { Duration::ZERO } else { oldest_age },
-            fleet: self.fleet.as_ref().map(|fleet| FleetGauges {
+            fleet: self.node.fleet().map(|fleet| FleetGauges {
                 may_claim: fleet.may_run(),
                 refused_values: fleet.refused_values(),
                 reports_of_others: fleet.orphan_count(),
@@ -167,7 +167,7 @@ impl Executor {
         if let Some(fault) = self.denial(intent)? {
             return Ok(self.intent_records(intent)?.map(|records| (records.agent, fault)));
         }
-        let denied = self.find_denial_in_fleet(intent).await?;
+        let denied = self.node.find_denial_in_fleet(intent).await?;
         // Nobody has denied an intent that was cancelled, revoked or stopped before it ran.
         let denied = denied.filter(|(_, denial)| denial.by != DENIED_BY);
         Ok(denied.map(|(agent, denial)| (agent, decisions::denial_fault(intent, &denial))))
@@ -210,7 +210,7 @@ impl Executor {
     /// # Errors
     /// The fleet cannot be reached.
     pub async fn denial_in_fleet(&self, intent: IntentId) -> Result<Option<DeniedInFleet>, Fault> {
-        let denial = self.find_denial_in_fleet(intent).await?;
+        let denial = self.node.find_denial_in_fleet(intent).await?;
         Ok(denial.map(|(agent, denial)| {
             let is_for = |reason: AbortReason| {
                 let is_reason = |text: &str| text.starts_with(reason.message());
@@ -343,7 +343,7 @@ impl Executor {
         if let Some(known) = self.status_here(intent).await? {
             return Ok(Some(known));
         }
-        let found = self.find_stage_in_fleet(intent).await?;
+        let found = self.node.find_stage_in_fleet(intent).await?;
         Ok(found.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?))))
     }
 
@@ -355,7 +355,7 @@ impl Executor {
         if let Some(known) = self.status(intent).await? {
             return Ok(Some(known));
         }
-        self.status_of_waiting_elsewhere(intent).await
+        self.peers.status_of_waiting_elsewhere(intent).await
     }
 
     /// Makes a signal before the state of an intent is read, so that no change in between is lost.
@@ -421,7 +421,7 @@ impl Executor {
                 None => {
                     // Read before the claim, because a stored call is removed once its intent has a claim.
                     let may_wait = self.may_still_wait(intent).await?;
-                    match self.find_stage_in_fleet(intent).await? {
+                    match self.node.find_stage_in_fleet(intent).await? {
                         Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                         Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),
                         None if !may_wait => return Ok(None),
@@ -466,7 +466,7 @@ impl Executor {
                 Stage::Queued | Stage::Running | Stage::Released => {}
             }
             // The first call has not run here, because another node had claimed the intent.
-            match self.find_in_fleet(call).await? {
+            match self.node.find_in_fleet(call).await? {
                 Some(found) => known = found,
                 None => {
                     return Err(busy_fault(

@@ -17,7 +17,7 @@
 
 use super::decisions::DirectiveOutcome;
 use super::faults::{NodeFault, busy_fault};
-use super::fleet::{Fleet, subscribe};
+use super::fleet::{Fleet, Node, subscribe};
 use super::held_elsewhere::PendingVerdict;
 use super::{AgentFilter, Executor, IntentState, all_agents, trace};
 use a2g_fleet::{NodeName, NodeText, Question};
@@ -61,7 +61,7 @@ type ConsoleResponder = dyn Fn(ConsoleQuestion) -> BoxFuture<'static, Option<Str
 pub struct ConsoleQuestion {
     /// The person at the other console, with the rights that the list of callers of this node gives them.
     pub caller: Arc<Caller>,
-    /// As it was passed to [`Executor::ask_consoles`].
+    /// As it was passed to [`Peers::ask_consoles`].
     pub text: String,
     /// The intent on which the question may decide, once; `None` if it may only read.
     pub may_decide: Option<IntentId>,
@@ -220,7 +220,17 @@ impl Challenges {
     }
 }
 
-impl Executor {
+/// The questions of this node to the others of its fleet. Without a fleet, nobody answers.
+pub struct Peers {
+    node: Arc<Node>,
+    answers: Arc<Answers>,
+}
+
+impl Peers {
+    pub(super) fn new(node: Arc<Node>, answers: Arc<Answers>) -> Self {
+        Self { node, answers }
+    }
+
     /// Answers questions of other nodes for documents of a kind with the results of `read`; `None` if there is no such
     /// document.
     pub fn share_documents(
@@ -239,18 +249,6 @@ impl Executor {
         let question = QuestionText::Document { kind: kind.to_owned(), id };
         let answer = self.ask(&question, ASK_TIMEOUT).await?;
         Ok(answer.map(|answer| answer.as_str().to_owned()))
-    }
-
-    /// Checks that another node has the tool of a call, which this one lacks.
-    ///
-    /// # Errors
-    /// [`Fault::InvalidParams`] if no node has it; [`Fault::Busy`] if one that may have it does not answer.
-    pub(super) async fn check_tool_elsewhere(&self, call: &Call) -> Result<(), Fault> {
-        let question = QuestionText::HasTool { tool: call.tool.to_string() };
-        match self.ask(&question, ASK_TIMEOUT).await? {
-            Some(_has_tool) => Ok(()),
-            None => Err(self.catalogue.absent_tool_fault(&call.agent, &call.tool)),
-        }
     }
 
     /// Answers questions of other nodes' consoles with the results of `respond`; `None` if this node has nothing of what
@@ -304,12 +302,12 @@ impl Executor {
         caller: &Caller,
         text: String,
     ) -> Result<(HashMap<NodeName, String>, bool), Fault> {
-        let (Some(fleet), Some(caller)) = (&self.fleet, caller.to_node()) else {
+        let (Some(fleet), Some(caller)) = (self.node.fleet(), caller.to_node()) else {
             return Ok((HashMap::new(), true));
         };
         let question = to_text(&QuestionText::Console { text, decides: None, caller })?;
         let asked = fleet.ask_all(&question, ASK_TIMEOUT).await;
-        let (answers, is_complete) = asked.map_err(|error| self.fleet_fault(&error))?;
+        let (answers, is_complete) = asked.map_err(|error| self.node.fleet_fault(&error))?;
         let answers = answers.into_iter().map(|(node, answer)| (node, answer.as_str().to_owned()));
         Ok((answers.collect(), is_complete))
     }
@@ -327,7 +325,7 @@ impl Executor {
             Some(WaitsElsewhere { agent, is_queued: true, .. }) => Ok(Some((agent, IntentState::Queued))),
             Some(WaitsElsewhere { agent, is_queued: false, .. }) => Ok(Some((agent, IntentState::Escalated))),
             None => {
-                let orphan = self.find_orphan(intent).await?;
+                let orphan = self.node.find_orphan(intent).await?;
                 Ok(orphan.map(|escalated| (escalated.call().agent.clone(), IntentState::Escalated)))
             }
         }
@@ -359,8 +357,8 @@ impl Executor {
         question: &QuestionText,
         timeout: Duration,
     ) -> Result<Option<NodeText>, Fault> {
-        let Some(fleet) = &self.fleet else { return Ok(None) };
-        fleet.ask(&to_text(question)?, timeout).await.map_err(|error| self.fleet_fault(&error))
+        let Some(fleet) = self.node.fleet() else { return Ok(None) };
+        fleet.ask(&to_text(question)?, timeout).await.map_err(|error| self.node.fleet_fault(&error))
     }
 
     /// Passes a directive on to the node at which its intent waits. Returns `None` if the intent waits at no other
@@ -375,7 +373,7 @@ impl Executor {
         let Some(WaitsElsewhere { challenge, is_queued: false, agent: _, pending: _ }) =
             self.find_waiting_elsewhere(*intent).await?
         else {
-            return match self.find_orphan(*intent).await? {
+            return match self.node.find_orphan(*intent).await? {
                 Some(_waits) => Err(busy_fault(
                     "the intent waits at a node that does not run: send the decision again once that node runs, or another \
                      one with the same module of its tool has taken the intent over",
@@ -395,6 +393,59 @@ impl Executor {
         match answer.and_then(|answer| serde_json::from_str::<Decided>(answer.as_str()).ok()) {
             Some(decided) => decided.into_result(*intent).map(Some),
             None => Err(undecided_fault()),
+        }
+    }
+
+    /// Ends the waits of an intent at all other nodes, for a person or a slot, if `filter` selects its agent, also at those
+    /// that do not run. Returns `false` if it waits at none.
+    pub(super) async fn end_waiting_elsewhere(
+        &self,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        by: &str,
+        is_revoked: bool,
+    ) -> Result<bool, Fault> {
+        let mut has_ended = false;
+        while let Some(WaitsElsewhere { agent, challenge, is_queued, pending: _ }) =
+            self.find_waiting_elsewhere(intent).await?
+            && filter(&agent)
+        {
+            let question = QuestionText::EndWait { intent, challenge, by: by.to_owned(), is_revoked };
+            let answer = self.ask(&question, DECIDE_TIMEOUT).await.ok().flatten();
+            match answer.and_then(|answer| serde_json::from_str(answer.as_str()).ok()) {
+                Some(true) => {
+                    has_ended = true;
+                    if is_queued {
+                        // The call ends in a moment, and another node may have it too.
+                        tokio::time::sleep(END_INTERVAL).await;
+                    }
+                }
+                Some(false) => break,
+                None => {
+                    let message =
+                        "the node at which the intent waits was told to end it, and has not answered";
+                    return Err(busy_fault(message));
+                }
+            }
+        }
+        if has_ended {
+            return Ok(true);
+        }
+        let reason = if is_revoked { AbortReason::Revoked } else { AbortReason::Cancelled };
+        self.node.end_stored_wait(intent, filter, reason).await
+    }
+}
+
+impl Executor {
+    /// Checks that another node has the tool of a call, which this one lacks.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParams`] if no node has it; [`Fault::Busy`] if one that may have it does not answer.
+    pub(super) async fn check_tool_elsewhere(&self, call: &Call) -> Result<(), Fault> {
+        let question = QuestionText::HasTool { tool: call.tool.to_string() };
+        match self.peers.ask(&question, ASK_TIMEOUT).await? {
+            Some(_has_tool) => Ok(()),
+            None => Err(self.catalogue.absent_tool_fault(&call.agent, &call.tool)),
         }
     }
 
@@ -517,45 +568,6 @@ impl Executor {
                     .to_owned(),
             }),
         }
-    }
-
-    /// Ends the waits of an intent at all other nodes, for a person or a slot, if `filter` selects its agent, also at those
-    /// that do not run. Returns `false` if it waits at none.
-    pub(super) async fn end_waiting_elsewhere(
-        &self,
-        intent: IntentId,
-        filter: AgentFilter<'_>,
-        by: &str,
-        is_revoked: bool,
-    ) -> Result<bool, Fault> {
-        let mut has_ended = false;
-        while let Some(WaitsElsewhere { agent, challenge, is_queued, pending: _ }) =
-            self.find_waiting_elsewhere(intent).await?
-            && filter(&agent)
-        {
-            let question = QuestionText::EndWait { intent, challenge, by: by.to_owned(), is_revoked };
-            let answer = self.ask(&question, DECIDE_TIMEOUT).await.ok().flatten();
-            match answer.and_then(|answer| serde_json::from_str(answer.as_str()).ok()) {
-                Some(true) => {
-                    has_ended = true;
-                    if is_queued {
-                        // The call ends in a moment, and another node may have it too.
-                        tokio::time::sleep(END_INTERVAL).await;
-                    }
-                }
-                Some(false) => break,
-                None => {
-                    let message =
-                        "the node at which the intent waits was told to end it, and has not answered";
-                    return Err(busy_fault(message));
-                }
-            }
-        }
-        if has_ended {
-            return Ok(true);
-        }
-        let reason = if is_revoked { AbortReason::Revoked } else { AbortReason::Cancelled };
-        self.end_stored_wait(intent, filter, reason).await
     }
 }
 

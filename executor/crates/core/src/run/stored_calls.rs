@@ -12,7 +12,7 @@
 
 use super::admission::check_memory;
 use super::faults::{busy_fault, refusal};
-use super::fleet::{CallIdentity, Fleet};
+use super::fleet::{CallIdentity, Fleet, Node};
 use super::passing::node_text;
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, Executor, IntentState, RunEventSink};
@@ -140,6 +140,20 @@ impl StoredCalls {
     }
 }
 
+impl Node {
+    /// Reads a stored call of this process as soon as the servers can be reached; `None` if the fleet does not have it.
+    async fn read_stored_call(&self, intent: IntentId) -> Option<PassedCall> {
+        let fleet = self.fleet()?;
+        loop {
+            match fleet.read_call(intent).await {
+                Ok(call) => return call,
+                Err(error) => tracing::debug!(%error, "a stored call cannot be read yet"),
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+}
+
 impl Executor {
     /// Stores the call of a task, which has to wait, for the case that this node is lost.
     pub(super) async fn store_waiting_call<L>(
@@ -148,7 +162,7 @@ impl Executor {
         asked_governor: bool,
         sink: &RunEventSink,
     ) {
-        let Some(fleet) = self.fleet.as_ref().filter(|_| self.passing.is_enabled && sink.has_task()) else {
+        let Some(fleet) = self.node.fleet().filter(|_| self.passing.is_enabled && sink.has_task()) else {
             return;
         };
         let call = admitted.call();
@@ -162,7 +176,7 @@ impl Executor {
     /// Removes the stored call of an intent that has a claim.
     pub(super) fn remove_stored_call(&self, intent: IntentId) {
         if self.stored_calls.remove(intent)
-            && let Some(fleet) = self.fleet.clone()
+            && let Some(fleet) = self.node.fleet().cloned()
         {
             self.sessions.spawn(async move {
                 if let Err(error) = fleet.remove_call(intent).await {
@@ -188,7 +202,7 @@ impl Executor {
                 self.remove_stored_call(intent);
                 result
             }
-            Err(fault @ Fault::Busy { .. }) => match self.read_stored_call(intent).await {
+            Err(fault @ Fault::Busy { .. }) => match self.node.read_stored_call(intent).await {
                 Some(passed) => match VerifiedVerdict::from_node(&passed) {
                     Ok((call, verdict)) => {
                         tracing::debug!(?fault, "a call waits here again");
@@ -202,18 +216,6 @@ impl Executor {
         }
     }
 
-    /// Reads a stored call of this process as soon as the servers can be reached; `None` if the fleet does not have it.
-    async fn read_stored_call(&self, intent: IntentId) -> Option<PassedCall> {
-        let fleet = self.fleet.as_ref()?;
-        loop {
-            match fleet.read_call(intent).await {
-                Ok(call) => return call,
-                Err(error) => tracing::debug!(%error, "a stored call cannot be read yet"),
-            }
-            tokio::time::sleep(RETRY_INTERVAL).await;
-        }
-    }
-
     /// Denies a call that does not run here, as soon as the servers can be reached, and returns the reason. If another node
     /// has claimed its intent, returns the end of that run.
     pub(super) async fn deny_stored_call(
@@ -221,9 +223,9 @@ impl Executor {
         call: &Call,
         fault: Fault,
     ) -> Result<Arc<Receipt>, Fault> {
-        let Some(fleet) = &self.fleet else { return Err(fault) };
+        let Some(fleet) = self.node.fleet() else { return Err(fault) };
         loop {
-            match self.deny_in_fleet(fleet, call, None, DENIED_BY, Some(denial_reason(&fault))).await {
+            match self.node.deny_in_fleet(fleet, call, None, DENIED_BY, Some(denial_reason(&fault))).await {
                 Ok(()) => {
                     self.remove_stored_call(call.intent);
                     return Err(fault);
@@ -232,7 +234,7 @@ impl Executor {
                 Err(Fault::Busy { .. }) => {}
                 Err(_claimed) => {
                     let identity = CallIdentity::of(call);
-                    if let Ok(Some(known)) = self.find_in_fleet(&identity).await {
+                    if let Ok(Some(known)) = self.node.find_in_fleet(&identity).await {
                         match self.await_existing(&identity, known).await {
                             Err(Fault::Busy { .. }) => {}
                             result => {
@@ -258,13 +260,13 @@ impl Executor {
         filter: AgentFilter<'_>,
         reason: AbortReason,
     ) -> Result<bool, Fault> {
-        let (Some(fleet), Some(call)) = (&self.fleet, self.stored_calls.call(intent)) else {
+        let (Some(fleet), Some(call)) = (self.node.fleet(), self.stored_calls.call(intent)) else {
             return Ok(false);
         };
         if !filter(&call.agent) || self.intents.is_passed_on(intent, filter) {
             return Ok(false);
         }
-        let is_denied = self.withdraw_in_fleet(fleet, &call, reason).await?;
+        let is_denied = self.node.withdraw_in_fleet(fleet, &call, reason).await?;
         if is_denied {
             // The task that runs the call finds the denial.
             self.remove_stored_call(intent);

@@ -9,7 +9,7 @@
 //! A run and a denial are claims, so an intent that waits at two nodes for a moment is decided once.
 
 use super::faults::busy_fault;
-use super::fleet::Fleet;
+use super::fleet::{Fleet, Node};
 use super::stored_calls::TakenOverCall;
 use super::trace;
 use super::{AgentFilter, CallFilter, Executor};
@@ -61,10 +61,84 @@ impl DueDenials {
     }
 }
 
+impl Node {
+    /// Denies the stored waits of the selected calls: for a revocation those of all nodes, otherwise those of nodes that do
+    /// not run, because the others end theirs. Returns the number of the latter.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub(super) async fn end_stored_waits(
+        &self,
+        filter: CallFilter<'_>,
+        reason: AbortReason,
+    ) -> Result<usize, Fault> {
+        let Some(fleet) = self.fleet() else { return Ok(0) };
+        let mut count = 0;
+        for key in fleet.wait_keys().await.map_err(|error| self.fleet_fault(&error))? {
+            let found = read_stored_wait(fleet, &key).await.map_err(|error| self.fleet_fault(&error))?;
+            let Some((escalated, has_live_holder)) = found else { continue };
+            let call = escalated.call();
+            let is_included = !has_live_holder || reason == AbortReason::Revoked;
+            if !is_included || !filter(&call.agent, &call.tool) {
+                continue;
+            }
+            let is_denied = self.withdraw_in_fleet(fleet, call, reason).await?;
+            count += usize::from(is_denied && !has_live_holder);
+        }
+        Ok(count)
+    }
+
+    /// An intent that waits for a person at a node that does not run.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub(super) async fn find_orphan(&self, intent: IntentId) -> Result<Option<Escalated>, Fault> {
+        let waits = self.find_stored_waits(intent).await?;
+        Ok(waits.into_iter().find_map(|(escalated, has_live_holder)| (!has_live_holder).then_some(escalated)))
+    }
+
+    /// Denies an intent at all nodes that the fleet stores as waiting for a person, if `filter` selects its agent. Returns
+    /// `false` if there is none.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub(super) async fn end_stored_wait(
+        &self,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        reason: AbortReason,
+    ) -> Result<bool, Fault> {
+        let Some(fleet) = self.fleet() else { return Ok(false) };
+        // Also with a live holder: it may be about to hold an intent that it has taken over.
+        let waits = self.find_stored_waits(intent).await?;
+        let Some((escalated, _)) = waits.into_iter().find(|(escalated, _)| filter(&escalated.call().agent))
+        else {
+            return Ok(false);
+        };
+        self.withdraw_in_fleet(fleet, escalated.call(), reason).await
+    }
+
+    /// The stored waits of an intent that is neither decided nor expired, and whether the holder of each runs.
+    async fn find_stored_waits(&self, intent: IntentId) -> Result<Vec<(Escalated, bool)>, Fault> {
+        let Some(fleet) = self.fleet() else { return Ok(Vec::new()) };
+        let find = async {
+            let mut found = Vec::new();
+            for key in fleet.keys_of_wait(intent).await? {
+                let wait = read_stored_wait(fleet, &key).await?;
+                found.extend(wait.filter(|(escalated, _)| escalated.is_pending(self.now())));
+            }
+            // The key of an intent that is decided is removed later.
+            let is_open = !found.is_empty() && fleet.find(intent).await?.is_none();
+            Ok(if is_open { found } else { Vec::new() })
+        };
+        find.await.map_err(|error: FleetError| self.fleet_fault(&error))
+    }
+}
+
 impl Executor {
     /// The fleet, if it stores what waits here.
     fn fleet_of_waits(&self) -> Option<&Arc<Fleet>> {
-        self.fleet.as_ref().filter(|_| self.passing.is_enabled)
+        self.node.fleet().filter(|_| self.passing.is_enabled)
     }
 
     /// Stores a wait that has begun.
@@ -138,10 +212,10 @@ impl Executor {
     /// # Errors
     /// If the fleet cannot be reached: a check repeats it.
     pub(super) async fn deny_if_due(&self, intent: IntentId) -> Result<bool, Fault> {
-        let (Some(fleet), Some((call, reason))) = (&self.fleet, self.due_denials.get(intent)) else {
+        let (Some(fleet), Some((call, reason))) = (self.node.fleet(), self.due_denials.get(intent)) else {
             return Ok(true);
         };
-        let Ok(is_denied) = self.withdraw_in_fleet(fleet, &call, reason).await else {
+        let Ok(is_denied) = self.node.withdraw_in_fleet(fleet, &call, reason).await else {
             return Err(busy_fault(
                 "the intent no longer waits here, but the fleet does not know it yet, and is told as soon as a server \
                  answers: until then, it would wait at another node if this one were lost",
@@ -161,32 +235,6 @@ impl Executor {
             self.deny_if_due(intent).await?;
         }
         Ok(())
-    }
-
-    /// Denies the stored waits of the selected calls: for a revocation those of all nodes, otherwise those of nodes that do
-    /// not run, because the others end theirs. Returns the number of the latter.
-    ///
-    /// # Errors
-    /// If the fleet cannot be reached.
-    pub(super) async fn end_stored_waits(
-        &self,
-        filter: CallFilter<'_>,
-        reason: AbortReason,
-    ) -> Result<usize, Fault> {
-        let Some(fleet) = &self.fleet else { return Ok(0) };
-        let mut count = 0;
-        for key in fleet.wait_keys().await.map_err(|error| self.fleet_fault(&error))? {
-            let found = read_stored_wait(fleet, &key).await.map_err(|error| self.fleet_fault(&error))?;
-            let Some((escalated, has_live_holder)) = found else { continue };
-            let call = escalated.call();
-            let is_included = !has_live_holder || reason == AbortReason::Revoked;
-            if !is_included || !filter(&call.agent, &call.tool) {
-                continue;
-            }
-            let is_denied = self.withdraw_in_fleet(fleet, call, reason).await?;
-            count += usize::from(is_denied && !has_live_holder);
-        }
-        Ok(count)
     }
 
     /// Decides what becomes of a stored call of a lost node.
@@ -248,52 +296,6 @@ impl Executor {
         Ok(())
     }
 
-    /// An intent that waits for a person at a node that does not run.
-    ///
-    /// # Errors
-    /// If the fleet cannot be reached.
-    pub(super) async fn find_orphan(&self, intent: IntentId) -> Result<Option<Escalated>, Fault> {
-        let waits = self.find_stored_waits(intent).await?;
-        Ok(waits.into_iter().find_map(|(escalated, has_live_holder)| (!has_live_holder).then_some(escalated)))
-    }
-
-    /// Denies an intent at all nodes that the fleet stores as waiting for a person, if `filter` selects its agent. Returns
-    /// `false` if there is none.
-    ///
-    /// # Errors
-    /// If the fleet cannot be reached.
-    pub(super) async fn end_stored_wait(
-        &self,
-        intent: IntentId,
-        filter: AgentFilter<'_>,
-        reason: AbortReason,
-    ) -> Result<bool, Fault> {
-        let Some(fleet) = &self.fleet else { return Ok(false) };
-        // Also with a live holder: it may be about to hold an intent that it has taken over.
-        let waits = self.find_stored_waits(intent).await?;
-        let Some((escalated, _)) = waits.into_iter().find(|(escalated, _)| filter(&escalated.call().agent))
-        else {
-            return Ok(false);
-        };
-        self.withdraw_in_fleet(fleet, escalated.call(), reason).await
-    }
-
-    /// The stored waits of an intent that is neither decided nor expired, and whether the holder of each runs.
-    async fn find_stored_waits(&self, intent: IntentId) -> Result<Vec<(Escalated, bool)>, Fault> {
-        let Some(fleet) = &self.fleet else { return Ok(Vec::new()) };
-        let find = async {
-            let mut found = Vec::new();
-            for key in fleet.keys_of_wait(intent).await? {
-                let wait = read_stored_wait(fleet, &key).await?;
-                found.extend(wait.filter(|(escalated, _)| escalated.is_pending(self.clock.now())));
-            }
-            // The key of an intent that is decided is removed later.
-            let is_open = !found.is_empty() && fleet.find(intent).await?.is_none();
-            Ok(if is_open { found } else { Vec::new() })
-        };
-        find.await.map_err(|error: FleetError| self.fleet_fault(&error))
-    }
-
     async fn remove_ended_wait(&self, fleet: &Fleet, intent: IntentId) -> Result<(), FleetError> {
         match self.intents.is_held(intent) {
             true => Ok(()),
@@ -306,7 +308,7 @@ impl Executor {
     /// # Errors
     /// If the fleet cannot be reached.
     pub async fn may_still_wait(&self, intent: IntentId) -> Result<bool, Fault> {
-        let Some(fleet) = &self.fleet else { return Ok(false) };
+        let Some(fleet) = self.node.fleet() else { return Ok(false) };
         let may_wait = async {
             // The key of a wait that has ended here would only be removed by the next check.
             if fleet.stored_waits().contains(&intent) {
@@ -314,7 +316,7 @@ impl Executor {
             }
             Ok(fleet.is_call_stored(intent).await? || fleet.is_wait_stored_anywhere(intent).await?)
         };
-        may_wait.await.map_err(|error: FleetError| self.fleet_fault(&error))
+        may_wait.await.map_err(|error: FleetError| self.node.fleet_fault(&error))
     }
 
     async fn check_wait(&self, fleet: &Fleet, intent: IntentId, count: u32) -> Result<(), FleetError> {

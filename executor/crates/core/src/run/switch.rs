@@ -44,12 +44,12 @@ impl Executor {
         let stop = Stop { target, reason, by: right.by().to_owned(), since };
         // Published again by `follow_orders` if the order fails.
         self.intents.mark_unpublished_stops(true);
-        let order = self.start_stop_order(&stop, true);
+        let order = self.node.start_stop_order(&stop, true);
         let result = self.set_stop(stop.clone()).await;
         finish_order(order).await?;
         self.deny_all_due().await?;
         let is_included = |agent: &AgentDid, tool: &ToolName| stop.target.includes(agent, tool);
-        let elsewhere = self.end_stored_waits(&is_included, AbortReason::Stopped).await?;
+        let elsewhere = self.node.end_stored_waits(&is_included, AbortReason::Stopped).await?;
         result.map(|count| count + elsewhere)
     }
 
@@ -95,7 +95,7 @@ impl Executor {
     pub async fn resume(&self, target: &StopTarget, right: SwitchRight<'_>) -> Result<bool, Fault> {
         // The others first: if they cannot be told, the stop stays in force everywhere, and the call can be repeated.
         if let Some(stop) = self.intents.find_exact_stop(target) {
-            finish_order(self.start_stop_order(&stop, false)).await?;
+            finish_order(self.node.start_stop_order(&stop, false)).await?;
         }
         self.lift_stop(target, right.by()).await
     }
