@@ -255,7 +255,7 @@ impl A2a {
             }
             // Read before the status, because a stored call is removed once its intent has a claim.
             // If the servers do not answer, the task is followed until they do.
-            let may_wait = self.executor.may_still_wait(handle.id).await.unwrap_or(true);
+            let may_wait = self.executor.stored_waits.may_still_wait(handle.id).await.unwrap_or(true);
             match self.executor.status(handle.id).await? {
                 Some((_, IntentState::Finished(Some(receipt)))) => {
                     self.finish(&handle, &receipt, None).await;

@@ -308,7 +308,7 @@ impl Executor {
             ToolLocation::Here(loaded) => {
                 check_arguments(&loaded, escalated.call()).await?;
                 sink.notify_waiting();
-                self.hold(escalated, &loaded).await.map(drop)
+                self.stored_waits.hold(escalated, &loaded).await.map(drop)
             }
             ToolLocation::Elsewhere => {
                 sink.notify_waiting();

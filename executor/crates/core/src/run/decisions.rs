@@ -6,21 +6,15 @@
 use super::admission::check_arguments;
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
 use super::events::RunEventSink;
-use super::faults::{busy_fault, intent_conflict_fault, journal_fault, stop_fault, unsaved_decision_fault};
-use super::open_intents::{MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, is_same_call, owner_of};
+use super::faults::{busy_fault, intent_conflict_fault, journal_fault, unsaved_decision_fault};
 use super::orders::finish_order;
 use super::preview::{DecisionBasis, changed_fault, summarize};
-use super::stored_calls::DENIED_BY;
 use super::trace::{self, Stopwatch};
-use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RETRY_AFTER_MS, all_agents};
-use a2g_govern::{DecisionAuthor, DecisionRight, Escalated, denial_by};
-use a2g_intent::{
-    Ended, EndedAll, HoldError, Intents, Outdated, Registration, Removal, WaitNumber, WakeCondition,
-};
-use a2g_journal::{
-    Approval, HoldResult, IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent,
-    content_hash,
-};
+use super::waits::{EndOfWait, EndedIntents, denial_fault, new_decision, new_resolution, not_waiting_fault};
+use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, RETRY_AFTER_MS};
+use a2g_govern::{DecisionAuthor, DecisionRight, Escalated};
+use a2g_intent::{Ended, EndedAll, Intents, Outdated, Removal, WaitNumber};
+use a2g_journal::{Approval, HoldResult, IntentSummary, JournalError, Resolution, ResolvedIntent};
 use a2g_runtime::spawn;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -30,13 +24,9 @@ use a2g_types::stop::OperatorReason;
 use a2g_types::verdict::{Directive, Manifest};
 use std::sync::Arc;
 use std::time::Duration;
-use time::OffsetDateTime;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
-/// The end of the wait of an intent on which nobody decided.
-const EXPIRED_UNDECIDED: EndOfWait<'static> =
-    EndOfWait::without_author(Resolution::Expired, "nobody decided before its verdict expired");
 /// The recorded reason why an approved intent did not run.
 const TOO_LATE: &str = "its verdict expired before it could start";
 /// The recorded reason why an approved intent that a person denied at another node did not run.
@@ -48,135 +38,12 @@ const WIDER_THAN_SHOWN: &str =
 const CANCELLED: &str = "it was cancelled while it waited for a directive";
 /// The recorded reason why a revoked intent did not run.
 const REVOKED: &str = "it was revoked while it waited for a directive";
-/// The end of the wait of a nested call whose parent has ended.
-const ENDED_WITH_PARENT: EndOfWait<'static> =
-    EndOfWait::without_author(Resolution::Cancelled, "the run that made this call has ended");
 /// The recorded reason why an approved intent did not run because of a stop.
 const STOPPED: &str = "an operator has stopped its agent, its tool or everything";
 /// The first delay between two attempts to run an approved intent; each delay is twice the previous one.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(RETRY_AFTER_MS);
 /// The maximum of these delays.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
-/// The maximum time before the wall clock is read again. Verdicts expire by the wall clock, which may be set.
-const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
-/// The interval at which expired intents are removed that no task waits for. Until then they hold memory of their caller.
-const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Restores the intents of an earlier process. Records those that have expired since.
-pub(super) fn restore_intents(journal: &Journal, now: OffsetDateTime) -> OpenIntents {
-    let (intents, ended) = OpenIntents::restore(journal, now);
-    let (nested, expired): (Vec<_>, Vec<_>) =
-        ended.into_iter().partition(|escalated| escalated.call().parent.is_some());
-    // The records are not awaited, because none of these intents can be approved.
-    drop(record_end_of_wait(journal, expired, EXPIRED_UNDECIDED, now));
-    drop(record_end_of_wait(journal, nested, ENDED_WITH_PARENT, now));
-    intents
-}
-
-/// A person's decision on an intent, bound to the intent's content.
-fn new_decision(
-    journal: &Journal,
-    escalated: &Escalated,
-    resolution: Resolution,
-    by: &str,
-    now: OffsetDateTime,
-) -> ResolvedIntent {
-    let content = Some(content_hash(escalated.call()));
-    ResolvedIntent { content, ..new_resolution(journal, escalated, resolution, by, now) }
-}
-
-/// The end of a wait. It names its author, or the reason if nobody decided.
-fn new_resolution(
-    journal: &Journal,
-    escalated: &Escalated,
-    resolution: Resolution,
-    author_or_reason: &str,
-    now: OffsetDateTime,
-) -> ResolvedIntent {
-    let intent = escalated.call().intent;
-    let risk_score = escalated.risk_score();
-    let ends_unrun = match resolution {
-        // The start of the run has the arguments.
-        Resolution::PartlyApproved | Resolution::Approved => false,
-        Resolution::Denied | Resolution::Cancelled | Resolution::Revoked | Resolution::Expired => true,
-    };
-    ResolvedIntent {
-        intent,
-        at: now,
-        content: None,
-        resolution,
-        by: author_or_reason.to_owned(),
-        risk_score,
-        manifest: None,
-        reason: None,
-        basis: None,
-        grants: Vec::new(),
-        arguments: if ends_unrun { journal.arguments_text(escalated.call()) } else { None },
-    }
-}
-
-/// The reason why intents no longer wait.
-#[derive(Clone, Copy)]
-pub(super) struct EndOfWait<'a> {
-    pub(super) resolution: Resolution,
-    /// The author, or the reason if nobody decided.
-    pub(super) author_or_reason: &'a str,
-    /// The code of the refusal.
-    pub(super) blocked_by: BlockedBy,
-    /// The reason why the intents did not run.
-    pub(super) reason: &'a str,
-}
-
-/// Intents that were ended in one step.
-pub(super) struct EndedIntents<F> {
-    /// The number of those that waited, and of those whose runs are aborted.
-    pub(super) count: usize,
-    /// The runs that nothing stopped before.
-    pub(super) newly_stopped: Vec<IntentId>,
-    /// The records of the ends of the waits, which are sent.
-    pub(super) recording: F,
-}
-
-impl EndOfWait<'static> {
-    /// The end of a wait without an author.
-    const fn without_author(resolution: Resolution, reason: &'static str) -> Self {
-        Self { resolution, author_or_reason: reason, blocked_by: BlockedBy::EscalationPending, reason }
-    }
-}
-
-/// Records that intents no longer wait, and their refusals.
-pub(super) fn record_end_of_wait(
-    journal: &Journal,
-    removed: Vec<Escalated>,
-    end: EndOfWait<'_>,
-    now: OffsetDateTime,
-) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
-    let EndOfWait { resolution, author_or_reason, blocked_by, reason } = end;
-    for escalated in &removed {
-        let summary = IntentSummary::from_call(escalated.call());
-        let IntentSummary { intent, agent, tool } = &summary;
-        tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
-        journal.record_refusal(&summary, blocked_by, reason, now);
-    }
-    record_resolutions(journal, &removed, resolution, author_or_reason, now)
-}
-
-/// Records the same end of these waits, without their refusals.
-fn record_resolutions(
-    journal: &Journal,
-    removed: &[Escalated],
-    resolution: Resolution,
-    author_or_reason: &str,
-    now: OffsetDateTime,
-) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
-    let ends =
-        removed.iter().map(|escalated| new_resolution(journal, escalated, resolution, author_or_reason, now));
-    journal.resolve(ends.collect())
-}
-
-fn not_waiting_fault() -> Fault {
-    Fault::invalid("/intent_id", "no intent with this id waits for a directive")
-}
 
 /// The effect of a directive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -253,13 +120,6 @@ fn outdated_fault(outdated: Outdated) -> Fault {
     }
 }
 
-/// Waits until the end of a wait is recorded. If it cannot be yet, the journal goes on trying.
-async fn await_withdrawal(recording: impl Future<Output = Result<usize, JournalError>>) {
-    if let Err(error) = recording.await {
-        tracing::warn!(%error, "the end of a wait cannot be recorded yet");
-    }
-}
-
 /// The approval of an intent that has enough of them, with the names of all approvers.
 struct BoundApproval {
     approval: Approval,
@@ -269,180 +129,7 @@ struct BoundApproval {
     needs_others: bool,
 }
 
-/// The fault for a call with a denied intent.
-pub(super) fn denial_fault(
-    intent: IntentId,
-    IntentDenial { by, risk_score, reason }: &IntentDenial,
-) -> Fault {
-    match reason {
-        // No person has denied it.
-        Some(reason) if by == DENIED_BY => Fault::Refused {
-            intent: Some(intent),
-            risk_score: *risk_score,
-            blocked_by: BlockedBy::VerdictDenied,
-            message: reason.clone(),
-        },
-        reason => denial_by(by, reason.as_deref(), intent, *risk_score),
-    }
-}
-
 impl Executor {
-    /// Holds an escalated intent, which is on the disk before the caller learns that it waits.
-    /// The decision is bound to the module in `loaded`, which has the call's tool. Returns `false` if the intent waits
-    /// already.
-    pub(super) async fn hold(&self, escalated: Escalated, loaded: &LoadedCatalog) -> Result<bool, Fault> {
-        let Some(tool) = loaded.usable_tool(&escalated.call().tool) else {
-            return Err(Fault::Internal("the tool of an escalated call is not in the catalogue".to_owned()));
-        };
-        let escalated = escalated.bind_to_module(tool.descriptor.digest);
-        let call = escalated.call().clone();
-        let until = escalated.expires_at();
-        self.journal.check_share(&call.agent).map_err(|error| journal_fault(&error))?;
-        let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
-        let now = self.clock.now();
-        let (registration, pending) = self.intents.update(|intents| {
-            // The caller checked this before it asked the governor. Since then, other content may have begun to wait.
-            let held = intents.held_call(call.intent);
-            if held.is_some_and(|(held, _)| !is_same_call(held.call(), &call)) {
-                return Err(intent_conflict_fault(call.intent));
-            }
-            self.record_expired(intents.expire(now), now);
-            let registration = intents.hold(call.intent, owner_of(&call), escalated, until);
-            let registration = registration.map_err(|error| self.hold_fault(&call, error))?;
-            Ok((registration, self.journal.hold(&call, text, until)))
-        })?;
-        let result = pending.await;
-        let is_new = match registration {
-            Registration::New(_) => true,
-            Registration::Known => false,
-        };
-        if let Registration::New(wait) = registration
-            && !matches!(result, Ok(HoldResult::Waiting))
-        {
-            self.intents.update(|intents| intents.end_wait(wait));
-        }
-        match result {
-            Ok(HoldResult::Waiting) => {
-                if is_new {
-                    tracing::info!("waits for a directive");
-                    if call.parent.is_none() {
-                        self.store_new_wait(call.intent).await;
-                    }
-                }
-                Ok(is_new)
-            }
-            Ok(HoldResult::Conflict) => Err(intent_conflict_fault(call.intent)),
-            Ok(HoldResult::Started) => {
-                Err(busy_fault("the intent has started in the meantime: send it again"))
-            }
-            Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
-            Err(error) => Err(journal_fault(&error)),
-        }
-    }
-
-    /// The fault of a call that may not wait for a person.
-    fn hold_fault(&self, call: &Call, error: HoldError) -> Fault {
-        match error {
-            HoldError::Stopped(stop) => {
-                self.note_ended_call(call, AbortReason::Stopped);
-                stop_fault(call.intent, &stop)
-            }
-            HoldError::ParentEnded => {
-                let EndOfWait { blocked_by, reason, .. } = ENDED_WITH_PARENT;
-                let message = reason.to_owned();
-                Fault::Refused { intent: Some(call.intent), risk_score: None, blocked_by, message }
-            }
-            HoldError::NoRoom => Fault::Busy {
-                message: format!(
-                    "too many intents wait for a person: at most {MAX_WAITING} may, and {MAX_WAITING_PER_AGENT} of one agent"
-                ),
-                retry_after_ms: 60_000,
-            },
-        }
-    }
-
-    /// Ends the wait of an undecided intent here, without denying it.
-    pub(super) async fn withdraw_undecided(&self, intent: IntentId, reason: &'static str) {
-        let now = self.clock.now();
-        let removal = self.intents.update(|intents| {
-            intents.remove_undecided(intent).map(|escalated| {
-                record_resolutions(&self.journal, &[escalated], Resolution::Cancelled, reason, now)
-            })
-        });
-        if let Removal::Removed(recording) = removal {
-            tracing::info!(%intent, reason, "waits no longer here");
-            await_withdrawal(recording).await;
-        }
-    }
-
-    /// Ends a nested call whose parent has ended.
-    pub(super) async fn end_nested(&self, intent: IntentId) {
-        match self.end_open(intent, &all_agents, AbortReason::ParentEnded, ENDED_WITH_PARENT) {
-            Some(Ended::Wait(recording)) => await_withdrawal(recording).await,
-            Some(Ended::Run { .. } | Ended::Elsewhere) | None => {}
-        }
-    }
-
-    /// Ends an intent of the selected agents that waits here or is claimed. The result has the record of the end of a wait,
-    /// which is already sent.
-    fn end_open(
-        &self,
-        intent: IntentId,
-        filter: AgentFilter<'_>,
-        reason: AbortReason,
-        end: EndOfWait<'_>,
-    ) -> Option<Ended<impl Future<Output = Result<usize, JournalError>> + Send + use<>>> {
-        let now = self.clock.now();
-        self.intents.update(|intents| {
-            let ended = intents.end(intent, filter, reason)?;
-            Some(ended.map(|escalated| {
-                self.note_ended_call(escalated.call(), reason);
-                record_end_of_wait(&self.journal, vec![escalated], end, now)
-            }))
-        })
-    }
-
-    /// Ends the waits of undecided intents soon after they expire, until the sessions end.
-    pub async fn end_expired_waits(self: Arc<Self>) {
-        loop {
-            tokio::time::sleep(EXPIRY_INTERVAL).await;
-            self.expire();
-        }
-    }
-
-    /// Removes the undecided intents that have expired, and wakes the tasks that wait for them.
-    fn expire(&self) {
-        let now = self.clock.now();
-        self.intents.update(|intents| self.record_expired(intents.expire(now), now));
-    }
-
-    fn record_expired(&self, expired: Vec<Escalated>, now: OffsetDateTime) {
-        if expired.is_empty() {
-            return;
-        }
-        // The record is not awaited, because an intent that has expired cannot be approved.
-        drop(record_end_of_wait(&self.journal, expired, EXPIRED_UNDECIDED, now));
-    }
-
-    /// Waits until a change of the held intents is announced, or until the wait in question may have ended by expiry.
-    pub(super) async fn wait_for_change_or_expiry(
-        &self,
-        condition: WakeCondition,
-        changes: &mut watch::Receiver<()>,
-    ) {
-        match condition {
-            WakeCondition::AnotherTask => drop(changes.changed().await),
-            WakeCondition::Until(expires_at) => {
-                let remaining = Duration::try_from(expires_at - self.clock.now()).unwrap_or_default();
-                // The wall clock may be set forward during the wait.
-                let remaining = remaining.min(MAX_EXPIRY_WAIT);
-                if tokio::time::timeout(remaining, changes.changed()).await.is_err() {
-                    self.expire();
-                }
-            }
-        }
-    }
-
     /// Stops a running or waiting intent of the selected agents, on behalf of `by`. Returns `false` if there is no such
     /// intent.
     ///
@@ -484,7 +171,7 @@ impl Executor {
             blocked_by: BlockedBy::EscalationPending,
             reason: CANCELLED,
         };
-        let result = match self.end_open(intent, filter, AbortReason::Cancelled, end) {
+        let result = match self.waits.end_open(intent, filter, AbortReason::Cancelled, end) {
             Some(Ended::Wait(recording)) => recording.await.map(drop),
             Some(Ended::Run { is_first: true }) => {
                 self.journal.record_stop(&[intent], by, "a2g/cancel").await
@@ -495,7 +182,7 @@ impl Executor {
                 return self.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await;
             }
         };
-        if !self.deny_if_due(intent).await? {
+        if !self.due_denials.deny_if_due(intent).await? {
             return Ok(false);
         }
         self.await_stopped_call(intent).await?;
@@ -566,7 +253,7 @@ impl Executor {
         let recorded = record_all.await.map_err(|error| unsaved_decision_fault(&error));
         let Some(intent) = intent else { return recorded.map(|()| count) };
         // Another node has claimed the intent, and the code that called this ends it there.
-        if !self.deny_if_due(intent).await? {
+        if !self.due_denials.deny_if_due(intent).await? {
             return recorded.map(|()| 0);
         }
         if count == 0 {
@@ -599,27 +286,13 @@ impl Executor {
                 Some(intent) => EndedAll::of(intent, intents.end(intent, filter, REASON)),
                 None => intents.end_all(|agent, _| filter(agent), REASON),
             };
-            self.record_ended(ended, REASON, end)
+            self.waits.record_ended(ended, REASON, end)
         });
         let is_selected = |waiting, agent: &AgentDid, _: &ToolName| {
             intent.is_none_or(|intent| waiting == intent) && filter(agent)
         };
         ended.count += self.compile_waits.end(is_selected, REASON);
         ended
-    }
-
-    /// Sends the records of intents that were ended in this step.
-    pub(super) fn record_ended(
-        &self,
-        ended: EndedAll<Escalated>,
-        reason: AbortReason,
-        end: EndOfWait<'_>,
-    ) -> EndedIntents<impl Future<Output = Result<usize, JournalError>> + Send + use<>> {
-        let EndedAll { waits, run_count, newly_stopped } = ended;
-        waits.iter().for_each(|ended| self.note_ended_call(ended.call(), reason));
-        let count = waits.len() + run_count;
-        let recording = record_end_of_wait(&self.journal, waits, end, self.clock.now());
-        EndedIntents { count, newly_stopped, recording }
     }
 
     /// Applies a directive to an escalated intent. An intent with enough approvals runs in its own task; one that needs
@@ -674,7 +347,7 @@ impl Executor {
             let ended_early = |error| Fault::Internal(format!("the task of a denial ended early: {error}"));
             return denial.map_err(ended_early)?.map(|()| DirectiveOutcome::Applied);
         }
-        self.check_denied_in_fleet(*intent).await?;
+        self.waits.check_denied_in_fleet(*intent).await?;
         let Removal::Removed((escalated, taken)) = self.intents.take_undecided(*intent) else {
             return Err(not_waiting_fault());
         };
@@ -886,7 +559,7 @@ impl Executor {
             self.intents.release_taken(taken);
             denied?;
         }
-        self.deny_here(directive.intent, author.name(), reason, may_deny).await
+        self.waits.deny_here(directive.intent, author.name(), reason, may_deny).await
     }
 
     /// Takes an undecided intent, once no other decision on it is in progress.
@@ -899,64 +572,6 @@ impl Executor {
                 Removal::InDecision => drop(changes.changed().await),
                 Removal::Absent => return Err(not_waiting_fault()),
             }
-        }
-    }
-
-    /// Ends the wait of an intent that a person has denied at another node. If the fleet cannot be reached, its claim
-    /// decides later.
-    ///
-    /// # Errors
-    /// The denial.
-    pub(super) async fn check_denied_in_fleet(&self, intent: IntentId) -> Result<(), Fault> {
-        let Ok(Some((_agent, denial))) = self.node.find_denial_in_fleet(intent).await else { return Ok(()) };
-        self.deny_here(intent, &denial.by, denial.reason.as_deref(), || Ok(())).await?;
-        Err(denial_fault(intent, &denial))
-    }
-
-    /// Denies an intent at this executor, if `may_deny` allows it when the denial is recorded.
-    async fn deny_here(
-        &self,
-        intent: IntentId,
-        by: &str,
-        reason: Option<&str>,
-        may_deny: impl Fn() -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
-        let now = self.clock.now();
-        let record = |escalated: Escalated| {
-            let denial = ResolvedIntent {
-                reason: reason.map(str::to_owned),
-                ..new_decision(&self.journal, &escalated, Resolution::Denied, by, now)
-            };
-            let recording = self.journal.resolve(vec![denial]);
-            (escalated, recording)
-        };
-        let mut changes = self.intents.changes();
-        let (escalated, recording) = loop {
-            changes.mark_unchanged();
-            // The list is read under the lock, because the other decision, which a denial waits for, may take long.
-            let removal = self.intents.update(|intents| {
-                if intents.undecided_call(intent).is_some() {
-                    may_deny()?;
-                }
-                Ok::<_, Fault>(intents.remove_undecided(intent).map(record))
-            });
-            match removal? {
-                Removal::Removed(denied) => break denied,
-                // The other decision may let the intent wait again, and the denial must not be lost then.
-                Removal::InDecision => drop(changes.changed().await),
-                Removal::Absent => return Err(not_waiting_fault()),
-            }
-        };
-        let summary = IntentSummary::from_call(escalated.call());
-        let reason = reason.map(str::to_owned);
-        let denial = IntentDenial { by: by.to_owned(), risk_score: escalated.risk_score(), reason };
-        let fault = denial_fault(summary.intent, &denial);
-        let span = trace::intent_span(&summary, escalated.call().door);
-        span.in_scope(|| self.refusals.record_at(Some(&summary), fault, now));
-        match recording.await {
-            Ok(0) => Err(not_waiting_fault()),
-            Ok(_one) => Ok(()),
-            Err(error) => Err(unsaved_decision_fault(&error)),
         }
     }
 
@@ -1019,7 +634,7 @@ impl Executor {
         if let Some(reason) = withdrawal
             && self.intents.end_wait(taken)
         {
-            self.record_end(escalated, Resolution::Cancelled, reason.message(), self.clock.now()).await;
+            self.waits.record_end(escalated, Resolution::Cancelled, reason.message(), self.clock.now()).await;
         }
         self.release(escalated.call().intent).await?;
         Err(fault)
@@ -1214,19 +829,6 @@ impl Executor {
         }
         let now = self.clock.now();
         self.refusals.record_at(Some(&IntentSummary::from_call(escalated.call())), end.fault, now);
-        self.record_end(escalated, end.resolution, end.reason, now).await;
-    }
-
-    async fn record_end(
-        &self,
-        escalated: &Escalated,
-        resolution: Resolution,
-        author_or_reason: &str,
-        now: OffsetDateTime,
-    ) {
-        let ended = new_resolution(&self.journal, escalated, resolution, author_or_reason, now);
-        if let Err(error) = self.journal.resolve(vec![ended]).await {
-            tracing::warn!(%error, "the end of an approved intent cannot be recorded yet");
-        }
+        self.waits.record_end(escalated, end.resolution, end.reason, now).await;
     }
 }

@@ -198,10 +198,10 @@ impl Executor {
         check_arguments(&loaded, call).await?;
         let intent = call.intent;
         self.taken_over.add(intent, TakenOverCall::from(call));
-        let is_new = self.hold(escalated, &loaded).await?;
+        let is_new = self.stored_waits.hold(escalated, &loaded).await?;
         if !is_new {
             // An earlier request may still be storing its wait.
-            self.store_new_wait(intent).await;
+            self.stored_waits.store_new_wait(intent).await;
         }
         let is_stored = self.node.fleet().is_some_and(|fleet| fleet.is_wait_stored(intent));
         // A call that is no longer held was decided or ended meanwhile, which its caller finds out as of any wait.
@@ -209,7 +209,7 @@ impl Executor {
             return Ok(());
         }
         if is_new {
-            self.withdraw_undecided(intent, NOT_STORED).await;
+            self.waits.withdraw_undecided(intent, NOT_STORED).await;
             if self.intents.is_held(intent) {
                 // Somebody is deciding on it.
                 return Ok(());

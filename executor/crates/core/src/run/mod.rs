@@ -12,6 +12,7 @@ mod approval_rules;
 mod catalogue;
 mod compile_waits;
 mod decisions;
+mod due_denials;
 mod events;
 mod execution;
 mod faults;
@@ -36,6 +37,7 @@ mod stored_waits;
 mod subscribers;
 mod switch;
 mod trace;
+mod waits;
 
 pub use a2g_fleet::{NodeLoad, NodeName, NodeStatus};
 pub use approval_rules::{ApprovalBar, ApprovalRule};
@@ -67,6 +69,7 @@ use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::verdict::{Policy, Verdict};
 use compile_waits::CompileWaits;
+use due_denials::DueDenials;
 use open_intents::{ActiveRun, OpenIntents};
 use orders::finish_order;
 use output::ExpectedOutput;
@@ -76,9 +79,10 @@ use slots::{Place, Slots};
 use std::sync::Arc;
 use std::time::Duration;
 use stored_calls::{StoredCalls, TakenOverCalls};
-use stored_waits::DueDenials;
+use stored_waits::StoredWaits;
 use subscribers::Subscribers;
 use tokio::sync::Semaphore;
+use waits::Waits;
 
 /// The delay after which a caller that was refused for lack of capacity should retry.
 const RETRY_AFTER_MS: u64 = 500;
@@ -144,6 +148,8 @@ pub struct Executor {
     stored_calls: Arc<StoredCalls>,
     taken_over: Arc<TakenOverCalls>,
     due_denials: Arc<DueDenials>,
+    waits: Arc<Waits>,
+    stored_waits: Arc<StoredWaits>,
     answers: Arc<Answers>,
     slots: Arc<Slots>,
     output: ExpectedOutput,
@@ -207,7 +213,7 @@ impl Executor {
     #[must_use]
     pub fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
         let ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock } = parts;
-        let intents = decisions::restore_intents(&journal, clock.now());
+        let intents = Arc::new(waits::restore_intents(&journal, clock.now()));
         let metrics = Arc::new(Metrics::new(journal.metrics()));
         let journal = Arc::new(journal);
         let sessions = SessionTasks::default();
@@ -215,24 +221,48 @@ impl Executor {
         let passing = Arc::new(Passing::new(fleet.is_some() && passes_calls));
         let node = Arc::new(Node::new(fleet, sessions.clone(), Arc::clone(&clock)));
         let answers = Arc::new(Answers::new(clock.monotonic()));
+        let catalogue = Arc::new(Catalogue::new(loaded, Arc::clone(&policies), Arc::clone(&clock)));
+        let refusals =
+            Arc::new(Refusals::new(Arc::clone(&journal), Arc::clone(&metrics), Arc::clone(&clock)));
+        let due_denials = Arc::new(DueDenials::new(Arc::clone(&node), Arc::clone(&passing)));
+        let taken_over = Arc::<TakenOverCalls>::default();
+        let waits = Arc::new(Waits::new(
+            Arc::clone(&journal),
+            Arc::clone(&intents),
+            Arc::clone(&refusals),
+            Arc::clone(&node),
+            Arc::clone(&due_denials),
+            Arc::clone(&clock),
+        ));
+        let stored_waits = Arc::new(StoredWaits::new(
+            Arc::clone(&node),
+            Arc::clone(&passing),
+            Arc::clone(&intents),
+            Arc::clone(&waits),
+            Arc::clone(&due_denials),
+            Arc::clone(&catalogue),
+            Arc::clone(&taken_over),
+        ));
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
             output: ExpectedOutput::default(),
             settings: Arc::new(settings),
-            catalogue: Arc::new(Catalogue::new(loaded, Arc::clone(&policies), Arc::clone(&clock))),
+            catalogue,
             policies,
-            refusals: Arc::new(Refusals::new(Arc::clone(&journal), Arc::clone(&metrics), Arc::clone(&clock))),
+            refusals,
             egress,
             journal,
             peers: Arc::new(Peers::new(Arc::clone(&node), Arc::clone(&answers))),
             node,
             passing,
             stored_calls: Arc::default(),
-            taken_over: Arc::default(),
-            due_denials: Arc::default(),
+            taken_over,
+            due_denials,
+            waits,
+            stored_waits,
             answers,
             compile_waits: CompileWaits::default(),
-            intents: Arc::new(intents),
+            intents,
             subscribers: Arc::default(),
             metrics,
             sessions,
@@ -284,6 +314,11 @@ impl Executor {
         let order = self.node.start_policy_order(policy.agent.as_ref(), Some(&policy), &origin);
         self.policies.set(policy, origin);
         finish_order(order).await
+    }
+
+    /// Ends the waits of undecided intents soon after they expire, until the sessions end.
+    pub async fn end_expired_waits(self: Arc<Self>) {
+        self.waits.end_expired().await;
     }
 
     /// Stops accepting calls.

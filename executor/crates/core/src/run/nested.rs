@@ -418,7 +418,7 @@ impl NestedCalls {
     async fn stop(&self, intent: IntentId) -> CallOutcome {
         let executor = &self.executor;
         // `close` may have stopped it already. A call that never began has no outcome.
-        executor.end_nested(intent).await;
+        executor.waits.end_nested(intent).await;
         let outcome = tokio::time::timeout(CLOSE_TIMEOUT, executor.await_outcome(intent)).await;
         let decision = executor.verdict(intent).ok().flatten().map(|verdict| verdict.decision);
         match outcome {

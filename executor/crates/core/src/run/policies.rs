@@ -88,7 +88,7 @@ impl Policies {
         PolicyOrigin { by: by.to_owned(), since: self.clock.now() }
     }
 
-    /// As [`Self::set_policy`], at this executor only.
+    /// Sets a standing policy at this executor.
     pub(super) fn set(&self, policy: Policy, origin: PolicyOrigin) {
         tracing::info!(
             agent = policy.agent.as_ref().map(AgentDid::as_str),

@@ -4,7 +4,8 @@ use super::admission::check_memory;
 use super::faults::{busy_fault, intent_conflict_fault, journal_fault, receipt_pending_fault};
 use super::fleet::CallIdentity;
 use super::stored_calls::DENIED_BY;
-use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity, decisions};
+use super::waits::denial_fault;
+use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity};
 use a2g_govern::{DENIED_BY_GOVERNOR, Escalated};
 use a2g_journal::history::RefusalEntry;
 use a2g_journal::{
@@ -170,7 +171,7 @@ impl Executor {
         let denied = self.node.find_denial_in_fleet(intent).await?;
         // Nobody has denied an intent that was cancelled, revoked or stopped before it ran.
         let denied = denied.filter(|(_, denial)| denial.by != DENIED_BY);
-        Ok(denied.map(|(agent, denial)| (agent, decisions::denial_fault(intent, &denial))))
+        Ok(denied.map(|(agent, denial)| (agent, denial_fault(intent, &denial))))
     }
 
     /// The message for the caller of an intent that the governor denied here; `None` for an intent of an agent that
@@ -202,7 +203,7 @@ impl Executor {
     /// The journal cannot be read.
     pub fn denial(&self, intent: IntentId) -> Result<Option<Fault>, Fault> {
         let denial = self.journal.denial(intent).map_err(|error| journal_fault(&error))?;
-        Ok(denial.map(|denial| decisions::denial_fault(intent, &denial)))
+        Ok(denial.map(|denial| denial_fault(intent, &denial)))
     }
 
     /// The denial of an intent at all nodes of the fleet.
@@ -218,7 +219,7 @@ impl Executor {
             };
             DeniedInFleet {
                 agent,
-                fault: decisions::denial_fault(intent, &denial),
+                fault: denial_fault(intent, &denial),
                 is_cancelled: is_for(AbortReason::Cancelled),
                 is_revoked: is_for(AbortReason::Revoked),
             }
@@ -372,7 +373,7 @@ impl Executor {
         match (stage, self.intents.read(|intents| intents.wake_condition(intent))) {
             // An error means that the intent is no longer open.
             (Some(mut stage), _) => drop(stage.changed().await),
-            (None, Some(condition)) => self.wait_for_change_or_expiry(condition, &mut waits).await,
+            (None, Some(condition)) => self.waits.wait_for_change_or_expiry(condition, &mut waits).await,
             (None, None) => tokio::time::sleep(MAX_SIGNAL_DELAY).await,
         }
     }
@@ -410,7 +411,7 @@ impl Executor {
             }
             // Checked after the journal: an approved intent is open in the journal before it is no longer held.
             if let Some(condition) = self.intents.read(|intents| intents.wake_condition(intent)) {
-                self.wait_for_change_or_expiry(condition, &mut changes).await;
+                self.waits.wait_for_change_or_expiry(condition, &mut changes).await;
                 continue;
             }
             let stage = self.journal.stage(intent, IfFull::Wait).await;
@@ -420,7 +421,7 @@ impl Executor {
                 Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),
                 None => {
                     // Read before the claim, because a stored call is removed once its intent has a claim.
-                    let may_wait = self.may_still_wait(intent).await?;
+                    let may_wait = self.stored_waits.may_still_wait(intent).await?;
                     match self.node.find_stage_in_fleet(intent).await? {
                         Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                         Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),
@@ -443,7 +444,7 @@ impl Executor {
         loop {
             let (source, verdict) = match known {
                 KnownIntent::Same(source, verdict) => (source, verdict),
-                KnownIntent::Denied(denial) => return Err(decisions::denial_fault(call.intent, &denial)),
+                KnownIntent::Denied(denial) => return Err(denial_fault(call.intent, &denial)),
                 KnownIntent::Conflict => return Err(intent_conflict_fault(call.intent)),
             };
             let stage = match source {

@@ -8,23 +8,24 @@
 //! ```
 //! A run and a denial are claims, so an intent that waits at two nodes for a moment is decided once.
 
-use super::faults::busy_fault;
+use super::catalogue::Catalogue;
+use super::due_denials::DueDenials;
 use super::fleet::{Fleet, Node};
-use super::stored_calls::TakenOverCall;
+use super::open_intents::OpenIntents;
+use super::passing::Passing;
+use super::stored_calls::{TakenOverCall, TakenOverCalls};
 use super::trace;
-use super::{AgentFilter, CallFilter, Executor};
+use super::waits::Waits;
+use super::{AgentFilter, CallFilter, Executor, LoadedCatalog};
 use a2g_fleet::{
     CallMessage, FleetError, FoundState, MAX_MESSAGE_BYTES, OrphanCall, PassedCall, StoredWait, Takeover,
     WaitState, WaitsFor,
 };
 use a2g_govern::Escalated;
 use a2g_journal::{IntentSummary, RunRecord};
-use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::AbortReason;
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
@@ -49,16 +50,6 @@ pub fn has_moved(record: &RunRecord) -> bool {
     // The task of the intent is written later.
     let last = record.events.iter().rfind(|event| event.kind != "task").and_then(|event| event.by.as_deref());
     last.is_some_and(|reason| [RUN_ELSEWHERE, TAKEN_BACK].contains(&reason))
-}
-
-/// The cancelled and revoked intents that have waited here, until they are denied at all nodes.
-#[derive(Debug, Default)]
-pub(super) struct DueDenials(Mutex<HashMap<IntentId, (Arc<Call>, AbortReason)>>);
-
-impl DueDenials {
-    fn get(&self, intent: IntentId) -> Option<(Arc<Call>, AbortReason)> {
-        self.0.lock().get(&intent).cloned()
-    }
 }
 
 impl Node {
@@ -135,15 +126,44 @@ impl Node {
     }
 }
 
-impl Executor {
-    /// The fleet, if it stores what waits here.
-    fn fleet_of_waits(&self) -> Option<&Arc<Fleet>> {
-        self.node.fleet().filter(|_| self.passing.is_enabled)
+/// The waits that the fleet stores, and those that this node takes over.
+pub(super) struct StoredWaits {
+    node: Arc<Node>,
+    passing: Arc<Passing>,
+    intents: Arc<OpenIntents>,
+    waits: Arc<Waits>,
+    due_denials: Arc<DueDenials>,
+    catalogue: Arc<Catalogue>,
+    taken_over: Arc<TakenOverCalls>,
+}
+
+impl StoredWaits {
+    pub(super) fn new(
+        node: Arc<Node>,
+        passing: Arc<Passing>,
+        intents: Arc<OpenIntents>,
+        waits: Arc<Waits>,
+        due_denials: Arc<DueDenials>,
+        catalogue: Arc<Catalogue>,
+        taken_over: Arc<TakenOverCalls>,
+    ) -> Self {
+        Self { node, passing, intents, waits, due_denials, catalogue, taken_over }
+    }
+
+    /// Holds an escalated intent: see [`Waits::hold`]. The fleet stores its wait, unless it is a nested call.
+    pub(super) async fn hold(&self, escalated: Escalated, loaded: &LoadedCatalog) -> Result<bool, Fault> {
+        let intent = escalated.call().intent;
+        let is_nested = escalated.call().parent.is_some();
+        let is_new = self.waits.hold(escalated, loaded).await?;
+        if is_new && !is_nested {
+            self.store_new_wait(intent).await;
+        }
+        Ok(is_new)
     }
 
     /// Stores a wait that has begun.
     pub(super) async fn store_new_wait(&self, intent: IntentId) {
-        let Some(fleet) = self.fleet_of_waits() else { return };
+        let Some(fleet) = self.due_denials.fleet_of_waits() else { return };
         let store = async {
             while let Err(error) = skip_unreadable(intent, self.store_wait(fleet, intent, true).await) {
                 tracing::debug!(%intent, %error, "an intent that waits here may not be stored yet");
@@ -174,7 +194,7 @@ impl Executor {
             WaitState::Stored | WaitState::NotYet => Ok(()),
             WaitState::Claimed => self.end_claimed_wait(fleet, intent).await,
             WaitState::TakenBack => {
-                self.withdraw_undecided(intent, TAKEN_BACK).await;
+                self.waits.withdraw_undecided(intent, TAKEN_BACK).await;
                 Ok(())
             }
         }
@@ -185,106 +205,17 @@ impl Executor {
         match fleet.find(intent).await?.map(|found| found.state) {
             Some(FoundState::Denied(_)) => {
                 // The fault is the denial.
-                let _denied = self.check_denied_in_fleet(intent).await;
+                let _denied = self.waits.check_denied_in_fleet(intent).await;
             }
-            Some(FoundState::Ended(_)) => self.withdraw_undecided(intent, RUN_ELSEWHERE).await,
+            Some(FoundState::Ended(_)) => self.waits.withdraw_undecided(intent, RUN_ELSEWHERE).await,
             // An open claim may be released.
             Some(FoundState::Open) | None => {}
         }
         Ok(())
     }
 
-    /// Notes that a call that was cancelled, revoked or stopped has to be denied at all nodes, so that it waits at no other
-    /// one later.
-    // Called under the lock of the intents: no intent stops waiting without the note.
-    pub(super) fn note_ended_call(&self, call: &Call, reason: AbortReason) {
-        let Some(fleet) = self.fleet_of_waits() else { return };
-        // A stop is in force at all nodes; but the own node of an intent that was taken over has it too, and could let it
-        // wait again after the stop is lifted.
-        let is_due = reason != AbortReason::Stopped || fleet.is_wait_taken_over(call.intent);
-        if is_due && call.parent.is_none() {
-            self.due_denials.0.lock().insert(call.intent, (Arc::new(call.clone()), reason));
-        }
-    }
-
-    /// Denies a cancelled or revoked intent at all nodes, if that is due. Returns `false` if a node has claimed it before.
-    ///
-    /// # Errors
-    /// If the fleet cannot be reached: a check repeats it.
-    pub(super) async fn deny_if_due(&self, intent: IntentId) -> Result<bool, Fault> {
-        let (Some(fleet), Some((call, reason))) = (self.node.fleet(), self.due_denials.get(intent)) else {
-            return Ok(true);
-        };
-        let Ok(is_denied) = self.node.withdraw_in_fleet(fleet, &call, reason).await else {
-            return Err(busy_fault(
-                "the intent no longer waits here, but the fleet does not know it yet, and is told as soon as a server \
-                 answers: until then, it would wait at another node if this one were lost",
-            ));
-        };
-        self.due_denials.0.lock().remove(&intent);
-        Ok(is_denied)
-    }
-
-    /// Denies all intents at all nodes for which that is due.
-    ///
-    /// # Errors
-    /// If the fleet cannot be reached: a check repeats it.
-    pub(super) async fn deny_all_due(&self) -> Result<(), Fault> {
-        let due = self.due_denials.0.lock().keys().copied().collect::<Vec<_>>();
-        for intent in due {
-            self.deny_if_due(intent).await?;
-        }
-        Ok(())
-    }
-
-    /// Decides what becomes of a stored call of a lost node.
-    pub(super) fn decide_on_takeover(&self, waits_for: WaitsFor, passed: &PassedCall) -> Takeover {
-        match waits_for {
-            // A node that ends would have to be replaced too.
-            WaitsFor::Slot | WaitsFor::Person if self.slots.is_closed() => Takeover::Leave,
-            WaitsFor::Slot => Takeover::Take,
-            WaitsFor::Person => match Escalated::from_node(passed) {
-                Ok(escalated) if !escalated.is_pending(self.clock.now()) => Takeover::Remove,
-                Ok(escalated) if self.can_hold(&escalated) => Takeover::Take,
-                // Such as a call of a later version.
-                Ok(_) | Err(_) => Takeover::Leave,
-            },
-        }
-    }
-
-    /// Returns `true` if this node has room for an intent, and could run it as it was shown.
-    fn can_hold(&self, escalated: &Escalated) -> bool {
-        let call = escalated.call();
-        let Ok(loaded) = self.catalogue.find(call) else { return false };
-        let module = loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.digest);
-        module.is_some() && module == escalated.module() && self.intents.has_room(&call.agent)
-    }
-
-    /// Keeps what waits here stored, and lets the intents of lost nodes wait here, until the sessions end.
-    pub(super) async fn keep_waits_stored(self: Arc<Self>, fleet: Arc<Fleet>) {
-        if !self.passing.is_enabled {
-            return;
-        }
-        // As the sweep, which finds what a lost node has left.
-        let mut checks = tokio::time::interval(fleet.lease_times().sweep());
-        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut count = 0_u32;
-        loop {
-            tokio::select! {
-                _ = checks.tick() => {
-                    count = count.wrapping_add(1);
-                    self.forget_ended_calls();
-                    if fleet.may_run() && let Err(error) = self.check_waits(&fleet, count).await {
-                        tracing::debug!(%error, "the fleet may not store all that waits here yet");
-                    }
-                }
-                orphan = fleet.next_orphan_call(WaitsFor::Person) => self.hold_orphan(&fleet, orphan).await,
-            }
-        }
-    }
-
     async fn check_waits(&self, fleet: &Fleet, count: u32) -> Result<(), FleetError> {
-        if self.deny_all_due().await.is_err() {
+        if self.due_denials.deny_all().await.is_err() {
             return Err(FleetError::NotAnswered);
         }
         for intent in fleet.stored_waits() {
@@ -294,6 +225,17 @@ impl Executor {
             skip_unreadable(intent, self.check_wait(fleet, intent, count).await)?;
         }
         Ok(())
+    }
+
+    async fn check_wait(&self, fleet: &Fleet, intent: IntentId, count: u32) -> Result<(), FleetError> {
+        if !fleet.is_wait_stored(intent) {
+            return self.store_wait(fleet, intent, false).await;
+        }
+        if fleet.is_wait_taken_over(intent) {
+            let state = fleet.check_wait(intent).await?;
+            return self.follow_wait_state(fleet, intent, state).await;
+        }
+        if count.is_multiple_of(CLAIM_CHECKS) { self.end_claimed_wait(fleet, intent).await } else { Ok(()) }
     }
 
     async fn remove_ended_wait(&self, fleet: &Fleet, intent: IntentId) -> Result<(), FleetError> {
@@ -317,17 +259,6 @@ impl Executor {
             Ok(fleet.is_call_stored(intent).await? || fleet.is_wait_stored_anywhere(intent).await?)
         };
         may_wait.await.map_err(|error: FleetError| self.node.fleet_fault(&error))
-    }
-
-    async fn check_wait(&self, fleet: &Fleet, intent: IntentId, count: u32) -> Result<(), FleetError> {
-        if !fleet.is_wait_stored(intent) {
-            return self.store_wait(fleet, intent, false).await;
-        }
-        if fleet.is_wait_taken_over(intent) {
-            let state = fleet.check_wait(intent).await?;
-            return self.follow_wait_state(fleet, intent, state).await;
-        }
-        if count.is_multiple_of(CLAIM_CHECKS) { self.end_claimed_wait(fleet, intent).await } else { Ok(()) }
     }
 
     /// Lets an intent of a lost node wait here.
@@ -364,6 +295,54 @@ impl Executor {
         let loaded = self.catalogue.find(call)?;
         self.taken_over.add(call.intent, TakenOverCall::from(call));
         self.hold(escalated, &loaded).await.map(drop)
+    }
+
+    /// Returns `true` if this node has room for an intent, and could run it as it was shown.
+    fn can_hold(&self, escalated: &Escalated) -> bool {
+        let call = escalated.call();
+        let Ok(loaded) = self.catalogue.find(call) else { return false };
+        let module = loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.digest);
+        module.is_some() && module == escalated.module() && self.intents.has_room(&call.agent)
+    }
+}
+
+impl Executor {
+    /// Decides what becomes of a stored call of a lost node.
+    pub(super) fn decide_on_takeover(&self, waits_for: WaitsFor, passed: &PassedCall) -> Takeover {
+        match waits_for {
+            // A node that ends would have to be replaced too.
+            WaitsFor::Slot | WaitsFor::Person if self.slots.is_closed() => Takeover::Leave,
+            WaitsFor::Slot => Takeover::Take,
+            WaitsFor::Person => match Escalated::from_node(passed) {
+                Ok(escalated) if !escalated.is_pending(self.clock.now()) => Takeover::Remove,
+                Ok(escalated) if self.stored_waits.can_hold(&escalated) => Takeover::Take,
+                // Such as a call of a later version.
+                Ok(_) | Err(_) => Takeover::Leave,
+            },
+        }
+    }
+
+    /// Keeps what waits here stored, and lets the intents of lost nodes wait here, until the sessions end.
+    pub(super) async fn keep_waits_stored(self: Arc<Self>, fleet: Arc<Fleet>) {
+        if !self.passing.is_enabled {
+            return;
+        }
+        // As the sweep, which finds what a lost node has left.
+        let mut checks = tokio::time::interval(fleet.lease_times().sweep());
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut count = 0_u32;
+        loop {
+            tokio::select! {
+                _ = checks.tick() => {
+                    count = count.wrapping_add(1);
+                    self.forget_ended_calls();
+                    if fleet.may_run() && let Err(error) = self.stored_waits.check_waits(&fleet, count).await {
+                        tracing::debug!(%error, "the fleet may not store all that waits here yet");
+                    }
+                }
+                orphan = fleet.next_orphan_call(WaitsFor::Person) => self.stored_waits.hold_orphan(&fleet, orphan).await,
+            }
+        }
     }
 }
 

@@ -9,9 +9,9 @@
 //! record is on the disk. It is lifted only once the record of its end is on the disk.
 
 use super::Executor;
-use super::decisions::{EndOfWait, EndedIntents};
 use super::faults::{busy_fault, unsaved_decision_fault};
 use super::orders::finish_order;
+use super::waits::{EndOfWait, EndedIntents};
 use a2g_govern::SwitchRight;
 use a2g_journal::{JournalError, Resolution};
 use a2g_types::error_chain::ErrorChain;
@@ -47,7 +47,7 @@ impl Executor {
         let order = self.node.start_stop_order(&stop, true);
         let result = self.set_stop(stop.clone()).await;
         finish_order(order).await?;
-        self.deny_all_due().await?;
+        self.due_denials.deny_all().await?;
         let is_included = |agent: &AgentDid, tool: &ToolName| stop.target.includes(agent, tool);
         let elsewhere = self.node.end_stored_waits(&is_included, AbortReason::Stopped).await?;
         result.map(|count| count + elsewhere)
@@ -71,7 +71,7 @@ impl Executor {
             let ended = intents.stop(stop.clone());
             let target = &stop.target;
             self.compile_waits.end(|_, agent, tool| target.includes(agent, tool), AbortReason::Stopped);
-            (set, self.record_ended(ended, AbortReason::Stopped, end))
+            (set, self.waits.record_ended(ended, AbortReason::Stopped, end))
         });
         let EndedIntents { count, newly_stopped, recording } = ended;
         let stopped = async {

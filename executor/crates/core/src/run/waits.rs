@@ -1,0 +1,436 @@
+//! The intents that wait for a person: what lets them wait, and what ends their waits without a run.
+
+use super::due_denials::DueDenials;
+use super::faults::{busy_fault, intent_conflict_fault, journal_fault, stop_fault, unsaved_decision_fault};
+use super::fleet::Node;
+use super::open_intents::{MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, is_same_call, owner_of};
+use super::refusals::Refusals;
+use super::stored_calls::DENIED_BY;
+use super::{AgentFilter, LoadedCatalog, all_agents, trace};
+use a2g_govern::{Escalated, denial_by};
+use a2g_intent::{Ended, EndedAll, HoldError, Registration, Removal, WakeCondition};
+use a2g_journal::{
+    HoldResult, IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent, content_hash,
+};
+use a2g_types::call::Call;
+use a2g_types::clock::Clock;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::IntentId;
+use a2g_types::outcome::AbortReason;
+use std::sync::Arc;
+use std::time::Duration;
+use time::OffsetDateTime;
+use tokio::sync::watch;
+
+/// The end of the wait of an intent on which nobody decided.
+const EXPIRED_UNDECIDED: EndOfWait<'static> =
+    EndOfWait::without_author(Resolution::Expired, "nobody decided before its verdict expired");
+/// The end of the wait of a nested call whose parent has ended.
+const ENDED_WITH_PARENT: EndOfWait<'static> =
+    EndOfWait::without_author(Resolution::Cancelled, "the run that made this call has ended");
+/// The maximum time before the wall clock is read again. Verdicts expire by the wall clock, which may be set.
+const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
+/// The interval at which expired intents are removed that no task waits for. Until then they hold memory of their caller.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Restores the intents of an earlier process. Records those that have expired since.
+pub(super) fn restore_intents(journal: &Journal, now: OffsetDateTime) -> OpenIntents {
+    let (intents, ended) = OpenIntents::restore(journal, now);
+    let (nested, expired): (Vec<_>, Vec<_>) =
+        ended.into_iter().partition(|escalated| escalated.call().parent.is_some());
+    // The records are not awaited, because none of these intents can be approved.
+    drop(record_end_of_wait(journal, expired, EXPIRED_UNDECIDED, now));
+    drop(record_end_of_wait(journal, nested, ENDED_WITH_PARENT, now));
+    intents
+}
+
+/// A person's decision on an intent, bound to the intent's content.
+pub(super) fn new_decision(
+    journal: &Journal,
+    escalated: &Escalated,
+    resolution: Resolution,
+    by: &str,
+    now: OffsetDateTime,
+) -> ResolvedIntent {
+    let content = Some(content_hash(escalated.call()));
+    ResolvedIntent { content, ..new_resolution(journal, escalated, resolution, by, now) }
+}
+
+/// The end of a wait. It names its author, or the reason if nobody decided.
+pub(super) fn new_resolution(
+    journal: &Journal,
+    escalated: &Escalated,
+    resolution: Resolution,
+    author_or_reason: &str,
+    now: OffsetDateTime,
+) -> ResolvedIntent {
+    let intent = escalated.call().intent;
+    let risk_score = escalated.risk_score();
+    let ends_unrun = match resolution {
+        // The start of the run has the arguments.
+        Resolution::PartlyApproved | Resolution::Approved => false,
+        Resolution::Denied | Resolution::Cancelled | Resolution::Revoked | Resolution::Expired => true,
+    };
+    ResolvedIntent {
+        intent,
+        at: now,
+        content: None,
+        resolution,
+        by: author_or_reason.to_owned(),
+        risk_score,
+        manifest: None,
+        reason: None,
+        basis: None,
+        grants: Vec::new(),
+        arguments: if ends_unrun { journal.arguments_text(escalated.call()) } else { None },
+    }
+}
+
+/// The reason why intents no longer wait.
+#[derive(Clone, Copy)]
+pub(super) struct EndOfWait<'a> {
+    pub(super) resolution: Resolution,
+    /// The author, or the reason if nobody decided.
+    pub(super) author_or_reason: &'a str,
+    /// The code of the refusal.
+    pub(super) blocked_by: BlockedBy,
+    /// The reason why the intents did not run.
+    pub(super) reason: &'a str,
+}
+
+/// Intents that were ended in one step.
+pub(super) struct EndedIntents<F> {
+    /// The number of those that waited, and of those whose runs are aborted.
+    pub(super) count: usize,
+    /// The runs that nothing stopped before.
+    pub(super) newly_stopped: Vec<IntentId>,
+    /// The records of the ends of the waits, which are sent.
+    pub(super) recording: F,
+}
+
+impl EndOfWait<'static> {
+    /// The end of a wait without an author.
+    const fn without_author(resolution: Resolution, reason: &'static str) -> Self {
+        Self { resolution, author_or_reason: reason, blocked_by: BlockedBy::EscalationPending, reason }
+    }
+}
+
+/// Records that intents no longer wait, and their refusals.
+pub(super) fn record_end_of_wait(
+    journal: &Journal,
+    removed: Vec<Escalated>,
+    end: EndOfWait<'_>,
+    now: OffsetDateTime,
+) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
+    let EndOfWait { resolution, author_or_reason, blocked_by, reason } = end;
+    for escalated in &removed {
+        let summary = IntentSummary::from_call(escalated.call());
+        let IntentSummary { intent, agent, tool } = &summary;
+        tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
+        journal.record_refusal(&summary, blocked_by, reason, now);
+    }
+    record_resolutions(journal, &removed, resolution, author_or_reason, now)
+}
+
+/// Records the same end of these waits, without their refusals.
+pub(super) fn record_resolutions(
+    journal: &Journal,
+    removed: &[Escalated],
+    resolution: Resolution,
+    author_or_reason: &str,
+    now: OffsetDateTime,
+) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
+    let ends =
+        removed.iter().map(|escalated| new_resolution(journal, escalated, resolution, author_or_reason, now));
+    journal.resolve(ends.collect())
+}
+
+pub(super) fn not_waiting_fault() -> Fault {
+    Fault::invalid("/intent_id", "no intent with this id waits for a directive")
+}
+
+/// Waits until the end of a wait is recorded. If it cannot be yet, the journal goes on trying.
+pub(super) async fn await_withdrawal(recording: impl Future<Output = Result<usize, JournalError>>) {
+    if let Err(error) = recording.await {
+        tracing::warn!(%error, "the end of a wait cannot be recorded yet");
+    }
+}
+
+/// The fault for a call with a denied intent.
+pub(super) fn denial_fault(
+    intent: IntentId,
+    IntentDenial { by, risk_score, reason }: &IntentDenial,
+) -> Fault {
+    match reason {
+        // No person has denied it.
+        Some(reason) if by == DENIED_BY => Fault::Refused {
+            intent: Some(intent),
+            risk_score: *risk_score,
+            blocked_by: BlockedBy::VerdictDenied,
+            message: reason.clone(),
+        },
+        reason => denial_by(by, reason.as_deref(), intent, *risk_score),
+    }
+}
+
+/// The waits for a person.
+pub(super) struct Waits {
+    journal: Arc<Journal>,
+    intents: Arc<OpenIntents>,
+    refusals: Arc<Refusals>,
+    node: Arc<Node>,
+    due_denials: Arc<DueDenials>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Waits {
+    pub(super) fn new(
+        journal: Arc<Journal>,
+        intents: Arc<OpenIntents>,
+        refusals: Arc<Refusals>,
+        node: Arc<Node>,
+        due_denials: Arc<DueDenials>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { journal, intents, refusals, node, due_denials, clock }
+    }
+
+    /// Holds an escalated intent, which is on the disk before the caller learns that it waits.
+    /// The decision is bound to the module in `loaded`, which has the call's tool. Returns `false` if the intent waits
+    /// already.
+    pub(super) async fn hold(&self, escalated: Escalated, loaded: &LoadedCatalog) -> Result<bool, Fault> {
+        let Some(tool) = loaded.usable_tool(&escalated.call().tool) else {
+            return Err(Fault::Internal("the tool of an escalated call is not in the catalogue".to_owned()));
+        };
+        let escalated = escalated.bind_to_module(tool.descriptor.digest);
+        let call = escalated.call().clone();
+        let until = escalated.expires_at();
+        self.journal.check_share(&call.agent).map_err(|error| journal_fault(&error))?;
+        let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
+        let now = self.clock.now();
+        let (registration, pending) = self.intents.update(|intents| {
+            // The caller checked this before it asked the governor. Since then, other content may have begun to wait.
+            let held = intents.held_call(call.intent);
+            if held.is_some_and(|(held, _)| !is_same_call(held.call(), &call)) {
+                return Err(intent_conflict_fault(call.intent));
+            }
+            self.record_expired(intents.expire(now), now);
+            let registration = intents.hold(call.intent, owner_of(&call), escalated, until);
+            let registration = registration.map_err(|error| self.hold_fault(&call, error))?;
+            Ok((registration, self.journal.hold(&call, text, until)))
+        })?;
+        let result = pending.await;
+        let is_new = match registration {
+            Registration::New(_) => true,
+            Registration::Known => false,
+        };
+        if let Registration::New(wait) = registration
+            && !matches!(result, Ok(HoldResult::Waiting))
+        {
+            self.intents.update(|intents| intents.end_wait(wait));
+        }
+        match result {
+            Ok(HoldResult::Waiting) => {
+                if is_new {
+                    tracing::info!("waits for a directive");
+                }
+                Ok(is_new)
+            }
+            Ok(HoldResult::Conflict) => Err(intent_conflict_fault(call.intent)),
+            Ok(HoldResult::Started) => {
+                Err(busy_fault("the intent has started in the meantime: send it again"))
+            }
+            Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
+            Err(error) => Err(journal_fault(&error)),
+        }
+    }
+
+    /// The fault of a call that may not wait for a person.
+    fn hold_fault(&self, call: &Call, error: HoldError) -> Fault {
+        match error {
+            HoldError::Stopped(stop) => {
+                self.due_denials.note(call, AbortReason::Stopped);
+                stop_fault(call.intent, &stop)
+            }
+            HoldError::ParentEnded => {
+                let EndOfWait { blocked_by, reason, .. } = ENDED_WITH_PARENT;
+                let message = reason.to_owned();
+                Fault::Refused { intent: Some(call.intent), risk_score: None, blocked_by, message }
+            }
+            HoldError::NoRoom => Fault::Busy {
+                message: format!(
+                    "too many intents wait for a person: at most {MAX_WAITING} may, and {MAX_WAITING_PER_AGENT} of one agent"
+                ),
+                retry_after_ms: 60_000,
+            },
+        }
+    }
+
+    /// Ends the wait of an undecided intent here, without denying it.
+    pub(super) async fn withdraw_undecided(&self, intent: IntentId, reason: &'static str) {
+        let now = self.clock.now();
+        let removal = self.intents.update(|intents| {
+            intents.remove_undecided(intent).map(|escalated| {
+                record_resolutions(&self.journal, &[escalated], Resolution::Cancelled, reason, now)
+            })
+        });
+        if let Removal::Removed(recording) = removal {
+            tracing::info!(%intent, reason, "waits no longer here");
+            await_withdrawal(recording).await;
+        }
+    }
+
+    /// Ends a nested call whose parent has ended.
+    pub(super) async fn end_nested(&self, intent: IntentId) {
+        match self.end_open(intent, &all_agents, AbortReason::ParentEnded, ENDED_WITH_PARENT) {
+            Some(Ended::Wait(recording)) => await_withdrawal(recording).await,
+            Some(Ended::Run { .. } | Ended::Elsewhere) | None => {}
+        }
+    }
+
+    /// Ends an intent of the selected agents that waits here or is claimed. The result has the record of the end of a wait,
+    /// which is already sent.
+    pub(super) fn end_open(
+        &self,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        reason: AbortReason,
+        end: EndOfWait<'_>,
+    ) -> Option<Ended<impl Future<Output = Result<usize, JournalError>> + Send + use<>>> {
+        let now = self.clock.now();
+        self.intents.update(|intents| {
+            let ended = intents.end(intent, filter, reason)?;
+            Some(ended.map(|escalated| {
+                self.due_denials.note(escalated.call(), reason);
+                record_end_of_wait(&self.journal, vec![escalated], end, now)
+            }))
+        })
+    }
+
+    /// Ends the waits of undecided intents soon after they expire, until the sessions end.
+    pub(super) async fn end_expired(&self) {
+        loop {
+            tokio::time::sleep(EXPIRY_INTERVAL).await;
+            self.expire();
+        }
+    }
+
+    /// Removes the undecided intents that have expired, and wakes the tasks that wait for them.
+    fn expire(&self) {
+        let now = self.clock.now();
+        self.intents.update(|intents| self.record_expired(intents.expire(now), now));
+    }
+
+    fn record_expired(&self, expired: Vec<Escalated>, now: OffsetDateTime) {
+        if expired.is_empty() {
+            return;
+        }
+        // The record is not awaited, because an intent that has expired cannot be approved.
+        drop(record_end_of_wait(&self.journal, expired, EXPIRED_UNDECIDED, now));
+    }
+
+    /// Waits until a change of the held intents is announced, or until the wait in question may have ended by expiry.
+    pub(super) async fn wait_for_change_or_expiry(
+        &self,
+        condition: WakeCondition,
+        changes: &mut watch::Receiver<()>,
+    ) {
+        match condition {
+            WakeCondition::AnotherTask => drop(changes.changed().await),
+            WakeCondition::Until(expires_at) => {
+                let remaining = Duration::try_from(expires_at - self.clock.now()).unwrap_or_default();
+                // The wall clock may be set forward during the wait.
+                let remaining = remaining.min(MAX_EXPIRY_WAIT);
+                if tokio::time::timeout(remaining, changes.changed()).await.is_err() {
+                    self.expire();
+                }
+            }
+        }
+    }
+
+    /// Sends the records of intents that were ended in this step.
+    pub(super) fn record_ended(
+        &self,
+        ended: EndedAll<Escalated>,
+        reason: AbortReason,
+        end: EndOfWait<'_>,
+    ) -> EndedIntents<impl Future<Output = Result<usize, JournalError>> + Send + use<>> {
+        let EndedAll { waits, run_count, newly_stopped } = ended;
+        waits.iter().for_each(|ended| self.due_denials.note(ended.call(), reason));
+        let count = waits.len() + run_count;
+        let recording = record_end_of_wait(&self.journal, waits, end, self.clock.now());
+        EndedIntents { count, newly_stopped, recording }
+    }
+
+    /// Records the end of an approved intent that has not run.
+    pub(super) async fn record_end(
+        &self,
+        escalated: &Escalated,
+        resolution: Resolution,
+        author_or_reason: &str,
+        now: OffsetDateTime,
+    ) {
+        let ended = new_resolution(&self.journal, escalated, resolution, author_or_reason, now);
+        if let Err(error) = self.journal.resolve(vec![ended]).await {
+            tracing::warn!(%error, "the end of an approved intent cannot be recorded yet");
+        }
+    }
+
+    /// Denies an intent at this executor, if `may_deny` allows it when the denial is recorded.
+    pub(super) async fn deny_here(
+        &self,
+        intent: IntentId,
+        by: &str,
+        reason: Option<&str>,
+        may_deny: impl Fn() -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let now = self.clock.now();
+        let record = |escalated: Escalated| {
+            let denial = ResolvedIntent {
+                reason: reason.map(str::to_owned),
+                ..new_decision(&self.journal, &escalated, Resolution::Denied, by, now)
+            };
+            let recording = self.journal.resolve(vec![denial]);
+            (escalated, recording)
+        };
+        let mut changes = self.intents.changes();
+        let (escalated, recording) = loop {
+            changes.mark_unchanged();
+            // The list is read under the lock, because the other decision, which a denial waits for, may take long.
+            let removal = self.intents.update(|intents| {
+                if intents.undecided_call(intent).is_some() {
+                    may_deny()?;
+                }
+                Ok::<_, Fault>(intents.remove_undecided(intent).map(record))
+            });
+            match removal? {
+                Removal::Removed(denied) => break denied,
+                // The other decision may let the intent wait again, and the denial must not be lost then.
+                Removal::InDecision => drop(changes.changed().await),
+                Removal::Absent => return Err(not_waiting_fault()),
+            }
+        };
+        let summary = IntentSummary::from_call(escalated.call());
+        let reason = reason.map(str::to_owned);
+        let denial = IntentDenial { by: by.to_owned(), risk_score: escalated.risk_score(), reason };
+        let fault = denial_fault(summary.intent, &denial);
+        let span = trace::intent_span(&summary, escalated.call().door);
+        span.in_scope(|| self.refusals.record_at(Some(&summary), fault, now));
+        match recording.await {
+            Ok(0) => Err(not_waiting_fault()),
+            Ok(_one) => Ok(()),
+            Err(error) => Err(unsaved_decision_fault(&error)),
+        }
+    }
+
+    /// Ends the wait of an intent that a person has denied at another node. If the fleet cannot be reached, its claim
+    /// decides later.
+    ///
+    /// # Errors
+    /// The denial.
+    pub(super) async fn check_denied_in_fleet(&self, intent: IntentId) -> Result<(), Fault> {
+        let Ok(Some((_agent, denial))) = self.node.find_denial_in_fleet(intent).await else { return Ok(()) };
+        self.deny_here(intent, &denial.by, denial.reason.as_deref(), || Ok(())).await?;
+        Err(denial_fault(intent, &denial))
+    }
+}
