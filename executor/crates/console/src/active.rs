@@ -31,7 +31,7 @@ struct ActiveRow {
 
 impl NodeRuns {
     pub(super) fn read(console: &ConsoleState, caller: &Caller) -> Self {
-        let mut runs = console.executor.active_runs();
+        let mut runs = console.executor.queries.active_runs();
         runs.retain(|run| caller.may_read(&run.agent));
         let row = |RunIdentity { agent, intent, tool }| ActiveRow { intent, agent, tool };
         Self { count: runs.len(), runs: runs.into_iter().take(MAX_LISTED).map(row).collect() }

@@ -106,12 +106,12 @@ struct Said<'a> {
 
 /// The proposal to approve everything that the verdict grants.
 fn propose(console: &ConsoleState, signed_in: &SignedIn, intent: IntentId) -> Option<Proposal> {
-    let original = console.executor.preview_decision(intent, None)?;
+    let original = console.executor.previews.preview_decision(intent, None)?;
     if !signed_in.caller.may_read(&original.call.agent) {
         return None;
     }
     let manifest = original.grant.as_ref().ok().map(|grant| grant.to_manifest(&original.verdict.manifest));
-    let proposed = console.executor.preview_decision(intent, manifest.as_ref())?;
+    let proposed = console.executor.previews.preview_decision(intent, manifest.as_ref())?;
     Some(Proposal { original, proposed })
 }
 
@@ -121,7 +121,7 @@ async fn no_longer_waiting(
     signed_in: &SignedIn,
     intent: IntentId,
 ) -> Option<Response> {
-    match console.executor.run_record(intent).await {
+    match console.executor.queries.run_record(intent).await {
         Ok(Some(record)) if has_moved(&record) => None,
         Ok(Some(record)) if may_read(&signed_in.caller, &record.agent) => {
             let body = html! {
@@ -150,13 +150,13 @@ async fn decision_page(
     said: Said<'_>,
 ) -> Response {
     let Proposal { original, proposed } = proposal;
-    let missing_roots = console.executor.find_missing_roots(proposed).await;
+    let missing_roots = console.executor.previews.find_missing_roots(proposed).await;
     let viewer = signed_in.viewer(console);
     let DecisionPreview { call, verdict, expires_at, tool, approved_by, required_approvals, .. } = original;
     let right = viewer.caller.decision_right();
     let rights = match &right {
         None => DecisionRights::ReadOnly,
-        Some(right) => match console.executor.approval_bar(call.intent, right) {
+        Some(right) => match console.executor.previews.approval_bar(call.intent, right) {
             None => DecisionRights::Approve,
             Some(bar) => DecisionRights::DenyOnly(bar),
         },
@@ -558,7 +558,7 @@ pub(super) async fn decide_here(
                     );
                 }
             };
-            let Some(proposed) = console.executor.preview_decision(intent, Some(&manifest)) else {
+            let Some(proposed) = console.executor.previews.preview_decision(intent, Some(&manifest)) else {
                 return no_longer_waiting(console, signed_in, intent).await;
             };
             let basis = proposed.basis;

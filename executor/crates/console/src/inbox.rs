@@ -63,7 +63,7 @@ pub(super) struct InboxEntry {
 impl InboxEntry {
     /// The intents that wait at this node and that the caller may see, the first to expire first.
     pub(super) fn list_own(console: &ConsoleState, caller: &Caller) -> Vec<Self> {
-        let waiting = console.executor.waiting_intents(&|agent| caller.may_read(agent));
+        let waiting = console.executor.previews.waiting_intents(&|agent| caller.may_read(agent));
         let intents = waiting.into_iter().map(|waiting| {
             let WaitingSummary { intent, agent, tool, main_argument, risk, reason, expires_at } = waiting;
             let risk = risk.map(|(level, score)| (level.as_str().to_owned(), score));

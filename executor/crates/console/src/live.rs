@@ -92,7 +92,7 @@ pub(super) async fn events(
     };
     let sources = EventStream {
         runs: console.changes.runs.subscribe(),
-        inbox: console.executor.escalation_changes(),
+        inbox: console.executor.queries.escalation_changes(),
         certificate: certificate.map(|axum::Extension(names)| names).unwrap_or_default(),
         console,
         headers,

@@ -62,13 +62,13 @@ impl Notifier {
 
     /// Announces the waiting intents, with links to the console at `public_url`, until the server ends.
     pub async fn run(self, public_url: PublicUrl) {
-        let mut changes = self.executor.escalation_changes();
+        let mut changes = self.executor.queries.escalation_changes();
         let mut announcer = Announcer::default();
         loop {
             changes.mark_unchanged();
-            let waiting = self.executor.waiting_intents(&|_agent| true);
+            let waiting = self.executor.previews.waiting_intents(&|_agent| true);
             // Read after the list, so that an intent in neither of them has left; if it is sent again, it is announced again.
-            let held = self.executor.held_intents();
+            let held = self.executor.queries.held_intents();
             let now = self.executor.clock().monotonic();
             let (announcements, retry_after) = announcer.announce(&waiting, &held, now);
             for announcement in announcements {

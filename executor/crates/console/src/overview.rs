@@ -125,7 +125,7 @@ fn figure(node: &NodeStatus, show: impl FnOnce(NodeLoad) -> String) -> String {
 /// The figures, which the page refreshes while runs begin and end.
 fn figures(console: &ConsoleState, signed_in: &SignedIn, active: &ActiveList) -> Markup {
     let executor = &console.executor;
-    let (running, queued) = executor.queue_stats();
+    let (running, queued) = executor.queries.queue_stats();
     let journal = executor.journal();
     let recent = executor.metrics().recent().summarize(executor.clock().monotonic());
     let condition = match journal.condition() {
@@ -189,8 +189,8 @@ fn verified(check: &ChainCheck) -> Markup {
 }
 
 fn switch(console: &ConsoleState, viewer: Viewer<'_>) -> Markup {
-    let stops = console.executor.stops();
-    let active = console.executor.active_runs();
+    let stops = console.executor.queries.stops();
+    let active = console.executor.queries.active_runs();
     // Active runs may belong to thousands of agents.
     let visible = active.iter().map(|run| &run.agent).filter(|agent| viewer.caller.may_read(agent));
     let agents = visible.collect::<BTreeSet<_>>().into_iter().take(MAX_SUGGESTED);

@@ -72,7 +72,7 @@ async fn find_page_in_fleet(
     signed_in: &SignedIn,
     intent: IntentId,
 ) -> Option<Response> {
-    match console.executor.status(intent).await {
+    match console.executor.queries.status(intent).await {
         Ok(Some((agent, state))) if signed_in.caller.may_read(&agent) => {
             let so_far = RunSoFar { calls: &[], said: None };
             let place = ProofPlace { intent, node: None, journal: None };
@@ -101,11 +101,11 @@ async fn make_page_here(
     intent: IntentId,
     shows_moved: bool,
 ) -> Option<Response> {
-    let state = match console.executor.status_here(intent).await {
+    let state = match console.executor.queries.status_here(intent).await {
         Ok(state) => state,
         Err(fault) => return Some(fault_page(&fault)),
     };
-    let record = match console.executor.run_record(intent).await {
+    let record = match console.executor.queries.run_record(intent).await {
         Ok(record) => record,
         Err(fault) => return Some(fault_page(&fault)),
     };
@@ -120,7 +120,7 @@ async fn make_page_here(
     }
     // Another agent may have used the id before.
     let record = record.filter(|record| record.agent == agent);
-    let calls = console.executor.nested_calls(intent);
+    let calls = console.executor.queries.nested_calls(intent);
     let state = state.map(|(_, state)| state);
     let said = console.changes.logs.find(intent);
     let so_far = RunSoFar { calls: &calls, said: said.as_ref() };
@@ -140,7 +140,7 @@ async fn show_refusal(console: &ConsoleState, signed_in: &SignedIn, intent: Inte
     let search = RefusalSearch { text: Some(intent.to_string()), ..RefusalSearch::default() };
     let caller = Arc::clone(&signed_in.caller);
     let is_visible = move |agent: &str| may_read(&caller, agent);
-    let found = match console.executor.search_refusals(search, is_visible, None, 1).await {
+    let found = match console.executor.queries.search_refusals(search, is_visible, None, 1).await {
         Ok(found) => {
             found.items.into_iter().map(|found| found.refusal).find(|refusal| refusal.intent == intent)
         }
@@ -548,7 +548,7 @@ pub(super) async fn artifact(
     Query(query): Query<ArtifactQuery>,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("artifact") };
-    let receipt = match console.executor.status(intent).await {
+    let receipt = match console.executor.queries.status(intent).await {
         Ok(Some((agent, IntentState::Finished(receipt)))) if signed_in.caller.may_read(&agent) => receipt,
         Ok(_) => None,
         Err(fault) => return fault_page(&fault),

@@ -344,7 +344,7 @@ impl ListedRow for RunRow {
     ) -> Result<NodePage<Self>, SearchRefusal> {
         let search = query.to_run_search().map_err(SearchRefusal::Invalid)?;
         let (is_visible, before) = (visible_agents(caller), own_position(console, query));
-        let found = console.executor.search_runs(search, is_visible, before, PAGE_ROWS).await;
+        let found = console.executor.queries.search_runs(search, is_visible, before, PAGE_ROWS).await;
         found.map(|page| NodePage::new(page, Self::of_run)).map_err(SearchRefusal::Fault)
     }
 
@@ -364,7 +364,7 @@ impl ListedRow for RefusalRow {
     ) -> Result<NodePage<Self>, SearchRefusal> {
         let search = query.to_refusal_search().map_err(SearchRefusal::Invalid)?;
         let (is_visible, before) = (visible_agents(caller), own_position(console, query));
-        let found = console.executor.search_refusals(search, is_visible, before, PAGE_ROWS).await;
+        let found = console.executor.queries.search_refusals(search, is_visible, before, PAGE_ROWS).await;
         found.map(|page| NodePage::new(page, Self::of_refusal)).map_err(SearchRefusal::Fault)
     }
 

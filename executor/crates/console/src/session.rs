@@ -257,7 +257,7 @@ impl axum::extract::FromRequest<Arc<ConsoleState>> for PostedForm {
 impl SignedIn {
     /// The viewer of a page, with the number of intents that wait at this node.
     pub(super) fn viewer(&self, console: &ConsoleState) -> Viewer<'_> {
-        let waiting = console.executor.count_waiting(&|agent| self.caller.may_read(agent));
+        let waiting = console.executor.previews.count_waiting(&|agent| self.caller.may_read(agent));
         Viewer {
             caller: &self.caller,
             form_token: &self.form_token,

@@ -57,7 +57,11 @@ impl UsageSpan {
         let Self { since, until } = self;
         let caller = Arc::clone(caller);
         let filter = move |agent: &str| may_read(&caller, agent);
-        console.executor.usage(Some(since), filter, MAX_ROWS, Some(SeriesSpan::new(since, until))).await
+        console
+            .executor
+            .queries
+            .usage(Some(since), filter, MAX_ROWS, Some(SeriesSpan::new(since, until)))
+            .await
     }
 }
 

@@ -83,7 +83,7 @@ impl A2a {
         if let Some(text) = self.executor.peers.find_document(HELD_TASK_DOCUMENT, id).await? {
             return parse(text);
         }
-        match self.executor.status(id).await? {
+        match self.executor.queries.status(id).await? {
             Some((_, IntentState::Finished(Some(receipt)))) if receipt.door == Door::A2a => {
                 Ok(TaskRecord::from_receipt(&receipt, self.executor.clock().now()))
             }
@@ -93,7 +93,7 @@ impl A2a {
 
     /// The task of another node, whose call waits or runs here.
     async fn find_taken_over(&self, id: IntentId) -> Result<Option<TaskRecord>, Problem> {
-        let Some((call, state)) = self.executor.find_taken_over(id).await? else { return Ok(None) };
+        let Some((call, state)) = self.executor.queries.find_taken_over(id).await? else { return Ok(None) };
         let state = match state {
             IntentState::Escalated => TaskState::InputRequired,
             IntentState::Queued => TaskState::Submitted,

@@ -109,11 +109,11 @@ impl A2a {
     /// Waits for the end of an intent that another process started, or whose run this future no longer drives.
     async fn await_end(&self, handle: &Arc<TaskHandle>) {
         let outcome = tokio::select! {
-            outcome = self.executor.await_outcome(handle.id) => outcome,
+            outcome = self.executor.queries.await_outcome(handle.id) => outcome,
             by = handle.wait_for_stop() => tokio::select! {
                 // Without a run, the task ends once its cancellation is stored.
-                Ok(Some(receipt)) = self.executor.await_outcome(handle.id) => Ok(Some(receipt)),
-                () = self.cancel_run(handle.id, &by) => self.executor.await_outcome(handle.id).await,
+                Ok(Some(receipt)) = self.executor.queries.await_outcome(handle.id) => Ok(Some(receipt)),
+                () = self.cancel_run(handle.id, &by) => self.executor.queries.await_outcome(handle.id).await,
             },
         };
         let stopped = handle.is_stopped();
@@ -125,7 +125,7 @@ impl A2a {
             Ok(None) if stopped => {
                 self.end_without_run(handle, TaskState::Canceled, "canceled before it ran").await
             }
-            Ok(None) => match self.executor.denial_in_fleet(handle.id).await {
+            Ok(None) => match self.executor.queries.denial_in_fleet(handle.id).await {
                 Ok(Some(denial)) => self.end_denied(handle, &denial).await,
                 Ok(None) | Err(_) => {
                     let reason = "the call did not run: it was denied, stopped by an operator, or not approved in time";
@@ -192,7 +192,7 @@ impl A2a {
         }
         let has_feedback = !handle.record().governance.governor_feedback.is_empty();
         let stored = match verdict {
-            None if !has_feedback => self.executor.verdict(handle.id),
+            None if !has_feedback => self.executor.queries.verdict(handle.id),
             Some(_) | None => Ok(None),
         };
         let stored = stored.unwrap_or_else(|fault| {
@@ -255,8 +255,8 @@ impl A2a {
             }
             // Read before the status, because a stored call is removed once its intent has a claim.
             // If the servers do not answer, the task is followed until they do.
-            let may_wait = self.executor.stored_waits.may_still_wait(handle.id).await.unwrap_or(true);
-            match self.executor.status(handle.id).await? {
+            let may_wait = self.executor.queries.may_still_wait(handle.id).await.unwrap_or(true);
+            match self.executor.queries.status(handle.id).await? {
                 Some((_, IntentState::Finished(Some(receipt)))) => {
                     self.finish(&handle, &receipt, None).await;
                 }
@@ -277,7 +277,7 @@ impl A2a {
                 Some((_, IntentState::Queued | IntentState::Running)) => self.follow(handle),
                 // The call waits at a node of the fleet, or will once it is taken over.
                 None if may_wait => self.follow(handle),
-                None => match self.executor.denial_in_fleet(handle.id).await? {
+                None => match self.executor.queries.denial_in_fleet(handle.id).await? {
                     Some(denial) => self.end_denied(&handle, &denial).await,
                     None if record.is_prompting() => {
                         let reason = "the call was not approved in time";

@@ -115,7 +115,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     })?;
     register(&mut module, "a2g/stops", &[Operator], async |executor, _, params| {
         decode::no_params(Some(&params))?;
-        Ok(encode::stops(&executor.stops()))
+        Ok(encode::stops(&executor.queries.stops()))
     })?;
     register(&mut module, "rpc.discover", &ALL_ROLES, async |_, _, _| {
         static DOCUMENT: OnceLock<Encoded> = OnceLock::new();
@@ -299,10 +299,10 @@ fn list_tools(
 /// The state of an intent. To an agent, the intents of other agents do not exist.
 async fn status(executor: &Executor, caller: &Arc<Caller>, intent: IntentId) -> Result<Encoded, Fault> {
     // Checked before the receipt is read, whose length would show in the time of the answer.
-    if executor.agent_of_start(intent)?.is_some_and(|agent| !caller.may_read(&agent)) {
+    if executor.queries.agent_of_start(intent)?.is_some_and(|agent| !caller.may_read(&agent)) {
         return denial_status(executor, caller, intent).await;
     }
-    let found = executor.status_anywhere(intent).await?;
+    let found = executor.queries.status_anywhere(intent).await?;
     let readable = found.filter(|(agent, _)| caller.may_read(agent));
     let Some((agent, state)) = readable else { return denial_status(executor, caller, intent).await };
     let (state, receipt) = match state {
@@ -311,8 +311,8 @@ async fn status(executor: &Executor, caller: &Arc<Caller>, intent: IntentId) -> 
         IntentState::Running => (encode::IntentStateName::Running, None),
         IntentState::Finished(receipt) => (encode::IntentStateName::Finished, receipt),
     };
-    let calls = executor.nested_calls(intent);
-    let arguments = executor.arguments(intent, &agent)?;
+    let calls = executor.queries.nested_calls(intent);
+    let arguments = executor.queries.arguments(intent, &agent)?;
     Ok(encode::status(intent, state, receipt.as_deref(), &calls, arguments.as_ref(), None))
 }
 
@@ -323,14 +323,16 @@ async fn denial_status(
     intent: IntentId,
 ) -> Result<Encoded, Fault> {
     let state = encode::IntentStateName::Denied;
-    let by_person = executor.denial_anywhere(intent).await?.filter(|(agent, _)| caller.may_read(agent));
+    let by_person =
+        executor.queries.denial_anywhere(intent).await?.filter(|(agent, _)| caller.may_read(agent));
     if let Some((agent, Fault::Refused { message, blocked_by, .. })) = by_person {
-        let arguments = executor.arguments(intent, &agent)?;
+        let arguments = executor.queries.arguments(intent, &agent)?;
         let denial = Some((&*message, blocked_by));
         return Ok(encode::status(intent, state, None, &[], arguments.as_ref(), denial));
     }
     let reader = Arc::clone(caller);
-    let by_governor = executor.denial_by_governor(intent, move |agent| reader.may_read(agent)).await?;
+    let by_governor =
+        executor.queries.denial_by_governor(intent, move |agent| reader.may_read(agent)).await?;
     let message =
         by_governor.ok_or_else(|| Fault::invalid("/intent_id", format!("unknown intent `{intent}`")))?;
     // The arguments of a call that was denied at once are not stored, and an earlier call may have had others.

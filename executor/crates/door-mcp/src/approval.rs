@@ -136,7 +136,7 @@ pub(super) async fn apply_answer(
     answer: ElicitAnswer,
 ) -> Result<Effect, Fault> {
     let intent = call.intent;
-    let Some((waiting, _)) = executor.undecided_call(intent) else {
+    let Some((waiting, _)) = executor.queries.undecided_call(intent) else {
         return apply_answer_elsewhere(executor, caller, call, answer.action).await;
     };
     let is_same =
@@ -200,7 +200,7 @@ async fn apply_answer_elsewhere(
 /// Returns `true` if the intent of a call waits for a person at another node of the fleet.
 pub(super) async fn waits_elsewhere(executor: &Executor, call: &Call) -> Result<bool, Fault> {
     // An intent that is known here is decided, runs or has run: no other node is asked.
-    if executor.is_held(call.intent) || executor.status(call.intent).await?.is_some() {
+    if executor.queries.is_held(call.intent) || executor.queries.status(call.intent).await?.is_some() {
         return Ok(false);
     }
     let found = executor.peers.status_of_waiting_elsewhere(call.intent).await?;

@@ -109,16 +109,16 @@ impl McpDoor {
     /// state.
     async fn check_known(&self, intent: IntentId) -> Result<(), Fault> {
         let is_known =
-            self.executor.status_anywhere(intent).await?.is_some() || self.is_denied(intent).await?;
+            self.executor.queries.status_anywhere(intent).await?.is_some() || self.is_denied(intent).await?;
         if is_known { Ok(()) } else { Err(withdrawn_fault(intent)) }
     }
 
     /// Returns `true` if the intent was denied or revoked, at whichever node, so that a repeat is refused with the reason.
     async fn is_denied(&self, intent: IntentId) -> Result<bool, Fault> {
-        if self.executor.denial(intent)?.is_some() {
+        if self.executor.queries.denial(intent)?.is_some() {
             return Ok(true);
         }
-        let denied = self.executor.denial_in_fleet(intent).await?;
+        let denied = self.executor.queries.denial_in_fleet(intent).await?;
         Ok(denied.is_some_and(|denied| !denied.is_cancelled))
     }
 
@@ -153,7 +153,7 @@ impl McpDoor {
             call.is_new = false;
             let verdict = match answer {
                 IntentAnswer { verdict, receipt: Some(receipt) } => {
-                    let digest = self.executor.receipt_hash(intent);
+                    let digest = self.executor.queries.receipt_hash(intent);
                     return Ok(context.encoder().receipt(&context.id, &receipt, Some(&verdict), digest));
                 }
                 IntentAnswer { verdict, receipt: None } => verdict,
@@ -197,7 +197,7 @@ impl McpDoor {
     /// If the intent ended without a decision, so that sending it again would ask the governor again.
     async fn decision(&self, intent: IntentId) -> Result<(), Fault> {
         let has_decision =
-            self.executor.await_outcome(intent).await?.is_some() || self.is_denied(intent).await?;
+            self.executor.queries.await_outcome(intent).await?.is_some() || self.is_denied(intent).await?;
         if has_decision { Ok(()) } else { Err(withdrawn_fault(intent)) }
     }
 
@@ -238,8 +238,9 @@ impl McpDoor {
     /// The question about a waiting call that this client can show.
     pub(super) fn question(&self, context: &RequestContext, intent: IntentId) -> Option<Question> {
         // An intent that waits at another node is decided on its page.
-        let right = context.caller.decision_right().filter(|_| self.executor.is_held(intent));
-        let may_approve = right.is_some_and(|right| self.executor.approval_bar(intent, &right).is_none());
+        let right = context.caller.decision_right().filter(|_| self.executor.queries.is_held(intent));
+        let may_approve =
+            right.is_some_and(|right| self.executor.previews.approval_bar(intent, &right).is_none());
         question_for(may_approve, context.capabilities, self.console_url.decision_page(intent))
     }
 
@@ -274,7 +275,7 @@ impl McpDoor {
                 Ok(Some(Asked::SendAgain))
             }
             Effect::SendAgain
-                if self.executor.undecided_call(call.intent).is_some()
+                if self.executor.queries.undecided_call(call.intent).is_some()
                     || waits_elsewhere(&self.executor, call).await? =>
             {
                 Ok(Some(Asked::SendAgainLater))

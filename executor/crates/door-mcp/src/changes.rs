@@ -126,7 +126,7 @@ impl McpDoor {
             async move {
                 let last = state?;
                 loop {
-                    let signal = door.executor.intent_signal(task);
+                    let signal = door.executor.queries.intent_signal(task);
                     let status = match door.task_status(&context, task).await {
                         Ok(status) => status,
                         Err(Fault::Busy { .. }) => {
@@ -142,7 +142,7 @@ impl McpDoor {
                         let task = door.task(task, status).ok()?;
                         return Some((encode::task_changed(&context.id, &task), next));
                     }
-                    door.executor.wait_for_signal(signal).await;
+                    door.executor.queries.wait_for_signal(signal).await;
                 }
             }
         })

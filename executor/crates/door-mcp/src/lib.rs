@@ -69,7 +69,7 @@ fn busy_fault(message: String) -> Fault {
 
 /// The advice for models, with the most that the governor can grant.
 fn instructions(executor: &Executor) -> String {
-    let ceilings = executor.ceilings();
+    let ceilings = executor.queries.ceilings();
     let areas = ceilings.areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>();
     let files = match (areas.as_slice(), ceilings.access) {
         ([], _) => "no files".to_owned(),

@@ -22,7 +22,8 @@ impl McpDoor {
         context: &RequestContext,
         before: Option<u64>,
     ) -> Result<String, McpError> {
-        let page = self.executor.recent_receipts(own_agents(&context.caller), before, PAGE_SIZE).await?;
+        let page =
+            self.executor.queries.recent_receipts(own_agents(&context.caller), before, PAGE_SIZE).await?;
         let listed = page.receipts.into_iter().map(|receipt| ListedReceipt {
             intent: receipt.intent,
             tool: receipt.tool,
@@ -54,8 +55,11 @@ impl McpDoor {
         let values = match completion {
             Completion::Unknown => Vec::new(),
             Completion::Intent(prefix) => {
-                let page =
-                    self.executor.recent_receipts(own_agents(&context.caller), None, COMPLETION_SIZE).await?;
+                let page = self
+                    .executor
+                    .queries
+                    .recent_receipts(own_agents(&context.caller), None, COMPLETION_SIZE)
+                    .await?;
                 let ids = page.receipts.iter().map(|receipt| receipt.intent.to_string());
                 ids.filter(|id| id.starts_with(&prefix)).collect()
             }
@@ -71,7 +75,7 @@ impl McpDoor {
 
     /// The receipt of a run that the caller may read. Others do not exist for it.
     async fn own_receipt(&self, caller: &Caller, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
-        let found = self.executor.status(intent).await?;
+        let found = self.executor.queries.status(intent).await?;
         Ok(match found.filter(|(agent, _)| caller.may_read(agent)).map(|(_, state)| state) {
             Some(IntentState::Finished(receipt)) => receipt,
             Some(IntentState::Escalated | IntentState::Queued | IntentState::Running) | None => None,

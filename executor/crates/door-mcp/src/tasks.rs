@@ -31,7 +31,7 @@ impl McpDoor {
         answer: Option<ElicitAnswer>,
     ) -> Result<String, McpError> {
         self.task_status(context, task).await?;
-        if let (Some(answer), Some((call, _))) = (answer, self.executor.undecided_call(task)) {
+        if let (Some(answer), Some((call, _))) = (answer, self.executor.queries.undecided_call(task)) {
             let question = self.question(context, task);
             apply_answer(&self.executor, &context.caller, &call, question.as_ref(), answer).await?;
         }
@@ -65,7 +65,7 @@ impl McpDoor {
     /// A task with its times. Without a journal on the disk, these are the present.
     pub(super) fn task(&self, intent: IntentId, status: TaskStatus) -> Result<Task, Fault> {
         let now = self.executor.clock().now();
-        let records = self.executor.intent_records(intent)?;
+        let records = self.executor.queries.intent_records(intent)?;
         let (created, updated) = records.map_or((now, now), |records| (records.created, records.updated));
         Ok(Task { intent, status, created, updated })
     }
@@ -76,7 +76,7 @@ impl McpDoor {
         task: IntentId,
     ) -> Result<TaskStatus, Fault> {
         let caller = &context.caller;
-        let found = self.executor.status(task).await?;
+        let found = self.executor.queries.status(task).await?;
         match found.filter(|(agent, _)| caller.may_read(agent)).map(|(_, state)| state) {
             Some(IntentState::Escalated) => Ok(self.waiting_status(context, task)),
             Some(IntentState::Queued | IntentState::Running) => Ok(TaskStatus::Running),
@@ -93,8 +93,8 @@ impl McpDoor {
                     )
                     | None => {}
                 }
-                let verdict = self.executor.verdict(task)?;
-                let digest = self.executor.receipt_hash(task);
+                let verdict = self.executor.queries.verdict(task)?;
+                let digest = self.executor.queries.receipt_hash(task);
                 let result = context.encoder().receipt_result(&receipt, verdict.as_ref(), digest);
                 Ok(TaskStatus::Completed(result))
             }
@@ -115,7 +115,7 @@ impl McpDoor {
         context: &RequestContext,
         task: IntentId,
     ) -> Result<Option<TaskStatus>, Fault> {
-        let denied = self.executor.denial_in_fleet(task).await?;
+        let denied = self.executor.queries.denial_in_fleet(task).await?;
         let visible = denied.filter(|denied| context.caller.may_read(&denied.agent));
         Ok(visible.map(|denied| match denied.is_cancelled || denied.is_revoked {
             true => TaskStatus::Cancelled,
@@ -139,7 +139,9 @@ impl McpDoor {
 
     fn waiting_status(&self, context: &RequestContext, task: IntentId) -> TaskStatus {
         // The intent is approved, and about to run.
-        let Some((call, verdict)) = self.executor.undecided_call(task) else { return TaskStatus::Running };
+        let Some((call, verdict)) = self.executor.queries.undecided_call(task) else {
+            return TaskStatus::Running;
+        };
         match self.question(context, task) {
             Some(question @ (Question::Decide | Question::OpenPage(_))) => {
                 TaskStatus::InputRequired(question.params(&call, &verdict, context.revision))
@@ -150,11 +152,11 @@ impl McpDoor {
 
     /// The status of an intent that neither runs nor ran.
     fn ended_status(&self, context: &RequestContext, task: IntentId) -> Result<TaskStatus, Fault> {
-        let records = self.executor.intent_records(task)?;
+        let records = self.executor.queries.intent_records(task)?;
         let records = records.filter(|records| context.caller.may_read(&records.agent));
         match records.ok_or_else(unknown_task)?.resolution {
             Some(Resolution::Denied) => {
-                let fault = self.executor.denial(task)?.unwrap_or_else(unknown_task);
+                let fault = self.executor.queries.denial(task)?.unwrap_or_else(unknown_task);
                 Ok(TaskStatus::Completed(context.encoder().refusal_result(&fault, task)))
             }
             Some(Resolution::Cancelled | Resolution::Revoked | Resolution::Expired) => {

@@ -598,7 +598,7 @@ impl Nexus {
     /// Answers a query about the executor. Its load is only for operators.
     fn describe_executor(&self, sender: &MessageSender<'_>, action: QueryAction) -> RequestResult {
         let load = || {
-            let (running, queued) = self.executor.queue_stats();
+            let (running, queued) = self.executor.queries.queue_stats();
             let journal = self.executor.journal();
             json!({
                 "running": running,
@@ -638,7 +638,7 @@ impl Nexus {
         intent: IntentId,
     ) -> RequestResult {
         let may_read_all = sender.caller.may_read_all();
-        let found = self.executor.status_anywhere(intent).await.map_err(execution_failure)?;
+        let found = self.executor.queries.status_anywhere(intent).await.map_err(execution_failure)?;
         let readable = found
             .filter(|(agent, _)| may_read_all || (*agent == sender.agent && sender.caller.may_act_as(agent)));
         let (state, receipt) = match readable.map(|(_, state)| state) {

@@ -248,7 +248,7 @@ async fn metrics(
     if !caller.is_any_of(&[Role::Operator]) {
         return (StatusCode::FORBIDDEN, "metrics are for callers with the role `operator`\n").into_response();
     }
-    match executor.render_metrics(state.connections.count(), state.settings.callers.metrics()).await {
+    match executor.queries.render_metrics(state.connections.count(), state.settings.callers.metrics()).await {
         Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
         Err(fault) => {
             tracing::error!(?fault, "the metrics cannot be collected");

@@ -129,7 +129,7 @@ pub async fn stay_registered(
         let mut is_first_heartbeat = true;
         let mut was_accepted = false;
         loop {
-            let (running, queued) = executor.queue_stats();
+            let (running, queued) = executor.queries.queue_stats();
             let uptime = executor.clock().monotonic().saturating_duration_since(started_at);
             let Head { number: count, hash } = first_checkpoint.unwrap_or_else(|| executor.journal().head());
             let root = to_hex(&hash);

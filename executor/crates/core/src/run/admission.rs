@@ -388,7 +388,7 @@ impl Executor {
         tokio::select! {
             biased;
             reason = wait.abort.wait() => Err(self.ended_wait_fault(call, reason)),
-            () = self.wait_until_closed() => Err(busy_fault("the executor is shutting down")),
+            () = self.slots.wait_until_closed() => Err(busy_fault("the executor is shutting down")),
             () = self.catalogue.wait_for(is_compiled) => Ok(()),
             () = tokio::time::sleep(timeout) => Ok(()),
             () = report => Ok(()),

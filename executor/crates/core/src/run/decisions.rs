@@ -452,7 +452,7 @@ impl Executor {
             // Without a page, an approval covers whatever the verdict and the other layers grant.
             return Ok(alone(approval(Vec::new()), author));
         }
-        let preview = self.preview(escalated, taken, directive.manifest.as_ref());
+        let preview = self.previews.preview(escalated, taken, directive.manifest.as_ref());
         if shown.is_some_and(|shown| shown != preview.basis) {
             return Err(changed_fault());
         }
@@ -501,7 +501,7 @@ impl Executor {
     ) -> Result<(), Fault> {
         let Call { intent, agent, .. } = escalated.call();
         let by = right.by();
-        let Some(bar) = self.approval_bar(*intent, right) else { return Ok(()) };
+        let Some(bar) = self.previews.approval_bar(*intent, right) else { return Ok(()) };
         let message = match bar {
             ApprovalBar::Governor => format!(
                 "the governor's approval does not count here: {required} people, listed in `server.callers`, have to approve \
@@ -527,7 +527,7 @@ impl Executor {
         manifest: Option<&Manifest>,
     ) -> Result<(), Fault> {
         let Some(manifest) = manifest else { return Ok(()) };
-        let unchanged = self.preview(escalated, taken, None).grant?;
+        let unchanged = self.previews.preview(escalated, taken, None).grant?;
         if unchanged.includes(&unchanged.complete(manifest), &escalated.verdict().manifest) {
             return Ok(());
         }
@@ -717,7 +717,7 @@ impl Executor {
             tokio::select! {
                 () = tokio::time::sleep(delay.min(remaining)) => {}
                 // The next start of the executor runs the intent.
-                () = self.wait_until_closed() => return,
+                () = self.slots.wait_until_closed() => return,
             }
             // The intent may have been cancelled or revoked.
             let Some(again) = self.intents.take_approved(intent) else { return };

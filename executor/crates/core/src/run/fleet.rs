@@ -556,7 +556,7 @@ impl Executor {
             tracing::warn!(
                 "an operator has asked this node to leave the fleet: it finishes its runs and ends"
             );
-            self.close();
+            self.slots.close();
         }
         Ok(())
     }
@@ -613,7 +613,7 @@ impl Executor {
     }
 
     async fn renew_lease(&self, fleet: &Fleet, state: NodeState) -> Result<(), FleetError> {
-        let (head, (running, queued)) = (self.journal.head(), self.queue_stats());
+        let (head, (running, queued)) = (self.journal.head(), self.queries.queue_stats());
         let head = NodeHead { receipts: head.number, hash: head.hash };
         let concurrent = self.settings.capacity.concurrent;
         let waiting = self.intents.undecided_count(self.clock.now());

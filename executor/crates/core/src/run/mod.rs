@@ -46,8 +46,8 @@ pub use decisions::DirectiveOutcome;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use fleet::{Fleet, JoinFleetError, Node, join_fleet};
 pub use policies::Policies;
-pub use preview::{DecisionBasis, DecisionPreview, WaitingSummary};
-pub use query::{DeniedInFleet, IntentSignal};
+pub use preview::{DecisionBasis, DecisionPreview, Previews, WaitingSummary};
+pub use query::{DeniedInFleet, IntentSignal, Queries};
 pub use questions::{ConsoleQuestion, Peers};
 pub use refusals::Refusals;
 pub use slots::Capacity;
@@ -128,6 +128,28 @@ pub struct ExecutorParts {
     pub clock: Arc<dyn Clock>,
 }
 
+/// What the parts of an executor are made of. Each takes what it needs.
+struct Parts {
+    settings: Arc<ExecutorSettings>,
+    catalogue: Arc<Catalogue>,
+    policies: Arc<Policies>,
+    refusals: Arc<Refusals>,
+    journal: Arc<Journal>,
+    node: Arc<Node>,
+    peers: Arc<Peers>,
+    passing: Arc<Passing>,
+    stored_calls: Arc<StoredCalls>,
+    taken_over: Arc<TakenOverCalls>,
+    due_denials: Arc<DueDenials>,
+    waits: Arc<Waits>,
+    stored_waits: Arc<StoredWaits>,
+    slots: Arc<Slots>,
+    compile_waits: CompileWaits,
+    intents: Arc<OpenIntents>,
+    metrics: Arc<Metrics>,
+    clock: Arc<dyn Clock>,
+}
+
 /// The core that all doors share.
 pub struct Executor {
     settings: Arc<ExecutorSettings>,
@@ -137,13 +159,17 @@ pub struct Executor {
     pub policies: Arc<Policies>,
     /// The record of refusals.
     pub refusals: Arc<Refusals>,
-    /// The network access of runs; `None` if no run may use the network.
-    egress: Option<Arc<Egress>>,
-    journal: Arc<Journal>,
+    /// What doors and people read.
+    pub queries: Arc<Queries>,
+    /// What people see before they decide.
+    pub previews: Arc<Previews>,
     /// What this executor knows of its fleet.
     pub node: Arc<Node>,
     /// The questions to the other nodes of the fleet.
     pub peers: Arc<Peers>,
+    /// The network access of runs; `None` if no run may use the network.
+    egress: Option<Arc<Egress>>,
+    journal: Arc<Journal>,
     passing: Arc<Passing>,
     stored_calls: Arc<StoredCalls>,
     taken_over: Arc<TakenOverCalls>,
@@ -243,14 +269,12 @@ impl Executor {
             Arc::clone(&catalogue),
             Arc::clone(&taken_over),
         ));
-        Self {
+        let parts = Parts {
             slots: Arc::new(Slots::new(settings.capacity)),
-            output: ExpectedOutput::default(),
             settings: Arc::new(settings),
             catalogue,
             policies,
             refusals,
-            egress,
             journal,
             peers: Arc::new(Peers::new(Arc::clone(&node), Arc::clone(&answers))),
             node,
@@ -260,8 +284,54 @@ impl Executor {
             due_denials,
             waits,
             stored_waits,
-            answers,
             compile_waits: CompileWaits::default(),
+            intents,
+            metrics,
+            clock,
+        };
+        let queries = Arc::new(Queries::new(&parts));
+        let previews = Arc::new(Previews::new(&parts));
+        let Parts {
+            settings,
+            catalogue,
+            policies,
+            refusals,
+            journal,
+            node,
+            peers,
+            passing,
+            stored_calls,
+            taken_over,
+            due_denials,
+            waits,
+            stored_waits,
+            slots,
+            compile_waits,
+            intents,
+            metrics,
+            clock,
+        } = parts;
+        Self {
+            settings,
+            catalogue,
+            policies,
+            refusals,
+            queries,
+            previews,
+            node,
+            peers,
+            egress,
+            journal,
+            passing,
+            stored_calls,
+            taken_over,
+            due_denials,
+            waits,
+            stored_waits,
+            answers,
+            slots,
+            output: ExpectedOutput::default(),
+            compile_waits,
             intents,
             subscribers: Arc::default(),
             metrics,
@@ -297,12 +367,6 @@ impl Executor {
     /// Calls `subscriber` for every event of all later runs of all doors, on the run's thread. It must not block.
     pub fn subscribe(&self, subscriber: impl Fn(&RunIdentity, RunNotification<'_>) + Send + Sync + 'static) {
         self.subscribers.add(subscriber);
-    }
-
-    /// The operator's ceilings.
-    #[must_use]
-    pub fn ceilings(&self) -> &Ceilings {
-        &self.settings.ceilings
     }
 
     /// Sets the standing policy of an agent, or of every agent, on behalf of `by`, at all nodes of the fleet.

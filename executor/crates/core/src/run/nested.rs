@@ -389,9 +389,9 @@ impl NestedCalls {
         decision: Option<Decision>,
     ) -> CallOutcome {
         let refused = |error| CallOutcome { decision, ..CallOutcome::refused(error) };
-        match self.executor.await_outcome(intent).await {
+        match self.executor.queries.await_outcome(intent).await {
             Ok(Some(receipt)) => CallOutcome::of_receipt(decision, &receipt),
-            Ok(None) => refused(match (self.executor.denial(intent), self.find_stop(intent, tool)) {
+            Ok(None) => refused(match (self.executor.queries.denial(intent), self.find_stop(intent, tool)) {
                 (Ok(Some(fault)), _) | (Ok(None) | Err(_), Some(fault)) => refusal(&fault, intent, tool),
                 (Ok(None) | Err(_), None) => CallError {
                     detail: detail(
@@ -419,8 +419,8 @@ impl NestedCalls {
         let executor = &self.executor;
         // `close` may have stopped it already. A call that never began has no outcome.
         executor.waits.end_nested(intent).await;
-        let outcome = tokio::time::timeout(CLOSE_TIMEOUT, executor.await_outcome(intent)).await;
-        let decision = executor.verdict(intent).ok().flatten().map(|verdict| verdict.decision);
+        let outcome = tokio::time::timeout(CLOSE_TIMEOUT, executor.queries.await_outcome(intent)).await;
+        let decision = executor.queries.verdict(intent).ok().flatten().map(|verdict| verdict.decision);
         match outcome {
             Ok(Ok(Some(receipt))) => CallOutcome::of_receipt(decision, &receipt),
             Ok(Ok(None) | Err(_)) | Err(_) => {

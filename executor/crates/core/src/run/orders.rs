@@ -211,7 +211,7 @@ impl Executor {
     /// Tells the other nodes of the stops that they do not have: those from before this node joined, and those that could
     /// not be published.
     async fn publish_stops(&self, fleet: &Fleet) -> Result<(), FleetError> {
-        for stop in self.stops() {
+        for stop in self.queries.stops() {
             match publish_stop(fleet, &stop, true).await {
                 // The next look finds it.
                 Ok(()) | Err(FleetError::LaterOrder) => {}

@@ -5,11 +5,15 @@
 //! preview has the same one.
 
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
-use super::{AgentFilter, Executor};
+use super::catalogue::Catalogue;
+use super::open_intents::OpenIntents;
+use super::policies::Policies;
+use super::{AgentFilter, ExecutorSettings, Parts};
 use a2g_capability::{Grant, Root, Roots};
 use a2g_govern::{DecisionRight, Escalated};
 use a2g_intent::WaitNumber;
 use a2g_types::call::{Call, main_argument};
+use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
 use a2g_types::grant::{CallSummary, GrantSummary};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -144,7 +148,7 @@ pub struct DecisionPreview {
     pub required_approvals: u32,
     /// The grant of an approved run, or the reason why it would be refused.
     pub grant: Result<GrantSummary, Fault>,
-    /// The granted folders, for [`Executor::find_missing_roots`].
+    /// The granted folders, for [`Previews::find_missing_roots`].
     roots: Vec<Arc<Root>>,
     /// The hash of the call, its wait, the tool, the verdict, the approvals so far and the grant.
     pub basis: DecisionBasis,
@@ -172,7 +176,26 @@ pub struct WaitingSummary {
 /// Maximum length of a reason in a list, in characters.
 const MAX_REASON_CHARS: usize = 300;
 
-impl Executor {
+/// What people see of the intents that wait for them.
+pub struct Previews {
+    intents: Arc<OpenIntents>,
+    catalogue: Arc<Catalogue>,
+    policies: Arc<Policies>,
+    settings: Arc<ExecutorSettings>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Previews {
+    pub(super) fn new(parts: &Parts) -> Self {
+        Self {
+            intents: Arc::clone(&parts.intents),
+            catalogue: Arc::clone(&parts.catalogue),
+            policies: Arc::clone(&parts.policies),
+            settings: Arc::clone(&parts.settings),
+            clock: Arc::clone(&parts.clock),
+        }
+    }
+
     /// The intents of the selected agents that wait for a person, the first to expire first.
     #[must_use]
     pub fn waiting_intents(&self, filter: AgentFilter<'_>) -> Vec<WaitingSummary> {

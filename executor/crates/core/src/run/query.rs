@@ -1,23 +1,32 @@
 //! Queries of intents, receipts, usage and the executor's state, and the wait for the end of an intent.
 
 use super::admission::check_memory;
+use super::compile_waits::CompileWaits;
 use super::faults::{busy_fault, intent_conflict_fault, journal_fault, receipt_pending_fault};
-use super::fleet::CallIdentity;
-use super::stored_calls::DENIED_BY;
-use super::waits::denial_fault;
-use super::{Executor, IntentState, RECEIPT_TIMEOUT, RunIdentity};
+use super::fleet::{CallIdentity, Node};
+use super::open_intents::OpenIntents;
+use super::passing::Passing;
+use super::questions::Peers;
+use super::slots::Slots;
+use super::stored_calls::{DENIED_BY, StoredCalls, TakenOverCall, TakenOverCalls};
+use super::stored_waits::StoredWaits;
+use super::waits::{Waits, denial_fault};
+use super::{Executor, ExecutorSettings, IntentState, Parts, RECEIPT_TIMEOUT, RunIdentity};
+use a2g_capability::Ceilings;
 use a2g_govern::{DENIED_BY_GOVERNOR, Escalated};
 use a2g_journal::history::RefusalEntry;
 use a2g_journal::{
-    IfFull, IntentRecords, KnownIntent, NumberedRefusal, Page, ReceiptPage, RefusalSearch, RunRecord,
-    RunSearch, RunSummary, SeriesSpan, Stage, StageSource, UsageSums,
+    IfFull, IntentRecords, Journal, KnownIntent, NumberedRefusal, Page, ReceiptPage, RefusalSearch,
+    RunRecord, RunSearch, RunSummary, SeriesSpan, Stage, StageSource, UsageSums,
 };
-use a2g_metrics::{CallerMetrics, FleetGauges, Gauges};
+use a2g_metrics::{CallerMetrics, FleetGauges, Gauges, Metrics};
 use a2g_types::call::{Call, StoredArguments};
+use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::memory;
 use a2g_types::outcome::{AbortReason, NestedCall, Receipt};
+use a2g_types::stop::Stop;
 use a2g_types::verdict::Verdict;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -52,7 +61,44 @@ pub struct DeniedInFleet {
     pub is_revoked: bool,
 }
 
-impl Executor {
+/// What doors and people read: the state of intents, what the journal has, and the figures.
+pub struct Queries {
+    journal: Arc<Journal>,
+    intents: Arc<OpenIntents>,
+    compile_waits: CompileWaits,
+    stored_calls: Arc<StoredCalls>,
+    taken_over: Arc<TakenOverCalls>,
+    slots: Arc<Slots>,
+    node: Arc<Node>,
+    peers: Arc<Peers>,
+    waits: Arc<Waits>,
+    stored_waits: Arc<StoredWaits>,
+    passing: Arc<Passing>,
+    metrics: Arc<Metrics>,
+    settings: Arc<ExecutorSettings>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Queries {
+    pub(super) fn new(parts: &Parts) -> Self {
+        Self {
+            journal: Arc::clone(&parts.journal),
+            intents: Arc::clone(&parts.intents),
+            compile_waits: parts.compile_waits.clone(),
+            stored_calls: Arc::clone(&parts.stored_calls),
+            taken_over: Arc::clone(&parts.taken_over),
+            slots: Arc::clone(&parts.slots),
+            node: Arc::clone(&parts.node),
+            peers: Arc::clone(&parts.peers),
+            waits: Arc::clone(&parts.waits),
+            stored_waits: Arc::clone(&parts.stored_waits),
+            passing: Arc::clone(&parts.passing),
+            metrics: Arc::clone(&parts.metrics),
+            settings: Arc::clone(&parts.settings),
+            clock: Arc::clone(&parts.clock),
+        }
+    }
+
     /// Renders all metrics as text for Prometheus, with the numbers of open connections and of unknown callers.
     ///
     /// # Errors
@@ -359,6 +405,29 @@ impl Executor {
         self.peers.status_of_waiting_elsewhere(intent).await
     }
 
+    /// A call that waits for a person here, or that is of another node and waits or runs here, and its state; `None` for
+    /// any other intent.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub async fn find_taken_over(
+        &self,
+        intent: IntentId,
+    ) -> Result<Option<(TakenOverCall, IntentState)>, Fault> {
+        // This node may have started again since it took the call over.
+        let waits = || self.intents.inspect(intent, |escalated, _| TakenOverCall::from(escalated.call()));
+        let Some(call) = self.taken_over.get(intent).or_else(waits) else { return Ok(None) };
+        Ok(self.status_here(intent).await?.map(|(_agent, state)| (call, state)))
+    }
+
+    /// Returns `true` if the fleet stores a call that has waited for a slot at this node, or waits for a person at any.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub async fn may_still_wait(&self, intent: IntentId) -> Result<bool, Fault> {
+        self.stored_waits.may_still_wait(intent).await
+    }
+
     /// Makes a signal before the state of an intent is read, so that no change in between is lost.
     #[must_use]
     pub fn intent_signal(&self, intent: IntentId) -> IntentSignal {
@@ -435,6 +504,20 @@ impl Executor {
         }
     }
 
+    /// The stops in force, by target.
+    #[must_use]
+    pub fn stops(&self) -> Vec<Stop> {
+        self.intents.read(|intents| intents.stops().list())
+    }
+
+    /// The operator's ceilings.
+    #[must_use]
+    pub fn ceilings(&self) -> &Ceilings {
+        &self.settings.ceilings
+    }
+}
+
+impl Executor {
     /// Waits for the receipt of a known intent. Returns the governor's verdict with it, if the governor was asked.
     pub(super) async fn await_existing(
         self: &Arc<Self>,

@@ -15,7 +15,7 @@ use super::faults::{busy_fault, refusal};
 use super::fleet::{CallIdentity, Fleet, Node};
 use super::passing::node_text;
 use super::trace::{self, Stopwatch};
-use super::{AgentFilter, Executor, IntentState, RunEventSink};
+use super::{AgentFilter, Executor, RunEventSink};
 use a2g_fleet::{CallMessage, OrphanCall, PassedCall, WaitsFor};
 use a2g_govern::{Admitted, VerifiedVerdict};
 use a2g_journal::IntentSummary;
@@ -67,7 +67,7 @@ impl TakenOverCalls {
         self.0.lock().insert(intent, call);
     }
 
-    fn get(&self, intent: IntentId) -> Option<TakenOverCall> {
+    pub(super) fn get(&self, intent: IntentId) -> Option<TakenOverCall> {
         self.0.lock().get(&intent).cloned()
     }
 
@@ -287,21 +287,6 @@ impl Executor {
             tokio::time::sleep(END_INTERVAL).await;
         }
         Err(busy_fault("the call is being ended, and the fleet does not know it yet: ask for its state"))
-    }
-
-    /// A call that waits for a person here, or that is of another node and waits or runs here, and its state; `None` for
-    /// any other intent.
-    ///
-    /// # Errors
-    /// If the journal cannot be read.
-    pub async fn find_taken_over(
-        &self,
-        intent: IntentId,
-    ) -> Result<Option<(TakenOverCall, IntentState)>, Fault> {
-        // This node may have started again since it took the call over.
-        let waits = || self.intents.inspect(intent, |escalated, _| TakenOverCall::from(escalated.call()));
-        let Some(call) = self.taken_over.get(intent).or_else(waits) else { return Ok(None) };
-        Ok(self.status_here(intent).await?.map(|(_agent, state)| (call, state)))
     }
 
     /// Forgets the calls of other nodes that neither wait nor run here any more.

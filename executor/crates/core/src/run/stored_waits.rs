@@ -249,7 +249,7 @@ impl StoredWaits {
     ///
     /// # Errors
     /// If the fleet cannot be reached.
-    pub async fn may_still_wait(&self, intent: IntentId) -> Result<bool, Fault> {
+    pub(super) async fn may_still_wait(&self, intent: IntentId) -> Result<bool, Fault> {
         let Some(fleet) = self.node.fleet() else { return Ok(false) };
         let may_wait = async {
             // The key of a wait that has ended here would only be removed by the next check.

@@ -124,10 +124,4 @@ impl Executor {
         }
         Ok(is_lifted)
     }
-
-    /// The stops in force, by target.
-    #[must_use]
-    pub fn stops(&self) -> Vec<Stop> {
-        self.intents.read(|intents| intents.stops().list())
-    }
 }
