@@ -1,27 +1,21 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
 use super::catalogue::PREPARING_RETRY_MS;
-use super::faults::{busy_fault, journal_fault, lifted_stop_fault, stop_fault};
+use super::claims::NO_MEMORY;
+use super::faults::{busy_fault, lifted_stop_fault};
 use super::fleet::CallIdentity;
-use super::open_intents::ActiveRun;
-use super::slots::{CapacityError, Place};
 use super::trace::Stopwatch;
-use super::{
-    ClaimOutcome, ClaimedRun, Executor, ExecutorSettings, IntentAnswer, LoadedCatalog, RunEvent,
-    RunEventSink, trace,
-};
+use super::{Executor, IntentAnswer, LoadedCatalog, RunEvent, RunEventSink, trace};
 use crate::catalog::{Catalog, CatalogEntry, Preparing, QuickCheck};
-use a2g_capability::{Grant, Permit, RootsError, Tree};
 use a2g_govern::{
-    Admission, Admitted, Escalated, Governor, Granted, IntentSignatures, OperatorLimits, VerifiedVerdict,
-    admit, check_caller_tools,
+    Admission, Admitted, Escalated, Governor, IntentSignatures, OperatorLimits, VerifiedVerdict, admit,
+    check_caller_tools,
 };
-use a2g_intent::ClaimError;
-use a2g_journal::{ClaimResult, IntentSummary, KnownIntent};
+use a2g_journal::IntentSummary;
 use a2g_runtime::aside::run_large;
 use a2g_types::call::{Call, ContextSignature};
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, ToolName, excerpt};
+use a2g_types::ident::{ToolName, excerpt};
 use a2g_types::memory;
 use a2g_types::outcome::{AbortReason, End, Progress, Receipt};
 use a2g_types::quantity::Timeout;
@@ -34,21 +28,8 @@ use tracing::Instrument as _;
 
 /// The interval between two reports of a call that waits for the compilation of its tool.
 const COMPILE_PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
-/// The time in which another node may take a call from a full queue.
-const PLACE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of a tool's arguments that a message names.
 const MAX_SHOWN_NAMES: usize = 12;
-/// The message for a call or a request for a stored receipt when the memory budget is used up.
-const NO_MEMORY: &str = "the executor has reached its memory limit (`server.max_memory_mb`) with pending messages, unread \
-                         results and expected output: send the request again later";
-
-/// The result of [`Executor::reserve_and_claim`].
-pub(super) enum ReservedClaim {
-    /// The intent is new in this process. It has the place, and is registered.
-    New(Place, ActiveRun),
-    /// The intent was claimed before.
-    Known(KnownIntent),
-}
 
 /// The location of a call's tool.
 pub(super) enum ToolLocation {
@@ -126,11 +107,11 @@ impl Executor {
             && permits_run(verdict.verdict())
             && self.slots.has_free(&call.agent);
         let known = match starts_at_once {
-            true => self.find_known_here(&call, expires_at).await?,
-            false => self.find_known(&call, expires_at).await?,
+            true => self.claims.find_known_here(&call, expires_at).await?,
+            false => self.claims.find_known(&call, expires_at).await?,
         };
         if let Some(known) = known {
-            return require_success(self.await_existing(&CallIdentity::of(&call), known).await?.0);
+            return require_success(self.claims.await_existing(&CallIdentity::of(&call), known).await?.0);
         }
         let not_looked_up = starts_at_once.then(|| CallIdentity::of(&call));
         let fault = match self.execute_new(call, verdict, location, stopwatch).await {
@@ -141,7 +122,7 @@ impl Executor {
         // A repeat gets its receipt, even if the call would be refused now.
         let Some(call) = not_looked_up else { return Err(fault) };
         let Some(known) = self.node.find_in_fleet(&call).await? else { return Err(fault) };
-        require_success(self.await_existing(&call, known).await?.0)
+        require_success(self.claims.await_existing(&call, known).await?.0)
     }
 
     /// Runs a call whose intent is not known to have run, under the verdict sent with it.
@@ -232,9 +213,10 @@ impl Executor {
         let mut stopwatch = Stopwatch::start(self.clock.monotonic());
         let location = self.locate_tool(&call)?;
         check_memory()?;
-        let known = if call.is_new { None } else { self.find_known(&call, None).await? };
+        let known = if call.is_new { None } else { self.claims.find_known(&call, None).await? };
         if let Some(known) = known
-            && let (receipt, Some(verdict)) = self.await_existing(&CallIdentity::of(&call), known).await?
+            && let (receipt, Some(verdict)) =
+                self.claims.await_existing(&CallIdentity::of(&call), known).await?
         {
             return Ok(IntentAnswer { verdict, receipt: Some(receipt) });
         }
@@ -429,142 +411,6 @@ impl Executor {
         }
         self.catalogue.find(call).map(ToolLocation::Here)
     }
-
-    /// Runs the remaining checks of an admitted call, and claims its intent.
-    pub(super) async fn claim(
-        self: &Arc<Self>,
-        admitted: Admitted,
-        loaded: Arc<LoadedCatalog>,
-        verdict: Option<Arc<Verdict>>,
-    ) -> Result<ClaimOutcome, Fault> {
-        let Some(tool) = loaded.usable_tool(&admitted.call().tool) else {
-            return Err(Fault::Internal("the tool of an admitted call is not in its catalogue".to_owned()));
-        };
-        let ExecutorSettings { granter, ceilings, .. } = &*self.settings;
-        let (admitted, grant) =
-            admitted.grant(granter, self.policies.standing(), &tool.descriptor, ceilings)?;
-        if let Some(Err(reason)) = &tool.componentised
-            && !grant.has_only_whole_trees()
-        {
-            let message = format!(
-                "the tool `{}` runs only with grants of whole trees such as `/workspace/**`, because it is a core module and \
-                 {reason}: grant whole trees, or build it as a component",
-                admitted.call().tool
-            );
-            return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
-        }
-        let permit = self.open_permit(&admitted, grant)?;
-        if !self.output.has_room(permit.grant().output().value.bytes()) {
-            return Err(busy_fault(NO_MEMORY));
-        }
-        let (place, running) = match self.reserve_and_claim(&admitted, verdict.clone()).await? {
-            ReservedClaim::New(place, running) => (place, running),
-            ReservedClaim::Known(known) => {
-                return Ok(ClaimOutcome::Known(Box::new(admitted.call().clone()), known));
-            }
-        };
-        let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
-        let lent_slot = parent.and_then(|parent| self.intents.calls_of(parent)).map(|calls| calls.slot());
-        let claimed = ClaimedRun {
-            admitted,
-            loaded,
-            verdict,
-            approved_by: None,
-            permit,
-            place,
-            lent_slot,
-            taken: None,
-            was_passed_on: false,
-            running,
-        };
-        Ok(ClaimOutcome::Claimed(Box::new(claimed)))
-    }
-
-    /// Reserves a place for an admitted call, claims its intent in this process, and registers it. Releases the intent if
-    /// an operator has stopped the call.
-    pub(super) async fn reserve_and_claim<L>(
-        &self,
-        admitted: &Admitted<L>,
-        verdict: Option<Arc<Verdict>>,
-    ) -> Result<ReservedClaim, Fault> {
-        let call = admitted.call();
-        let place = match call.parent {
-            Some(_) => self.slots.reserve_nested(&call.agent),
-            None => self.reserve_place(&call.agent).await?,
-        };
-        let result = self.journal.claim(call, admitted.keep_until(), verdict);
-        match result.map_err(|error| journal_fault(&error))? {
-            ClaimResult::New => {}
-            ClaimResult::Known(known) => return Ok(ReservedClaim::Known(known)),
-        }
-        match self.intents.claim(call) {
-            Ok(running) => Ok(ReservedClaim::New(place, running)),
-            Err(ClaimError::Stopped(stop)) => {
-                self.release(call.intent).await?;
-                Err(stop_fault(call.intent, &stop))
-            }
-        }
-    }
-
-    /// Opens the granted folders. A call needs a folder that does not exist if its arguments name a path in it; any other
-    /// call runs, and finds nothing there.
-    fn open_permit(&self, admitted: &Admitted<Granted>, grant: Grant) -> Result<Permit, Fault> {
-        let is_needed = |folder: &Tree| {
-            let Call { intent, tool, arguments, .. } = admitted.call();
-            let is_needed = arguments.iter().any(|(key, value)| names_path_in(folder, key, value));
-            if !is_needed {
-                tracing::warn!(%intent, %tool, folder = folder.path(), "a granted folder does not exist: the call runs without it");
-            }
-            is_needed
-        };
-        Permit::open(grant, &self.settings.mounts, &self.settings.ceilings.areas, is_needed).map_err(
-            |error| {
-                if let RootsError::Refused { path, source } = &error {
-                    tracing::warn!(path, %source, "a granted folder cannot be opened");
-                }
-                admitted.refusal(BlockedBy::ScopeUnenforceable, error.to_string())
-            },
-        )
-    }
-
-    /// Reserves a queue place for an intent of the agent. If the queue is full and other nodes take calls from it, waits
-    /// for a place for a short time.
-    pub(super) async fn reserve_place(&self, agent: &AgentDid) -> Result<Place, Fault> {
-        let reserved = if self.may_pass_calls() {
-            self.slots.reserve_within(agent, PLACE_TIMEOUT).await
-        } else {
-            self.slots.reserve(agent)
-        };
-        reserved.map_err(|error| {
-            busy_fault(match error {
-                CapacityError::Closing => "the executor is shutting down",
-                CapacityError::QueueFull => "the queue is full: `executor.queue` sets the maximum",
-                CapacityError::AgentQueueFull => {
-                    "too many intents of this agent are waiting: `executor.queue_per_agent` sets the maximum"
-                }
-            })
-        })
-    }
-}
-
-/// Returns `true` if a text in an argument has the path of the folder, alone or with a path below it. This only allows a
-/// clear refusal before the run: a folder that does not exist is never opened.
-fn names_path_in(folder: &Tree, key: &str, value: &Value) -> bool {
-    let is_in_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
-    let names = |text: &str| {
-        text.match_indices(folder.path()).any(|(at, path)| {
-            let before = text.get(..at).and_then(|before| before.chars().next_back());
-            let after = text.get(at + path.len()..).and_then(|after| after.chars().next());
-            !before.is_some_and(|c| c == '/' || is_in_name(c)) && !after.is_some_and(is_in_name)
-        })
-    };
-    names(key)
-        || match value {
-            Value::Null | Value::Bool(_) | Value::Number(_) => false,
-            Value::String(text) => names(text),
-            Value::Array(items) => items.iter().any(|item| names_path_in(folder, "", item)),
-            Value::Object(object) => object.iter().any(|(key, value)| names_path_in(folder, key, value)),
-        }
 }
 
 /// The owner of a call's message, and the message's size in bytes.

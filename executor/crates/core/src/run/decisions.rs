@@ -5,13 +5,14 @@
 
 use super::admission::check_arguments;
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
+use super::claims::{ClaimOutcome, ClaimedRun};
 use super::events::RunEventSink;
 use super::faults::{busy_fault, intent_conflict_fault, journal_fault, unsaved_decision_fault};
 use super::orders::finish_order;
 use super::preview::{DecisionBasis, changed_fault, summarize};
 use super::trace::{self, Stopwatch};
 use super::waits::{EndOfWait, EndedIntents, denial_fault, new_decision, new_resolution, not_waiting_fault};
-use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, RETRY_AFTER_MS};
+use super::{AgentFilter, Executor, RETRY_AFTER_MS};
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated};
 use a2g_intent::{Ended, EndedAll, Intents, Outdated, Removal, WaitNumber};
 use a2g_journal::{Approval, HoldResult, IntentSummary, JournalError, Resolution, ResolvedIntent};
@@ -179,13 +180,13 @@ impl Executor {
             // The journal has the caller that stopped it first.
             Some(Ended::Run { is_first: false }) => Ok(()),
             Some(Ended::Elsewhere) | None => {
-                return self.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await;
+                return self.call_store.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await;
             }
         };
         if !self.due_denials.deny_if_due(intent).await? {
             return Ok(false);
         }
-        self.await_stopped_call(intent).await?;
+        self.call_store.await_end(intent).await?;
         result.map(|()| true).map_err(|error| unsaved_decision_fault(&error))
     }
 
@@ -257,10 +258,10 @@ impl Executor {
             return recorded.map(|()| 0);
         }
         if count == 0 {
-            let is_ended = self.end_unclaimed_call(intent, &filter, AbortReason::Revoked).await?;
+            let is_ended = self.call_store.end_unclaimed_call(intent, &filter, AbortReason::Revoked).await?;
             return recorded.map(|()| usize::from(is_ended));
         }
-        self.await_stopped_call(intent).await?;
+        self.call_store.await_end(intent).await?;
         recorded.map(|()| count)
     }
 
@@ -636,7 +637,7 @@ impl Executor {
         {
             self.waits.record_end(escalated, Resolution::Cancelled, reason.message(), self.clock.now()).await;
         }
-        self.release(escalated.call().intent).await?;
+        self.claims.release(escalated.call().intent).await?;
         Err(fault)
     }
 
@@ -655,18 +656,19 @@ impl Executor {
         // The catalogue may have been replaced since the intent began to wait.
         let loaded = self.catalogue.find(admitted.call())?;
         check_arguments(&loaded, admitted.call()).await?;
-        let claimed = match self.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone()))).await? {
-            ClaimOutcome::Claimed(claimed) => claimed,
-            ClaimOutcome::Known(..) => {
-                return Err(busy_fault("another call with this intent is about to start it").into());
-            }
-        };
+        let claimed =
+            match self.claims.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone()))).await? {
+                ClaimOutcome::Claimed(claimed) => claimed,
+                ClaimOutcome::Known(..) => {
+                    return Err(busy_fault("another call with this intent is about to start it").into());
+                }
+            };
         let grant = summarize(claimed.permit.grant());
         // The record of an approval from a page has the grant that was shown.
         let is_comparable = basis.is_none() || !grants.is_empty();
         if !is_comparable || !grants.iter().all(|shown| grant.is_within(shown)) {
             drop(claimed);
-            self.release(intent).await?;
+            self.claims.release(intent).await?;
             return Err(NotClaimed::WiderThanShown);
         }
         Ok(Box::new(ClaimedRun { approved_by: Some(by.clone()), ..*claimed }))
@@ -736,7 +738,7 @@ impl Executor {
         if !self.intents.update(|intents| intents.mark_claimed(taken)) {
             drop(claimed);
             // The task that removed the intent has recorded its end.
-            if let Err(fault) = self.release(escalated.call().intent).await {
+            if let Err(fault) = self.claims.release(escalated.call().intent).await {
                 tracing::warn!(?fault, "the claim of a withdrawn intent cannot be released");
             }
             return None;

@@ -1,16 +1,15 @@
 //! A call up to its slot: its claim, and the wait for a slot here or at another node. [`super::phases`] runs it.
 
-use super::faults::journal_fault;
+use super::claims::{ClaimOutcome, ClaimedRun};
 use super::fleet::CallIdentity;
 use super::passing::{AVOID_TIME, PassedEnd, TakenCall};
 use super::phases::{Start, Times, Turn};
 use super::slots::{Offer, RunSlot, SlotTurn};
 use super::trace::Stopwatch;
-use super::{ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RunEventSink, trace};
+use super::{Executor, LoadedCatalog, RunEventSink, trace};
 use a2g_govern::Admitted;
 use a2g_runtime::spawn;
 use a2g_types::fault::Fault;
-use a2g_types::ident::IntentId;
 use a2g_types::outcome::Receipt;
 use a2g_types::verdict::Verdict;
 use futures_util::FutureExt as _;
@@ -40,12 +39,12 @@ impl Executor {
         sink: RunEventSink,
         taken: Option<TakenCall>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let claimed = match self.claim(admitted, loaded, verdict).await? {
+        let claimed = match self.claims.claim(admitted, loaded, verdict).await? {
             ClaimOutcome::Claimed(claimed) => ClaimedRun { taken, ..*claimed },
             ClaimOutcome::Known(call, known) => {
                 // The earlier call may wait here for this slot.
                 drop(taken);
-                return Ok(self.await_existing(&CallIdentity::of(&call), known).await?.0);
+                return Ok(self.claims.await_existing(&CallIdentity::of(&call), known).await?.0);
             }
         };
         let executor = Arc::clone(self);
@@ -80,7 +79,7 @@ impl Executor {
         let started = match turn.start().await? {
             Start::New(started) => started,
             Start::Known(call, known) => {
-                return Ok(self.await_existing(&CallIdentity::of(call.call()), known).await?.0);
+                return Ok(self.claims.await_existing(&CallIdentity::of(call.call()), known).await?.0);
             }
         };
         started.run().await.finish().await
@@ -98,7 +97,7 @@ impl Executor {
         }
         let mut offer = match claimed.approved_by {
             Some(_) => None,
-            None => self.offer(&claimed.admitted, &claimed.loaded),
+            None => self.passing.offer(&claimed.admitted, &claimed.loaded),
         };
         loop {
             let request = match self.next_turn(claimed, offer.as_ref(), sink).await {
@@ -146,13 +145,9 @@ impl Executor {
         self.passing.announce(offer);
         let store = async {
             if offer.is_some() {
-                self.store_waiting_call(admitted, verdict.is_some(), sink).await;
+                self.call_store.store(admitted, verdict.is_some(), sink).await;
             }
         };
         tokio::join!(turn, store).0
-    }
-
-    pub(super) async fn release(&self, intent: IntentId) -> Result<(), Fault> {
-        self.journal.release(intent).await.map_err(|error| journal_fault(&error))
     }
 }

@@ -10,7 +10,7 @@
 //! The fleet gets the end first. If this node was lost in between, another one has ended the intent, and this node's
 //! journal gets that receipt: no two nodes answer differently.
 
-use super::faults::{busy_fault, journal_fault};
+use super::faults::busy_fault;
 use super::open_intents::ActiveRun;
 use super::stored_calls::DENIED_BY;
 use super::{Executor, RETRY_AFTER_MS};
@@ -22,7 +22,7 @@ use a2g_fleet::{
 use a2g_journal::chain::from_hex;
 use a2g_journal::{
     IntentDenial, InterruptedEnd, InterruptedJournal, KnownIntent, RecoveredState, ReportState, Reporting,
-    Stage, StageSource, StartRequest, StartResult, content_hash,
+    Stage, StageSource, StartRequest, content_hash,
 };
 use a2g_runtime::spawn::SessionTasks;
 use a2g_types::call::Call;
@@ -128,16 +128,6 @@ pub async fn join_fleet(
     Ok((Arc::new(fleet), RecoveredState { ends, fleet: Some(to_remember) }))
 }
 
-/// The start of a run that was recorded, or the reason why there is none.
-pub(super) enum StartOutcome {
-    /// The guest may begin.
-    New(FleetClaim),
-    /// The intent has started before.
-    Known(KnownIntent),
-    /// The proof was used for another intent.
-    Replayed,
-}
-
 /// The parts of a call that identify its run, without its arguments.
 pub(super) struct CallIdentity {
     pub(super) intent: IntentId,
@@ -214,6 +204,16 @@ impl FleetClaim {
     }
 }
 
+/// The start of a run that was recorded, or the reason why there is none.
+pub(super) enum StartOutcome {
+    /// The guest may begin.
+    New(FleetClaim),
+    /// The intent has started before.
+    Known(KnownIntent),
+    /// The proof was used for another intent.
+    Replayed,
+}
+
 /// What this executor knows of its fleet: nothing without one.
 pub struct Node {
     /// `None` for an executor that shares nothing with others.
@@ -267,7 +267,8 @@ impl Node {
         }
     }
 
-    async fn claim_in_fleet(
+    /// Claims an intent in the fleet, if there is one.
+    pub(super) async fn claim_in_fleet(
         self: &Arc<Self>,
         request: &StartRequest<'_>,
         verdict: Option<&Verdict>,
@@ -465,54 +466,6 @@ impl Node {
 }
 
 impl Executor {
-    /// Looks up an intent in the journal. `expires_at` is the expiry of a verdict that came with the call.
-    pub(super) async fn find_known_here(
-        &self,
-        call: &Call,
-        expires_at: Option<OffsetDateTime>,
-    ) -> Result<Option<KnownIntent>, Fault> {
-        self.journal.find(call, expires_at).await.map_err(|error| journal_fault(&error))
-    }
-
-    /// Looks up an intent in the journal, and then in the fleet. `expires_at` is the expiry of a verdict that came with
-    /// the call.
-    pub(super) async fn find_known(
-        self: &Arc<Self>,
-        call: &Call,
-        expires_at: Option<OffsetDateTime>,
-    ) -> Result<Option<KnownIntent>, Fault> {
-        let known = self.find_known_here(call, expires_at).await?;
-        // The id of a nested call is known only to the node that runs its parent.
-        if known.is_some() || call.parent.is_some() {
-            return Ok(known);
-        }
-        self.node.find_in_fleet(&CallIdentity::of(call)).await
-    }
-
-    /// Claims an intent in the fleet, and then writes its start to the journal. The intent is released unless the answer
-    /// is [`StartOutcome::New`].
-    pub(super) async fn start(
-        self: &Arc<Self>,
-        request: StartRequest<'_>,
-        verdict: Option<&Verdict>,
-    ) -> Result<StartOutcome, Fault> {
-        let claim = match self.node.claim_in_fleet(&request, verdict).await {
-            Ok(StartOutcome::New(claim)) => claim,
-            refused => {
-                self.release(request.call.intent).await?;
-                return refused;
-            }
-        };
-        let refused = match self.journal.start(request, self.clock.now()).await {
-            Ok(StartResult::New) => return Ok(StartOutcome::New(claim)),
-            Ok(StartResult::Known(known)) => Ok(StartOutcome::Known(known)),
-            Ok(StartResult::Replayed) => Ok(StartOutcome::Replayed),
-            Err(error) => Err(journal_fault(&error)),
-        };
-        claim.release().await;
-        refused
-    }
-
     /// Renews the lease of this node, takes over lost nodes, delivers their reports, follows the orders of other nodes,
     /// shares waiting calls with them and answers their questions, until the sessions end.
     pub async fn keep_fleet(self: Arc<Self>) {

@@ -10,6 +10,7 @@
 mod admission;
 mod approval_rules;
 mod catalogue;
+mod claims;
 mod compile_waits;
 mod decisions;
 mod due_denials;
@@ -55,33 +56,32 @@ pub use stored_calls::TakenOverCall;
 pub use stored_waits::has_moved;
 pub use subscribers::{RunIdentity, RunNotification};
 
-use a2g_capability::{Ceilings, Mounts, Permit};
-use a2g_govern::{AcceptUnsigned, Admitted, Governor, Granted, Granter, IntentSignatures, Trust};
+use a2g_capability::{Ceilings, Mounts};
+use a2g_govern::{AcceptUnsigned, Governor, Granter, IntentSignatures, Trust};
 use a2g_intent::Intents;
-use a2g_journal::{Journal, KnownIntent, Stage};
+use a2g_journal::{Journal, Stage};
 use a2g_metrics::Metrics;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::Egress;
-use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::verdict::{Policy, Verdict};
+use claims::Claims;
 use compile_waits::CompileWaits;
 use due_denials::DueDenials;
-use open_intents::{ActiveRun, OpenIntents};
+use open_intents::OpenIntents;
 use orders::finish_order;
 use output::ExpectedOutput;
-use passing::{Passing, TakenCall};
+use passing::Passing;
 use questions::Answers;
-use slots::{Place, Slots};
+use slots::Slots;
 use std::sync::Arc;
 use std::time::Duration;
-use stored_calls::{StoredCalls, TakenOverCalls};
+use stored_calls::{CallStore, StoredCalls, TakenOverCalls};
 use stored_waits::StoredWaits;
 use subscribers::Subscribers;
-use tokio::sync::Semaphore;
 use waits::Waits;
 
 /// The delay after which a caller that was refused for lack of capacity should retry.
@@ -172,12 +172,14 @@ pub struct Executor {
     journal: Arc<Journal>,
     passing: Arc<Passing>,
     stored_calls: Arc<StoredCalls>,
+    call_store: Arc<CallStore>,
     taken_over: Arc<TakenOverCalls>,
     due_denials: Arc<DueDenials>,
     waits: Arc<Waits>,
     stored_waits: Arc<StoredWaits>,
     answers: Arc<Answers>,
     slots: Arc<Slots>,
+    claims: Arc<Claims>,
     output: ExpectedOutput,
     compile_waits: CompileWaits,
     intents: Arc<OpenIntents>,
@@ -262,7 +264,6 @@ impl Executor {
         ));
         let stored_waits = Arc::new(StoredWaits::new(
             Arc::clone(&node),
-            Arc::clone(&passing),
             Arc::clone(&intents),
             Arc::clone(&waits),
             Arc::clone(&due_denials),
@@ -291,6 +292,9 @@ impl Executor {
         };
         let queries = Arc::new(Queries::new(&parts));
         let previews = Arc::new(Previews::new(&parts));
+        let output = ExpectedOutput::default();
+        let claims = Arc::new(Claims::new(&parts, output.clone()));
+        let call_store = Arc::new(CallStore::new(&parts, sessions.clone()));
         let Parts {
             settings,
             catalogue,
@@ -324,13 +328,15 @@ impl Executor {
             journal,
             passing,
             stored_calls,
+            call_store,
             taken_over,
             due_denials,
             waits,
             stored_waits,
             answers,
             slots,
-            output: ExpectedOutput::default(),
+            claims,
+            output,
             compile_waits,
             intents,
             subscribers: Arc::default(),
@@ -405,31 +411,4 @@ impl Executor {
         self.compile_waits.end(|_, _, _| true, AbortReason::Shutdown);
         self.intents.update(Intents::abort_runs)
     }
-}
-
-/// The result of claiming an admitted call.
-enum ClaimOutcome {
-    /// The intent is claimed, and this call runs it.
-    Claimed(Box<ClaimedRun>),
-    /// The intent was already claimed.
-    Known(Box<Call>, KnownIntent),
-}
-
-/// A claimed intent with everything that its run needs.
-struct ClaimedRun {
-    admitted: Admitted<Granted>,
-    loaded: Arc<LoadedCatalog>,
-    /// The governor's verdict, if the governor was asked.
-    verdict: Option<Arc<Verdict>>,
-    /// The caller that approved the intent, if it waited for a person.
-    approved_by: Option<String>,
-    permit: Permit,
-    place: Place,
-    /// The slot of the call's parent, which the call may use.
-    lent_slot: Option<Arc<Semaphore>>,
-    /// For a call that waited at another node: its slot, and the time until which it has to be claimed.
-    taken: Option<TakenCall>,
-    /// `true` if another node has taken the call and given it back, or may still claim it.
-    was_passed_on: bool,
-    running: ActiveRun,
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The output that all running guests may still produce, in bytes.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct ExpectedOutput(Arc<AtomicU64>);
 
 /// The output that one run may still produce.

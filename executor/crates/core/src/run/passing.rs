@@ -15,7 +15,8 @@
 //!
 //! A call whose tool this node lacks waits only for another node. Its refusal is the answer, unless it is only busy.
 
-use super::admission::{ReservedClaim, check_arguments, check_memory};
+use super::admission::{check_arguments, check_memory};
+use super::claims::ReservedClaim;
 use super::faults::{NodeFault, busy_fault, receipt_pending_fault, too_large_fault};
 use super::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
 use super::open_intents::ActiveRun;
@@ -92,6 +93,16 @@ impl Passing {
         if offer.is_some() {
             self.waiting.notify_one();
         }
+    }
+
+    /// The offer of a call to other nodes; `None` for a call that has to run here.
+    pub(super) fn offer(&self, admitted: &Admitted<Granted>, loaded: &LoadedCatalog) -> Option<Offer> {
+        let call = admitted.call();
+        if !self.is_enabled || call.parent.is_some() || !admitted.may_run_elsewhere() {
+            return None;
+        }
+        let module = loaded.usable_tool(&call.tool)?.descriptor.digest;
+        Some(Offer { tool: call.tool.clone(), module: Some(module), returned_by: Vec::new() })
     }
 }
 
@@ -275,21 +286,6 @@ impl EventReceiver {
 }
 
 impl Executor {
-    /// Returns `true` if there are other nodes that may take calls that wait here.
-    pub(super) fn may_pass_calls(&self) -> bool {
-        self.passing.is_enabled && self.node.fleet().is_some_and(|fleet| fleet.has_live_others())
-    }
-
-    /// The offer of a call to other nodes; `None` for a call that has to run here.
-    pub(super) fn offer(&self, admitted: &Admitted<Granted>, loaded: &LoadedCatalog) -> Option<Offer> {
-        let call = admitted.call();
-        if !self.passing.is_enabled || call.parent.is_some() || !admitted.may_run_elsewhere() {
-            return None;
-        }
-        let module = loaded.usable_tool(&call.tool)?.descriptor.digest;
-        Some(Offer { tool: call.tool.clone(), module: Some(module), returned_by: Vec::new() })
-    }
-
     /// Runs an admitted call at another node, because this one lacks its tool.
     pub(super) async fn run_elsewhere(
         self: &Arc<Self>,
@@ -301,16 +297,16 @@ impl Executor {
         if node_text(&admitted).is_none() {
             return Err(too_large_fault(&admitted.call().tool));
         }
-        let (place, running) = match self.reserve_and_claim(&admitted, verdict.clone()).await? {
+        let (place, running) = match self.claims.reserve_and_claim(&admitted, verdict.clone()).await? {
             ReservedClaim::New(place, running) => (place, running),
             ReservedClaim::Known(known) => {
-                return Ok(self.await_existing(&CallIdentity::of(admitted.call()), known).await?.0);
+                return Ok(self.claims.await_existing(&CallIdentity::of(admitted.call()), known).await?.0);
             }
         };
         let (executor, intent) = (Arc::clone(self), admitted.call().intent);
         let task_sink = sink.has_task().then(|| sink.clone());
         let run = async move |executor: &Arc<Self>| {
-            executor.store_waiting_call(&admitted, verdict.is_some(), &sink).await;
+            executor.call_store.store(&admitted, verdict.is_some(), &sink).await;
             match executor.wait_for_node(&admitted, verdict.is_some(), place, running, &sink).await? {
                 NodeWait::Finished(receipt) => Ok(receipt),
                 NodeWait::HasTool(loaded) => {
@@ -349,13 +345,13 @@ impl Executor {
             let request = match self.next_request(admitted, &place, &running, &offer).await {
                 NextRequest::PassOn(request) => request,
                 NextRequest::HasTool(loaded) => {
-                    self.release(call.intent).await?;
+                    self.claims.release(call.intent).await?;
                     return Ok(NodeWait::HasTool(loaded));
                 }
                 NextRequest::Refused(fault) => break fault,
                 NextRequest::Stopped(reason) => {
                     let fault = self.end_stopped(call, reason, may_be_claimed).await;
-                    self.release(call.intent).await?;
+                    self.claims.release(call.intent).await?;
                     return Err(fault);
                 }
             };
@@ -380,14 +376,14 @@ impl Executor {
             match self.node.find_in_fleet(&identity).await {
                 Ok(None) => {}
                 Ok(Some(known)) => {
-                    self.release(call.intent).await?;
+                    self.claims.release(call.intent).await?;
                     drop((place, running));
-                    return Ok(NodeWait::Finished(self.await_existing(&identity, known).await?.0));
+                    return Ok(NodeWait::Finished(self.claims.await_existing(&identity, known).await?.0));
                 }
                 Err(fault) => break fault,
             }
         };
-        self.release(call.intent).await?;
+        self.claims.release(call.intent).await?;
         Err(if may_be_claimed { unknown_end(call, false) } else { fault })
     }
 
@@ -509,7 +505,7 @@ impl Executor {
                 self.journal.announce_stage(call.intent, Stage::Queued);
                 running.take_back();
             }
-            Err(_) => self.release(call.intent).await?,
+            Err(_) => self.claims.release(call.intent).await?,
         }
         end
     }

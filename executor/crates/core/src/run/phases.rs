@@ -7,6 +7,7 @@
 //! A call that is dropped before its start is recorded has not run, and nothing says that it has. From the record of its
 //! start on, it has a receipt in any case: recovery stores the fallback if this process ends.
 
+use super::claims::ClaimedRun;
 use super::faults::{busy_fault, journal_fault, receipt_pending_fault};
 use super::fleet::{FleetClaim, StartOutcome};
 use super::nested::NestedCalls;
@@ -15,9 +16,7 @@ use super::output::OutputReservation;
 use super::result_check::check_result;
 use super::slots::{Place, RunSlot};
 use super::trace::Stopwatch;
-use super::{
-    ClaimedRun, Executor, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace,
-};
+use super::{Executor, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace};
 use a2g_capability::Permit;
 use a2g_govern::{Admitted, Granted};
 use a2g_isolate::{PreparedChild, RunRequest};
@@ -77,7 +76,7 @@ impl ClaimedCall {
 
     /// Releases the intent, which has not run.
     async fn release(&self, refusal: Fault) -> Fault {
-        match self.executor.release(self.call().intent).await {
+        match self.executor.claims.release(self.call().intent).await {
             Ok(()) => refusal,
             Err(fault) => fault,
         }
@@ -197,7 +196,7 @@ impl Turn {
             fallback_receipt: &fallback,
             task: task.as_ref(),
         };
-        let start = executor.start(record, claimed.verdict.as_deref());
+        let start = executor.claims.start(record, claimed.verdict.as_deref());
         let (started, prepared) = join_until_first(start, isolate.prepare(&request)).await;
         let claim = match started? {
             StartOutcome::New(claim) => claim,
@@ -265,7 +264,7 @@ impl Started {
         let Self { claimed, claim, held, request, prepared } = self;
         let executor = &claimed.executor;
         let call = claimed.call();
-        executor.remove_stored_call(call.intent);
+        executor.call_store.remove(call.intent);
         let sink = executor.subscribers.wrap(call, claimed.sink.clone());
         let open = |egress: &Arc<Egress>| egress.open(&call.agent, request.grant());
         let network = executor.egress.as_ref().map_or(Network::Off, open);

@@ -2,8 +2,8 @@
 
 use super::admission::check_memory;
 use super::compile_waits::CompileWaits;
-use super::faults::{busy_fault, intent_conflict_fault, journal_fault, receipt_pending_fault};
-use super::fleet::{CallIdentity, Node};
+use super::faults::journal_fault;
+use super::fleet::Node;
 use super::open_intents::OpenIntents;
 use super::passing::Passing;
 use super::questions::Peers;
@@ -11,13 +11,13 @@ use super::slots::Slots;
 use super::stored_calls::{DENIED_BY, StoredCalls, TakenOverCall, TakenOverCalls};
 use super::stored_waits::StoredWaits;
 use super::waits::{Waits, denial_fault};
-use super::{Executor, ExecutorSettings, IntentState, Parts, RECEIPT_TIMEOUT, RunIdentity};
+use super::{ExecutorSettings, IntentState, Parts, RunIdentity};
 use a2g_capability::Ceilings;
 use a2g_govern::{DENIED_BY_GOVERNOR, Escalated};
 use a2g_journal::history::RefusalEntry;
 use a2g_journal::{
-    IfFull, IntentRecords, Journal, KnownIntent, NumberedRefusal, Page, ReceiptPage, RefusalSearch,
-    RunRecord, RunSearch, RunSummary, SeriesSpan, Stage, StageSource, UsageSums,
+    IfFull, IntentRecords, Journal, NumberedRefusal, Page, ReceiptPage, RefusalSearch, RunRecord, RunSearch,
+    RunSummary, SeriesSpan, Stage, UsageSums,
 };
 use a2g_metrics::{CallerMetrics, FleetGauges, Gauges, Metrics};
 use a2g_types::call::{Call, StoredArguments};
@@ -515,62 +515,4 @@ impl Queries {
     pub fn ceilings(&self) -> &Ceilings {
         &self.settings.ceilings
     }
-}
-
-impl Executor {
-    /// Waits for the receipt of a known intent. Returns the governor's verdict with it, if the governor was asked.
-    pub(super) async fn await_existing(
-        self: &Arc<Self>,
-        call: &CallIdentity,
-        mut known: KnownIntent,
-    ) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
-        loop {
-            let (source, verdict) = match known {
-                KnownIntent::Same(source, verdict) => (source, verdict),
-                KnownIntent::Denied(denial) => return Err(denial_fault(call.intent, &denial)),
-                KnownIntent::Conflict => return Err(intent_conflict_fault(call.intent)),
-            };
-            let stage = match source {
-                StageSource::Final(stage) => stage,
-                StageSource::Live(stage) => {
-                    // A repeat that waits takes a queue place like a run, so that the number of repeats is limited.
-                    let _place = self.reserve_place(&call.agent).await?;
-                    wait_for_end(stage).await
-                }
-            };
-            match stage {
-                Stage::Finished(receipt) => return Ok((receipt, verdict)),
-                Stage::Pruned => {
-                    return Err(Fault::InvalidRequest(format!(
-                        "the intent `{}` already ran, and its report is no longer stored",
-                        call.intent
-                    )));
-                }
-                Stage::Ended => return Err(receipt_pending_fault(call.intent)),
-                Stage::Queued | Stage::Running | Stage::Released => {}
-            }
-            // The first call has not run here, because another node had claimed the intent.
-            match self.node.find_in_fleet(call).await? {
-                Some(found) => known = found,
-                None => {
-                    return Err(busy_fault(
-                        "the first call with this intent was refused before the tool ran: send the call again",
-                    ));
-                }
-            }
-        }
-    }
-}
-
-/// Waits until an intent has finished, or until its receipt could not be written for [`RECEIPT_TIMEOUT`].
-async fn wait_for_end(mut stage: watch::Receiver<Stage>) -> Stage {
-    let has_ended = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running);
-    let has_finished = |stage: &Stage| has_ended(stage) && *stage != Stage::Ended;
-    let closed = |_error| Stage::Released;
-    let end = stage.wait_for(has_ended).await.map_or_else(closed, |stage| stage.clone());
-    if end != Stage::Ended {
-        return end;
-    }
-    let result = tokio::time::timeout(RECEIPT_TIMEOUT, stage.wait_for(has_finished)).await;
-    result.map_or(Stage::Ended, |stage| stage.map_or_else(closed, |stage| stage.clone()))
 }

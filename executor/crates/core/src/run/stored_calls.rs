@@ -13,12 +13,14 @@
 use super::admission::check_memory;
 use super::faults::{busy_fault, refusal};
 use super::fleet::{CallIdentity, Fleet, Node};
-use super::passing::node_text;
+use super::open_intents::OpenIntents;
+use super::passing::{Passing, node_text};
 use super::trace::{self, Stopwatch};
-use super::{AgentFilter, Executor, RunEventSink};
+use super::{AgentFilter, Executor, Parts, RunEventSink};
 use a2g_fleet::{CallMessage, OrphanCall, PassedCall, WaitsFor};
 use a2g_govern::{Admitted, VerifiedVerdict};
 use a2g_journal::IntentSummary;
+use a2g_runtime::spawn::SessionTasks;
 use a2g_types::call::{Call, Door};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -154,14 +156,30 @@ impl Node {
     }
 }
 
-impl Executor {
+/// The calls that wait here without their callers, and their copies in the fleet.
+pub(super) struct CallStore {
+    node: Arc<Node>,
+    passing: Arc<Passing>,
+    stored_calls: Arc<StoredCalls>,
+    taken_over: Arc<TakenOverCalls>,
+    intents: Arc<OpenIntents>,
+    sessions: SessionTasks,
+}
+
+impl CallStore {
+    pub(super) fn new(parts: &Parts, sessions: SessionTasks) -> Self {
+        Self {
+            node: Arc::clone(&parts.node),
+            passing: Arc::clone(&parts.passing),
+            stored_calls: Arc::clone(&parts.stored_calls),
+            taken_over: Arc::clone(&parts.taken_over),
+            intents: Arc::clone(&parts.intents),
+            sessions,
+        }
+    }
+
     /// Stores the call of a task, which has to wait, for the case that this node is lost.
-    pub(super) async fn store_waiting_call<L>(
-        &self,
-        admitted: &Admitted<L>,
-        asked_governor: bool,
-        sink: &RunEventSink,
-    ) {
+    pub(super) async fn store<L>(&self, admitted: &Admitted<L>, asked_governor: bool, sink: &RunEventSink) {
         let Some(fleet) = self.node.fleet().filter(|_| self.passing.is_enabled && sink.has_task()) else {
             return;
         };
@@ -174,7 +192,7 @@ impl Executor {
     }
 
     /// Removes the stored call of an intent that has a claim.
-    pub(super) fn remove_stored_call(&self, intent: IntentId) {
+    pub(super) fn remove(&self, intent: IntentId) {
         if self.stored_calls.remove(intent)
             && let Some(fleet) = self.node.fleet().cloned()
         {
@@ -187,6 +205,56 @@ impl Executor {
         }
     }
 
+    /// Stops a stored call of the selected agents that has no claim yet: it then runs at no node. Returns `false` if there
+    /// is none.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached: the call is denied as soon as it can be.
+    pub(super) async fn end_unclaimed_call(
+        &self,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        reason: AbortReason,
+    ) -> Result<bool, Fault> {
+        let (Some(fleet), Some(call)) = (self.node.fleet(), self.stored_calls.call(intent)) else {
+            return Ok(false);
+        };
+        if !filter(&call.agent) || self.intents.is_passed_on(intent, filter) {
+            return Ok(false);
+        }
+        let is_denied = self.node.withdraw_in_fleet(fleet, &call, reason).await?;
+        if is_denied {
+            // The task that runs the call finds the denial.
+            self.remove(intent);
+        }
+        Ok(is_denied)
+    }
+
+    /// Waits until a call that was stopped has a claim or a denial: until then, it would run elsewhere if this node were
+    /// lost.
+    ///
+    /// # Errors
+    /// [`Fault::Busy`] if it has none in time.
+    pub(super) async fn await_end(&self, intent: IntentId) -> Result<(), Fault> {
+        for _ in 0..MAX_END_CHECKS {
+            if !self.stored_calls.contains(intent) {
+                return Ok(());
+            }
+            tokio::time::sleep(END_INTERVAL).await;
+        }
+        Err(busy_fault("the call is being ended, and the fleet does not know it yet: ask for its state"))
+    }
+
+    /// Forgets the calls of other nodes that neither wait nor run here any more.
+    pub(super) fn forget_ended_calls(&self) {
+        self.taken_over.retain(|intent| {
+            let is_stored = self.intents.is_held(intent) || self.stored_calls.contains(intent);
+            is_stored || self.intents.agent_of_run(intent).is_some()
+        });
+    }
+}
+
+impl Executor {
     /// Ends the storage of a call that has ended here with `result`, before its caller is answered. A call that this node
     /// could not run waits here again. `task_sink` is the sink of its run; `None` unless it is the call of a task.
     pub(super) async fn end_stored_call(
@@ -199,7 +267,7 @@ impl Executor {
         let (Some(call), Some(sink)) = (self.stored_calls.call(intent), task_sink) else { return result };
         match result {
             Ok(_) | Err(Fault::ReceiptPending { .. }) => {
-                self.remove_stored_call(intent);
+                self.call_store.remove(intent);
                 result
             }
             Err(fault @ Fault::Busy { .. }) => match self.node.read_stored_call(intent).await {
@@ -227,7 +295,7 @@ impl Executor {
         loop {
             match self.node.deny_in_fleet(fleet, call, None, DENIED_BY, Some(denial_reason(&fault))).await {
                 Ok(()) => {
-                    self.remove_stored_call(call.intent);
+                    self.call_store.remove(call.intent);
                     return Err(fault);
                 }
                 // Until then, another node may run the call, so an answer could be untrue.
@@ -235,10 +303,10 @@ impl Executor {
                 Err(_claimed) => {
                     let identity = CallIdentity::of(call);
                     if let Ok(Some(known)) = self.node.find_in_fleet(&identity).await {
-                        match self.await_existing(&identity, known).await {
+                        match self.claims.await_existing(&identity, known).await {
                             Err(Fault::Busy { .. }) => {}
                             result => {
-                                self.remove_stored_call(call.intent);
+                                self.call_store.remove(call.intent);
                                 return result.map(|(receipt, _verdict)| receipt);
                             }
                         }
@@ -247,54 +315,6 @@ impl Executor {
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
-    }
-
-    /// Stops a stored call of the selected agents that has no claim yet: it then runs at no node. Returns `false` if there
-    /// is none.
-    ///
-    /// # Errors
-    /// If the fleet cannot be reached: the call is denied as soon as it can be.
-    pub(super) async fn end_unclaimed_call(
-        &self,
-        intent: IntentId,
-        filter: AgentFilter<'_>,
-        reason: AbortReason,
-    ) -> Result<bool, Fault> {
-        let (Some(fleet), Some(call)) = (self.node.fleet(), self.stored_calls.call(intent)) else {
-            return Ok(false);
-        };
-        if !filter(&call.agent) || self.intents.is_passed_on(intent, filter) {
-            return Ok(false);
-        }
-        let is_denied = self.node.withdraw_in_fleet(fleet, &call, reason).await?;
-        if is_denied {
-            // The task that runs the call finds the denial.
-            self.remove_stored_call(intent);
-        }
-        Ok(is_denied)
-    }
-
-    /// Waits until a call that was stopped has a claim or a denial: until then, it would run elsewhere if this node were
-    /// lost.
-    ///
-    /// # Errors
-    /// [`Fault::Busy`] if it has none in time.
-    pub(super) async fn await_stopped_call(&self, intent: IntentId) -> Result<(), Fault> {
-        for _ in 0..MAX_END_CHECKS {
-            if !self.stored_calls.contains(intent) {
-                return Ok(());
-            }
-            tokio::time::sleep(END_INTERVAL).await;
-        }
-        Err(busy_fault("the call is being ended, and the fleet does not know it yet: ask for its state"))
-    }
-
-    /// Forgets the calls of other nodes that neither wait nor run here any more.
-    pub(super) fn forget_ended_calls(&self) {
-        self.taken_over.retain(|intent| {
-            let is_stored = self.intents.is_held(intent) || self.stored_calls.contains(intent);
-            is_stored || self.intents.agent_of_run(intent).is_some()
-        });
     }
 
     /// Runs the calls of lost nodes, until the sessions end.
@@ -341,11 +361,11 @@ impl Executor {
             let run = self.admit_stored_call(call.clone(), verdict.clone(), asked_governor, sink.clone());
             match run.await {
                 Ok(receipt) => {
-                    self.remove_stored_call(call.intent);
+                    self.call_store.remove(call.intent);
                     return Ok(receipt);
                 }
                 Err(pending @ Fault::ReceiptPending { .. }) => {
-                    self.remove_stored_call(call.intent);
+                    self.call_store.remove(call.intent);
                     return Err(pending);
                 }
                 // Such as a full queue, or a fleet that cannot be reached.
@@ -367,8 +387,8 @@ impl Executor {
         Box::pin(async move {
             let stopwatch = Stopwatch::start(self.clock.monotonic());
             check_memory()?;
-            if let Some(known) = self.find_known(&call, None).await? {
-                return Ok(self.await_existing(&CallIdentity::of(&call), known).await?.0);
+            if let Some(known) = self.claims.find_known(&call, None).await? {
+                return Ok(self.claims.await_existing(&CallIdentity::of(&call), known).await?.0);
             }
             let (admitted, stored_verdict) = self.admit_from_node(call, verdict, asked_governor)?;
             // The tool may be at a node that is not back yet; the expiry of the verdict limits the wait.

@@ -12,7 +12,6 @@ use super::catalogue::Catalogue;
 use super::due_denials::DueDenials;
 use super::fleet::{Fleet, Node};
 use super::open_intents::OpenIntents;
-use super::passing::Passing;
 use super::stored_calls::{TakenOverCall, TakenOverCalls};
 use super::trace;
 use super::waits::Waits;
@@ -129,7 +128,6 @@ impl Node {
 /// The waits that the fleet stores, and those that this node takes over.
 pub(super) struct StoredWaits {
     node: Arc<Node>,
-    passing: Arc<Passing>,
     intents: Arc<OpenIntents>,
     waits: Arc<Waits>,
     due_denials: Arc<DueDenials>,
@@ -140,14 +138,13 @@ pub(super) struct StoredWaits {
 impl StoredWaits {
     pub(super) fn new(
         node: Arc<Node>,
-        passing: Arc<Passing>,
         intents: Arc<OpenIntents>,
         waits: Arc<Waits>,
         due_denials: Arc<DueDenials>,
         catalogue: Arc<Catalogue>,
         taken_over: Arc<TakenOverCalls>,
     ) -> Self {
-        Self { node, passing, intents, waits, due_denials, catalogue, taken_over }
+        Self { node, intents, waits, due_denials, catalogue, taken_over }
     }
 
     /// Holds an escalated intent: see [`Waits::hold`]. The fleet stores its wait, unless it is a nested call.
@@ -335,7 +332,7 @@ impl Executor {
             tokio::select! {
                 _ = checks.tick() => {
                     count = count.wrapping_add(1);
-                    self.forget_ended_calls();
+                    self.call_store.forget_ended_calls();
                     if fleet.may_run() && let Err(error) = self.stored_waits.check_waits(&fleet, count).await {
                         tracing::debug!(%error, "the fleet may not store all that waits here yet");
                     }

@@ -1,0 +1,346 @@
+//! The claims of intents: what is checked and reserved for a call before its run, the record of its start, and what a repeat
+//! of a claimed call finds.
+
+use super::faults::{busy_fault, intent_conflict_fault, journal_fault, receipt_pending_fault, stop_fault};
+use super::fleet::{CallIdentity, Node, StartOutcome};
+use super::open_intents::{ActiveRun, OpenIntents};
+use super::output::ExpectedOutput;
+use super::passing::{Passing, TakenCall};
+use super::policies::Policies;
+use super::slots::{CapacityError, Place, Slots};
+use super::waits::denial_fault;
+use super::{ExecutorSettings, LoadedCatalog, Parts, RECEIPT_TIMEOUT};
+use a2g_capability::{Grant, Permit, RootsError, Tree};
+use a2g_govern::{Admitted, Granted};
+use a2g_intent::ClaimError;
+use a2g_journal::{ClaimResult, Journal, KnownIntent, Stage, StageSource, StartRequest, StartResult};
+use a2g_types::call::Call;
+use a2g_types::clock::Clock;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::outcome::Receipt;
+use a2g_types::verdict::Verdict;
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::Duration;
+use time::OffsetDateTime;
+use tokio::sync::{Semaphore, watch};
+
+/// The time in which another node may take a call from a full queue.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The message for a call or a request for a stored receipt when the memory budget is used up.
+pub(super) const NO_MEMORY: &str = "the executor has reached its memory limit (`server.max_memory_mb`) with pending messages, unread \
+                         results and expected output: send the request again later";
+
+/// The result of [`Claims::reserve_and_claim`].
+pub(super) enum ReservedClaim {
+    /// The intent is new in this process. It has the place, and is registered.
+    New(Place, ActiveRun),
+    /// The intent was claimed before.
+    Known(KnownIntent),
+}
+
+/// The result of claiming an admitted call.
+pub(super) enum ClaimOutcome {
+    /// The intent is claimed, and this call runs it.
+    Claimed(Box<ClaimedRun>),
+    /// The intent was already claimed.
+    Known(Box<Call>, KnownIntent),
+}
+
+/// A claimed intent with everything that its run needs.
+pub(super) struct ClaimedRun {
+    pub(super) admitted: Admitted<Granted>,
+    pub(super) loaded: Arc<LoadedCatalog>,
+    /// The governor's verdict, if the governor was asked.
+    pub(super) verdict: Option<Arc<Verdict>>,
+    /// The caller that approved the intent, if it waited for a person.
+    pub(super) approved_by: Option<String>,
+    pub(super) permit: Permit,
+    pub(super) place: Place,
+    /// The slot of the call's parent, which the call may use.
+    pub(super) lent_slot: Option<Arc<Semaphore>>,
+    /// For a call that waited at another node: its slot, and the time until which it has to be claimed.
+    pub(super) taken: Option<TakenCall>,
+    /// `true` if another node has taken the call and given it back, or may still claim it.
+    pub(super) was_passed_on: bool,
+    pub(super) running: ActiveRun,
+}
+
+/// The claims of intents.
+pub(super) struct Claims {
+    settings: Arc<ExecutorSettings>,
+    policies: Arc<Policies>,
+    journal: Arc<Journal>,
+    node: Arc<Node>,
+    passing: Arc<Passing>,
+    slots: Arc<Slots>,
+    intents: Arc<OpenIntents>,
+    clock: Arc<dyn Clock>,
+    output: ExpectedOutput,
+}
+
+impl Claims {
+    pub(super) fn new(parts: &Parts, output: ExpectedOutput) -> Self {
+        Self {
+            settings: Arc::clone(&parts.settings),
+            policies: Arc::clone(&parts.policies),
+            journal: Arc::clone(&parts.journal),
+            node: Arc::clone(&parts.node),
+            passing: Arc::clone(&parts.passing),
+            slots: Arc::clone(&parts.slots),
+            intents: Arc::clone(&parts.intents),
+            clock: Arc::clone(&parts.clock),
+            output,
+        }
+    }
+
+    /// Runs the remaining checks of an admitted call, and claims its intent.
+    pub(super) async fn claim(
+        self: &Arc<Self>,
+        admitted: Admitted,
+        loaded: Arc<LoadedCatalog>,
+        verdict: Option<Arc<Verdict>>,
+    ) -> Result<ClaimOutcome, Fault> {
+        let Some(tool) = loaded.usable_tool(&admitted.call().tool) else {
+            return Err(Fault::Internal("the tool of an admitted call is not in its catalogue".to_owned()));
+        };
+        let ExecutorSettings { granter, ceilings, .. } = &*self.settings;
+        let (admitted, grant) =
+            admitted.grant(granter, self.policies.standing(), &tool.descriptor, ceilings)?;
+        if let Some(Err(reason)) = &tool.componentised
+            && !grant.has_only_whole_trees()
+        {
+            let message = format!(
+                "the tool `{}` runs only with grants of whole trees such as `/workspace/**`, because it is a core module and \
+                 {reason}: grant whole trees, or build it as a component",
+                admitted.call().tool
+            );
+            return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
+        }
+        let permit = self.open_permit(&admitted, grant)?;
+        if !self.output.has_room(permit.grant().output().value.bytes()) {
+            return Err(busy_fault(NO_MEMORY));
+        }
+        let (place, running) = match self.reserve_and_claim(&admitted, verdict.clone()).await? {
+            ReservedClaim::New(place, running) => (place, running),
+            ReservedClaim::Known(known) => {
+                return Ok(ClaimOutcome::Known(Box::new(admitted.call().clone()), known));
+            }
+        };
+        let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
+        let lent_slot = parent.and_then(|parent| self.intents.calls_of(parent)).map(|calls| calls.slot());
+        let claimed = ClaimedRun {
+            admitted,
+            loaded,
+            verdict,
+            approved_by: None,
+            permit,
+            place,
+            lent_slot,
+            taken: None,
+            was_passed_on: false,
+            running,
+        };
+        Ok(ClaimOutcome::Claimed(Box::new(claimed)))
+    }
+
+    /// Reserves a place for an admitted call, claims its intent in this process, and registers it. Releases the intent if
+    /// an operator has stopped the call.
+    pub(super) async fn reserve_and_claim<L>(
+        &self,
+        admitted: &Admitted<L>,
+        verdict: Option<Arc<Verdict>>,
+    ) -> Result<ReservedClaim, Fault> {
+        let call = admitted.call();
+        let place = match call.parent {
+            Some(_) => self.slots.reserve_nested(&call.agent),
+            None => self.reserve_place(&call.agent).await?,
+        };
+        let result = self.journal.claim(call, admitted.keep_until(), verdict);
+        match result.map_err(|error| journal_fault(&error))? {
+            ClaimResult::New => {}
+            ClaimResult::Known(known) => return Ok(ReservedClaim::Known(known)),
+        }
+        match self.intents.claim(call) {
+            Ok(running) => Ok(ReservedClaim::New(place, running)),
+            Err(ClaimError::Stopped(stop)) => {
+                self.release(call.intent).await?;
+                Err(stop_fault(call.intent, &stop))
+            }
+        }
+    }
+
+    /// Opens the granted folders. A call needs a folder that does not exist if its arguments name a path in it; any other
+    /// call runs, and finds nothing there.
+    fn open_permit(&self, admitted: &Admitted<Granted>, grant: Grant) -> Result<Permit, Fault> {
+        let is_needed = |folder: &Tree| {
+            let Call { intent, tool, arguments, .. } = admitted.call();
+            let is_needed = arguments.iter().any(|(key, value)| names_path_in(folder, key, value));
+            if !is_needed {
+                tracing::warn!(%intent, %tool, folder = folder.path(), "a granted folder does not exist: the call runs without it");
+            }
+            is_needed
+        };
+        Permit::open(grant, &self.settings.mounts, &self.settings.ceilings.areas, is_needed).map_err(
+            |error| {
+                if let RootsError::Refused { path, source } = &error {
+                    tracing::warn!(path, %source, "a granted folder cannot be opened");
+                }
+                admitted.refusal(BlockedBy::ScopeUnenforceable, error.to_string())
+            },
+        )
+    }
+
+    /// Reserves a queue place for an intent of the agent. If the queue is full and other nodes take calls from it, waits
+    /// for a place for a short time.
+    pub(super) async fn reserve_place(&self, agent: &AgentDid) -> Result<Place, Fault> {
+        let reserved = if self.may_pass_calls() {
+            self.slots.reserve_within(agent, PLACE_TIMEOUT).await
+        } else {
+            self.slots.reserve(agent)
+        };
+        reserved.map_err(|error| {
+            busy_fault(match error {
+                CapacityError::Closing => "the executor is shutting down",
+                CapacityError::QueueFull => "the queue is full: `executor.queue` sets the maximum",
+                CapacityError::AgentQueueFull => {
+                    "too many intents of this agent are waiting: `executor.queue_per_agent` sets the maximum"
+                }
+            })
+        })
+    }
+
+    /// Returns `true` if there are other nodes that may take calls that wait here.
+    pub(super) fn may_pass_calls(&self) -> bool {
+        self.passing.is_enabled && self.node.fleet().is_some_and(|fleet| fleet.has_live_others())
+    }
+
+    /// Looks up an intent in the journal. `expires_at` is the expiry of a verdict that came with the call.
+    pub(super) async fn find_known_here(
+        &self,
+        call: &Call,
+        expires_at: Option<OffsetDateTime>,
+    ) -> Result<Option<KnownIntent>, Fault> {
+        self.journal.find(call, expires_at).await.map_err(|error| journal_fault(&error))
+    }
+
+    /// Looks up an intent in the journal, and then in the fleet. `expires_at` is the expiry of a verdict that came with
+    /// the call.
+    pub(super) async fn find_known(
+        self: &Arc<Self>,
+        call: &Call,
+        expires_at: Option<OffsetDateTime>,
+    ) -> Result<Option<KnownIntent>, Fault> {
+        let known = self.find_known_here(call, expires_at).await?;
+        // The id of a nested call is known only to the node that runs its parent.
+        if known.is_some() || call.parent.is_some() {
+            return Ok(known);
+        }
+        self.node.find_in_fleet(&CallIdentity::of(call)).await
+    }
+
+    /// Waits for the receipt of a known intent. Returns the governor's verdict with it, if the governor was asked.
+    pub(super) async fn await_existing(
+        self: &Arc<Self>,
+        call: &CallIdentity,
+        mut known: KnownIntent,
+    ) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
+        loop {
+            let (source, verdict) = match known {
+                KnownIntent::Same(source, verdict) => (source, verdict),
+                KnownIntent::Denied(denial) => return Err(denial_fault(call.intent, &denial)),
+                KnownIntent::Conflict => return Err(intent_conflict_fault(call.intent)),
+            };
+            let stage = match source {
+                StageSource::Final(stage) => stage,
+                StageSource::Live(stage) => {
+                    // A repeat that waits takes a queue place like a run, so that the number of repeats is limited.
+                    let _place = self.reserve_place(&call.agent).await?;
+                    wait_for_end(stage).await
+                }
+            };
+            match stage {
+                Stage::Finished(receipt) => return Ok((receipt, verdict)),
+                Stage::Pruned => {
+                    return Err(Fault::InvalidRequest(format!(
+                        "the intent `{}` already ran, and its report is no longer stored",
+                        call.intent
+                    )));
+                }
+                Stage::Ended => return Err(receipt_pending_fault(call.intent)),
+                Stage::Queued | Stage::Running | Stage::Released => {}
+            }
+            // The first call has not run here, because another node had claimed the intent.
+            match self.node.find_in_fleet(call).await? {
+                Some(found) => known = found,
+                None => {
+                    return Err(busy_fault(
+                        "the first call with this intent was refused before the tool ran: send the call again",
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Claims an intent in the fleet, and then writes its start to the journal. The intent is released unless the answer
+    /// is [`StartOutcome::New`].
+    pub(super) async fn start(
+        self: &Arc<Self>,
+        request: StartRequest<'_>,
+        verdict: Option<&Verdict>,
+    ) -> Result<StartOutcome, Fault> {
+        let claim = match self.node.claim_in_fleet(&request, verdict).await {
+            Ok(StartOutcome::New(claim)) => claim,
+            refused => {
+                self.release(request.call.intent).await?;
+                return refused;
+            }
+        };
+        let refused = match self.journal.start(request, self.clock.now()).await {
+            Ok(StartResult::New) => return Ok(StartOutcome::New(claim)),
+            Ok(StartResult::Known(known)) => Ok(StartOutcome::Known(known)),
+            Ok(StartResult::Replayed) => Ok(StartOutcome::Replayed),
+            Err(error) => Err(journal_fault(&error)),
+        };
+        claim.release().await;
+        refused
+    }
+
+    pub(super) async fn release(&self, intent: IntentId) -> Result<(), Fault> {
+        self.journal.release(intent).await.map_err(|error| journal_fault(&error))
+    }
+}
+
+/// Returns `true` if a text in an argument has the path of the folder, alone or with a path below it. This only allows a
+/// clear refusal before the run: a folder that does not exist is never opened.
+fn names_path_in(folder: &Tree, key: &str, value: &Value) -> bool {
+    let is_in_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let names = |text: &str| {
+        text.match_indices(folder.path()).any(|(at, path)| {
+            let before = text.get(..at).and_then(|before| before.chars().next_back());
+            let after = text.get(at + path.len()..).and_then(|after| after.chars().next());
+            !before.is_some_and(|c| c == '/' || is_in_name(c)) && !after.is_some_and(is_in_name)
+        })
+    };
+    names(key)
+        || match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+            Value::String(text) => names(text),
+            Value::Array(items) => items.iter().any(|item| names_path_in(folder, "", item)),
+            Value::Object(object) => object.iter().any(|(key, value)| names_path_in(folder, key, value)),
+        }
+}
+
+/// Waits until an intent has finished, or until its receipt could not be written for [`RECEIPT_TIMEOUT`].
+async fn wait_for_end(mut stage: watch::Receiver<Stage>) -> Stage {
+    let has_ended = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running);
+    let has_finished = |stage: &Stage| has_ended(stage) && *stage != Stage::Ended;
+    let closed = |_error| Stage::Released;
+    let end = stage.wait_for(has_ended).await.map_or_else(closed, |stage| stage.clone());
+    if end != Stage::Ended {
+        return end;
+    }
+    let result = tokio::time::timeout(RECEIPT_TIMEOUT, stage.wait_for(has_finished)).await;
+    result.map_or(Stage::Ended, |stage| stage.map_or_else(closed, |stage| stage.clone()))
+}
