@@ -323,7 +323,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
     ),
     (
         "Admitted",
-        &["Admitted::grant", "Escalated::resolve", "Executor::admit_from_node", "OperatorLimits::admit"],
+        &["Admitted::grant", "Engine::admit_from_node", "Escalated::resolve", "OperatorLimits::admit"],
     ),
     (
         "Grant",

@@ -98,11 +98,12 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
     let executor = start_executor(&config, &tools_runtime, Granter::new(authority), local).await?;
     let result = match operator_limits {
         None => executor
+            .engine
             .handle_intent(call, RunEventSink::none())
             .await
             .map(|answer| (Some(answer.verdict), answer.receipt)),
         Some(limits) => {
-            executor.execute_for_operator(call, limits).await.map(|receipt| (None, Some(receipt)))
+            executor.engine.execute_for_operator(call, limits).await.map(|receipt| (None, Some(receipt)))
         }
     };
     Ok(match result {

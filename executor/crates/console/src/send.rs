@@ -250,7 +250,7 @@ pub(super) async fn send(
             }
         });
         tokio::select! {
-            answer = console.executor.handle_intent(call, sink) => answer.map(drop),
+            answer = console.executor.engine.handle_intent(call, sink) => answer.map(drop),
             // The run goes on without this request.
             () = started.notified() => Ok(()),
         }

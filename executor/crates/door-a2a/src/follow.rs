@@ -86,7 +86,7 @@ impl A2a {
             RunEventSink::new(move |event| task.on_event(event, clock.now())).with_persistence(persistence);
         // A claimed call belongs to the executor, so dropping this future does not cancel the run.
         let answer = tokio::select! {
-            answer = self.executor.handle_intent(call, sink) => answer,
+            answer = self.executor.engine.handle_intent(call, sink) => answer,
             _by = handle.wait_for_stop() => return self.await_end(handle).await,
         };
         match answer {
@@ -139,7 +139,7 @@ impl A2a {
     /// Cancels the call of a canceled task, as soon as the node at which it waits answers.
     async fn cancel_run(&self, intent: IntentId, by: &str) {
         loop {
-            match self.executor.cancel(intent, &all_agents, by).await {
+            match self.executor.engine.cancel(intent, &all_agents, by).await {
                 Ok(_was_active) => return,
                 Err(Fault::Busy { retry_after_ms, .. }) => {
                     tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;

@@ -393,7 +393,7 @@ impl Session {
         // Checked before queueing, so that a call that cannot run takes no place in the queue. Other nodes are asked once
         // the call runs: a question takes up to 3 s, in which this session would read nothing.
         let executor = &self.shared.executor;
-        let checked = executor.check_tool_locally(&call);
+        let checked = executor.engine.check_tool_locally(&call);
         checked.map_err(|fault| call_failure(&fault, &call.tool, &executor.catalogue.tools()))?;
         state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming });
         self.open.send_replace(state.open());
@@ -438,10 +438,10 @@ impl Session {
         let sink = if streaming { reporter.sink() } else { RunEventSink::none() };
         let mut abandoned = self.abandoned.subscribe();
         let answer = tokio::select! {
-            answer = self.shared.executor.handle_intent(call, sink) => answer,
+            answer = self.shared.executor.engine.handle_intent(call, sink) => answer,
             () = async { drop(abandoned.wait_for(|abandoned| *abandoned).await) } => {
                 if pending.is_exclusive()
-                    && let Err(fault) = self.shared.executor.cancel(intent, &|owner| *owner == agent, agent.as_str()).await
+                    && let Err(fault) = self.shared.executor.engine.cancel(intent, &|owner| *owner == agent, agent.as_str()).await
                 {
                     tracing::warn!(%intent, ?fault, "a call of an abandoned session cannot be cancelled");
                 }
@@ -516,7 +516,7 @@ impl Session {
             .for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().for_capability(TOOLS)));
         for (intent, agent) in running {
             let cancelled =
-                self.shared.executor.cancel(intent, &|owner| *owner == agent, agent.as_str()).await;
+                self.shared.executor.engine.cancel(intent, &|owner| *owner == agent, agent.as_str()).await;
             if let Err(fault) = cancelled {
                 tracing::warn!(%intent, ?fault, "a call of a session that ends cannot be cancelled");
             }

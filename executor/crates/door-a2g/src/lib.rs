@@ -62,7 +62,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, sender, params| {
         let (intent, caller) = (decode::intent_id(&params)?, sender.caller);
         let may_cancel = |agent: &AgentDid| caller.may_cancel(agent);
-        let cancelled = executor.cancel(intent, &may_cancel, caller.name()).await?;
+        let cancelled = executor.engine.cancel(intent, &may_cancel, caller.name()).await?;
         Ok(encode::cancel_result(intent, cancelled))
     })?;
     register(&mut module, "a2g/status", &ALL_ROLES, async |executor, sender, params| {
@@ -78,13 +78,13 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "g2a/policy", &[Governor], async |executor, sender, params| {
         let policy = decode::policy(&params)?;
         check_reaches_all_tools(&executor, &sender.caller)?;
-        executor.set_policy(policy, sender.caller.name()).await?;
+        executor.engine.set_policy(policy, sender.caller.name()).await?;
         Ok(encode::acceptance())
     })?;
     register(&mut module, "g2a/revoke", &[Governor], async |executor, sender, params| {
         let decode::RevokeParams { agent, intent } = decode::revoke_params(&params)?;
         check_reaches_all_tools(&executor, &sender.caller)?;
-        Ok(encode::revoke_result(executor.revoke(agent.as_ref(), intent, sender.caller.name()).await?))
+        Ok(encode::revoke_result(executor.engine.revoke(agent.as_ref(), intent, sender.caller.name()).await?))
     })?;
     register(
         &mut module,
@@ -98,7 +98,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             let right = caller
                 .decision_right()
                 .ok_or_else(|| refuse_role(&executor, "g2a/directive", &DECIDERS, &caller))?;
-            let outcome = executor.apply_directive(&directive, right).await?;
+            let outcome = executor.engine.apply_directive(&directive, right).await?;
             Ok(encode::directive_result(outcome == DirectiveOutcome::NeedsMoreApprovals))
         },
     )?;
@@ -106,12 +106,12 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/stop", &[Operator], async |executor, sender, params| {
         let decode::StopParams { target, reason } = decode::stop_params(&params)?;
         let right = switch_right(&executor, &sender.caller)?;
-        Ok(encode::stop_result(executor.stop(target, reason, right).await?))
+        Ok(encode::stop_result(executor.engine.stop(target, reason, right).await?))
     })?;
     register(&mut module, "a2g/resume", &[Operator], async |executor, sender, params| {
         let target = decode::resume_params(&params)?;
         let right = switch_right(&executor, &sender.caller)?;
-        Ok(encode::resume_result(executor.resume(&target, right).await?))
+        Ok(encode::resume_result(executor.engine.resume(&target, right).await?))
     })?;
     register(&mut module, "a2g/stops", &[Operator], async |executor, _, params| {
         decode::no_params(Some(&params))?;
@@ -242,7 +242,7 @@ async fn execute(executor: Arc<Executor>, sender: MethodCaller, params: String) 
     let decode::ExecuteParams { call, verdict, proof } = decode::execute_params(&params)?;
     drop(params);
     let call = sender.call(&executor, call)?;
-    let receipt = executor.execute(call, verdict, proof.as_ref()).await.map_err(point_into_intent)?;
+    let receipt = executor.engine.execute(call, verdict, proof.as_ref()).await.map_err(point_into_intent)?;
     Ok(encode::report(&receipt))
 }
 
@@ -255,12 +255,12 @@ fn point_into_intent(fault: Fault) -> Fault {
 
 async fn intent(executor: Arc<Executor>, sender: MethodCaller, params: String) -> Result<Encoded, Fault> {
     let call = sender.call(&executor, decode::intent(&params)?)?;
-    if let Some(signatures) = executor.signatures() {
+    if let Some(signatures) = executor.engine.signatures() {
         let signature = decode::context_signature(&params, signatures.escape_non_ascii())?;
-        executor.check_signature(&call, signature.as_ref())?;
+        executor.engine.check_signature(&call, signature.as_ref())?;
     }
     drop(params);
-    let answer = executor.handle_intent(call, RunEventSink::none()).await?;
+    let answer = executor.engine.handle_intent(call, RunEventSink::none()).await?;
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
 }
 

@@ -298,7 +298,7 @@ impl McpDoor {
             tokio::time::sleep(TASK_AFTER).await;
         };
         let sent = tokio::select! {
-            answer = self.executor.handle_intent(call, sink) => answer.map(Sent::Answered),
+            answer = self.executor.engine.handle_intent(call, sink) => answer.map(Sent::Answered),
             () = becomes_task, if context.offers_tasks() => Ok(Sent::GoesOn),
         };
         guard.disarm();
@@ -352,7 +352,7 @@ impl Drop for CancelGuard<'_> {
         let (agent, caller) = (self.agent.clone(), Arc::clone(&self.caller));
         self.executor.sessions().spawn(async move {
             let is_own = move |owner: &AgentDid| *owner == agent;
-            if let Err(fault) = executor.cancel(intent, &is_own, caller.name()).await {
+            if let Err(fault) = executor.engine.cancel(intent, &is_own, caller.name()).await {
                 tracing::warn!(%intent, ?fault, "the cancel of a call that its client gave up is not recorded yet");
             }
         });

@@ -524,8 +524,12 @@ impl Nexus {
         };
         let call = with_caller(&self.executor, sender.caller, unchecked).map_err(execution_failure)?;
         let intent = call.intent.to_string();
-        let IntentAnswer { verdict, receipt } =
-            self.executor.handle_intent(call, RunEventSink::none()).await.map_err(execution_failure)?;
+        let IntentAnswer { verdict, receipt } = self
+            .executor
+            .engine
+            .handle_intent(call, RunEventSink::none())
+            .await
+            .map_err(execution_failure)?;
         if let Some(receipt) = receipt {
             return Ok(encode::run_report(&receipt));
         }
@@ -545,6 +549,7 @@ impl Nexus {
             |agent: &AgentDid| may_cancel_all || (*agent == sender.agent && sender.caller.may_act_as(agent));
         let cancelled = self
             .executor
+            .engine
             .cancel(intent, &may_cancel, sender.caller.name())
             .await
             .map_err(execution_failure)?;

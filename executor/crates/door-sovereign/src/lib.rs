@@ -209,13 +209,13 @@ impl Sovereign {
         let intent = call.intent;
         let call = with_caller(&self.executor, &caller, call).map_err(encode_fault)?;
         if let Err(missing) = &own
-            && let Err(fault) = self.executor.check_tool(&call).await
+            && let Err(fault) = self.executor.engine.check_tool(&call).await
         {
             let is_absent = matches!(fault, Fault::InvalidParams { .. });
             return Err(if is_absent { fault::missing_error(missing.clone()) } else { encode_fault(fault) });
         }
         let IntentAnswer { verdict, receipt } =
-            self.executor.handle_intent(call, sink).await.map_err(encode_fault)?;
+            self.executor.engine.handle_intent(call, sink).await.map_err(encode_fault)?;
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
         receipt.ok_or_else(|| fault::escalation_error(intent, risk_score))
     }

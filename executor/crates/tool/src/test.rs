@@ -179,7 +179,7 @@ impl ExampleRunner<'_> {
             tool: name.clone(),
             arguments: example.arguments.clone(),
         })?;
-        let (receipt, found) = match self.executor.execute_for_operator(call, limits).await {
+        let (receipt, found) = match self.executor.engine.execute_for_operator(call, limits).await {
             Ok(receipt) | Err(Fault::Failed(receipt) | Fault::LimitReached(receipt, _)) => {
                 let found = Found::of_outcome(&receipt.outcome);
                 (Some(receipt), found)

@@ -5,7 +5,7 @@ use super::claims::NO_MEMORY;
 use super::faults::{busy_fault, lifted_stop_fault};
 use super::fleet::CallIdentity;
 use super::trace::Stopwatch;
-use super::{Executor, IntentAnswer, LoadedCatalog, RunEvent, RunEventSink, trace};
+use super::{Engine, IntentAnswer, LoadedCatalog, RunEvent, RunEventSink, trace};
 use crate::catalog::{Catalog, CatalogEntry, Preparing, QuickCheck};
 use a2g_govern::{
     Admission, Admitted, Escalated, Governor, IntentSignatures, OperatorLimits, VerifiedVerdict, admit,
@@ -39,7 +39,7 @@ pub(super) enum ToolLocation {
     Elsewhere,
 }
 
-impl Executor {
+impl Engine {
     /// The verifier of intent signatures; `None` if signatures are not required.
     #[must_use]
     pub fn signatures(&self) -> Option<&IntentSignatures> {
@@ -70,13 +70,13 @@ impl Executor {
         let summary = IntentSummary::from_call(&call);
         let span = trace::intent_span(&summary, call.door);
         let (owner, bytes) = charged_to(&call);
-        let executor = Arc::clone(self);
+        let engine = Arc::clone(self);
         let proof = proof.cloned();
         let execution = async move {
-            executor
+            engine
                 .execute_call(call, verdict, proof.as_ref())
                 .await
-                .map_err(|fault| executor.refusals.record(Some(&summary), fault))
+                .map_err(|fault| engine.refusals.record(Some(&summary), fault))
         };
         run_large(&owner, bytes, execution.instrument(span)).await
     }
@@ -196,10 +196,10 @@ impl Executor {
         let summary = IntentSummary::from_call(&call);
         let span = trace::intent_span(&summary, call.door);
         let (owner, bytes) = charged_to(&call);
-        let executor = Arc::clone(self);
+        let engine = Arc::clone(self);
         let answer = async move {
-            let answer = executor.decide_and_run(call, sink).await;
-            answer.map_err(|fault| executor.refusals.record(Some(&summary), fault))
+            let answer = engine.decide_and_run(call, sink).await;
+            answer.map_err(|fault| engine.refusals.record(Some(&summary), fault))
         };
         run_large(&owner, bytes, answer.instrument(span)).await
     }

@@ -12,7 +12,7 @@ use super::orders::finish_order;
 use super::preview::{DecisionBasis, changed_fault, summarize};
 use super::trace::{self, Stopwatch};
 use super::waits::{EndOfWait, EndedIntents, denial_fault, new_decision, new_resolution, not_waiting_fault};
-use super::{AgentFilter, Executor, RETRY_AFTER_MS};
+use super::{AgentFilter, Engine, RETRY_AFTER_MS};
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated};
 use a2g_intent::{Ended, EndedAll, Intents, Outdated, Removal, WaitNumber};
 use a2g_journal::{Approval, HoldResult, IntentSummary, JournalError, Resolution, ResolvedIntent};
@@ -130,7 +130,7 @@ struct BoundApproval {
     needs_others: bool,
 }
 
-impl Executor {
+impl Engine {
     /// Stops a running or waiting intent of the selected agents, on behalf of `by`. Returns `false` if there is no such
     /// intent.
     ///
@@ -340,10 +340,10 @@ impl Executor {
         let Directive { intent, approved, manifest: _, reason: _ } = directive;
         if !approved {
             // The denial has its own task, because the person may disconnect before the fleet has it.
-            let executor = Arc::clone(self);
+            let engine = Arc::clone(self);
             let directive = directive.clone();
             let author = right.author();
-            let denial = async move { executor.deny(&directive, &author).await };
+            let denial = async move { engine.deny(&directive, &author).await };
             let denial = spawn::spawn_run_task(denial.in_current_span()).await;
             let ended_early = |error| Fault::Internal(format!("the task of a denial ended early: {error}"));
             return denial.map_err(ended_early)?.map(|()| DirectiveOutcome::Applied);
@@ -362,12 +362,12 @@ impl Executor {
         };
         // The approval has its own task, because the approver may disconnect.
         let (answer_tx, answer) = oneshot::channel();
-        let executor = Arc::clone(self);
+        let engine = Arc::clone(self);
         let task = async move {
             match combined {
-                CombinedApproval::Enough(bound) => executor.approve(escalated, taken, bound, answer_tx).await,
+                CombinedApproval::Enough(bound) => engine.approve(escalated, taken, bound, answer_tx).await,
                 CombinedApproval::NeedsMore(approval) => {
-                    let _no_waiter = answer_tx.send(executor.add_approval(&escalated, taken, approval).await);
+                    let _no_waiter = answer_tx.send(engine.add_approval(&escalated, taken, approval).await);
                 }
             }
         };
@@ -680,8 +680,8 @@ impl Executor {
         for intent in approved {
             let Some((escalated, taken, approval)) = self.intents.take_approved(intent) else { continue };
             let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
-            let executor = Arc::clone(self);
-            let run = async move { executor.run_approved(escalated, taken, approval, None).await };
+            let engine = Arc::clone(self);
+            let run = async move { engine.run_approved(escalated, taken, approval, None).await };
             spawn::spawn_run_task(run.instrument(span));
         }
     }

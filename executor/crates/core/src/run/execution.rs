@@ -6,7 +6,7 @@ use super::passing::{AVOID_TIME, PassedEnd, TakenCall};
 use super::phases::{Start, Times, Turn};
 use super::slots::{Offer, RunSlot, SlotTurn};
 use super::trace::Stopwatch;
-use super::{Executor, LoadedCatalog, RunEventSink, trace};
+use super::{Engine, LoadedCatalog, RunEventSink, trace};
 use a2g_govern::Admitted;
 use a2g_runtime::spawn;
 use a2g_types::fault::Fault;
@@ -27,7 +27,7 @@ enum SlotWait {
     Finished(Arc<Receipt>),
 }
 
-impl Executor {
+impl Engine {
     /// Claims an admitted call and runs it in its own task. `taken` has the slot that was taken for the call, if the
     /// call waited at another node.
     pub(super) async fn run(
@@ -47,12 +47,12 @@ impl Executor {
                 return Ok(self.claims.await_existing(&CallIdentity::of(&call), known).await?.0);
             }
         };
-        let executor = Arc::clone(self);
+        let engine = Arc::clone(self);
         let intent = claimed.admitted.call().intent;
         let task_sink = sink.has_task().then(|| sink.clone());
         let task = async move {
-            let result = Arc::clone(&executor).run_claimed(claimed, stopwatch, sink).await;
-            executor.end_stored_call(intent, result, task_sink).await
+            let result = Arc::clone(&engine).run_claimed(claimed, stopwatch, sink).await;
+            engine.end_stored_call(intent, result, task_sink).await
         };
         let task = spawn::spawn_run_task(task.in_current_span());
         match task.await {

@@ -14,7 +14,7 @@ use super::admission::{check_arguments, check_memory};
 use super::faults::{busy_fault, intent_conflict_fault, refusal, too_large_fault};
 use super::questions::{ASK_TIMEOUT, DECIDE_TIMEOUT, Peers, QuestionText};
 use super::stored_calls::TakenOverCall;
-use super::{Executor, faults::NodeFault};
+use super::{Engine, faults::NodeFault};
 use a2g_fleet::MAX_MESSAGE_BYTES;
 use a2g_govern::Escalated;
 use a2g_journal::content_hash;
@@ -130,7 +130,7 @@ impl Peers {
     }
 }
 
-impl Executor {
+impl Engine {
     /// Lets a call whose tool this node lacks wait for a person at a node that has the tool. `has_task` is `true` for the
     /// call of a task, which ends with the first fault.
     ///
@@ -152,18 +152,18 @@ impl Executor {
                 "an earlier request with this intent is still in progress: repeat this one later",
             ));
         }
-        let executor = Arc::clone(self);
+        let engine = Arc::clone(self);
         let request = async move {
             let call = escalated.call();
-            let fault = match executor.peers.request_hold(&escalated).await {
+            let fault = match engine.peers.request_hold(&escalated).await {
                 // Without the denial, the call could run although nobody can ask for it.
                 Err(NotHeld::Unknown(fault)) if has_task || call.is_new => fault,
-                held => match executor.stored_calls.remove_unless_stopped(call.intent) {
+                held => match engine.stored_calls.remove_unless_stopped(call.intent) {
                     Some(reason) => refusal(call.intent, format!("{}, before it ran", reason.message())),
                     None => return held.map_err(NotHeld::into_fault),
                 },
             };
-            executor.deny_stored_call(call, fault).await.map(drop)
+            engine.deny_stored_call(call, fault).await.map(drop)
         };
         // The request goes on if its caller disconnects, so that a cancellation finds the call.
         let result = spawn::spawn_run_task(request.in_current_span()).await;

@@ -14,6 +14,7 @@ mod claims;
 mod compile_waits;
 mod decisions;
 mod due_denials;
+mod engine;
 mod events;
 mod execution;
 mod faults;
@@ -44,6 +45,7 @@ pub use a2g_fleet::{NodeLoad, NodeName, NodeStatus};
 pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use catalogue::{Catalogue, LoadedCatalog};
 pub use decisions::DirectiveOutcome;
+pub use engine::Engine;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use fleet::{Fleet, JoinFleetError, Node, join_fleet};
 pub use policies::Policies;
@@ -64,22 +66,18 @@ use a2g_metrics::Metrics;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::Egress;
 use a2g_types::clock::Clock;
-use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::{AbortReason, Receipt};
-use a2g_types::verdict::{Policy, Verdict};
-use claims::Claims;
+use a2g_types::verdict::Verdict;
 use compile_waits::CompileWaits;
 use due_denials::DueDenials;
 use open_intents::OpenIntents;
-use orders::finish_order;
-use output::ExpectedOutput;
 use passing::Passing;
 use questions::Answers;
 use slots::Slots;
 use std::sync::Arc;
 use std::time::Duration;
-use stored_calls::{CallStore, StoredCalls, TakenOverCalls};
+use stored_calls::{StoredCalls, TakenOverCalls};
 use stored_waits::StoredWaits;
 use subscribers::Subscribers;
 use waits::Waits;
@@ -146,41 +144,33 @@ struct Parts {
     slots: Arc<Slots>,
     compile_waits: CompileWaits,
     intents: Arc<OpenIntents>,
+    subscribers: Arc<Subscribers>,
     metrics: Arc<Metrics>,
+    sessions: SessionTasks,
     clock: Arc<dyn Clock>,
 }
 
-/// The core that all doors share.
+/// The core that all doors share: each takes the part that it needs.
 pub struct Executor {
-    settings: Arc<ExecutorSettings>,
+    /// What runs calls.
+    pub engine: Arc<Engine>,
+    /// What doors and people read.
+    pub queries: Arc<Queries>,
+    /// What people see before they decide.
+    pub previews: Arc<Previews>,
     /// The tools.
     pub catalogue: Arc<Catalogue>,
     /// Those whose word counts.
     pub policies: Arc<Policies>,
     /// The record of refusals.
     pub refusals: Arc<Refusals>,
-    /// What doors and people read.
-    pub queries: Arc<Queries>,
-    /// What people see before they decide.
-    pub previews: Arc<Previews>,
     /// What this executor knows of its fleet.
     pub node: Arc<Node>,
     /// The questions to the other nodes of the fleet.
     pub peers: Arc<Peers>,
-    /// The network access of runs; `None` if no run may use the network.
-    egress: Option<Arc<Egress>>,
     journal: Arc<Journal>,
-    passing: Arc<Passing>,
-    stored_calls: Arc<StoredCalls>,
-    call_store: Arc<CallStore>,
-    taken_over: Arc<TakenOverCalls>,
-    due_denials: Arc<DueDenials>,
     waits: Arc<Waits>,
-    stored_waits: Arc<StoredWaits>,
-    answers: Arc<Answers>,
     slots: Arc<Slots>,
-    claims: Arc<Claims>,
-    output: ExpectedOutput,
     compile_waits: CompileWaits,
     intents: Arc<OpenIntents>,
     subscribers: Arc<Subscribers>,
@@ -287,59 +277,32 @@ impl Executor {
             stored_waits,
             compile_waits: CompileWaits::default(),
             intents,
+            subscribers: Arc::default(),
             metrics,
+            sessions,
             clock,
         };
         let queries = Arc::new(Queries::new(&parts));
         let previews = Arc::new(Previews::new(&parts));
-        let output = ExpectedOutput::default();
-        let claims = Arc::new(Claims::new(&parts, output.clone()));
-        let call_store = Arc::new(CallStore::new(&parts, sessions.clone()));
-        let Parts {
-            settings,
-            catalogue,
-            policies,
-            refusals,
-            journal,
-            node,
-            peers,
-            passing,
-            stored_calls,
-            taken_over,
-            due_denials,
-            waits,
-            stored_waits,
-            slots,
-            compile_waits,
-            intents,
-            metrics,
-            clock,
-        } = parts;
+        let engine =
+            Arc::new(Engine::new(&parts, egress, Arc::clone(&queries), Arc::clone(&previews), answers));
+        let Parts { catalogue, policies, refusals, journal, node, peers, .. } = parts;
+        let Parts { waits, slots, compile_waits, intents, subscribers, metrics, sessions, clock, .. } = parts;
         Self {
-            settings,
-            catalogue,
-            policies,
-            refusals,
+            engine,
             queries,
             previews,
+            catalogue,
+            policies,
+            refusals,
             node,
             peers,
-            egress,
             journal,
-            passing,
-            stored_calls,
-            call_store,
-            taken_over,
-            due_denials,
             waits,
-            stored_waits,
-            answers,
             slots,
-            claims,
-            output,
             compile_waits,
             intents,
-            subscribers: Arc::default(),
+            subscribers,
             metrics,
             sessions,
             clock,
@@ -373,17 +336,6 @@ impl Executor {
     /// Calls `subscriber` for every event of all later runs of all doors, on the run's thread. It must not block.
     pub fn subscribe(&self, subscriber: impl Fn(&RunIdentity, RunNotification<'_>) + Send + Sync + 'static) {
         self.subscribers.add(subscriber);
-    }
-
-    /// Sets the standing policy of an agent, or of every agent, on behalf of `by`, at all nodes of the fleet.
-    ///
-    /// # Errors
-    /// If the other nodes of the fleet cannot be told; the policy is in force at this executor nevertheless.
-    pub async fn set_policy(&self, policy: Policy, by: &str) -> Result<(), Fault> {
-        let origin = self.policies.origin(by);
-        let order = self.node.start_policy_order(policy.agent.as_ref(), Some(&policy), &origin);
-        self.policies.set(policy, origin);
-        finish_order(order).await
     }
 
     /// Ends the waits of undecided intents soon after they expire, until the sessions end.

@@ -10,7 +10,7 @@
 
 use super::events::{RunEvent, RunEventSink};
 use super::faults::stop_fault;
-use super::{Executor, RETRY_AFTER_MS};
+use super::{Engine, RETRY_AFTER_MS};
 use a2g_capability::{CallGrant, Grant};
 use a2g_govern::missing_scope_message;
 use a2g_runtime::aside::run_large;
@@ -46,7 +46,7 @@ const ARGUMENT_BOUNDS: JsonBounds =
 
 /// The calls of one run.
 pub(super) struct NestedCalls {
-    executor: Arc<Executor>,
+    engine: Arc<Engine>,
     parent: Parent,
     grant: CallGrant,
     sink: RunEventSink,
@@ -122,7 +122,7 @@ impl CallOutcome {
 impl NestedCalls {
     /// The calls of a run; `None` if it may make none.
     pub(super) fn open(
-        executor: &Arc<Executor>,
+        engine: &Arc<Engine>,
         call: &Call,
         grant: &Grant,
         sink: &RunEventSink,
@@ -130,7 +130,7 @@ impl NestedCalls {
         let grant = grant.calls();
         grant.allows_any().then(|| {
             Arc::new(Self {
-                executor: Arc::clone(executor),
+                engine: Arc::clone(engine),
                 parent: Parent {
                     door: call.door,
                     agent: call.agent.clone(),
@@ -180,7 +180,7 @@ impl NestedCalls {
             let _log = self.state.lock();
             self.has_ended.send_replace(true);
         }
-        self.executor.intents.update(|intents| intents.abort_children(self.parent.intent));
+        self.engine.intents.update(|intents| intents.abort_children(self.parent.intent));
         let mut open_count = self.open_count.subscribe();
         if tokio::time::timeout(CLOSE_TIMEOUT, open_count.wait_for(|count| *count == 0)).await.is_err() {
             let open_calls = *self.open_count.borrow();
@@ -225,11 +225,11 @@ impl NestedCalls {
             });
         }
         self.open_count.send_modify(|count| *count += 1);
-        Ok(CountedCall { ordinal, intent, started_at: self.executor.clock.monotonic() })
+        Ok(CountedCall { ordinal, intent, started_at: self.engine.clock.monotonic() })
     }
 
     fn record(&self, counted: &CountedCall, decision: Option<Decision>, end: NestedEnd) {
-        let duration = self.executor.clock.monotonic().saturating_duration_since(counted.started_at);
+        let duration = self.engine.clock.monotonic().saturating_duration_since(counted.started_at);
         let index = usize::try_from(counted.ordinal).unwrap_or(usize::MAX).wrapping_sub(1);
         let recorded = self.state.lock().calls.get_mut(index).map(|call| {
             (call.decision, call.end, call.duration) = (decision, end, duration);
@@ -297,7 +297,7 @@ impl NestedCalls {
         }
         let name = ToolName::parse(tool).map_err(|_| self.unknown_tool(tool))?;
         // No policy is applied here: `handle_intent` applies the policies, and records the refusal.
-        if self.executor.catalogue.current().catalog.get(&name).is_none() {
+        if self.engine.catalogue.current().catalog.get(&name).is_none() {
             return Err(self.unknown_tool(tool));
         }
         self.grant.check(&name).map_err(|layer| {
@@ -328,9 +328,9 @@ impl NestedCalls {
     /// Maps the tools that the run may call.
     fn callable<T>(&self, map: impl Fn(&Descriptor) -> T) -> Vec<T> {
         let is_callable = |name: &ToolName| {
-            self.grant.check(name).is_ok() && self.executor.policies.may_reach(&self.parent.agent, name)
+            self.grant.check(name).is_ok() && self.engine.policies.may_reach(&self.parent.agent, name)
         };
-        self.executor.catalogue.tools().iter().filter(|tool| is_callable(&tool.name)).map(map).collect()
+        self.engine.catalogue.tools().iter().filter(|tool| is_callable(&tool.name)).map(map).collect()
     }
 
     fn intent(&self, counted: &CountedCall, tool: ToolName, arguments: Arguments) -> Call {
@@ -362,7 +362,7 @@ impl NestedCalls {
     async fn decide_and_run(&self, call: Call) -> CallOutcome {
         let intent = call.intent;
         let tool = call.tool.clone();
-        match self.executor.handle_intent(call, RunEventSink::none()).await {
+        match self.engine.handle_intent(call, RunEventSink::none()).await {
             Ok(answer) => {
                 let decision = Some(answer.verdict.decision);
                 match answer.receipt {
@@ -389,9 +389,9 @@ impl NestedCalls {
         decision: Option<Decision>,
     ) -> CallOutcome {
         let refused = |error| CallOutcome { decision, ..CallOutcome::refused(error) };
-        match self.executor.queries.await_outcome(intent).await {
+        match self.engine.queries.await_outcome(intent).await {
             Ok(Some(receipt)) => CallOutcome::of_receipt(decision, &receipt),
-            Ok(None) => refused(match (self.executor.queries.denial(intent), self.find_stop(intent, tool)) {
+            Ok(None) => refused(match (self.engine.queries.denial(intent), self.find_stop(intent, tool)) {
                 (Ok(Some(fault)), _) | (Ok(None) | Err(_), Some(fault)) => refusal(&fault, intent, tool),
                 (Ok(None) | Err(_), None) => CallError {
                     detail: detail(
@@ -410,17 +410,17 @@ impl NestedCalls {
 
     /// The fault for a call that an operator has stopped.
     fn find_stop(&self, intent: IntentId, tool: &ToolName) -> Option<Fault> {
-        let stop = self.executor.intents.find_stop(&self.parent.agent, tool)?;
+        let stop = self.engine.intents.find_stop(&self.parent.agent, tool)?;
         Some(stop_fault(intent, &stop))
     }
 
     /// Ends a call with its parent: it never begins, or is stopped.
     async fn stop(&self, intent: IntentId) -> CallOutcome {
-        let executor = &self.executor;
+        let engine = &self.engine;
         // `close` may have stopped it already. A call that never began has no outcome.
-        executor.waits.end_nested(intent).await;
-        let outcome = tokio::time::timeout(CLOSE_TIMEOUT, executor.queries.await_outcome(intent)).await;
-        let decision = executor.queries.verdict(intent).ok().flatten().map(|verdict| verdict.decision);
+        engine.waits.end_nested(intent).await;
+        let outcome = tokio::time::timeout(CLOSE_TIMEOUT, engine.queries.await_outcome(intent)).await;
+        let decision = engine.queries.verdict(intent).ok().flatten().map(|verdict| verdict.decision);
         match outcome {
             Ok(Ok(Some(receipt))) => CallOutcome::of_receipt(decision, &receipt),
             Ok(Ok(None) | Err(_)) | Err(_) => {
@@ -452,10 +452,10 @@ impl NestedCalls {
     fn definition(&self, tool: &str) -> Result<CallAnswer, CallError> {
         self.count_question()?;
         let name = self.check(tool)?;
-        if !self.executor.policies.may_reach(&self.parent.agent, &name) {
+        if !self.engine.policies.may_reach(&self.parent.agent, &name) {
             return Err(self.unknown_tool(tool));
         }
-        let tools = self.executor.catalogue.tools();
+        let tools = self.engine.catalogue.tools();
         let found = tools.iter().find(|listed| listed.name == name);
         let Descriptor { description, arguments_schema, result_schema, .. } =
             found.ok_or_else(|| self.unknown_tool(tool))?;

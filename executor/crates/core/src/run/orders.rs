@@ -4,7 +4,7 @@
 //! A node follows an order of its own at once, and then tells the others, which ask for new orders every second. A node
 //! that starts follows all of them before it listens.
 
-use super::Executor;
+use super::Engine;
 use super::faults::busy_fault;
 use super::fleet::{Fleet, Node};
 use a2g_fleet::{FleetError, FoundState, Order};
@@ -133,7 +133,7 @@ impl Node {
     }
 }
 
-impl Executor {
+impl Engine {
     /// Ends an intent that runs or waits for a person at another node, if `filter` selects its agent. Returns `false`
     /// if there is no such intent.
     pub(super) async fn end_elsewhere(

@@ -22,7 +22,7 @@ use super::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subs
 use super::open_intents::ActiveRun;
 use super::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use super::trace::{self, Stopwatch};
-use super::{Executor, LoadedCatalog, RunEvent, RunEventSink};
+use super::{Engine, LoadedCatalog, RunEvent, RunEventSink};
 use a2g_fleet::{
     Announcement, CallMessage, CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES,
     NodeName, PassedCall, TakeRequest,
@@ -285,7 +285,7 @@ impl EventReceiver {
     }
 }
 
-impl Executor {
+impl Engine {
     /// Runs an admitted call at another node, because this one lacks its tool.
     pub(super) async fn run_elsewhere(
         self: &Arc<Self>,
@@ -303,21 +303,21 @@ impl Executor {
                 return Ok(self.claims.await_existing(&CallIdentity::of(admitted.call()), known).await?.0);
             }
         };
-        let (executor, intent) = (Arc::clone(self), admitted.call().intent);
+        let (engine, intent) = (Arc::clone(self), admitted.call().intent);
         let task_sink = sink.has_task().then(|| sink.clone());
-        let run = async move |executor: &Arc<Self>| {
-            executor.call_store.store(&admitted, verdict.is_some(), &sink).await;
-            match executor.wait_for_node(&admitted, verdict.is_some(), place, running, &sink).await? {
+        let run = async move |engine: &Arc<Self>| {
+            engine.call_store.store(&admitted, verdict.is_some(), &sink).await;
+            match engine.wait_for_node(&admitted, verdict.is_some(), place, running, &sink).await? {
                 NodeWait::Finished(receipt) => Ok(receipt),
                 NodeWait::HasTool(loaded) => {
                     check_arguments(&loaded, admitted.call()).await?;
-                    executor.run(admitted, loaded, verdict, stopwatch, sink, None).await
+                    engine.run(admitted, loaded, verdict, stopwatch, sink, None).await
                 }
             }
         };
         let task = async move {
-            let result = run(&executor).await;
-            executor.end_stored_call(intent, result, task_sink).await
+            let result = run(&engine).await;
+            engine.end_stored_call(intent, result, task_sink).await
         };
         // Goes on if the caller disconnects, as a run does.
         let result = spawn::spawn_run_task(task.in_current_span()).await;
@@ -698,13 +698,13 @@ impl Executor {
         let sender = send_events(Arc::clone(fleet), call.intent, events);
         // Before the next request, which names the agents whose share is full.
         let slot = slot.assign(&call.agent);
-        let (executor, asked_governor) = (Arc::clone(self), passed.has_asked_governor());
+        let (engine, asked_governor) = (Arc::clone(self), passed.has_asked_governor());
         let run = async move {
             let Some(slot) = slot else { return };
             tracing::debug!(%from, "taken from another node");
             let taken = TakenCall { slot: Some(slot), claim_by };
-            match executor.admit_taken(call, verdict, asked_governor, stopwatch, sink, taken).await {
-                Ok(_receipt) => drop(executor.passing.taken.fetch_add(1, Relaxed)),
+            match engine.admit_taken(call, verdict, asked_governor, stopwatch, sink, taken).await {
+                Ok(_receipt) => drop(engine.passing.taken.fetch_add(1, Relaxed)),
                 Err(fault) => {
                     tracing::debug!(?fault, "a call of another node has not run");
                     drop(event_tx.send(PassedEvent::Refused(NodeFault::new(fault))).await);

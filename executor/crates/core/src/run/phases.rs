@@ -16,7 +16,7 @@ use super::output::OutputReservation;
 use super::result_check::check_result;
 use super::slots::{Place, RunSlot};
 use super::trace::Stopwatch;
-use super::{Executor, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace};
+use super::{Engine, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace};
 use a2g_capability::Permit;
 use a2g_govern::{Admitted, Granted};
 use a2g_isolate::{PreparedChild, RunRequest};
@@ -44,7 +44,7 @@ pub(super) struct Times {
 
 /// The parts of a [`ClaimedRun`] that each later phase needs.
 pub(super) struct ClaimedCall {
-    executor: Arc<Executor>,
+    engine: Arc<Engine>,
     admitted: Admitted<Granted>,
     loaded: Arc<LoadedCatalog>,
     /// The governor's verdict, if the governor was asked.
@@ -66,17 +66,17 @@ impl ClaimedCall {
 
     /// Checks that the guest may still start. A call that may not is withdrawn rather than aborted, because nothing has run.
     fn check_start(&self) -> Result<(), Fault> {
-        match self.executor.intents.check_start(self.call()) {
+        match self.engine.intents.check_start(self.call()) {
             // Another node may still have the call: if it were withdrawn, it could run there. So it ends as aborted.
             Err(_stopped) if self.was_passed_on => self.running.stop(AbortReason::Stopped),
             result => result?,
         }
-        self.admitted.check_expiry(self.executor.clock.now())
+        self.admitted.check_expiry(self.engine.clock.now())
     }
 
     /// Releases the intent, which has not run.
     async fn release(&self, refusal: Fault) -> Fault {
-        match self.executor.claims.release(self.call().intent).await {
+        match self.engine.claims.release(self.call().intent).await {
             Ok(()) => refusal,
             Err(fault) => fault,
         }
@@ -91,7 +91,7 @@ impl ClaimedCall {
             tool: tool.clone(),
             door: *door,
             approved_by: self.approved_by.clone(),
-            durability: self.executor.journal.durability(),
+            durability: self.engine.journal.durability(),
             parent: parent.clone(),
             calls,
             signature: descriptor.and_then(|descriptor| descriptor.signature.clone()),
@@ -137,7 +137,7 @@ pub(super) enum Start {
 
 impl Turn {
     pub(super) fn new(
-        executor: Arc<Executor>,
+        engine: Arc<Engine>,
         claimed: ClaimedRun,
         slot: Option<RunSlot>,
         sink: RunEventSink,
@@ -155,9 +155,9 @@ impl Turn {
             was_passed_on,
             running,
         } = claimed;
-        let is_late = taken.is_some_and(|taken| taken.is_late(executor.clock.monotonic()));
+        let is_late = taken.is_some_and(|taken| taken.is_late(engine.clock.monotonic()));
         let claimed = ClaimedCall {
-            executor,
+            engine,
             admitted,
             loaded,
             verdict,
@@ -178,9 +178,9 @@ impl Turn {
             return Err(self.claimed.release(refusal).await);
         }
         let Self { claimed, permit, slot, is_late: _ } = self;
-        let executor = &claimed.executor;
+        let engine = &claimed.engine;
         let call = claimed.call();
-        let output = executor.output.reserve(permit.grant().output().value.bytes());
+        let output = engine.output.reserve(permit.grant().output().value.bytes());
         // A map with text keys: serializing it cannot fail.
         let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
         let isolate = &claimed.loaded.isolate;
@@ -196,7 +196,7 @@ impl Turn {
             fallback_receipt: &fallback,
             task: task.as_ref(),
         };
-        let start = executor.claims.start(record, claimed.verdict.as_deref());
+        let start = engine.claims.start(record, claimed.verdict.as_deref());
         let (started, prepared) = join_until_first(start, isolate.prepare(&request)).await;
         let claim = match started? {
             StartOutcome::New(claim) => claim,
@@ -212,9 +212,9 @@ impl Turn {
     }
 
     fn check(&self) -> Result<(), Fault> {
-        let executor = &self.claimed.executor;
+        let engine = &self.claimed.engine;
         let has_no_caller =
-            self.claimed.approved_by.is_some() || executor.stored_calls.contains(self.claimed.call().intent);
+            self.claimed.approved_by.is_some() || engine.stored_calls.contains(self.claimed.call().intent);
         if has_no_caller && self.claimed.running.abort().reason() == Some(AbortReason::Shutdown) {
             // The next process or another node runs it: no caller waits for the result.
             return Err(busy_fault("the executor is shutting down"));
@@ -262,14 +262,14 @@ impl Started {
     /// Runs the guest.
     pub(super) async fn run(self) -> Ended {
         let Self { claimed, claim, held, request, prepared } = self;
-        let executor = &claimed.executor;
+        let engine = &claimed.engine;
         let call = claimed.call();
-        executor.call_store.remove(call.intent);
-        let sink = executor.subscribers.wrap(call, claimed.sink.clone());
+        engine.call_store.remove(call.intent);
+        let sink = engine.subscribers.wrap(call, claimed.sink.clone());
         let open = |egress: &Arc<Egress>| egress.open(&call.agent, request.grant());
-        let network = executor.egress.as_ref().map_or(Network::Off, open);
+        let network = engine.egress.as_ref().map_or(Network::Off, open);
         sink.send(RunEvent::Started);
-        let calls = NestedCalls::open(executor, call, request.grant(), &sink);
+        let calls = NestedCalls::open(engine, call, request.grant(), &sink);
         claimed.running.set_calls(calls.as_ref());
         let backend = calls.clone().map(|calls| Calls::new(calls));
         let outside = Outside { network, calls: backend.unwrap_or_default() };
@@ -279,7 +279,7 @@ impl Started {
         let mut outcome = match claimed.running.abort().reason() {
             Some(reason) => {
                 drop((request, prepared));
-                execution.outcome(End::Aborted(reason), executor.clock.monotonic())
+                execution.outcome(End::Aborted(reason), engine.clock.monotonic())
             }
             None => {
                 let run = async {
@@ -299,14 +299,14 @@ impl Started {
         drop(held);
         let receipt = Arc::new(claimed.receipt(calls, outcome));
         let persistence = claimed.sink.persistence();
-        let ClaimedCall { executor, verdict, times, running, _place, .. } = claimed;
-        Ended { executor, verdict, times, persistence, claim, receipt, _open: (running, _place) }
+        let ClaimedCall { engine, verdict, times, running, _place, .. } = claimed;
+        Ended { engine, verdict, times, persistence, claim, receipt, _open: (running, _place) }
     }
 }
 
 /// A run whose guest has ended. The call and the catalogue are dropped already: the receipt may have to wait for the disk.
 pub(super) struct Ended {
-    executor: Arc<Executor>,
+    engine: Arc<Engine>,
     verdict: Option<Arc<Verdict>>,
     times: Times,
     persistence: Option<Arc<dyn TaskPersistence>>,
@@ -331,19 +331,19 @@ impl Ended {
     }
 
     async fn store(self) -> Result<Arc<Receipt>, Fault> {
-        let Self { executor, verdict, times, persistence, claim, receipt, _open } = self;
-        executor.journal.announce_stage(receipt.intent, Stage::Ended);
+        let Self { engine, verdict, times, persistence, claim, receipt, _open } = self;
+        engine.journal.announce_stage(receipt.intent, Stage::Ended);
         let (receipt, reporting) = claim.finish(receipt).await?;
         let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
-        let now = executor.clock.now();
-        let result = executor.journal.finish(Arc::clone(&receipt), task, reporting, now).await;
+        let now = engine.clock.now();
+        let result = engine.journal.finish(Arc::clone(&receipt), task, reporting, now).await;
         result.map_err(|error| journal_fault(&error))?;
-        let now = executor.clock.monotonic();
+        let now = engine.clock.monotonic();
         let Times { stopwatch, queue } = times;
         let times = stopwatch.times(queue, receipt.outcome.metrics.wall, now);
-        executor.metrics.record_execution(&receipt, &times, now);
+        engine.metrics.record_execution(&receipt, &times, now);
         trace::log_finished(receipt.outcome.end.status(), &times);
-        executor.subscribers.publish_finished(&receipt);
+        engine.subscribers.publish_finished(&receipt);
         Ok(receipt)
     }
 }

@@ -19,7 +19,7 @@ use super::decisions::DirectiveOutcome;
 use super::faults::{NodeFault, busy_fault};
 use super::fleet::{Fleet, Node, subscribe};
 use super::held_elsewhere::PendingVerdict;
-use super::{AgentFilter, Executor, IntentState, all_agents, trace};
+use super::{AgentFilter, Engine, IntentState, all_agents, trace};
 use a2g_fleet::{NodeName, NodeText, Question};
 use a2g_govern::{Caller, DecisionRight, Escalated};
 use a2g_journal::IntentSummary;
@@ -436,7 +436,7 @@ impl Peers {
     }
 }
 
-impl Executor {
+impl Engine {
     /// Checks that another node has the tool of a call, which this one lacks.
     ///
     /// # Errors
@@ -453,9 +453,9 @@ impl Executor {
     pub(super) async fn answer_questions(self: Arc<Self>, fleet: Arc<Fleet>) {
         let mut questions = subscribe(|| fleet.questions()).await;
         while let Some(question) = questions.next().await {
-            let (executor, fleet) = (Arc::clone(&self), Arc::clone(&fleet));
+            let (engine, fleet) = (Arc::clone(&self), Arc::clone(&fleet));
             self.sessions.spawn(async move {
-                let answer = executor.find_answer(&question).await;
+                let answer = engine.find_answer(&question).await;
                 if let Err(error) = fleet.reply_to_question(question, answer).await {
                     tracing::debug!(%error, "the reply to a question was not sent");
                 }

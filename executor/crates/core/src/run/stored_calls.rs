@@ -16,7 +16,7 @@ use super::fleet::{CallIdentity, Fleet, Node};
 use super::open_intents::OpenIntents;
 use super::passing::{Passing, node_text};
 use super::trace::{self, Stopwatch};
-use super::{AgentFilter, Executor, Parts, RunEventSink};
+use super::{AgentFilter, Engine, Parts, RunEventSink};
 use a2g_fleet::{CallMessage, OrphanCall, PassedCall, WaitsFor};
 use a2g_govern::{Admitted, VerifiedVerdict};
 use a2g_journal::IntentSummary;
@@ -254,7 +254,7 @@ impl CallStore {
     }
 }
 
-impl Executor {
+impl Engine {
     /// Ends the storage of a call that has ended here with `result`, before its caller is answered. A call that this node
     /// could not run waits here again. `task_sink` is the sink of its run; `None` unless it is the call of a task.
     pub(super) async fn end_stored_call(
@@ -332,10 +332,10 @@ impl Executor {
             span.in_scope(|| tracing::info!(%from, "the call waited at a lost node, and waits here now"));
             self.stored_calls.add(&call);
             self.taken_over.add(intent, TakenOverCall::from(&call));
-            let (executor, asked_governor) = (Arc::clone(&self), passed.has_asked_governor());
+            let (engine, asked_governor) = (Arc::clone(&self), passed.has_asked_governor());
             let run = async move {
                 let sink = RunEventSink::none();
-                if let Err(fault) = executor.run_stored_call(call, verdict, asked_governor, sink).await {
+                if let Err(fault) = engine.run_stored_call(call, verdict, asked_governor, sink).await {
                     tracing::warn!(?fault, "the call of a lost node has not run");
                 }
             };
