@@ -600,7 +600,7 @@ impl<'a> Startup<'a> {
         let parts = ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock };
         let executor = Arc::new(Executor::new(settings, parts));
         // Before the port is bound: what other nodes have stopped must not run here.
-        let followed = executor.engine.follow_earlier_orders().await;
+        let followed = executor.membership.follow_earlier_orders().await;
         followed.context("the orders of the fleet cannot be read")?;
         executor.sessions().spawn(trim_memory());
         let methods = a2g_door_a2g::methods(Arc::clone(&executor))?;
@@ -688,9 +688,9 @@ impl Assembled<'_> {
         let callers = caller_files.callers.clone();
         sessions.spawn(reload_on_hangup(hangup, Arc::clone(&catalogue), caller_files));
         sessions.spawn(deliver::deliver_reports(Arc::clone(executor)));
-        sessions.spawn(Arc::clone(&executor.engine).keep_fleet());
+        sessions.spawn(Arc::clone(&executor.membership).keep_fleet());
         sessions.spawn(Arc::clone(executor).end_expired_waits());
-        executor.engine.resume_approved();
+        executor.operator.resume_approved();
         let Registration { key, public_key, head_at_start } = registration;
         let Config { did, heartbeat, .. } = startup.config;
         sessions.spawn(deliver::stay_registered(
@@ -743,7 +743,7 @@ impl Started {
             reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
         }
         drain(&executor, end_timeouts).await?;
-        executor.engine.leave_fleet().await;
+        executor.membership.leave_fleet().await;
         let _stopped_by_a_signal = drained.send(());
         let _ignored = tokio::time::timeout(end_timeouts.answers, server).await;
         end_sessions(sessions).await;
@@ -780,7 +780,7 @@ impl Started {
         };
         executor.close();
         drain(&executor, end_timeouts).await?;
-        executor.engine.leave_fleet().await;
+        executor.membership.leave_fleet().await;
         let result = match ended {
             Some(ended) => ended?.transpose().map(drop),
             None => {
@@ -983,7 +983,7 @@ impl CallerFiles {
         // in between are checked against the new list.
         let replace = |callers| {
             self.current.replace(callers);
-            executor.engine.forget_partial_approvals();
+            executor.operator.forget_partial_approvals();
         };
         match config.callers.as_deref().map(|path| Callers::read(path, issuers)) {
             None => {}

@@ -539,7 +539,7 @@ pub(super) async fn decide_here(
     };
     let result = match PostedDecision::read(form) {
         Some(PostedDecision::Deny) => match denial(intent, form) {
-            Ok(directive) => console.executor.engine.apply_directive(&directive, right).await,
+            Ok(directive) => console.executor.operator.apply_directive(&directive, right).await,
             Err(error) => {
                 return Some(undecided_page(console, signed_in, &proposal, &error, typed_reason(form)).await);
             }
@@ -579,7 +579,7 @@ pub(super) async fn decide_here(
                 return Some(decision_page(console, signed_in, &proposal, said).await);
             }
             let directive = Directive { intent, approved: true, manifest: Some(manifest), reason: None };
-            console.executor.engine.apply_shown_directive(&directive, right, basis).await
+            console.executor.operator.apply_shown_directive(&directive, right, basis).await
         }
         None => {
             let error = "the form names no action: open the page again";

@@ -276,7 +276,7 @@ pub(super) async fn stop(
         (Err(error), _) => return refuse_form(&error),
         (_, Err(error)) => return refuse_form(&error.to_string()),
     };
-    match console.executor.engine.stop(target, reason, right).await {
+    match console.executor.operator.stop(target, reason, right).await {
         Ok(_stopped) => Redirect::to("/console").into_response(),
         Err(fault) => fault_page(&fault),
     }
@@ -292,7 +292,7 @@ pub(super) async fn resume(
         Ok(target) => target,
         Err(error) => return refuse_form(&error),
     };
-    match console.executor.engine.resume(&target, right).await {
+    match console.executor.operator.resume(&target, right).await {
         Ok(_was_stopped) => Redirect::to("/console").into_response(),
         Err(fault) => fault_page(&fault),
     }

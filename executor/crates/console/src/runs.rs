@@ -523,7 +523,7 @@ pub(super) async fn stop(
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
     let caller = &signed_in.caller;
     let may_cancel = |agent: &AgentDid| caller.may_cancel(agent);
-    match console.executor.engine.cancel(intent, &may_cancel, caller.name()).await {
+    match console.executor.operator.cancel(intent, &may_cancel, caller.name()).await {
         Ok(true) => Redirect::to(&format!("/console/runs/{intent}")).into_response(),
         Ok(false) => problem(
             StatusCode::CONFLICT,

@@ -113,7 +113,7 @@ impl A2a {
         if record.state().is_terminal() {
             return Err(Problem::NotCancelable(record.state()));
         }
-        let is_cancelled = self.executor.engine.cancel(id, &all_agents, caller.name()).await?;
+        let is_cancelled = self.executor.operator.cancel(id, &all_agents, caller.name()).await?;
         let deadline = a2g_runtime::timer_now() + CANCEL_TIMEOUT;
         while !record.state().is_terminal() && a2g_runtime::timer_now() < deadline {
             tokio::time::sleep(CANCEL_INTERVAL).await;

@@ -139,7 +139,7 @@ impl A2a {
     /// Cancels the call of a canceled task, as soon as the node at which it waits answers.
     async fn cancel_run(&self, intent: IntentId, by: &str) {
         loop {
-            match self.executor.engine.cancel(intent, &all_agents, by).await {
+            match self.executor.operator.cancel(intent, &all_agents, by).await {
                 Ok(_was_active) => return,
                 Err(Fault::Busy { retry_after_ms, .. }) => {
                     tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;

@@ -789,7 +789,7 @@ impl A2a {
         let directive = Directive { intent: handle.id, approved, manifest: None, reason: None };
         let _until_recorded = handle.directive.lock().await;
         tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
-        let outcome = self.executor.engine.apply_directive(&directive, right).await.map_err(|fault| {
+        let outcome = self.executor.operator.apply_directive(&directive, right).await.map_err(|fault| {
             let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
             Fault::invalid("/permissionOptionId", message)
         })?;

@@ -6,10 +6,10 @@
 //! ```
 //! Messages are handled in the order in which they arrive. A call is checked at once but runs in the background, so
 //! that a later `ping` is answered while the call runs. The next call begins once it is answered, unless the agent has asked
-//! for several at a time; a call that waits for a person is answered when the wait begins. Every run goes through [`Executor::handle_intent`]. When a
+//! for several at a time; a call that waits for a person is answered when the wait begins. Every run goes through [`Engine::handle_intent`]. When a
 //! session is abandoned, calls that have not begun are dropped, and runs are cancelled by their intent.
 //!
-//! [`Executor::handle_intent`]: a2g_core::run::Executor::handle_intent
+//! [`Engine::handle_intent`]: a2g_core::run::Executor::handle_intent
 
 use super::outgoing::{OutgoingQueue, Presence};
 use super::{A2eShared, PendingRequest};
@@ -441,7 +441,7 @@ impl Session {
             answer = self.shared.executor.engine.handle_intent(call, sink) => answer,
             () = async { drop(abandoned.wait_for(|abandoned| *abandoned).await) } => {
                 if pending.is_exclusive()
-                    && let Err(fault) = self.shared.executor.engine.cancel(intent, &|owner| *owner == agent, agent.as_str()).await
+                    && let Err(fault) = self.shared.executor.operator.cancel(intent, &|owner| *owner == agent, agent.as_str()).await
                 {
                     tracing::warn!(%intent, ?fault, "a call of an abandoned session cannot be cancelled");
                 }
@@ -516,7 +516,7 @@ impl Session {
             .for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().for_capability(TOOLS)));
         for (intent, agent) in running {
             let cancelled =
-                self.shared.executor.engine.cancel(intent, &|owner| *owner == agent, agent.as_str()).await;
+                self.shared.executor.operator.cancel(intent, &|owner| *owner == agent, agent.as_str()).await;
             if let Err(fault) = cancelled {
                 tracing::warn!(%intent, ?fault, "a call of a session that ends cannot be cancelled");
             }

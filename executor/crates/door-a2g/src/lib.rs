@@ -62,7 +62,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, sender, params| {
         let (intent, caller) = (decode::intent_id(&params)?, sender.caller);
         let may_cancel = |agent: &AgentDid| caller.may_cancel(agent);
-        let cancelled = executor.engine.cancel(intent, &may_cancel, caller.name()).await?;
+        let cancelled = executor.operator.cancel(intent, &may_cancel, caller.name()).await?;
         Ok(encode::cancel_result(intent, cancelled))
     })?;
     register(&mut module, "a2g/status", &ALL_ROLES, async |executor, sender, params| {
@@ -78,13 +78,15 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "g2a/policy", &[Governor], async |executor, sender, params| {
         let policy = decode::policy(&params)?;
         check_reaches_all_tools(&executor, &sender.caller)?;
-        executor.engine.set_policy(policy, sender.caller.name()).await?;
+        executor.operator.set_policy(policy, sender.caller.name()).await?;
         Ok(encode::acceptance())
     })?;
     register(&mut module, "g2a/revoke", &[Governor], async |executor, sender, params| {
         let decode::RevokeParams { agent, intent } = decode::revoke_params(&params)?;
         check_reaches_all_tools(&executor, &sender.caller)?;
-        Ok(encode::revoke_result(executor.engine.revoke(agent.as_ref(), intent, sender.caller.name()).await?))
+        Ok(encode::revoke_result(
+            executor.operator.revoke(agent.as_ref(), intent, sender.caller.name()).await?,
+        ))
     })?;
     register(
         &mut module,
@@ -98,7 +100,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             let right = caller
                 .decision_right()
                 .ok_or_else(|| refuse_role(&executor, "g2a/directive", &DECIDERS, &caller))?;
-            let outcome = executor.engine.apply_directive(&directive, right).await?;
+            let outcome = executor.operator.apply_directive(&directive, right).await?;
             Ok(encode::directive_result(outcome == DirectiveOutcome::NeedsMoreApprovals))
         },
     )?;
@@ -106,12 +108,12 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/stop", &[Operator], async |executor, sender, params| {
         let decode::StopParams { target, reason } = decode::stop_params(&params)?;
         let right = switch_right(&executor, &sender.caller)?;
-        Ok(encode::stop_result(executor.engine.stop(target, reason, right).await?))
+        Ok(encode::stop_result(executor.operator.stop(target, reason, right).await?))
     })?;
     register(&mut module, "a2g/resume", &[Operator], async |executor, sender, params| {
         let target = decode::resume_params(&params)?;
         let right = switch_right(&executor, &sender.caller)?;
-        Ok(encode::resume_result(executor.engine.resume(&target, right).await?))
+        Ok(encode::resume_result(executor.operator.resume(&target, right).await?))
     })?;
     register(&mut module, "a2g/stops", &[Operator], async |executor, _, params| {
         decode::no_params(Some(&params))?;

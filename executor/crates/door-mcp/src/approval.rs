@@ -160,14 +160,14 @@ pub(super) async fn apply_answer(
         | (Some(right), ElicitAction::Decline, _) => (right, false),
         (_, ElicitAction::Accept, _) => return Ok(Effect::SendAgain),
         (None, ElicitAction::Decline, _) => {
-            executor.engine.cancel(intent, &|agent| caller.may_cancel(agent), caller.name()).await?;
+            executor.operator.cancel(intent, &|agent| caller.may_cancel(agent), caller.name()).await?;
             return Ok(Effect::Withdrawn);
         }
     };
     let (right, approved) = approved;
     tracing::info!(%intent, approved, caller = caller.name(), "decision received in a form");
     match executor
-        .engine
+        .operator
         .apply_directive(&Directive { intent, approved, manifest: None, reason: None }, right)
         .await
     {
@@ -194,7 +194,7 @@ async fn apply_answer_elsewhere(
         ElicitAction::Cancel => Ok(Effect::StillWaits),
         ElicitAction::Decline => {
             let may_cancel = |agent: &AgentDid| caller.may_cancel(agent);
-            let is_cancelled = executor.engine.cancel(call.intent, &may_cancel, caller.name()).await?;
+            let is_cancelled = executor.operator.cancel(call.intent, &may_cancel, caller.name()).await?;
             Ok(if is_cancelled { Effect::Withdrawn } else { Effect::SendAgain })
         }
     }

@@ -352,7 +352,7 @@ impl Drop for CancelGuard<'_> {
         let (agent, caller) = (self.agent.clone(), Arc::clone(&self.caller));
         self.executor.sessions().spawn(async move {
             let is_own = move |owner: &AgentDid| *owner == agent;
-            if let Err(fault) = executor.engine.cancel(intent, &is_own, caller.name()).await {
+            if let Err(fault) = executor.operator.cancel(intent, &is_own, caller.name()).await {
                 tracing::warn!(%intent, ?fault, "the cancel of a call that its client gave up is not recorded yet");
             }
         });

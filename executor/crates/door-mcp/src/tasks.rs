@@ -48,7 +48,7 @@ impl McpDoor {
         let caller = &context.caller;
         let may_cancel = |agent: &AgentDid| caller.may_cancel(agent);
         // A task that has ended stays as it is.
-        self.executor.engine.cancel(task, &may_cancel, caller.name()).await?;
+        self.executor.operator.cancel(task, &may_cancel, caller.name()).await?;
         Ok(context.encoder().empty(&context.id))
     }
 

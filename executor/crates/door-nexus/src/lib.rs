@@ -549,7 +549,7 @@ impl Nexus {
             |agent: &AgentDid| may_cancel_all || (*agent == sender.agent && sender.caller.may_act_as(agent));
         let cancelled = self
             .executor
-            .engine
+            .operator
             .cancel(intent, &may_cancel, sender.caller.name())
             .await
             .map_err(execution_failure)?;

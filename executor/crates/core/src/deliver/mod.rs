@@ -186,7 +186,7 @@ async fn register(executor: &Executor, registration: &ExecutorRegistration) {
             Ok(policy) => {
                 tracing::info!(governor, agent = %registration.agent, "registered with the governor");
                 if let Some(policy) = policy
-                    && let Err(fault) = executor.engine.set_policy(policy, GOVERNOR).await
+                    && let Err(fault) = executor.operator.set_policy(policy, GOVERNOR).await
                 {
                     tracing::warn!(?fault, "the policy of the registration is not known to the whole fleet");
                 }
@@ -220,14 +220,14 @@ pub async fn follow_pushes(executor: Arc<Executor>, mut pushes: mpsc::Receiver<P
 async fn apply_push(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
     let params = push.params.get();
     match push.method {
-        "g2a/policy" => executor.engine.set_policy(decode::policy(params)?, GOVERNOR).await?,
+        "g2a/policy" => executor.operator.set_policy(decode::policy(params)?, GOVERNOR).await?,
         "g2a/revoke" => {
             let decode::RevokeParams { agent, intent } = decode::revoke_params(params)?;
-            executor.engine.revoke(agent.as_ref(), intent, GOVERNOR).await?;
+            executor.operator.revoke(agent.as_ref(), intent, GOVERNOR).await?;
         }
         "g2a/directive" => {
             let right = executor.policies.governor().decision_right();
-            executor.engine.apply_directive(&decode::directive(params)?, right).await?;
+            executor.operator.apply_directive(&decode::directive(params)?, right).await?;
         }
         other => tracing::warn!(method = other, "a message that the governor pushed has an unknown method"),
     }

@@ -7,19 +7,18 @@ use super::admission::check_arguments;
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
 use super::claims::{ClaimOutcome, ClaimedRun};
 use super::events::RunEventSink;
-use super::faults::{busy_fault, intent_conflict_fault, journal_fault, unsaved_decision_fault};
-use super::orders::finish_order;
+use super::faults::{busy_fault, intent_conflict_fault, journal_fault};
 use super::preview::{DecisionBasis, changed_fault, summarize};
 use super::trace::{self, Stopwatch};
-use super::waits::{EndOfWait, EndedIntents, denial_fault, new_decision, new_resolution, not_waiting_fault};
-use super::{AgentFilter, Engine, RETRY_AFTER_MS};
+use super::waits::{denial_fault, new_decision, new_resolution, not_waiting_fault};
+use super::{Operator, RETRY_AFTER_MS};
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated};
-use a2g_intent::{Ended, EndedAll, Intents, Outdated, Removal, WaitNumber};
-use a2g_journal::{Approval, HoldResult, IntentSummary, JournalError, Resolution, ResolvedIntent};
+use a2g_intent::{Intents, Outdated, Removal, WaitNumber};
+use a2g_journal::{Approval, HoldResult, IntentSummary, Resolution, ResolvedIntent};
 use a2g_runtime::spawn;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::ident::IntentId;
 use a2g_types::outcome::AbortReason;
 use a2g_types::stop::OperatorReason;
 use a2g_types::verdict::{Directive, Manifest};
@@ -35,10 +34,6 @@ const DENIED_ELSEWHERE: &str = "it was denied at another node of the fleet";
 /// The recorded reason why an approval no longer counts.
 const WIDER_THAN_SHOWN: &str =
     "its run would get more than its approvers were shown, so it waits for a person again";
-/// The recorded reason why a cancelled intent did not run.
-const CANCELLED: &str = "it was cancelled while it waited for a directive";
-/// The recorded reason why a revoked intent did not run.
-const REVOKED: &str = "it was revoked while it waited for a directive";
 /// The recorded reason why an approved intent did not run because of a stop.
 const STOPPED: &str = "an operator has stopped its agent, its tool or everything";
 /// The first delay between two attempts to run an approved intent; each delay is twice the previous one.
@@ -130,172 +125,7 @@ struct BoundApproval {
     needs_others: bool,
 }
 
-impl Engine {
-    /// Stops a running or waiting intent of the selected agents, on behalf of `by`. Returns `false` if there is no such
-    /// intent.
-    ///
-    /// # Errors
-    /// If the decision is not on the disk yet; the intent is stopped nevertheless.
-    pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        let was_waiting = self.intents.is_held(intent);
-        if self.cancel_here(intent, filter, by).await? {
-            // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
-            if let Ok(true) = self.node.runs_elsewhere(intent, filter).await {
-                return self.end_elsewhere(intent, filter, by, false).await;
-            }
-            if was_waiting {
-                self.peers.end_waiting_elsewhere(intent, filter, by, false).await?;
-            }
-            return Ok(true);
-        }
-        // The second attempt here finds a call that another node has given back meanwhile.
-        Ok(self.end_elsewhere(intent, filter, by, false).await?
-            || self.cancel_here(intent, filter, by).await?)
-    }
-
-    /// As [`Self::cancel`], at this executor only.
-    pub(super) async fn cancel_here(
-        &self,
-        intent: IntentId,
-        filter: AgentFilter<'_>,
-        by: &str,
-    ) -> Result<bool, Fault> {
-        self.stored_calls.stop(intent, filter, AbortReason::Cancelled);
-        let is_selected = |waiting, agent: &AgentDid, _: &ToolName| waiting == intent && filter(agent);
-        if self.compile_waits.end(is_selected, AbortReason::Cancelled) > 0 {
-            // Its caller is refused, which is recorded.
-            return Ok(true);
-        }
-        let end = EndOfWait {
-            resolution: Resolution::Cancelled,
-            author_or_reason: by,
-            blocked_by: BlockedBy::EscalationPending,
-            reason: CANCELLED,
-        };
-        let result = match self.waits.end_open(intent, filter, AbortReason::Cancelled, end) {
-            Some(Ended::Wait(recording)) => recording.await.map(drop),
-            Some(Ended::Run { is_first: true }) => {
-                self.journal.record_stop(&[intent], by, "a2g/cancel").await
-            }
-            // The journal has the caller that stopped it first.
-            Some(Ended::Run { is_first: false }) => Ok(()),
-            Some(Ended::Elsewhere) | None => {
-                return self.call_store.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await;
-            }
-        };
-        if !self.due_denials.deny_if_due(intent).await? {
-            return Ok(false);
-        }
-        self.call_store.await_end(intent).await?;
-        result.map(|()| true).map_err(|error| unsaved_decision_fault(&error))
-    }
-
-    /// Revokes the standing policies and stops the runs and waiting intents of an agent, or stops one intent, on behalf
-    /// of `by`. Without an agent and an intent, the revocation covers all agents. Returns the number of stopped runs
-    /// and waiting intents.
-    ///
-    /// # Errors
-    /// If the revocation is not on the disk yet; all intents are stopped nevertheless.
-    pub async fn revoke(
-        &self,
-        agent: Option<&AgentDid>,
-        intent: Option<IntentId>,
-        by: &str,
-    ) -> Result<usize, Fault> {
-        let Some(intent) = intent else {
-            let order = self.node.start_policy_order(agent, None, &self.policies.origin(by));
-            let count = self.revoke_here(agent, None, by).await;
-            finish_order(order).await?;
-            let is_included = |owner: &AgentDid, _: &ToolName| agent.is_none_or(|agent| agent == owner);
-            let elsewhere = self.node.end_stored_waits(&is_included, AbortReason::Revoked).await?;
-            return count.map(|count| count + elsewhere);
-        };
-        let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
-        let count = self.revoke_here(agent, Some(intent), by).await?;
-        if count > 0 {
-            // As in `cancel`.
-            if let Ok(true) = self.node.runs_elsewhere(intent, &is_included).await {
-                return self.end_elsewhere(intent, is_included, by, true).await.map(usize::from);
-            }
-            return Ok(count);
-        }
-        if self.end_elsewhere(intent, is_included, by, true).await? {
-            return Ok(1);
-        }
-        // As in `cancel`.
-        self.revoke_here(agent, Some(intent), by).await
-    }
-
-    /// As [`Self::revoke`], at this executor only.
-    pub(super) async fn revoke_here(
-        &self,
-        agent: Option<&AgentDid>,
-        intent: Option<IntentId>,
-        by: &str,
-    ) -> Result<usize, Fault> {
-        tracing::warn!(
-            agent = agent.map(AgentDid::as_str),
-            intent = intent.map(tracing::field::display),
-            caller = by,
-            "revoked"
-        );
-        let filter = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
-        if intent.is_none() {
-            self.policies.revoke(agent, by);
-        }
-        let EndedIntents { count, newly_stopped, recording } = self.end_revoked(intent, &filter, by);
-        let record_all = async {
-            recording.await?;
-            if !newly_stopped.is_empty() {
-                self.journal.record_stop(&newly_stopped, by, "g2a/revoke").await?;
-            }
-            self.journal.record_revocation(agent, intent, by, count).await
-        };
-        let recorded = record_all.await.map_err(|error| unsaved_decision_fault(&error));
-        let Some(intent) = intent else { return recorded.map(|()| count) };
-        // Another node has claimed the intent, and the code that called this ends it there.
-        if !self.due_denials.deny_if_due(intent).await? {
-            return recorded.map(|()| 0);
-        }
-        if count == 0 {
-            let is_ended = self.call_store.end_unclaimed_call(intent, &filter, AbortReason::Revoked).await?;
-            return recorded.map(|()| usize::from(is_ended));
-        }
-        self.call_store.await_end(intent).await?;
-        recorded.map(|()| count)
-    }
-
-    /// Ends one intent, or all, of the selected agents here, because `by` has revoked it or them.
-    fn end_revoked(
-        &self,
-        intent: Option<IntentId>,
-        filter: AgentFilter<'_>,
-        by: &str,
-    ) -> EndedIntents<impl Future<Output = Result<usize, JournalError>> + Send + use<>> {
-        const REASON: AbortReason = AbortReason::Revoked;
-        if let Some(intent) = intent {
-            self.stored_calls.stop(intent, filter, REASON);
-        }
-        let end = EndOfWait {
-            resolution: Resolution::Revoked,
-            author_or_reason: by,
-            blocked_by: BlockedBy::EscalationPending,
-            reason: REVOKED,
-        };
-        let mut ended = self.intents.update(|intents| {
-            let ended = match intent {
-                Some(intent) => EndedAll::of(intent, intents.end(intent, filter, REASON)),
-                None => intents.end_all(|agent, _| filter(agent), REASON),
-            };
-            self.waits.record_ended(ended, REASON, end)
-        });
-        let is_selected = |waiting, agent: &AgentDid, _: &ToolName| {
-            intent.is_none_or(|intent| waiting == intent) && filter(agent)
-        };
-        ended.count += self.compile_waits.end(is_selected, REASON);
-        ended
-    }
-
+impl Operator {
     /// Applies a directive to an escalated intent. An intent with enough approvals runs in its own task; one that needs
     /// more continues to wait.
     ///
@@ -340,10 +170,10 @@ impl Engine {
         let Directive { intent, approved, manifest: _, reason: _ } = directive;
         if !approved {
             // The denial has its own task, because the person may disconnect before the fleet has it.
-            let engine = Arc::clone(self);
+            let operator = Arc::clone(self);
             let directive = directive.clone();
             let author = right.author();
-            let denial = async move { engine.deny(&directive, &author).await };
+            let denial = async move { operator.deny(&directive, &author).await };
             let denial = spawn::spawn_run_task(denial.in_current_span()).await;
             let ended_early = |error| Fault::Internal(format!("the task of a denial ended early: {error}"));
             return denial.map_err(ended_early)?.map(|()| DirectiveOutcome::Applied);
@@ -362,12 +192,12 @@ impl Engine {
         };
         // The approval has its own task, because the approver may disconnect.
         let (answer_tx, answer) = oneshot::channel();
-        let engine = Arc::clone(self);
+        let operator = Arc::clone(self);
         let task = async move {
             match combined {
-                CombinedApproval::Enough(bound) => engine.approve(escalated, taken, bound, answer_tx).await,
+                CombinedApproval::Enough(bound) => operator.approve(escalated, taken, bound, answer_tx).await,
                 CombinedApproval::NeedsMore(approval) => {
-                    let _no_waiter = answer_tx.send(engine.add_approval(&escalated, taken, approval).await);
+                    let _no_waiter = answer_tx.send(operator.add_approval(&escalated, taken, approval).await);
                 }
             }
         };
@@ -545,7 +375,7 @@ impl Engine {
 
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
     /// gets the same fault.
-    async fn deny(&self, directive: &Directive, author: &DecisionAuthor) -> Result<(), Fault> {
+    pub(super) async fn deny(&self, directive: &Directive, author: &DecisionAuthor) -> Result<(), Fault> {
         let may_deny = || self.policies.check_authors(directive.intent, std::slice::from_ref(author), None);
         let reason = directive.reason.as_ref().map(OperatorReason::as_str);
         if let Some(fleet) = self.node.fleet() {
@@ -680,8 +510,8 @@ impl Engine {
         for intent in approved {
             let Some((escalated, taken, approval)) = self.intents.take_approved(intent) else { continue };
             let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
-            let engine = Arc::clone(self);
-            let run = async move { engine.run_approved(escalated, taken, approval, None).await };
+            let operator = Arc::clone(self);
+            let run = async move { operator.run_approved(escalated, taken, approval, None).await };
             spawn::spawn_run_task(run.instrument(span));
         }
     }
@@ -745,7 +575,7 @@ impl Engine {
         }
         let abort = Arc::clone(claimed.running.abort());
         let stopwatch = Stopwatch::start(self.clock.monotonic());
-        match Arc::clone(self).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
+        match Arc::clone(&self.engine).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
             Ok(_) | Err(Fault::ReceiptPending { .. }) => {
                 self.intents.end_wait(taken);
                 None

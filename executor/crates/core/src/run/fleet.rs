@@ -13,7 +13,7 @@
 use super::faults::busy_fault;
 use super::open_intents::ActiveRun;
 use super::stored_calls::DENIED_BY;
-use super::{Engine, RETRY_AFTER_MS};
+use super::{Membership, RETRY_AFTER_MS};
 use a2g_fleet::{
     Claim, ClaimReply, Delivery, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState,
     LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, NodeStatus, OrphanReport,
@@ -465,7 +465,7 @@ impl Node {
     }
 }
 
-impl Engine {
+impl Membership {
     /// Renews the lease of this node, takes over lost nodes, delivers their reports, follows the orders of other nodes,
     /// shares waiting calls with them and answers their questions, until the sessions end.
     pub async fn keep_fleet(self: Arc<Self>) {
@@ -599,15 +599,15 @@ where
 }
 
 /// Delivers the reports of lost nodes.
-async fn deliver_orphans(engine: Arc<Engine>, fleet: Arc<Fleet>) {
+async fn deliver_orphans(member: Arc<Membership>, fleet: Arc<Fleet>) {
     loop {
         let report = fleet.next_orphan().await;
-        let (engine, fleet) = (Arc::clone(&engine), Arc::clone(&fleet));
-        engine.sessions.clone().spawn(async move { deliver_orphan(&engine, &fleet, &report).await });
+        let (member, fleet) = (Arc::clone(&member), Arc::clone(&fleet));
+        member.sessions.clone().spawn(async move { deliver_orphan(&member, &fleet, &report).await });
     }
 }
 
-async fn deliver_orphan(engine: &Engine, fleet: &Fleet, report: &OrphanReport) {
+async fn deliver_orphan(member: &Membership, fleet: &Fleet, report: &OrphanReport) {
     let OrphanReport { intent, node, .. } = report;
     let receipt = match stored::read_receipt(report.receipt.as_bytes()) {
         Ok(receipt) => receipt,
@@ -617,8 +617,8 @@ async fn deliver_orphan(engine: &Engine, fleet: &Fleet, report: &OrphanReport) {
     };
     let [mut delay, max_delay] = FINISH_DELAYS;
     loop {
-        let result = engine.policies.governor().report(&receipt).await;
-        engine.metrics.record_delivery(result.is_ok());
+        let result = member.policies.governor().report(&receipt).await;
+        member.metrics.record_delivery(result.is_ok());
         let Err(error) = result else { break };
         tracing::warn!(%intent, %node, error = %ErrorChain(&error), "the report of a lost node was not delivered, and is retried");
         tokio::time::sleep(delay).await;

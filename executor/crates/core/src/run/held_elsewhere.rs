@@ -14,7 +14,7 @@ use super::admission::{check_arguments, check_memory};
 use super::faults::{busy_fault, intent_conflict_fault, refusal, too_large_fault};
 use super::questions::{ASK_TIMEOUT, DECIDE_TIMEOUT, Peers, QuestionText};
 use super::stored_calls::TakenOverCall;
-use super::{Engine, faults::NodeFault};
+use super::{Engine, Membership, faults::NodeFault};
 use a2g_fleet::MAX_MESSAGE_BYTES;
 use a2g_govern::Escalated;
 use a2g_journal::content_hash;
@@ -172,7 +172,9 @@ impl Engine {
         };
         result.map_err(ended_early)?
     }
+}
 
+impl Membership {
     /// Returns `true` if a call of another node could wait for a person here.
     pub(super) fn can_hold_for_node(&self, tool: &ToolName, agent: &AgentDid) -> bool {
         self.passing.is_enabled

@@ -20,8 +20,10 @@ mod execution;
 mod faults;
 mod fleet;
 mod held_elsewhere;
+mod membership;
 mod nested;
 mod open_intents;
+mod operator;
 mod orders;
 mod output;
 mod passing;
@@ -48,6 +50,8 @@ pub use decisions::DirectiveOutcome;
 pub use engine::Engine;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use fleet::{Fleet, JoinFleetError, Node, join_fleet};
+pub use membership::Membership;
+pub use operator::Operator;
 pub use policies::Policies;
 pub use preview::{DecisionBasis, DecisionPreview, Previews, WaitingSummary};
 pub use query::{DeniedInFleet, IntentSignal, Queries};
@@ -69,15 +73,17 @@ use a2g_types::clock::Clock;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::verdict::Verdict;
+use claims::Claims;
 use compile_waits::CompileWaits;
 use due_denials::DueDenials;
 use open_intents::OpenIntents;
+use output::ExpectedOutput;
 use passing::Passing;
 use questions::Answers;
 use slots::Slots;
 use std::sync::Arc;
 use std::time::Duration;
-use stored_calls::{StoredCalls, TakenOverCalls};
+use stored_calls::{CallStore, StoredCalls, TakenOverCalls};
 use stored_waits::StoredWaits;
 use subscribers::Subscribers;
 use waits::Waits;
@@ -154,6 +160,8 @@ struct Parts {
 pub struct Executor {
     /// What runs calls.
     pub engine: Arc<Engine>,
+    /// What operators, governors and people may do.
+    pub operator: Arc<Operator>,
     /// What doors and people read.
     pub queries: Arc<Queries>,
     /// What people see before they decide.
@@ -168,6 +176,8 @@ pub struct Executor {
     pub node: Arc<Node>,
     /// The questions to the other nodes of the fleet.
     pub peers: Arc<Peers>,
+    /// The tasks of a node of a fleet.
+    pub membership: Arc<Membership>,
     journal: Arc<Journal>,
     waits: Arc<Waits>,
     slots: Arc<Slots>,
@@ -284,12 +294,37 @@ impl Executor {
         };
         let queries = Arc::new(Queries::new(&parts));
         let previews = Arc::new(Previews::new(&parts));
-        let engine =
-            Arc::new(Engine::new(&parts, egress, Arc::clone(&queries), Arc::clone(&previews), answers));
+        let output = ExpectedOutput::default();
+        let claims = Arc::new(Claims::new(&parts, output.clone()));
+        let call_store = Arc::new(CallStore::new(&parts));
+        let engine = Arc::new(Engine::new(
+            &parts,
+            egress,
+            output,
+            Arc::clone(&claims),
+            Arc::clone(&call_store),
+            Arc::clone(&queries),
+        ));
+        let operator = Arc::new(Operator::new(
+            &parts,
+            Arc::clone(&engine),
+            Arc::clone(&previews),
+            claims,
+            Arc::clone(&call_store),
+        ));
+        let membership = Arc::new(Membership::new(
+            &parts,
+            Arc::clone(&engine),
+            Arc::clone(&operator),
+            Arc::clone(&queries),
+            call_store,
+            answers,
+        ));
         let Parts { catalogue, policies, refusals, journal, node, peers, .. } = parts;
         let Parts { waits, slots, compile_waits, intents, subscribers, metrics, sessions, clock, .. } = parts;
         Self {
             engine,
+            operator,
             queries,
             previews,
             catalogue,
@@ -297,6 +332,7 @@ impl Executor {
             refusals,
             node,
             peers,
+            membership,
             journal,
             waits,
             slots,

@@ -4,7 +4,7 @@
 //! A node follows an order of its own at once, and then tells the others, which ask for new orders every second. A node
 //! that starts follows all of them before it listens.
 
-use super::Engine;
+use super::Membership;
 use super::faults::busy_fault;
 use super::fleet::{Fleet, Node};
 use a2g_fleet::{FleetError, FoundState, Order};
@@ -30,8 +30,6 @@ const ORDER_INTERVAL: Duration = Duration::from_secs(1);
 const END_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of requests for the state of such an intent.
 const MAX_END_REQUESTS: u32 = 40;
-/// The time between two requests for the claim of a call that was passed on.
-const CLAIM_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The text of an order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -104,7 +102,12 @@ impl Node {
         OrderInProgress(self.fleet().cloned().map(|fleet| spawn::spawn_run_task(give(fleet))))
     }
 
-    async fn await_ordered_end(&self, intent: IntentId) -> Result<bool, Fault> {
+    /// Waits until an intent has ended that was given back after its end was ordered. Returns `false` if it has ended by
+    /// itself.
+    ///
+    /// # Errors
+    /// If it has not ended in time.
+    pub(super) async fn await_ordered_end(&self, intent: IntentId) -> Result<bool, Fault> {
         for _ in 0..MAX_END_REQUESTS {
             if let Some((_, stage @ Stage::Finished(_))) = self.find_stage_in_fleet(intent).await? {
                 return Ok(was_ended_by_order(&stage));
@@ -131,53 +134,40 @@ impl Node {
             is_open && found.node != *fleet.node() && is_selected()
         }))
     }
-}
 
-impl Engine {
-    /// Ends an intent that runs or waits for a person at another node, if `filter` selects its agent. Returns `false`
-    /// if there is no such intent.
-    pub(super) async fn end_elsewhere(
+    /// Orders the node that runs an intent to end it, and waits until it has. Returns `false` if the run has ended by itself.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached, or the run goes on.
+    pub(super) async fn order_end(
         &self,
+        fleet: &Fleet,
         intent: IntentId,
         filter: impl Fn(&AgentDid) -> bool + Sync,
         by: &str,
         is_revoked: bool,
     ) -> Result<bool, Fault> {
-        let Some(fleet) = self.node.fleet() else { return Ok(false) };
-        let mut is_running = self.node.runs_elsewhere(intent, &filter).await?;
-        let mut was_passed_on = false;
-        while !is_running && self.intents.is_passed_on(intent, &filter) {
-            was_passed_on = true;
-            // An order has no effect at the other node before that node has claimed the intent.
-            tokio::time::sleep(CLAIM_INTERVAL).await;
-            is_running = self.node.runs_elsewhere(intent, &filter).await?;
-        }
-        if !is_running && was_passed_on {
-            // The other node has given it back, so the stop that was kept for this case ends it here.
-            return self.node.await_ordered_end(intent).await;
-        }
-        if !is_running {
-            return self.peers.end_waiting_elsewhere(intent, &filter, by, is_revoked).await;
-        }
         let (node, by) = (fleet.node().to_string(), by.to_owned());
         let text = OrderText::End { node, intent: intent.to_string(), by, is_revoked };
         let name = format!("end.{intent}");
         give(fleet, &name, &text).await.map_err(|error| order_fault(&error))?;
         for _ in 0..MAX_END_REQUESTS {
             tokio::time::sleep(END_INTERVAL).await;
-            if self.node.runs_elsewhere(intent, &filter).await? {
+            if self.runs_elsewhere(intent, &filter).await? {
                 continue;
             }
             if let Err(error) = fleet.withdraw_order(&name).await {
                 tracing::debug!(%intent, %error, "the followed order could not be removed");
             }
             // The run may have ended by itself before the order reached it.
-            let stage = self.node.find_stage_in_fleet(intent).await?;
+            let stage = self.find_stage_in_fleet(intent).await?;
             return Ok(stage.is_some_and(|(_, stage)| was_ended_by_order(&stage)));
         }
         Err(busy_fault("the node that runs the intent was told to end it, and has not done so yet"))
     }
+}
 
+impl Membership {
     /// Follows the orders that were given before this node joined, and tells the others of its own stops.
     ///
     /// # Errors
@@ -251,17 +241,17 @@ impl Engine {
                     None if !is_in_force => {}
                     Some(_) | None if is_in_force => {
                         let reason = OperatorReason::parse(&reason)?;
-                        self.set_stop(Stop { target, reason, by, since }).await.map_err(fault)?;
+                        self.operator.set_stop(Stop { target, reason, by, since }).await.map_err(fault)?;
                     }
-                    Some(_) | None => drop(self.lift_stop(&target, &by).await.map_err(fault)?),
+                    Some(_) | None => drop(self.operator.lift_stop(&target, &by).await.map_err(fault)?),
                 }
             }
             OrderText::End { intent, by, is_revoked, node: _ } => {
                 let intent = IntentId::parse(&intent)?;
                 if is_revoked {
-                    self.revoke_here(None, Some(intent), &by).await.map_err(fault)?;
+                    self.operator.revoke_here(None, Some(intent), &by).await.map_err(fault)?;
                 } else {
-                    self.cancel_here(intent, &super::all_agents, &by).await.map_err(fault)?;
+                    self.operator.cancel_here(intent, &super::all_agents, &by).await.map_err(fault)?;
                 }
             }
             OrderText::Policy { agent, policy, by, at, node: _ } => {
@@ -270,7 +260,7 @@ impl Engine {
                     Some(policy) => self.policies.set(decode::policy(&policy).map_err(fault)?, origin),
                     None => {
                         let agent = agent.map(|agent| AgentDid::parse(&agent)).transpose()?;
-                        self.revoke_here(agent.as_ref(), None, &origin.by).await.map_err(fault)?;
+                        self.operator.revoke_here(agent.as_ref(), None, &origin.by).await.map_err(fault)?;
                     }
                 }
             }

@@ -22,7 +22,7 @@ use super::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subs
 use super::open_intents::ActiveRun;
 use super::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use super::trace::{self, Stopwatch};
-use super::{Engine, LoadedCatalog, RunEvent, RunEventSink};
+use super::{Engine, LoadedCatalog, Membership, RunEvent, RunEventSink};
 use a2g_fleet::{
     Announcement, CallMessage, CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES,
     NodeName, PassedCall, TakeRequest,
@@ -577,6 +577,25 @@ impl Engine {
         }
     }
 
+    /// Admits a call of another node, under the stops of this one. Returns the verdict to store, if the governor was asked.
+    pub(super) fn admit_from_node(
+        &self,
+        call: Call,
+        verdict: VerifiedVerdict,
+        asked_governor: bool,
+    ) -> Result<(Admitted, Option<Arc<Verdict>>), Fault> {
+        self.intents.check_stopped(&call)?;
+        let stored_verdict = asked_governor.then(|| Arc::clone(verdict.verdict()));
+        match admit(call, verdict, self.clock.now())? {
+            Admission::Run(admitted) => Ok((*admitted, stored_verdict)),
+            Admission::Wait(escalated) => {
+                Err(Fault::Internal(format!("the intent {} waits for a person", escalated.call().intent)))
+            }
+        }
+    }
+}
+
+impl Membership {
     /// Passes on calls that wait here, and runs calls that wait at other nodes, until the sessions end.
     pub(super) fn share_calls(self: &Arc<Self>, fleet: &Arc<Fleet>) {
         if self.passing.is_enabled {
@@ -698,13 +717,13 @@ impl Engine {
         let sender = send_events(Arc::clone(fleet), call.intent, events);
         // Before the next request, which names the agents whose share is full.
         let slot = slot.assign(&call.agent);
-        let (engine, asked_governor) = (Arc::clone(self), passed.has_asked_governor());
+        let (member, asked_governor) = (Arc::clone(self), passed.has_asked_governor());
         let run = async move {
             let Some(slot) = slot else { return };
             tracing::debug!(%from, "taken from another node");
             let taken = TakenCall { slot: Some(slot), claim_by };
-            match engine.admit_taken(call, verdict, asked_governor, stopwatch, sink, taken).await {
-                Ok(_receipt) => drop(engine.passing.taken.fetch_add(1, Relaxed)),
+            match member.admit_taken(call, verdict, asked_governor, stopwatch, sink, taken).await {
+                Ok(_receipt) => drop(member.passing.taken.fetch_add(1, Relaxed)),
                 Err(fault) => {
                     tracing::debug!(?fault, "a call of another node has not run");
                     drop(event_tx.send(PassedEvent::Refused(NodeFault::new(fault))).await);
@@ -727,28 +746,11 @@ impl Engine {
         sink: RunEventSink,
         taken: TakenCall,
     ) -> Result<Arc<Receipt>, Fault> {
-        self.wait_until_compiled(&call, verdict.verdict().expires_at, &sink).await?;
+        self.engine.wait_until_compiled(&call, verdict.verdict().expires_at, &sink).await?;
         let loaded = self.catalogue.find(&call)?;
-        let (admitted, stored_verdict) = self.admit_from_node(call, verdict, asked_governor)?;
+        let (admitted, stored_verdict) = self.engine.admit_from_node(call, verdict, asked_governor)?;
         check_arguments(&loaded, admitted.call()).await?;
-        self.run(admitted, loaded, stored_verdict, stopwatch, sink, Some(taken)).await
-    }
-
-    /// Admits a call of another node, under the stops of this one. Returns the verdict to store, if the governor was asked.
-    pub(super) fn admit_from_node(
-        &self,
-        call: Call,
-        verdict: VerifiedVerdict,
-        asked_governor: bool,
-    ) -> Result<(Admitted, Option<Arc<Verdict>>), Fault> {
-        self.intents.check_stopped(&call)?;
-        let stored_verdict = asked_governor.then(|| Arc::clone(verdict.verdict()));
-        match admit(call, verdict, self.clock.now())? {
-            Admission::Run(admitted) => Ok((*admitted, stored_verdict)),
-            Admission::Wait(escalated) => {
-                Err(Fault::Internal(format!("the intent {} waits for a person", escalated.call().intent)))
-            }
-        }
+        self.engine.run(admitted, loaded, stored_verdict, stopwatch, sink, Some(taken)).await
     }
 }
 

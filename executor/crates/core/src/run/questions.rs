@@ -19,7 +19,7 @@ use super::decisions::DirectiveOutcome;
 use super::faults::{NodeFault, busy_fault};
 use super::fleet::{Fleet, Node, subscribe};
 use super::held_elsewhere::PendingVerdict;
-use super::{AgentFilter, Engine, IntentState, all_agents, trace};
+use super::{AgentFilter, Engine, IntentState, Membership, all_agents, trace};
 use a2g_fleet::{NodeName, NodeText, Question};
 use a2g_govern::{Caller, DecisionRight, Escalated};
 use a2g_journal::IntentSummary;
@@ -448,14 +448,16 @@ impl Engine {
             None => Err(self.catalogue.absent_tool_fault(&call.agent, &call.tool)),
         }
     }
+}
 
+impl Membership {
     /// Answers the questions of other nodes, until the sessions end.
     pub(super) async fn answer_questions(self: Arc<Self>, fleet: Arc<Fleet>) {
         let mut questions = subscribe(|| fleet.questions()).await;
         while let Some(question) = questions.next().await {
-            let (engine, fleet) = (Arc::clone(&self), Arc::clone(&fleet));
+            let (member, fleet) = (Arc::clone(&self), Arc::clone(&fleet));
             self.sessions.spawn(async move {
-                let answer = engine.find_answer(&question).await;
+                let answer = member.find_answer(&question).await;
                 if let Err(error) = fleet.reply_to_question(question, answer).await {
                     tracing::debug!(%error, "the reply to a question was not sent");
                 }
@@ -498,9 +500,9 @@ impl Engine {
                     return None;
                 }
                 let ended = if is_revoked {
-                    self.revoke_here(None, Some(intent), &by).await.map(|count| count > 0)
+                    self.operator.revoke_here(None, Some(intent), &by).await.map(|count| count > 0)
                 } else {
-                    self.cancel_here(intent, &all_agents, &by).await
+                    self.operator.cancel_here(intent, &all_agents, &by).await
                 };
                 // Without an answer, the other node does not know the effect.
                 serde_json::to_string(&ended.ok()?).ok()
@@ -553,12 +555,12 @@ impl Engine {
         decision: &NodeText,
     ) -> Result<DirectiveOutcome, Fault> {
         if let Some(right) = self.policies.governor().decision_right_from_node(decision) {
-            return self.decide(directive, right, None).await;
+            return self.operator.decide(directive, right, None).await;
         }
         let caller = self.policies.callers().load().caller_from_node(decision, self.clock.now());
         let right = caller.as_ref().and_then(|caller| caller.decision_right());
         match right {
-            Some(right) => self.decide(directive, right, None).await,
+            Some(right) => self.operator.decide(directive, right, None).await,
             None => Err(Fault::Refused {
                 intent: Some(directive.intent),
                 risk_score: None,

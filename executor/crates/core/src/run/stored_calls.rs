@@ -16,7 +16,7 @@ use super::fleet::{CallIdentity, Fleet, Node};
 use super::open_intents::OpenIntents;
 use super::passing::{Passing, node_text};
 use super::trace::{self, Stopwatch};
-use super::{AgentFilter, Engine, Parts, RunEventSink};
+use super::{AgentFilter, Engine, Membership, Parts, RunEventSink};
 use a2g_fleet::{CallMessage, OrphanCall, PassedCall, WaitsFor};
 use a2g_govern::{Admitted, VerifiedVerdict};
 use a2g_journal::IntentSummary;
@@ -167,14 +167,14 @@ pub(super) struct CallStore {
 }
 
 impl CallStore {
-    pub(super) fn new(parts: &Parts, sessions: SessionTasks) -> Self {
+    pub(super) fn new(parts: &Parts) -> Self {
         Self {
             node: Arc::clone(&parts.node),
             passing: Arc::clone(&parts.passing),
             stored_calls: Arc::clone(&parts.stored_calls),
             taken_over: Arc::clone(&parts.taken_over),
             intents: Arc::clone(&parts.intents),
-            sessions,
+            sessions: parts.sessions.clone(),
         }
     }
 
@@ -317,32 +317,6 @@ impl Engine {
         }
     }
 
-    /// Runs the calls of lost nodes, until the sessions end.
-    pub(super) async fn run_orphan_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
-        loop {
-            let OrphanCall { intent, from, call: passed } = fleet.next_orphan_call(WaitsFor::Slot).await;
-            let (call, verdict) = match VerifiedVerdict::from_node(&passed) {
-                Ok(call) => call,
-                Err(error) => {
-                    tracing::error!(%intent, %from, %error, "this version cannot read the call of a lost node, which does not run");
-                    continue;
-                }
-            };
-            let span = trace::intent_span(&IntentSummary::from_call(&call), call.door);
-            span.in_scope(|| tracing::info!(%from, "the call waited at a lost node, and waits here now"));
-            self.stored_calls.add(&call);
-            self.taken_over.add(intent, TakenOverCall::from(&call));
-            let (engine, asked_governor) = (Arc::clone(&self), passed.has_asked_governor());
-            let run = async move {
-                let sink = RunEventSink::none();
-                if let Err(fault) = engine.run_stored_call(call, verdict, asked_governor, sink).await {
-                    tracing::warn!(?fault, "the call of a lost node has not run");
-                }
-            };
-            self.sessions.spawn(run.instrument(span));
-        }
-    }
-
     /// Runs a stored call as soon as this node can, unless it is stopped before.
     async fn run_stored_call(
         self: &Arc<Self>,
@@ -396,6 +370,34 @@ impl Engine {
             let location = location.map_err(|_| busy_fault("the tool of a stored call is not here yet"))?;
             self.run_at(location, admitted, stored_verdict, stopwatch, sink).await
         })
+    }
+}
+
+impl Membership {
+    /// Runs the calls of lost nodes, until the sessions end.
+    pub(super) async fn run_orphan_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
+        loop {
+            let OrphanCall { intent, from, call: passed } = fleet.next_orphan_call(WaitsFor::Slot).await;
+            let (call, verdict) = match VerifiedVerdict::from_node(&passed) {
+                Ok(call) => call,
+                Err(error) => {
+                    tracing::error!(%intent, %from, %error, "this version cannot read the call of a lost node, which does not run");
+                    continue;
+                }
+            };
+            let span = trace::intent_span(&IntentSummary::from_call(&call), call.door);
+            span.in_scope(|| tracing::info!(%from, "the call waited at a lost node, and waits here now"));
+            self.stored_calls.add(&call);
+            self.taken_over.add(intent, TakenOverCall::from(&call));
+            let (member, asked_governor) = (Arc::clone(&self), passed.has_asked_governor());
+            let run = async move {
+                let sink = RunEventSink::none();
+                if let Err(fault) = member.engine.run_stored_call(call, verdict, asked_governor, sink).await {
+                    tracing::warn!(?fault, "the call of a lost node has not run");
+                }
+            };
+            self.sessions.spawn(run.instrument(span));
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use super::open_intents::OpenIntents;
 use super::stored_calls::{TakenOverCall, TakenOverCalls};
 use super::trace;
 use super::waits::Waits;
-use super::{AgentFilter, CallFilter, Engine, LoadedCatalog};
+use super::{AgentFilter, CallFilter, LoadedCatalog, Membership};
 use a2g_fleet::{
     CallMessage, FleetError, FoundState, MAX_MESSAGE_BYTES, OrphanCall, PassedCall, StoredWait, Takeover,
     WaitState, WaitsFor,
@@ -303,7 +303,7 @@ impl StoredWaits {
     }
 }
 
-impl Engine {
+impl Membership {
     /// Decides what becomes of a stored call of a lost node.
     pub(super) fn decide_on_takeover(&self, waits_for: WaitsFor, passed: &PassedCall) -> Takeover {
         match waits_for {

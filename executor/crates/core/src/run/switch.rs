@@ -8,7 +8,7 @@
 //! No call slips through, because each of these steps is wholly before or after the stop. A stop takes effect before its
 //! record is on the disk. It is lifted only once the record of its end is on the disk.
 
-use super::Engine;
+use super::Operator;
 use super::faults::{busy_fault, unsaved_decision_fault};
 use super::orders::finish_order;
 use super::waits::{EndOfWait, EndedIntents};
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// The method in the records of the runs that a stop ended.
 const STOP_METHOD: &str = "a2g/stop";
 
-impl Engine {
+impl Operator {
     /// Stops an agent, a tool or everything on behalf of an operator: aborts its runs, withdraws its queued and waiting
     /// intents, and refuses its calls until [`Self::resume`], also after a restart. It replaces an earlier stop of the
     /// same target. Returns the number of runs and intents that it ended.

@@ -506,7 +506,7 @@ impl Process {
         Ok(())
     }
 
-    /// As `Executor::record_missing_end`.
+    /// As `Membership::record_missing_end`.
     async fn record_end(self: &Arc<Self>, end: UnrecordedEnd) -> Result<(), FleetError> {
         let UnrecordedEnd { intent, receipt, .. } = end;
         if !self.open.lock().insert(intent) {

@@ -1,0 +1,77 @@
+//! The work of a node of a fleet that no call asks for. Without a fleet, there is none.
+
+use super::catalogue::Catalogue;
+use super::fleet::Node;
+use super::open_intents::OpenIntents;
+use super::passing::Passing;
+use super::policies::Policies;
+use super::query::Queries;
+use super::questions::Answers;
+use super::slots::Slots;
+use super::stored_calls::{CallStore, StoredCalls, TakenOverCalls};
+use super::stored_waits::StoredWaits;
+use super::waits::Waits;
+use super::{Engine, ExecutorSettings, Operator, Parts};
+use a2g_journal::Journal;
+use a2g_metrics::Metrics;
+use a2g_runtime::spawn::SessionTasks;
+use a2g_types::clock::Clock;
+use std::sync::Arc;
+
+/// The tasks of a node of a fleet: it keeps its lease, replaces lost nodes, and serves the others.
+pub struct Membership {
+    pub(super) settings: Arc<ExecutorSettings>,
+    pub(super) catalogue: Arc<Catalogue>,
+    pub(super) policies: Arc<Policies>,
+    pub(super) journal: Arc<Journal>,
+    pub(super) node: Arc<Node>,
+    pub(super) passing: Arc<Passing>,
+    pub(super) stored_calls: Arc<StoredCalls>,
+    pub(super) taken_over: Arc<TakenOverCalls>,
+    pub(super) waits: Arc<Waits>,
+    pub(super) stored_waits: Arc<StoredWaits>,
+    pub(super) slots: Arc<Slots>,
+    pub(super) intents: Arc<OpenIntents>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) sessions: SessionTasks,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) engine: Arc<Engine>,
+    pub(super) operator: Arc<Operator>,
+    pub(super) queries: Arc<Queries>,
+    pub(super) call_store: Arc<CallStore>,
+    pub(super) answers: Arc<Answers>,
+}
+
+impl Membership {
+    pub(super) fn new(
+        parts: &Parts,
+        engine: Arc<Engine>,
+        operator: Arc<Operator>,
+        queries: Arc<Queries>,
+        call_store: Arc<CallStore>,
+        answers: Arc<Answers>,
+    ) -> Self {
+        Self {
+            settings: Arc::clone(&parts.settings),
+            catalogue: Arc::clone(&parts.catalogue),
+            policies: Arc::clone(&parts.policies),
+            journal: Arc::clone(&parts.journal),
+            node: Arc::clone(&parts.node),
+            passing: Arc::clone(&parts.passing),
+            stored_calls: Arc::clone(&parts.stored_calls),
+            taken_over: Arc::clone(&parts.taken_over),
+            waits: Arc::clone(&parts.waits),
+            stored_waits: Arc::clone(&parts.stored_waits),
+            slots: Arc::clone(&parts.slots),
+            intents: Arc::clone(&parts.intents),
+            metrics: Arc::clone(&parts.metrics),
+            sessions: parts.sessions.clone(),
+            clock: Arc::clone(&parts.clock),
+            engine,
+            operator,
+            queries,
+            call_store,
+            answers,
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The decisions of operators, governors and people, other than those on one waiting intent and on stops: cancellations,
+//! revocations and standing policies.
+
+use super::catalogue::Catalogue;
+use super::claims::Claims;
+use super::compile_waits::CompileWaits;
+use super::due_denials::DueDenials;
+use super::faults::unsaved_decision_fault;
+use super::fleet::Node;
+use super::open_intents::OpenIntents;
+use super::orders::finish_order;
+use super::policies::Policies;
+use super::preview::Previews;
+use super::questions::Peers;
+use super::refusals::Refusals;
+use super::slots::Slots;
+use super::stored_calls::{CallStore, StoredCalls};
+use super::waits::{EndOfWait, EndedIntents, Waits};
+use super::{AgentFilter, Engine, ExecutorSettings, Parts};
+use a2g_intent::{Ended, EndedAll};
+use a2g_journal::{Journal, JournalError, Resolution};
+use a2g_types::clock::Clock;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::outcome::AbortReason;
+use a2g_types::verdict::Policy;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The recorded reason why a cancelled intent did not run.
+const CANCELLED: &str = "it was cancelled while it waited for a directive";
+/// The recorded reason why a revoked intent did not run.
+const REVOKED: &str = "it was revoked while it waited for a directive";
+/// The time between two requests for the claim of a call that was passed on.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What operators, governors and people may do: decide, cancel, revoke, stop, resume, and set policies.
+pub struct Operator {
+    pub(super) settings: Arc<ExecutorSettings>,
+    pub(super) catalogue: Arc<Catalogue>,
+    pub(super) policies: Arc<Policies>,
+    pub(super) refusals: Arc<Refusals>,
+    pub(super) journal: Arc<Journal>,
+    pub(super) node: Arc<Node>,
+    pub(super) peers: Arc<Peers>,
+    pub(super) stored_calls: Arc<StoredCalls>,
+    pub(super) due_denials: Arc<DueDenials>,
+    pub(super) waits: Arc<Waits>,
+    pub(super) slots: Arc<Slots>,
+    pub(super) compile_waits: CompileWaits,
+    pub(super) intents: Arc<OpenIntents>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) engine: Arc<Engine>,
+    pub(super) previews: Arc<Previews>,
+    pub(super) claims: Arc<Claims>,
+    pub(super) call_store: Arc<CallStore>,
+}
+
+impl Operator {
+    pub(super) fn new(
+        parts: &Parts,
+        engine: Arc<Engine>,
+        previews: Arc<Previews>,
+        claims: Arc<Claims>,
+        call_store: Arc<CallStore>,
+    ) -> Self {
+        Self {
+            settings: Arc::clone(&parts.settings),
+            catalogue: Arc::clone(&parts.catalogue),
+            policies: Arc::clone(&parts.policies),
+            refusals: Arc::clone(&parts.refusals),
+            journal: Arc::clone(&parts.journal),
+            node: Arc::clone(&parts.node),
+            peers: Arc::clone(&parts.peers),
+            stored_calls: Arc::clone(&parts.stored_calls),
+            due_denials: Arc::clone(&parts.due_denials),
+            waits: Arc::clone(&parts.waits),
+            slots: Arc::clone(&parts.slots),
+            compile_waits: parts.compile_waits.clone(),
+            intents: Arc::clone(&parts.intents),
+            clock: Arc::clone(&parts.clock),
+            engine,
+            previews,
+            claims,
+            call_store,
+        }
+    }
+
+    /// Sets the standing policy of an agent, or of every agent, on behalf of `by`, at all nodes of the fleet.
+    ///
+    /// # Errors
+    /// If the other nodes of the fleet cannot be told; the policy is in force at this executor nevertheless.
+    pub async fn set_policy(&self, policy: Policy, by: &str) -> Result<(), Fault> {
+        let origin = self.policies.origin(by);
+        let order = self.node.start_policy_order(policy.agent.as_ref(), Some(&policy), &origin);
+        self.policies.set(policy, origin);
+        finish_order(order).await
+    }
+
+    /// Stops a running or waiting intent of the selected agents, on behalf of `by`. Returns `false` if there is no such
+    /// intent.
+    ///
+    /// # Errors
+    /// If the decision is not on the disk yet; the intent is stopped nevertheless.
+    pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
+        let was_waiting = self.intents.is_held(intent);
+        if self.cancel_here(intent, filter, by).await? {
+            // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
+            if let Ok(true) = self.node.runs_elsewhere(intent, filter).await {
+                return self.end_elsewhere(intent, filter, by, false).await;
+            }
+            if was_waiting {
+                self.peers.end_waiting_elsewhere(intent, filter, by, false).await?;
+            }
+            return Ok(true);
+        }
+        // The second attempt here finds a call that another node has given back meanwhile.
+        Ok(self.end_elsewhere(intent, filter, by, false).await?
+            || self.cancel_here(intent, filter, by).await?)
+    }
+
+    /// As [`Self::cancel`], at this executor only.
+    pub(super) async fn cancel_here(
+        &self,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        by: &str,
+    ) -> Result<bool, Fault> {
+        self.stored_calls.stop(intent, filter, AbortReason::Cancelled);
+        let is_selected = |waiting, agent: &AgentDid, _: &ToolName| waiting == intent && filter(agent);
+        if self.compile_waits.end(is_selected, AbortReason::Cancelled) > 0 {
+            // Its caller is refused, which is recorded.
+            return Ok(true);
+        }
+        let end = EndOfWait {
+            resolution: Resolution::Cancelled,
+            author_or_reason: by,
+            blocked_by: BlockedBy::EscalationPending,
+            reason: CANCELLED,
+        };
+        let result = match self.waits.end_open(intent, filter, AbortReason::Cancelled, end) {
+            Some(Ended::Wait(recording)) => recording.await.map(drop),
+            Some(Ended::Run { is_first: true }) => {
+                self.journal.record_stop(&[intent], by, "a2g/cancel").await
+            }
+            // The journal has the caller that stopped it first.
+            Some(Ended::Run { is_first: false }) => Ok(()),
+            Some(Ended::Elsewhere) | None => {
+                return self.call_store.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await;
+            }
+        };
+        if !self.due_denials.deny_if_due(intent).await? {
+            return Ok(false);
+        }
+        self.call_store.await_end(intent).await?;
+        result.map(|()| true).map_err(|error| unsaved_decision_fault(&error))
+    }
+
+    /// Revokes the standing policies and stops the runs and waiting intents of an agent, or stops one intent, on behalf
+    /// of `by`. Without an agent and an intent, the revocation covers all agents. Returns the number of stopped runs
+    /// and waiting intents.
+    ///
+    /// # Errors
+    /// If the revocation is not on the disk yet; all intents are stopped nevertheless.
+    pub async fn revoke(
+        &self,
+        agent: Option<&AgentDid>,
+        intent: Option<IntentId>,
+        by: &str,
+    ) -> Result<usize, Fault> {
+        let Some(intent) = intent else {
+            let order = self.node.start_policy_order(agent, None, &self.policies.origin(by));
+            let count = self.revoke_here(agent, None, by).await;
+            finish_order(order).await?;
+            let is_included = |owner: &AgentDid, _: &ToolName| agent.is_none_or(|agent| agent == owner);
+            let elsewhere = self.node.end_stored_waits(&is_included, AbortReason::Revoked).await?;
+            return count.map(|count| count + elsewhere);
+        };
+        let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
+        let count = self.revoke_here(agent, Some(intent), by).await?;
+        if count > 0 {
+            // As in `cancel`.
+            if let Ok(true) = self.node.runs_elsewhere(intent, &is_included).await {
+                return self.end_elsewhere(intent, is_included, by, true).await.map(usize::from);
+            }
+            return Ok(count);
+        }
+        if self.end_elsewhere(intent, is_included, by, true).await? {
+            return Ok(1);
+        }
+        // As in `cancel`.
+        self.revoke_here(agent, Some(intent), by).await
+    }
+
+    /// As [`Self::revoke`], at this executor only.
+    pub(super) async fn revoke_here(
+        &self,
+        agent: Option<&AgentDid>,
+        intent: Option<IntentId>,
+        by: &str,
+    ) -> Result<usize, Fault> {
+        tracing::warn!(
+            agent = agent.map(AgentDid::as_str),
+            intent = intent.map(tracing::field::display),
+            caller = by,
+            "revoked"
+        );
+        let filter = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
+        if intent.is_none() {
+            self.policies.revoke(agent, by);
+        }
+        let EndedIntents { count, newly_stopped, recording } = self.end_revoked(intent, &filter, by);
+        let record_all = async {
+            recording.await?;
+            if !newly_stopped.is_empty() {
+                self.journal.record_stop(&newly_stopped, by, "g2a/revoke").await?;
+            }
+            self.journal.record_revocation(agent, intent, by, count).await
+        };
+        let recorded = record_all.await.map_err(|error| unsaved_decision_fault(&error));
+        let Some(intent) = intent else { return recorded.map(|()| count) };
+        // Another node has claimed the intent, and the code that called this ends it there.
+        if !self.due_denials.deny_if_due(intent).await? {
+            return recorded.map(|()| 0);
+        }
+        if count == 0 {
+            let is_ended = self.call_store.end_unclaimed_call(intent, &filter, AbortReason::Revoked).await?;
+            return recorded.map(|()| usize::from(is_ended));
+        }
+        self.call_store.await_end(intent).await?;
+        recorded.map(|()| count)
+    }
+
+    /// Ends one intent, or all, of the selected agents here, because `by` has revoked it or them.
+    fn end_revoked(
+        &self,
+        intent: Option<IntentId>,
+        filter: AgentFilter<'_>,
+        by: &str,
+    ) -> EndedIntents<impl Future<Output = Result<usize, JournalError>> + Send + use<>> {
+        const REASON: AbortReason = AbortReason::Revoked;
+        if let Some(intent) = intent {
+            self.stored_calls.stop(intent, filter, REASON);
+        }
+        let end = EndOfWait {
+            resolution: Resolution::Revoked,
+            author_or_reason: by,
+            blocked_by: BlockedBy::EscalationPending,
+            reason: REVOKED,
+        };
+        let mut ended = self.intents.update(|intents| {
+            let ended = match intent {
+                Some(intent) => EndedAll::of(intent, intents.end(intent, filter, REASON)),
+                None => intents.end_all(|agent, _| filter(agent), REASON),
+            };
+            self.waits.record_ended(ended, REASON, end)
+        });
+        let is_selected = |waiting, agent: &AgentDid, _: &ToolName| {
+            intent.is_none_or(|intent| waiting == intent) && filter(agent)
+        };
+        ended.count += self.compile_waits.end(is_selected, REASON);
+        ended
+    }
+
+    /// Ends an intent that runs or waits for a person at another node, if `filter` selects its agent. Returns `false`
+    /// if there is no such intent.
+    pub(super) async fn end_elsewhere(
+        &self,
+        intent: IntentId,
+        filter: impl Fn(&AgentDid) -> bool + Sync,
+        by: &str,
+        is_revoked: bool,
+    ) -> Result<bool, Fault> {
+        let Some(fleet) = self.node.fleet() else { return Ok(false) };
+        let mut is_running = self.node.runs_elsewhere(intent, &filter).await?;
+        let mut was_passed_on = false;
+        while !is_running && self.intents.is_passed_on(intent, &filter) {
+            was_passed_on = true;
+            // An order has no effect at the other node before that node has claimed the intent.
+            tokio::time::sleep(CLAIM_INTERVAL).await;
+            is_running = self.node.runs_elsewhere(intent, &filter).await?;
+        }
+        if !is_running && was_passed_on {
+            // The other node has given it back, so the stop that was kept for this case ends it here.
+            return self.node.await_ordered_end(intent).await;
+        }
+        if !is_running {
+            return self.peers.end_waiting_elsewhere(intent, &filter, by, is_revoked).await;
+        }
+        self.node.order_end(fleet, intent, filter, by, is_revoked).await
+    }
+}
