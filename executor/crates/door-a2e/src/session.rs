@@ -9,7 +9,7 @@
 //! for several at a time; a call that waits for a person is answered when the wait begins. Every run goes through [`Engine::handle_intent`]. When a
 //! session is abandoned, calls that have not begun are dropped, and runs are cancelled by their intent.
 //!
-//! [`Engine::handle_intent`]: a2g_core::run::Executor::handle_intent
+//! [`Engine::handle_intent`]: a2g_core::run::Engine::handle_intent
 
 use super::outgoing::{OutgoingQueue, Presence};
 use super::{A2eShared, PendingRequest};

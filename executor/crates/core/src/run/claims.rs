@@ -1,11 +1,11 @@
 //! The claims of intents: what is checked and reserved for a call before its run, the record of its start, and what a repeat
 //! of a claimed call finds.
 
+use super::engine::passing::{Passing, TakenCall};
 use super::faults::{busy_fault, intent_conflict_fault, journal_fault, receipt_pending_fault, stop_fault};
 use super::fleet::{CallIdentity, Node, StartOutcome};
 use super::open_intents::{ActiveRun, OpenIntents};
 use super::output::ExpectedOutput;
-use super::passing::{Passing, TakenCall};
 use super::policies::Policies;
 use super::slots::{CapacityError, Place, Slots};
 use super::waits::denial_fault;

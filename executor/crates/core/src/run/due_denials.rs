@@ -1,9 +1,9 @@
 //! The cancelled, revoked and stopped intents that have waited here, until they are denied at all nodes of the fleet, so
 //! that none of them waits at another one later.
 
+use super::engine::passing::Passing;
 use super::faults::busy_fault;
 use super::fleet::{Fleet, Node};
-use super::passing::Passing;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;

@@ -10,9 +10,9 @@
 //! The fleet gets the end first. If this node was lost in between, another one has ended the intent, and this node's
 //! journal gets that receipt: no two nodes answer differently.
 
+use super::engine::stored_calls::DENIED_BY;
 use super::faults::busy_fault;
 use super::open_intents::ActiveRun;
-use super::stored_calls::DENIED_BY;
 use super::{Membership, RETRY_AFTER_MS};
 use a2g_fleet::{
     Claim, ClaimReply, Delivery, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState,

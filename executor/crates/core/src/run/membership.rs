@@ -1,14 +1,14 @@
 //! The work of a node of a fleet that no call asks for. Without a fleet, there is none.
 
 use super::catalogue::Catalogue;
+use super::engine::passing::Passing;
+use super::engine::stored_calls::{CallStore, StoredCalls, TakenOverCalls};
 use super::fleet::Node;
 use super::open_intents::OpenIntents;
-use super::passing::Passing;
 use super::policies::Policies;
 use super::query::Queries;
 use super::questions::Answers;
 use super::slots::Slots;
-use super::stored_calls::{CallStore, StoredCalls, TakenOverCalls};
 use super::stored_waits::StoredWaits;
 use super::waits::Waits;
 use super::{Engine, ExecutorSettings, Operator, Parts};

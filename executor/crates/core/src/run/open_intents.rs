@@ -4,8 +4,8 @@
 //! their order: one lock, and not one for readers. The journal's answers are awaited without the lock.
 
 use super::approval_rules::PartialApproval;
+use super::engine::nested::NestedCalls;
 use super::faults::{intent_conflict_fault, lifted_stop_fault, stop_fault};
-use super::nested::NestedCalls;
 use super::{AgentFilter, RunIdentity};
 use a2g_govern::Escalated;
 use a2g_intent::{

@@ -1,14 +1,14 @@
 //! Queries of intents, receipts, usage and the executor's state, and the wait for the end of an intent.
 
-use super::admission::check_memory;
 use super::compile_waits::CompileWaits;
+use super::engine::admission::check_memory;
+use super::engine::passing::Passing;
+use super::engine::stored_calls::{DENIED_BY, StoredCalls, TakenOverCall, TakenOverCalls};
 use super::faults::journal_fault;
 use super::fleet::Node;
 use super::open_intents::OpenIntents;
-use super::passing::Passing;
 use super::questions::Peers;
 use super::slots::Slots;
-use super::stored_calls::{DENIED_BY, StoredCalls, TakenOverCall, TakenOverCalls};
 use super::stored_waits::StoredWaits;
 use super::waits::{Waits, denial_fault};
 use super::{ExecutorSettings, IntentState, Parts, RunIdentity};

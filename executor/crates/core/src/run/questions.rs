@@ -15,15 +15,14 @@
 //! A decision is made by the node at which the intent waits, under its own list of callers. A challenge is good for one
 //! use: a copy of an earlier message decides nothing, and lets nothing wait.
 
-use super::decisions::DirectiveOutcome;
+use super::engine::held_elsewhere::PendingVerdict;
 use super::faults::{NodeFault, busy_fault};
 use super::fleet::{Fleet, Node, subscribe};
-use super::held_elsewhere::PendingVerdict;
-use super::{AgentFilter, Engine, IntentState, Membership, all_agents, trace};
+use super::operator::approvals::DirectiveOutcome;
+use super::{AgentFilter, IntentState, Membership, all_agents, trace};
 use a2g_fleet::{NodeName, NodeText, Question};
 use a2g_govern::{Caller, DecisionRight, Escalated};
 use a2g_journal::IntentSummary;
-use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
@@ -433,20 +432,6 @@ impl Peers {
         }
         let reason = if is_revoked { AbortReason::Revoked } else { AbortReason::Cancelled };
         self.node.end_stored_wait(intent, filter, reason).await
-    }
-}
-
-impl Engine {
-    /// Checks that another node has the tool of a call, which this one lacks.
-    ///
-    /// # Errors
-    /// [`Fault::InvalidParams`] if no node has it; [`Fault::Busy`] if one that may have it does not answer.
-    pub(super) async fn check_tool_elsewhere(&self, call: &Call) -> Result<(), Fault> {
-        let question = QuestionText::HasTool { tool: call.tool.to_string() };
-        match self.peers.ask(&question, ASK_TIMEOUT).await? {
-            Some(_has_tool) => Ok(()),
-            None => Err(self.catalogue.absent_tool_fault(&call.agent, &call.tool)),
-        }
     }
 }
 

@@ -10,9 +10,9 @@
 
 use super::catalogue::Catalogue;
 use super::due_denials::DueDenials;
+use super::engine::stored_calls::{TakenOverCall, TakenOverCalls};
 use super::fleet::{Fleet, Node};
 use super::open_intents::OpenIntents;
-use super::stored_calls::{TakenOverCall, TakenOverCalls};
 use super::trace;
 use super::waits::Waits;
 use super::{AgentFilter, CallFilter, LoadedCatalog, Membership};

@@ -1,11 +1,11 @@
 //! The intents that wait for a person: what lets them wait, and what ends their waits without a run.
 
 use super::due_denials::DueDenials;
+use super::engine::stored_calls::DENIED_BY;
 use super::faults::{busy_fault, intent_conflict_fault, journal_fault, stop_fault, unsaved_decision_fault};
 use super::fleet::Node;
 use super::open_intents::{MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, is_same_call, owner_of};
 use super::refusals::Refusals;
-use super::stored_calls::DENIED_BY;
 use super::{AgentFilter, LoadedCatalog, all_agents, trace};
 use a2g_govern::{Escalated, denial_by};
 use a2g_intent::{Ended, EndedAll, HoldError, Registration, Removal, WakeCondition};

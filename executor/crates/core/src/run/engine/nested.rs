@@ -8,9 +8,9 @@
 //! The limits on the calls of a run are part of its grant. A call runs on its parent's slot, if no other call uses it:
 //! a parent that waits never holds a slot that its calls need.
 
-use super::events::{RunEvent, RunEventSink};
-use super::faults::stop_fault;
-use super::{Engine, RETRY_AFTER_MS};
+use crate::run::events::{RunEvent, RunEventSink};
+use crate::run::faults::stop_fault;
+use crate::run::{Engine, RETRY_AFTER_MS};
 use a2g_capability::{CallGrant, Grant};
 use a2g_govern::missing_scope_message;
 use a2g_runtime::aside::run_large;
@@ -45,7 +45,7 @@ const ARGUMENT_BOUNDS: JsonBounds =
     JsonBounds { max_bytes: MAX_ARGUMENT_BYTES, max_depth: 64, max_tree_bytes: 64 << 20 };
 
 /// The calls of one run.
-pub(super) struct NestedCalls {
+pub(in crate::run) struct NestedCalls {
     engine: Arc<Engine>,
     parent: Parent,
     grant: CallGrant,
@@ -121,7 +121,7 @@ impl CallOutcome {
 
 impl NestedCalls {
     /// The calls of a run; `None` if it may make none.
-    pub(super) fn open(
+    pub(in crate::run) fn open(
         engine: &Arc<Engine>,
         call: &Call,
         grant: &Grant,
@@ -153,7 +153,7 @@ impl NestedCalls {
     }
 
     /// The record of a run that has made no calls yet; `None` if it may make none.
-    pub(super) fn none_yet(grant: &Grant) -> Option<CallUsage> {
+    pub(in crate::run) fn none_yet(grant: &Grant) -> Option<CallUsage> {
         let grant = grant.calls();
         grant.allows_any().then(|| CallUsage {
             max_calls: grant.max_calls(),
@@ -164,17 +164,17 @@ impl NestedCalls {
     }
 
     /// The parent's slot, which one of its calls may use.
-    pub(super) fn slot(&self) -> Arc<Semaphore> {
+    pub(in crate::run) fn slot(&self) -> Arc<Semaphore> {
         Arc::clone(&self.slot)
     }
 
     /// The calls so far.
-    pub(super) fn list(&self) -> Vec<NestedCall> {
+    pub(in crate::run) fn list(&self) -> Vec<NestedCall> {
         self.state.lock().calls.clone()
     }
 
     /// Stops all calls and returns their record. Call this after the parent has been removed from the active runs.
-    pub(super) async fn close(&self) -> CallUsage {
+    pub(in crate::run) async fn close(&self) -> CallUsage {
         {
             // Set under the lock of the log, so that a call is either counted before, or refused.
             let _log = self.state.lock();

@@ -1,6 +1,9 @@
 //! The decisions of operators, governors and people, other than those on one waiting intent and on stops: cancellations,
 //! revocations and standing policies.
 
+pub(super) mod approvals;
+mod switch;
+
 use super::catalogue::Catalogue;
 use super::claims::Claims;
 use super::compile_waits::CompileWaits;
@@ -14,9 +17,9 @@ use super::preview::Previews;
 use super::questions::Peers;
 use super::refusals::Refusals;
 use super::slots::Slots;
-use super::stored_calls::{CallStore, StoredCalls};
 use super::waits::{EndOfWait, EndedIntents, Waits};
 use super::{AgentFilter, Engine, ExecutorSettings, Parts};
+use crate::run::engine::stored_calls::{CallStore, StoredCalls};
 use a2g_intent::{Ended, EndedAll};
 use a2g_journal::{Journal, JournalError, Resolution};
 use a2g_types::clock::Clock;
@@ -36,24 +39,24 @@ const CLAIM_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What operators, governors and people may do: decide, cancel, revoke, stop, resume, and set policies.
 pub struct Operator {
-    pub(super) settings: Arc<ExecutorSettings>,
-    pub(super) catalogue: Arc<Catalogue>,
-    pub(super) policies: Arc<Policies>,
-    pub(super) refusals: Arc<Refusals>,
-    pub(super) journal: Arc<Journal>,
-    pub(super) node: Arc<Node>,
-    pub(super) peers: Arc<Peers>,
-    pub(super) stored_calls: Arc<StoredCalls>,
-    pub(super) due_denials: Arc<DueDenials>,
-    pub(super) waits: Arc<Waits>,
-    pub(super) slots: Arc<Slots>,
-    pub(super) compile_waits: CompileWaits,
-    pub(super) intents: Arc<OpenIntents>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) engine: Arc<Engine>,
-    pub(super) previews: Arc<Previews>,
-    pub(super) claims: Arc<Claims>,
-    pub(super) call_store: Arc<CallStore>,
+    settings: Arc<ExecutorSettings>,
+    catalogue: Arc<Catalogue>,
+    policies: Arc<Policies>,
+    refusals: Arc<Refusals>,
+    journal: Arc<Journal>,
+    node: Arc<Node>,
+    peers: Arc<Peers>,
+    stored_calls: Arc<StoredCalls>,
+    due_denials: Arc<DueDenials>,
+    waits: Arc<Waits>,
+    slots: Arc<Slots>,
+    compile_waits: CompileWaits,
+    intents: Arc<OpenIntents>,
+    clock: Arc<dyn Clock>,
+    engine: Arc<Engine>,
+    previews: Arc<Previews>,
+    claims: Arc<Claims>,
+    call_store: Arc<CallStore>,
 }
 
 impl Operator {

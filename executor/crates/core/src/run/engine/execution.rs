@@ -1,12 +1,12 @@
 //! A call up to its slot: its claim, and the wait for a slot here or at another node. [`super::phases`] runs it.
 
-use super::claims::{ClaimOutcome, ClaimedRun};
-use super::fleet::CallIdentity;
 use super::passing::{AVOID_TIME, PassedEnd, TakenCall};
 use super::phases::{Start, Times, Turn};
-use super::slots::{Offer, RunSlot, SlotTurn};
-use super::trace::Stopwatch;
-use super::{Engine, LoadedCatalog, RunEventSink, trace};
+use crate::run::claims::{ClaimOutcome, ClaimedRun};
+use crate::run::fleet::CallIdentity;
+use crate::run::slots::{Offer, RunSlot, SlotTurn};
+use crate::run::trace::Stopwatch;
+use crate::run::{Engine, LoadedCatalog, RunEventSink, trace};
 use a2g_govern::Admitted;
 use a2g_runtime::spawn;
 use a2g_types::fault::Fault;
@@ -30,7 +30,7 @@ enum SlotWait {
 impl Engine {
     /// Claims an admitted call and runs it in its own task. `taken` has the slot that was taken for the call, if the
     /// call waited at another node.
-    pub(super) async fn run(
+    pub(in crate::run) async fn run(
         self: &Arc<Self>,
         admitted: Admitted,
         loaded: Arc<LoadedCatalog>,
@@ -62,7 +62,7 @@ impl Engine {
     }
 
     /// Runs a claimed intent until it has a receipt or is released.
-    pub(super) async fn run_claimed(
+    pub(in crate::run) async fn run_claimed(
         self: Arc<Self>,
         mut claimed: ClaimedRun,
         mut stopwatch: Stopwatch,

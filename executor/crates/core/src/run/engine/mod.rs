@@ -1,18 +1,26 @@
 //! What runs calls.
 
+pub(super) mod admission;
+mod execution;
+pub(super) mod held_elsewhere;
+pub(super) mod nested;
+pub(super) mod passing;
+mod phases;
+pub(super) mod stored_calls;
+
+use self::passing::Passing;
+use self::stored_calls::{CallStore, StoredCalls};
 use super::catalogue::Catalogue;
 use super::claims::Claims;
 use super::compile_waits::CompileWaits;
 use super::fleet::Node;
 use super::open_intents::OpenIntents;
 use super::output::ExpectedOutput;
-use super::passing::Passing;
 use super::policies::Policies;
 use super::query::Queries;
 use super::questions::Peers;
 use super::refusals::Refusals;
 use super::slots::Slots;
-use super::stored_calls::{CallStore, StoredCalls};
 use super::stored_waits::StoredWaits;
 use super::subscribers::Subscribers;
 use super::waits::Waits;
@@ -25,29 +33,29 @@ use std::sync::Arc;
 
 /// What runs calls.
 pub struct Engine {
-    pub(super) settings: Arc<ExecutorSettings>,
-    pub(super) catalogue: Arc<Catalogue>,
-    pub(super) policies: Arc<Policies>,
-    pub(super) refusals: Arc<Refusals>,
-    pub(super) journal: Arc<Journal>,
-    pub(super) node: Arc<Node>,
-    pub(super) peers: Arc<Peers>,
-    pub(super) passing: Arc<Passing>,
-    pub(super) stored_calls: Arc<StoredCalls>,
-    pub(super) waits: Arc<Waits>,
-    pub(super) stored_waits: Arc<StoredWaits>,
-    pub(super) slots: Arc<Slots>,
-    pub(super) compile_waits: CompileWaits,
-    pub(super) intents: Arc<OpenIntents>,
-    pub(super) subscribers: Arc<Subscribers>,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) clock: Arc<dyn Clock>,
+    settings: Arc<ExecutorSettings>,
+    catalogue: Arc<Catalogue>,
+    policies: Arc<Policies>,
+    refusals: Arc<Refusals>,
+    journal: Arc<Journal>,
+    node: Arc<Node>,
+    peers: Arc<Peers>,
+    passing: Arc<Passing>,
+    stored_calls: Arc<StoredCalls>,
+    waits: Arc<Waits>,
+    stored_waits: Arc<StoredWaits>,
+    slots: Arc<Slots>,
+    compile_waits: CompileWaits,
+    intents: Arc<OpenIntents>,
+    subscribers: Arc<Subscribers>,
+    metrics: Arc<Metrics>,
+    clock: Arc<dyn Clock>,
     /// The network access of runs; `None` if no run may use the network.
-    pub(super) egress: Option<Arc<Egress>>,
-    pub(super) queries: Arc<Queries>,
-    pub(super) call_store: Arc<CallStore>,
-    pub(super) claims: Arc<Claims>,
-    pub(super) output: ExpectedOutput,
+    egress: Option<Arc<Egress>>,
+    queries: Arc<Queries>,
+    call_store: Arc<CallStore>,
+    claims: Arc<Claims>,
+    output: ExpectedOutput,
 }
 
 impl Engine {

@@ -16,13 +16,13 @@
 //! A call whose tool this node lacks waits only for another node. Its refusal is the answer, unless it is only busy.
 
 use super::admission::{check_arguments, check_memory};
-use super::claims::ReservedClaim;
-use super::faults::{NodeFault, busy_fault, receipt_pending_fault, too_large_fault};
-use super::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
-use super::open_intents::ActiveRun;
-use super::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
-use super::trace::{self, Stopwatch};
-use super::{Engine, LoadedCatalog, Membership, RunEvent, RunEventSink};
+use crate::run::claims::ReservedClaim;
+use crate::run::faults::{NodeFault, busy_fault, receipt_pending_fault, too_large_fault};
+use crate::run::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
+use crate::run::open_intents::ActiveRun;
+use crate::run::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
+use crate::run::trace::{self, Stopwatch};
+use crate::run::{Engine, LoadedCatalog, Membership, RunEvent, RunEventSink};
 use a2g_fleet::{
     Announcement, CallMessage, CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES,
     NodeName, PassedCall, TakeRequest,
@@ -54,7 +54,7 @@ const CLAIM_TIMEOUT: Duration = Duration::from_secs(3);
 const CLAIM_DEADLINE: Duration = Duration::from_secs(2);
 /// The time for which a node that has not replied is asked for no call, and one that has not run a call does not get it
 /// again.
-pub(super) const AVOID_TIME: Duration = Duration::from_secs(5);
+pub(in crate::run) const AVOID_TIME: Duration = Duration::from_secs(5);
 /// The time between two checks that another node still has the tool of a call that waits for it.
 const TOOL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The time before a call that could not be sent to a node is offered again.
@@ -73,30 +73,34 @@ const MAX_UNSENT_EVENTS: usize = 256;
 
 /// The signal that a call waits which another node may run, and the numbers of calls that were shared.
 #[derive(Debug, Default)]
-pub(super) struct Passing {
+pub(in crate::run) struct Passing {
     /// `true` if calls are passed on and taken.
-    pub(super) is_enabled: bool,
+    pub(in crate::run) is_enabled: bool,
     waiting: Notify,
     /// The number of calls that have waited here and run at another node.
-    pub(super) passed: AtomicU64,
+    pub(in crate::run) passed: AtomicU64,
     /// The number of calls that have waited at another node and run here.
-    pub(super) taken: AtomicU64,
+    pub(in crate::run) taken: AtomicU64,
 }
 
 impl Passing {
-    pub(super) fn new(is_enabled: bool) -> Self {
+    pub(in crate::run) fn new(is_enabled: bool) -> Self {
         Self { is_enabled, ..Self::default() }
     }
 
     /// Announces that a call waits, if other nodes may run it.
-    pub(super) fn announce(&self, offer: Option<&Offer>) {
+    pub(in crate::run) fn announce(&self, offer: Option<&Offer>) {
         if offer.is_some() {
             self.waiting.notify_one();
         }
     }
 
     /// The offer of a call to other nodes; `None` for a call that has to run here.
-    pub(super) fn offer(&self, admitted: &Admitted<Granted>, loaded: &LoadedCatalog) -> Option<Offer> {
+    pub(in crate::run) fn offer(
+        &self,
+        admitted: &Admitted<Granted>,
+        loaded: &LoadedCatalog,
+    ) -> Option<Offer> {
         let call = admitted.call();
         if !self.is_enabled || call.parent.is_some() || !admitted.may_run_elsewhere() {
             return None;
@@ -107,7 +111,7 @@ impl Passing {
 }
 
 /// The end of an attempt to pass a call on.
-pub(super) enum PassedEnd {
+pub(in crate::run) enum PassedEnd {
     /// The other node has run the call.
     Finished(Arc<Receipt>),
     /// The other node has not run the call. The fault is its refusal; `None` if it sent none.
@@ -134,19 +138,19 @@ enum NextRequest {
 }
 
 /// A call that waited at another node.
-pub(super) struct TakenCall {
+pub(in crate::run) struct TakenCall {
     /// `None` once the run has it.
     slot: Option<RunSlot>,
     claim_by: Instant,
 }
 
 impl TakenCall {
-    pub(super) fn take_slot(&mut self) -> Option<RunSlot> {
+    pub(in crate::run) fn take_slot(&mut self) -> Option<RunSlot> {
         self.slot.take()
     }
 
     /// Returns `true` if the other node may have taken the call back.
-    pub(super) fn is_late(&self, now: Instant) -> bool {
+    pub(in crate::run) fn is_late(&self, now: Instant) -> bool {
         now >= self.claim_by
     }
 }
@@ -287,7 +291,7 @@ impl EventReceiver {
 
 impl Engine {
     /// Runs an admitted call at another node, because this one lacks its tool.
-    pub(super) async fn run_elsewhere(
+    pub(in crate::run) async fn run_elsewhere(
         self: &Arc<Self>,
         admitted: Admitted,
         verdict: Option<Arc<Verdict>>,
@@ -470,7 +474,7 @@ impl Engine {
     }
 
     /// Passes a call on to the node that asked for it, and waits for its receipt. Releases the intent on an error.
-    pub(super) async fn pass_on<L>(
+    pub(in crate::run) async fn pass_on<L>(
         self: &Arc<Self>,
         admitted: &Admitted<L>,
         asked_governor: bool,
@@ -578,7 +582,7 @@ impl Engine {
     }
 
     /// Admits a call of another node, under the stops of this one. Returns the verdict to store, if the governor was asked.
-    pub(super) fn admit_from_node(
+    pub(in crate::run) fn admit_from_node(
         &self,
         call: Call,
         verdict: VerifiedVerdict,
@@ -597,7 +601,7 @@ impl Engine {
 
 impl Membership {
     /// Passes on calls that wait here, and runs calls that wait at other nodes, until the sessions end.
-    pub(super) fn share_calls(self: &Arc<Self>, fleet: &Arc<Fleet>) {
+    pub(in crate::run) fn share_calls(self: &Arc<Self>, fleet: &Arc<Fleet>) {
         if self.passing.is_enabled {
             self.sessions.spawn(Arc::clone(self).announce_calls(Arc::clone(fleet)));
             self.sessions.spawn(Arc::clone(self).answer_requests(Arc::clone(fleet)));
@@ -755,7 +759,7 @@ impl Membership {
 }
 
 /// The text of a call for another node; `None` if it is larger than [`MAX_MESSAGE_BYTES`] or may run only here.
-pub(super) fn node_text<L>(admitted: &Admitted<L>) -> Option<String> {
+pub(in crate::run) fn node_text<L>(admitted: &Admitted<L>) -> Option<String> {
     admitted.to_node().ok().flatten().filter(|text| text.len() <= MAX_MESSAGE_BYTES)
 }
 

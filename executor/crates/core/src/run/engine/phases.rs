@@ -7,16 +7,16 @@
 //! A call that is dropped before its start is recorded has not run, and nothing says that it has. From the record of its
 //! start on, it has a receipt in any case: recovery stores the fallback if this process ends.
 
-use super::claims::ClaimedRun;
-use super::faults::{busy_fault, journal_fault, receipt_pending_fault};
-use super::fleet::{FleetClaim, StartOutcome};
 use super::nested::NestedCalls;
-use super::open_intents::ActiveRun;
-use super::output::OutputReservation;
-use super::result_check::check_result;
-use super::slots::{Place, RunSlot};
-use super::trace::Stopwatch;
-use super::{Engine, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace};
+use crate::run::claims::ClaimedRun;
+use crate::run::faults::{busy_fault, journal_fault, receipt_pending_fault};
+use crate::run::fleet::{FleetClaim, StartOutcome};
+use crate::run::open_intents::ActiveRun;
+use crate::run::output::OutputReservation;
+use crate::run::result_check::check_result;
+use crate::run::slots::{Place, RunSlot};
+use crate::run::trace::Stopwatch;
+use crate::run::{Engine, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace};
 use a2g_capability::Permit;
 use a2g_govern::{Admitted, Granted};
 use a2g_isolate::{PreparedChild, RunRequest};
@@ -37,13 +37,13 @@ use tracing::Instrument as _;
 
 /// The time that the executor itself has spent on a call, and the time in the queue.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
-    pub(super) stopwatch: Stopwatch,
-    pub(super) queue: Duration,
+pub(in crate::run) struct Times {
+    pub(in crate::run) stopwatch: Stopwatch,
+    pub(in crate::run) queue: Duration,
 }
 
 /// The parts of a [`ClaimedRun`] that each later phase needs.
-pub(super) struct ClaimedCall {
+pub(in crate::run) struct ClaimedCall {
     engine: Arc<Engine>,
     admitted: Admitted<Granted>,
     loaded: Arc<LoadedCatalog>,
@@ -60,7 +60,7 @@ pub(super) struct ClaimedCall {
 }
 
 impl ClaimedCall {
-    pub(super) fn call(&self) -> &Call {
+    pub(in crate::run) fn call(&self) -> &Call {
         self.admitted.call()
     }
 
@@ -118,7 +118,7 @@ impl ClaimedCall {
 }
 
 /// A claimed call whose turn has come.
-pub(super) struct Turn {
+pub(in crate::run) struct Turn {
     claimed: ClaimedCall,
     permit: Permit,
     /// `None` if the call was stopped while it waited: its end is recorded without a run.
@@ -128,7 +128,7 @@ pub(super) struct Turn {
 }
 
 /// The result of recording the start of a run.
-pub(super) enum Start {
+pub(in crate::run) enum Start {
     /// It is recorded, and the guest may run.
     New(Box<Started>),
     /// The intent has started before.
@@ -136,7 +136,7 @@ pub(super) enum Start {
 }
 
 impl Turn {
-    pub(super) fn new(
+    pub(in crate::run) fn new(
         engine: Arc<Engine>,
         claimed: ClaimedRun,
         slot: Option<RunSlot>,
@@ -173,7 +173,7 @@ impl Turn {
 
     /// Records the start of the run in the fleet and in the journal, while a child is prepared. The intent is released if
     /// it may not start.
-    pub(super) async fn start(self) -> Result<Start, Fault> {
+    pub(in crate::run) async fn start(self) -> Result<Start, Fault> {
         if let Err(refusal) = self.check() {
             return Err(self.claimed.release(refusal).await);
         }
@@ -234,7 +234,7 @@ struct HeldWhileRunning {
 }
 
 /// A call whose start is recorded, and whose guest has not begun.
-pub(super) struct Started {
+pub(in crate::run) struct Started {
     claimed: ClaimedCall,
     claim: FleetClaim,
     held: HeldWhileRunning,
@@ -260,7 +260,7 @@ impl Started {
     }
 
     /// Runs the guest.
-    pub(super) async fn run(self) -> Ended {
+    pub(in crate::run) async fn run(self) -> Ended {
         let Self { claimed, claim, held, request, prepared } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
@@ -305,7 +305,7 @@ impl Started {
 }
 
 /// A run whose guest has ended. The call and the catalogue are dropped already: the receipt may have to wait for the disk.
-pub(super) struct Ended {
+pub(in crate::run) struct Ended {
     engine: Arc<Engine>,
     verdict: Option<Arc<Verdict>>,
     times: Times,
@@ -318,7 +318,7 @@ pub(super) struct Ended {
 
 impl Ended {
     /// Stores the receipt. If that takes long, it goes on without the caller.
-    pub(super) async fn finish(self) -> Result<Arc<Receipt>, Fault> {
+    pub(in crate::run) async fn finish(self) -> Result<Arc<Receipt>, Fault> {
         let intent = self.receipt.intent;
         let mut finish = Box::pin(self.store());
         match tokio::time::timeout(RECEIPT_TIMEOUT, &mut finish).await {

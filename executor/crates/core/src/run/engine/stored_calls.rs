@@ -11,12 +11,12 @@
 //! caller is told only what is so at all of them.
 
 use super::admission::check_memory;
-use super::faults::{busy_fault, refusal};
-use super::fleet::{CallIdentity, Fleet, Node};
-use super::open_intents::OpenIntents;
 use super::passing::{Passing, node_text};
-use super::trace::{self, Stopwatch};
-use super::{AgentFilter, Engine, Membership, Parts, RunEventSink};
+use crate::run::faults::{busy_fault, refusal};
+use crate::run::fleet::{CallIdentity, Fleet, Node};
+use crate::run::open_intents::OpenIntents;
+use crate::run::trace::{self, Stopwatch};
+use crate::run::{AgentFilter, Engine, Membership, Parts, RunEventSink};
 use a2g_fleet::{CallMessage, OrphanCall, PassedCall, WaitsFor};
 use a2g_govern::{Admitted, VerifiedVerdict};
 use a2g_journal::IntentSummary;
@@ -41,11 +41,11 @@ const END_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_END_CHECKS: u32 = 300;
 /// The author of the denial of a call that was cancelled, revoked or refused before it ran. Its repeats are told only the
 /// reason.
-pub(super) const DENIED_BY: &str = "the executor";
+pub(in crate::run) const DENIED_BY: &str = "the executor";
 
 /// The calls of other nodes that wait or run here, because those nodes are lost or lack their tools.
 #[derive(Debug, Default)]
-pub(super) struct TakenOverCalls(Mutex<HashMap<IntentId, TakenOverCall>>);
+pub(in crate::run) struct TakenOverCalls(Mutex<HashMap<IntentId, TakenOverCall>>);
 
 /// A call of another node, in short.
 #[derive(Debug, Clone)]
@@ -65,16 +65,16 @@ impl From<&Call> for TakenOverCall {
 }
 
 impl TakenOverCalls {
-    pub(super) fn add(&self, intent: IntentId, call: TakenOverCall) {
+    pub(in crate::run) fn add(&self, intent: IntentId, call: TakenOverCall) {
         self.0.lock().insert(intent, call);
     }
 
-    pub(super) fn get(&self, intent: IntentId) -> Option<TakenOverCall> {
+    pub(in crate::run) fn get(&self, intent: IntentId) -> Option<TakenOverCall> {
         self.0.lock().get(&intent).cloned()
     }
 
     /// Keeps the calls for which `is_open` is true.
-    pub(super) fn retain(&self, is_open: impl Fn(IntentId) -> bool) {
+    pub(in crate::run) fn retain(&self, is_open: impl Fn(IntentId) -> bool) {
         self.0.lock().retain(|intent, _| is_open(*intent));
     }
 }
@@ -82,7 +82,7 @@ impl TakenOverCalls {
 /// The stored calls of this process, those of lost nodes and those that are being passed on for a decision included,
 /// until their intents have claims.
 #[derive(Debug, Default)]
-pub(super) struct StoredCalls(Mutex<HashMap<IntentId, StoredCall>>);
+pub(in crate::run) struct StoredCalls(Mutex<HashMap<IntentId, StoredCall>>);
 
 #[derive(Debug)]
 struct StoredCall {
@@ -93,7 +93,7 @@ struct StoredCall {
 
 impl StoredCalls {
     /// Adds a call. Returns `false` if it is stored already.
-    pub(super) fn add(&self, call: &Call) -> bool {
+    pub(in crate::run) fn add(&self, call: &Call) -> bool {
         match self.0.lock().entry(call.intent) {
             Entry::Occupied(_) => false,
             Entry::Vacant(entry) => {
@@ -103,12 +103,12 @@ impl StoredCalls {
         }
     }
 
-    pub(super) fn contains(&self, intent: IntentId) -> bool {
+    pub(in crate::run) fn contains(&self, intent: IntentId) -> bool {
         self.0.lock().contains_key(&intent)
     }
 
     /// The agent of a call.
-    pub(super) fn agent_of(&self, intent: IntentId) -> Option<AgentDid> {
+    pub(in crate::run) fn agent_of(&self, intent: IntentId) -> Option<AgentDid> {
         self.0.lock().get(&intent).map(|stored| stored.call.agent.clone())
     }
 
@@ -121,14 +121,14 @@ impl StoredCalls {
     }
 
     /// Marks a call of the selected agents, so that it does not wait again once its run is stopped.
-    pub(super) fn stop(&self, intent: IntentId, filter: AgentFilter<'_>, reason: AbortReason) {
+    pub(in crate::run) fn stop(&self, intent: IntentId, filter: AgentFilter<'_>, reason: AbortReason) {
         if let Some(stored) = self.0.lock().get_mut(&intent).filter(|stored| filter(&stored.call.agent)) {
             stored.stop.get_or_insert(reason);
         }
     }
 
     /// Removes a call, unless it has to end without a run. Returns the reason for that.
-    pub(super) fn remove_unless_stopped(&self, intent: IntentId) -> Option<AbortReason> {
+    pub(in crate::run) fn remove_unless_stopped(&self, intent: IntentId) -> Option<AbortReason> {
         let mut calls = self.0.lock();
         let stop = calls.get(&intent)?.stop;
         if stop.is_none() {
@@ -157,7 +157,7 @@ impl Node {
 }
 
 /// The calls that wait here without their callers, and their copies in the fleet.
-pub(super) struct CallStore {
+pub(in crate::run) struct CallStore {
     node: Arc<Node>,
     passing: Arc<Passing>,
     stored_calls: Arc<StoredCalls>,
@@ -167,7 +167,7 @@ pub(super) struct CallStore {
 }
 
 impl CallStore {
-    pub(super) fn new(parts: &Parts) -> Self {
+    pub(in crate::run) fn new(parts: &Parts) -> Self {
         Self {
             node: Arc::clone(&parts.node),
             passing: Arc::clone(&parts.passing),
@@ -179,7 +179,12 @@ impl CallStore {
     }
 
     /// Stores the call of a task, which has to wait, for the case that this node is lost.
-    pub(super) async fn store<L>(&self, admitted: &Admitted<L>, asked_governor: bool, sink: &RunEventSink) {
+    pub(in crate::run) async fn store<L>(
+        &self,
+        admitted: &Admitted<L>,
+        asked_governor: bool,
+        sink: &RunEventSink,
+    ) {
         let Some(fleet) = self.node.fleet().filter(|_| self.passing.is_enabled && sink.has_task()) else {
             return;
         };
@@ -192,7 +197,7 @@ impl CallStore {
     }
 
     /// Removes the stored call of an intent that has a claim.
-    pub(super) fn remove(&self, intent: IntentId) {
+    pub(in crate::run) fn remove(&self, intent: IntentId) {
         if self.stored_calls.remove(intent)
             && let Some(fleet) = self.node.fleet().cloned()
         {
@@ -210,7 +215,7 @@ impl CallStore {
     ///
     /// # Errors
     /// If the fleet cannot be reached: the call is denied as soon as it can be.
-    pub(super) async fn end_unclaimed_call(
+    pub(in crate::run) async fn end_unclaimed_call(
         &self,
         intent: IntentId,
         filter: AgentFilter<'_>,
@@ -235,7 +240,7 @@ impl CallStore {
     ///
     /// # Errors
     /// [`Fault::Busy`] if it has none in time.
-    pub(super) async fn await_end(&self, intent: IntentId) -> Result<(), Fault> {
+    pub(in crate::run) async fn await_end(&self, intent: IntentId) -> Result<(), Fault> {
         for _ in 0..MAX_END_CHECKS {
             if !self.stored_calls.contains(intent) {
                 return Ok(());
@@ -246,7 +251,7 @@ impl CallStore {
     }
 
     /// Forgets the calls of other nodes that neither wait nor run here any more.
-    pub(super) fn forget_ended_calls(&self) {
+    pub(in crate::run) fn forget_ended_calls(&self) {
         self.taken_over.retain(|intent| {
             let is_stored = self.intents.is_held(intent) || self.stored_calls.contains(intent);
             is_stored || self.intents.agent_of_run(intent).is_some()
@@ -257,7 +262,7 @@ impl CallStore {
 impl Engine {
     /// Ends the storage of a call that has ended here with `result`, before its caller is answered. A call that this node
     /// could not run waits here again. `task_sink` is the sink of its run; `None` unless it is the call of a task.
-    pub(super) async fn end_stored_call(
+    pub(in crate::run) async fn end_stored_call(
         self: &Arc<Self>,
         intent: IntentId,
         result: Result<Arc<Receipt>, Fault>,
@@ -286,7 +291,7 @@ impl Engine {
 
     /// Denies a call that does not run here, as soon as the servers can be reached, and returns the reason. If another node
     /// has claimed its intent, returns the end of that run.
-    pub(super) async fn deny_stored_call(
+    pub(in crate::run) async fn deny_stored_call(
         self: &Arc<Self>,
         call: &Call,
         fault: Fault,
@@ -375,7 +380,7 @@ impl Engine {
 
 impl Membership {
     /// Runs the calls of lost nodes, until the sessions end.
-    pub(super) async fn run_orphan_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
+    pub(in crate::run) async fn run_orphan_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
         loop {
             let OrphanCall { intent, from, call: passed } = fleet.next_orphan_call(WaitsFor::Slot).await;
             let (call, verdict) = match VerifiedVerdict::from_node(&passed) {

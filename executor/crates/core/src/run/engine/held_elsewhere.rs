@@ -11,10 +11,10 @@
 //! From then on, the call is found and decided like any other that waits at another node.
 
 use super::admission::{check_arguments, check_memory};
-use super::faults::{busy_fault, intent_conflict_fault, refusal, too_large_fault};
-use super::questions::{ASK_TIMEOUT, DECIDE_TIMEOUT, Peers, QuestionText};
 use super::stored_calls::TakenOverCall;
-use super::{Engine, Membership, faults::NodeFault};
+use crate::run::faults::{busy_fault, intent_conflict_fault, refusal, too_large_fault};
+use crate::run::questions::{ASK_TIMEOUT, DECIDE_TIMEOUT, Peers, QuestionText};
+use crate::run::{Engine, Membership, faults::NodeFault};
 use a2g_fleet::MAX_MESSAGE_BYTES;
 use a2g_govern::Escalated;
 use a2g_journal::content_hash;
@@ -59,7 +59,7 @@ impl From<Fault> for NotHeld {
 
 /// The verdict of a call that waits for a person, as other nodes are told.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct PendingVerdict {
+pub(in crate::run) struct PendingVerdict {
     /// The hash of the call's content.
     content: String,
     /// The verdict, as [`stored::write_verdict`] writes it.
@@ -67,7 +67,7 @@ pub(super) struct PendingVerdict {
 }
 
 impl PendingVerdict {
-    pub(super) fn new(escalated: &Escalated) -> serde_json::Result<Self> {
+    pub(in crate::run) fn new(escalated: &Escalated) -> serde_json::Result<Self> {
         let verdict = stored::write_verdict(escalated.verdict()).and_then(RawValue::from_string)?;
         Ok(Self { content: Digest(content_hash(escalated.call())).to_string(), verdict })
     }
@@ -78,7 +78,7 @@ impl Peers {
     ///
     /// # Errors
     /// If the waiting intent has different content; [`Fault::Busy`] if a node does not answer.
-    pub(super) async fn pending_elsewhere(&self, call: &Call) -> Result<Option<Verdict>, Fault> {
+    pub(in crate::run) async fn pending_elsewhere(&self, call: &Call) -> Result<Option<Verdict>, Fault> {
         if call.is_new {
             return Ok(None);
         }
@@ -137,7 +137,7 @@ impl Engine {
     /// # Errors
     /// The refusal of that node; [`Fault::ToolUnavailable`] if the call cannot be passed on; [`Fault::Busy`] if no such
     /// node has room, or one does not answer: it may hold the call, unless nobody can send it again.
-    pub(super) async fn hold_elsewhere(
+    pub(in crate::run) async fn hold_elsewhere(
         self: &Arc<Self>,
         escalated: Escalated,
         has_task: bool,
@@ -176,7 +176,7 @@ impl Engine {
 
 impl Membership {
     /// Returns `true` if a call of another node could wait for a person here.
-    pub(super) fn can_hold_for_node(&self, tool: &ToolName, agent: &AgentDid) -> bool {
+    pub(in crate::run) fn can_hold_for_node(&self, tool: &ToolName, agent: &AgentDid) -> bool {
         self.passing.is_enabled
             && !self.slots.is_closed()
             && self.catalogue.current().usable_tool(tool).is_some()
@@ -184,7 +184,7 @@ impl Membership {
     }
 
     /// Lets a call of another node, which lacks its tool, wait for a person here.
-    pub(super) async fn hold_for_node(&self, escalated: Escalated) -> Result<(), Fault> {
+    pub(in crate::run) async fn hold_for_node(&self, escalated: Escalated) -> Result<(), Fault> {
         let call = escalated.call();
         check_memory()?;
         if !escalated.is_pending(self.clock.now()) {

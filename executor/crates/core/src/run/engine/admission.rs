@@ -1,12 +1,13 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
-use super::catalogue::PREPARING_RETRY_MS;
-use super::claims::NO_MEMORY;
-use super::faults::{busy_fault, lifted_stop_fault};
-use super::fleet::CallIdentity;
-use super::trace::Stopwatch;
-use super::{Engine, IntentAnswer, LoadedCatalog, RunEvent, RunEventSink, trace};
 use crate::catalog::{Catalog, CatalogEntry, Preparing, QuickCheck};
+use crate::run::catalogue::PREPARING_RETRY_MS;
+use crate::run::claims::NO_MEMORY;
+use crate::run::faults::{busy_fault, lifted_stop_fault};
+use crate::run::fleet::CallIdentity;
+use crate::run::questions::{ASK_TIMEOUT, QuestionText};
+use crate::run::trace::Stopwatch;
+use crate::run::{Engine, IntentAnswer, LoadedCatalog, RunEvent, RunEventSink, trace};
 use a2g_govern::{
     Admission, Admitted, Escalated, Governor, IntentSignatures, OperatorLimits, VerifiedVerdict, admit,
     check_caller_tools,
@@ -32,7 +33,7 @@ const COMPILE_PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
 const MAX_SHOWN_NAMES: usize = 12;
 
 /// The location of a call's tool.
-pub(super) enum ToolLocation {
+pub(in crate::run) enum ToolLocation {
     /// At this node, with this catalogue.
     Here(Arc<LoadedCatalog>),
     /// Not in the catalogue of this node. Another node of the fleet may have it.
@@ -262,7 +263,7 @@ impl Engine {
     }
 
     /// Runs an admitted call here, or at another node, which then checks the arguments.
-    pub(super) async fn run_at(
+    pub(in crate::run) async fn run_at(
         self: &Arc<Self>,
         location: ToolLocation,
         admitted: Admitted,
@@ -333,7 +334,7 @@ impl Engine {
     ///
     /// # Errors
     /// If the call is ended while it waits, or too many calls of its agent wait.
-    pub(super) async fn wait_until_compiled(
+    pub(in crate::run) async fn wait_until_compiled(
         &self,
         call: &Call,
         expires_at: Option<OffsetDateTime>,
@@ -400,7 +401,7 @@ impl Engine {
     }
 
     /// Finds the tool of a call, if its caller reaches it. Other nodes are not asked yet.
-    pub(super) fn locate_tool(&self, call: &Call) -> Result<ToolLocation, Fault> {
+    pub(in crate::run) fn locate_tool(&self, call: &Call) -> Result<ToolLocation, Fault> {
         check_caller_tools(call)?;
         let Call { agent, tool, parent, .. } = call;
         let is_absent = self.catalogue.current().catalog.get(tool).is_none();
@@ -410,6 +411,18 @@ impl Engine {
             return Ok(ToolLocation::Elsewhere);
         }
         self.catalogue.find(call).map(ToolLocation::Here)
+    }
+
+    /// Checks that another node has the tool of a call, which this one lacks.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParams`] if no node has it; [`Fault::Busy`] if one that may have it does not answer.
+    pub(in crate::run) async fn check_tool_elsewhere(&self, call: &Call) -> Result<(), Fault> {
+        let question = QuestionText::HasTool { tool: call.tool.to_string() };
+        match self.peers.ask(&question, ASK_TIMEOUT).await? {
+            Some(_has_tool) => Ok(()),
+            None => Err(self.catalogue.absent_tool_fault(&call.agent, &call.tool)),
+        }
     }
 }
 
@@ -465,7 +478,7 @@ fn require_success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
 }
 
 /// Refuses a request if the memory budget is used up: answering may load a stored receipt.
-pub(super) fn check_memory() -> Result<(), Fault> {
+pub(in crate::run) fn check_memory() -> Result<(), Fault> {
     if memory::has_room(0) {
         return Ok(());
     }
@@ -474,7 +487,7 @@ pub(super) fn check_memory() -> Result<(), Fault> {
 
 /// Checks a call's arguments against the schema of its tool. Called after the verdict, so that a denied agent
 /// learns nothing about the schema.
-pub(super) async fn check_arguments(loaded: &Arc<LoadedCatalog>, call: &Call) -> Result<(), Fault> {
+pub(in crate::run) async fn check_arguments(loaded: &Arc<LoadedCatalog>, call: &Call) -> Result<(), Fault> {
     let Some(tool) = loaded.usable_tool(&call.tool) else { return Ok(()) };
     let arguments = Value::Object(call.arguments.clone());
     let result = match tool.schema.check_quickly(&arguments) {

@@ -3,15 +3,15 @@
 //! A decision is in the journal before its answer is sent. An approved intent runs once, if necessary after a restart,
 //! unless its verdict expires or an operator stops it first; a denied intent never runs.
 
-use super::admission::check_arguments;
-use super::approval_rules::{self, ApprovalBar, PartialApproval};
-use super::claims::{ClaimOutcome, ClaimedRun};
-use super::events::RunEventSink;
-use super::faults::{busy_fault, intent_conflict_fault, journal_fault};
-use super::preview::{DecisionBasis, changed_fault, summarize};
-use super::trace::{self, Stopwatch};
-use super::waits::{denial_fault, new_decision, new_resolution, not_waiting_fault};
-use super::{Operator, RETRY_AFTER_MS};
+use crate::run::approval_rules::{self, ApprovalBar, PartialApproval};
+use crate::run::claims::{ClaimOutcome, ClaimedRun};
+use crate::run::engine::admission::check_arguments;
+use crate::run::events::RunEventSink;
+use crate::run::faults::{busy_fault, intent_conflict_fault, journal_fault};
+use crate::run::preview::{DecisionBasis, changed_fault, summarize};
+use crate::run::trace::{self, Stopwatch};
+use crate::run::waits::{denial_fault, new_decision, new_resolution, not_waiting_fault};
+use crate::run::{Operator, RETRY_AFTER_MS};
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated};
 use a2g_intent::{Intents, Outdated, Removal, WaitNumber};
 use a2g_journal::{Approval, HoldResult, IntentSummary, Resolution, ResolvedIntent};
@@ -161,7 +161,7 @@ impl Operator {
         self.decide(directive, right, Some(shown)).await
     }
 
-    pub(super) async fn decide(
+    pub(in crate::run) async fn decide(
         self: &Arc<Self>,
         directive: &Directive,
         right: DecisionRight<'_>,
@@ -375,7 +375,11 @@ impl Operator {
 
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
     /// gets the same fault.
-    pub(super) async fn deny(&self, directive: &Directive, author: &DecisionAuthor) -> Result<(), Fault> {
+    pub(in crate::run) async fn deny(
+        &self,
+        directive: &Directive,
+        author: &DecisionAuthor,
+    ) -> Result<(), Fault> {
         let may_deny = || self.policies.check_authors(directive.intent, std::slice::from_ref(author), None);
         let reason = directive.reason.as_ref().map(OperatorReason::as_str);
         if let Some(fleet) = self.node.fleet() {

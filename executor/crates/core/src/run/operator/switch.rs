@@ -8,10 +8,10 @@
 //! No call slips through, because each of these steps is wholly before or after the stop. A stop takes effect before its
 //! record is on the disk. It is lifted only once the record of its end is on the disk.
 
-use super::Operator;
-use super::faults::{busy_fault, unsaved_decision_fault};
-use super::orders::finish_order;
-use super::waits::{EndOfWait, EndedIntents};
+use crate::run::Operator;
+use crate::run::faults::{busy_fault, unsaved_decision_fault};
+use crate::run::orders::finish_order;
+use crate::run::waits::{EndOfWait, EndedIntents};
 use a2g_govern::SwitchRight;
 use a2g_journal::{JournalError, Resolution};
 use a2g_types::error_chain::ErrorChain;
@@ -54,7 +54,7 @@ impl Operator {
     }
 
     /// Sets a stop at this executor: see [`Self::stop`].
-    pub(super) async fn set_stop(&self, stop: Stop) -> Result<usize, Fault> {
+    pub(in crate::run) async fn set_stop(&self, stop: Stop) -> Result<usize, Fault> {
         let by = stop.by.as_str();
         tracing::warn!(stopped = %stop.target, reason = %stop.reason, caller = by, "stopped by an operator");
         let message = stop.refusal_message();
@@ -101,7 +101,7 @@ impl Operator {
     }
 
     /// Lifts a stop at this executor: see [`Self::resume`].
-    pub(super) async fn lift_stop(&self, target: &StopTarget, by: &str) -> Result<bool, Fault> {
+    pub(in crate::run) async fn lift_stop(&self, target: &StopTarget, by: &str) -> Result<bool, Fault> {
         // Sent under the lock, so that the journal gets a later stop of the target after this.
         let lifting = self.intents.read(|intents| {
             let number = intents.stops().get(target)?.number;
