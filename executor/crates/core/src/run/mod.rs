@@ -6,6 +6,22 @@
 //! ```
 //! A claimed call runs in its own task, and continues if its caller disconnects. An intent runs at most once; a repeat
 //! gets the receipt of that run.
+//!
+//! An [`Executor`] is its parts. Each has private fields, the methods that need only these, and the parts below it; none
+//! knows one above it. Membership's fields are open to this module, because its tasks are beside what they serve.
+//!
+//! ```text
+//! Membership   the tasks of a node of a fleet: lease, lost nodes, calls and questions of others
+//! Operator     decide, cancel, revoke, stop, resume, policies; starts what was approved
+//! Engine       runs calls: admission, slots, phases, nested calls, calls passed to other nodes
+//! Queries, Previews                 what is read: intents, journal, figures; what a decision would run
+//! Claims, CallStore, StoredWaits    claims and starts; the fleet's copies of the calls and waits of this node
+//! Waits ─▶ DueDenials               intents that wait for a person; denials that the fleet does not have yet
+//! Refusals, Catalogue ─▶ Policies   records of refusals; tools; governor, keys, callers, standing policies
+//! Peers ─▶ Node                     questions to other nodes; claims in the fleet, orders. Empty without a fleet
+//! OpenIntents, Slots, Journal, …    state under one lock each
+//! ```
+//! A door gets the executor, and calls the part that it needs.
 
 mod approval_rules;
 mod catalogue;
