@@ -194,7 +194,7 @@ impl Claims {
 
     /// Reserves a queue place for an intent of the agent. If the queue is full and other nodes take calls from it, waits
     /// for a place for a short time.
-    pub(super) async fn reserve_place(&self, agent: &AgentDid) -> Result<Place, Fault> {
+    async fn reserve_place(&self, agent: &AgentDid) -> Result<Place, Fault> {
         let reserved = if self.may_pass_calls() {
             self.slots.reserve_within(agent, PLACE_TIMEOUT).await
         } else {
@@ -212,7 +212,7 @@ impl Claims {
     }
 
     /// Returns `true` if there are other nodes that may take calls that wait here.
-    pub(super) fn may_pass_calls(&self) -> bool {
+    fn may_pass_calls(&self) -> bool {
         self.passing.is_enabled && self.node.fleet().is_some_and(|fleet| fleet.has_live_others())
     }
 

@@ -1,4 +1,4 @@
-//! Waits for a person and decisions on them: hold, expire, approve, deny, cancel, revoke; and the runs of approved intents.
+//! Decisions on intents that wait for a person: approve and deny, and the run of what was approved.
 //!
 //! A decision is in the journal before its answer is sent. An approved intent runs once, if necessary after a restart,
 //! unless its verdict expires or an operator stops it first; a denied intent never runs.
@@ -375,11 +375,7 @@ impl Operator {
 
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
     /// gets the same fault.
-    pub(in crate::run) async fn deny(
-        &self,
-        directive: &Directive,
-        author: &DecisionAuthor,
-    ) -> Result<(), Fault> {
+    async fn deny(&self, directive: &Directive, author: &DecisionAuthor) -> Result<(), Fault> {
         let may_deny = || self.policies.check_authors(directive.intent, std::slice::from_ref(author), None);
         let reason = directive.reason.as_ref().map(OperatorReason::as_str);
         if let Some(fleet) = self.node.fleet() {

@@ -267,7 +267,7 @@ impl Operator {
 
     /// Ends an intent that runs or waits for a person at another node, if `filter` selects its agent. Returns `false`
     /// if there is no such intent.
-    pub(super) async fn end_elsewhere(
+    async fn end_elsewhere(
         &self,
         intent: IntentId,
         filter: impl Fn(&AgentDid) -> bool + Sync,
