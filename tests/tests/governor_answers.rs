@@ -238,6 +238,35 @@ fn an_id_never_waits_with_other_content_than_people_saw() {
     }
 }
 
+/// A repeat runs the call while the governor still decides on the first request.
+#[test]
+fn a_request_that_is_escalated_after_its_repeat_has_run_gets_the_report() {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let first = Mutex::new(Some(released));
+    let governor = FakeGovernor::deciding(move |params| {
+        let mut verdict = approval(params);
+        if let Some(released) = first.lock().unwrap().take() {
+            released.recv_timeout(TIMEOUT).unwrap();
+            verdict["verdict"] = json!("ESCALATE");
+        }
+        Reply::Result(verdict)
+    });
+    let executor = Executor::start(Options::new().governor(&governor.url()));
+    let call = intent("write_file", write("file", "once"));
+    let answers = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| executor.client().rpc("a2g/intent", &call));
+        eventually("the governor thinks", || (count_requests(&governor, &call) == 1).then_some(()));
+        let repeat = executor.client().rpc("a2g/intent", &call);
+        release.send(()).unwrap();
+        [sending.join().unwrap(), repeat]
+    });
+    for answer in &answers {
+        assert_eq!(result(answer)["report"]["status"], "SUCCESS", "{answer}");
+        assert_eq!(result(answer)["verdict"], "APPROVED", "{answer}");
+    }
+    assert_eq!(executor.home().list_journal(&[]).len(), 1);
+}
+
 #[test]
 fn a_denial_or_garbage_over_web_socket_affects_no_other_intent() {
     const INTENTS: usize = 100;

@@ -14,7 +14,7 @@ use super::engine::stored_calls::{TakenOverCall, TakenOverCalls};
 use super::fleet::{Fleet, Node};
 use super::open_intents::OpenIntents;
 use super::trace;
-use super::waits::Waits;
+use super::waits::{Held, Waits};
 use super::{AgentFilter, CallFilter, LoadedCatalog, Membership};
 use a2g_fleet::{
     CallMessage, FleetError, FoundState, MAX_MESSAGE_BYTES, OrphanCall, PassedCall, StoredWait, Takeover,
@@ -148,14 +148,16 @@ impl StoredWaits {
     }
 
     /// Holds an escalated intent: see [`Waits::hold`]. The fleet stores its wait, unless it is a nested call.
-    pub(super) async fn hold(&self, escalated: Escalated, loaded: &LoadedCatalog) -> Result<bool, Fault> {
+    pub(super) async fn hold(&self, escalated: Escalated, loaded: &LoadedCatalog) -> Result<Held, Fault> {
         let intent = escalated.call().intent;
         let is_nested = escalated.call().parent.is_some();
-        let is_new = self.waits.hold(escalated, loaded).await?;
-        if is_new && !is_nested {
+        let held = self.waits.hold(escalated, loaded).await?;
+        if let Held::New = held
+            && !is_nested
+        {
             self.store_new_wait(intent).await;
         }
-        Ok(is_new)
+        Ok(held)
     }
 
     /// Stores a wait that has begun.

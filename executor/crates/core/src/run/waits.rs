@@ -10,7 +10,8 @@ use super::{AgentFilter, LoadedCatalog, all_agents, trace};
 use a2g_govern::{Escalated, denial_by};
 use a2g_intent::{Ended, EndedAll, HoldError, Registration, Removal, WakeCondition};
 use a2g_journal::{
-    HoldResult, IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent, content_hash,
+    HoldResult, IntentDenial, IntentSummary, Journal, JournalError, KnownIntent, Resolution, ResolvedIntent,
+    content_hash,
 };
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
@@ -183,6 +184,16 @@ pub(super) struct Waits {
     clock: Arc<dyn Clock>,
 }
 
+/// The result of holding an escalated intent.
+pub(super) enum Held {
+    /// The intent waits from now on.
+    New,
+    /// The intent waits already.
+    Known,
+    /// Another request has started the intent since this one looked it up.
+    Started(KnownIntent),
+}
+
 impl Waits {
     pub(super) fn new(
         journal: Arc<Journal>,
@@ -196,9 +207,8 @@ impl Waits {
     }
 
     /// Holds an escalated intent, which is on the disk before the caller learns that it waits.
-    /// The decision is bound to the module in `loaded`, which has the call's tool. Returns `false` if the intent waits
-    /// already.
-    pub(super) async fn hold(&self, escalated: Escalated, loaded: &LoadedCatalog) -> Result<bool, Fault> {
+    /// The decision is bound to the module in `loaded`, which has the call's tool.
+    pub(super) async fn hold(&self, escalated: Escalated, loaded: &LoadedCatalog) -> Result<Held, Fault> {
         let Some(tool) = loaded.usable_tool(&escalated.call().tool) else {
             return Err(Fault::Internal("the tool of an escalated call is not in the catalogue".to_owned()));
         };
@@ -220,9 +230,9 @@ impl Waits {
             Ok((registration, self.journal.hold(&call, text, until)))
         })?;
         let result = pending.await;
-        let is_new = match registration {
-            Registration::New(_) => true,
-            Registration::Known => false,
+        let held = match registration {
+            Registration::New(_) => Held::New,
+            Registration::Known => Held::Known,
         };
         if let Registration::New(wait) = registration
             && !matches!(result, Ok(HoldResult::Waiting))
@@ -231,14 +241,17 @@ impl Waits {
         }
         match result {
             Ok(HoldResult::Waiting) => {
-                if is_new {
+                if let Held::New = held {
                     tracing::info!("waits for a directive");
                 }
-                Ok(is_new)
+                Ok(held)
             }
             Ok(HoldResult::Conflict) => Err(intent_conflict_fault(call.intent)),
             Ok(HoldResult::Started) => {
-                Err(busy_fault("the intent has started in the meantime: send it again"))
+                let known = self.journal.find(&call, None).await.map_err(|error| journal_fault(&error))?;
+                known
+                    .map(Held::Started)
+                    .ok_or_else(|| busy_fault("a run of the intent was released: send it again"))
             }
             Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
             Err(error) => Err(journal_fault(&error)),

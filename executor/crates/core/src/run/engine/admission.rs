@@ -7,12 +7,13 @@ use crate::run::faults::{busy_fault, lifted_stop_fault};
 use crate::run::fleet::CallIdentity;
 use crate::run::questions::{ASK_TIMEOUT, QuestionText};
 use crate::run::trace::Stopwatch;
+use crate::run::waits::Held;
 use crate::run::{Engine, IntentAnswer, LoadedCatalog, RunEvent, RunEventSink, trace};
 use a2g_govern::{
     Admission, Admitted, Escalated, Governor, IntentSignatures, OperatorLimits, VerifiedVerdict, admit,
     check_caller_tools,
 };
-use a2g_journal::IntentSummary;
+use a2g_journal::{IntentSummary, KnownIntent};
 use a2g_runtime::aside::run_large;
 use a2g_types::call::{Call, ContextSignature};
 use a2g_types::fault::{BlockedBy, Fault};
@@ -146,9 +147,12 @@ impl Engine {
                 self.run_at(location, *admitted, None, stopwatch, RunEventSink::none()).await
             }
             Admission::Wait(escalated) => {
-                let intent = escalated.call().intent;
+                let identity = CallIdentity::of(escalated.call());
+                let intent = identity.intent;
                 let risk_score = escalated.verdict().risk.as_ref().map(|risk| risk.score);
-                self.hold_at(location, *escalated, &RunEventSink::none()).await?;
+                if let Some(known) = self.hold_at(location, *escalated, &RunEventSink::none()).await? {
+                    return Ok(self.claims.await_existing(&identity, known).await?.0);
+                }
                 Err(Fault::Refused {
                     intent: Some(intent),
                     risk_score,
@@ -251,8 +255,12 @@ impl Engine {
         let now = self.clock.now();
         match admit(call, verified, now)? {
             Admission::Wait(escalated) => {
-                self.hold_at(location, *escalated, &sink).await?;
-                Ok(IntentAnswer { verdict, receipt: None })
+                let identity = CallIdentity::of(escalated.call());
+                let Some(known) = self.hold_at(location, *escalated, &sink).await? else {
+                    return Ok(IntentAnswer { verdict, receipt: None });
+                };
+                let (receipt, recorded) = self.claims.await_existing(&identity, known).await?;
+                Ok(IntentAnswer { verdict: recorded.unwrap_or(verdict), receipt: Some(receipt) })
             }
             Admission::Run(admitted) => {
                 let verdict_to_store = Some(Arc::clone(&verdict));
@@ -280,22 +288,34 @@ impl Engine {
         }
     }
 
-    /// Lets a call wait for a person where its tool is: the person is shown the tool.
+    /// Lets a call wait for a person where its tool is: the person is shown the tool. Returns the intent if another request
+    /// has started it since this one looked it up.
     async fn hold_at(
         self: &Arc<Self>,
         location: ToolLocation,
         escalated: Escalated,
         sink: &RunEventSink,
-    ) -> Result<(), Fault> {
+    ) -> Result<Option<KnownIntent>, Fault> {
         match location {
             ToolLocation::Here(loaded) => {
                 check_arguments(&loaded, escalated.call()).await?;
                 sink.notify_waiting();
-                self.stored_waits.hold(escalated, &loaded).await.map(drop)
+                match self.stored_waits.hold(escalated, &loaded).await? {
+                    Held::New | Held::Known => Ok(None),
+                    Held::Started(known) => Ok(Some(known)),
+                }
             }
             ToolLocation::Elsewhere => {
                 sink.notify_waiting();
-                self.hold_elsewhere(escalated, sink.has_task()).await
+                let identity = CallIdentity::of(escalated.call());
+                match self.hold_elsewhere(escalated, sink.has_task()).await {
+                    Ok(()) => Ok(None),
+                    Err(fault @ Fault::Busy { .. }) => {
+                        let known = self.node.find_in_fleet(&identity).await?;
+                        known.map(Some).ok_or(fault)
+                    }
+                    Err(fault) => Err(fault),
+                }
             }
         }
     }

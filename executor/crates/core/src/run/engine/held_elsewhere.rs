@@ -14,6 +14,7 @@ use super::admission::{check_arguments, check_memory};
 use super::stored_calls::TakenOverCall;
 use crate::run::faults::{busy_fault, intent_conflict_fault, refusal, too_large_fault};
 use crate::run::questions::{ASK_TIMEOUT, DECIDE_TIMEOUT, Peers, QuestionText};
+use crate::run::waits::Held;
 use crate::run::{Engine, Membership, faults::NodeFault};
 use a2g_fleet::MAX_MESSAGE_BYTES;
 use a2g_govern::Escalated;
@@ -200,11 +201,18 @@ impl Membership {
         check_arguments(&loaded, call).await?;
         let intent = call.intent;
         self.taken_over.add(intent, TakenOverCall::from(call));
-        let is_new = self.stored_waits.hold(escalated, &loaded).await?;
-        if !is_new {
-            // An earlier request may still be storing its wait.
-            self.stored_waits.store_new_wait(intent).await;
-        }
+        let is_new = match self.stored_waits.hold(escalated, &loaded).await? {
+            Held::New => true,
+            Held::Known => {
+                // An earlier request may still be storing its wait.
+                self.stored_waits.store_new_wait(intent).await;
+                false
+            }
+            // The node that asks finds the run in the fleet.
+            Held::Started(_) => {
+                return Err(busy_fault("the intent has started in the meantime: send it again"));
+            }
+        };
         let is_stored = self.node.fleet().is_some_and(|fleet| fleet.is_wait_stored(intent));
         // A call that is no longer held was decided or ended meanwhile, which its caller finds out as of any wait.
         if is_stored || (is_new && !self.intents.is_held(intent)) {
