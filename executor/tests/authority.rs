@@ -10,4 +10,5 @@ fn a_process_has_one_authority() {
         assert!(Authority::take().is_none(), "the authority exists");
     }
     assert!(Authority::take().is_none(), "the authority is gone, and no second one is made");
+    assert!(Authority::for_engine().is_none(), "nor is one for an engine of its own");
 }

@@ -269,7 +269,7 @@ fn heavy_dependencies_are_used_in_their_rooms_only() {
 /// Each type that carries authority or evidence of it, with all that gives others one by value. Evidence can be cloned:
 /// it makes nothing run by itself.
 const MAKERS: [(&str, &[&str]); 16] = [
-    ("Authority", &["Authority::take", "take_authority"]),
+    ("Authority", &["Authority::for_engine", "Authority::take", "take_authority"]),
     ("Granter", &["Granter::new"]),
     ("OperatorLimits", &["OperatorLimits::new"]),
     ("AcceptUnsigned", &["AcceptUnsigned::from_command_line", "derive(Clone)", "derive(Copy)"]),
@@ -378,6 +378,10 @@ fn only_the_command_line_takes_the_process_authority() {
             if segments.ends_with(&["Authority".to_owned(), "take".to_owned()]) {
                 takes.insert(path.clone());
             }
+            assert!(
+                !segments.contains(&"for_engine".to_owned()),
+                "{path}: the program has only the authority of the process"
+            );
             // Other crates have types of this name.
             let ends = |with: &str| segments.ends_with(&["capability".to_owned(), with.to_owned()]);
             if ends("Authority") || ends("*") {

@@ -1,6 +1,6 @@
 //! The grant: every limit of one run, each with the layer that set it.
 
-use super::authority::Authority;
+use super::authority::{Authority, EngineId};
 use super::limits::{Claims, Limits};
 use super::reach::{HostClaims, Reach};
 use super::root::{Root, RootTransfer};
@@ -60,6 +60,8 @@ impl Ceilings {
 /// Making a [`Permit`](super::Permit) consumes the grant, so it has no `Clone`, `Default`, `From` or `Deserialize`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grant {
+    /// The engine whose authority made it; `None` for one that every engine of this process runs.
+    engine: Option<EngineId>,
     limits: LimitMap<Bound<u64>>,
     network: Bound<bool>,
     reach: Reach,
@@ -187,6 +189,7 @@ pub(super) struct GrantTransfer {
 impl Grant {
     pub(super) fn to_transfer(&self) -> GrantTransfer {
         let Self {
+            engine: _,
             limits,
             network,
             reach: _,
@@ -214,6 +217,7 @@ impl Grant {
         let roots =
             roots.into_iter().map(|root| Root::from_transfer(root).map(Arc::new)).collect::<Option<_>>()?;
         Some(Self {
+            engine: None,
             limits,
             network,
             reach: Reach::default(),
@@ -231,24 +235,29 @@ impl Grant {
     /// # Errors
     /// [`ScopeError::TooMany`] if a layer has too many patterns, or the layers' patterns have too many overlaps.
     pub fn meet(
-        _: &Authority,
+        authority: &Authority,
         layers: impl IntoIterator<Item = (Layer, Claims)>,
         ceilings: &Ceilings,
     ) -> Result<Self, ScopeError> {
-        Self::from_layers(layers, ceilings)
+        Self::from_layers(authority, layers, ceilings)
     }
 
     /// The operator's own limits under the executor's ceilings. Reports name their layer `operator`, never `verdict`.
     ///
     /// # Errors
     /// As [`Self::meet`].
-    pub fn for_operator(_: &Authority, claims: Claims, ceilings: &Ceilings) -> Result<Self, ScopeError> {
-        Self::from_layers([(Layer::Operator, claims)], ceilings)
+    pub fn for_operator(
+        authority: &Authority,
+        claims: Claims,
+        ceilings: &Ceilings,
+    ) -> Result<Self, ScopeError> {
+        Self::from_layers(authority, [(Layer::Operator, claims)], ceilings)
     }
 
     /// A grant with neither files, network nor calls, and otherwise with the limits of `ceilings`.
     pub(super) fn without_access(ceilings: &Ceilings) -> Self {
         Self {
+            engine: None,
             limits: LimitMap::from_fn(|limit| cap_with_ceiling(ceilings.limits[limit], None)),
             network: cap_with_ceiling(false, None),
             reach: Reach::default(),
@@ -262,6 +271,7 @@ impl Grant {
     }
 
     fn from_layers(
+        authority: &Authority,
         layers: impl IntoIterator<Item = (Layer, Claims)>,
         ceilings: &Ceilings,
     ) -> Result<Self, ScopeError> {
@@ -296,6 +306,7 @@ impl Grant {
         let capped =
             LimitMap::from_fn(|limit| cap_with_ceiling(ceilings.limits[limit], limits.limits[limit]));
         Ok(Self {
+            engine: authority.engine(),
             limits: capped,
             network,
             reach: limits.reach,
@@ -306,6 +317,13 @@ impl Grant {
             hard_links: ceilings.hard_links,
             calls: CallGrant::new(limits.calls, &capped),
         })
+    }
+
+    /// The only engine that runs under the grant; `None` if every engine of this process does: the grant was made with
+    /// the process's only authority, received from another process, or has no access to anything.
+    #[must_use]
+    pub fn engine(&self) -> Option<EngineId> {
+        self.engine
     }
 
     /// The counted amount of a limit, with the layer that set it.

@@ -33,12 +33,12 @@ impl Handover {
         (Self { grant: grant.to_transfer(), watch_outside, are_missing }, folders)
     }
 
-    /// Reassembles the permit; `None` if the folders do not fit the grant, or if this process has taken its
+    /// Reassembles the permit; `None` if the folders do not fit the grant, or if this process has had an
     /// [`Authority`]: a text that reaches a server cannot create a permit there. The call takes the authority itself,
     /// so a process receives one permit and can make no other.
     #[must_use]
     pub fn receive(self, folders: Vec<OwnedFd>) -> Option<Permit> {
-        if Authority::is_taken() {
+        if Authority::is_in_use() {
             return None;
         }
         let grant = Grant::from_transfer(self.grant)?;

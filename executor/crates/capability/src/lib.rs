@@ -9,8 +9,8 @@
 //!                   ceilings ─┘
 //! ```
 //! A [`Grant`] is made from the executor's [`Ceilings`] and the layers under them, so it has every limit, and none is
-//! wider than any layer allows. A grant that names a verdict requires the [`Authority`] of the process. So does a grant
-//! of the operator's own limits ([`Grant::for_operator`]), which names the operator instead. Neither a grant nor a
+//! wider than any layer allows. A grant that names a verdict requires an [`Authority`]. So does a grant of the operator's
+//! own limits ([`Grant::for_operator`]), which names the operator instead. Neither a grant nor a
 //! [`Permit`] can be copied, and a permit consumes its grant.
 //!
 //! # Example
@@ -21,7 +21,7 @@
 //! use a2g_types::{limit::{ClaimedLimits, Layer, LimitMap}, quantity::MemoryLimit};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let authority = Authority::take().expect("a process takes its authority once");
+//! let authority = Authority::for_engine().ok_or("this process has another authority")?;
 //! let ceilings = Ceilings {
 //!     limits: LimitMap::defaults().with(MemoryLimit::from_mb(64)?),
 //!     areas: Area::parse("/workspace/**")?,
@@ -36,7 +36,7 @@
 //!
 //! assert_eq!((grant.memory().value.mb(), grant.memory().layer), (64, Layer::Executor));
 //! assert_eq!(grant.roots()[0].tree().path(), "/workspace/reports");
-//! assert!(Authority::take().is_none(), "no other code can make such a grant");
+//! assert_eq!(grant.engine(), authority.engine(), "no other engine runs under it");
 //! # Ok(())
 //! # }
 //! ```
@@ -55,7 +55,7 @@ mod scope;
 #[cfg(test)]
 mod tests;
 
-pub use authority::Authority;
+pub use authority::{Authority, EngineId};
 pub use condition::{ConditionError, parse_condition};
 pub use glob::Glob;
 pub use grant::{CallGrant, Ceilings, Grant, GrantView};
