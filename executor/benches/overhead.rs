@@ -49,7 +49,6 @@ use a2g_capability::{Authority, Ceilings, Claims, Grant, Mount, Mounts, Permit, 
 use a2g_core::catalog::{componentize, create_sealed};
 use a2g_sandbox::egress::Network;
 use a2g_sandbox::{Artifact, Code, Input, ModuleCompiler, Sandbox, is_component};
-use a2g_types::clock::SystemClock;
 use a2g_types::limit::LimitMap;
 use a2g_types::outcome::End;
 use a2g_types::quantity::{MemoryLimit, Timeout};
@@ -185,10 +184,10 @@ pub(crate) fn tool_path(target: &Path, name: &str) -> PathBuf {
 }
 
 async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, folder: Option<&Path>) {
-    let sandbox = Sandbox::new(16, false, Arc::new(SystemClock)).unwrap();
-    let compiled = create_sealed(&ModuleCompiler::new(false).unwrap().compile(wasm).unwrap()).unwrap();
-    let code = Code { module: &compiled, component: is_component(wasm), componentised: None, contract };
-    let artifact = sandbox.load(code).unwrap();
+    let sandbox = Sandbox::builder().concurrent(16).build().unwrap();
+    let compiled = create_sealed(&ModuleCompiler::new().unwrap().compile(wasm).unwrap()).unwrap();
+    let code = if is_component(wasm) { Code::component(&compiled) } else { Code::module(&compiled) };
+    let artifact = sandbox.load(code.contract(contract)).unwrap();
     let plain = plain::Plain::new(wasm, contract);
     let mut ours = Vec::new();
     let mut plains = Vec::new();

@@ -20,11 +20,9 @@ use a2g_core::catalog::create_sealed;
 use a2g_isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, User, support};
 use a2g_sandbox::egress::Network;
 use a2g_sandbox::{Abort, Code, Input, ModuleCompiler, Sandbox};
-use a2g_types::clock::SystemClock;
 use a2g_types::limit::{Access, Limit, LimitMap};
 use a2g_types::outcome::{End, Outcome};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use a2g_types::tool::Contract;
 use rustix::fs::{AtFlags, CWD, linkat, mkdirat, renameat, symlinkat, unlinkat};
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -516,7 +514,7 @@ fn a_child_whose_parent_is_gone_exits_before_it_runs() {
 
 /// Compiles a guest, before a child is forked: the compiler has threads.
 fn compile(wat: &str) -> File {
-    let compiled = ModuleCompiler::new(false).unwrap().compile(&wat::parse_str(wat).unwrap()).unwrap();
+    let compiled = ModuleCompiler::new().unwrap().compile(&wat::parse_str(wat).unwrap()).unwrap();
     create_sealed(&compiled).unwrap()
 }
 
@@ -524,11 +522,9 @@ fn compile(wat: &str) -> File {
 fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u64, timeout: u64) -> Outcome {
     let own = Arc::clone(confinement);
     let first = move || own.confine_aux_thread().map_err(std::io::Error::other);
-    let sandbox = Sandbox::new(1, false, Arc::new(SystemClock)).unwrap();
+    let sandbox = Sandbox::builder().build().unwrap();
     sandbox.start_ticker(first).unwrap();
-    let artifact = sandbox
-        .load(Code { module: compiled, component: false, componentised: None, contract: Contract::Command })
-        .unwrap();
+    let artifact = sandbox.load(Code::module(compiled)).unwrap();
     let ceilings = Ceilings {
         limits: LimitMap::defaults()
             .with(memory(16))

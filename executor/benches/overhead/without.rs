@@ -4,6 +4,7 @@
 
 use super::doors::LOGGED;
 use a2g_capability::Authority;
+use a2g_command::setup::tool_code;
 use a2g_config::Config;
 use a2g_core::catalog::{Cache, Catalog, Definitions};
 use a2g_core::deliver::deliver_reports;
@@ -14,7 +15,7 @@ use a2g_govern::{AcceptUnsigned, Callers, CurrentCallers, Governor, Granter, Rep
 use a2g_http::{CallerDirectory, HttpServer, HttpSettings, Rpc};
 use a2g_isolate::{Cgroups, Isolate, Isolation, Module, PreforkConfig, RunAs};
 use a2g_journal::Journal;
-use a2g_sandbox::{Code, Sandbox};
+use a2g_sandbox::Sandbox;
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::limit::Limit;
 use std::path::{Path, PathBuf};
@@ -46,25 +47,19 @@ pub(crate) fn main() {
 async fn serve(folder: &Path) {
     let config = Config::read(&folder.join("executor.toml")).unwrap();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let sandbox = Arc::new(
-        Sandbox::new(u32::try_from(config.capacity.concurrent).unwrap() * 2, false, Arc::clone(&clock))
-            .unwrap(),
-    );
+    let executions = u32::try_from(config.capacity.concurrent).unwrap() * 2;
+    let sandbox = Sandbox::builder().concurrent(executions).clock(Arc::clone(&clock));
+    let sandbox = Arc::new(sandbox.build().unwrap());
     let cache = Cache::open(&config.cache, sandbox.compatibility()).unwrap();
     // The executor with a journal was started before, and has compiled them.
     let trust = ToolTrust::anyone();
     let definitions = Definitions::none();
     let catalog = Catalog::open(&folder.join("catalogue"), &cache, &trust, &definitions).unwrap();
     assert!(catalog.preparing_tools().is_empty());
-    let tools = catalog.ready_tools().map(|(name, tool)| {
-        let componentised = tool.componentised.as_ref().and_then(|made| made.as_ref().ok());
-        let code = Code {
-            module: &tool.compiled,
-            component: tool.component,
-            componentised,
-            contract: tool.descriptor.contract,
-        };
-        Module { name, code, isolation: config.isolation }
+    let tools = catalog.ready_tools().map(|(name, tool)| Module {
+        name,
+        code: tool_code(tool),
+        isolation: config.isolation,
     });
     let tools = tools.collect::<Vec<_>>();
     let limits = config.ceilings.limits;

@@ -26,7 +26,7 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
         rustix::process::nice(LOW_PRIORITY)?;
     }
     let memory = MemoryLimit::from_mb(memory_mb)?;
-    let compiler = ModuleCompiler::new(fuel)?;
+    let compiler = if fuel { ModuleCompiler::with_fuel_metering()? } else { ModuleCompiler::new()? };
     confine_compiler(CompilerLimits { cpu_seconds, memory, output_bytes: MAX_CODE_BYTES })?;
     let contract = match contract {
         ContractArg::Command => Contract::Command,

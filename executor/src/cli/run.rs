@@ -263,7 +263,7 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
     let job = CompileJob { wasm, contract: Contract::Command };
     let report_progress = |seconds| note(format_args!("still compiling: {seconds} s so far"));
     let Compiled { module, component, facts, .. } = tools_runtime.compiler.run(&job, &report_progress)?;
-    let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
+    let code = if component { Code::component(&module) } else { Code::module(&module) };
     let artifact = tools_runtime.sandbox.load(code)?;
     let limits = ClaimedLimits::default().with(memory).with(cpu).with(timeout);
     let claims = Claims { limits, network: Some(false), ..Claims::default() };

@@ -5,7 +5,7 @@ use a2g_capability::Authority;
 use a2g_config::{Config, Containment, DEFAULT_FILE};
 use a2g_core::catalog::{
     Access, Cache, Catalog, CatalogEntry, CatalogError, CompileJob, Compiled, Compiler, Definitions,
-    Installer, ToolBuilder,
+    Installer, Tool, ToolBuilder,
 };
 use a2g_core::run::LoadedCatalog;
 use a2g_govern::ToolTrust;
@@ -249,8 +249,8 @@ impl ToolRuntime {
         let meters_fuel = config.ceilings.limits.limited(Limit::Fuel).is_some();
         let nested = concurrent.saturating_mul(calls_on_a_slot(config));
         let runs = concurrent.saturating_mul(2);
-        let sandbox = Sandbox::with_nested(runs, nested, meters_fuel, Arc::clone(&clock))?;
-        let sandbox = Arc::new(sandbox);
+        let sandbox = Sandbox::builder().concurrent(runs).nested(nested).meters_fuel(meters_fuel);
+        let sandbox = Arc::new(sandbox.clock(Arc::clone(&clock)).build()?);
         let cache = Cache::open(&config.cache, sandbox.compatibility()).with_context(|| {
             format!(
                 "compiled tools cannot be kept in `{}`: name a folder that this user may create or owns, with \
@@ -371,12 +371,7 @@ impl ToolRuntime {
         }
         let tools = catalog.ready_tools().map(|(name, tool)| Module {
             name,
-            code: Code {
-                module: &tool.compiled,
-                component: tool.component,
-                componentised: tool.componentised.as_ref().and_then(|result| result.as_ref().ok()),
-                contract: tool.descriptor.contract,
-            },
+            code: tool_code(tool),
             isolation: if config.inline_tools.contains(name) { Isolation::Inline } else { config.isolation },
         });
         let tools = tools.collect::<Vec<_>>();
@@ -417,6 +412,18 @@ impl ToolRuntime {
     }
 }
 
+/// The code of a tool in the catalogue, as a sandbox loads it.
+#[must_use]
+pub fn tool_code(tool: &Tool) -> Code<'_> {
+    let compiled = &tool.compiled;
+    let code = if tool.component { Code::component(compiled) } else { Code::module(compiled) };
+    let code_for_contract = code.contract(tool.descriptor.contract);
+    match &tool.componentised {
+        Some(Ok(component)) => code_for_contract.componentised(component),
+        Some(Err(_)) | None => code_for_contract,
+    }
+}
+
 impl ToolBuilder for ToolRuntime {
     fn build(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
         let mut compiled = self.compile(name, job)?;
@@ -424,10 +431,10 @@ impl ToolBuilder for ToolRuntime {
         let spawn_error = |error: std::io::Error| {
             CatalogError::Module(format!("the process that loads the tool cannot be started: {error}"))
         };
-        let uncomponentised =
-            Code { module, component: *component, componentised: None, contract: job.contract };
+        let compiled_code = if *component { Code::component(module) } else { Code::module(module) };
+        let uncomponentised = compiled_code.contract(job.contract);
         if let Some(Ok(code)) = componentised {
-            match self.probe(Code { componentised: Some(code), ..uncomponentised }).map_err(spawn_error)? {
+            match self.probe(uncomponentised.componentised(code)).map_err(spawn_error)? {
                 Ok(description) => {
                     *described = description;
                     return Ok(compiled);

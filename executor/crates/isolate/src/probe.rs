@@ -57,7 +57,7 @@ pub async fn probe(
     };
     let module = Module { name: &name, code, isolation: Isolation::Process };
     let (supervisor, unusable) = Supervisor::start(&[module], prefork, None, clock).await?;
-    let description = match (unusable.into_iter().next(), code.contract) {
+    let description = match (unusable.into_iter().next(), code.expected_contract()) {
         (Some((_name, reason)), _) => Err(ChildError::Reported(reason)),
         (None, Contract::Command) => Ok(None),
         (None, Contract::Typed) => supervisor.describe(&name, permit).await.and_then(check_size),

@@ -8,7 +8,6 @@ use super::child;
 use super::confine::{ConfineError, Confinement};
 use super::process::{ForkSide, close_inherited, fork, reap};
 use a2g_sandbox::{Artifact, Code, Sandbox};
-use a2g_types::clock::SystemClock;
 use a2g_types::error_chain::ErrorChain;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -129,7 +128,7 @@ fn confine_and_load(
     meters_fuel: bool,
     changes_users: bool,
 ) -> Result<Option<ZygoteState>> {
-    let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock));
+    let sandbox = Sandbox::builder().meters_fuel(meters_fuel).build();
     let sandbox = sandbox.map_err(|error| Error::other(ErrorChain(&error).to_string()))?;
     let confinement = Confinement::prepare().map_err(confine_io_error)?;
     // The process is confined before it loads any code of a tool. Only the system call filter is applied afterwards:
@@ -143,9 +142,12 @@ fn confine_and_load(
                 let mut files = handles.into_iter().map(File::from);
                 let module = files.next().ok_or_else(unexpected_message)?;
                 let componentised = files.next();
-                let componentised = componentised.as_ref();
-                let code = Code { module: &module, component, componentised, contract: contract.into() };
-                unusable.push(match sandbox.load(code) {
+                let compiled = if component { Code::component(&module) } else { Code::module(&module) };
+                let code = match &componentised {
+                    Some(file) => compiled.componentised(file),
+                    None => compiled,
+                };
+                unusable.push(match sandbox.load(code.contract(contract.into())) {
                     Ok(artifact) => {
                         tools.insert(tool, artifact);
                         None

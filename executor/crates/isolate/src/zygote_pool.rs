@@ -17,7 +17,6 @@ use super::zygote_handle::{Child, ChildResult, Refill, ToolImage, ZygoteHandle};
 use super::{Module, PreforkConfig};
 use a2g_runtime::spawn;
 use a2g_runtime::timer_now;
-use a2g_sandbox::Code;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;
 use std::convert::Infallible;
@@ -253,8 +252,7 @@ async fn replace_due_zygotes(
 
 /// The message and the files by which a zygote receives a tool.
 fn tool_image(tool: &Module<'_>) -> Result<ToolImage> {
-    let Code { module, component, componentised, contract } = tool.code;
-    let message = ToZygote::load(tool.name, component, contract);
-    let files = std::iter::once(module).chain(componentised).map(File::try_clone);
+    let message = ToZygote::load(tool.name, tool.code.is_component(), tool.code.expected_contract());
+    let files = tool.code.files().map(File::try_clone);
     Ok(ToolImage { message, files: files.collect::<Result<_>>()? })
 }

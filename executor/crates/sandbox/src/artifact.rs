@@ -36,17 +36,58 @@ pub struct Artifact(pub(super) PreparedGuest);
 /// The machine code of one tool, in files that can no longer change.
 #[derive(Debug, Clone, Copy)]
 pub struct Code<'a> {
-    /// The compiled module or component.
-    pub module: &'a File,
-    /// `true` for a component, `false` for a core module.
-    pub component: bool,
-    /// The same core module converted to a component; `None` for a tool that already is a component, or that cannot be
-    /// converted.
+    pub(super) compiled: &'a File,
+    pub(super) is_component: bool,
+    pub(super) componentised: Option<&'a File>,
+    pub(super) contract: Contract,
+}
+
+impl<'a> Code<'a> {
+    /// A compiled core module: a command, unless [`Self::contract`] says otherwise. It runs only under grants of whole
+    /// folders, unless it has a component too ([`Self::componentised`]).
+    #[must_use]
+    pub fn module(compiled: &'a File) -> Self {
+        Self { compiled, is_component: false, componentised: None, contract: Contract::Command }
+    }
+
+    /// A compiled component: a command, unless [`Self::contract`] says otherwise.
+    #[must_use]
+    pub fn component(compiled: &'a File) -> Self {
+        Self { is_component: true, ..Self::module(compiled) }
+    }
+
+    /// The same core module converted to a component and compiled.
     // Scopes other than whole trees are enforced only over WASI 0.2, so a core command is compiled in both forms:
     // natively for whole trees, as a component for everything else.
-    pub componentised: Option<&'a File>,
+    #[must_use]
+    pub fn componentised(mut self, compiled: &'a File) -> Self {
+        self.componentised = Some(compiled);
+        self
+    }
+
     /// The contract that the tool is loaded for.
-    pub contract: Contract,
+    #[must_use]
+    pub fn contract(mut self, contract: Contract) -> Self {
+        self.contract = contract;
+        self
+    }
+
+    /// The files of the code, the one of [`Self::componentised`] last.
+    pub fn files(&self) -> impl Iterator<Item = &'a File> + use<'a> {
+        std::iter::once(self.compiled).chain(self.componentised)
+    }
+
+    /// `true` for a component.
+    #[must_use]
+    pub fn is_component(&self) -> bool {
+        self.is_component
+    }
+
+    /// The contract that [`Self::contract`] has set.
+    #[must_use]
+    pub fn expected_contract(&self) -> Contract {
+        self.contract
+    }
 }
 
 #[derive(Clone)]
@@ -80,12 +121,20 @@ impl<P> NetworkVariants<P> {
 pub struct ModuleCompiler(Engine);
 
 impl ModuleCompiler {
-    /// A compiler for engines with or without fuel metering.
+    /// A compiler for sandboxes without fuel metering.
     ///
     /// # Errors
     /// [`ArtifactError::Invalid`] when the engine cannot be set up.
-    pub fn new(meters_fuel: bool) -> Result<Self, ArtifactError> {
-        engine::compiler_engine(meters_fuel).map(Self).map_err(invalid_module)
+    pub fn new() -> Result<Self, ArtifactError> {
+        engine::compiler_engine(false).map(Self).map_err(invalid_module)
+    }
+
+    /// A compiler for sandboxes that meter fuel.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_fuel_metering() -> Result<Self, ArtifactError> {
+        engine::compiler_engine(true).map(Self).map_err(invalid_module)
     }
 
     /// Compiles a module or component.

@@ -17,7 +17,7 @@
 //! ```
 //! use a2g_capability::{Authority, Ceilings, Claims, Grant, Mounts, Permit};
 //! use a2g_sandbox::{Code, Input, ModuleCompiler, Sandbox, egress::Network};
-//! use a2g_types::{clock::SystemClock, limit::{Layer, Limit}, outcome::End, tool::Contract};
+//! use a2g_types::{limit::{Layer, Limit}, outcome::End};
 //! use std::{io::Write as _, sync::Arc};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,16 +27,15 @@
 //!     (data (i32.const 0) "\08\00\00\00\02\00\00\0042")
 //!     (func (export "_start") (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16)))))"#)?;
 //! let mut code = tempfile::tempfile()?;
-//! code.write_all(&ModuleCompiler::new(false)?.compile(&wasm)?)?;
+//! code.write_all(&ModuleCompiler::new()?.compile(&wasm)?)?;
 //!
 //! let ceilings = Ceilings::closed();
-//! let authority = Authority::take().expect("a process takes its authority once");
+//! let authority = Authority::for_engine().ok_or("this process has another authority")?;
 //! let grant = Grant::meet(&authority, [(Layer::Verdict, Claims::default())], &ceilings)?;
 //! let permit = Permit::open(grant, &Mounts::new(Vec::new())?, &ceilings.areas, |_| true)?;
 //!
-//! let sandbox = Sandbox::new(1, false, Arc::new(SystemClock))?;
-//! let contract = Contract::Command;
-//! let artifact = sandbox.load(Code { module: &code, component: false, componentised: None, contract })?;
+//! let sandbox = Sandbox::builder().authority(&authority).build()?;
+//! let artifact = sandbox.load(Code::module(&code))?;
 //! let execution = sandbox.begin(&permit, Network::Off, Arc::default());
 //! let run = sandbox.execute(&artifact, permit, Input::Arguments("{}".to_owned()), &execution);
 //! let outcome = tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(run);
@@ -52,6 +51,7 @@
 mod artifact;
 mod budget;
 mod budgeted;
+mod builder;
 mod calls;
 mod denials;
 pub mod egress;
@@ -76,6 +76,7 @@ mod typed;
 mod walk;
 
 pub use artifact::{Artifact, ArtifactError, Code, ModuleCompiler, is_component};
+pub use builder::SandboxBuilder;
 pub use calls::{
     CallAnswer, CallBackend, CallError, CallFuture, CallRequest, CallableTool, Calls, MAX_ARGUMENT_BYTES,
     ToolDefinition,
@@ -84,7 +85,7 @@ pub use events::{Event, EventSink};
 pub use termination::Abort;
 
 use crate::egress::Network;
-use a2g_capability::{Grant, GrantView, Permit};
+use a2g_capability::{EngineId, Grant, GrantView, Permit};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::BoxedError;
 use a2g_types::json::JsonText;
@@ -120,7 +121,7 @@ const OWN_DESCRIPTORS: u64 = 256;
 // subscriptions, which would need a smaller value, have their own limit.
 const MAX_HOSTCALL_BYTES: usize = 16 << 20;
 
-/// The engine, the linkers and the epoch ticker. A process has one sandbox.
+/// The engine, the linkers and the epoch ticker. The executor has one for each process.
 pub struct Sandbox {
     engine: Engine,
     core: CoreLinker<StoreState>,
@@ -133,6 +134,8 @@ pub struct Sandbox {
     max_handles: u64,
     meters_fuel: bool,
     clock: Arc<dyn Clock>,
+    /// The engine whose permits it runs, besides those that name none.
+    engine_id: Option<EngineId>,
 }
 
 /// A sandbox could not be set up.
@@ -326,50 +329,9 @@ impl Execution {
 }
 
 impl Sandbox {
-    /// Sets up the engine for `concurrent` executions at once. With `meters_fuel`, generated code counts its
-    /// instructions, which makes it slower; code compiled for one setting cannot be loaded under the other.
-    ///
-    /// # Ambient Authority
-    /// Creates an empty folder in the system's temporary folder and unlinks its name again.
-    ///
-    /// # Errors
-    /// [`SandboxError`] when the machine cannot reserve the address space.
-    pub fn new(concurrent: u32, meters_fuel: bool, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
-        Self::with_nested(concurrent, 0, meters_fuel, clock)
-    }
-
-    /// Like [`Self::new`], with room for `nested` executions that others call. Each execution has its share of handles
-    /// as if there were none.
-    ///
-    /// # Ambient Authority
-    /// As [`Self::new`].
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn with_nested(
-        concurrent: u32,
-        nested: u32,
-        meters_fuel: bool,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self, SandboxError> {
-        let engine_error = |error: wasmtime::Error| SandboxError::Engine(error.into());
-        let executions = concurrent.saturating_add(nested);
-        let engine = engine::pooling_engine(executions, meters_fuel).map_err(engine_error)?;
-        Ok(Self {
-            core: linkers::core_linker(&engine).map_err(engine_error)?,
-            component_with_network: {
-                let mut component_with_network = linkers::component_linker(&engine).map_err(engine_error)?;
-                network::link(&mut component_with_network).map_err(engine_error)?;
-                component_with_network
-            },
-            component: linkers::component_linker(&engine).map_err(engine_error)?,
-            ticker: engine::Ticker::new(&engine, executions),
-            engine,
-            preopens: preopens::Preopens::new()?,
-            max_handles: handles_per_run(concurrent),
-            meters_fuel,
-            clock,
-        })
+    /// The settings of a sandbox, each with its default.
+    pub fn builder() -> SandboxBuilder {
+        SandboxBuilder::new()
     }
 
     /// Starts the epoch ticker's thread, which otherwise starts with the first guest. The thread runs `init` first,
@@ -417,16 +379,16 @@ impl Sandbox {
     /// has for one execution; [`ArtifactError::Unlinkable`] when the module imports something that is not linked or
     /// lacks the export of its contract.
     pub fn load(&self, code: Code<'_>) -> Result<Artifact, ArtifactError> {
-        let Code { module, component, componentised, contract } = code;
-        let prepared = if component {
+        let Code { compiled, is_component, componentised, contract } = code;
+        let prepared = if is_component {
             match contract {
-                Contract::Command => PreparedGuest::ComponentCommand(self.component_command(module)?),
+                Contract::Command => PreparedGuest::ComponentCommand(self.component_command(compiled)?),
                 Contract::Typed => {
-                    PreparedGuest::Typed(self.component(module, contract, typed::ToolPre::new)?)
+                    PreparedGuest::Typed(self.component(compiled, contract, typed::ToolPre::new)?)
                 }
             }
         } else {
-            let module = artifact::load_module(&self.engine, module)?;
+            let module = artifact::load_module(&self.engine, compiled)?;
             let exports = module.exports().map(|export| export.name()).collect::<Vec<_>>();
             let contract_mismatch = artifact::contract_mismatch(contract, &exports);
             match contract {
@@ -509,7 +471,8 @@ impl Sandbox {
         )
     }
 
-    /// Runs one guest to its end. Starts no guest if `execution` was begun for another permit.
+    /// Runs one guest to its end. Starts no guest if `execution` was begun for another permit, or the permit is for another
+    /// engine ([`Grant::engine`]).
     ///
     /// The future has to be polled on a thread that may block: the guest's file calls happen inside the poll, so
     /// that their CPU time is counted. Unless the execution has its process to itself ([`Accounting::Process`]), that
@@ -597,6 +560,9 @@ impl Sandbox {
         // The limits come from the execution and the folders from the permit, so both must have the same grant.
         if !execution.grant.is_same_grant(grant) {
             return Err(wasmtime::Error::msg("this execution was begun for another permit"));
+        }
+        if grant.engine().is_some() && grant.engine() != self.engine_id {
+            return Err(wasmtime::Error::msg("the permit is for another engine"));
         }
         let mut wasi = WasiCtxBuilder::new();
         // File calls block this thread and do not move to a thread pool: the thread's CPU clock then counts their

@@ -198,10 +198,10 @@ impl Egress {
     }
 }
 
-/// The authority of the test process, which its tests share.
+/// The authority of one engine, which the tests of this process share.
 #[cfg(test)]
 pub(crate) fn test_authority() -> &'static a2g_capability::Authority {
     static AUTHORITY: std::sync::LazyLock<a2g_capability::Authority> =
-        std::sync::LazyLock::new(|| a2g_capability::Authority::take().expect("the only one"));
+        std::sync::LazyLock::new(|| a2g_capability::Authority::for_engine().expect("none of the process"));
     &AUTHORITY
 }

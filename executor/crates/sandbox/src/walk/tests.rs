@@ -5,8 +5,7 @@ use super::*;
 use crate::egress::Network;
 use crate::state::StoreState;
 use crate::{Abort, Input, Sandbox};
-use a2g_capability::{Area, Ceilings, Claims, Glob, Grant, Mount, Mounts, Permit, Tree};
-use a2g_types::clock::SystemClock;
+use a2g_capability::{Area, Authority, Ceilings, Claims, Glob, Grant, Mount, Mounts, Permit, Tree};
 use a2g_types::limit::{Access, Layer, Limit, LimitMap};
 use std::collections::BTreeMap;
 use std::fs;
@@ -329,7 +328,7 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
     world.build();
     let guest = Tree::parse_path("/w").unwrap();
     let mounts = Mounts::new(vec![Mount { guest, host: world.at("w") }]).unwrap();
-    let sandbox = Sandbox::new(1, false, Arc::new(SystemClock)).unwrap();
+    let sandbox = Sandbox::builder().authority(crate::egress::test_authority()).build().unwrap();
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     let mut sequences = 0;
     let mut worked = 0u32;
@@ -371,11 +370,35 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
 #[test]
 fn an_execution_of_another_permit_gets_no_store() {
     let ceilings = ceilings();
-    let sandbox = Sandbox::new(1, false, Arc::new(SystemClock)).unwrap();
+    let sandbox = Sandbox::builder().build().unwrap();
     let [own, other] = [(); 2].map(|()| Permit::without_access(&ceilings));
     let execution = sandbox.begin(&own, Network::Off, Arc::<Abort>::default());
     let input = Input::Arguments(String::new());
     let error = sandbox.make_store(other, &input, &execution).err().unwrap();
     assert_eq!(error.to_string(), "this execution was begun for another permit");
     assert!(sandbox.make_store(own, &input, &execution).is_ok());
+}
+
+#[test]
+fn a_permit_of_another_engine_gets_no_store() {
+    let ceilings = Ceilings::closed();
+    let mounts = Mounts::new(Vec::new()).unwrap();
+    let input = Input::Arguments(String::new());
+    let permit = |authority: &Authority| {
+        let grant = Grant::meet(authority, [(Layer::Verdict, Claims::default())], &ceilings).unwrap();
+        Permit::open(grant, &mounts, &ceilings.areas, |_| true).unwrap()
+    };
+    let store_error = |sandbox: &Sandbox, permit: Permit| {
+        let execution = sandbox.begin(&permit, Network::Off, Arc::<Abort>::default());
+        sandbox.make_store(permit, &input, &execution).err().map(|error| error.to_string())
+    };
+    let own = crate::egress::test_authority();
+    let other = Authority::for_engine().unwrap();
+    let sandbox = Sandbox::builder().authority(own).build().unwrap();
+    assert_eq!(store_error(&sandbox, permit(own)), None);
+    assert_eq!(store_error(&sandbox, Permit::without_access(&ceilings)), None);
+    let refused = Some("the permit is for another engine".to_owned());
+    assert_eq!(store_error(&sandbox, permit(&other)), refused);
+    let of_no_engine = Sandbox::builder().build().unwrap();
+    assert_eq!(store_error(&of_no_engine, permit(own)), refused);
 }
