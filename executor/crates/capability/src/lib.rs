@@ -17,8 +17,7 @@
 //! A verdict grants more memory than the ceilings allow, and one folder:
 //!
 //! ```
-//! use a2g_capability::{Area, Authority, Ceilings, Claims, Grant};
-//! use a2g_types::{limit::{ClaimedLimits, Layer, LimitMap}, quantity::MemoryLimit};
+//! use a2g_capability::{Area, Authority, Ceilings, ClaimedLimits, Claims, Grant, Layer, LimitMap, MemoryLimit};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let authority = Authority::for_engine().ok_or("this process has another authority")?;
@@ -40,6 +39,12 @@
 //! # Ok(())
 //! # }
 //! ```
+//! `examples/` has more: the meet of several layers, the folders of a permit, the hosts of a grant.
+
+// The example of the page that package indexes show.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod authority;
 mod condition;
@@ -66,3 +71,11 @@ pub use reach::{Domain, Host, HostClaims, HostError, HostPattern, Reach, ReachEr
 pub use root::Root;
 pub use roots::{Mount, Mounts, OpenRoot, Roots, RootsError};
 pub use scope::{Area, ScopeError, Tree};
+
+// What the functions of this crate take and return, so that its users need no other crate.
+pub use a2g_types::ident::ToolName;
+pub use a2g_types::limit::{
+    Access, Bound, BudgetUsage, Budgets, ClaimedLimits, Layer, Limit, LimitMap, NetworkBudgets, Quantity,
+};
+pub use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
+pub use a2g_types::tool::CallTargets;

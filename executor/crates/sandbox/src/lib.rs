@@ -15,9 +15,8 @@
 //! A module runs under a grant in your own program. The module prints its result, as every command does:
 //!
 //! ```
-//! use a2g_capability::{Authority, Ceilings, Claims, Grant, Mounts, Permit};
-//! use a2g_sandbox::{Code, Input, ModuleCompiler, Sandbox, egress::Network};
-//! use a2g_types::{limit::{Layer, Limit}, outcome::End};
+//! use a2g_sandbox::capability::{Authority, Ceilings, Claims, Grant, Layer, Limit, Mounts, Permit};
+//! use a2g_sandbox::{Code, End, Input, ModuleCompiler, Network, Sandbox};
 //! use std::{io::Write as _, sync::Arc};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,7 +45,12 @@
 //! # }
 //! ```
 //! Here the module runs in the calling process. The executor runs it in a confined process, which `a2g-isolate`
-//! provides.
+//! provides. `examples/` has more: a granted folder, the end of a run at a limit, two engines in one process.
+
+// The example of the page that package indexes show.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod artifact;
 mod budget;
@@ -84,14 +88,19 @@ pub use calls::{
 pub use events::{Event, EventSink};
 pub use termination::Abort;
 
-use crate::egress::Network;
+// What the functions of this crate take and return, so that its users need no other crate.
+pub use crate::egress::Network;
+pub use a2g_capability as capability;
+pub use a2g_types::clock::{Clock, SystemClock};
+pub use a2g_types::json::JsonText;
+pub use a2g_types::outcome;
+pub use a2g_types::outcome::{AbortReason, End, Outcome};
+pub use a2g_types::tool::Contract;
+
 use a2g_capability::{EngineId, Grant, GrantView, Permit};
-use a2g_types::clock::Clock;
 use a2g_types::error_chain::BoxedError;
-use a2g_types::json::JsonText;
 use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit};
-use a2g_types::outcome::{End, GrantedArea, Outcome, RunMetrics, Usage};
-use a2g_types::tool::Contract;
+use a2g_types::outcome::{GrantedArea, RunMetrics, Usage};
 use artifact::{NetworkVariants, PreparedGuest};
 use budget::Budget;
 use limiter::MemoryGauge;
@@ -373,6 +382,9 @@ impl Sandbox {
     }
 
     /// Loads and links the output of a [`ModuleCompiler`].
+    ///
+    /// The code is trusted completely: it must be such an output, in a file that no other user can write and that does not
+    /// change while the artifact exists. Machine code from elsewhere has every right of this process.
     ///
     /// # Errors
     /// [`ArtifactError::Load`] when the bytes were compiled for another engine, or the module needs more than the pool
