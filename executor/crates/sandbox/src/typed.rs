@@ -6,7 +6,7 @@ use a2g_types::outcome::LogLevel;
 use wasmtime::component::{HasSelf, Linker};
 
 wasmtime::component::bindgen!({
-    path: "../../../guest-sdk/wit",
+    path: "wit/tool.wit",
     world: "tool",
     imports: {
         "a2g:tool/calls.list": async | trappable,
