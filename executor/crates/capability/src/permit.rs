@@ -19,6 +19,7 @@ pub struct Permit {
 
 /// The reason why an operator's own limits and folders do not make a permit.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OperatorPermitError {
     /// The limits cannot be combined with the ceilings.
     #[error(transparent)]

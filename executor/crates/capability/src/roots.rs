@@ -34,6 +34,7 @@ pub struct Mounts(Vec<Mount>);
 
 /// The reason why a granted tree cannot be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RootsError {
     /// The folder does not exist.
     #[error("the granted folder `{0}` does not exist here: create it, or map it with `[[mount]]`")]
@@ -63,6 +64,7 @@ pub enum RootsError {
 
 /// An opened root of a grant.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct OpenRoot {
     /// The guest path of the root.
     pub guest: String,

@@ -11,6 +11,7 @@ use std::fmt;
 
 /// The reason why a pattern is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ScopeError {
     /// No executor could enforce the pattern safely.
     #[error("the filesystem pattern `{pattern}` is refused: {reason}")]

@@ -12,6 +12,7 @@ use wasmtime_wasi::p2::bindings::CommandPre;
 
 /// A module cannot be used as a tool.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ArtifactError {
     /// The module is not valid, or uses a proposal that is disabled.
     #[error("the module cannot be compiled")]

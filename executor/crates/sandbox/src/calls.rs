@@ -60,6 +60,7 @@ pub enum CallRequest {
 
 /// The answer to a [`CallRequest`].
 #[derive(Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum CallAnswer {
     /// The tools that the run may call, sorted by name.
     Tools(Vec<CallableTool>),

@@ -149,6 +149,7 @@ pub struct Sandbox {
 
 /// A sandbox could not be set up.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SandboxError {
     /// wasmtime rejected the engine's settings or a linker definition.
     #[error("the WebAssembly engine cannot be set up")]
@@ -160,6 +161,7 @@ pub enum SandboxError {
 
 /// The input of a guest.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Input {
     /// A governed call: the arguments object as JSON text. Output is recorded.
     Arguments(String),

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 /// The CPU clock that is charged to a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Accounting {
     /// The clock of the polling thread, for a guest that shares the process with others. The thread has to do nothing else
     /// until the guest's end: it would be charged to the guest.

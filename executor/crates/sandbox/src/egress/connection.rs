@@ -30,6 +30,7 @@ use tokio_rustls::TlsConnector;
 
 /// TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TlsError {
     /// The file of additional certificates cannot be used.
     #[error("`{}` cannot be used", path.display())]

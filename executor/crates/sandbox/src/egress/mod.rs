@@ -71,6 +71,7 @@ pub type ConnectFuture = Pin<Box<dyn Future<Output = Result<Body, EgressError>> 
 
 /// The timeouts that a guest requests. The executor's own limits apply as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Timeouts {
     /// For establishing the connection.
     pub connect: Option<Duration>,
@@ -95,6 +96,7 @@ pub trait NetworkBackend: Send + Sync {
 
 /// The network of one run.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub enum Network {
     /// The run has no network.
     #[default]

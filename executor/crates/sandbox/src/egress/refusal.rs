@@ -16,6 +16,7 @@ pub enum EgressError {
 
 /// A failure for another reason than a rule or a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
 pub enum NetworkError {
     /// The scheme is neither `http` nor `https`.
     #[error("the scheme is neither `http` nor `https`")]
