@@ -46,6 +46,10 @@
 //! ```
 //! Here the module runs in the calling process. The executor runs it in a confined process, which `a2g-isolate`
 //! provides. `examples/` has more: a granted folder, the end of a run at a limit, two engines in one process.
+//!
+//! # Features
+//! `egress`, on by default: the network access of runs ([`egress`]). Without it, a run has none, or a backend of its
+//! caller's own.
 
 // The example of the page that package indexes show.
 #[cfg(doctest)]
@@ -291,8 +295,7 @@ impl Execution {
     #[must_use]
     pub fn outcome(&self, end: End, now: Instant) -> Outcome {
         let stats = &self.stats;
-        let (mut denied, mut denied_truncated) =
-            self.network.session().map(|session| session.denials()).unwrap_or_default();
+        let (mut denied, mut denied_truncated) = self.network.denials();
         let (filesystem_denials, is_truncated) = stats.denials.list();
         denied.extend(filesystem_denials);
         denied_truncated |= is_truncated || denied.len() > Usage::MAX_DENIALS;
@@ -330,7 +333,7 @@ impl Execution {
                 budgets: stats.budget.limits().with(Limit::Handles, effective_limits.handles),
                 spent: Some(stats.budget.usage()),
                 network: self.grant.network(),
-                network_used: self.network.session().map(|session| session.usage()),
+                network_used: self.network.usage(),
                 denied,
                 denied_truncated,
                 start_memory_bytes: None,

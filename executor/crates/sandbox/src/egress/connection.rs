@@ -3,7 +3,7 @@
 use super::refusal::{EgressError, NetworkError};
 use super::session::{ConnectionSlot, NetworkSession};
 use super::target::Target;
-use super::{Body, MAX_FIELDS, MAX_HEAD_BYTES};
+use super::{Body, MAX_HEAD_BYTES};
 use a2g_capability::Host;
 use a2g_runtime::spawn;
 use a2g_types::error_chain::BoxedError;
@@ -27,6 +27,9 @@ use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 use tokio_rustls::TlsConnector;
+
+/// Maximum number of header fields of a response.
+const MAX_FIELDS: usize = 128;
 
 /// TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]

@@ -14,50 +14,57 @@
 //! closed when it ends. The reported figures are counted here. Redirects are not followed, connections are not reused,
 //! proxies are not used, and a `Host` header of the guest is ignored: the checked host is the one that is connected to,
 //! named in TLS and written in the request.
+//!
+//! The feature `egress` has all of this but the interface to it, [`NetworkBackend`]: without the feature, a run has no
+//! network, or a backend of its caller's own.
 
+#[cfg(feature = "egress")]
+mod access;
+#[cfg(feature = "egress")]
 mod address;
+#[cfg(feature = "egress")]
 mod connection;
+#[cfg(feature = "egress")]
 mod rate;
 mod refusal;
+#[cfg(feature = "egress")]
 mod resolve;
+#[cfg(feature = "egress")]
 mod session;
+#[cfg(feature = "egress")]
 mod target;
 #[cfg(test)]
+#[cfg(feature = "egress")]
 mod tests;
+#[cfg(feature = "egress")]
 mod tunnel;
+#[cfg(feature = "egress")]
 mod webhook;
 
+#[cfg(feature = "egress")]
+pub use access::{Egress, EgressSettings, MAX_LOOKUPS};
+#[cfg(feature = "egress")]
 pub use address::{AllowedAddress, AllowedAddressError};
+#[cfg(feature = "egress")]
 pub use connection::{TlsError, client_config};
 pub use refusal::{EgressError, NetworkError};
+#[cfg(feature = "egress")]
 pub use session::NetworkSession;
+#[cfg(feature = "egress")]
 pub use webhook::{WebhookClient, WebhookUrl};
 
-use a2g_capability::{Domain, Grant};
-use a2g_types::clock::Clock;
-use a2g_types::ident::AgentDid;
+use a2g_types::outcome::{Denial, NetworkUsage};
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
-use rate::Rates;
-use resolve::{Resolve, SystemResolver};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
-use tokio_rustls::TlsConnector;
 
 /// Maximum size of the head of a request, and of the head of a response, in bytes.
 pub const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Maximum number of header fields of a response.
-const MAX_FIELDS: usize = 128;
-/// Maximum number of concurrent name look-ups of the process.
-// Each look-up occupies a thread, which may have to wait for a name server.
-pub const MAX_LOOKUPS: usize = 16;
 
 /// The body of a request or of a response.
 pub type Body = UnsyncBoxBody<Bytes, EgressError>;
@@ -102,6 +109,7 @@ pub enum Network {
     #[default]
     Off,
     /// Requests are authorized and sent in this process.
+    #[cfg(feature = "egress")]
     Local(Arc<NetworkSession>),
     /// Requests are forwarded to the process that authorizes them and does the accounting.
     Remote(Arc<dyn NetworkBackend>),
@@ -109,6 +117,7 @@ pub enum Network {
 
 impl Network {
     /// The run's session, if the session is in this process.
+    #[cfg(feature = "egress")]
     #[must_use]
     pub fn session(&self) -> Option<&Arc<NetworkSession>> {
         match self {
@@ -122,6 +131,7 @@ impl Network {
     pub fn backend(&self) -> Option<Arc<dyn NetworkBackend>> {
         match self {
             Self::Off => None,
+            #[cfg(feature = "egress")]
             Self::Local(session) => Some(Arc::<NetworkSession>::clone(session)),
             Self::Remote(backend) => Some(Arc::clone(backend)),
         }
@@ -129,9 +139,28 @@ impl Network {
 
     /// Closes all connections of the run, and refuses new requests.
     pub fn close(&self) {
+        #[cfg(feature = "egress")]
         if let Some(session) = self.session() {
             session.close();
         }
+    }
+
+    /// The first different denials of the run, as counted in this process; `true` if there were more.
+    pub(crate) fn denials(&self) -> (Vec<Denial>, bool) {
+        #[cfg(feature = "egress")]
+        if let Some(session) = self.session() {
+            return session.denials();
+        }
+        (Vec::new(), false)
+    }
+
+    /// The run's use of the network, as counted in this process.
+    pub(crate) fn usage(&self) -> Option<NetworkUsage> {
+        #[cfg(feature = "egress")]
+        if let Some(session) = self.session() {
+            return Some(session.usage());
+        }
+        None
     }
 }
 
@@ -139,64 +168,10 @@ impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Off => "Off",
+            #[cfg(feature = "egress")]
             Self::Local(_) => "Local",
             Self::Remote(_) => "Remote",
         })
-    }
-}
-
-/// The operator's settings for network access, in addition to the hosts that runs may reach.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EgressSettings {
-    /// Addresses that runs may connect to although they are not public.
-    pub allowed_addresses: Vec<AllowedAddress>,
-    /// Fixed addresses of names, which are not looked up.
-    pub hosts: BTreeMap<Domain, Vec<IpAddr>>,
-    /// The timeout for name look-up, connection and TLS handshake together.
-    pub connect: Duration,
-}
-
-/// The network access of one executor.
-pub struct Egress {
-    settings: EgressSettings,
-    resolver: Arc<dyn Resolve>,
-    lookups: Arc<Semaphore>,
-    tls: TlsConnector,
-    rates: Rates,
-    clock: Arc<dyn Clock>,
-}
-
-impl Egress {
-    /// Sets up network access with the machine's trusted certificates and those of `ca_file`.
-    ///
-    /// # Ambient Authority
-    /// Reads the machine's certificates and `ca_file`, uses the machine's resolver, and opens connections.
-    ///
-    /// # Errors
-    /// [`TlsError`] when `ca_file` cannot be read or holds no certificate.
-    pub fn new(
-        settings: EgressSettings,
-        ca_file: Option<&Path>,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self, TlsError> {
-        Ok(Self {
-            settings,
-            resolver: Arc::new(SystemResolver),
-            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
-            tls: connection::connector(ca_file)?,
-            rates: Rates::new(clock.monotonic()),
-            clock,
-        })
-    }
-
-    /// The network of one run of `agent` under `grant`.
-    #[must_use]
-    pub fn open(self: &Arc<Self>, agent: &AgentDid, grant: &Grant) -> Network {
-        if grant.network().value {
-            Network::Local(NetworkSession::new(Arc::clone(self), agent.clone(), grant))
-        } else {
-            Network::Off
-        }
     }
 }
 

@@ -87,6 +87,7 @@ impl From<DenialReason> for EgressError {
     }
 }
 
+#[cfg(feature = "egress")]
 impl EgressError {
     /// The refusal inside a socket's error, or [`NetworkError::Broken`].
     pub(super) fn from_io(error: &std::io::Error) -> Self {

@@ -1,13 +1,16 @@
 //! Names whose answer changes or never arrives, which needs a resolver of the test's own.
 
+use super::resolve::Resolve;
 use super::*;
-use a2g_capability::{Ceilings, Claims, HostClaims, HostPattern};
-use a2g_types::clock::SystemClock;
+use a2g_capability::{Ceilings, Claims, Domain, Grant, HostClaims, HostPattern};
+use a2g_types::clock::{Clock, SystemClock};
+use a2g_types::ident::AgentDid;
 use a2g_types::limit::{Layer, LimitMap, NetworkBudgets};
 use a2g_types::outcome::DenialReason;
 use a2g_types::quantity::{MemoryLimit, OutputLimit, Timeout};
 use http_body_util::{BodyExt as _, Empty};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 

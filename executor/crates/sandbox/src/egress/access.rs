@@ -1,0 +1,77 @@
+//! The network access of one executor.
+
+use super::Network;
+use super::address::AllowedAddress;
+use super::connection::{TlsError, connector};
+use super::rate::Rates;
+use super::resolve::{Resolve, SystemResolver};
+use super::session::NetworkSession;
+use a2g_capability::{Domain, Grant};
+use a2g_types::clock::Clock;
+use a2g_types::ident::AgentDid;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsConnector;
+
+/// Maximum number of concurrent name look-ups of the process.
+// Each look-up occupies a thread, which may have to wait for a name server.
+pub const MAX_LOOKUPS: usize = 16;
+
+/// The operator's settings for network access, in addition to the hosts that runs may reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EgressSettings {
+    /// Addresses that runs may connect to although they are not public.
+    pub allowed_addresses: Vec<AllowedAddress>,
+    /// Fixed addresses of names, which are not looked up.
+    pub hosts: BTreeMap<Domain, Vec<IpAddr>>,
+    /// The timeout for name look-up, connection and TLS handshake together.
+    pub connect: Duration,
+}
+
+/// The network access of one executor.
+pub struct Egress {
+    pub(super) settings: EgressSettings,
+    pub(super) resolver: Arc<dyn Resolve>,
+    pub(super) lookups: Arc<Semaphore>,
+    pub(super) tls: TlsConnector,
+    pub(super) rates: Rates,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+impl Egress {
+    /// Sets up network access with the machine's trusted certificates and those of `ca_file`.
+    ///
+    /// # Ambient Authority
+    /// Reads the machine's certificates and `ca_file`, uses the machine's resolver, and opens connections.
+    ///
+    /// # Errors
+    /// [`TlsError`] when `ca_file` cannot be read or holds no certificate.
+    pub fn new(
+        settings: EgressSettings,
+        ca_file: Option<&Path>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, TlsError> {
+        Ok(Self {
+            settings,
+            resolver: Arc::new(SystemResolver),
+            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
+            tls: connector(ca_file)?,
+            rates: Rates::new(clock.monotonic()),
+            clock,
+        })
+    }
+
+    /// The network of one run of `agent` under `grant`.
+    #[must_use]
+    pub fn open(self: &Arc<Self>, agent: &AgentDid, grant: &Grant) -> Network {
+        if grant.network().value {
+            Network::Local(NetworkSession::new(Arc::clone(self), agent.clone(), grant))
+        } else {
+            Network::Off
+        }
+    }
+}
