@@ -48,8 +48,9 @@
 //! provides. `examples/` has more: a granted folder, the end of a run at a limit, two engines in one process.
 //!
 //! # Features
-//! `egress`, on by default: the network access of runs ([`egress`]). Without it, a run has none, or a backend of its
-//! caller's own.
+//! Both are on by default.
+//! - `egress`: the network access of runs ([`egress`]). Without it, a run has none, or a backend of its caller's own.
+//! - `preview1`: WASI preview 1, which core modules import. Without it, only components have WASI.
 
 // The example of the page that package indexes show.
 #[cfg(doctest)]
@@ -75,6 +76,7 @@ mod network;
 mod output;
 mod path_text;
 mod preopens;
+#[cfg(feature = "preview1")]
 mod preview1;
 mod sockets;
 mod state;
@@ -366,7 +368,7 @@ impl Sandbox {
         // arrived. A child runs this while it waits for the job. Mapping all code ahead of time, or running a
         // module beforehand, saved no more page faults.
         Engine::tls_eager_initialize();
-        drop(Store::new(&self.engine, WasiCtxBuilder::new().build_p1()));
+        drop(Store::new(&self.engine, state::build_wasi(&mut WasiCtxBuilder::new())));
     }
 
     /// The empty placeholder folder for everything that is not granted. Guests find it open as `/`, so that
@@ -604,7 +606,7 @@ impl Sandbox {
                     .stderr(stream(StdStream::Stderr, true));
             }
         }
-        let mut wasi = wasi.build_p1();
+        let mut wasi = state::build_wasi(&mut wasi);
         let (filesystem, kinds) = self.preopens.for_run(permit.roots(), grant)?;
         *wasi.ctx().ctx.filesystem() = filesystem;
         let now = self.clock.monotonic();
@@ -621,6 +623,7 @@ impl Sandbox {
             walked_paths: HashMap::new(),
             links: !permit.roots().should_watch_outside(),
             hard_links: grant.budgets().hard_links || !permit.roots().should_watch_outside(),
+            #[cfg(feature = "preview1")]
             renumbered: false,
             stats: Arc::clone(stats),
         };

@@ -2,8 +2,10 @@
 //!
 //! Network interfaces are not among them. [`super::network`] and [`super::sockets`] link those.
 
+#[cfg(feature = "preview1")]
+use super::preview1;
 use super::state::StoreState;
-use super::{budgeted, filesystem, path_text, preview1, typed};
+use super::{budgeted, filesystem, path_text, typed};
 use wasmtime::component::{HasData, Linker as ComponentLinker, ResourceTable};
 use wasmtime::{Engine, Linker as CoreLinker};
 use wasmtime_wasi::WasiView as _;
@@ -13,10 +15,17 @@ use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemView as _};
 use wasmtime_wasi::p2::bindings::{cli, clocks, filesystem as wasi_filesystem, io};
 
 /// The imports of core modules: WASI preview 1.
+#[cfg(feature = "preview1")]
 pub(super) fn core_linker(engine: &Engine) -> wasmtime::Result<CoreLinker<StoreState>> {
     let mut linker = CoreLinker::new(engine);
     preview1::add_to_linker(&mut linker)?;
     Ok(linker)
+}
+
+/// The imports of core modules: none.
+#[cfg(not(feature = "preview1"))]
+pub(super) fn core_linker(engine: &Engine) -> wasmtime::Result<CoreLinker<StoreState>> {
+    Ok(CoreLinker::new(engine))
 }
 
 struct HasTable;

@@ -17,13 +17,41 @@ use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use wasmtime_wasi::p1::WasiP1Ctx;
-use wasmtime_wasi::{WasiCtxView, WasiView};
+use wasmtime_wasi::{WasiCtxBuilder, WasiCtxView, WasiView};
+
+/// The context of both WASI versions, with preview 1's descriptor table.
+#[cfg(feature = "preview1")]
+pub(super) type Wasi = wasmtime_wasi::p1::WasiP1Ctx;
+
+/// The context of WASI 0.2.
+#[cfg(not(feature = "preview1"))]
+pub(super) struct Wasi {
+    context: wasmtime_wasi::WasiCtx,
+    table: wasmtime::component::ResourceTable,
+}
+
+#[cfg(not(feature = "preview1"))]
+impl WasiView for Wasi {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.context, table: &mut self.table }
+    }
+}
+
+/// Makes the context of one store.
+#[cfg(feature = "preview1")]
+pub(super) fn build_wasi(builder: &mut WasiCtxBuilder) -> Wasi {
+    builder.build_p1()
+}
+
+/// Makes the context of one store.
+#[cfg(not(feature = "preview1"))]
+pub(super) fn build_wasi(builder: &mut WasiCtxBuilder) -> Wasi {
+    Wasi { context: builder.build(), table: wasmtime::component::ResourceTable::new() }
+}
 
 /// The data of one store. It belongs to one execution and is never reused.
 pub(super) struct StoreState {
-    /// The context of both WASI versions, with preview 1's descriptor table.
-    pub(super) wasi: WasiP1Ctx,
+    pub(super) wasi: Wasi,
     pub(super) http: Http,
     pub(super) calls: PendingCalls,
     /// The grant's decision on the network, and the layer that made it.
@@ -41,6 +69,7 @@ pub(super) struct StoreState {
     /// `true` if files with more than one name (hard links) may be opened.
     pub(super) hard_links: bool,
     /// `true` if preview 1's descriptors 0 to 2 may have become files.
+    #[cfg(feature = "preview1")]
     pub(super) renumbered: bool,
     pub(super) stats: Arc<RunStats>,
 }
