@@ -1,9 +1,8 @@
 //! A module reads a file of the one folder that its grant names.
 
 use a2g_sandbox::capability::{Area, Authority, Ceilings, Claims, Grant, Layer, Mount, Mounts, Permit, Tree};
-use a2g_sandbox::{Code, Input, ModuleCompiler, Network, Sandbox};
+use a2g_sandbox::{Contract, Input, Network, Sandbox};
 use std::error::Error;
-use std::io::Write as _;
 use std::sync::Arc;
 
 /// Opens `greeting.json` in its first folder, which is descriptor 3, and prints what it reads.
@@ -37,10 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mounts = Mounts::new(vec![Mount { guest, host: host.path().into() }])?;
     let permit = Permit::open(grant, &mounts, &ceilings.areas, |_needed| true)?;
 
-    let mut compiled = tempfile::tempfile()?;
-    compiled.write_all(&ModuleCompiler::new()?.compile(&wat::parse_str(MODULE)?)?)?;
     let sandbox = Sandbox::builder().authority(&authority).build()?;
-    let artifact = sandbox.load(Code::module(&compiled))?;
+    let artifact = sandbox.compile(&wat::parse_str(MODULE)?, Contract::Command)?;
     let execution = sandbox.begin(&permit, Network::Off, Arc::default());
     let run = sandbox.execute(&artifact, permit, Input::Arguments("{}".to_owned()), &execution);
     let outcome = tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(run);

@@ -3,11 +3,8 @@
 use a2g_sandbox::capability::{
     Authority, Ceilings, Claims, Grant, Layer, Limit, LimitMap, Mounts, Permit, Timeout,
 };
-use a2g_sandbox::{
-    Abort, AbortReason, Artifact, Code, End, Input, ModuleCompiler, Network, Outcome, Sandbox,
-};
+use a2g_sandbox::{Abort, AbortReason, Artifact, Contract, End, Input, Network, Outcome, Sandbox};
 use std::error::Error;
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +13,7 @@ const MODULE: &str = r#"(module (memory (export "memory") 1) (func (export "_sta
 fn main() -> Result<(), Box<dyn Error>> {
     let authority = Authority::for_engine().ok_or("this process has another authority")?;
     let sandbox = Sandbox::builder().authority(&authority).build()?;
-    let mut compiled = tempfile::tempfile()?;
-    compiled.write_all(&ModuleCompiler::new()?.compile(&wat::parse_str(MODULE)?)?)?;
-    let artifact = sandbox.load(Code::module(&compiled))?;
+    let artifact = sandbox.compile(&wat::parse_str(MODULE)?, Contract::Command)?;
 
     let short = permit(&authority, Timeout::from_millis(50)?)?;
     let outcome = run(&sandbox, &artifact, short, &Arc::default())?;

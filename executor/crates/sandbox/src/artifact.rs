@@ -143,13 +143,14 @@ impl ModuleCompiler {
     /// # Errors
     /// [`ArtifactError::Invalid`] when the module is not valid or uses a disabled proposal.
     pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, ArtifactError> {
-        let compiled = if is_component(wasm) {
-            self.0.precompile_component(wasm)
-        } else {
-            self.0.precompile_module(wasm)
-        };
-        compiled.map_err(invalid_module)
+        compile(&self.0, wasm)
     }
+}
+
+pub(super) fn compile(engine: &Engine, wasm: &[u8]) -> Result<Vec<u8>, ArtifactError> {
+    let compiled =
+        if is_component(wasm) { engine.precompile_component(wasm) } else { engine.precompile_module(wasm) };
+    compiled.map_err(invalid_module)
 }
 
 fn invalid_module(error: wasmtime::Error) -> ArtifactError {

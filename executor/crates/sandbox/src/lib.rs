@@ -16,8 +16,8 @@
 //!
 //! ```
 //! use a2g_sandbox::capability::{Authority, Ceilings, Claims, Grant, Layer, Limit, Mounts, Permit};
-//! use a2g_sandbox::{Code, End, Input, ModuleCompiler, Network, Sandbox};
-//! use std::{io::Write as _, sync::Arc};
+//! use a2g_sandbox::{Contract, End, Input, Network, Sandbox};
+//! use std::sync::Arc;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let wasm = wat::parse_str(r#"(module
@@ -25,8 +25,6 @@
 //!     (memory (export "memory") 1)
 //!     (data (i32.const 0) "\08\00\00\00\02\00\00\0042")
 //!     (func (export "_start") (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16)))))"#)?;
-//! let mut code = tempfile::tempfile()?;
-//! code.write_all(&ModuleCompiler::new()?.compile(&wasm)?)?;
 //!
 //! let ceilings = Ceilings::closed();
 //! let authority = Authority::for_engine().ok_or("this process has another authority")?;
@@ -34,7 +32,7 @@
 //! let permit = Permit::open(grant, &Mounts::new(Vec::new())?, &ceilings.areas, |_| true)?;
 //!
 //! let sandbox = Sandbox::builder().authority(&authority).build()?;
-//! let artifact = sandbox.load(Code::module(&code))?;
+//! let artifact = sandbox.compile(&wasm, Contract::Command)?;
 //! let execution = sandbox.begin(&permit, Network::Off, Arc::default());
 //! let run = sandbox.execute(&artifact, permit, Input::Arguments("{}".to_owned()), &execution);
 //! let outcome = tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(run);
@@ -117,6 +115,7 @@ use serde_json::Value;
 use state::{Deadline, EffectiveLimits, Preopen, PreopenKind, RunStats, StoreState};
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -386,6 +385,23 @@ impl Sandbox {
         let mut hasher = DefaultHasher::new();
         self.engine.precompile_compatibility_hash().hash(&mut hasher);
         format!("{:016x}", hasher.finish())
+    }
+
+    /// Compiles and loads a module or component in this process. A hostile one is better compiled by a [`ModuleCompiler`]
+    /// in a confined process. A core module runs only under grants of whole folders: see [`Code::componentised`].
+    ///
+    /// # Ambient Authority
+    /// Creates a file without a name in the system's temporary folder, which holds the machine code.
+    ///
+    /// # Errors
+    /// [`ArtifactError`] when the module is not valid or does not fit its contract.
+    pub fn compile(&self, wasm: &[u8], contract: Contract) -> Result<Artifact, ArtifactError> {
+        let machine_code = artifact::compile(&self.engine, wasm)?;
+        let file_error = |error: std::io::Error| ArtifactError::Load(error.into());
+        let mut file = tempfile::tempfile().map_err(file_error)?;
+        file.write_all(&machine_code).map_err(file_error)?;
+        let code = if is_component(wasm) { Code::component(&file) } else { Code::module(&file) };
+        self.load(code.contract(contract))
     }
 
     /// Loads and links the output of a [`ModuleCompiler`].
