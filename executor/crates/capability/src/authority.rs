@@ -1,15 +1,15 @@
 //! The right to make grants that name a verdict.
 //!
 //! There are two kinds, and a process has only one of them:
-//! - [`Authority::take`] is for a program that is one engine. The main program takes it at start and moves it to the code
-//!   that admits calls. No other code can obtain one afterwards, so no other code can label a limit as a verdict's.
-//! - [`Authority::for_engine`] is for a library, and for a program with several engines. Each call makes the right of an
-//!   engine of its own, and other engines refuse its permits.
+//! - [`Authority::take`] is for a program that is one engine. The main program takes it at start and moves it to the
+//!   code that admits calls. No other code can obtain one afterwards, so no other code can label a limit as a verdict's.
+//! - [`Authority::for_engine`] is for a library, and for a program with several engines. Each call makes the right of
+//!   an engine of its own, and other engines refuse its permits.
 
 use parking_lot::Mutex;
 
-// This is a value at run time, because a private constructor would be accessible to this whole crate, and a sealed trait
-// to every crate that implements it.
+// This is a value at run time, because a private constructor would be accessible to this whole crate, and a sealed
+// trait to every crate that implements it.
 static IN_USE: Mutex<InUse> = Mutex::new(InUse::Nothing);
 
 /// The authorities that this process has had.
@@ -35,8 +35,8 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Takes the only authority of this process; `None` if the process has had one of either kind before. Every engine of
-    /// the process runs its permits.
+    /// Takes the only authority of this process; `None` if the process has had one of either kind before. Every engine
+    /// of the process runs its permits.
     #[must_use]
     pub fn take() -> Option<Self> {
         let mut in_use = IN_USE.lock();

@@ -9,9 +9,9 @@
 //!                   ceilings ─┘
 //! ```
 //! A [`Grant`] is made from the executor's [`Ceilings`] and the layers under them, so it has every limit, and none is
-//! wider than any layer allows. A grant that names a verdict requires an [`Authority`]. So does a grant of the operator's
-//! own limits ([`Grant::for_operator`]), which names the operator instead. Neither a grant nor a
-//! [`Permit`] can be copied, and a permit consumes its grant.
+//! wider than any layer allows. A grant that names a verdict requires an [`Authority`]. So does a grant of the
+//! operator's own limits ([`Grant::for_operator`]), which names the operator instead. Neither a grant nor a [`Permit`]
+//! can be copied, and a permit consumes its grant.
 //!
 //! # Example
 //! A verdict grants more memory than the ceilings allow, and one folder:
