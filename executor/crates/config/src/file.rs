@@ -1,7 +1,7 @@
 //! The configuration file as written. `docs/configuration.md` describes every key.
 
 use a2g_types::durability::Durability;
-use a2g_types::limit::{ClaimedLimits, LIMITS, Limit, LimitRow};
+use a2g_types::limit::{KeyNumbers, LIMITS, Limit, LimitRow};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use std::collections::BTreeMap;
@@ -404,8 +404,8 @@ pub(super) enum Arguments {
 /// `[ceilings]`: a key for each row of the table of limits, and four more.
 #[derive(Debug, Default)]
 pub(super) struct Ceilings {
-    /// The numbers that the file sets, in the units of their keys.
-    pub(super) numbers: ClaimedLimits,
+    /// The numbers that the file sets.
+    pub(super) numbers: KeyNumbers,
     pub(super) hard_links: bool,
     pub(super) network_allowed: bool,
     pub(super) read_only: bool,
@@ -472,7 +472,7 @@ impl<'de> Deserialize<'de> for Ceilings {
                 let mut ceilings = Ceilings::default();
                 while let Some(key) = members.next_key()? {
                     match key {
-                        CeilingKey::Number(limit) => ceilings.numbers[limit] = Some(members.next_value()?),
+                        CeilingKey::Number(limit) => ceilings.numbers.set(limit, Some(members.next_value()?)),
                         CeilingKey::HardLinks => ceilings.hard_links = members.next_value()?,
                         CeilingKey::NetworkAllowed => ceilings.network_allowed = members.next_value()?,
                         CeilingKey::ReadOnly => ceilings.read_only = members.next_value()?,

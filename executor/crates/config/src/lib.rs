@@ -26,7 +26,7 @@ use a2g_journal::{ArgumentStorage, JournalLimits, Retention};
 use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, Issuer, SignerName, ToolName, did_you_mean};
-use a2g_types::limit::{Access, ClaimedLimits, LIMITS, Limit, LimitMap, NetworkBudgets};
+use a2g_types::limit::{Access, KeyNumbers, LIMITS, Limit, LimitMap, NetworkBudgets};
 use a2g_types::quantity::{MemoryLimit, OutOfRangeError};
 use a2g_wire::strict_json::JsonBounds;
 use file::File;
@@ -564,11 +564,11 @@ fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64,
 }
 
 /// The numbers of `[ceilings]`, each within the range of its row; a missing one has its default.
-fn check_ceilings(ceilings: &file::Ceilings) -> Result<ClaimedLimits, InvalidValueError> {
-    let mut numbers = ClaimedLimits::default();
+fn check_ceilings(ceilings: &file::Ceilings) -> Result<KeyNumbers, InvalidValueError> {
+    let mut numbers = KeyNumbers::default();
     for row in &LIMITS {
-        let number = ceilings.numbers[row.limit].or(row.default).map(|number| row.check(number));
-        numbers[row.limit] = number.transpose().map_err(|error| invalid(row.path)(&error))?;
+        let number = ceilings.numbers.get(row.limit).or(row.default).map(|number| row.check(number));
+        numbers.set(row.limit, number.transpose().map_err(|error| invalid(row.path)(&error))?);
     }
     Ok(numbers)
 }

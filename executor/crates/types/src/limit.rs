@@ -598,10 +598,10 @@ impl Quantity for OutputLimit {
 impl LimitMap<u64> {
     /// The amounts for configured numbers, in the units of their keys. A limit without a number has its default.
     #[must_use]
-    pub fn from_keys(numbers: &ClaimedLimits) -> Self {
+    pub fn from_keys(numbers: &KeyNumbers) -> Self {
         Self::from_fn(|limit| {
             let amount =
-                |row: &LimitRow| Some(numbers[limit].or(row.default)?.saturating_mul(row.unit.size()));
+                |row: &LimitRow| Some(numbers.get(limit).or(row.default)?.saturating_mul(row.unit.size()));
             limit.row().and_then(amount).unwrap_or(UNLIMITED)
         })
     }
@@ -609,7 +609,7 @@ impl LimitMap<u64> {
     /// The amounts if nothing is configured.
     #[must_use]
     pub fn defaults() -> Self {
-        Self::from_keys(&ClaimedLimits::default())
+        Self::from_keys(&KeyNumbers::default())
     }
 
     /// These amounts with another quantity.
@@ -638,7 +638,24 @@ impl LimitMap<u64> {
     }
 }
 
-/// The counted amounts that one layer sets; `None` leaves a limit to the other layers.
+/// The numbers that a table of a file has for limits, each in the unit of its key (MB, not bytes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeyNumbers(LimitMap<Option<u64>>);
+
+impl KeyNumbers {
+    /// The number of a limit; `None` if the table does not set it.
+    #[must_use]
+    pub fn get(&self, limit: Limit) -> Option<u64> {
+        self.0[limit]
+    }
+
+    /// Sets or removes the number of a limit.
+    pub fn set(&mut self, limit: Limit, number: Option<u64>) {
+        self.0[limit] = number;
+    }
+}
+
+/// The counted amounts (bytes, not MB) that one layer sets; `None` leaves a limit to the other layers.
 pub type ClaimedLimits = LimitMap<Option<u64>>;
 
 impl ClaimedLimits {

@@ -5,8 +5,9 @@ use crate::limit::{BudgetUsage, Budgets, Consumption, Layer, LimitRow, budget_ro
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::ser::{SerializeMap as _, Serializer};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::marker::PhantomData;
 
 /// The member for [`Budgets::hard_links`].
 const HARD_LINKS: &str = "hard_links";
@@ -35,11 +36,41 @@ pub(super) fn serialize<S: Serializer>(budgets: &Budgets, to: S) -> Result<S::Ok
     map.end()
 }
 
+/// A map of which no member may occur twice.
+struct Unique<V>(BTreeMap<String, V>);
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Unique<V> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Members<V>(PhantomData<V>);
+
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for Members<V> {
+            type Value = Unique<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of budgets")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Unique<V>, A::Error> {
+                let mut map = BTreeMap::new();
+                while let Some((name, value)) = members.next_entry()? {
+                    if map.insert(name, value).is_some() {
+                        return Err(A::Error::custom("a member occurs twice"));
+                    }
+                }
+                Ok(Unique(map))
+            }
+        }
+
+        from.deserialize_map(Members(PhantomData))
+    }
+}
+
 fn find_row(name: &str) -> Option<&'static LimitRow> {
     budget_rows().find(|row| row.stored() == Some(name))
 }
 
-/// Reads budgets. One that the receipt does not have was not limited.
+/// Reads budgets. A receipt lacks only a budget that is younger than it, which did not limit its run. A member that
+/// occurs twice is refused.
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Budgets, D::Error> {
     struct Members;
 
@@ -53,13 +84,17 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Budgets,
         fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Budgets, A::Error> {
             let mut budgets = Budgets::unlimited();
             let mut hard_links = None;
+            let mut seen = BTreeSet::new();
             while let Some(name) = members.next_key::<String>()? {
+                if !seen.insert(name.clone()) {
+                    return Err(A::Error::custom("a member occurs twice"));
+                }
                 if name == HARD_LINKS {
                     hard_links = Some(members.next_value()?);
                     continue;
                 }
                 if name == SET_BY {
-                    for (name, StoredLayer(layer)) in members.next_value::<BTreeMap<String, StoredLayer>>()? {
+                    for (name, StoredLayer(layer)) in members.next_value::<Unique<StoredLayer>>()?.0 {
                         if let Some(row) = find_row(&name) {
                             budgets = budgets.with_layer(row.limit, layer);
                         }
@@ -100,36 +135,6 @@ pub(super) mod spent {
         }
     }
 
-    struct Read(BudgetUsage);
-
-    impl<'de> Deserialize<'de> for Read {
-        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-            from.deserialize_map(Members)
-        }
-    }
-
-    struct Members;
-
-    impl<'de> Visitor<'de> for Members {
-        type Value = Read;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("the use of a run's budgets")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Read, A::Error> {
-            let mut amounts = Vec::new();
-            while let Some(name) = members.next_key::<String>()? {
-                let Some(row) = budget_rows().find(|row| row.limit.as_str() == name) else {
-                    members.next_value::<IgnoredAny>()?;
-                    continue;
-                };
-                amounts.extend(members.next_value::<Option<u64>>()?.map(|amount| (row.limit, amount)));
-            }
-            Ok(Read(amounts.into_iter().collect()))
-        }
-    }
-
     pub(in super::super) fn serialize<S: Serializer>(
         spent: &Option<BudgetUsage>,
         to: S,
@@ -140,7 +145,11 @@ pub(super) mod spent {
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<BudgetUsage>, D::Error> {
-        Ok(Option::deserialize(from)?.map(|Read(spent)| spent))
+        let stored = Option::<Unique<Option<u64>>>::deserialize(from)?;
+        let amount = |amounts: &BTreeMap<String, Option<u64>>, row: &LimitRow| {
+            amounts.get(row.limit.as_str()).copied().flatten().map(|amount| (row.limit, amount))
+        };
+        Ok(stored.map(|Unique(amounts)| budget_rows().filter_map(|row| amount(&amounts, row)).collect()))
     }
 }
 
@@ -165,6 +174,15 @@ mod tests {
         let other = serde_json::from_str::<Stored>(r#"{"later":1,"created":3,"hard_links":true}"#).unwrap().0;
         assert_eq!((other.granted(Limit::Created), other.granted(Limit::Handles)), (Some(3), None));
         assert!(serde_json::from_str::<Stored>(r#"{"created":3}"#).is_err());
+        for twice in [
+            r#"{"created":3,"created":4,"hard_links":true}"#,
+            r#"{"created":3,"created":null,"hard_links":true}"#,
+            r#"{"hard_links":false,"hard_links":true}"#,
+            r#"{"hard_links":true,"set_by":{"created":"Tool","created":"Executor"}}"#,
+            r#"{"hard_links":true,"set_by":{},"set_by":{"created":"Tool"}}"#,
+        ] {
+            assert!(serde_json::from_str::<Stored>(twice).is_err(), "{twice}");
+        }
         assert!(
             serde_json::from_str::<Stored>(r#"{"written":18446744073709551615,"hard_links":true}"#).is_err()
         );
