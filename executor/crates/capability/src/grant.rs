@@ -6,7 +6,7 @@ use super::reach::{HostClaims, Reach};
 use super::root::{Root, RootTransfer};
 use super::scope::{Area, ScopeError};
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit, LimitMap, NetworkBudgets, Quantity};
+use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit, LimitMap, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::CallTargets;
 use serde::{Deserialize, Serialize};
@@ -332,33 +332,28 @@ impl Grant {
         self.limits[limit]
     }
 
-    fn quantity<Q: Quantity>(&self) -> Bound<Q> {
-        let Bound { value, layer } = self.limit(Q::LIMIT);
-        Bound { value: Q::from_amount(value), layer }
-    }
-
     /// Maximum memory, with the layer that set it.
     #[must_use]
     pub fn memory(&self) -> Bound<MemoryLimit> {
-        self.quantity()
+        self.limits.quantity()
     }
 
     /// Maximum share of CPU, with the layer that set it.
     #[must_use]
     pub fn cpu(&self) -> Bound<CpuPercent> {
-        self.quantity()
+        self.limits.quantity()
     }
 
     /// Maximum duration, with the layer that set it.
     #[must_use]
     pub fn timeout(&self) -> Bound<Timeout> {
-        self.quantity()
+        self.limits.quantity()
     }
 
     /// Maximum output, with the layer that set it.
     #[must_use]
     pub fn output(&self) -> Bound<OutputLimit> {
-        self.quantity()
+        self.limits.quantity()
     }
 
     /// `true` if the run may use the network, with the layer that decided. `false` if the run may reach no host.

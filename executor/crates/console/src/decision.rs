@@ -24,8 +24,7 @@ use a2g_core::run::{ApprovalBar, DecisionBasis, DecisionPreview, DirectiveOutcom
 use a2g_types::fault::Fault;
 use a2g_types::grant::{CallSummary, GrantSummary};
 use a2g_types::ident::IntentId;
-use a2g_types::limit::{Bound, Layer};
-use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
+use a2g_types::limit::{Bound, ClaimedLimits, LIMITS, Layer, LimitRow, Unit};
 use a2g_types::stop::OperatorReason;
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Directive, Manifest, Verdict};
@@ -267,9 +266,7 @@ impl Limits<'_> {
     /// `true` if the person has narrowed a limit.
     fn is_changed(self) -> bool {
         let Self { granted, shown } = self;
-        shown.memory.value != granted.memory.value
-            || shown.cpu.value != granted.cpu.value
-            || shown.timeout.value != granted.timeout.value
+        lowerable(granted).any(|row| shown.limits[row.limit].value != granted.limits[row.limit].value)
             || shown.network.value != granted.network.value
             || granted.areas.iter().any(|area| !has_area(shown, &area.value))
     }
@@ -279,32 +276,40 @@ fn has_area(grant: &GrantSummary, pattern: &str) -> bool {
     grant.areas.iter().any(|area| area.value == pattern)
 }
 
+/// The limits that a person may lower, except those that are not counted.
+fn lowerable(granted: &GrantSummary) -> impl Iterator<Item = &'static LimitRow> {
+    let rows = LIMITS.iter().filter(|row| row.is_set_by(Layer::Verdict));
+    rows.filter(move |row| granted.amount(row.limit).is_some())
+}
+
 /// The mark of a limit that the person has narrowed.
 fn changed(text: &str) -> Markup {
     html! { " " mark.changed { (text) } }
 }
 
-/// A limit that a person may lower.
-struct LimitRow {
-    /// The name of the field.
-    name: &'static str,
-    label: &'static str,
-    unit: &'static str,
-    /// The limit without the person's change.
-    max: u64,
-    value: u64,
-    set_by: &'static str,
-}
-
-fn limit_row(LimitRow { name, label, unit, max, value, set_by }: &LimitRow, may_approve: bool) -> Markup {
+/// The field of a limit that a person may lower.
+fn limit_field(row: &LimitRow, limits: Limits<'_>, may_approve: bool) -> Markup {
+    let Limits { granted, shown } = limits;
+    let name = row.name();
+    let (first, rest) = row.resource.split_at_checked(1).unwrap_or_default();
+    let label = first.to_ascii_uppercase() + rest;
+    let unit = match row.unit {
+        Unit::Count => "",
+        Unit::Bytes => " bytes",
+        Unit::Megabytes => " MB",
+        Unit::Percent => " % of a core",
+        Unit::Seconds => " s",
+    };
+    let max = row.to_number(granted.limits[row.limit].value);
+    let value = row.to_number(shown.limits[row.limit].value);
     html! {
         div.limit {
             label for=(name) { (label) }
-            span { input id=(name) name=(name) type="number" min="1" max=(max) value=(value) readonly[!may_approve]; " " (unit) }
+            span { input id=(name) name=(name) type="number" min=(row.min) max=(max) value=(value) readonly[!may_approve]; (unit) }
             span.hint {
-                @if value != max { "at most " (max) " " (unit) ", " }
-                "set by " (set_by)
-                @if value != max { (changed(&format!("you lowered it from {max} {unit}"))) }
+                @if value != max { "at most " (max) (unit) ", " }
+                "set by " (set_by(granted.limits[row.limit].layer))
+                @if value != max { (changed(&format!("you lowered it from {max}{unit}"))) }
             }
         }
     }
@@ -319,33 +324,7 @@ fn decision_form(
     said: Said<'_>,
     now: OffsetDateTime,
 ) -> Markup {
-    let Limits { granted, shown } = limits;
-    let rows = [
-        LimitRow {
-            name: "memory",
-            label: "Memory",
-            unit: "MB",
-            max: granted.memory.value.mb(),
-            value: shown.memory.value.mb(),
-            set_by: set_by(granted.memory.layer),
-        },
-        LimitRow {
-            name: "cpu",
-            label: "CPU",
-            unit: "% of a core",
-            max: granted.cpu.value.get().into(),
-            value: shown.cpu.value.get().into(),
-            set_by: set_by(granted.cpu.layer),
-        },
-        LimitRow {
-            name: "timeout",
-            label: "Time",
-            unit: "s",
-            max: granted.timeout.value.seconds(),
-            value: shown.timeout.value.seconds(),
-            set_by: set_by(granted.timeout.layer),
-        },
-    ];
+    let shown = limits.shown;
     let may_approve = rights == DecisionRights::Approve;
     let limits_part = html! {
         input type="hidden" name="basis" value=(basis.to_string());
@@ -356,7 +335,7 @@ fn decision_form(
         // A person cannot narrow the calls, so they are shown as in the proposed grant, which the basis covers.
         @if let Some(calls) = &shown.calls { (calls_part(calls)) }
         h2 { "Limits of the run" }
-        @for row in &rows { (limit_row(row, may_approve)) }
+        @for row in lowerable(limits.granted) { (limit_field(row, limits, may_approve)) }
     };
     let why_not = match rights {
         DecisionRights::Approve => None,
@@ -660,33 +639,31 @@ fn parse_narrowing(original: &DecisionPreview, form: &FormFields) -> Result<Mani
     let Ok(granted) = &original.grant else {
         return Err("the call would be refused".to_owned());
     };
-    let number = |name: &str, shown: u64| match form.get(name) {
-        // An unchanged field stands for the exact limit, which may be finer than the unit of the form.
-        Some(text) if text == shown.to_string() => Ok(None),
-        Some(text) => text.parse().map(Some).map_err(|_| format!("`{name}` is not a whole number")),
-        None => Err(format!("`{name}` is missing: open the page again")),
+    let parse_amount = |row: &LimitRow| -> Result<u64, String> {
+        let name = row.name();
+        let exact = granted.limits[row.limit].value;
+        match form.get(name) {
+            // An unchanged field stands for the exact limit, which may be finer than the unit of the form.
+            Some(text) if text == row.to_number(exact).to_string() => Ok(exact),
+            Some(text) => {
+                let number = text.parse::<u64>().map_err(|_| format!("`{name}` is not a whole number"))?;
+                row.parse_amount(number).map_err(|error| error.to_string())
+            }
+            None => Err(format!("`{name}` is missing: open the page again")),
+        }
     };
-    let out_of_range = |error: a2g_types::quantity::OutOfRangeError| error.to_string();
-    let memory = match number("memory", granted.memory.value.mb())? {
-        None => granted.memory.value,
-        Some(mb) => MemoryLimit::from_mb(mb).map_err(out_of_range)?,
-    };
-    let cpu = match number("cpu", granted.cpu.value.get().into())? {
-        None => granted.cpu.value,
-        Some(percent) => CpuPercent::new(percent).map_err(out_of_range)?,
-    };
-    let timeout = match number("timeout", granted.timeout.value.seconds())? {
-        None => granted.timeout.value,
-        Some(seconds) => Timeout::from_seconds(seconds).map_err(out_of_range)?,
-    };
+    let mut limits = ClaimedLimits::default();
+    for row in lowerable(granted) {
+        limits[row.limit] = Some(parse_amount(row)?);
+    }
     let verdict = &original.verdict.manifest;
     let kept = form.all("scope").map(str::to_owned).collect::<Vec<_>>();
     let keeps_all =
         kept.len() == granted.areas.len() && granted.areas.iter().all(|area| kept.contains(&area.value));
     let manifest = Manifest {
-        max_memory: Some(memory),
-        max_cpu: Some(cpu),
-        timeout: Some(timeout),
+        max_memory: limits.quantity(),
+        max_cpu: limits.quantity(),
+        timeout: limits.quantity(),
         network_allowed: Some(form.get("network").is_some()),
         filesystem_scope: if keeps_all { granted.to_scope(verdict) } else { kept },
     };

@@ -17,7 +17,7 @@ use a2g_types::call::{ParentRun, StoredArguments};
 use a2g_types::failure_message::describe;
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
-use a2g_types::limit::Layer;
+use a2g_types::limit::{LIMITS, Layer};
 use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Usage};
 use a2g_types::verdict::Manifest;
 use a2g_types::visible_text::escape_invisible_lines;
@@ -443,11 +443,7 @@ fn event_name(kind: &str) -> &str {
 /// A grant that a person was shown.
 fn grant_line(grant: &GrantSummary) -> Markup {
     let GrantSummary {
-        memory,
-        cpu,
-        timeout,
-        // The page of a decision does not show it.
-        output: _,
+        limits: _,
         network,
         allowed_hosts,
         blocked_hosts,
@@ -458,7 +454,11 @@ fn grant_line(grant: &GrantSummary) -> Markup {
         calls,
     } = grant;
     html! {
-        (memory.value.to_string()) " · " (cpu.value.to_string()) " CPU · " (timeout.value.to_string()) " · network "
+        // The page of a decision shows only what a verdict sets.
+        @for row in LIMITS.iter().filter(|row| row.is_set_by(Layer::Verdict)) {
+            (row.summarize(grant.amount(row.limit))) " · "
+        }
+        "network "
         @if network.value {
             @if allowed_hosts.is_empty() { "allowed, to no host" } @else { "to " }
             @for host in allowed_hosts { code { (whole(&host.pattern)) } " " }

@@ -1,23 +1,17 @@
 //! The description of a grant, for the people who approve a run and for the record of their approval. It carries no
 //! authority.
 
-use crate::limit::{Access, Bound};
+use crate::limit::{Access, Bound, LIMITS, Layer, Limit, LimitMap, UNLIMITED};
 use crate::outcome::HostRule;
-use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
 use crate::tool::CallTargets;
 use crate::verdict::Manifest;
 
 /// The limits of a run. Budgets that only the operator sets (`Budgets`, `NetworkBudgets`) are not part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantSummary {
-    /// Maximum memory, with the layer that set it.
-    pub memory: Bound<MemoryLimit>,
-    /// Maximum share of CPU, with the layer that set it.
-    pub cpu: Bound<CpuPercent>,
-    /// Maximum duration, with the layer that set it.
-    pub timeout: Bound<Timeout>,
-    /// Maximum output, with the layer that set it.
-    pub output: Bound<OutputLimit>,
+    /// The amounts of [`approved_limits`].
+    pub limits: LimitMap<Bound<u64>>,
     /// `true` if the run may use the network, with the layer that decided.
     pub network: Bound<bool>,
     /// The hosts that the run may reach.
@@ -65,17 +59,31 @@ impl CallSummary {
     }
 }
 
+/// The granted amounts of the limits that a person approves. Each other limit has the amount 0.
+#[must_use]
+pub fn approved_limits(granted: impl Fn(Limit) -> Bound<u64>) -> LimitMap<Bound<u64>> {
+    let mut limits = LimitMap::from_fn(|_| Bound { value: 0, layer: Layer::Executor });
+    LIMITS.iter().filter(|row| row.is_approved()).for_each(|row| limits[row.limit] = granted(row.limit));
+    limits
+}
+
 impl GrantSummary {
     /// The manifest with these limits. A manifest has no hosts, output, calls and other limits.
     #[must_use]
     pub fn to_manifest(&self, verdict: &Manifest) -> Manifest {
         Manifest {
-            max_memory: Some(self.memory.value),
-            max_cpu: Some(self.cpu.value),
-            timeout: Some(self.timeout.value),
+            max_memory: Some(self.limits.quantity::<MemoryLimit>().value),
+            max_cpu: Some(self.limits.quantity::<CpuPercent>().value),
+            timeout: Some(self.limits.quantity::<Timeout>().value),
             network_allowed: Some(self.network.value),
             filesystem_scope: self.to_scope(verdict),
         }
+    }
+
+    /// The counted amount of a limit; `None` if it is not counted.
+    #[must_use]
+    pub fn amount(&self, limit: Limit) -> Option<u64> {
+        Some(self.limits[limit].value).filter(|amount| *amount != UNLIMITED)
     }
 
     /// The patterns of `verdict` that are granted, if they are all that is granted. Otherwise all of `verdict`: the text
@@ -93,9 +101,9 @@ impl GrantSummary {
     #[must_use]
     pub fn includes(&self, manifest: &Manifest, verdict: &Manifest) -> bool {
         let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
-        max_memory.is_some_and(|memory| memory <= self.memory.value)
-            && max_cpu.is_some_and(|cpu| cpu <= self.cpu.value)
-            && timeout.is_some_and(|timeout| timeout <= self.timeout.value)
+        max_memory.is_some_and(|memory| memory <= self.limits.quantity::<MemoryLimit>().value)
+            && max_cpu.is_some_and(|cpu| cpu <= self.limits.quantity::<CpuPercent>().value)
+            && timeout.is_some_and(|timeout| timeout <= self.limits.quantity::<Timeout>().value)
             && network_allowed.is_some_and(|network| network <= self.network.value)
             && (*filesystem_scope == verdict.filesystem_scope
                 || filesystem_scope
@@ -107,9 +115,9 @@ impl GrantSummary {
     #[must_use]
     pub fn complete(&self, manifest: &Manifest) -> Manifest {
         Manifest {
-            max_memory: manifest.max_memory.or(Some(self.memory.value)),
-            max_cpu: manifest.max_cpu.or(Some(self.cpu.value)),
-            timeout: manifest.timeout.or(Some(self.timeout.value)),
+            max_memory: manifest.max_memory.or(Some(self.limits.quantity().value)),
+            max_cpu: manifest.max_cpu.or(Some(self.limits.quantity().value)),
+            timeout: manifest.timeout.or(Some(self.limits.quantity().value)),
             network_allowed: Some(manifest.network_allowed.unwrap_or(false)),
             filesystem_scope: manifest.filesystem_scope.clone(),
         }
@@ -125,10 +133,7 @@ impl GrantSummary {
             all.iter().any(|other| other.pattern == one.pattern)
         }
         let Self {
-            memory,
-            cpu,
-            timeout,
-            output,
+            limits,
             network,
             allowed_hosts,
             blocked_hosts,
@@ -140,10 +145,7 @@ impl GrantSummary {
         } = self;
         let is_rate_within =
             |shown: Bound<u32>| requests_per_minute.is_some_and(|rate| rate.value <= shown.value);
-        memory.value <= shown.memory.value
-            && cpu.value <= shown.cpu.value
-            && timeout.value <= shown.timeout.value
-            && output.value <= shown.output.value
+        Limit::ALL.iter().all(|limit| limits[*limit].value <= shown.limits[*limit].value)
             && network.value <= shown.network.value
             && access.value <= shown.access.value
             && allowed_hosts.iter().all(|rule| has_host(&shown.allowed_hosts, rule))
@@ -160,7 +162,7 @@ impl GrantSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::Layer;
+    use crate::quantity::OutputLimit;
 
     fn bound<T>(value: T) -> Bound<T> {
         Bound { value, layer: Layer::Verdict }
@@ -177,10 +179,11 @@ mod tests {
     fn summary() -> GrantSummary {
         let rule = |pattern: &str| HostRule { pattern: pattern.to_owned(), set_by: Layer::Verdict };
         GrantSummary {
-            memory: bound(MemoryLimit::from_mb(2).unwrap()),
-            cpu: bound(CpuPercent::new(50).unwrap()),
-            timeout: bound(Timeout::from_seconds(2).unwrap()),
-            output: bound(OutputLimit::from_bytes(2048).unwrap()),
+            limits: approved_limits(|_| bound(0))
+                .with(bound(MemoryLimit::from_mb(2).unwrap()))
+                .with(bound(CpuPercent::new(50).unwrap()))
+                .with(bound(Timeout::from_seconds(2).unwrap()))
+                .with(bound(OutputLimit::from_bytes(2048).unwrap())),
             network: bound(false),
             allowed_hosts: vec![rule("a.example")],
             blocked_hosts: vec![rule("b.example")],
@@ -202,10 +205,10 @@ mod tests {
         let shown = summary();
         assert!(shown.is_within(&shown));
         let wider: [fn(&mut GrantSummary); 14] = [
-            |wider| wider.memory.value = MemoryLimit::from_mb(3).unwrap(),
-            |wider| wider.cpu.value = CpuPercent::new(51).unwrap(),
-            |wider| wider.timeout.value = Timeout::from_seconds(3).unwrap(),
-            |wider| wider.output.value = OutputLimit::from_bytes(4096).unwrap(),
+            |wider| wider.limits[Limit::Memory].value += 1,
+            |wider| wider.limits[Limit::Cpu].value += 1,
+            |wider| wider.limits[Limit::Time].value += 1,
+            |wider| wider.limits[Limit::Output].value += 1,
             |wider| wider.network.value = true,
             |wider| wider.blocked_hosts.clear(),
             |wider| wider.requests_per_minute = Some(bound(11)),

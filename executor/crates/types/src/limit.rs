@@ -187,6 +187,17 @@ impl Unit {
         }
     }
 
+    /// The unit at the end of a key.
+    fn key_suffix(self) -> &'static str {
+        match self {
+            Self::Count => "",
+            Self::Bytes => "_bytes",
+            Self::Megabytes => "_mb",
+            Self::Percent => "_percent",
+            Self::Seconds => "_seconds",
+        }
+    }
+
     /// The unit behind a number, with a space.
     fn suffix(self) -> &'static str {
         match self {
@@ -256,10 +267,26 @@ impl LimitRow {
         self.path.split_once('.').map_or(self.path, |(_section, key)| key)
     }
 
-    /// `true` if the limit is a part of [`Budgets`], which only the executor sets.
+    /// `true` if the limit is a part of [`Budgets`].
     #[must_use]
     pub fn is_budget(&self) -> bool {
         self.stored().is_some()
+    }
+
+    /// `true` if `layer` may set the limit.
+    #[must_use]
+    pub fn is_set_by(&self, layer: Layer) -> bool {
+        self.set_by.contains(&layer)
+    }
+
+    /// `true` if the limit is among those that a person approves (`GrantSummary`). A budget that only the executor sets
+    /// is not, and calls have a summary of their own.
+    pub(crate) fn is_approved(&self) -> bool {
+        match self.group {
+            Group::Run => true,
+            Group::Budget { .. } => !self.set_by.is_empty(),
+            Group::Calls => false,
+        }
     }
 
     /// The name of a budget in stored receipts.
@@ -277,6 +304,27 @@ impl LimitRow {
     pub fn check(&self, value: u64) -> Result<u64, OutOfRangeError> {
         let Self { min, max, .. } = *self;
         if (min..=max).contains(&value) { Ok(value) } else { Err(OutOfRangeError { min, max }) }
+    }
+
+    /// The counted amount of a number, which is in the unit of the key.
+    ///
+    /// # Errors
+    /// [`OutOfRangeError`] outside the range.
+    pub fn parse_amount(&self, number: u64) -> Result<u64, OutOfRangeError> {
+        self.check(number).map(|number| number.saturating_mul(self.unit.size()))
+    }
+
+    /// A counted amount in the unit of the key, rounded up.
+    #[must_use]
+    pub fn to_number(&self, amount: u64) -> u64 {
+        amount.div_ceil(self.unit.size())
+    }
+
+    /// The key without `max_` and the unit, such as `memory` and `timeout`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        let name = self.key().trim_start_matches("max_");
+        name.strip_suffix(self.unit.key_suffix()).unwrap_or(name)
     }
 
     /// Checks a number that a layer sets, in the unit of the key. Only the number of calls may be above the range of
@@ -532,7 +580,7 @@ impl<T> IndexMut<Limit> for LimitMap<T> {
 }
 
 /// The amount of a limit that is not counted.
-const UNLIMITED: u64 = u64::MAX;
+pub(crate) const UNLIMITED: u64 = u64::MAX;
 
 /// A quantity that is the amount of one limit.
 pub trait Quantity: Copy {
@@ -638,6 +686,23 @@ impl LimitMap<u64> {
     }
 }
 
+/// The amount of each limit, with the layer that set it.
+impl LimitMap<Bound<u64>> {
+    /// These amounts with a quantity.
+    #[must_use]
+    pub fn with<Q: Quantity>(mut self, Bound { value, layer }: Bound<Q>) -> Self {
+        self[Q::LIMIT] = Bound { value: value.to_amount(), layer };
+        self
+    }
+
+    /// The amount of a limit as a quantity.
+    #[must_use]
+    pub fn quantity<Q: Quantity>(&self) -> Bound<Q> {
+        let Bound { value, layer } = self[Q::LIMIT];
+        Bound { value: Q::from_amount(value), layer }
+    }
+}
+
 /// The numbers that a table of a file has for limits, each in the unit of its key (MB, not bytes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KeyNumbers(LimitMap<Option<u64>>);
@@ -663,6 +728,12 @@ impl ClaimedLimits {
     #[must_use]
     pub fn with<Q: Quantity>(self, quantity: Option<Q>) -> Self {
         self.with_amount(Q::LIMIT, quantity.map(Q::to_amount))
+    }
+
+    /// The amount of a limit as a quantity, if the layer sets it.
+    #[must_use]
+    pub fn quantity<Q: Quantity>(&self) -> Option<Q> {
+        self[Q::LIMIT].map(Q::from_amount)
     }
 
     /// These amounts with a counted amount (bytes, not MB) of one limit, if the layer sets it.

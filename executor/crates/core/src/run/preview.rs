@@ -15,7 +15,7 @@ use a2g_intent::WaitNumber;
 use a2g_types::call::{Call, main_argument};
 use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
-use a2g_types::grant::{CallSummary, GrantSummary};
+use a2g_types::grant::{CallSummary, GrantSummary, approved_limits};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::Bound;
 use a2g_types::outcome::HostRule;
@@ -42,10 +42,7 @@ pub(super) fn summarize(grant: &Grant) -> GrantSummary {
     let blocked = grant.roots().iter().flat_map(|root| root.blocked_globs());
     let calls = grant.calls();
     GrantSummary {
-        memory: grant.memory(),
-        cpu: grant.cpu(),
-        timeout: grant.timeout(),
-        output: grant.output(),
+        limits: approved_limits(|limit| grant.limit(limit)),
         network: grant.network(),
         allowed_hosts: grant.reach().allowed_patterns().map(host_rule).collect(),
         blocked_hosts: grant.reach().blocked_patterns().map(host_rule).collect(),
@@ -354,7 +351,6 @@ pub(super) fn changed_fault() -> Fault {
 mod tests {
     use super::*;
     use a2g_types::limit::{Access, Layer};
-    use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
     use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities};
     use serde_json::{Value, json};
 
@@ -399,10 +395,7 @@ mod tests {
 
     fn grant() -> GrantSummary {
         GrantSummary {
-            memory: bound(MemoryLimit::from_mb(2).unwrap()),
-            cpu: bound(CpuPercent::new(50).unwrap()),
-            timeout: bound(Timeout::from_seconds(2).unwrap()),
-            output: bound(OutputLimit::from_bytes(2048).unwrap()),
+            limits: approved_limits(|_| bound(2)),
             network: bound(false),
             allowed_hosts: Vec::new(),
             blocked_hosts: Vec::new(),

@@ -6,7 +6,7 @@
 use super::*;
 use crate::record::{DecisionBody, HeldBody, StopLiftedBody, StopSetBody, digest};
 use a2g_types::call::ParentRun;
-use a2g_types::grant::{CallSummary, GrantSummary};
+use a2g_types::grant::{CallSummary, GrantSummary, approved_limits};
 use a2g_types::ident::SignerName;
 use a2g_types::limit::{Access, BudgetUsage, Limit, NetworkBudgets};
 use a2g_types::outcome::{
@@ -300,10 +300,11 @@ fn full_grant() -> GrantSummary {
 
 fn plain_grant() -> GrantSummary {
     GrantSummary {
-        memory: Bound { value: MemoryLimit::from_mb(50).unwrap(), layer: Layer::Verdict },
-        cpu: Bound { value: CpuPercent::new(100).unwrap(), layer: Layer::Caller },
-        timeout: Bound { value: Timeout::from_seconds(30).unwrap(), layer: Layer::Tool },
-        output: Bound { value: OutputLimit::from_bytes(2048).unwrap(), layer: Layer::Executor },
+        limits: approved_limits(|_| Bound { value: 0, layer: Layer::Executor })
+            .with(Bound { value: MemoryLimit::from_mb(50).unwrap(), layer: Layer::Verdict })
+            .with(Bound { value: CpuPercent::new(100).unwrap(), layer: Layer::Caller })
+            .with(Bound { value: Timeout::from_seconds(30).unwrap(), layer: Layer::Tool })
+            .with(Bound { value: OutputLimit::from_bytes(2048).unwrap(), layer: Layer::Executor }),
         network: Bound { value: false, layer: Layer::Executor },
         allowed_hosts: Vec::new(),
         blocked_hosts: Vec::new(),

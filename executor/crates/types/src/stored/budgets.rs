@@ -37,20 +37,20 @@ pub(super) fn serialize<S: Serializer>(budgets: &Budgets, to: S) -> Result<S::Ok
 }
 
 /// A map of which no member may occur twice.
-struct Unique<V>(BTreeMap<String, V>);
+struct Unique<K, V>(BTreeMap<K, V>);
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Unique<V> {
+impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Deserialize<'de> for Unique<K, V> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Members<V>(PhantomData<V>);
+        struct Members<K, V>(PhantomData<(K, V)>);
 
-        impl<'de, V: Deserialize<'de>> Visitor<'de> for Members<V> {
-            type Value = Unique<V>;
+        impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Visitor<'de> for Members<K, V> {
+            type Value = Unique<K, V>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of budgets")
+                f.write_str("a map of limits")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Unique<V>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Unique<K, V>, A::Error> {
                 let mut map = BTreeMap::new();
                 while let Some((name, value)) = members.next_entry()? {
                     if map.insert(name, value).is_some() {
@@ -63,6 +63,16 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Unique<V> {
 
         from.deserialize_map(Members(PhantomData))
     }
+}
+
+/// Reads a map of which no member may occur twice.
+pub(super) fn deserialize_unique<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
+where
+    K: Deserialize<'de> + Ord,
+    V: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    Unique::deserialize(from).map(|Unique(map)| map)
 }
 
 fn find_row(name: &str) -> Option<&'static LimitRow> {
@@ -94,7 +104,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Budgets,
                     continue;
                 }
                 if name == SET_BY {
-                    for (name, StoredLayer(layer)) in members.next_value::<Unique<StoredLayer>>()?.0 {
+                    for (name, StoredLayer(layer)) in members.next_value::<Unique<String, StoredLayer>>()?.0 {
                         if let Some(row) = find_row(&name) {
                             budgets = budgets.with_layer(row.limit, layer);
                         }
@@ -145,7 +155,7 @@ pub(super) mod spent {
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<BudgetUsage>, D::Error> {
-        let stored = Option::<Unique<Option<u64>>>::deserialize(from)?;
+        let stored = Option::<Unique<String, Option<u64>>>::deserialize(from)?;
         let amount = |amounts: &BTreeMap<String, Option<u64>>, row: &LimitRow| {
             amounts.get(row.limit.as_str()).copied().flatten().map(|amount| (row.limit, amount))
         };

@@ -8,12 +8,13 @@
 use super::budgets;
 use crate::ident::{AgentDid, IntentId, SignerName, ToolName};
 use crate::json::JsonText;
+use crate::limit::{LIMITS, Quantity};
 use crate::memory::Charge;
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use crate::{call, durability, grant, limit, outcome, tool, verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -374,14 +375,22 @@ enum Access {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "grant::GrantSummary", deny_unknown_fields)]
 struct ShownGrant {
-    #[serde(with = "Bound")]
-    memory: limit::Bound<MemoryLimit>,
-    #[serde(with = "Bound")]
-    cpu: limit::Bound<CpuPercent>,
-    #[serde(with = "Bound")]
-    timeout: limit::Bound<Timeout>,
-    #[serde(with = "Bound")]
-    output: limit::Bound<OutputLimit>,
+    #[serde(getter = "granted")]
+    memory: Granted<MemoryLimit>,
+    #[serde(getter = "granted")]
+    cpu: Granted<CpuPercent>,
+    #[serde(getter = "granted")]
+    timeout: Granted<Timeout>,
+    #[serde(getter = "granted")]
+    output: Granted<OutputLimit>,
+    /// The counted amounts of the other limits that the person approved.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "budgets::deserialize_unique",
+        getter = "other_granted"
+    )]
+    limits: BTreeMap<limit::Limit, Granted<u64>>,
     #[serde(with = "Bound")]
     network: limit::Bound<bool>,
     #[serde(with = "host_rules")]
@@ -398,6 +407,58 @@ struct ShownGrant {
     access: limit::Bound<limit::Access>,
     #[serde(with = "optional_call_limits")]
     calls: Option<grant::CallSummary>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(bound(serialize = "T: Serialize", deserialize = "T: Deserialize<'de>"))]
+struct Granted<T>(#[serde(with = "Bound")] limit::Bound<T>);
+
+/// The limits that have members of their own in a stored grant or manifest. Their names never change.
+const NAMED: [limit::Limit; 4] =
+    [limit::Limit::Memory, limit::Limit::Cpu, limit::Limit::Time, limit::Limit::Output];
+
+fn granted<Q: Quantity>(grant: &grant::GrantSummary) -> Granted<Q> {
+    Granted(grant.limits.quantity())
+}
+
+fn other_granted(grant: &grant::GrantSummary) -> BTreeMap<limit::Limit, Granted<u64>> {
+    let others = LIMITS.iter().filter(|row| row.is_approved() && !NAMED.contains(&row.limit));
+    others.map(|row| (row.limit, Granted(grant.limits[row.limit]))).collect()
+}
+
+impl From<ShownGrant> for grant::GrantSummary {
+    fn from(stored: ShownGrant) -> Self {
+        let ShownGrant {
+            memory,
+            cpu,
+            timeout,
+            output,
+            limits,
+            network,
+            allowed_hosts,
+            blocked_hosts,
+            requests_per_minute,
+            areas,
+            blocked_paths,
+            access,
+            calls,
+        } = stored;
+        // A limit that the person was not shown allows nothing.
+        let not_shown = limit::Bound { value: 0, layer: limit::Layer::Executor };
+        let other = |kind: limit::Limit| limits.get(&kind).map_or(not_shown, |Granted(amount)| *amount);
+        let others = grant::approved_limits(other);
+        Self {
+            limits: others.with(memory.0).with(cpu.0).with(timeout.0).with(output.0),
+            network,
+            allowed_hosts,
+            blocked_hosts,
+            requests_per_minute,
+            areas,
+            blocked_paths,
+            access,
+            calls,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
