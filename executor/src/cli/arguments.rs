@@ -2,8 +2,10 @@
 
 use a2g_http::ListenAddress;
 use a2g_tool::ToolCommand;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use a2g_types::limit::{KeyNumbers, LIMITS, Layer, LimitMap, LimitRow, Unit};
+use clap::{Arg, ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 pub(super) use a2g_command::setup::Setup;
 
@@ -361,15 +363,8 @@ pub(super) struct Run {
     /// Files that a tool may use, such as `/tmp/**` or `/tmp/**/*.md`; can be given more than once
     #[arg(long, value_name = "PATTERN")]
     pub(super) scope: Vec<String>,
-    /// Maximum memory in MB
-    #[arg(long, value_name = "MB")]
-    pub(super) max_memory_mb: Option<u64>,
-    /// Maximum share of CPU; 100 is one core
-    #[arg(long, value_name = "PERCENT")]
-    pub(super) max_cpu_percent: Option<u64>,
-    /// Maximum duration
-    #[arg(long, value_name = "SECONDS")]
-    pub(super) timeout_seconds: Option<u64>,
+    #[command(flatten)]
+    pub(super) limits: LimitOptions,
     /// A host folder and its path in a module; can be given more than once
     #[arg(long, value_name = "HOST:GUEST")]
     pub(super) mount: Vec<String>,
@@ -382,6 +377,64 @@ pub(super) struct Run {
     /// The module's own arguments
     #[arg(last = true)]
     pub(super) args: Vec<String>,
+}
+
+/// An option for each limit that the operator sets in place of a verdict, in the unit of its key.
+#[derive(Debug)]
+pub(super) struct LimitOptions(pub(super) KeyNumbers);
+
+static LIMIT_OPTIONS: LazyLock<LimitMap<String>> = LazyLock::new(|| {
+    LimitMap::from_fn(|limit| limit.row().map(|row| row.key().replace('_', "-")).unwrap_or_default())
+});
+
+impl LimitOptions {
+    /// The limits with an option.
+    pub(super) fn rows() -> impl Iterator<Item = &'static LimitRow> {
+        LIMITS.iter().filter(|row| row.is_set_by(Layer::Verdict))
+    }
+
+    /// The name of the option for a limit.
+    pub(super) fn name(row: &LimitRow) -> &'static str {
+        LIMIT_OPTIONS[row.limit].as_str()
+    }
+
+    fn option(row: &'static LimitRow) -> Arg {
+        let resource = row.resource;
+        let (unit, help) = match row.unit {
+            Unit::Count => ("N", format!("Maximum number of {resource}")),
+            Unit::Bytes => ("BYTES", format!("Maximum number of bytes of {resource}")),
+            Unit::Megabytes => ("MB", format!("Maximum {resource} in MB")),
+            Unit::Percent => ("PERCENT", format!("Maximum share of {resource}; 100 is one core")),
+            Unit::Seconds => ("SECONDS", "Maximum duration".to_owned()),
+        };
+        let option = Arg::new(row.key()).long(Self::name(row)).value_name(unit).help(help);
+        option.value_parser(clap::value_parser!(u64))
+    }
+}
+
+impl Args for LimitOptions {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.args(Self::rows().map(Self::option))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for LimitOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut numbers = KeyNumbers::default();
+        for row in Self::rows() {
+            numbers.set(row.limit, matches.get_one::<u64>(row.key()).copied());
+        }
+        Ok(Self(numbers))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 #[derive(Debug, Args)]

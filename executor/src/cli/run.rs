@@ -1,7 +1,7 @@
 //! `run`: runs one tool under limits from the command line, or any module with this process's standard streams.
 
 use super::UsageError;
-use super::arguments::Run;
+use super::arguments::{LimitOptions, Run};
 use super::layout::{Listing, status_cell, text};
 use super::local_run::{CallParts, local_call, start_executor};
 use super::log::start_logging;
@@ -20,7 +20,7 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{ToolName, did_you_mean};
 use a2g_types::limit::{ClaimedLimits, Layer, Limit};
 use a2g_types::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
+use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::{Contract, Descriptor};
 use a2g_types::verdict::Manifest;
 use a2g_wire::a2g::{encode, fault};
@@ -50,25 +50,15 @@ pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
 }
 
 /// The limits given on the command line.
-struct Limits {
-    memory: Option<MemoryLimit>,
-    cpu: Option<CpuPercent>,
-    timeout: Option<Timeout>,
-}
-
-fn parse_limits(arguments: &Run) -> Result<Limits, UsageError> {
-    fn parse_limit<T>(
-        option: &str,
-        value: Option<u64>,
-        convert: fn(u64) -> Result<T, OutOfRangeError>,
-    ) -> Result<Option<T>, UsageError> {
-        value.map(convert).transpose().map_err(|error| UsageError(format!("`{option}` {error}")))
+fn parse_limits(arguments: &Run) -> Result<ClaimedLimits, UsageError> {
+    let mut limits = ClaimedLimits::default();
+    for row in LimitOptions::rows() {
+        let amount = arguments.limits.0.get(row.limit).map(|number| row.parse_amount(number)).transpose();
+        let out_of_range =
+            |error: OutOfRangeError| UsageError(format!("`--{}` {error}", LimitOptions::name(row)));
+        limits[row.limit] = amount.map_err(out_of_range)?;
     }
-    Ok(Limits {
-        memory: parse_limit("--max-memory-mb", arguments.max_memory_mb, MemoryLimit::from_mb)?,
-        cpu: parse_limit("--max-cpu-percent", arguments.max_cpu_percent, CpuPercent::new)?,
-        timeout: parse_limit("--timeout-seconds", arguments.timeout_seconds, Timeout::from_seconds)?,
-    })
+    Ok(limits)
 }
 
 /// Runs a tool of the catalogue through the same pipeline as a call over any protocol.
@@ -173,14 +163,8 @@ fn read_arguments(argument: &str) -> anyhow::Result<Map<String, Value>> {
 
 /// The limits on the command line, as a manifest.
 fn parse_manifest(arguments: &Run) -> Result<Manifest, UsageError> {
-    let Limits { memory, cpu, timeout } = parse_limits(arguments)?;
-    Ok(Manifest {
-        max_memory: memory,
-        max_cpu: cpu,
-        timeout,
-        network_allowed: None,
-        filesystem_scope: arguments.scope.clone(),
-    })
+    let limits = parse_limits(arguments)?;
+    Ok(Manifest { limits, network_allowed: None, filesystem_scope: arguments.scope.clone() })
 }
 
 /// Prints a report, with the result on standard output and the measurements on standard error. Returns the exit code.
@@ -254,7 +238,7 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
                 .into()
         ));
     }
-    let Limits { memory, cpu, timeout } = parse_limits(arguments)?;
+    let limits = parse_limits(arguments)?;
     let folders = parse_mounts(&arguments.mount)?;
     let env = parse_variables(&arguments.env)?;
     let path = Path::new(&arguments.tool);
@@ -265,7 +249,6 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
     let Compiled { module, component, facts, .. } = tools_runtime.compiler.run(&job, &report_progress)?;
     let code = if component { Code::component(&module) } else { Code::module(&module) };
     let artifact = tools_runtime.sandbox.load(code)?;
-    let limits = ClaimedLimits::default().with(memory).with(cpu).with(timeout);
     let claims = Claims { limits, network: Some(false), ..Claims::default() };
     let permit = Permit::for_operator(&take_authority()?, claims, &config.ceilings, &folders)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

@@ -661,9 +661,7 @@ fn parse_narrowing(original: &DecisionPreview, form: &FormFields) -> Result<Mani
     let keeps_all =
         kept.len() == granted.areas.len() && granted.areas.iter().all(|area| kept.contains(&area.value));
     let manifest = Manifest {
-        max_memory: limits.quantity(),
-        max_cpu: limits.quantity(),
-        timeout: limits.quantity(),
+        limits,
         network_allowed: Some(form.get("network").is_some()),
         filesystem_scope: if keeps_all { granted.to_scope(verdict) } else { kept },
     };

@@ -477,11 +477,9 @@ fn grant_line(grant: &GrantSummary) -> Markup {
 }
 
 fn manifest_line(manifest: &Manifest) -> Markup {
-    let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+    let Manifest { limits, network_allowed, filesystem_scope } = manifest;
     html! {
-        @if let Some(memory) = max_memory { (memory.to_string()) " · " }
-        @if let Some(cpu) = max_cpu { (cpu.to_string()) " CPU · " }
-        @if let Some(timeout) = timeout { (timeout.to_string()) " · " }
+        @for (row, amount) in limits.claimed() { (row.summarize(Some(amount))) " · " }
         "network " @if network_allowed.unwrap_or(false) { "allowed" } @else { "off" } " · files "
         @for pattern in filesystem_scope { code { (line(pattern)) } " " }
         @if filesystem_scope.is_empty() { "none" }

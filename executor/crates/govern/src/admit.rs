@@ -467,10 +467,10 @@ fn check_count(patterns: usize) -> Result<(), String> {
 
 /// The limits that a manifest sets. An absent scope grants no folder, an absent `network_allowed` no network.
 fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
-    let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+    let Manifest { limits, network_allowed, filesystem_scope } = manifest;
     let areas = filesystem_scope.iter().map(|pattern| Area::parse(pattern));
     Ok(Claims {
-        limits: ClaimedLimits::default().with(*max_memory).with(*max_cpu).with(*timeout),
+        limits: *limits,
         network: Some(network_allowed.unwrap_or(false)),
         hosts: HostClaims::default(),
         areas: Some(areas.collect::<Result<Vec<_>, _>>()?.concat()),

@@ -100,13 +100,7 @@ fn install(folder: &Path, config: &Config, tools_runtime: &ToolRuntime) -> anyho
 
 /// The operator's part of a grant: the workspace. Everything else is up to the tool's declarations.
 fn limits() -> Manifest {
-    Manifest {
-        max_memory: None,
-        max_cpu: None,
-        timeout: None,
-        network_allowed: None,
-        filesystem_scope: vec![format!("{WORKSPACE}/**")],
-    }
+    Manifest { filesystem_scope: vec![format!("{WORKSPACE}/**")], ..Manifest::default() }
 }
 
 /// The executor of the examples, and their folder.

@@ -1,9 +1,8 @@
 //! The description of a grant, for the people who approve a run and for the record of their approval. It carries no
 //! authority.
 
-use crate::limit::{Access, Bound, LIMITS, Layer, Limit, LimitMap, UNLIMITED};
+use crate::limit::{Access, Bound, LIMITS, Layer, Limit, LimitMap, LimitRow, UNLIMITED};
 use crate::outcome::HostRule;
-use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
 use crate::tool::CallTargets;
 use crate::verdict::Manifest;
 
@@ -67,14 +66,17 @@ pub fn approved_limits(granted: impl Fn(Limit) -> Bound<u64>) -> LimitMap<Bound<
     limits
 }
 
+/// The limits that a manifest can have.
+fn verdict_rows() -> impl Iterator<Item = &'static LimitRow> {
+    LIMITS.iter().filter(|row| row.is_set_by(Layer::Verdict))
+}
+
 impl GrantSummary {
     /// The manifest with these limits. A manifest has no hosts, output, calls and other limits.
     #[must_use]
     pub fn to_manifest(&self, verdict: &Manifest) -> Manifest {
         Manifest {
-            max_memory: Some(self.limits.quantity::<MemoryLimit>().value),
-            max_cpu: Some(self.limits.quantity::<CpuPercent>().value),
-            timeout: Some(self.limits.quantity::<Timeout>().value),
+            limits: verdict_rows().filter_map(|row| Some((row.limit, self.amount(row.limit)?))).collect(),
             network_allowed: Some(self.network.value),
             filesystem_scope: self.to_scope(verdict),
         }
@@ -100,10 +102,10 @@ impl GrantSummary {
     /// has only patterns that are granted here.
     #[must_use]
     pub fn includes(&self, manifest: &Manifest, verdict: &Manifest) -> bool {
-        let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
-        max_memory.is_some_and(|memory| memory <= self.limits.quantity::<MemoryLimit>().value)
-            && max_cpu.is_some_and(|cpu| cpu <= self.limits.quantity::<CpuPercent>().value)
-            && timeout.is_some_and(|timeout| timeout <= self.limits.quantity::<Timeout>().value)
+        let Manifest { limits, network_allowed, filesystem_scope } = manifest;
+        // A limit that the manifest does not name is not counted.
+        let is_within = |limit: Limit| limits[limit].unwrap_or(UNLIMITED) <= self.limits[limit].value;
+        verdict_rows().all(|row| is_within(row.limit))
             && network_allowed.is_some_and(|network| network <= self.network.value)
             && (*filesystem_scope == verdict.filesystem_scope
                 || filesystem_scope
@@ -115,9 +117,9 @@ impl GrantSummary {
     #[must_use]
     pub fn complete(&self, manifest: &Manifest) -> Manifest {
         Manifest {
-            max_memory: manifest.max_memory.or(Some(self.limits.quantity().value)),
-            max_cpu: manifest.max_cpu.or(Some(self.limits.quantity().value)),
-            timeout: manifest.timeout.or(Some(self.limits.quantity().value)),
+            limits: verdict_rows()
+                .filter_map(|row| Some((row.limit, manifest.limits[row.limit].or(self.amount(row.limit))?)))
+                .collect(),
             network_allowed: Some(manifest.network_allowed.unwrap_or(false)),
             filesystem_scope: manifest.filesystem_scope.clone(),
         }
@@ -162,7 +164,7 @@ impl GrantSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quantity::OutputLimit;
+    use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 
     fn bound<T>(value: T) -> Bound<T> {
         Bound { value, layer: Layer::Verdict }

@@ -730,6 +730,17 @@ impl ClaimedLimits {
         self.with_amount(Q::LIMIT, quantity.map(Q::to_amount))
     }
 
+    /// The limits that the layer sets, in the order of the table.
+    pub fn claimed(&self) -> impl Iterator<Item = (&'static LimitRow, u64)> {
+        LIMITS.iter().filter_map(move |row| Some((row, self[row.limit]?)))
+    }
+
+    /// The smaller amount of each limit. One that only one side sets is that side's.
+    #[must_use]
+    pub fn narrower(&self, other: &Self) -> Self {
+        Self::from_fn(|limit| self[limit].into_iter().chain(other[limit]).min())
+    }
+
     /// The amount of a limit as a quantity, if the layer sets it.
     #[must_use]
     pub fn quantity<Q: Quantity>(&self) -> Option<Q> {
@@ -741,6 +752,14 @@ impl ClaimedLimits {
     pub fn with_amount(mut self, limit: Limit, amount: Option<u64>) -> Self {
         self[limit] = amount;
         self
+    }
+}
+
+impl FromIterator<(Limit, u64)> for ClaimedLimits {
+    fn from_iter<I: IntoIterator<Item = (Limit, u64)>>(amounts: I) -> Self {
+        let mut limits = Self::default();
+        amounts.into_iter().for_each(|(limit, amount)| limits[limit] = Some(amount));
+        limits
     }
 }
 
@@ -846,9 +865,7 @@ impl BudgetUsage {
 
 impl FromIterator<(Limit, u64)> for BudgetUsage {
     fn from_iter<I: IntoIterator<Item = (Limit, u64)>>(amounts: I) -> Self {
-        let mut usage = Self::default();
-        amounts.into_iter().for_each(|(limit, amount)| usage.0[limit] = Some(amount));
-        usage
+        Self(amounts.into_iter().collect())
     }
 }
 

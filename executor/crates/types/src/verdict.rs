@@ -4,6 +4,7 @@
 //! effect once `a2g_capability` has combined it with the other layers.
 
 use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::limit::ClaimedLimits;
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
 use crate::stop::OperatorReason;
 use crate::tool::CallTargets;
@@ -89,12 +90,8 @@ pub struct Risk {
 /// scope or network grants nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
-    /// Maximum memory of the run.
-    pub max_memory: Option<MemoryLimit>,
-    /// Maximum share of CPU of the run.
-    pub max_cpu: Option<CpuPercent>,
-    /// Maximum duration of the run.
-    pub timeout: Option<Timeout>,
+    /// The limits of the run.
+    pub limits: ClaimedLimits,
     /// `true` if the run may use the network.
     pub network_allowed: Option<bool>,
     /// The patterns of the files that the run may access, as sent.

@@ -63,11 +63,8 @@ pub(super) struct PartialApproval {
 /// The limits of a verdict, narrowed by every manifest. A scope equal to the verdict's narrows nothing. Of scopes that
 /// differ from it, only the patterns remain that all of them have.
 pub(super) fn narrow<'a>(verdict: &Manifest, manifests: impl IntoIterator<Item = &'a Manifest>) -> Manifest {
-    fn narrower<T: Ord + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
-        a.into_iter().chain(b).min()
-    }
     manifests.into_iter().fold(verdict.clone(), |narrowed, manifest| {
-        let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+        let Manifest { limits, network_allowed, filesystem_scope } = manifest;
         let network = network_allowed.unwrap_or(false) && narrowed.network_allowed.unwrap_or(false);
         let scope = if *filesystem_scope == verdict.filesystem_scope {
             narrowed.filesystem_scope
@@ -79,9 +76,7 @@ pub(super) fn narrow<'a>(verdict: &Manifest, manifests: impl IntoIterator<Item =
             both
         };
         Manifest {
-            max_memory: narrower(narrowed.max_memory, *max_memory),
-            max_cpu: narrower(narrowed.max_cpu, *max_cpu),
-            timeout: narrower(narrowed.timeout, *timeout),
+            limits: narrowed.limits.narrower(limits),
             network_allowed: Some(network),
             filesystem_scope: scope,
         }
@@ -91,6 +86,7 @@ pub(super) fn narrow<'a>(verdict: &Manifest, manifests: impl IntoIterator<Item =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use a2g_types::limit::ClaimedLimits;
     use a2g_types::quantity::MemoryLimit;
 
     #[test]
@@ -115,9 +111,9 @@ mod tests {
 
     #[test]
     fn every_manifest_narrows_the_verdict() {
-        let memory = |mb| MemoryLimit::from_mb(mb).ok();
+        let memory = |mb| ClaimedLimits::default().with(MemoryLimit::from_mb(mb).ok());
         let manifest = |mb, network, scope: &[&str]| Manifest {
-            max_memory: memory(mb),
+            limits: memory(mb),
             network_allowed: network,
             filesystem_scope: scope.iter().map(|text| (*text).to_owned()).collect(),
             ..Manifest::default()

@@ -15,6 +15,7 @@ use crate::arguments::Arguments;
 use crate::rule::{Breach, Rule};
 use a2g_capability::Area;
 use a2g_types::call::Call;
+use a2g_types::limit::ClaimedLimits;
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
 use time::{Duration, OffsetDateTime};
@@ -242,9 +243,10 @@ fn call_conditions(rule: &ToolRule) -> Vec<String> {
 fn manifest(permitted: &PermittedCall<'_>) -> Manifest {
     let PermittedCall { policy, tool_rule, rule: _, areas } = permitted;
     Manifest {
-        max_memory: policy.resources.max_memory,
-        max_cpu: policy.resources.max_cpu,
-        timeout: tool_rule.timeout,
+        limits: ClaimedLimits::default()
+            .with(policy.resources.max_memory)
+            .with(policy.resources.max_cpu)
+            .with(tool_rule.timeout),
         network_allowed: Some(allows_network(&policy.network)),
         filesystem_scope: areas.iter().map(Area::to_string).collect(),
     }

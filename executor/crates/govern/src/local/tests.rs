@@ -9,6 +9,7 @@ use a2g_capability::{Area, parse_condition};
 use a2g_types::call::{Door, Priority};
 use a2g_types::clock::ManualClock;
 use a2g_types::ident::ToolName;
+use a2g_types::limit::Limit;
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Manifest, NetworkRule, ResourceRule, RiskLevel, ToolRule};
@@ -490,9 +491,9 @@ fn a_manifest_is_the_least_that_the_policy_and_the_arguments_need() {
     };
     let one = granted(&policy, &json!({ "path": "//tmp/./a" }));
     assert_eq!(one.filesystem_scope, ["/tmp/**"]);
-    assert_eq!(one.max_memory, policy.resources.max_memory);
-    assert_eq!(one.max_cpu, policy.resources.max_cpu);
-    assert_eq!(one.timeout.unwrap().seconds(), 9);
+    assert_eq!(one.limits.quantity::<MemoryLimit>(), policy.resources.max_memory);
+    assert_eq!(one.limits.quantity::<CpuPercent>(), policy.resources.max_cpu);
+    assert_eq!(one.limits[Limit::Time], Some(9000));
     assert_eq!(one.network_allowed, Some(false));
     let both = granted(&policy, &json!({ "path": "/tmp/a", "copy_path": "/workspace" }));
     assert_eq!(both.filesystem_scope, ["/tmp/**", "/workspace/**"]);
@@ -804,8 +805,8 @@ fn the_files_that_come_with_the_executor_are_policies() {
 
     let read = call("read_file", &json!({ "path": "/workspace/a" }));
     let manifest = governor.decide(&Call { agent: restricted.agent.clone(), ..read.clone() }).manifest;
-    assert_eq!(manifest.max_memory.unwrap().mb(), 16);
-    assert_eq!(manifest.max_cpu.unwrap().get(), 10);
+    assert_eq!(manifest.limits[Limit::Memory], Some(16 << 20));
+    assert_eq!(manifest.limits[Limit::Cpu], Some(10));
     let builtin = with_clock(PolicySet::builtin().unwrap()).0;
     assert_eq!(builtin.decide(&read), governor.decide(&read));
 }
@@ -818,9 +819,9 @@ fn the_default_policy_lets_the_six_tools_for_files_work_and_nothing_else() {
         let verdict = governor.decide(&call(name, &json!({ "path": "/workspace/a/b" })));
         assert_eq!(verdict.decision, Decision::Approved, "{name}");
         assert_eq!(verdict.manifest.filesystem_scope, ["/workspace/**"]);
-        assert_eq!(verdict.manifest.max_memory.unwrap().mb(), 64);
-        assert_eq!(verdict.manifest.max_cpu.unwrap().get(), 100);
-        assert_eq!(verdict.manifest.timeout.unwrap().seconds(), 30);
+        assert_eq!(verdict.manifest.limits[Limit::Memory], Some(64 << 20));
+        assert_eq!(verdict.manifest.limits[Limit::Cpu], Some(100));
+        assert_eq!(verdict.manifest.limits[Limit::Time], Some(30_000));
         assert_eq!(verdict.manifest.network_allowed, Some(false));
         let outside = governor.decide(&call(name, &json!({ "path": "/etc/passwd" })));
         assert_eq!(outside.decision, Decision::Denied, "{name}");

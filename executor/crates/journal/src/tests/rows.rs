@@ -8,7 +8,7 @@ use crate::record::{DecisionBody, HeldBody, StopLiftedBody, StopSetBody, digest}
 use a2g_types::call::ParentRun;
 use a2g_types::grant::{CallSummary, GrantSummary, approved_limits};
 use a2g_types::ident::SignerName;
-use a2g_types::limit::{Access, BudgetUsage, Limit, NetworkBudgets};
+use a2g_types::limit::{Access, BudgetUsage, ClaimedLimits, Limit, NetworkBudgets};
 use a2g_types::outcome::{
     Artifact, CallUsage, Contact, Denial, DenialReason, GrantedArea, HostRule, LogLevel, LogLine, NestedCall,
     NestedEnd, NetworkUsage, Progress,
@@ -206,9 +206,10 @@ fn verdict(decision: Decision) -> Verdict {
 
 fn manifest() -> Manifest {
     Manifest {
-        max_memory: MemoryLimit::from_mb(50).ok(),
-        max_cpu: CpuPercent::new(100).ok(),
-        timeout: Timeout::from_seconds(30).ok(),
+        limits: ClaimedLimits::default()
+            .with(MemoryLimit::from_mb(50).ok())
+            .with(CpuPercent::new(100).ok())
+            .with(Timeout::from_seconds(30).ok()),
         network_allowed: Some(false),
         filesystem_scope: vec!["/data/**".into()],
     }

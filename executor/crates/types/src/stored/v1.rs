@@ -617,11 +617,40 @@ enum RiskLevel {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "verdict::Manifest")]
 pub struct Manifest {
+    #[serde(getter = "claimed")]
     max_memory: Option<MemoryLimit>,
+    #[serde(getter = "claimed")]
     max_cpu: Option<CpuPercent>,
+    #[serde(getter = "claimed")]
     timeout: Option<Timeout>,
+    /// The counted amounts of the other limits that the manifest sets.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "budgets::deserialize_unique",
+        getter = "other_claimed"
+    )]
+    limits: BTreeMap<limit::Limit, u64>,
     network_allowed: Option<bool>,
     filesystem_scope: Vec<String>,
+}
+
+fn claimed<Q: Quantity>(manifest: &verdict::Manifest) -> Option<Q> {
+    manifest.limits.quantity()
+}
+
+fn other_claimed(manifest: &verdict::Manifest) -> BTreeMap<limit::Limit, u64> {
+    let claimed = manifest.limits.claimed().filter(|(row, _)| !NAMED.contains(&row.limit));
+    claimed.map(|(row, amount)| (row.limit, amount)).collect()
+}
+
+impl From<Manifest> for verdict::Manifest {
+    fn from(stored: Manifest) -> Self {
+        let Manifest { max_memory, max_cpu, timeout, limits, network_allowed, filesystem_scope } = stored;
+        let named = limit::ClaimedLimits::default().with(max_memory).with(max_cpu).with(timeout);
+        let limits = named.narrower(&limits.into_iter().collect());
+        Self { limits, network_allowed, filesystem_scope }
+    }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 //! report.
 
 use super::decode::ProofClaims;
+use super::limits::LimitMembers;
 use super::schema::{UpTo, WireName};
 use super::{message, usage};
 use crate::listing::ToolStubs;
@@ -403,11 +404,9 @@ fn risk_message(risk: &Risk) -> message::RiskMessage<'_> {
 }
 
 fn manifest_message(manifest: &Manifest) -> message::ManifestMessage<'_> {
-    let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+    let Manifest { limits, network_allowed, filesystem_scope } = manifest;
     message::ManifestMessage {
-        max_memory_mb: *max_memory,
-        max_cpu_percent: *max_cpu,
-        timeout_seconds: timeout.map(seconds),
+        limits: LimitMembers::new(*limits),
         network_allowed: *network_allowed,
         filesystem_scope,
     }

@@ -6,6 +6,7 @@
 
 use super::decode::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
 use super::encode::IntentStateName;
+use super::limits::{InManifest, LimitMembers};
 use super::schema::{UpTo, WireName};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -71,12 +72,8 @@ pub(super) struct RiskMessage<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "CapabilityManifest", deny_unknown_fields, extend("required" = []))]
 pub(super) struct ManifestMessage<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_memory_mb: Option<MemoryLimit>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_cpu_percent: Option<CpuPercent>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) timeout_seconds: Option<WholeSeconds>,
+    #[serde(flatten)]
+    pub(super) limits: LimitMembers<InManifest>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) network_allowed: Option<bool>,
     pub(super) filesystem_scope: &'a [String],

@@ -11,6 +11,7 @@
 pub mod decode;
 pub mod encode;
 pub mod fault;
+mod limits;
 mod message;
 pub mod openrpc;
 mod schema;

@@ -186,18 +186,14 @@ impl Question {
 
 /// The manifest in one line.
 fn manifest_text(manifest: &Manifest) -> String {
-    let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+    let Manifest { limits, network_allowed, filesystem_scope } = manifest;
     let network = if network_allowed.unwrap_or_default() { "network" } else { "no network" };
     let files = match filesystem_scope.as_slice() {
         [] => "no files".to_owned(),
         scope => format!("files {}", escape_invisible(&scope.join(", "), MAX_REASON_CHARS)),
     };
-    let limits = [
-        max_memory.map(|limit| format!("memory {limit}")),
-        max_cpu.map(|limit| format!("CPU {limit}")),
-        timeout.map(|limit| format!("time {limit}")),
-    ];
-    [files, network.to_owned()].into_iter().chain(limits.into_iter().flatten()).collect::<Vec<_>>().join(", ")
+    let limits = limits.claimed().map(|(row, amount)| format!("{} {}", row.resource, row.format(amount)));
+    [files, network.to_owned()].into_iter().chain(limits).collect::<Vec<_>>().join(", ")
 }
 
 fn visible_arguments(call: &Call) -> String {

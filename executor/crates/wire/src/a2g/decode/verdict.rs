@@ -1,8 +1,8 @@
 //! `G2A_VERDICT` and `g2a/directive`: the decisions of a governor and of a person.
 
+use crate::a2g::limits;
 use crate::field::{Field, Object};
 use a2g_types::fault::Fault;
-use a2g_types::quantity::Timeout;
 use a2g_types::verdict::{Decision, Directive, Manifest, Risk, Verdict};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -90,10 +90,7 @@ fn decode_risk(field: Field<'_>) -> Result<Risk, Fault> {
 fn decode_manifest(field: Field<'_>) -> Result<Manifest, Fault> {
     field.object()?.read_all(|object| {
         Ok(Manifest {
-            max_memory: object.read_optional("max_memory_mb")?,
-            max_cpu: object.read_optional("max_cpu_percent")?,
-            timeout: object
-                .read_optional_with("timeout_seconds", |field| field.quantity(Timeout::from_seconds))?,
+            limits: limits::read::<limits::InManifest>(object)?,
             network_allowed: object.read_optional("network_allowed")?,
             filesystem_scope: object.read_optional("filesystem_scope")?.unwrap_or_default(),
         })

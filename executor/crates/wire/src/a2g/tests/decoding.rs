@@ -26,7 +26,7 @@ fn the_documents_verdict() {
     assert_eq!(verdict.intent.to_string(), INTENT);
     let risk = verdict.risk.unwrap();
     assert_eq!((risk.score, risk.level, risk.model_score), (0.15, RiskLevel::Low, Some(0.12)));
-    assert_eq!(verdict.manifest.max_memory, MemoryLimit::from_mb(50).ok());
+    assert_eq!(verdict.manifest.limits.quantity::<MemoryLimit>(), MemoryLimit::from_mb(50).ok());
     assert_eq!(verdict.manifest.network_allowed, Some(false));
     assert_eq!(verdict.manifest.filesystem_scope, ["/tmp/**", "/workspace/**"]);
     assert_eq!(verdict.expires_at, Some(datetime!(2024-01-15 10:05 UTC)));

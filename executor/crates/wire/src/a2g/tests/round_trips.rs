@@ -4,6 +4,7 @@ use super::*;
 use crate::a2g::{decode, encode};
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::call::{Call, Door, Priority};
+use a2g_types::limit::ClaimedLimits;
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{
     Decision, Manifest, NetworkRule, Policy, Proof, ResourceRule, Risk, RiskLevel, ToolRule, Verdict,
@@ -94,10 +95,8 @@ fn risk() -> impl Strategy<Value = Risk> {
 
 fn manifest() -> impl Strategy<Value = Manifest> {
     (of(memory()), of(cpu()), of(timeout()), of(any::<bool>()), texts()).prop_map(
-        |(max_memory, max_cpu, timeout, network_allowed, filesystem_scope)| Manifest {
-            max_memory,
-            max_cpu,
-            timeout,
+        |(memory, cpu, timeout, network_allowed, filesystem_scope)| Manifest {
+            limits: ClaimedLimits::default().with(memory).with(cpu).with(timeout),
             network_allowed,
             filesystem_scope,
         },

@@ -1,0 +1,94 @@
+//! The limits of a layer as members of messages. The table of limits has their names and ranges.
+
+use crate::field::Object;
+use a2g_types::fault::Fault;
+use a2g_types::limit::{ClaimedLimits, Group, LIMITS, Layer, LimitRow};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, json};
+use std::borrow::Cow;
+use std::marker::PhantomData;
+
+/// A place for limits in a message.
+pub(super) trait LimitPlace {
+    /// `true` if the limit of this row has a member there.
+    fn has(row: &LimitRow) -> bool;
+
+    /// The rows of its members.
+    fn rows() -> impl Iterator<Item = &'static LimitRow> {
+        LIMITS.iter().filter(|row| Self::has(row))
+    }
+}
+
+macro_rules! places {
+    ($($(#[$doc:meta])* $place:ident: |$row:ident| $has:expr;)+) => {
+        $($(#[$doc])*
+        pub(super) enum $place {}
+
+        impl LimitPlace for $place {
+            fn has($row: &LimitRow) -> bool {
+                $has
+            }
+        })+
+    };
+}
+
+places! {
+    /// A capability manifest.
+    InManifest: |row| row.is_set_by(Layer::Verdict);
+}
+
+/// Reads the limits of a place. A member that is absent sets no limit.
+pub(super) fn read<P: LimitPlace>(object: &mut Object<'_>) -> Result<ClaimedLimits, Fault> {
+    let mut limits = ClaimedLimits::default();
+    for row in P::rows() {
+        let amount = |number| row.parse_amount(number);
+        limits[row.limit] = object.read_optional_with(row.key(), |field| field.quantity(amount))?;
+    }
+    Ok(limits)
+}
+
+/// The members for the limits of a place. One that is not set is absent.
+pub(super) struct LimitMembers<P> {
+    limits: ClaimedLimits,
+    place: PhantomData<P>,
+}
+
+impl<P: LimitPlace> LimitMembers<P> {
+    pub(super) fn new(limits: ClaimedLimits) -> Self {
+        Self { limits, place: PhantomData }
+    }
+}
+
+impl<P: LimitPlace> Serialize for LimitMembers<P> {
+    fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
+        let mut map = writer.serialize_map(None)?;
+        for (row, amount) in self.limits.claimed().filter(|(row, _)| P::has(row)) {
+            map.serialize_entry(row.key(), &row.to_number(amount))?;
+        }
+        map.end()
+    }
+}
+
+impl<P: LimitPlace> JsonSchema for LimitMembers<P> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "LimitMembers".into()
+    }
+
+    fn json_schema(_generator: &mut SchemaGenerator) -> Schema {
+        let member = |row: &LimitRow| match row.group {
+            // The executor takes the lower of such a number and its ceiling.
+            Group::Calls => json!({ "type": "integer", "minimum": 0 }),
+            Group::Run | Group::Budget { .. } => {
+                json!({ "type": "integer", "minimum": row.min, "maximum": row.max })
+            }
+        };
+        let properties = P::rows().map(|row| (row.key().to_owned(), member(row))).collect::<Map<_, _>>();
+        json_schema!({ "type": "object", "properties": properties })
+    }
+}
