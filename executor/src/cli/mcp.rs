@@ -299,7 +299,7 @@ fn policies(catalog: &Path, scopes: &[String], blocked: &[String]) -> anyhow::Re
             paths: Some(scopes.to_vec()),
             blocked_paths: blocked.to_vec(),
             // The arguments of a program do not name the files that its code names.
-            grants_all_paths: declared.calls.targets == CallTargets::All,
+            grants_all_paths: declared.calls == CallTargets::All,
             ..ToolRule::default()
         }
     };

@@ -1,11 +1,11 @@
 //! The configuration file as written. `docs/configuration.md` describes every key.
 
 use a2g_types::durability::Durability;
-use a2g_types::limit::{KeyNumbers, LIMITS, Limit, LimitRow};
+use a2g_types::limit::{KeyNumbers, LIMITS, LimitRow};
+use a2g_types::limit_table::{self, LimitTable};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserializer, MapAccess};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -419,73 +419,31 @@ static CEILING_KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     numbers.chain(["hard_links", "network_allowed", "read_only", "filesystem_scope"]).collect()
 });
 
-enum CeilingKey {
-    Number(Limit),
-    HardLinks,
-    NetworkAllowed,
-    ReadOnly,
-    FilesystemScope,
-}
+impl LimitTable for Ceilings {
+    const NAME: &'static str = "Ceilings";
 
-// An unknown key is refused here and not by the table, so that the message has its line.
-impl<'de> Deserialize<'de> for CeilingKey {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Names;
+    fn keys() -> &'static [&'static str] {
+        &CEILING_KEYS
+    }
 
-        impl Visitor<'_> for Names {
-            type Value = CeilingKey;
+    fn numbers(&mut self) -> &mut KeyNumbers {
+        &mut self.numbers
+    }
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a key of `[ceilings]`")
-            }
-
-            fn visit_str<E: Error>(self, name: &str) -> Result<CeilingKey, E> {
-                if let Some(row) = LIMITS.iter().find(|row| row.key() == name) {
-                    return Ok(CeilingKey::Number(row.limit));
-                }
-                match name {
-                    "hard_links" => Ok(CeilingKey::HardLinks),
-                    "network_allowed" => Ok(CeilingKey::NetworkAllowed),
-                    "read_only" => Ok(CeilingKey::ReadOnly),
-                    "filesystem_scope" => Ok(CeilingKey::FilesystemScope),
-                    _other => Err(E::unknown_field(name, &CEILING_KEYS)),
-                }
-            }
+    fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, members: &mut A) -> Result<(), A::Error> {
+        match key {
+            "hard_links" => self.hard_links = members.next_value()?,
+            "network_allowed" => self.network_allowed = members.next_value()?,
+            "read_only" => self.read_only = members.next_value()?,
+            _filesystem_scope => self.filesystem_scope = Some(members.next_value()?),
         }
-
-        from.deserialize_identifier(Names)
+        Ok(())
     }
 }
 
 impl<'de> Deserialize<'de> for Ceilings {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Members;
-
-        impl<'de> Visitor<'de> for Members {
-            type Value = Ceilings;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("struct Ceilings")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Ceilings, A::Error> {
-                let mut ceilings = Ceilings::default();
-                while let Some(key) = members.next_key()? {
-                    match key {
-                        CeilingKey::Number(limit) => ceilings.numbers.set(limit, Some(members.next_value()?)),
-                        CeilingKey::HardLinks => ceilings.hard_links = members.next_value()?,
-                        CeilingKey::NetworkAllowed => ceilings.network_allowed = members.next_value()?,
-                        CeilingKey::ReadOnly => ceilings.read_only = members.next_value()?,
-                        CeilingKey::FilesystemScope => {
-                            ceilings.filesystem_scope = Some(members.next_value()?);
-                        }
-                    }
-                }
-                Ok(ceilings)
-            }
-        }
-
-        from.deserialize_map(Members)
+        limit_table::deserialize(from)
     }
 }
 

@@ -291,8 +291,6 @@ fn changed(text: &str) -> Markup {
 fn limit_field(row: &LimitRow, limits: Limits<'_>, may_approve: bool) -> Markup {
     let Limits { granted, shown } = limits;
     let name = row.name();
-    let (first, rest) = row.resource.split_at_checked(1).unwrap_or_default();
-    let label = first.to_ascii_uppercase() + rest;
     let unit = match row.unit {
         Unit::Count => "",
         Unit::Bytes => " bytes",
@@ -304,7 +302,7 @@ fn limit_field(row: &LimitRow, limits: Limits<'_>, may_approve: bool) -> Markup 
     let value = row.to_number(shown.limits[row.limit].value);
     html! {
         div.limit {
-            label for=(name) { (label) }
+            label for=(name) { (row.label()) }
             span { input id=(name) name=(name) type="number" min=(row.min) max=(max) value=(value) readonly[!may_approve]; (unit) }
             span.hint {
                 @if value != max { "at most " (max) (unit) ", " }

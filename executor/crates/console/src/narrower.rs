@@ -5,6 +5,7 @@
 
 use a2g_journal::{PairNeeds, RunNeeds};
 use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::limit::{ClaimedLimits, Group, LIMITS, Limit};
 use a2g_types::quantity::{BYTES_PER_MB, MemoryLimit, Timeout};
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem};
 use a2g_types::verdict::{Policy, ToolRule};
@@ -80,7 +81,7 @@ fn narrow_rule(rule: &mut ToolRule, needs: &RunNeeds) {
         (rule.calls, rule.max_calls) = (Some(CallTargets::none()), None);
         return;
     }
-    rule.max_calls = least(rule.max_calls, Some(calls(needs)));
+    rule.max_calls = least(rule.max_calls, Some(max_calls(needs)));
     if let Some(called) = &needs.called {
         rule.calls = Some(narrow_targets(rule.calls.as_ref().unwrap_or(&CallTargets::All), called));
     }
@@ -137,26 +138,20 @@ pub(super) fn capabilities(
         return None;
     }
     let mut narrower = declared.clone();
-    let DeclaredCapabilities {
-        filesystem,
-        network,
-        memory: max_memory,
-        cpu: _,
-        timeout: max_time,
-        calls: declared_calls,
-    } = &mut narrower;
+    let DeclaredCapabilities { filesystem, network, limits, calls } = &mut narrower;
     if !needs.has_files {
         *filesystem = DeclaredFilesystem::None;
     }
     *network &= needs.has_used_network;
-    *max_memory = least(*max_memory, memory(needs));
-    *max_time = least(*max_time, timeout(needs));
+    *limits = limits.narrower(&ClaimedLimits::default().with(memory(needs)).with(timeout(needs)));
     if needs.calls == 0 {
-        *declared_calls = Default::default();
+        *calls = CallTargets::none();
+        LIMITS.iter().filter(|row| row.group == Group::Calls).for_each(|row| limits[row.limit] = None);
     } else {
-        declared_calls.max_calls = least(declared_calls.max_calls, Some(calls(needs)));
+        *limits = limits
+            .narrower(&ClaimedLimits::default().with_amount(Limit::Calls, Some(max_calls(needs).into())));
         if let Some(called) = &needs.called {
-            declared_calls.targets = narrow_targets(&declared_calls.targets, called);
+            *calls = narrow_targets(calls, called);
         }
     }
     Some(narrower)
@@ -168,7 +163,7 @@ pub(super) fn capabilities_text(
     needs: &RunNeeds,
     comment: &str,
 ) -> String {
-    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
     let mut text = format!("# {comment}\n[capabilities]\nfilesystem = \"{}\"\n", filesystem.as_str());
     if *filesystem == DeclaredFilesystem::ReadWrite && !needs.has_written {
         text.push_str(
@@ -180,14 +175,15 @@ pub(super) fn capabilities_text(
         let _infallible = value.map(|value| writeln!(text, "{key} = {value}"));
     };
     set("network", Some(network.to_string()));
-    set("max_memory_mb", memory.map(|memory| memory.mb().to_string()));
-    set("max_cpu_percent", cpu.map(|cpu| cpu.get().to_string()));
-    set("timeout_seconds", timeout.map(|timeout| timeout.seconds().to_string()));
-    if !calls.targets.is_empty() {
-        let names = calls.targets.to_names().into_iter().map(|name| format!("\"{name}\""));
-        set("calls", Some(format!("[{}]", names.collect::<Vec<_>>().join(", "))));
-        set("max_calls", calls.max_calls.map(|count| count.to_string()));
-        set("max_parallel_calls", calls.max_parallel.map(|count| count.to_string()));
+    for row in &LIMITS {
+        if row.group == Group::Calls && calls.is_empty() {
+            continue;
+        }
+        if row.limit == Limit::Calls {
+            let names = calls.to_names().into_iter().map(|name| format!("\"{name}\""));
+            set("calls", Some(format!("[{}]", names.collect::<Vec<_>>().join(", "))));
+        }
+        set(row.key(), limits[row.limit].map(|amount| row.to_number(amount).to_string()));
     }
     text
 }
@@ -213,7 +209,7 @@ fn timeout(needs: &RunNeeds) -> Option<Timeout> {
     Timeout::from_seconds(seconds.min(needs.granted_ms.div_ceil(1_000)).max(1)).ok()
 }
 
-fn calls(needs: &RunNeeds) -> u32 {
+fn max_calls(needs: &RunNeeds) -> u32 {
     u32::try_from(add_quarter(needs.calls.into())).unwrap_or(u32::MAX)
 }
 

@@ -9,6 +9,7 @@ use super::session::SignedIn;
 use a2g_core::run::NodeName;
 use a2g_types::clock::format_seconds;
 use a2g_types::ident::ToolName;
+use a2g_types::limit::Group;
 use a2g_types::tool::{DeclaredCapabilities, Descriptor, ToolSignature};
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -64,7 +65,7 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
                             td { (line(&tool.description)) }
                             td { (tool.capabilities.filesystem.as_str()) }
                             td { @if tool.capabilities.network { "yes" } @else { "no" } }
-                            td { (tool.capabilities.calls.targets.to_names().join(", ")) }
+                            td { (tool.capabilities.calls.to_names().join(", ")) }
                             @if has_others { td { (compare_nodes(tool, &others)) } }
                         }
                     }
@@ -157,7 +158,8 @@ fn tool_body(tool: &Descriptor) -> Markup {
         capabilities,
         signature,
     } = tool;
-    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
+    let limits = limits.claimed().filter(|(row, _)| row.group != Group::Calls);
     let schema = |schema| block(&serde_json::to_string_pretty(schema).unwrap_or_default());
     html! {
         h1 { (name) }
@@ -176,10 +178,8 @@ fn tool_body(tool: &Descriptor) -> Markup {
             }
             dt { "Files" } dd { (filesystem.as_str()) }
             dt { "Network" } dd { @if *network { "yes" } @else { "no" } }
-            @if let Some(memory) = memory { dt { "Memory" } dd { "at most " (memory.to_string()) } }
-            @if let Some(cpu) = cpu { dt { "CPU" } dd { "at most " (cpu.to_string()) } }
-            @if let Some(timeout) = timeout { dt { "Time" } dd { "at most " (timeout.to_string()) } }
-            dt { "May call" } dd { (calls.targets.to_names().join(", ")) @if calls.targets.is_empty() { "none" } }
+            @for (row, amount) in limits { dt { (row.label()) } dd { "at most " (row.format(amount)) } }
+            dt { "May call" } dd { (calls.to_names().join(", ")) @if calls.is_empty() { "none" } }
             dt { "Idempotent" } dd { @if *is_idempotent { "yes, as its author declares" } @else { "not declared" } }
         }
         h2 { "Arguments" }

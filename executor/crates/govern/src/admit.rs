@@ -14,7 +14,7 @@ use a2g_types::call::Call;
 use a2g_types::clock::format_seconds;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ProofId, ToolName};
-use a2g_types::limit::{Access, ClaimedLimits, Layer, Limit};
+use a2g_types::limit::{Access, ClaimedLimits, Layer};
 use a2g_types::stop::OperatorReason;
 use a2g_types::stored::v1;
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
@@ -648,23 +648,20 @@ pub fn missing_scope_message(tool: &ToolName) -> String {
 
 /// The limits that a tool sets: no tool gets more than it declares.
 fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
-    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = declared;
+    let DeclaredCapabilities { filesystem, network, limits, calls } = declared;
     let (areas, access) = match filesystem {
         DeclaredFilesystem::None => (Some(Vec::new()), Some(Access::ReadOnly)),
         DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),
         DeclaredFilesystem::ReadWrite => (None, None),
     };
-    let limits = ClaimedLimits::default().with(*memory).with(*cpu).with(*timeout);
     Claims {
-        limits: limits
-            .with_amount(Limit::Calls, calls.max_calls.map(u64::from))
-            .with_amount(Limit::ParallelCalls, calls.max_parallel.map(u64::from)),
+        limits: *limits,
         network: (!network).then_some(false),
         hosts: HostClaims::default(),
         areas,
         access,
         blocked: Vec::new(),
-        calls: Some(calls.targets.clone()),
+        calls: Some(calls.clone()),
     }
 }
 

@@ -10,7 +10,7 @@ use a2g_command::layout::wrap;
 use a2g_command::output::{note, one_line, print};
 use a2g_command::setup::{Setup, config, recorded_definitions};
 use a2g_config::Config;
-use a2g_core::catalog::{Change, Part, Update, reject as reject_update, waiting_updates};
+use a2g_core::catalog::{Change, Update, reject as reject_update, waiting_updates};
 use a2g_types::ident::{ToolName, did_you_mean};
 use a2g_types::tool::{Descriptor, Digest};
 use anyhow::{Context as _, bail};
@@ -141,5 +141,5 @@ fn confirm(name: &ToolName, update: &Update) -> anyhow::Result<bool> {
 /// The parts that need approval.
 fn part_names(changes: &[Change]) -> String {
     let changes = changes.iter().filter(|change| change.kind.needs_approval());
-    changes.map(|change| Part::as_str(change.part)).collect::<Vec<_>>().join(", ")
+    changes.map(|change| change.part.to_string()).collect::<Vec<_>>().join(", ")
 }

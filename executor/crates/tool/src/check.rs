@@ -32,7 +32,7 @@ pub(crate) fn check(path: &Path, config: &Config) -> anyhow::Result<()> {
     let checked = check_tool(path, &runtime.cache, &runtime, &ToolTrust::anyone())?;
     let CheckedTool { tool, manifest, package: _, signatures: _, wasm, described: _ } = &checked;
     print_title(manifest.name.as_str(), &manifest.version, &manifest.description);
-    let limit = match tool.descriptor.capabilities.memory {
+    let limit = match tool.descriptor.capabilities.limits.quantity::<MemoryLimit>() {
         Some(memory) => format!("`max_memory_mb` is {}", memory.mb()),
         None => {
             format!("`tool.toml` declares no limit, and the configuration allows {}", memory_ceiling(config))
@@ -97,7 +97,7 @@ fn remarks(checked: &CheckedTool, config: &Config) -> Vec<String> {
             "`tool.toml` has `network = true`, and the module imports no network: remove it".to_owned(),
         );
     }
-    let declares_calls = !capabilities.calls.targets.to_names().is_empty();
+    let declares_calls = !capabilities.calls.is_empty();
     if is_core && !declares_calls && imports(CALLS_INTERFACE) {
         remarks.push(
             "the module calls other tools, and `tool.toml` has no `calls`: each call is refused as `not_allowed`".to_owned(),

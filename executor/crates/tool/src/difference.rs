@@ -38,7 +38,7 @@ pub(crate) fn lines(changes: &[Change], extent: Extent) -> Vec<String> {
             ChangeKind::Narrower => " (narrower)",
             ChangeKind::Version => " (needs no approval)",
         };
-        shown.push(format!("{}{remark}", part.as_str()));
+        shown.push(format!("{part}{remark}"));
         let lines = diff(accepted, offered);
         let count = match extent {
             Extent::Full => lines.len(),

@@ -8,6 +8,7 @@ use a2g_config::Config;
 use a2g_core::catalog::{Catalog, CatalogEntry, CatalogError};
 use a2g_types::clock::format_seconds;
 use a2g_types::ident::{ToolName, did_you_mean};
+use a2g_types::limit::{Group, LIMITS, Layer, Limit, LimitRow};
 use a2g_types::tool::{DeclaredCapabilities, Descriptor, ToolSignature};
 use anyhow::bail;
 use serde_json::{Value, json};
@@ -116,8 +117,12 @@ fn print_descriptor(tool: &Descriptor) {
         capabilities,
         signature,
     } = tool;
-    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
-    let limit_text = |limit: Option<String>| limit.unwrap_or_else(|| "the executor's ceiling".to_owned());
+    let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
+    let limit_text = |row: &LimitRow| {
+        limits[row.limit].map_or_else(|| "the executor's ceiling".to_owned(), |amount| row.format(amount))
+    };
+    let declared = LIMITS.iter().filter(|row| row.is_set_by(Layer::Tool));
+    let (of_calls, of_runs) = declared.partition::<Vec<_>, _>(|row| row.group == Group::Calls);
     print(format_args!("{name} {}: {}\n", one_line(version), one_line(description)));
     if let Some(title) = title {
         print(format_args!("title      {}", one_line(title)));
@@ -131,17 +136,16 @@ fn print_descriptor(tool: &Descriptor) {
     }
     print(format_args!("files      {}", filesystem.as_str()));
     print(format_args!("network    {}", if *network { "yes" } else { "no" }));
-    print(format_args!("memory     {}", limit_text(memory.map(|limit| limit.to_string()))));
-    print(format_args!("cpu        {}", limit_text(cpu.map(|limit| limit.to_string()))));
-    print(format_args!("timeout    {}", limit_text(timeout.map(|limit| limit.to_string()))));
-    if !calls.targets.is_empty() {
-        let count = |max: Option<u32>| limit_text(max.map(|max| max.to_string()));
-        print(format_args!("calls      {}", calls.targets.to_names().join(", ")));
-        print(format_args!(
-            "           {} calls, {} at once",
-            count(calls.max_calls),
-            count(calls.max_parallel)
-        ));
+    for row in of_runs {
+        print(format_args!("{:<10} {}", row.name(), limit_text(row)));
+    }
+    if !calls.is_empty() {
+        let counts = of_calls.into_iter().map(|row| {
+            let words = if row.limit == Limit::Calls { row.resource } else { row.summary };
+            format!("{} {words}", limit_text(row))
+        });
+        print(format_args!("calls      {}", calls.to_names().join(", ")));
+        print(format_args!("           {}", counts.collect::<Vec<_>>().join(", ")));
     }
     print(format_args!("idempotent {}", if *is_idempotent { "yes" } else { "not declared" }));
     print(format_args!("arguments  {}", pretty(arguments_schema)));

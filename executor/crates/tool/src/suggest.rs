@@ -1,6 +1,7 @@
 //! The capabilities that the examples of a tool need, and how they are written to `tool.toml`.
 
 use a2g_core::catalog::ToolManifest;
+use a2g_types::limit::ClaimedLimits;
 use a2g_types::outcome::Outcome;
 use a2g_types::quantity::{MemoryLimit, Timeout};
 use a2g_types::tool::{DeclaredCapabilities, DeclaredFilesystem};
@@ -31,18 +32,8 @@ impl Measured {
         let memory = MemoryLimit::from_mb(self.peak_memory_mb).ok();
         let seconds = (self.longest * TIMEOUT_FACTOR).as_secs() + 1;
         let timeout = Timeout::from_seconds(seconds).ok().filter(|_| !self.longest.is_zero());
-        DeclaredCapabilities {
-            memory: smaller(memory, declared.memory),
-            timeout: smaller(timeout, declared.timeout),
-            ..declared.clone()
-        }
-    }
-}
-
-fn smaller<T: Ord>(measured: Option<T>, declared: Option<T>) -> Option<T> {
-    match (measured, declared) {
-        (Some(measured), Some(declared)) => Some(measured.min(declared)),
-        (measured, declared) => measured.or(declared),
+        let measured = ClaimedLimits::default().with(memory).with(timeout);
+        DeclaredCapabilities { limits: declared.limits.narrower(&measured), ..declared.clone() }
     }
 }
 
@@ -64,12 +55,9 @@ pub(crate) fn changes(
     if declared.filesystem != smallest.filesystem {
         changes.push(("filesystem", format!("\"{}\"", smallest.filesystem.as_str())));
     }
-    if let Some(memory) = smallest.memory.filter(|_| declared.memory != smallest.memory) {
-        changes.push(("max_memory_mb", memory.mb().to_string()));
-    }
-    if let Some(timeout) = smallest.timeout.filter(|_| declared.timeout != smallest.timeout) {
-        changes.push(("timeout_seconds", timeout.seconds().to_string()));
-    }
+    let changed =
+        smallest.limits.claimed().filter(|(row, amount)| declared.limits[row.limit] != Some(*amount));
+    changes.extend(changed.map(|(row, amount)| (row.key(), row.to_number(amount).to_string())));
     changes
 }
 
@@ -139,8 +127,9 @@ mod tests {
     #[test]
     fn a_suggestion_is_never_wider_than_what_is_declared() {
         let declared = DeclaredCapabilities {
-            memory: MemoryLimit::from_mb(4).ok(),
-            timeout: Timeout::from_seconds(2).ok(),
+            limits: ClaimedLimits::default()
+                .with(MemoryLimit::from_mb(4).ok())
+                .with(Timeout::from_seconds(2).ok()),
             ..DeclaredCapabilities::default()
         };
         let measured = Measured { peak_memory_mb: 9, longest: Duration::from_secs(1) };

@@ -327,6 +327,13 @@ impl LimitRow {
         name.strip_suffix(self.unit.key_suffix()).unwrap_or(name)
     }
 
+    /// The resource as a label.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let (first, rest) = self.resource.split_at_checked(1).unwrap_or_default();
+        first.to_ascii_uppercase() + rest
+    }
+
     /// Checks a number that a layer sets, in the unit of the key. Only the number of calls may be above the range of
     /// the ceiling: the grant takes the lower of the two.
     ///
@@ -712,6 +719,12 @@ impl KeyNumbers {
     #[must_use]
     pub fn get(&self, limit: Limit) -> Option<u64> {
         self.0[limit]
+    }
+
+    /// The numbers of counted amounts.
+    #[must_use]
+    pub fn of(limits: &ClaimedLimits) -> Self {
+        Self(limits.claimed().map(|(row, amount)| (row.limit, row.to_number(amount))).collect())
     }
 
     /// Sets or removes the number of a limit.

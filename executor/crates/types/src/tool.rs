@@ -1,6 +1,7 @@
 //! The description of a tool, known before the tool runs.
 
 use crate::ident::{IdentError, SignerName, ToolName};
+use crate::limit::ClaimedLimits;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -110,25 +111,10 @@ pub struct DeclaredCapabilities {
     pub filesystem: DeclaredFilesystem,
     /// `true` if the tool uses the network.
     pub network: bool,
-    /// Maximum memory that the tool needs.
-    pub memory: Option<crate::quantity::MemoryLimit>,
-    /// Maximum share of CPU that the tool needs.
-    pub cpu: Option<crate::quantity::CpuPercent>,
-    /// Maximum duration that the tool needs.
-    pub timeout: Option<crate::quantity::Timeout>,
-    /// The calls to other tools that it makes.
-    pub calls: DeclaredCalls,
-}
-
-/// A tool's declared calls to other tools.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DeclaredCalls {
-    /// The tools that it calls.
-    pub targets: CallTargets,
-    /// Maximum number of calls.
-    pub max_calls: Option<u32>,
-    /// Maximum number of simultaneous calls.
-    pub max_parallel: Option<u32>,
+    /// The most that the tool needs.
+    pub limits: ClaimedLimits,
+    /// The other tools that it calls.
+    pub calls: CallTargets,
 }
 
 /// The tools that a run may call.

@@ -2,7 +2,6 @@
 
 use super::*;
 use a2g_types::quantity::CpuPercent;
-use a2g_types::tool::DeclaredCalls;
 use a2g_types::verdict::{NetworkRule, ResourceRule};
 use a2g_wire::a2g::decode;
 use time::macros::date;
@@ -124,10 +123,12 @@ fn capabilities_are_narrowed_and_parse() {
     let declared = DeclaredCapabilities {
         filesystem: DeclaredFilesystem::ReadWrite,
         network: true,
-        memory: MemoryLimit::from_mb(64).ok(),
-        cpu: CpuPercent::new(50).ok(),
-        timeout: None,
-        calls: DeclaredCalls { targets: CallTargets::All, max_calls: Some(3), max_parallel: Some(2) },
+        limits: ClaimedLimits::default()
+            .with(MemoryLimit::from_mb(64).ok())
+            .with(CpuPercent::new(50).ok())
+            .with_amount(Limit::Calls, Some(3))
+            .with_amount(Limit::ParallelCalls, Some(2)),
+        calls: CallTargets::All,
     };
     let text = |needs: &RunNeeds| {
         let narrower = capabilities(&declared, needs).unwrap();

@@ -12,6 +12,7 @@ use super::{
 };
 use a2g_govern::ToolTrust;
 use a2g_types::ident::ToolName;
+use a2g_types::quantity::MemoryLimit;
 use a2g_types::tool::{Contract, Digest};
 use std::path::Path;
 
@@ -245,7 +246,7 @@ pub(super) fn read_signatures(folder: &Path) -> Result<Option<Vec<u8>>, CatalogE
 
 /// Refuses a module that starts with more memory than its author declares, because no run of it can start.
 fn check_start_memory(manifest: &ToolManifest, facts: &ModuleFacts) -> Result<(), CatalogError> {
-    match manifest.capabilities.memory {
+    match manifest.capabilities.limits.quantity::<MemoryLimit>() {
         Some(declared) if facts.start_memory_bytes > declared.bytes() => {
             Err(CatalogError::StartMemory { needed_mb: facts.start_memory_mb(), declared_mb: declared.mb() })
         }

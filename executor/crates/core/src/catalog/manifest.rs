@@ -4,12 +4,16 @@ use super::code::read_regular_file;
 use super::example::{self, Example, ExampleTable};
 use super::{CatalogError, Schema};
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{MAX_CALLS, MAX_PARALLEL_CALLS};
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
-use a2g_types::tool::{CallTargets, Contract, DeclaredCalls, DeclaredCapabilities, DeclaredFilesystem};
-use serde::{Deserialize, Serialize};
+use a2g_types::limit::{ClaimedLimits, KeyNumbers, LIMITS, Layer, Limit, LimitRow};
+use a2g_types::limit_table::{self, LimitTable};
+use a2g_types::quantity::OutOfRangeError;
+use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities, DeclaredFilesystem};
+use serde::de::MapAccess;
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// The file name in a tool's folder.
 pub(super) const FILE: &str = "tool.toml";
@@ -102,23 +106,69 @@ impl From<ManifestContract> for Contract {
     }
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct CapabilitiesTable {
     filesystem: ManifestFilesystem,
     network: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_memory_mb: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_cpu_percent: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timeout_seconds: Option<u64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    numbers: KeyNumbers,
     calls: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_calls: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_parallel_calls: Option<u64>,
+}
+
+/// The limits that a tool declares.
+pub(super) fn declared_rows() -> impl Iterator<Item = &'static LimitRow> {
+    LIMITS.iter().filter(|row| row.is_set_by(Layer::Tool))
+}
+
+/// The keys of [`CapabilitiesTable`], in the order in which it is written.
+static CAPABILITY_KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let key =
+        |row: &LimitRow| if row.limit == Limit::Calls { vec!["calls", row.key()] } else { vec![row.key()] };
+    ["filesystem", "network"].into_iter().chain(declared_rows().flat_map(key)).collect()
+});
+
+impl LimitTable for CapabilitiesTable {
+    const NAME: &'static str = "CapabilitiesTable";
+
+    fn keys() -> &'static [&'static str] {
+        &CAPABILITY_KEYS
+    }
+
+    fn numbers(&mut self) -> &mut KeyNumbers {
+        &mut self.numbers
+    }
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, members: &mut A) -> Result<(), A::Error> {
+        match key {
+            "filesystem" => self.filesystem = members.next_value()?,
+            "network" => self.network = members.next_value()?,
+            _calls => self.calls = members.next_value()?,
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for CapabilitiesTable {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        limit_table::deserialize(from)
+    }
+}
+
+impl Serialize for CapabilitiesTable {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self { filesystem, network, numbers, calls } = self;
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("filesystem", filesystem)?;
+        map.serialize_entry("network", network)?;
+        for row in declared_rows() {
+            if row.limit == Limit::Calls && !calls.is_empty() {
+                map.serialize_entry("calls", calls)?;
+            }
+            if let Some(number) = numbers.get(row.limit) {
+                map.serialize_entry(row.key(), &number)?;
+            }
+        }
+        map.end()
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -317,8 +367,7 @@ fn check_length(key: &str, text: &str, max: usize) -> Result<(), ManifestError> 
 
 impl From<&DeclaredCapabilities> for CapabilitiesTable {
     fn from(capabilities: &DeclaredCapabilities) -> Self {
-        let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
-        let DeclaredCalls { targets, max_calls, max_parallel } = calls;
+        let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
         Self {
             filesystem: match filesystem {
                 DeclaredFilesystem::None => ManifestFilesystem::None,
@@ -326,12 +375,8 @@ impl From<&DeclaredCapabilities> for CapabilitiesTable {
                 DeclaredFilesystem::ReadWrite => ManifestFilesystem::ReadWrite,
             },
             network: *network,
-            max_memory_mb: memory.map(MemoryLimit::mb),
-            max_cpu_percent: cpu.map(|cpu| u64::from(cpu.get())),
-            timeout_seconds: timeout.map(Timeout::seconds),
-            calls: targets.to_names(),
-            max_calls: max_calls.map(u64::from),
-            max_parallel_calls: max_parallel.map(u64::from),
+            numbers: KeyNumbers::of(limits),
+            calls: calls.to_names(),
         }
     }
 }
@@ -342,31 +387,11 @@ impl CapabilitiesTable {
     /// # Errors
     /// [`ManifestError`] with the key that is out of range.
     pub(super) fn check(self) -> Result<DeclaredCapabilities, ManifestError> {
-        let Self {
-            filesystem,
-            network,
-            max_memory_mb,
-            max_cpu_percent,
-            timeout_seconds,
-            calls,
-            max_calls,
-            max_parallel_calls,
-        } = self;
-        fn parse_count(max: u64) -> impl Fn(u64) -> Result<u32, OutOfRangeError> {
-            move |count| match u32::try_from(count) {
-                Ok(number) if (1..=max).contains(&count) => Ok(number),
-                Ok(_) | Err(_) => Err(OutOfRangeError { min: 1, max }),
-            }
-        }
-        fn parse_in_range<T>(
-            key: &str,
-            value: Option<u64>,
-            parse: impl Fn(u64) -> Result<T, OutOfRangeError>,
-        ) -> Result<Option<T>, ManifestError> {
-            value
-                .map(parse)
-                .transpose()
-                .map_err(|error| ManifestError(format!("`capabilities.{key}` {error}")))
+        let Self { filesystem, network, numbers, calls } = self;
+        let mut limits = ClaimedLimits::default();
+        for row in declared_rows() {
+            let amount = numbers.get(row.limit).map(|number| parse_declared(row, number)).transpose();
+            limits[row.limit] = amount.map_err(|error| format!("`capabilities.{}` {error}", row.key()))?;
         }
         Ok(DeclaredCapabilities {
             filesystem: match filesystem {
@@ -375,21 +400,16 @@ impl CapabilitiesTable {
                 ManifestFilesystem::ReadWrite => DeclaredFilesystem::ReadWrite,
             },
             network,
-            memory: parse_in_range("max_memory_mb", max_memory_mb, MemoryLimit::from_mb)?,
-            cpu: parse_in_range("max_cpu_percent", max_cpu_percent, CpuPercent::new)?,
-            timeout: parse_in_range("timeout_seconds", timeout_seconds, Timeout::from_seconds)?,
-            calls: DeclaredCalls {
-                targets: CallTargets::parse(&calls)
-                    .map_err(|error| format!("`capabilities.calls`: {error}"))?,
-                max_calls: parse_in_range("max_calls", max_calls, parse_count(MAX_CALLS))?,
-                max_parallel: parse_in_range(
-                    "max_parallel_calls",
-                    max_parallel_calls,
-                    parse_count(MAX_PARALLEL_CALLS),
-                )?,
-            },
+            limits,
+            calls: CallTargets::parse(&calls).map_err(|error| format!("`capabilities.calls`: {error}"))?,
         })
     }
+}
+
+/// The counted amount of a declared number, which is never 0.
+fn parse_declared(row: &LimitRow, number: u64) -> Result<u64, OutOfRangeError> {
+    let (min, max) = (row.min.max(1), row.max);
+    if number < min { Err(OutOfRangeError { min, max }) } else { row.parse_amount(number) }
 }
 
 #[cfg(test)]

@@ -309,7 +309,7 @@ impl CatalogError {
 
 /// The keys of the parts, separated by commas.
 fn part_names(parts: &[Part]) -> String {
-    parts.iter().map(|part| part.as_str()).collect::<Vec<_>>().join(", ")
+    parts.iter().map(Part::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A usable tool.

@@ -602,7 +602,7 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         capabilities,
         signature,
     } = tool;
-    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
     message::ToolMessage {
         name,
         title: title.as_deref(),
@@ -616,12 +616,9 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         capabilities: message::DeclaredMessage {
             filesystem: WireName(*filesystem),
             network: *network,
-            max_memory_mb: *memory,
-            max_cpu_percent: *cpu,
-            timeout_seconds: timeout.map(seconds),
-            calls: calls.targets.to_names(),
-            max_calls: calls.max_calls,
-            max_parallel_calls: calls.max_parallel,
+            limits: LimitMembers::new(*limits),
+            calls: calls.to_names(),
+            call_limits: LimitMembers::new(*limits),
         },
         signature: signature.as_ref().map(signature_message),
     }

@@ -37,6 +37,10 @@ macro_rules! places {
 places! {
     /// A capability manifest.
     InManifest: |row| row.is_set_by(Layer::Verdict);
+    /// The capabilities of a tool.
+    InTool: |row| row.is_set_by(Layer::Tool) && row.group != Group::Calls;
+    /// The capabilities of a tool that calls others.
+    InToolCalls: |row| row.is_set_by(Layer::Tool) && row.group == Group::Calls;
 }
 
 /// Reads the limits of a place. A member that is absent sets no limit.

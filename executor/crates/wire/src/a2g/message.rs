@@ -6,7 +6,7 @@
 
 use super::decode::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
 use super::encode::IntentStateName;
-use super::limits::{InManifest, LimitMembers};
+use super::limits::{InManifest, InTool, InToolCalls, LimitMembers};
 use super::schema::{UpTo, WireName};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -624,19 +624,13 @@ pub(super) struct ToolMessage<'a> {
 pub(super) struct DeclaredMessage {
     pub(super) filesystem: WireName<DeclaredFilesystem>,
     pub(super) network: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_memory_mb: Option<MemoryLimit>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_cpu_percent: Option<CpuPercent>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) timeout_seconds: Option<WholeSeconds>,
+    #[serde(flatten)]
+    pub(super) limits: LimitMembers<InTool>,
     /// The tools that it calls; `*` stands for every tool.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) calls: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_calls: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_parallel_calls: Option<u32>,
+    #[serde(flatten)]
+    pub(super) call_limits: LimitMembers<InToolCalls>,
 }
 
 #[derive(Serialize, JsonSchema)]

@@ -6,9 +6,12 @@
 //! not show that the numbers rose.
 
 use super::Definition;
-use a2g_types::tool::{CallTargets, DeclaredCalls, DeclaredCapabilities, DeclaredFilesystem};
+use crate::catalog::manifest::declared_rows;
+use a2g_types::limit::{Limit, LimitRow};
+use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem};
 use serde_json::Value;
-use strum::{IntoStaticStr, VariantArray};
+use std::fmt;
+use strum::IntoStaticStr;
 
 /// The maximum length, in characters, of a version that may replace another one without approval.
 const MAX_PLAIN_VERSION_CHARS: usize = 32;
@@ -18,7 +21,7 @@ const MAX_IDENTIFIER_CHARS: usize = 12;
 const MAX_WORDS: usize = 2;
 
 /// A part of a definition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
 pub enum Part {
     /// The name for people.
     #[strum(serialize = "title")]
@@ -47,31 +50,22 @@ pub enum Part {
     /// The access to the network.
     #[strum(serialize = "capabilities.network")]
     Network,
-    /// The memory limit.
-    #[strum(serialize = "capabilities.max_memory_mb")]
-    Memory,
-    /// The CPU limit.
-    #[strum(serialize = "capabilities.max_cpu_percent")]
-    Cpu,
-    /// The time limit.
-    #[strum(serialize = "capabilities.timeout_seconds")]
-    Timeout,
+    /// A limit.
+    #[strum(serialize = "capabilities")]
+    Limit(Limit),
     /// The tools that the tool may call.
     #[strum(serialize = "capabilities.calls")]
     Calls,
-    /// The maximum number of calls.
-    #[strum(serialize = "capabilities.max_calls")]
-    MaxCalls,
-    /// The maximum number of simultaneous calls.
-    #[strum(serialize = "capabilities.max_parallel_calls")]
-    MaxParallelCalls,
 }
 
-impl Part {
-    /// The key of the part in `tool.toml`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
+/// The key of the part in `tool.toml`.
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.into())?;
+        if let Self::Limit(limit) = self {
+            write!(f, ".{}", limit.row().map_or(limit.as_str(), LimitRow::key))?;
+        }
+        Ok(())
     }
 }
 
@@ -165,9 +159,7 @@ fn compare_capabilities(
     offered: &DeclaredCapabilities,
     changes: &mut Vec<Change>,
 ) {
-    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = offered;
-    let DeclaredCalls { targets, max_calls, max_parallel } = calls;
-    let old_calls = &accepted.calls;
+    let DeclaredCapabilities { filesystem, network, limits, calls } = offered;
     let mut note = |part, is_wider: bool, accepted: String, offered: String| {
         let kind = if is_wider { ChangeKind::Wider } else { ChangeKind::Narrower };
         changes.push(Change { part, kind, accepted, offered });
@@ -181,28 +173,16 @@ fn compare_capabilities(
     if accepted.network != *network {
         note(Part::Network, *network, yes_no(accepted.network), yes_no(*network));
     }
-    if accepted.memory != *memory {
-        let is_wider = is_wider(accepted.memory, *memory);
-        note(Part::Memory, is_wider, limit_text(accepted.memory), limit_text(*memory));
-    }
-    if accepted.cpu != *cpu {
-        note(Part::Cpu, is_wider(accepted.cpu, *cpu), limit_text(accepted.cpu), limit_text(*cpu));
-    }
-    if accepted.timeout != *timeout {
-        let is_wider = is_wider(accepted.timeout, *timeout);
-        note(Part::Timeout, is_wider, limit_text(accepted.timeout), limit_text(*timeout));
-    }
-    if old_calls.targets != *targets {
-        let [old, new] = [&old_calls.targets, targets].map(|targets| targets.to_names().join("\n"));
-        note(Part::Calls, !includes_all(&old_calls.targets, targets), old, new);
-    }
-    if old_calls.max_calls != *max_calls {
-        let is_wider = is_wider(old_calls.max_calls, *max_calls);
-        note(Part::MaxCalls, is_wider, limit_text(old_calls.max_calls), limit_text(*max_calls));
-    }
-    if old_calls.max_parallel != *max_parallel {
-        let is_wider = is_wider(old_calls.max_parallel, *max_parallel);
-        note(Part::MaxParallelCalls, is_wider, limit_text(old_calls.max_parallel), limit_text(*max_parallel));
+    for row in declared_rows() {
+        if row.limit == Limit::Calls && accepted.calls != *calls {
+            let [old, new] = [&accepted.calls, calls].map(|targets| targets.to_names().join("\n"));
+            note(Part::Calls, !includes_all(&accepted.calls, calls), old, new);
+        }
+        let [old, new] = [accepted.limits[row.limit], limits[row.limit]];
+        if old != new {
+            let [old_text, new_text] = [old, new].map(|amount| limit_text(row, amount));
+            note(Part::Limit(row.limit), is_wider(old, new), old_text, new_text);
+        }
     }
 }
 
@@ -214,7 +194,7 @@ fn rank(filesystem: DeclaredFilesystem) -> u8 {
     }
 }
 
-fn is_wider<T: Ord>(accepted: Option<T>, offered: Option<T>) -> bool {
+fn is_wider(accepted: Option<u64>, offered: Option<u64>) -> bool {
     match (accepted, offered) {
         (None, _) => false,
         (Some(_), None) => true,
@@ -230,8 +210,8 @@ fn includes_all(accepted: &CallTargets, offered: &CallTargets) -> bool {
     }
 }
 
-fn limit_text<T: ToString>(limit: Option<T>) -> String {
-    limit.map_or_else(|| "undeclared: the executor's ceiling".to_owned(), |limit| limit.to_string())
+fn limit_text(row: &LimitRow, amount: Option<u64>) -> String {
+    amount.map_or_else(|| "undeclared: the executor's ceiling".to_owned(), |amount| row.format(amount))
 }
 
 /// A schema as pretty-printed JSON with sorted keys, so that only changed lines differ.

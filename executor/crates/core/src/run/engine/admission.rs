@@ -370,7 +370,8 @@ impl Engine {
         };
         // Any later stop finds the wait.
         self.intents.check_stopped(call)?;
-        let declared = preparing.descriptor.and_then(|descriptor| descriptor.capabilities.timeout);
+        let declared =
+            preparing.descriptor.and_then(|descriptor| descriptor.capabilities.limits.quantity::<Timeout>());
         let timeout = call.caller_timeout.or(declared).unwrap_or(Timeout::DEFAULT).duration();
         // Zero for a time that has passed.
         let until_expiry =

@@ -6,7 +6,7 @@ use crate::a2g::{decode, encode, openrpc};
 use a2g_types::call::StoredArguments;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::SignerName;
-use a2g_types::limit::{Limit, NetworkBudgets};
+use a2g_types::limit::{ClaimedLimits, Limit, NetworkBudgets};
 use a2g_types::outcome::{Contact, DenialReason, HostRule, NetworkUsage, Status};
 use a2g_types::tool::{DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use serde_json::value::RawValue;
@@ -280,7 +280,10 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
         |name: &str, raw: &RawValue| assert_eq!(validates(&named(name), &value(raw)), Ok(()), "{name}");
 
     let tool = Descriptor {
-        capabilities: DeclaredCapabilities { memory: MemoryLimit::from_mb(16).ok(), ..Default::default() },
+        capabilities: DeclaredCapabilities {
+            limits: ClaimedLimits::default().with(MemoryLimit::from_mb(16).ok()),
+            ..Default::default()
+        },
         signature: Some(signature()),
         ..descriptor("write_file", json!({ "type": "object" }))
     };

@@ -1,5 +1,5 @@
 use super::*;
-use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
+use a2g_types::limit::LimitMap;
 use a2g_types::tool::Contract;
 use proptest::prelude::*;
 use serde_json::json;
@@ -69,8 +69,8 @@ struct Use {
     timeout: u64,
     /// A target by its number.
     target: Option<usize>,
-    max_calls: u32,
-    max_parallel: u32,
+    max_calls: u64,
+    max_parallel: u64,
 }
 
 /// The largest value of a declared limit in the model. Only an undeclared limit allows one more.
@@ -80,7 +80,6 @@ const TARGETS: [&str; 2] = ["first", "second"];
 fn uses() -> Vec<Use> {
     let mut uses = Vec::new();
     let limits = || 1..=LARGEST + 1;
-    let counts = || 1..=u32::try_from(LARGEST).unwrap() + 1;
     // Each dimension alone, because each has its own line in the difference that an operator sees.
     let least = Use {
         filesystem: 0,
@@ -99,27 +98,30 @@ fn uses() -> Vec<Use> {
     uses.extend(limits().map(|timeout| Use { timeout, ..least }));
     // The third target stands for all tools that no definition names.
     uses.extend((0..3).map(|target| Use { target: Some(target), ..least }));
-    uses.extend(counts().map(|max_calls| Use { max_calls, ..least }));
-    uses.extend(counts().map(|max_parallel| Use { max_parallel, ..least }));
+    uses.extend(limits().map(|max_calls| Use { max_calls, ..least }));
+    uses.extend(limits().map(|max_parallel| Use { max_parallel, ..least }));
     uses
 }
 
 fn allows(capabilities: &DeclaredCapabilities, use_: Use) -> bool {
-    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
     let files = match filesystem {
         DeclaredFilesystem::None => 0,
         DeclaredFilesystem::Read => 1,
         DeclaredFilesystem::ReadWrite => 2,
     };
-    let within = |limit: Option<u64>, used: u64| limit.is_none_or(|limit| used <= limit);
+    let within = |limit: Limit, used: u64| {
+        let number = limits[limit].zip(limit.row()).map(|(amount, row)| row.to_number(amount));
+        number.is_none_or(|number| used <= number)
+    };
     use_.filesystem <= files
         && (*network || !use_.network)
-        && within(memory.map(MemoryLimit::mb), use_.memory)
-        && within(cpu.map(|cpu| u64::from(cpu.get())), use_.cpu)
-        && within(timeout.map(Timeout::seconds), use_.timeout)
-        && within(calls.max_calls.map(u64::from), u64::from(use_.max_calls))
-        && within(calls.max_parallel.map(u64::from), u64::from(use_.max_parallel))
-        && use_.target.is_none_or(|target| match &calls.targets {
+        && within(Limit::Memory, use_.memory)
+        && within(Limit::Cpu, use_.cpu)
+        && within(Limit::Time, use_.timeout)
+        && within(Limit::Calls, use_.max_calls)
+        && within(Limit::ParallelCalls, use_.max_parallel)
+        && use_.target.is_none_or(|target| match calls {
             CallTargets::All => true,
             CallTargets::Named(named) => {
                 TARGETS.get(target).is_some_and(|target| named.iter().any(|name| name.as_str() == *target))
@@ -139,35 +141,32 @@ fn any_capabilities() -> impl Strategy<Value = DeclaredCapabilities> {
         proptest::sample::subsequence(TARGETS.to_vec(), 0..=TARGETS.len())
             .prop_map(|names| CallTargets::parse(&names).unwrap())
     ];
-    let count = || limit().prop_map(|limit| limit.map(|limit| u32::try_from(limit).unwrap()));
-    (files, any::<bool>(), limit(), limit(), limit(), targets, count(), count()).prop_map(
-        |(filesystem, network, memory, cpu, timeout, targets, max_calls, max_parallel)| {
-            DeclaredCapabilities {
-                filesystem,
-                network,
-                memory: memory.map(|mb| MemoryLimit::from_mb(mb).unwrap()),
-                cpu: cpu.map(|percent| CpuPercent::new(percent).unwrap()),
-                timeout: timeout.map(|seconds| Timeout::from_seconds(seconds).unwrap()),
-                calls: DeclaredCalls { targets, max_calls, max_parallel },
-            }
-        },
-    )
+    let numbers = proptest::collection::vec(limit(), declared_rows().count());
+    (files, any::<bool>(), numbers, targets).prop_map(|(filesystem, network, numbers, calls)| {
+        let numbers = declared_rows().zip(numbers);
+        let limits =
+            numbers.filter_map(|(row, number)| Some((row.limit, row.parse_amount(number?).unwrap())));
+        DeclaredCapabilities { filesystem, network, limits: limits.collect(), calls }
+    })
 }
 
 /// Capabilities that differ in few parts, so that many pairs are comparable.
 fn any_pair() -> impl Strategy<Value = [DeclaredCapabilities; 2]> {
-    (any_capabilities(), any_capabilities(), any::<[bool; 6]>()).prop_map(|(old, other, keep)| {
-        let [filesystem, network, memory, cpu, timeout, calls] = keep;
-        let new = DeclaredCapabilities {
-            filesystem: if filesystem { old.filesystem } else { other.filesystem },
-            network: if network { old.network } else { other.network },
-            memory: if memory { old.memory } else { other.memory },
-            cpu: if cpu { old.cpu } else { other.cpu },
-            timeout: if timeout { old.timeout } else { other.timeout },
-            calls: if calls { old.calls.clone() } else { other.calls },
-        };
-        [old, new]
-    })
+    let kept_limits = proptest::collection::vec(any::<bool>(), Limit::ALL.len());
+    (any_capabilities(), any_capabilities(), any::<[bool; 3]>(), kept_limits).prop_map(
+        |(old, other, keep, kept)| {
+            let [filesystem, network, calls] = keep;
+            let limit =
+                |limit: Limit| if kept[limit as usize] { old.limits[limit] } else { other.limits[limit] };
+            let new = DeclaredCapabilities {
+                filesystem: if filesystem { old.filesystem } else { other.filesystem },
+                network: if network { old.network } else { other.network },
+                limits: LimitMap::from_fn(limit),
+                calls: if calls { old.calls.clone() } else { other.calls },
+            };
+            [old, new]
+        },
+    )
 }
 
 proptest! {
