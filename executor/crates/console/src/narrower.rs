@@ -63,7 +63,7 @@ pub(super) fn policy(
             tools.insert(tool, rule);
         }
     }
-    resources.max_memory = least(resources.max_memory, memory(&total));
+    resources.limits = resources.limits.narrower(&ClaimedLimits::default().with(memory(&total)));
     network.allowed_domains = narrow_hosts(network.allowed_domains, &total);
     let (agent, version) = (Some(agent.clone()), format!("usage-{date}"));
     Some(Policy { agent, version, tools, network, resources, constitution_hash })
@@ -73,15 +73,16 @@ fn narrow_rule(rule: &mut ToolRule, needs: &RunNeeds) {
     if needs.runs == 0 {
         return;
     }
-    rule.timeout = least(rule.timeout, timeout(needs));
+    rule.limits = rule.limits.narrower(&ClaimedLimits::default().with(timeout(needs)));
     if !needs.may_call {
         return;
     }
     if needs.calls == 0 {
-        (rule.calls, rule.max_calls) = (Some(CallTargets::none()), None);
+        rule.calls = Some(CallTargets::none());
+        rule.limits[Limit::Calls] = None;
         return;
     }
-    rule.max_calls = least(rule.max_calls, Some(max_calls(needs)));
+    rule.limits = rule.limits.narrower(&max_calls(needs));
     if let Some(called) = &needs.called {
         rule.calls = Some(narrow_targets(rule.calls.as_ref().unwrap_or(&CallTargets::All), called));
     }
@@ -148,8 +149,7 @@ pub(super) fn capabilities(
         *calls = CallTargets::none();
         LIMITS.iter().filter(|row| row.group == Group::Calls).for_each(|row| limits[row.limit] = None);
     } else {
-        *limits = limits
-            .narrower(&ClaimedLimits::default().with_amount(Limit::Calls, Some(max_calls(needs).into())));
+        *limits = limits.narrower(&max_calls(needs));
         if let Some(called) = &needs.called {
             *calls = narrow_targets(calls, called);
         }
@@ -188,11 +188,6 @@ pub(super) fn capabilities_text(
     text
 }
 
-/// The lower of two limits, of which either may be absent.
-fn least<T: Ord>(current: Option<T>, narrower: Option<T>) -> Option<T> {
-    [current, narrower].into_iter().flatten().min()
-}
-
 /// The tools of `current` that were called.
 fn narrow_targets(current: &CallTargets, called: &BTreeSet<ToolName>) -> CallTargets {
     CallTargets::Named(called.iter().filter(|tool| current.includes(tool)).cloned().collect())
@@ -209,8 +204,9 @@ fn timeout(needs: &RunNeeds) -> Option<Timeout> {
     Timeout::from_seconds(seconds.min(needs.granted_ms.div_ceil(1_000)).max(1)).ok()
 }
 
-fn max_calls(needs: &RunNeeds) -> u32 {
-    u32::try_from(add_quarter(needs.calls.into())).unwrap_or(u32::MAX)
+fn max_calls(needs: &RunNeeds) -> ClaimedLimits {
+    let count = add_quarter(needs.calls.into()).min(u32::MAX.into());
+    ClaimedLimits::default().with_amount(Limit::Calls, Some(count))
 }
 
 /// An amount and a quarter of it, rounded up.

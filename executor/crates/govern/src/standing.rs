@@ -15,7 +15,7 @@ use a2g_capability::{Area, Claims, HostClaims, HostError};
 use a2g_types::call::Call;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::{AgentDid, ToolName};
-use a2g_types::limit::{Access, ClaimedLimits, Limit};
+use a2g_types::limit::Access;
 use a2g_types::verdict::{Policy, ToolRule};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -311,12 +311,8 @@ impl PolicyEntry {
 
     fn claims(&self, tool_rule: &ToolRule, rule: &Rule) -> Claims {
         let resources = &self.policy.resources;
-        let limits = ClaimedLimits::default()
-            .with(resources.max_memory)
-            .with(resources.max_cpu)
-            .with(tool_rule.timeout);
         Claims {
-            limits: limits.with_amount(Limit::Calls, tool_rule.max_calls.map(u64::from)),
+            limits: resources.limits.narrower(&tool_rule.limits),
             network: self.hosts.is_err().then_some(false),
             hosts: self.hosts.clone().unwrap_or_default(),
             areas: rule.areas().map(<[Area]>::to_vec),
@@ -339,7 +335,7 @@ mod tests {
     use a2g_capability::{Ceilings, Glob, Grant, HostPattern, Tree};
     use a2g_types::call::{Door, Priority};
     use a2g_types::ident::IntentId;
-    use a2g_types::limit::{Layer, LimitMap};
+    use a2g_types::limit::{ClaimedLimits, Layer, LimitMap};
 
     use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
     use a2g_types::verdict::{NetworkRule, ResourceRule};
@@ -467,12 +463,12 @@ mod tests {
             ToolRule {
                 paths: Some(vec!["/workspace/**".into()]),
                 blocked_paths: vec!["/workspace/secret/**".into()],
-                timeout: Some(Timeout::from_seconds(5).unwrap()),
+                limits: ClaimedLimits::default().with(Timeout::from_seconds(5).ok()),
                 ..rule()
             },
         );
-        full.resources.max_memory = Some(MemoryLimit::from_mb(8).unwrap());
-        full.resources.max_cpu = Some(CpuPercent::new(20).unwrap());
+        full.resources.limits =
+            ClaimedLimits::default().with(MemoryLimit::from_mb(8).ok()).with(CpuPercent::new(20).ok());
         full.network.allowed_domains = Some(Vec::new());
         full.network.blocked_domains = vec!["*.Onion.".into()];
         full.network.max_requests_per_minute = Some(60);

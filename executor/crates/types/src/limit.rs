@@ -334,6 +334,12 @@ impl LimitRow {
         first.to_ascii_uppercase() + rest
     }
 
+    /// `true` if a standing policy sets the limit for all tools of an agent (`resources`), and not for each tool.
+    #[must_use]
+    pub fn is_for_all_tools(&self) -> bool {
+        [Limit::Memory, Limit::Cpu].contains(&self.limit)
+    }
+
     /// Checks a number that a layer sets, in the unit of the key. Only the number of calls may be above the range of
     /// the ceiling: the grant takes the lower of the two.
     ///
@@ -365,10 +371,6 @@ impl LimitRow {
     }
 }
 
-/// Maximum configurable number of calls.
-pub const MAX_CALLS: u64 = 100_000;
-/// Maximum configurable number of simultaneous calls.
-pub const MAX_PARALLEL_CALLS: u64 = 64;
 /// Maximum configurable value of most counts.
 const MAX_COUNT: u64 = 1_000_000_000;
 
@@ -518,7 +520,7 @@ pub static LIMITS: [LimitRow; 15] = [
         limit: Limit::Calls,
         path: "ceilings.max_calls",
         min: 0,
-        max: MAX_CALLS,
+        max: 100_000,
         default: Some(1000),
         set_by: &[Layer::Condition, Layer::StandingPolicy, Layer::Tool],
         resource: "calls",
@@ -529,7 +531,7 @@ pub static LIMITS: [LimitRow; 15] = [
     LimitRow {
         limit: Limit::ParallelCalls,
         path: "ceilings.max_parallel_calls",
-        max: MAX_PARALLEL_CALLS,
+        max: 64,
         default: Some(8),
         set_by: &[Layer::Tool],
         resource: "simultaneous calls",

@@ -5,7 +5,6 @@
 
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::limit::ClaimedLimits;
-use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
 use crate::stop::OperatorReason;
 use crate::tool::CallTargets;
 use serde_json::{Map, Value};
@@ -152,12 +151,10 @@ pub struct ToolRule {
     pub blocked_patterns: Vec<String>,
     /// Maximum length of a string argument in bytes.
     pub max_size_bytes: Option<u64>,
-    /// Maximum duration of a run of the tool.
-    pub timeout: Option<Timeout>,
+    /// The limits of a run of the tool.
+    pub limits: ClaimedLimits,
     /// The tools that a run of the tool may call; `None` leaves them to the other layers.
     pub calls: Option<CallTargets>,
-    /// Maximum number of calls of a run of the tool.
-    pub max_calls: Option<u32>,
     /// `true` if a manifest grants all of `paths`, and not only the parts that the arguments name: for a tool whose
     /// arguments are a program.
     pub grants_all_paths: bool,
@@ -177,10 +174,8 @@ pub struct NetworkRule {
 /// The resource part of a standing policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResourceRule {
-    /// Maximum memory of each run.
-    pub max_memory: Option<MemoryLimit>,
-    /// Maximum share of CPU of each run.
-    pub max_cpu: Option<CpuPercent>,
+    /// The limits of each run.
+    pub limits: ClaimedLimits,
     /// Maximum disk space in MB. No executor can enforce this limit, so tools may not write if it is set.
     pub max_disk_mb: Option<u64>,
 }

@@ -42,15 +42,16 @@ fn a_policy_allows_what_was_used() {
     let slow = RunNeeds { wall_ms: 20_000, memory_bytes: 60 << 20, ..needs() };
     let policy = narrowed(None, &[pair("read", needs()), pair("slow", slow)]);
     assert_eq!((policy.version.as_str(), policy.tools.len()), ("usage-2026-11-26", 2));
-    let seconds = |name: &str| policy.tools[&tool(name)].timeout.map(Timeout::seconds);
+    let seconds = |policy: &Policy, name: &str| {
+        policy.tools[&tool(name)].limits.quantity::<Timeout>().map(Timeout::seconds)
+    };
     // Twice the longest run, but no more than was granted; the same holds for memory.
-    assert_eq!((seconds("read"), seconds("slow")), (Some(4), Some(30)));
-    assert_eq!(policy.resources.max_memory.map(MemoryLimit::mb), Some(64));
-    assert_eq!(policy.resources.max_cpu, None);
+    assert_eq!((seconds(&policy, "read"), seconds(&policy, "slow")), (Some(4), Some(30)));
+    assert_eq!(policy.resources.limits, ClaimedLimits::default().with(MemoryLimit::from_mb(64).ok()));
     assert_eq!(policy.network.allowed_domains.as_deref(), Some(&[][..]));
     let quick = narrowed(None, &[pair("read", RunNeeds { wall_ms: 1, memory_bytes: 1, ..needs() })]);
-    assert_eq!(quick.tools[&tool("read")].timeout.map(Timeout::seconds), Some(2));
-    assert_eq!(quick.resources.max_memory.map(MemoryLimit::mb), Some(1));
+    assert_eq!(seconds(&quick, "read"), Some(2));
+    assert_eq!(quick.resources.limits[Limit::Memory], Some(1 << 20));
     let agent = AgentDid::parse(AGENT).unwrap();
     let lost = pair("read", RunNeeds { unmeasured: 4, ..RunNeeds::default() });
     assert_eq!(super::policy(&agent, None, &[&lost], date!(2026 - 11 - 26)), None);
@@ -62,7 +63,7 @@ fn a_policy_is_never_wider_than_the_current_one() {
         allowed: true,
         paths: Some(vec!["/workspace/ü\u{202e}\u{7f}/**".to_owned()]),
         blocked_patterns: vec!["rm \"-rf\"".to_owned()],
-        timeout: Some(Timeout::from_seconds(3).unwrap()),
+        limits: ClaimedLimits::default().with(Timeout::from_seconds(3).ok()),
         ..ToolRule::default()
     };
     let stopped = ToolRule { allowed: false, ..ToolRule::default() };
@@ -81,8 +82,9 @@ fn a_policy_is_never_wider_than_the_current_one() {
             max_requests_per_minute: Some(60),
         },
         resources: ResourceRule {
-            max_memory: MemoryLimit::from_mb(8).ok(),
-            max_cpu: CpuPercent::new(50).ok(),
+            limits: ClaimedLimits::default()
+                .with(MemoryLimit::from_mb(8).ok())
+                .with(CpuPercent::new(50).ok()),
             max_disk_mb: Some(7),
         },
         constitution_hash: Some("sha256:00".to_owned()),
@@ -110,7 +112,10 @@ fn calls_are_narrowed_to_the_called_tools() {
     let program = RunNeeds { may_call: true, calls: 4, called: Some([tool("read")].into()), ..needs() };
     let policy = narrowed(None, &[pair("program", program.clone())]);
     let rule = &policy.tools[&tool("program")];
-    assert_eq!((rule.max_calls, rule.calls.as_ref().unwrap().to_names()), (Some(5), vec!["read".to_owned()]));
+    assert_eq!(
+        (rule.limits[Limit::Calls], rule.calls.as_ref().unwrap().to_names()),
+        (Some(5), vec!["read".to_owned()])
+    );
     assert!(policy.tools[&tool("read")].allowed, "the receipts of the calls were not read");
     let unnamed = narrowed(None, &[pair("program", RunNeeds { called: None, ..program.clone() })]);
     assert_eq!(unnamed.tools[&tool("program")].calls, None);

@@ -15,7 +15,7 @@ use crate::arguments::Arguments;
 use crate::rule::{Breach, Rule};
 use a2g_capability::Area;
 use a2g_types::call::Call;
-use a2g_types::limit::ClaimedLimits;
+use a2g_types::limit::{ClaimedLimits, Layer, Limit};
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
 use time::{Duration, OffsetDateTime};
@@ -235,18 +235,20 @@ fn decide_by_risk(
 fn call_conditions(rule: &ToolRule) -> Vec<String> {
     let named = rule.calls.as_ref().filter(|calls| **calls != CallTargets::All).map(CallTargets::to_names);
     // No condition can name an empty list.
-    let max_calls = if named.as_ref().is_some_and(Vec::is_empty) { Some(0) } else { rule.max_calls };
-    let named = named.into_iter().flatten().map(|name| format!("calls:{name}"));
-    named.chain(max_calls.map(|max| format!("max_calls:{max}"))).collect()
+    let no_calls = named.as_ref().is_some_and(Vec::is_empty).then_some(0);
+    let claimed = rule.limits.narrower(&ClaimedLimits::default().with_amount(Limit::Calls, no_calls));
+    // The manifest has the limits that a verdict sets.
+    let others = claimed.claimed().filter(|(row, _)| !row.is_set_by(Layer::Verdict));
+    let others = others.map(|(row, amount)| format!("{}:{}", row.key(), row.to_number(amount)));
+    named.into_iter().flatten().map(|name| format!("calls:{name}")).chain(others).collect()
 }
 
 fn manifest(permitted: &PermittedCall<'_>) -> Manifest {
     let PermittedCall { policy, tool_rule, rule: _, areas } = permitted;
+    let claimed = policy.resources.limits.narrower(&tool_rule.limits);
+    let limits = claimed.claimed().filter(|(row, _)| row.is_set_by(Layer::Verdict));
     Manifest {
-        limits: ClaimedLimits::default()
-            .with(policy.resources.max_memory)
-            .with(policy.resources.max_cpu)
-            .with(tool_rule.timeout),
+        limits: limits.map(|(row, amount)| (row.limit, amount)).collect(),
         network_allowed: Some(allows_network(&policy.network)),
         filesystem_scope: areas.iter().map(Area::to_string).collect(),
     }

@@ -9,7 +9,7 @@ use a2g_capability::{Area, parse_condition};
 use a2g_types::call::{Door, Priority};
 use a2g_types::clock::ManualClock;
 use a2g_types::ident::ToolName;
-use a2g_types::limit::Limit;
+use a2g_types::limit::{ClaimedLimits, Limit};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Manifest, NetworkRule, ResourceRule, RiskLevel, ToolRule};
@@ -382,7 +382,8 @@ fn limits_on_calls_become_conditions() {
         (calls(&[]), Some(3), vec!["max_calls:0"]),
     ];
     for (calls, max_calls, conditions) in cases {
-        let rule = ToolRule { calls, max_calls, ..rule() };
+        let limits = ClaimedLimits::default().with_amount(Limit::Calls, max_calls);
+        let rule = ToolRule { calls, limits, ..rule() };
         let verdict = governor(&[policy(None, &[("program", rule)])]).decide(&call("program", &json!({})));
         let decision = if conditions.is_empty() { Decision::Approved } else { Decision::Conditional };
         assert_eq!(verdict.decision, decision, "{conditions:?}");
@@ -482,18 +483,17 @@ fn domains_of_urls_are_checked() {
 
 #[test]
 fn a_manifest_is_the_least_that_the_policy_and_the_arguments_need() {
-    let write = ToolRule { timeout: Some(Timeout::from_seconds(9).unwrap()), ..path_rule() };
+    let limits = ClaimedLimits::default().with(Timeout::from_seconds(9).ok());
+    let write = ToolRule { limits, ..path_rule() };
     let mut policy = policy(None, &[("write_file", write)]);
-    policy.resources.max_memory = Some(MemoryLimit::from_mb(50).unwrap());
-    policy.resources.max_cpu = Some(CpuPercent::new(10).unwrap());
+    policy.resources.limits =
+        ClaimedLimits::default().with(MemoryLimit::from_mb(50).ok()).with(CpuPercent::new(10).ok());
     let granted = |policy: &Policy, arguments: &Value| {
         governor(std::slice::from_ref(policy)).decide(&call("write_file", arguments)).manifest
     };
     let one = granted(&policy, &json!({ "path": "//tmp/./a" }));
     assert_eq!(one.filesystem_scope, ["/tmp/**"]);
-    assert_eq!(one.limits.quantity::<MemoryLimit>(), policy.resources.max_memory);
-    assert_eq!(one.limits.quantity::<CpuPercent>(), policy.resources.max_cpu);
-    assert_eq!(one.limits[Limit::Time], Some(9000));
+    assert_eq!(one.limits, policy.resources.limits.narrower(&limits));
     assert_eq!(one.network_allowed, Some(false));
     let both = granted(&policy, &json!({ "path": "/tmp/a", "copy_path": "/workspace" }));
     assert_eq!(both.filesystem_scope, ["/tmp/**", "/workspace/**"]);

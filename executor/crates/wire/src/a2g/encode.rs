@@ -18,7 +18,6 @@ use a2g_types::limit::Bound;
 use a2g_types::outcome::{
     Artifact, CallUsage, End, LogLine, NestedCall, Outcome, Receipt, RunMetrics, RunOutput,
 };
-use a2g_types::quantity::Timeout;
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, Descriptor, ToolSignature};
 use a2g_types::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
@@ -388,10 +387,6 @@ fn format_time(moment: OffsetDateTime) -> Option<String> {
     moment.format(&Rfc3339).ok()
 }
 
-fn seconds(timeout: Timeout) -> message::WholeSeconds {
-    UpTo(timeout.seconds())
-}
-
 fn risk_message(risk: &Risk) -> message::RiskMessage<'_> {
     let Risk { score, level, model_score, heuristic_score, threats } = risk;
     message::RiskMessage {
@@ -550,9 +545,8 @@ fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
         blocked_paths,
         blocked_patterns,
         max_size_bytes,
-        timeout,
+        limits,
         calls,
-        max_calls,
         grants_all_paths,
     } = rule;
     message::ToolRuleMessage {
@@ -562,9 +556,9 @@ fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
             blocked_paths,
             blocked_patterns,
             max_size_bytes: max_size_bytes.map(UpTo),
-            timeout_seconds: timeout.map(seconds),
+            limits: LimitMembers::new(*limits),
             calls: calls.as_ref().map(CallTargets::to_names),
-            max_calls: *max_calls,
+            call_limits: LimitMembers::new(*limits),
             grant_all_paths: *grants_all_paths,
         },
     }
@@ -580,12 +574,8 @@ fn network_rule(rule: &NetworkRule) -> message::NetworkRuleMessage<'_> {
 }
 
 fn resource_rule(rule: &ResourceRule) -> message::ResourceRuleMessage {
-    let ResourceRule { max_memory, max_cpu, max_disk_mb } = rule;
-    message::ResourceRuleMessage {
-        max_memory_mb: *max_memory,
-        max_cpu_percent: *max_cpu,
-        max_disk_mb: max_disk_mb.map(UpTo),
-    }
+    let ResourceRule { limits, max_disk_mb } = rule;
+    message::ResourceRuleMessage { limits: LimitMembers::new(*limits), max_disk_mb: max_disk_mb.map(UpTo) }
 }
 
 fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {

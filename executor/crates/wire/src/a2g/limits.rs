@@ -41,6 +41,14 @@ places! {
     InTool: |row| row.is_set_by(Layer::Tool) && row.group != Group::Calls;
     /// The capabilities of a tool that calls others.
     InToolCalls: |row| row.is_set_by(Layer::Tool) && row.group == Group::Calls;
+    /// A standing policy, for all tools.
+    InResources: |row| row.is_set_by(Layer::StandingPolicy) && row.is_for_all_tools();
+    /// A standing policy, for one tool.
+    InConstraints: |row| row.is_set_by(Layer::StandingPolicy) && !row.is_for_all_tools();
+    /// Those of [`InConstraints`] that are not of calls.
+    InRunConstraints: |row| InConstraints::has(row) && row.group != Group::Calls;
+    /// Those of [`InConstraints`] that are of calls.
+    InCallConstraints: |row| InConstraints::has(row) && row.group == Group::Calls;
 }
 
 /// Reads the limits of a place. A member that is absent sets no limit.

@@ -6,7 +6,9 @@
 
 use super::decode::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
 use super::encode::IntentStateName;
-use super::limits::{InManifest, InTool, InToolCalls, LimitMembers};
+use super::limits::{
+    InCallConstraints, InManifest, InResources, InRunConstraints, InTool, InToolCalls, LimitMembers,
+};
 use super::schema::{UpTo, WireName};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -78,9 +80,6 @@ pub(super) struct ManifestMessage<'a> {
     pub(super) network_allowed: Option<bool>,
     pub(super) filesystem_scope: &'a [String],
 }
-
-/// A timeout in whole seconds.
-pub(super) type WholeSeconds = UpTo<{ Timeout::MAX_SECONDS }>;
 
 #[derive(Serialize)]
 pub(super) struct ProofClaimsMessage<'a> {
@@ -671,13 +670,13 @@ pub(super) struct Constraints<'a> {
     pub(super) blocked_patterns: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_size_bytes: Option<UpTo<MAX_SIZE_BYTES>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) timeout_seconds: Option<WholeSeconds>,
+    #[serde(flatten)]
+    pub(super) limits: LimitMembers<InRunConstraints>,
     /// The tools that a run may call; `*` stands for every tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) calls: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_calls: Option<u32>,
+    #[serde(flatten)]
+    pub(super) call_limits: LimitMembers<InCallConstraints>,
     /// Present when a manifest grants all of `paths`, and not only the parts that the arguments name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) grant_all_paths: bool,
@@ -697,10 +696,8 @@ pub(super) struct NetworkRuleMessage<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ResourceRule", deny_unknown_fields)]
 pub(super) struct ResourceRuleMessage {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_memory_mb: Option<MemoryLimit>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_cpu_percent: Option<CpuPercent>,
+    #[serde(flatten)]
+    pub(super) limits: LimitMembers<InResources>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_disk_mb: Option<UpTo<MAX_DISK_MB>>,
 }

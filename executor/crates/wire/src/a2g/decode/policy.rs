@@ -1,11 +1,10 @@
 //! `G2A_POLICY`: standing limits, from a governor or from a file.
 
+use crate::a2g::limits;
 use crate::field::{Field, Object};
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
-use a2g_types::limit::MAX_CALLS;
-use a2g_types::quantity::Timeout;
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
 use std::collections::BTreeMap;
@@ -114,10 +113,8 @@ fn decode_constraints(field: Field<'_>) -> Result<ToolRule, Fault> {
             blocked_patterns: object.read_optional("blocked_patterns")?.unwrap_or_default(),
             max_size_bytes: object
                 .read_optional_with("max_size_bytes", |field| field.integer(1, MAX_SIZE_BYTES))?,
-            timeout: object
-                .read_optional_with("timeout_seconds", |field| field.quantity(Timeout::from_seconds))?,
+            limits: limits::read::<limits::InConstraints>(object)?,
             calls: object.read_optional_with("calls", decode_calls)?,
-            max_calls: object.read_optional_with("max_calls", decode_max_calls)?,
             grants_all_paths: object.read_optional("grant_all_paths")?.unwrap_or_default(),
         })
     })
@@ -125,10 +122,6 @@ fn decode_constraints(field: Field<'_>) -> Result<ToolRule, Fault> {
 
 fn decode_calls(field: Field<'_>) -> Result<CallTargets, Fault> {
     CallTargets::parse(&field.strings()?).map_err(|error| field.fault(error.to_string()))
-}
-
-fn decode_max_calls(field: Field<'_>) -> Result<u32, Fault> {
-    field.integer(0, MAX_CALLS).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 fn decode_network(field: Field<'_>) -> Result<NetworkRule, Fault> {
@@ -146,8 +139,7 @@ fn decode_network(field: Field<'_>) -> Result<NetworkRule, Fault> {
 fn decode_resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
     field.object()?.read_all(|object| {
         Ok(ResourceRule {
-            max_memory: object.read_optional("max_memory_mb")?,
-            max_cpu: object.read_optional("max_cpu_percent")?,
+            limits: limits::read::<limits::InResources>(object)?,
             max_disk_mb: object.read_optional_with("max_disk_mb", |field| field.integer(1, MAX_DISK_MB))?,
         })
     })

@@ -39,7 +39,7 @@ fn the_documents_policy_report_and_registration() {
     assert!(execute_command.allowed);
     assert_eq!(execute_command.blocked_patterns, ["rm -rf"]);
     assert_eq!(policy.network.blocked_domains, ["*.onion"]);
-    assert_eq!(policy.resources.max_memory, MemoryLimit::from_mb(256).ok());
+    assert_eq!(policy.resources.limits.quantity::<MemoryLimit>(), MemoryLimit::from_mb(256).ok());
 
     let head = decode::report(&document_report().to_string()).unwrap();
     assert_eq!((head.agent.as_str(), head.status), (AGENT, a2g_types::outcome::Status::Success));

@@ -4,7 +4,7 @@ use super::*;
 use crate::a2g::{decode, encode};
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::call::{Call, Door, Priority};
-use a2g_types::limit::ClaimedLimits;
+use a2g_types::limit::{ClaimedLimits, Limit};
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{
     Decision, Manifest, NetworkRule, Policy, Proof, ResourceRule, Risk, RiskLevel, ToolRule, Verdict,
@@ -128,9 +128,8 @@ fn tool_rule() -> impl Strategy<Value = ToolRule> {
             blocked_paths,
             blocked_patterns,
             max_size_bytes,
-            timeout,
+            limits: ClaimedLimits::default().with(timeout).with_amount(Limit::Calls, calls.1.map(u64::from)),
             calls: calls.0.map(|names| CallTargets::parse(&names).unwrap()),
-            max_calls: calls.1,
             grants_all_paths: calls.2,
         },
     )
@@ -144,8 +143,9 @@ fn policy() -> impl Strategy<Value = Policy> {
             max_requests_per_minute,
         },
     );
-    let resources = (of(memory()), of(cpu()), of(1..=1_u64 << 30))
-        .prop_map(|(max_memory, max_cpu, max_disk_mb)| ResourceRule { max_memory, max_cpu, max_disk_mb });
+    let resources = (of(memory()), of(cpu()), of(1..=1_u64 << 30)).prop_map(|(memory, cpu, max_disk_mb)| {
+        ResourceRule { limits: ClaimedLimits::default().with(memory).with(cpu), max_disk_mb }
+    });
     let tools = btree_map(tool(), tool_rule(), 0..5);
     (of(agent()), ".{0,12}", tools, network, resources, of(".{0,12}")).prop_map(
         |(agent, version, tools, network, resources, constitution_hash)| Policy {
