@@ -2,7 +2,7 @@
 
 use a2g_http::ListenAddress;
 use a2g_tool::ToolCommand;
-use a2g_types::limit::{KeyNumbers, LIMITS, Layer, LimitMap, LimitRow, Unit};
+use a2g_types::limit::{KeyNumbers, Layer, LimitMap, LimitRow, Unit, rows_set_by};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -388,11 +388,6 @@ static LIMIT_OPTIONS: LazyLock<LimitMap<String>> = LazyLock::new(|| {
 });
 
 impl LimitOptions {
-    /// The limits with an option.
-    pub(super) fn rows() -> impl Iterator<Item = &'static LimitRow> {
-        LIMITS.iter().filter(|row| row.is_set_by(Layer::Verdict))
-    }
-
     /// The name of the option for a limit.
     pub(super) fn name(row: &LimitRow) -> &'static str {
         LIMIT_OPTIONS[row.limit].as_str()
@@ -414,7 +409,7 @@ impl LimitOptions {
 
 impl Args for LimitOptions {
     fn augment_args(command: clap::Command) -> clap::Command {
-        command.args(Self::rows().map(Self::option))
+        command.args(rows_set_by(Layer::Verdict).map(Self::option))
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
@@ -425,7 +420,7 @@ impl Args for LimitOptions {
 impl FromArgMatches for LimitOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut numbers = KeyNumbers::default();
-        for row in Self::rows() {
+        for row in rows_set_by(Layer::Verdict) {
             numbers.set(row.limit, matches.get_one::<u64>(row.key()).copied());
         }
         Ok(Self(numbers))

@@ -18,7 +18,7 @@ use a2g_isolate::{Inline, RunAs};
 use a2g_sandbox::{Code, Input};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{ToolName, did_you_mean};
-use a2g_types::limit::{ClaimedLimits, Layer, Limit};
+use a2g_types::limit::{ClaimedLimits, Layer, Limit, rows_set_by};
 use a2g_types::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::{Contract, Descriptor};
@@ -52,7 +52,7 @@ pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
 /// The limits given on the command line.
 fn parse_limits(arguments: &Run) -> Result<ClaimedLimits, UsageError> {
     let mut limits = ClaimedLimits::default();
-    for row in LimitOptions::rows() {
+    for row in rows_set_by(Layer::Verdict) {
         let amount = arguments.limits.0.get(row.limit).map(|number| row.parse_amount(number)).transpose();
         let out_of_range =
             |error: OutOfRangeError| UsageError(format!("`--{}` {error}", LimitOptions::name(row)));

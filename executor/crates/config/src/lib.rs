@@ -26,7 +26,7 @@ use a2g_journal::{ArgumentStorage, JournalLimits, Retention};
 use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, Issuer, SignerName, ToolName, did_you_mean};
-use a2g_types::limit::{Access, KeyNumbers, LIMITS, Limit, LimitMap, NetworkBudgets};
+use a2g_types::limit::{Access, LIMITS, Limit, LimitMap, NetworkBudgets};
 use a2g_types::quantity::{MemoryLimit, OutOfRangeError};
 use a2g_wire::strict_json::JsonBounds;
 use file::File;
@@ -563,14 +563,15 @@ fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64,
     if (min..=max).contains(&value) { Ok(value) } else { Err(invalid(key)(&OutOfRangeError { min, max })) }
 }
 
-/// The numbers of `[ceilings]`, each within the range of its row; a missing one has its default.
-fn check_ceilings(ceilings: &file::Ceilings) -> Result<KeyNumbers, InvalidValueError> {
-    let mut numbers = KeyNumbers::default();
+/// The amounts of `[ceilings]`; a missing number has its default.
+fn check_ceilings(ceilings: &file::Ceilings) -> Result<LimitMap<u64>, InvalidValueError> {
+    let mut limits = LimitMap::defaults();
     for row in &LIMITS {
-        let number = ceilings.numbers.get(row.limit).or(row.default).map(|number| row.check(number));
-        numbers.set(row.limit, number.transpose().map_err(|error| invalid(row.path)(&error))?);
+        if let Some(number) = ceilings.numbers.get(row.limit) {
+            limits[row.limit] = row.parse_amount(number).map_err(|error| invalid(row.path)(&error))?;
+        }
     }
-    Ok(numbers)
+    Ok(limits)
 }
 
 fn parse_areas(patterns: &[impl AsRef<str>]) -> Result<Vec<Area>, InvalidValueError> {
@@ -664,7 +665,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
         None => u64::from(default_waiting()),
     };
     let capacity = parse_capacity(&executor)?;
-    let limits = LimitMap::from_keys(&check_ceilings(&ceilings)?);
+    let limits = check_ceilings(&ceilings)?;
     let max_outputs = (capacity.concurrent as u64).saturating_mul(limits[Limit::Output]);
     let default_mb =
         default_memory_mb().saturating_add(max_outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);

@@ -24,7 +24,7 @@ use a2g_core::run::{ApprovalBar, DecisionBasis, DecisionPreview, DirectiveOutcom
 use a2g_types::fault::Fault;
 use a2g_types::grant::{CallSummary, GrantSummary};
 use a2g_types::ident::IntentId;
-use a2g_types::limit::{Bound, ClaimedLimits, LIMITS, Layer, LimitRow, Unit};
+use a2g_types::limit::{Bound, ClaimedLimits, Layer, LimitRow, Unit, rows_set_by};
 use a2g_types::stop::OperatorReason;
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Directive, Manifest, Verdict};
@@ -278,8 +278,7 @@ fn has_area(grant: &GrantSummary, pattern: &str) -> bool {
 
 /// The limits that a person may lower, except those that are not counted.
 fn lowerable(granted: &GrantSummary) -> impl Iterator<Item = &'static LimitRow> {
-    let rows = LIMITS.iter().filter(|row| row.is_set_by(Layer::Verdict));
-    rows.filter(move |row| granted.amount(row.limit).is_some())
+    rows_set_by(Layer::Verdict).filter(move |row| granted.amount(row.limit).is_some())
 }
 
 /// The mark of a limit that the person has narrowed.

@@ -17,7 +17,7 @@ use a2g_types::call::{ParentRun, StoredArguments};
 use a2g_types::failure_message::describe;
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
-use a2g_types::limit::{LIMITS, Layer};
+use a2g_types::limit::{Layer, rows_set_by};
 use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Usage};
 use a2g_types::verdict::Manifest;
 use a2g_types::visible_text::escape_invisible_lines;
@@ -455,7 +455,7 @@ fn grant_line(grant: &GrantSummary) -> Markup {
     } = grant;
     html! {
         // The page of a decision shows only what a verdict sets.
-        @for row in LIMITS.iter().filter(|row| row.is_set_by(Layer::Verdict)) {
+        @for row in rows_set_by(Layer::Verdict) {
             (row.summarize(grant.amount(row.limit))) " · "
         }
         "network "

@@ -8,7 +8,7 @@ use a2g_config::Config;
 use a2g_core::catalog::{Catalog, CatalogEntry, CatalogError};
 use a2g_types::clock::format_seconds;
 use a2g_types::ident::{ToolName, did_you_mean};
-use a2g_types::limit::{Group, LIMITS, Layer, Limit, LimitRow};
+use a2g_types::limit::{Group, Layer, Limit, LimitRow, rows_set_by};
 use a2g_types::tool::{DeclaredCapabilities, Descriptor, ToolSignature};
 use anyhow::bail;
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ fn print_descriptor(tool: &Descriptor) {
     let limit_text = |row: &LimitRow| {
         limits[row.limit].map_or_else(|| "the executor's ceiling".to_owned(), |amount| row.format(amount))
     };
-    let declared = LIMITS.iter().filter(|row| row.is_set_by(Layer::Tool));
+    let declared = rows_set_by(Layer::Tool);
     let (of_calls, of_runs) = declared.partition::<Vec<_>, _>(|row| row.group == Group::Calls);
     print(format_args!("{name} {}: {}\n", one_line(version), one_line(description)));
     if let Some(title) = title {

@@ -4,7 +4,7 @@ use a2g_core::catalog::ToolManifest;
 use a2g_types::limit::ClaimedLimits;
 use a2g_types::outcome::Outcome;
 use a2g_types::quantity::{MemoryLimit, Timeout};
-use a2g_types::tool::{DeclaredCapabilities, DeclaredFilesystem};
+use a2g_types::tool::DeclaredCapabilities;
 use anyhow::{Context as _, bail};
 use std::path::Path;
 use std::time::Duration;
@@ -34,15 +34,6 @@ impl Measured {
         let timeout = Timeout::from_seconds(seconds).ok().filter(|_| !self.longest.is_zero());
         let measured = ClaimedLimits::default().with(memory).with(timeout);
         DeclaredCapabilities { limits: declared.limits.narrower(&measured), ..declared.clone() }
-    }
-}
-
-/// The order of the uses of files, from the narrowest.
-pub(crate) fn rank(filesystem: DeclaredFilesystem) -> u8 {
-    match filesystem {
-        DeclaredFilesystem::None => 0,
-        DeclaredFilesystem::Read => 1,
-        DeclaredFilesystem::ReadWrite => 2,
     }
 }
 

@@ -193,7 +193,7 @@ impl ExampleRunner<'_> {
         let start = measured.narrow(&manifest.capabilities);
         for filesystem in [DeclaredFilesystem::None, DeclaredFilesystem::Read, DeclaredFilesystem::ReadWrite]
         {
-            if suggest::rank(filesystem) > suggest::rank(start.filesystem) {
+            if filesystem > start.filesystem {
                 break;
             }
             let candidate = DeclaredCapabilities { filesystem, ..start.clone() };

@@ -1,7 +1,7 @@
 //! The description of a grant, for the people who approve a run and for the record of their approval. It carries no
 //! authority.
 
-use crate::limit::{Access, Bound, LIMITS, Layer, Limit, LimitMap, LimitRow, UNLIMITED};
+use crate::limit::{Access, Bound, LIMITS, Layer, Limit, LimitMap, UNLIMITED, rows_set_by};
 use crate::outcome::HostRule;
 use crate::tool::CallTargets;
 use crate::verdict::Manifest;
@@ -66,17 +66,14 @@ pub fn approved_limits(granted: impl Fn(Limit) -> Bound<u64>) -> LimitMap<Bound<
     limits
 }
 
-/// The limits that a manifest can have.
-fn verdict_rows() -> impl Iterator<Item = &'static LimitRow> {
-    LIMITS.iter().filter(|row| row.is_set_by(Layer::Verdict))
-}
-
 impl GrantSummary {
     /// The manifest with these limits. A manifest has no hosts, output, calls and other limits.
     #[must_use]
     pub fn to_manifest(&self, verdict: &Manifest) -> Manifest {
         Manifest {
-            limits: verdict_rows().filter_map(|row| Some((row.limit, self.amount(row.limit)?))).collect(),
+            limits: rows_set_by(Layer::Verdict)
+                .filter_map(|row| Some((row.limit, self.amount(row.limit)?)))
+                .collect(),
             network_allowed: Some(self.network.value),
             filesystem_scope: self.to_scope(verdict),
         }
@@ -105,7 +102,7 @@ impl GrantSummary {
         let Manifest { limits, network_allowed, filesystem_scope } = manifest;
         // A limit that the manifest does not name is not counted.
         let is_within = |limit: Limit| limits[limit].unwrap_or(UNLIMITED) <= self.limits[limit].value;
-        verdict_rows().all(|row| is_within(row.limit))
+        rows_set_by(Layer::Verdict).all(|row| is_within(row.limit))
             && network_allowed.is_some_and(|network| network <= self.network.value)
             && (*filesystem_scope == verdict.filesystem_scope
                 || filesystem_scope
@@ -117,7 +114,7 @@ impl GrantSummary {
     #[must_use]
     pub fn complete(&self, manifest: &Manifest) -> Manifest {
         Manifest {
-            limits: verdict_rows()
+            limits: rows_set_by(Layer::Verdict)
                 .filter_map(|row| Some((row.limit, manifest.limits[row.limit].or(self.amount(row.limit))?)))
                 .collect(),
             network_allowed: Some(manifest.network_allowed.unwrap_or(false)),

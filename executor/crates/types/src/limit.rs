@@ -224,11 +224,8 @@ pub enum Consumption {
 pub enum Group {
     /// The limits of a run that each have a member of their own in stored receipts.
     Run,
-    /// The limits that are counted by the sandbox, the [`Budgets`].
-    Budget {
-        /// The name in stored receipts, which never changes.
-        stored: &'static str,
-    },
+    /// The limits that are counted by the sandbox, the [`Budgets`]. Stored receipts have them under [`LimitRow::name`].
+    Budget,
     /// The limits of calls to other tools.
     Calls,
 }
@@ -270,7 +267,7 @@ impl LimitRow {
     /// `true` if the limit is a part of [`Budgets`].
     #[must_use]
     pub fn is_budget(&self) -> bool {
-        self.stored().is_some()
+        self.group == Group::Budget
     }
 
     /// `true` if `layer` may set the limit.
@@ -284,16 +281,8 @@ impl LimitRow {
     pub(crate) fn is_approved(&self) -> bool {
         match self.group {
             Group::Run => true,
-            Group::Budget { .. } => !self.set_by.is_empty(),
+            Group::Budget => !self.set_by.is_empty(),
             Group::Calls => false,
-        }
-    }
-
-    /// The name of a budget in stored receipts.
-    pub(crate) fn stored(&self) -> Option<&'static str> {
-        match self.group {
-            Group::Budget { stored } => Some(stored),
-            Group::Run | Group::Calls => None,
         }
     }
 
@@ -320,7 +309,7 @@ impl LimitRow {
         amount.div_ceil(self.unit.size())
     }
 
-    /// The key without `max_` and the unit, such as `memory` and `timeout`.
+    /// The key without `max_` and the unit, such as `memory` and `timeout`. Stored receipts have it, so it never changes.
     #[must_use]
     pub fn name(&self) -> &'static str {
         let name = self.key().trim_start_matches("max_");
@@ -442,7 +431,7 @@ pub static LIMITS: [LimitRow; 15] = [
         default: Some(1024),
         resource: "written bytes",
         summary: "written",
-        group: Group::Budget { stored: "written" },
+        group: Group::Budget,
         ..COUNT
     },
     LimitRow {
@@ -451,7 +440,7 @@ pub static LIMITS: [LimitRow; 15] = [
         default: Some(10_000),
         resource: "created files and folders",
         summary: "created",
-        group: Group::Budget { stored: "created" },
+        group: Group::Budget,
         ..COUNT
     },
     LimitRow {
@@ -463,7 +452,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "open files and handles",
         summary: "handles",
         consumption: Consumption::AtOnce,
-        group: Group::Budget { stored: "handles" },
+        group: Group::Budget,
         ..COUNT
     },
     LimitRow {
@@ -474,7 +463,7 @@ pub static LIMITS: [LimitRow; 15] = [
         resource: "subscriptions",
         summary: "subscriptions",
         consumption: Consumption::AtOnce,
-        group: Group::Budget { stored: "subscriptions" },
+        group: Group::Budget,
         ..COUNT
     },
     LimitRow {
@@ -483,7 +472,7 @@ pub static LIMITS: [LimitRow; 15] = [
         default: Some(16 << 20),
         resource: "random bytes",
         summary: "random bytes",
-        group: Group::Budget { stored: "random_bytes" },
+        group: Group::Budget,
         ..COUNT
     },
     LimitRow {
@@ -492,7 +481,7 @@ pub static LIMITS: [LimitRow; 15] = [
         default: Some(1_000_000),
         resource: "listed directory entries",
         summary: "directory entries",
-        group: Group::Budget { stored: "directory_entries" },
+        group: Group::Budget,
         ..COUNT
     },
     LimitRow {
@@ -502,7 +491,7 @@ pub static LIMITS: [LimitRow; 15] = [
         max: 1 << 53,
         resource: "fuel",
         summary: "fuel",
-        group: Group::Budget { stored: "fuel" },
+        group: Group::Budget,
         ..COUNT
     },
     LimitRow {
@@ -513,7 +502,7 @@ pub static LIMITS: [LimitRow; 15] = [
         default: Some(1000),
         resource: "artifacts",
         summary: "artifacts",
-        group: Group::Budget { stored: "artifacts" },
+        group: Group::Budget,
         ..COUNT
     },
     LimitRow {
@@ -553,6 +542,11 @@ pub static LIMITS: [LimitRow; 15] = [
         ..COUNT
     },
 ];
+
+/// The rows of the limits that `layer` may set.
+pub fn rows_set_by(layer: Layer) -> impl Iterator<Item = &'static LimitRow> {
+    LIMITS.iter().filter(move |row| row.is_set_by(layer))
+}
 
 /// The rows of the limits in [`Budgets`].
 pub fn budget_rows() -> impl Iterator<Item = &'static LimitRow> {
@@ -603,70 +597,38 @@ pub trait Quantity: Copy {
     fn from_amount(amount: u64) -> Self;
 }
 
-impl Quantity for MemoryLimit {
-    const LIMIT: Limit = Limit::Memory;
+macro_rules! quantities {
+    ($($quantity:ty: $limit:ident, $to_amount:ident;)+) => {
+        $(impl Quantity for $quantity {
+            const LIMIT: Limit = Limit::$limit;
 
-    fn to_amount(self) -> u64 {
-        self.bytes()
-    }
+            fn to_amount(self) -> u64 {
+                self.$to_amount()
+            }
 
-    fn from_amount(amount: u64) -> Self {
-        Self::nearest(amount / BYTES_PER_MB)
-    }
+            fn from_amount(amount: u64) -> Self {
+                Self::nearest(amount)
+            }
+        })+
+    };
 }
 
-impl Quantity for CpuPercent {
-    const LIMIT: Limit = Limit::Cpu;
-
-    fn to_amount(self) -> u64 {
-        self.get().into()
-    }
-
-    fn from_amount(amount: u64) -> Self {
-        Self::nearest(amount)
-    }
-}
-
-impl Quantity for Timeout {
-    const LIMIT: Limit = Limit::Time;
-
-    fn to_amount(self) -> u64 {
-        self.millis()
-    }
-
-    fn from_amount(amount: u64) -> Self {
-        Self::nearest(amount)
-    }
-}
-
-impl Quantity for OutputLimit {
-    const LIMIT: Limit = Limit::Output;
-
-    fn to_amount(self) -> u64 {
-        self.bytes()
-    }
-
-    fn from_amount(amount: u64) -> Self {
-        Self::nearest(amount)
-    }
+quantities! {
+    MemoryLimit: Memory, bytes;
+    CpuPercent: Cpu, percent;
+    Timeout: Time, millis;
+    OutputLimit: Output, bytes;
 }
 
 /// The amount of each limit, such as the executor's ceilings.
 impl LimitMap<u64> {
-    /// The amounts for configured numbers, in the units of their keys. A limit without a number has its default.
-    #[must_use]
-    pub fn from_keys(numbers: &KeyNumbers) -> Self {
-        Self::from_fn(|limit| {
-            let amount =
-                |row: &LimitRow| Some(numbers.get(limit).or(row.default)?.saturating_mul(row.unit.size()));
-            limit.row().and_then(amount).unwrap_or(UNLIMITED)
-        })
-    }
-
     /// The amounts if nothing is configured.
     #[must_use]
     pub fn defaults() -> Self {
-        Self::from_keys(&KeyNumbers::default())
+        Self::from_fn(|limit| {
+            let amount = |row: &LimitRow| Some(row.default?.saturating_mul(row.unit.size()));
+            limit.row().and_then(amount).unwrap_or(UNLIMITED)
+        })
     }
 
     /// These amounts with another quantity.
@@ -981,21 +943,8 @@ mod tests {
             assert!(!row.key().is_empty() && !row.resource.is_empty(), "{}", row.path);
             assert!(!row.is_budget() || !row.summary.is_empty(), "{}", row.path);
             assert!(row.min <= row.max && row.max.checked_mul(row.unit.size()).is_some(), "{}", row.path);
-            assert!(
-                !row.is_budget() || row.set_by.is_empty(),
-                "{}: only the executor sets a budget",
-                row.path
-            );
         }
-        let defaults = [
-            (Limit::Memory, MemoryLimit::DEFAULT.mb()),
-            (Limit::Cpu, CpuPercent::DEFAULT.get().into()),
-            (Limit::Time, Timeout::DEFAULT.seconds()),
-            (Limit::Output, OutputLimit::DEFAULT.bytes()),
-        ];
-        for (limit, default) in defaults {
-            assert_eq!(limit.row().unwrap().default, Some(default), "{limit:?}");
-        }
+        assert_eq!(Limit::Time.row().unwrap().default, Some(Timeout::DEFAULT.seconds()));
     }
 
     // A compromised child sends any end of its run.

@@ -34,10 +34,6 @@ pub struct MemoryLimit {
 impl MemoryLimit {
     /// Maximum configurable limit in MB.
     pub const MAX_MB: u64 = 1 << 20;
-    /// Maximum memory of a run, if nothing is configured.
-    pub const DEFAULT: Self = Self { mb: 256 };
-    /// Maximum amount that a run may write to files, if nothing is configured.
-    pub const DEFAULT_WRITTEN: Self = Self { mb: 1024 };
 
     /// Makes a limit of `mb` MB.
     ///
@@ -47,9 +43,9 @@ impl MemoryLimit {
         check_range(mb, 1, Self::MAX_MB).map(|mb| Self { mb })
     }
 
-    /// The limit nearest to `mb` MB.
-    pub(crate) fn nearest(mb: u64) -> Self {
-        Self { mb: mb.clamp(1, Self::MAX_MB) }
+    /// The limit nearest to `bytes`, in whole MB below it.
+    pub(crate) fn nearest(bytes: u64) -> Self {
+        Self { mb: (bytes / BYTES_PER_MB).clamp(1, Self::MAX_MB) }
     }
 
     /// The limit in MB.
@@ -73,8 +69,6 @@ pub struct CpuPercent(u32);
 impl CpuPercent {
     /// Maximum configurable share: a hundred cores.
     pub const MAX: u64 = 10_000;
-    /// The share if nothing is configured: one core.
-    pub const DEFAULT: Self = Self(100);
 
     /// Makes a share of `percent`.
     ///
@@ -94,6 +88,11 @@ impl CpuPercent {
     #[must_use]
     pub fn get(self) -> u32 {
         self.0
+    }
+
+    /// The share in percent, as a counted amount.
+    pub(crate) fn percent(self) -> u64 {
+        self.0.into()
     }
 }
 
@@ -194,8 +193,6 @@ pub struct OutputLimit {
 impl OutputLimit {
     /// Maximum configurable limit in bytes.
     pub const MAX_BYTES: u64 = 1 << 30;
-    /// The limit if nothing is configured.
-    pub const DEFAULT: Self = Self { bytes: 1 << 20 };
 
     /// Makes a limit of `bytes`.
     ///

@@ -214,8 +214,8 @@ impl Default for CallTargets {
     }
 }
 
-/// The declared use of files by a tool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
+/// The declared use of files by a tool, in the order of width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum DeclaredFilesystem {
     /// The tool uses no files.

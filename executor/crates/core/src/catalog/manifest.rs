@@ -4,7 +4,7 @@ use super::code::read_regular_file;
 use super::example::{self, Example, ExampleTable};
 use super::{CatalogError, Schema};
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{ClaimedLimits, KeyNumbers, LIMITS, Layer, Limit, LimitRow};
+use a2g_types::limit::{ClaimedLimits, KeyNumbers, Layer, Limit, LimitRow, rows_set_by};
 use a2g_types::limit_table::{self, LimitTable};
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities, DeclaredFilesystem};
@@ -64,7 +64,8 @@ struct ManifestFile {
     title: Option<String>,
     version: String,
     description: String,
-    contract: ManifestContract,
+    #[serde(with = "ManifestContract")]
+    contract: Contract,
     #[serde(default = "default_module")]
     module: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,34 +82,16 @@ struct ManifestFile {
     examples: Vec<ExampleTable>,
 }
 
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Contract", rename_all = "kebab-case")]
 pub(super) enum ManifestContract {
     Command,
     Typed,
 }
 
-impl From<Contract> for ManifestContract {
-    fn from(contract: Contract) -> Self {
-        match contract {
-            Contract::Command => Self::Command,
-            Contract::Typed => Self::Typed,
-        }
-    }
-}
-
-impl From<ManifestContract> for Contract {
-    fn from(contract: ManifestContract) -> Self {
-        match contract {
-            ManifestContract::Command => Self::Command,
-            ManifestContract::Typed => Self::Typed,
-        }
-    }
-}
-
 #[derive(Debug, Clone, Default)]
 pub(super) struct CapabilitiesTable {
-    filesystem: ManifestFilesystem,
+    filesystem: DeclaredFilesystem,
     network: bool,
     numbers: KeyNumbers,
     calls: Vec<String>,
@@ -116,7 +99,7 @@ pub(super) struct CapabilitiesTable {
 
 /// The limits that a tool declares.
 pub(super) fn declared_rows() -> impl Iterator<Item = &'static LimitRow> {
-    LIMITS.iter().filter(|row| row.is_set_by(Layer::Tool))
+    rows_set_by(Layer::Tool)
 }
 
 /// The keys of [`CapabilitiesTable`], in the order in which it is written.
@@ -139,7 +122,7 @@ impl LimitTable for CapabilitiesTable {
 
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, members: &mut A) -> Result<(), A::Error> {
         match key {
-            "filesystem" => self.filesystem = members.next_value()?,
+            "filesystem" => ReadFilesystem(self.filesystem) = members.next_value()?,
             "network" => self.network = members.next_value()?,
             _calls => self.calls = members.next_value()?,
         }
@@ -157,7 +140,7 @@ impl Serialize for CapabilitiesTable {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Self { filesystem, network, numbers, calls } = self;
         let mut map = to.serialize_map(None)?;
-        map.serialize_entry("filesystem", filesystem)?;
+        map.serialize_entry("filesystem", filesystem.as_str())?;
         map.serialize_entry("network", network)?;
         for row in declared_rows() {
             if row.limit == Limit::Calls && !calls.is_empty() {
@@ -171,14 +154,16 @@ impl Serialize for CapabilitiesTable {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Deserialize)]
+#[serde(remote = "DeclaredFilesystem", rename_all = "kebab-case")]
 enum ManifestFilesystem {
-    #[default]
     None,
     Read,
     ReadWrite,
 }
+
+#[derive(Deserialize)]
+struct ReadFilesystem(#[serde(with = "ManifestFilesystem")] DeclaredFilesystem);
 
 fn default_module() -> String {
     "tool.wasm".to_owned()
@@ -241,7 +226,6 @@ impl ToolManifest {
             result,
             examples,
         } = file;
-        let contract = contract.into();
         match (contract, &arguments) {
             (Contract::Command, None) => {
                 return Err("a command needs `[arguments]`, the JSON Schema of its arguments".into());
@@ -340,7 +324,7 @@ impl ToolManifest {
             title: title.clone(),
             version: version.clone(),
             description: description.clone(),
-            contract: (*contract).into(),
+            contract: *contract,
             module: module.display().to_string(),
             sha256: sha256.clone(),
             idempotent: *idempotent,
@@ -369,11 +353,7 @@ impl From<&DeclaredCapabilities> for CapabilitiesTable {
     fn from(capabilities: &DeclaredCapabilities) -> Self {
         let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
         Self {
-            filesystem: match filesystem {
-                DeclaredFilesystem::None => ManifestFilesystem::None,
-                DeclaredFilesystem::Read => ManifestFilesystem::Read,
-                DeclaredFilesystem::ReadWrite => ManifestFilesystem::ReadWrite,
-            },
+            filesystem: *filesystem,
             network: *network,
             numbers: KeyNumbers::of(limits),
             calls: calls.to_names(),
@@ -394,11 +374,7 @@ impl CapabilitiesTable {
             limits[row.limit] = amount.map_err(|error| format!("`capabilities.{}` {error}", row.key()))?;
         }
         Ok(DeclaredCapabilities {
-            filesystem: match filesystem {
-                ManifestFilesystem::None => DeclaredFilesystem::None,
-                ManifestFilesystem::Read => DeclaredFilesystem::Read,
-                ManifestFilesystem::ReadWrite => DeclaredFilesystem::ReadWrite,
-            },
+            filesystem,
             network,
             limits,
             calls: CallTargets::parse(&calls).map_err(|error| format!("`capabilities.calls`: {error}"))?,

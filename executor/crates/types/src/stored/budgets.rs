@@ -23,13 +23,12 @@ pub(super) fn serialize<S: Serializer>(budgets: &Budgets, to: S) -> Result<S::Ok
     let mut map = to.serialize_map(None)?;
     for row in budget_rows() {
         let granted = budgets.granted(row.limit).map(|amount| amount / row.unit.size());
-        map.serialize_entry(row.stored().unwrap_or_default(), &granted)?;
+        map.serialize_entry(row.name(), &granted)?;
     }
     map.serialize_entry(HARD_LINKS, &budgets.hard_links)?;
-    let layers = budget_rows().map(|row| (row.stored(), budgets.layer(row.limit)));
+    let layers = budget_rows().map(|row| (row.name(), budgets.layer(row.limit)));
     let lowered = layers.filter(|(_, layer)| *layer != Layer::Executor);
-    let lowered =
-        lowered.filter_map(|(name, layer)| Some((name?, StoredLayer(layer)))).collect::<BTreeMap<_, _>>();
+    let lowered = lowered.map(|(name, layer)| (name, StoredLayer(layer))).collect::<BTreeMap<_, _>>();
     if !lowered.is_empty() {
         map.serialize_entry(SET_BY, &lowered)?;
     }
@@ -76,7 +75,7 @@ where
 }
 
 fn find_row(name: &str) -> Option<&'static LimitRow> {
-    budget_rows().find(|row| row.stored() == Some(name))
+    budget_rows().find(|row| row.name() == name)
 }
 
 /// Reads budgets. A receipt lacks only a budget that is younger than it, which did not limit its run. A member that

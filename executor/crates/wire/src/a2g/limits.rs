@@ -96,7 +96,7 @@ impl<P: LimitPlace> JsonSchema for LimitMembers<P> {
         let member = |row: &LimitRow| match row.group {
             // The executor takes the lower of such a number and its ceiling.
             Group::Calls => json!({ "type": "integer", "minimum": 0 }),
-            Group::Run | Group::Budget { .. } => {
+            Group::Run | Group::Budget => {
                 json!({ "type": "integer", "minimum": row.min, "maximum": row.max })
             }
         };

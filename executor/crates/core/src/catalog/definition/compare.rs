@@ -8,7 +8,7 @@
 use super::Definition;
 use crate::catalog::manifest::declared_rows;
 use a2g_types::limit::{Limit, LimitRow};
-use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem};
+use a2g_types::tool::DeclaredCapabilities;
 use serde_json::Value;
 use std::fmt;
 use strum::IntoStaticStr;
@@ -166,7 +166,7 @@ fn compare_capabilities(
     };
     let yes_no = |is: bool| if is { "yes" } else { "no" }.to_owned();
     if accepted.filesystem != *filesystem {
-        let is_wider = rank(*filesystem) > rank(accepted.filesystem);
+        let is_wider = *filesystem > accepted.filesystem;
         let [old, new] = [accepted.filesystem, *filesystem].map(|files| files.as_str().to_owned());
         note(Part::Filesystem, is_wider, old, new);
     }
@@ -176,7 +176,7 @@ fn compare_capabilities(
     for row in declared_rows() {
         if row.limit == Limit::Calls && accepted.calls != *calls {
             let [old, new] = [&accepted.calls, calls].map(|targets| targets.to_names().join("\n"));
-            note(Part::Calls, !includes_all(&accepted.calls, calls), old, new);
+            note(Part::Calls, !calls.is_within(&accepted.calls), old, new);
         }
         let [old, new] = [accepted.limits[row.limit], limits[row.limit]];
         if old != new {
@@ -186,27 +186,11 @@ fn compare_capabilities(
     }
 }
 
-fn rank(filesystem: DeclaredFilesystem) -> u8 {
-    match filesystem {
-        DeclaredFilesystem::None => 0,
-        DeclaredFilesystem::Read => 1,
-        DeclaredFilesystem::ReadWrite => 2,
-    }
-}
-
 fn is_wider(accepted: Option<u64>, offered: Option<u64>) -> bool {
     match (accepted, offered) {
         (None, _) => false,
         (Some(_), None) => true,
         (Some(accepted), Some(offered)) => offered > accepted,
-    }
-}
-
-fn includes_all(accepted: &CallTargets, offered: &CallTargets) -> bool {
-    match (accepted, offered) {
-        (CallTargets::All, _) => true,
-        (CallTargets::Named(_), CallTargets::All) => false,
-        (CallTargets::Named(accepted), CallTargets::Named(offered)) => offered.is_subset(accepted),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Definition;
 use crate::catalog::manifest::{CapabilitiesTable, ManifestContract};
+use a2g_types::tool::Contract;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -31,7 +32,8 @@ struct StoredDefinition {
     title: Option<String>,
     version: String,
     description: String,
-    contract: ManifestContract,
+    #[serde(with = "ManifestContract")]
+    contract: Contract,
     arguments: Value,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
@@ -104,7 +106,7 @@ impl DefinitionsFile {
             title: title.clone(),
             version: version.clone(),
             description: description.clone(),
-            contract: (*contract).into(),
+            contract: *contract,
             arguments_schema: arguments.clone(),
             result_schema: result.clone(),
             is_idempotent: *idempotent,
@@ -167,7 +169,7 @@ impl From<&Definition> for StoredDefinition {
             title: title.clone(),
             version: version.clone(),
             description: description.clone(),
-            contract: (*contract).into(),
+            contract: *contract,
             arguments: arguments_schema.clone(),
             result: result_schema.clone(),
             idempotent: *is_idempotent,

@@ -1,6 +1,6 @@
 use super::*;
 use a2g_types::limit::LimitMap;
-use a2g_types::tool::Contract;
+use a2g_types::tool::{CallTargets, Contract, DeclaredFilesystem};
 use proptest::prelude::*;
 use serde_json::json;
 
