@@ -4,7 +4,7 @@ use super::glob::Glob;
 use super::limits::Claims;
 use super::scope::{Area, ScopeError};
 use a2g_types::ident::excerpt;
-use a2g_types::limit::{Access, LIMITS, Layer, LimitRow};
+use a2g_types::limit::{Access, Layer, Limit, rows_set_by};
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::CallTargets;
 
@@ -12,11 +12,7 @@ use a2g_types::tool::CallTargets;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
     /// The condition is not one that this executor can enforce.
-    #[error(
-        "this executor cannot enforce the condition `{0}`, only `read_only`, `no_network`, `max_memory_mb:N`, \
-         `timeout_seconds:N`, `filesystem_scope:GLOB`, `blocked_path:GLOB`, `max_output_bytes:N`, `calls:TOOL` and \
-         `max_calls:N`"
-    )]
+    #[error("this executor cannot enforce the condition `{0}`, only {known}", known = known_conditions())]
     Unknown(String),
     /// The condition is known, but its number is out of range.
     #[error("the condition `{condition}` {error}")]
@@ -29,6 +25,22 @@ pub enum ConditionError {
     /// The condition is known, but its pattern cannot be enforced.
     #[error(transparent)]
     Scope(#[from] ScopeError),
+}
+
+/// The known conditions, as the end of a sentence.
+fn known_conditions() -> String {
+    let mut known = vec!["read_only".to_owned(), "no_network".to_owned()];
+    for row in rows_set_by(Layer::Condition) {
+        if row.limit == Limit::Output {
+            known.extend(["filesystem_scope:GLOB", "blocked_path:GLOB"].map(str::to_owned));
+        }
+        if row.limit == Limit::Calls {
+            known.push("calls:TOOL".to_owned());
+        }
+        known.push(format!("{}:N", row.key()));
+    }
+    let last = known.pop().unwrap_or_default();
+    format!("`{}` and `{last}`", known.join("`, `"))
 }
 
 /// Parses one condition into the limits that it sets.
@@ -47,8 +59,7 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
     };
     let number = || parse_number(value).ok_or_else(unknown);
     let range = |error| ConditionError::Number { condition: excerpt(condition), error };
-    let is_condition = |row: &&LimitRow| row.key() == name && row.set_by.contains(&Layer::Condition);
-    if let Some(row) = LIMITS.iter().find(is_condition) {
+    if let Some(row) = rows_set_by(Layer::Condition).find(|row| row.key() == name) {
         let number = row.check_claim(number()?).map_err(range)?;
         let amount = number.saturating_mul(row.unit.size());
         return Ok(Claims { limits: no_claims.limits.with_amount(row.limit, Some(amount)), ..no_claims });
