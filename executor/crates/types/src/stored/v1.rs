@@ -413,16 +413,16 @@ struct ShownGrant {
 #[serde(bound(serialize = "T: Serialize", deserialize = "T: Deserialize<'de>"))]
 struct Granted<T>(#[serde(with = "Bound")] limit::Bound<T>);
 
-/// The limits that have members of their own in a stored grant or manifest. Their names never change.
-const NAMED: [limit::Limit; 4] =
-    [limit::Limit::Memory, limit::Limit::Cpu, limit::Limit::Time, limit::Limit::Output];
+/// The limits that have members of their own in a stored grant and in a stored manifest. A grant has the output too.
+const NAMED: [limit::Limit; 3] = [limit::Limit::Memory, limit::Limit::Cpu, limit::Limit::Time];
 
 fn granted<Q: Quantity>(grant: &grant::GrantSummary) -> Granted<Q> {
     Granted(grant.limits.quantity())
 }
 
 fn other_granted(grant: &grant::GrantSummary) -> BTreeMap<limit::Limit, Granted<u64>> {
-    let others = LIMITS.iter().filter(|row| row.is_approved() && !NAMED.contains(&row.limit));
+    let is_named = |kind: limit::Limit| kind == limit::Limit::Output || NAMED.contains(&kind);
+    let others = LIMITS.iter().filter(|row| row.is_approved() && !is_named(row.limit));
     others.map(|row| (row.limit, Granted(grant.limits[row.limit]))).collect()
 }
 
@@ -696,4 +696,31 @@ enum Priority {
     Normal,
     High,
     Critical,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{ClaimedLimits, Limit};
+
+    #[derive(Serialize, Deserialize)]
+    struct Stored(#[serde(with = "Manifest")] verdict::Manifest);
+
+    #[test]
+    fn a_manifest_is_stored_with_limits_that_have_no_member_of_their_own() {
+        let limits = ClaimedLimits::default().with(MemoryLimit::from_mb(2).ok());
+        let named = verdict::Manifest { limits, ..verdict::Manifest::default() };
+        let other = verdict::Manifest { limits: limits.with_amount(Limit::Output, Some(5)), ..named.clone() };
+        let text = |manifest: &verdict::Manifest| serde_json::to_string(&Stored(manifest.clone())).unwrap();
+        assert!(!text(&named).contains("limits"), "{}", text(&named));
+        let stored = r#""limits":{"Output":5}"#;
+        assert!(text(&other).contains(stored), "{}", text(&other));
+        for manifest in [&named, &other] {
+            assert_eq!(serde_json::from_str::<Stored>(&text(manifest)).unwrap().0, *manifest);
+        }
+        for damaged in [r#""limits":{"Output":5,"Output":6}"#, r#""limits":{"Later":5}"#] {
+            let text = text(&other).replace(stored, damaged);
+            assert!(serde_json::from_str::<Stored>(&text).is_err(), "{text}");
+        }
+    }
 }
