@@ -1,7 +1,7 @@
 //! Writes one file. It touches no other path, except that it creates missing parents when asked.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use a2g_guest_sdk::prelude::*;
@@ -61,7 +61,11 @@ fn write_file(_: &mut Context, arguments: WriteFile) -> Result<Written, ToolErro
     if arguments.create_parents {
         create_parents(&path)?;
     }
-    open(&path, arguments.mode).and_then(|mut file| file.write_all(&bytes)).at(&path)?;
+    let written = open(&path, arguments.mode).and_then(|mut file| file.write_all(&bytes));
+    if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        check_parent(&path)?;
+    }
+    written.at(&path)?;
     Ok(Written { bytes_written: bytes.len(), path })
 }
 
@@ -79,6 +83,17 @@ fn create_parents(path: &str) -> Result<(), ToolError> {
         Some(parent) => fs::create_dir_all(parent).at(parent),
         None => Ok(()),
     }
+}
+
+/// Checks that the folder of the file exists. Every mode creates the file, so an open that finds nothing misses the folder,
+/// or follows a link to nothing.
+fn check_parent(path: &str) -> Result<(), ToolError> {
+    let Some(folder) = Path::new(path).parent().filter(|folder| !folder.exists()) else { return Ok(()) };
+    let message = format!(
+        "the folder `{}` does not exist: set `create_parents` to true to create it",
+        folder.display()
+    );
+    Err(ToolError::new("not_found", message).with_detail(json!({ "path": path })))
 }
 
 fn open(path: &str, mode: Mode) -> io::Result<File> {

@@ -53,7 +53,14 @@ fn parents_are_created_only_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x/y/a.txt");
     let write = |create: bool| json!({ "path": path, "content": "", "create_parents": create });
-    assert_eq!(code(write(false)), "not_found");
+    let refused = run(write(false)).unwrap_err();
+    let parent = path.parent().unwrap().display();
+    let told = format!("the folder `{parent}` does not exist: set `create_parents` to true to create it");
+    assert_eq!((refused.code(), refused.message()), ("not_found", &*told));
+    assert_eq!(refused.detail(), Some(&json!({ "path": path })));
+    std::os::unix::fs::symlink(folder.path().join("nothing/x"), folder.path().join("link")).unwrap();
+    let link = run(json!({ "path": folder.path().join("link"), "content": "" })).unwrap_err();
+    assert!(link.message().ends_with("link`: No such file or directory"), "{link}");
     run(write(true)).unwrap();
     run(write(true)).unwrap();
     assert!(path.exists());
