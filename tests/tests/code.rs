@@ -101,8 +101,28 @@ fn python_programs() {
             ),
             ("f = open('/workspace/open.txt', 'w')\nf.write('kept')", Result(json!(4))),
             ("open('/workspace/open.txt').read()", Result(json!("kept"))),
-            ("open('/workspace/none')", Error("python_error", Some(1), "FileNotFoundError")),
-            ("open('/etc/passwd')", Error("python_error", Some(1), "granted to this run do not include it")),
+            (
+                "open('/workspace/none')",
+                Error(
+                    "python_error",
+                    Some(1),
+                    "FileNotFoundError: No such file or directory: '/workspace/none' (line 1)",
+                ),
+            ),
+            (
+                "open('/etc/passwd')",
+                Error(
+                    "python_error",
+                    Some(1),
+                    "PermissionError: Permission denied: '/etc/passwd': the files that were granted to this run do not \
+                     include it",
+                ),
+            ),
+            (
+                "import errno\ndef number(path):\n    try: open(path)\n    except OSError as error: return \
+                 errno.errorcode[error.errno]\n[number('/etc/passwd'), number('/workspace/none')]",
+                Result(json!(["EACCES", "ENOENT"])),
+            ),
             (
                 "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n    return 1\nasyncio.run(f())",
                 Result(json!(1)),

@@ -7,6 +7,7 @@ import io
 import json
 import linecache
 import os
+import re
 import sys
 import traceback
 import types
@@ -18,6 +19,8 @@ MAX_MESSAGE_CHARS = 2000
 MAX_TRACEBACK_CHARS = 8000
 MAX_STDOUT_TAIL_CHARS = 1000
 NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts"
+# The numbers of WASI, where 2 is EACCES and 44 is ENOENT: readers would take them for those of Linux.
+ERROR_NUMBER = re.compile(r"(^|Error: )\[Errno \d+\] ")
 SYNTAX_ADVICE = {
     "'await' outside": "a call of a tool returns its result, so leave out `await`; for coroutines, use asyncio.run(...)",
     "'return' outside": "set `result`, or end the program with an expression",
@@ -169,9 +172,13 @@ def detail(kind, reason, line, text):
 
 def text_of(error):
     try:
-        return str(error)
+        return without_number(str(error)) if isinstance(error, OSError) else str(error)
     except BaseException:
         return "(its text cannot be made)"
+
+
+def without_number(text):
+    return ERROR_NUMBER.sub(r"\1", text)
 
 
 def drop_own_frames(trace):
@@ -187,7 +194,7 @@ def format_error(error, trace):
     try:
         summary = traceback.TracebackException(type(error), error, trace, lookup_lines=False, compact=True)
         show_program_only(summary)
-        return "".join(summary.format())
+        return without_number("".join(summary.format()))
     except Exception:
         return type(error).__name__
 

@@ -131,6 +131,22 @@ except ToolError as error:
         self.assertEqual((failed.exception.detail["line"], failed.exception.message), (2, f"ToolError: {text} (line 2)"))
         self.assertEqual(failed.exception.detail["tool_error"]["detail"], {"intent_id": "i"})
 
+    def test_an_error_of_a_file_is_told_without_the_number_of_the_system(self):
+        text = "No such file or directory: '/none/a'"
+        for code, message, kind in [
+            ("open('/none/a')", f"FileNotFoundError: {text} (line 1)", "FileNotFoundError"),
+            ("try: open('/none/a')\nexcept OSError as e: raise ValueError('no') from e", "ValueError: no (line 2)", "ValueError"),
+        ]:
+            with self.assertRaises(a2g_program.Failure, msg=code) as failed:
+                self.run_program(code)
+            self.assertEqual((failed.exception.message, failed.exception.detail["type"]), (message, kind))
+            self.assertIn(f"FileNotFoundError: {text}", failed.exception.detail["traceback"])
+            self.assertNotIn("Errno", failed.exception.detail["traceback"])
+        # The text of an error that is none of the system's is the program's.
+        with self.assertRaises(a2g_program.Failure) as failed:
+            self.run_program("raise ValueError('[Errno 2] mine')")
+        self.assertEqual(failed.exception.message, "ValueError: [Errno 2] mine (line 1)")
+
     def test_wrong_uses_say_what_is_right(self):
         for code, words in [
             ("tools.echo('a')", "takes named arguments, as in tools.echo(path=...)"),
