@@ -51,6 +51,34 @@ fn a_folder_that_is_missing_ends_the_start_and_leaves_nothing() {
     }
 }
 
+/// A host starts the command without a shell.
+#[test]
+fn a_tilde_that_no_shell_expands_is_the_home_folder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let home = folder.path().canonicalize().expect("a path");
+    std::fs::create_dir_all(home.join("notes")).expect("a folder");
+    let tools = tools();
+    let with_scope = |scope: &str| {
+        let arguments =
+            ["--tools", tools.to_str().expect("UTF-8"), "--scope", scope, "--print-config", "codex"];
+        mcp(&program(), &home, &arguments)
+    };
+    for scope in ["~/notes", "notes"] {
+        let mut command = with_scope(scope);
+        command.env("HOME", &home);
+        let output = run_to_end(command, b"");
+        let printed = String::from_utf8(output.stdout).expect("UTF-8");
+        let expected = format!("\"--scope\",\"{}\"", home.join("notes").display());
+        assert!(
+            printed.contains(&expected),
+            "{scope}: {printed} {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    ends(with_scope("~/notes").env_remove("HOME"), 2, "`HOME` is not set to an absolute path");
+    ends(with_scope("~alice/notes").env("HOME", &home), 2, "the home of another user is not looked up");
+}
+
 #[test]
 fn a_cache_that_cannot_be_made_is_named_with_what_to_set() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -3,8 +3,12 @@
 use a2g_http::ListenAddress;
 use a2g_tool::ToolCommand;
 use a2g_types::limit::{KeyNumbers, Layer, LimitMap, LimitRow, Unit, rows_set_by};
+#[cfg(feature = "mcp")]
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+#[cfg(feature = "mcp")]
+use std::path::{Component, Path};
 use std::sync::LazyLock;
 
 pub(super) use a2g_command::setup::Setup;
@@ -275,13 +279,14 @@ Examples:
   a2g-executor mcp --connect https://executor.example/mcp --token-file ~/token")]
 pub(super) struct Mcp {
     /// The configuration file; without this option, none is read
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = path_of_host())]
     pub(super) config: Option<PathBuf>,
     /// The folder of tools, instead of the configuration's or of the one installed with this program
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = path_of_host())]
     pub(super) tools: Option<PathBuf>,
-    /// A folder that tools may use, instead of the current one; can be given more than once
-    #[arg(long, value_name = "FOLDER", conflicts_with = "config")]
+    /// A folder that tools may use, instead of the current one; can be given more than once. A first `~` is the home
+    /// folder, also where no shell expands it
+    #[arg(long, value_name = "FOLDER", conflicts_with = "config", value_parser = path_of_host())]
     pub(super) scope: Vec<PathBuf>,
     /// Let tools only read files
     #[arg(long, conflicts_with = "config")]
@@ -290,7 +295,7 @@ pub(super) struct Mcp {
     #[arg(long, conflicts_with = "config")]
     pub(super) with_secrets: bool,
     /// The journal's file
-    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    #[arg(long, value_name = "FILE", conflicts_with = "config", value_parser = path_of_host())]
     pub(super) journal: Option<PathBuf>,
     /// List every tool, or as `code` what a program needs to find and call them. Default: `doors.mcp.listing`, else
     /// tools
@@ -304,14 +309,45 @@ pub(super) struct Mcp {
     )]
     pub(super) connect: Option<String>,
     /// A file with the bearer token, readable only by its owner
-    #[arg(long, value_name = "FILE", requires = "connect")]
+    #[arg(long, value_name = "FILE", requires = "connect", value_parser = path_of_host())]
     pub(super) token_file: Option<PathBuf>,
     /// Certificates (PEM) to trust besides the machine's
-    #[arg(long, value_name = "FILE", requires = "connect")]
+    #[arg(long, value_name = "FILE", requires = "connect", value_parser = path_of_host())]
     pub(super) ca_file: Option<PathBuf>,
     /// Print the configuration that makes a host start this command, and exit
     #[arg(long, value_name = "HOST")]
     pub(super) print_config: Option<McpHost>,
+}
+
+/// The parser of a path that may stand in a host's settings. A host starts the command without a shell, so `~` has to be
+/// read here.
+#[cfg(feature = "mcp")]
+fn path_of_host() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        expand_home(path, home.as_deref())
+    })
+}
+
+/// The path with `home` in place of a first component `~`.
+#[cfg(feature = "mcp")]
+fn expand_home(path: PathBuf, home: Option<&Path>) -> Result<PathBuf, String> {
+    let mut components = path.components();
+    let Some(Component::Normal(first)) = components.next() else { return Ok(path) };
+    if first == "~" {
+        let Some(home) = home.filter(|folder| folder.is_absolute()) else {
+            return Err("`HOME` is not set to an absolute path: write this path in full".to_owned());
+        };
+        return Ok(home.components().chain(components).collect());
+    }
+    if first.as_encoded_bytes().starts_with(b"~") {
+        return Err(format!(
+            "the home of another user is not looked up: write the absolute path, or `./{}` for a path below the \
+             current folder",
+            path.display()
+        ));
+    }
+    Ok(path)
 }
 
 /// The form in which hosts see the catalogue.
@@ -906,4 +942,34 @@ pub(super) enum ConfigCommand {
         after_help = "Example:\n  a2g-executor config check --config executor.toml && \\\n    systemctl restart a2g-executor"
     )]
     Check(Setup),
+}
+
+#[cfg(all(test, feature = "mcp"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_tilde_is_the_home_and_nothing_else_is_changed() {
+        let home = Some(Path::new("/home/a"));
+        let expanded = |path: &str, home| expand_home(PathBuf::from(path), home);
+        for (path, expected) in [
+            ("~", "/home/a"),
+            ("~/", "/home/a"),
+            ("~/x/y", "/home/a/x/y"),
+            ("/x/~/y", "/x/~/y"),
+            ("/~", "/~"),
+            ("./~/x", "./~/x"),
+            ("x/~", "x/~"),
+            (".", "."),
+        ] {
+            assert_eq!(expanded(path, home), Ok(PathBuf::from(expected)), "{path}");
+        }
+        for other in ["~alice", "~alice/x"] {
+            assert!(expanded(other, home).unwrap_err().contains(&format!("`./{other}`")), "{other}");
+        }
+        for without in [None, Some(Path::new("")), Some(Path::new("a"))] {
+            assert!(expanded("~/x", without).unwrap_err().starts_with("`HOME` is not set"), "{without:?}");
+        }
+        assert_eq!(expanded("/x", None), Ok(PathBuf::from("/x")));
+    }
 }
