@@ -607,6 +607,24 @@ fn each_host_gets_a_configuration_that_starts_the_program() {
     }
 }
 
+/// The host may be outside, where the paths are others.
+#[test]
+fn a_configuration_that_is_printed_in_a_container_is_said_to_be_for_a_host_in_it() {
+    let place = folder_beside_the_program();
+    let installed = installed_at(place.path());
+    let scope = tempfile::tempdir().expect("a folder");
+    let is_marked = ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists());
+    for (engine, is_told) in [("podman", true), ("", is_marked)] {
+        let mut command = Command::new(&installed);
+        command.args(["mcp", "--print-config", "cursor"]).current_dir(&scope).env("container", engine);
+        let output = run_to_end(command, b"");
+        let told = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(output.status.success(), "{told}");
+        serde_json::from_slice::<Value>(&output.stdout).expect("nothing but the text for the host");
+        assert_eq!(told.contains("docs/install.md, section Container"), is_told, "{engine}: {told}");
+    }
+}
+
 #[test]
 fn a_folder_without_tools_is_announced() {
     let empty = tempfile::tempdir().expect("a folder");

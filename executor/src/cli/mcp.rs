@@ -4,7 +4,7 @@
 use super::UsageError;
 use super::arguments::{ListingForm, Mcp, McpHost, Setup};
 use super::doors::StdioDoor;
-use super::output::print;
+use super::output::{note, print};
 use super::serve::{self, Launch, MAX_JOURNALS, Transport};
 use super::setup::{config, take_authority};
 use a2g_capability::{Area, Glob};
@@ -30,6 +30,9 @@ use std::process::ExitCode;
 pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
     if let Some(host) = arguments.print_config {
         print(host_config(host, &arguments)?);
+        if is_in_container() {
+            note(CONTAINER_NOTE);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     super::log::start_logging("warn");
@@ -345,6 +348,19 @@ fn host_config(host: McpHost, arguments: &Mcp) -> anyhow::Result<String> {
         // A JSON string without control characters is a basic string of TOML.
         McpHost::Codex => format!("[mcp_servers.a2g]\ncommand = {}\nargs = {}", json!(program), json!(words)),
     })
+}
+
+/// The note beside a configuration that is printed in a container.
+const CONTAINER_NOTE: &str = "note: these paths are those inside of this container. A host outside of it starts the \
+                              container instead: docs/install.md, section Container, has the line (`podman run -i … mcp \
+                              --scope /workspace`)";
+
+/// `true` if this program runs in a container, as far as the container's engine says so.
+fn is_in_container() -> bool {
+    // Of Docker, and of podman.
+    let has_mark = ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists());
+    // Of podman, and of systemd's containers.
+    has_mark || std::env::var_os("container").is_some_and(|engine| !engine.is_empty())
 }
 
 /// The words with which a host starts this program: its path, or those that started it if its folder does not last.
