@@ -5,6 +5,7 @@ use crate::callers::ends;
 use crate::harness::*;
 use crate::mcp::{Host, call_compiled, folder_beside_the_program, program_at};
 use serde_json::json;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
 
@@ -77,6 +78,42 @@ fn a_tilde_that_no_shell_expands_is_the_home_folder() {
     }
     ends(with_scope("~/notes").env_remove("HOME"), 2, "`HOME` is not set to an absolute path");
     ends(with_scope("~alice/notes").env("HOME", &home), 2, "the home of another user is not looked up");
+}
+
+/// As in a container, where a folder of the host belongs to another user.
+#[test]
+fn a_scope_in_which_tools_cannot_write_is_named_with_its_owner() {
+    // Root may write everywhere, so it gives that up, and the right to become the owner.
+    let launcher: &[&str] = if rustix::process::geteuid().is_root() {
+        &["setpriv", "--bounding-set=-dac_override,-setuid"]
+    } else {
+        &["env"]
+    };
+    let can = Command::new(launcher[0]).args(&launcher[1..]).arg("true").status();
+    if !can.is_ok_and(|status| status.success()) {
+        print_skipped("`setpriv` is missing, or may not be used");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let notes = folder.path().canonicalize().expect("a path").join("notes");
+    std::fs::create_dir(&notes).expect("a folder");
+    let owner = std::fs::metadata(&notes).expect("a folder");
+    let named = format!("folder={} owner={}:{} user=", notes.display(), owner.uid(), owner.gid());
+    for (mode, option, is_told) in
+        [(0o555, None, true), (0o555, Some("--read-only"), false), (0o755, None, false)]
+    {
+        std::fs::set_permissions(&notes, std::fs::Permissions::from_mode(mode)).expect("a mode");
+        let mut command = Command::new(launcher[0]);
+        command.args(&launcher[1..]).arg(program()).args(["mcp", "--tools"]).arg(tools());
+        command.arg("--scope").arg(&notes).args(option);
+        command.env("XDG_STATE_HOME", folder.path().join("state")).env("XDG_CACHE_HOME", cache_home());
+        let output = run_to_end(command, b"");
+        let said = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(output.status.success(), "{said}");
+        let lines = said.lines().filter(|line| line.contains("tools cannot write")).collect::<Vec<_>>();
+        assert_eq!(lines.len(), usize::from(is_told), "{mode:o} {option:?}: {said}");
+        assert!(lines.iter().all(|line| line.contains(&named) && line.contains("`chown`")), "{said}");
+    }
 }
 
 #[test]

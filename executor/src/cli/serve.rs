@@ -7,6 +7,7 @@ use super::output::{note, one_line, print, print_row};
 use super::setup::{
     ANOTHER_USER_ADVICE, CgroupGuard, InspectedContainment, ToolRuntime, check_containment, config, file,
     inspect_containment, owners, recorded_definitions, take_authority, warn_about_root,
+    warn_about_unwritable,
 };
 use a2g_config::{AddressLayout, Config, DEFAULT_DRAIN};
 use a2g_core::catalog::{Catalog, CatalogEntry, prepare};
@@ -176,6 +177,7 @@ pub(super) fn run(config: &Config, granter: Granter, launch: Launch) -> anyhow::
     config.check_mounts()?;
     let contained = inspect_containment(config, launch.transport.listens().then_some(&config.listen))?;
     warn_about_root(config, contained.run_as);
+    warn_about_unwritable(config, contained.run_as);
     let guests = config.capacity.concurrent.saturating_mul(2);
     let max_threads = guests.saturating_add(MAX_LOOKUPS + OWN_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()

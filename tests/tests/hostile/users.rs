@@ -3,7 +3,9 @@
 use super::bench::Bench;
 use super::guest::{Guest, errno};
 use super::isolation::{SLEEPS, kill};
-use crate::harness::{HttpClient, Options, children_of, eventually, parent_of, print_skipped};
+use crate::harness::{
+    Catalogue, Home, HttpClient, Options, Process, children_of, eventually, parent_of, print_skipped,
+};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
@@ -141,6 +143,35 @@ fn the_operator_may_set_the_user_of_all_guests() {
     assert_eq!(run(&bench, false).0, ids(SOMEBODY, GROUP, NO_RIGHTS));
     // No caller has to be told of it.
     assert!(!bench.executor.stderr().contains("tools run as root"));
+}
+
+#[test]
+fn a_folder_in_which_no_run_can_write_is_named_at_the_start() {
+    if !rustix::process::geteuid().is_root() {
+        print_skipped("this is not root, whose guests alone are others");
+        return;
+    }
+    for (owner, mode, read_only, is_told) in [
+        (0, 0o755, false, true),
+        (0, 0o755, true, false),
+        (0, 0o777, false, false),
+        (SOMEBODY, 0o700, false, false),
+        (SOMEBODY, 0o500, false, true),
+    ] {
+        let run_as = format!("{SOMEBODY}:{GROUP}");
+        let options = Options::new().set("executor.run_as", &*run_as).set("ceilings.read_only", read_only);
+        let catalogue = Catalogue::empty();
+        let home = Home::new(options.set("executor.isolation", "process").catalogue(&catalogue));
+        let workspace = home.workspace();
+        prepare(&workspace, owner, owner, mode);
+        let executor = Process::spawn("executor", &mut home.command());
+        executor.listens_on();
+        let said = executor.stderr();
+        let named = format!("folder={} owner={owner}:{owner} user={run_as}", workspace.display());
+        let lines = said.lines().filter(|line| line.contains("tools cannot write")).collect::<Vec<_>>();
+        assert_eq!(lines.len(), usize::from(is_told), "{owner} {mode:o} {read_only}: {said}");
+        assert!(lines.iter().all(|line| line.contains(&named)), "{said}");
+    }
 }
 
 #[test]

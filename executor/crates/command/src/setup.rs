@@ -1,7 +1,7 @@
 //! Set-up that several commands share: configuration, sandbox, catalogue.
 
 use crate::UsageError;
-use a2g_capability::Authority;
+use a2g_capability::{Area, Authority};
 use a2g_config::{Config, Containment, DEFAULT_FILE};
 use a2g_core::catalog::{
     Access, Cache, Catalog, CatalogEntry, CatalogError, CompileJob, Compiled, Compiler, Definitions,
@@ -11,17 +11,22 @@ use a2g_core::run::LoadedCatalog;
 use a2g_govern::ToolTrust;
 use a2g_http::ListenAddress;
 use a2g_isolate::{
-    Cgroups, ChildError, Isolate, Isolation, Module, Owner, PreforkConfig, RunAs, Support, probe, support,
+    Cgroups, ChildError, Isolate, Isolation, Module, Owner, PreforkConfig, RunAs, Support, User, probe,
+    support,
 };
 use a2g_sandbox::egress::Egress;
 use a2g_sandbox::{Code, Sandbox};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
-use a2g_types::limit::Limit;
+use a2g_types::limit::{Access as FileAccess, Limit};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use parking_lot::RwLock;
+use rustix::fs::{AtFlags, CWD, accessat, getxattr_query};
+use rustix::io::Errno;
 use std::collections::BTreeSet;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -147,7 +152,7 @@ pub fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
     let mounted = config.mounts.as_slice().iter().map(|mount| mount.host.clone());
     let folders = host_folders.chain(mounted).collect::<BTreeSet<_>>();
     let owned_folders = folders.into_iter().filter_map(|folder| {
-        let file = std::fs::File::open(&folder).ok()?;
+        let file = File::open(&folder).ok()?;
         Some((folder, Owner::of(file)))
     });
     owned_folders.collect()
@@ -168,6 +173,58 @@ pub fn warn_about_root(config: &Config, run_as: RunAs) {
 
 /// The end of a message about runs as root: the alternatives.
 pub const ANOTHER_USER_ADVICE: &str = "give the folders to another user (chown), or set `executor.run_as`";
+
+/// Logs the granted folders in which tools cannot create files, unless the configuration grants files for reading only.
+pub fn warn_about_unwritable(config: &Config, run_as: RunAs) {
+    if config.ceilings.access == FileAccess::ReadOnly {
+        return;
+    }
+    for folder in granted_folders(config) {
+        // One that is missing refuses calls with a sentence of its own.
+        let Some(metadata) = folder.metadata().ok().filter(Metadata::is_dir) else { continue };
+        let owner = User { uid: metadata.uid(), gid: metadata.gid() };
+        let run_user = run_as.user_for(File::open(&folder).ok().map(Owner::of));
+        if is_unwritable(&folder, owner, metadata.mode(), run_user) {
+            let user = run_user.unwrap_or_else(User::of_this_process);
+            tracing::warn!(
+                folder = %folder.display(),
+                %owner,
+                %user,
+                "tools cannot write to a granted folder: let their user write to it (`chown`, `chmod`; for a container \
+                 of podman, `:U` at the volume or `--userns=keep-id:uid={},gid={}`), or grant files for reading only \
+                 (`ceilings.read_only`, `mcp --read-only`)",
+                user.uid,
+                user.gid
+            );
+        }
+    }
+}
+
+/// The host folders that the ceilings grant with everything below them.
+fn granted_folders(config: &Config) -> BTreeSet<PathBuf> {
+    let areas = &config.ceilings.areas;
+    let trees = areas.iter().filter(|area| area.globs().is_empty()).map(Area::root);
+    let mounted = config.mounts.as_slice().iter().map(|mount| &mount.guest);
+    let granted_mounts = mounted.filter(|guest| trees.clone().any(|tree| tree.covers(guest)));
+    let granted = trees.clone().chain(granted_mounts);
+    granted.filter_map(|tree| config.mounts.host_path(tree, areas)).collect()
+}
+
+/// `true` if the owner or the mode of a folder keeps the user of a run from creating files in it. `None` is the server's
+/// own user.
+fn is_unwritable(folder: &Path, owner: User, mode: u32, run_user: Option<User>) -> bool {
+    let write_and_search = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    match (run_user, accessat(CWD, folder, write_and_search, AtFlags::EACCESS)) {
+        // Who mounts a file system for reading only knows that nothing can be written.
+        (_, Err(Errno::ROFS)) => false,
+        (None, checked) => checked == Err(Errno::ACCESS),
+        (Some(user), _) => {
+            // An access control list may let others write.
+            let has_list = getxattr_query(folder, "system.posix_acl_access").is_ok();
+            !has_list && !user.has_write_access(owner, mode)
+        }
+    }
+}
 
 /// The control groups of a command that runs tools. Dropping the guard ends all processes in them.
 pub struct CgroupGuard(Option<Arc<Cgroups>>);

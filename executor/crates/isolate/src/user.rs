@@ -58,6 +58,12 @@ impl User {
     /// The user `nobody`, with the ids that most systems use.
     pub const NOBODY: Self = Self { uid: 65534, gid: 65534 };
 
+    /// The user of this process.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        Self { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+    }
+
     /// Reads `UID:GID`, or the name of a user of this machine.
     ///
     /// # Ambient Authority
@@ -84,6 +90,20 @@ impl User {
             (name == text).then_some(Self { uid: ids.0, gid: ids.1 })
         });
         user.ok_or_else(|| UserError::Unknown(text.to_owned()))
+    }
+
+    /// `true` if a folder of `owner` with this mode lets this user, who has no other group, create files in it.
+    #[must_use]
+    pub fn has_write_access(self, owner: Self, mode: u32) -> bool {
+        const WRITE_AND_SEARCH: u32 = 0o3;
+        let shift = if self.uid == owner.uid {
+            6
+        } else if self.gid == owner.gid {
+            3
+        } else {
+            0
+        };
+        (mode >> shift) & WRITE_AND_SEARCH == WRITE_AND_SEARCH
     }
 }
 
@@ -159,6 +179,25 @@ mod tests {
             assert_eq!(RunAs::User(bob).user_for(folders.iter().copied()), Some(bob));
         }
         assert_eq!(RunAs::User(User { uid: 0, gid: 0 }).user_for([Owner::User(alice)]), None);
+    }
+
+    #[test]
+    fn a_mode_counts_for_the_first_class_that_a_user_is_in() {
+        let owner = User { uid: 1000, gid: 100 };
+        let colleague = User { uid: 1001, ..owner };
+        let stranger = User { uid: 1001, gid: 200 };
+        for (user, mode, expected) in [
+            (owner, 0o300, true),
+            (owner, 0o577, false),
+            (owner, 0o677, false),
+            (colleague, 0o730, true),
+            (colleague, 0o757, false),
+            (stranger, 0o1777, true),
+            (stranger, 0o775, false),
+            (stranger, 0o755, false),
+        ] {
+            assert_eq!(user.has_write_access(owner, mode), expected, "{user} {mode:o}");
+        }
     }
 
     #[test]
