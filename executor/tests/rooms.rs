@@ -13,9 +13,10 @@ mod source;
 use source::{AuthorityItems, Name, NamePath, SourceFile, authority_items, files, names, root};
 use std::collections::{BTreeMap, BTreeSet};
 
-const VOCABULARY: [&str; 23] = [
+const VOCABULARY: [&str; 24] = [
     "json_schema",
     "ident",
+    "node",
     "quantity",
     "clock",
     "memory",
@@ -347,8 +348,8 @@ const MAKERS: [(&str, &[&str]); 16] = [
     ),
     ("TrustedTool", &["ToolTrust::check", "check_trust", "derive(Clone)"]),
     ("Handover", &["Handover::from_permit", "derive(Deserialize)"]),
-    ("NodeText", &["Fleet::ask", "Fleet::ask_all", "Peers::ask"]),
-    ("PassedCall", &["Fleet::read_call", "Fleet::take_call", "PassedCall::from_sealed_value"]),
+    ("NodeText", &["Fleet::ask", "Fleet::ask_all", "NodeText::from_authenticated", "Peers::ask"]),
+    ("PassedCall", &["Fleet::read_call", "Fleet::take_call", "PassedCall::from_authenticated"]),
 ];
 
 #[test]
@@ -409,6 +410,17 @@ fn permits_without_a_verdict_are_made_in_the_listed_files_only() {
         let naming = naming.map(|file| file.path.as_str()).collect::<BTreeSet<_>>();
         assert_eq!(naming, BTreeSet::from_iter(listed), "{constructor}");
     }
+}
+
+/// What another node says counts as verified, so only what checks its authentication code makes such a value.
+#[test]
+fn the_words_of_other_nodes_are_made_in_the_listed_files_only() {
+    let is_named = |name: &Name| name.segments().ends_with(&["from_authenticated".to_owned()]);
+    let files = files();
+    let naming = files.iter().filter(|file| file.names.iter().any(is_named));
+    let naming = naming.map(|file| file.path.as_str()).collect::<BTreeSet<_>>();
+    let listed = ["fleet/messages.rs", "fleet/stored_calls.rs", "fleet/stored_waits.rs"];
+    assert_eq!(naming, BTreeSet::from(listed));
 }
 
 #[test]

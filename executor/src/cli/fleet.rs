@@ -8,10 +8,11 @@ use super::setup::config;
 use a2g_config::Config;
 use a2g_fleet::{
     FleetError, FleetKey, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NatsStore, NodeLoad,
-    NodeName, NodeState, NodeStatus, RememberedFleet, StreamId, StreamIdentity,
+    NodeState, NodeStatus, RememberedFleet, StreamId, StreamIdentity,
 };
 use a2g_govern::read_secret;
 use a2g_types::clock::{Clock as _, SystemClock};
+use a2g_types::node::NodeName;
 use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 use std::path::Path;

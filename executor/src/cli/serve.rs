@@ -15,7 +15,7 @@ use a2g_core::deliver;
 use a2g_core::run::{
     ApprovalRule, Capacity, Executor, ExecutorParts, ExecutorSettings, Fleet, LoadedCatalog, join_fleet,
 };
-use a2g_fleet::{FleetSettings, NameError, NodeName};
+use a2g_fleet::FleetSettings;
 use a2g_govern::local::{LocalGovernor, PolicySet, RiskThresholds};
 use a2g_govern::{
     AcceptUnsigned, Caller, Callers, CurrentCallers, Governor, GovernorUrl, Granter, IntentSignatures,
@@ -36,6 +36,7 @@ use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::{Issuer, ToolName};
 use a2g_types::limit::{Group, LIMITS, LimitRow};
 use a2g_types::memory;
+use a2g_types::node::{NameError, NodeName};
 use anyhow::{Context as _, bail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

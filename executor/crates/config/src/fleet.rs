@@ -1,7 +1,8 @@
 //! The configuration of the fleet that the executor is a node of.
 
 use super::{InvalidValueError, check_max, file, invalid, to_usize};
-use a2g_fleet::{FleetSettings, Login, NodeName};
+use a2g_fleet::{FleetSettings, Login};
+use a2g_types::node::NodeName;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -4,9 +4,10 @@ use super::ConsoleState;
 use super::elsewhere::{self, FleetAnswers};
 use super::page::{intent_link, line, scrolling_table};
 use super::session::SignedIn;
-use a2g_core::run::{NodeName, RunIdentity};
+use a2g_core::run::RunIdentity;
 use a2g_govern::Caller;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::node::NodeName;
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
 

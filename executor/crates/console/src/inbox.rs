@@ -3,10 +3,11 @@
 use super::page::{cards, countdown, line, main_argument_part, short_id, waiting_count};
 use super::session::SignedIn;
 use super::{ConsoleState, elsewhere};
-use a2g_core::run::{NodeName, NodeStatus, WaitingSummary};
+use a2g_core::run::{NodeStatus, WaitingSummary};
 use a2g_govern::Caller;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::node::NodeName;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use maud::{Markup, html};

@@ -10,7 +10,7 @@ use super::page::{
 use super::session::{PostedForm, SignedIn};
 use super::tools::find_tool;
 use super::{ConsoleState, ReadingViewer};
-use a2g_core::run::{IntentState, NodeName, has_moved};
+use a2g_core::run::{IntentState, has_moved};
 use a2g_govern::Caller;
 use a2g_journal::{RecordedReceipt, RefusalSearch, RunRecord};
 use a2g_types::call::{ParentRun, StoredArguments};
@@ -18,6 +18,7 @@ use a2g_types::failure_message::describe;
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::limit::{Layer, rows_set_by};
+use a2g_types::node::NodeName;
 use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Usage};
 use a2g_types::verdict::Manifest;
 use a2g_types::visible_text::escape_invisible_lines;

@@ -8,13 +8,13 @@ use super::page::{
 };
 use super::runs::may_read;
 use super::{ConsoleState, ReadingViewer};
-use a2g_core::run::NodeName;
 use a2g_govern::Caller;
 use a2g_journal::history::{Filter, RefusalEntry};
 use a2g_journal::{NumberedRefusal, RefusalSearch, RunSearch, RunSummary};
 use a2g_types::call::Door;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::node::NodeName;
 use a2g_types::outcome::Status;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};

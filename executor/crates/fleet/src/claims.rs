@@ -11,9 +11,10 @@ use crate::store::{Store, StoredValue, Write};
 use crate::stored_calls::StoredCalls;
 use crate::takeover::{OrphanReport, Takeovers, end_key};
 use crate::view::is_drain_requested;
-use crate::{FleetError, NodeName};
+use crate::{FleetError, FleetKey};
 use a2g_types::clock::Clock;
 use a2g_types::ident::IntentId;
+use a2g_types::node::{FleetName, NodeName};
 use a2g_types::tool::Digest;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
@@ -166,8 +167,8 @@ impl<S: Store> Fleet<S> {
         node: NodeName,
         clock: Arc<dyn Clock>,
         store: S,
-        key: crate::FleetKey,
-        fleet: crate::FleetName,
+        key: FleetKey,
+        fleet: FleetName,
         head: NodeHead,
     ) -> Result<Self, FleetError> {
         let store = SealedStore::new(store, key, fleet);

@@ -1,10 +1,11 @@
 //! The lease of a node, and what a node sees of the other nodes' leases.
 
+use crate::FleetError;
 use crate::record::{NodeRecord, decode, encode};
 use crate::seal::SealedStore;
 use crate::store::{Store, StoredValue, Write};
-use crate::{FleetError, NodeName};
 use a2g_types::clock::Clock;
+use a2g_types::node::NodeName;
 use a2g_types::tool::Digest;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};

@@ -53,12 +53,11 @@ pub use identity::{RememberedFleet, StreamId, StreamIdError, StreamIdentity};
 pub use init::{InitMode, InitReply, init};
 pub use lease::{LeaseTimes, NodeHead, NodeLoad, NodeState};
 pub use messages::{
-    Announcement, Announcements, CallMessage, CallSelection, EventMessages, MAX_MESSAGE_BYTES, NodeText,
-    PassedCall, Question, Questions, TakeRequest, TakeRequests,
+    Announcement, Announcements, CallSelection, EventMessages, MAX_MESSAGE_BYTES, Question, Questions,
+    TakeRequest, TakeRequests,
 };
 pub use nats::NatsStore;
 pub use orders::Order;
-pub use record::{FleetName, NameError, NodeName};
 pub use seal::FleetKey;
 pub use store::{Store, StoredValue, Write};
 pub use stored_calls::{OrphanCall, Takeover, TakeoverRule, WaitsFor};
@@ -66,6 +65,7 @@ pub use stored_waits::{StoredWait, WaitState};
 pub use takeover::{LocalReport, OrphanReport, RecordedEnd, UnrecordedEnd};
 pub use view::{FleetView, NodeStatus};
 
+use a2g_types::node::{FleetName, NodeName};
 use nats_error::explain;
 use std::fmt::Display;
 

@@ -15,8 +15,9 @@
 
 use crate::nats::NatsStore;
 use crate::seal::Seal;
-use crate::{Fleet, FleetError, NodeName};
+use crate::{Fleet, FleetError};
 use a2g_types::ident::IntentId;
+use a2g_types::node::{CallMessage, NodeName, NodeText, PassedCall};
 use async_nats::{Client, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -119,40 +120,6 @@ struct TakeMessage {
     nonce: String,
 }
 
-/// A call that this node passes on to another, or stores for another.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CallMessage {
-    /// The call and its verdict.
-    pub text: String,
-    /// `true` if the governor was asked; `false` if the verdict came with the call.
-    pub asked_governor: bool,
-}
-
-/// A call that another node of this fleet has passed on, or has stored before it was lost.
-// Made only from an authenticated message or value, because its verdict counts as verified: so it is not `Deserialize`.
-#[derive(Debug)]
-pub struct PassedCall(CallMessage);
-
-impl PassedCall {
-    /// The call in a value of the stream, which [`SealedStore`](crate::seal::SealedStore) has authenticated.
-    pub(crate) fn from_sealed_value(call: CallMessage) -> Self {
-        Self(call)
-    }
-
-    /// The call and its verdict.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.0.text
-    }
-
-    /// Returns `true` if the other node has asked the governor; `false` if the verdict came with the call.
-    #[must_use]
-    pub fn has_asked_governor(&self) -> bool {
-        self.0.asked_governor
-    }
-}
-
 /// A question of another node.
 #[derive(Debug)]
 pub struct Question {
@@ -174,19 +141,6 @@ struct QuestionMessage {
     node: NodeName,
     text: String,
     nonce: String,
-}
-
-/// A text that a node of this fleet wrote.
-// Made only from an authenticated message, as `PassedCall`.
-#[derive(Debug)]
-pub struct NodeText(String);
-
-impl NodeText {
-    /// The text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -298,7 +252,7 @@ impl Questions {
             if node != self.0.fleet.node
                 && let Ok(nonce) = Uuid::parse_str(&nonce)
             {
-                return Some(Question { node, text: NodeText(text), nonce });
+                return Some(Question { node, text: NodeText::from_authenticated(text), nonce });
             }
         }
     }
@@ -388,7 +342,7 @@ impl Fleet<NatsStore> {
         let ask = async {
             let mut replies = self.send_request(&take_key(from), nonce, &request).await?;
             let (_, call) = replies.next::<CallMessage>().await.ok_or(FleetError::NotAnswered)?;
-            Ok(call.map(PassedCall))
+            Ok(call.map(PassedCall::from_authenticated))
         };
         tokio::time::timeout(TAKE_TIMEOUT, ask).await.unwrap_or(Err(FleetError::NotAnswered))
     }
@@ -496,7 +450,7 @@ impl Fleet<NatsStore> {
             while !silent.is_empty() {
                 let (node, answer) = replies.next::<String>().await.ok_or(FleetError::NotAnswered)?;
                 silent.remove(&node);
-                if collect(node, answer.map(NodeText)).is_break() {
+                if collect(node, answer.map(NodeText::from_authenticated)).is_break() {
                     break;
                 }
             }

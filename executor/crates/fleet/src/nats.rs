@@ -4,8 +4,9 @@
 //! marker, which stays until it is as old as the bucket allows.
 
 use crate::store::{Store, StoredValue, Write};
-use crate::{Fleet, FleetError, FleetName, FleetSettings};
+use crate::{Fleet, FleetError, FleetSettings};
 use a2g_types::clock::{Clock as _, SystemClock};
+use a2g_types::node::FleetName;
 use async_nats::Client;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};

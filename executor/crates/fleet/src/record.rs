@@ -1,60 +1,9 @@
-//! The names and values in the stream.
+//! The values in the stream.
 
 use crate::FleetError;
+use a2g_types::node::NodeName;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use std::fmt::{self, Display, Formatter};
-
-/// The maximum length of a name, in bytes.
-const MAX_NAME_BYTES: usize = 64;
-
-/// The reason why a name cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("has to have 1 to 64 characters of `a` to `z`, `A` to `Z`, `0` to `9`, `-` and `_`")]
-pub struct NameError;
-
-macro_rules! name {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String")]
-        pub struct $name(String);
-
-        impl $name {
-            /// The name as text.
-            #[must_use]
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = NameError;
-
-            fn try_from(text: String) -> Result<Self, NameError> {
-                // The name is a token of a subject, so it has no dot, wildcard or space.
-                let is_valid = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-                let has_valid_length = (1..=MAX_NAME_BYTES).contains(&text.len());
-                if has_valid_length && text.chars().all(is_valid) { Ok(Self(text)) } else { Err(NameError) }
-            }
-        }
-
-        impl Display for $name {
-            fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-    };
-}
-
-name! {
-    /// The name of a fleet. Executors with the same name share their claims.
-    FleetName
-}
-name! {
-    /// The name of an executor within its fleet.
-    NodeName
-}
 
 /// The value of a claim.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -217,16 +166,6 @@ pub(crate) fn decode<T: for<'de> Deserialize<'de>>(key: &str, value: &[u8]) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_tokens_of_subjects() {
-        for name in ["a", "node-1_B", &"x".repeat(64)] {
-            assert!(NodeName::try_from(name.to_owned()).is_ok(), "{name}");
-        }
-        for name in ["", "a.b", "*", ">", "a b", "ä", "a\n", "a/b", &"x".repeat(65)] {
-            assert_eq!(FleetName::try_from(name.to_owned()), Err(NameError), "{name}");
-        }
-    }
 
     #[test]
     fn claims_with_other_members_are_refused() {

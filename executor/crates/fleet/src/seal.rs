@@ -1,9 +1,10 @@
 //! The authentication of values: a value that no node of the fleet wrote, or that was copied from another key, is
 //! refused.
 
+use crate::FleetError;
 use crate::claims::Fleet;
 use crate::store::{Store, StoredValue, Write};
-use crate::{FleetError, FleetName};
+use a2g_types::node::FleetName;
 use a2g_types::tool::Digest;
 use bytes::{Bytes, BytesMut};
 use hmac::{Hmac, KeyInit as _, Mac as _};

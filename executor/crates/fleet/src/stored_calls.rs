@@ -8,13 +8,13 @@
 //! Only the claim decides what becomes of the intent. So a call that is removed may come back, as after a server of NATS
 //! was killed: the next sweep finds the claim, and removes the call again.
 
+use crate::FleetError;
 use crate::claims::Fleet;
-use crate::messages::{CallMessage, PassedCall};
 use crate::record::{decode, encode};
 use crate::store::{Store, StoredValue, Write};
 use crate::takeover::skip_unreadable;
-use crate::{FleetError, NodeName};
 use a2g_types::ident::IntentId;
+use a2g_types::node::{CallMessage, NodeName, PassedCall};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
@@ -170,7 +170,7 @@ impl<S: Store> Fleet<S> {
         let Some(key) = self.stored_calls.for_slots.key_of(intent) else { return Ok(None) };
         let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(None) };
         let record = decode::<StoredCallRecord>(&key, &bytes)?;
-        Ok(Some(PassedCall::from_sealed_value(record.call)))
+        Ok(Some(PassedCall::from_authenticated(record.call)))
     }
 
     /// Returns `true` if the fleet stores a call that has waited for a slot at this node.
@@ -255,7 +255,7 @@ impl<S: Store> Fleet<S> {
             // The journal of this node has what waits here.
             return self.store.remove(revision).await;
         }
-        let passed = PassedCall::from_sealed_value(call.clone());
+        let passed = PassedCall::from_authenticated(call.clone());
         let takeover = match rule {
             _ if is_own && waits_for == WaitsFor::Slot => Takeover::Take,
             Some(rule) => rule(waits_for, &passed),
@@ -322,8 +322,9 @@ pub(crate) mod tests {
     use crate::record::NodeRecord;
     use crate::seal::SealedStore;
     use crate::store::matches;
-    use crate::{FleetKey, FleetName, LeaseTimes, StreamIdentity};
+    use crate::{FleetKey, LeaseTimes, StreamIdentity};
     use a2g_types::clock::SystemClock;
+    use a2g_types::node::FleetName;
     use bytes::Bytes;
     use serde_json::value::RawValue;
     use std::pin::Pin;

@@ -5,11 +5,11 @@
 
 use crate::FleetError;
 use crate::claims::{Fleet, MAX_TRIES};
-use crate::messages::{CallMessage, PassedCall};
 use crate::record::{decode, encode};
 use crate::store::{Store, StoredValue, Write};
 use crate::stored_calls::{HeldCall, HeldState, StoredCallRecord, WaitsFor, call_key, key_prefix};
 use a2g_types::ident::IntentId;
+use a2g_types::node::{CallMessage, PassedCall};
 
 /// The state of an intent that waits for a person at this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl<S: Store> Fleet<S> {
         let Some(StoredValue { bytes, .. }) = self.store.get(key).await? else { return Ok(None) };
         let StoredCallRecord { holder, epoch, call } = decode(key, &bytes)?;
         let has_live_holder = self.read_epoch(&holder).await? == Some(epoch);
-        Ok(Some(StoredWait { call: PassedCall::from_sealed_value(call), has_live_holder }))
+        Ok(Some(StoredWait { call: PassedCall::from_authenticated(call), has_live_holder }))
     }
 
     /// Stores an intent that waits for a person at this node, until [`Self::remove_wait`]. If another node has taken it

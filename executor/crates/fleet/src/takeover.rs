@@ -1,13 +1,14 @@
 //! The takeover of lost nodes: their open claims are ended as aborted, and their reports delivered.
 
+use crate::FleetError;
 use crate::claims::{Fleet, FoundEnd, Mark, claim_key, delivered_key};
 use crate::lease::{NodeState, node_key};
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, decode, encode};
 use crate::store::{Store, StoredValue, Write};
 use crate::stored_calls::TakeoverRule;
 use crate::view::{marks, nodes};
-use crate::{FleetError, NodeName};
 use a2g_types::ident::IntentId;
+use a2g_types::node::NodeName;
 use a2g_types::tool::Digest;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;

@@ -6,7 +6,8 @@ use crate::lease::{LeaseTimes, NodeLoad, NodeState, node_key};
 use crate::record::{DrainRecord, NodeRecord, decode, encode};
 use crate::seal::SealedStore;
 use crate::store::{Store, StoredValue};
-use crate::{Fleet, FleetError, FleetKey, FleetName, NodeName};
+use crate::{Fleet, FleetError, FleetKey};
+use a2g_types::node::{FleetName, NodeName};
 use std::time::Duration;
 
 /// What the fleet knows of a node.

@@ -9,12 +9,12 @@
 use super::proof::{ProofError, Trust, VerifiedProof};
 use super::standing::{StandingPolicies, StandingPolicyError};
 use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, HostClaims, ScopeError};
-use a2g_fleet::{NodeText, PassedCall};
 use a2g_types::call::Call;
 use a2g_types::clock::format_seconds;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ProofId, ToolName};
 use a2g_types::limit::{Access, ClaimedLimits, Layer};
+use a2g_types::node::{NodeText, PassedCall};
 use a2g_types::stop::OperatorReason;
 use a2g_types::stored::v1;
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};

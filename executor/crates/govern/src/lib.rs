@@ -53,11 +53,11 @@ pub use tool_trust::{
 };
 pub use webhook_key::WebhookKey;
 
-use a2g_fleet::NodeText;
 use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::node::NodeText;
 use a2g_types::outcome::Receipt;
 use a2g_types::verdict::Policy;
 use a2g_wire::a2g::encode;

@@ -16,6 +16,7 @@ pub mod limit;
 pub mod limit_table;
 pub mod log_limiter;
 pub mod memory;
+pub mod node;
 pub mod outcome;
 pub mod quantity;
 pub mod rate_limit;

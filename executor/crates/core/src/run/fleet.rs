@@ -16,8 +16,8 @@ use super::open_intents::ActiveRun;
 use super::{Membership, RETRY_AFTER_MS};
 use a2g_fleet::{
     Claim, ClaimReply, Delivery, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState,
-    LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, NodeStatus, OrphanReport,
-    PassedCall, RecordedEnd, RememberedFleet, TakeoverRule, UnrecordedEnd,
+    LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeState, NodeStatus, OrphanReport, RecordedEnd,
+    RememberedFleet, TakeoverRule, UnrecordedEnd,
 };
 use a2g_journal::chain::from_hex;
 use a2g_journal::{
@@ -30,6 +30,7 @@ use a2g_types::clock::Clock;
 use a2g_types::error_chain::{BoxedError, ErrorChain};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::node::{NodeName, PassedCall};
 use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::stored;
 use a2g_types::tool::Digest;

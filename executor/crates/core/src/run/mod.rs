@@ -50,7 +50,7 @@ mod subscribers;
 mod trace;
 mod waits;
 
-pub use a2g_fleet::{NodeLoad, NodeName, NodeStatus};
+pub use a2g_fleet::{NodeLoad, NodeStatus};
 pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use catalogue::{Catalogue, LoadedCatalog};
 pub use engine::Engine;

@@ -17,9 +17,9 @@
 //! slot goes to the earliest arrival of all. A waiter whose tool this executor lacks has a place, and gets no slot.
 // The queue uses no semaphore, because a semaphore serves its waiters only in the order of arrival.
 
-use a2g_fleet::{CallMessage, NodeName};
 use a2g_types::call::Priority;
 use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::node::{CallMessage, NodeName};
 use a2g_types::tool::Digest;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};

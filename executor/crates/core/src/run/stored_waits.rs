@@ -17,13 +17,13 @@ use super::trace;
 use super::waits::{Held, Waits};
 use super::{AgentFilter, CallFilter, LoadedCatalog, Membership};
 use a2g_fleet::{
-    CallMessage, FleetError, FoundState, MAX_MESSAGE_BYTES, OrphanCall, PassedCall, StoredWait, Takeover,
-    WaitState, WaitsFor,
+    FleetError, FoundState, MAX_MESSAGE_BYTES, OrphanCall, StoredWait, Takeover, WaitState, WaitsFor,
 };
 use a2g_govern::Escalated;
 use a2g_journal::{IntentSummary, RunRecord};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
+use a2g_types::node::{CallMessage, PassedCall};
 use a2g_types::outcome::AbortReason;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,11 +2,12 @@
 
 use super::world::{ProcessId, SimulatedClock, SimulatedStore, World};
 use crate::{
-    Claim, ClaimReply, Delivery, FinishReply, Fleet, FleetError, FleetKey, FleetName, FoundClaim, FoundState,
-    LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeName, NodeState, OrphanReport, RecordedEnd,
-    Takeover, UnrecordedEnd,
+    Claim, ClaimReply, Delivery, FinishReply, Fleet, FleetError, FleetKey, FoundClaim, FoundState,
+    LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeState, OrphanReport, RecordedEnd, Takeover,
+    UnrecordedEnd,
 };
 use a2g_types::ident::IntentId;
+use a2g_types::node::{FleetName, NodeName};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use std::collections::{HashMap, HashSet};

@@ -24,8 +24,7 @@ use crate::run::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot
 use crate::run::trace::{self, Stopwatch};
 use crate::run::{Engine, LoadedCatalog, Membership, RunEvent, RunEventSink};
 use a2g_fleet::{
-    Announcement, CallMessage, CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES,
-    NodeName, PassedCall, TakeRequest,
+    Announcement, CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES, TakeRequest,
 };
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
@@ -33,6 +32,7 @@ use a2g_runtime::{spawn, timer_now};
 use a2g_types::call::{Call, Priority};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
+use a2g_types::node::{CallMessage, NodeName, PassedCall};
 use a2g_types::outcome::{AbortReason, Artifact, LogLine, Progress, Receipt};
 use a2g_types::stored::v1;
 use a2g_types::tool::Digest;
