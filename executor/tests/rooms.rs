@@ -423,6 +423,25 @@ fn the_words_of_other_nodes_are_made_in_the_listed_files_only() {
     assert_eq!(naming, BTreeSet::from(listed));
 }
 
+/// The seam between the pipeline and the fleet.
+#[test]
+fn only_the_listed_files_of_the_pipeline_know_the_fleet() {
+    let knows_it = |file: &&SourceFile| file.names.iter().any(|name| room_of(name) == Ok(Some("fleet")));
+    let files = files();
+    let knowing = files.iter().filter(|file| file.room == "run").filter(knows_it);
+    let knowing = knowing.map(|file| file.path.as_str()).collect::<BTreeSet<_>>();
+    let listed = [
+        "run/engine/held_elsewhere.rs",
+        "run/engine/passing.rs",
+        "run/engine/stored_calls.rs",
+        "run/fleet.rs",
+        "run/orders.rs",
+        "run/questions.rs",
+        "run/stored_waits.rs",
+    ];
+    assert_eq!(knowing, BTreeSet::from(listed));
+}
+
 #[test]
 fn a_permit_is_handed_over_only_to_a_child() {
     let names_it =

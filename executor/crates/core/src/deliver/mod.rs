@@ -5,8 +5,7 @@ mod webhook;
 
 pub use webhook::{WebhookAuthentication, WebhookId, WebhookNotification, WebhookPoster};
 
-use crate::run::Executor;
-use a2g_fleet::Delivery;
+use crate::run::{Delivery, Executor};
 use a2g_govern::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration, GOVERNOR, KeyPair, Push, RemoteError};
 use a2g_journal::chain::{Head, to_hex};
 use a2g_types::error_chain::ErrorChain;

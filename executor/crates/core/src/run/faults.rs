@@ -1,7 +1,6 @@
 //! The faults of the pipeline, and the recording of refusals.
 
 use super::RETRY_AFTER_MS;
-use a2g_fleet::MAX_MESSAGE_BYTES;
 use a2g_journal::JournalError;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -69,16 +68,6 @@ impl NodeFault {
             Self::Failed => Fault::Internal("the other node failed: its log has the reason".to_owned()),
         }
     }
-}
-
-/// The fault for a call whose tool this node lacks, and which is too large for a message to another one.
-pub(super) fn too_large_fault(tool: &ToolName) -> Fault {
-    let message = format!(
-        "this node of the fleet does not have the tool `{tool}`, and the call and its verdict need a message of more than \
-         {} KiB, the fixed maximum: install the tool here, or send the call to a node that has it",
-        MAX_MESSAGE_BYTES >> 10
-    );
-    Fault::ToolUnavailable { tool: tool.clone(), message }
 }
 
 pub(super) fn receipt_pending_fault(intent: IntentId) -> Fault {

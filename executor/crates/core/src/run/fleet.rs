@@ -10,14 +10,16 @@
 //! The fleet gets the end first. If this node was lost in between, another one has ended the intent, and this node's
 //! journal gets that receipt: no two nodes answer differently.
 
+pub use a2g_fleet::{Delivery, NodeLoad, NodeStatus};
+
 use super::engine::stored_calls::DENIED_BY;
 use super::faults::busy_fault;
 use super::open_intents::ActiveRun;
 use super::{Membership, RETRY_AFTER_MS};
 use a2g_fleet::{
-    Claim, ClaimReply, Delivery, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState,
-    LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeState, NodeStatus, OrphanReport, RecordedEnd,
-    RememberedFleet, TakeoverRule, UnrecordedEnd,
+    Claim, ClaimReply, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState, LocalReport,
+    NewClaim, NewDenial, NodeHead, NodeState, OrphanReport, RecordedEnd, RememberedFleet, TakeoverRule,
+    UnrecordedEnd,
 };
 use a2g_journal::chain::from_hex;
 use a2g_journal::{

@@ -50,13 +50,12 @@ mod subscribers;
 mod trace;
 mod waits;
 
-pub use a2g_fleet::{NodeLoad, NodeStatus};
 pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use catalogue::{Catalogue, LoadedCatalog};
 pub use engine::Engine;
 pub use engine::stored_calls::TakenOverCall;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
-pub use fleet::{Fleet, JoinFleetError, Node, join_fleet};
+pub use fleet::{Delivery, Fleet, JoinFleetError, Node, NodeLoad, NodeStatus, join_fleet};
 pub use membership::Membership;
 pub use operator::Operator;
 pub use operator::approvals::DirectiveOutcome;

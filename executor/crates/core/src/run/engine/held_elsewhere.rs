@@ -11,8 +11,9 @@
 //! From then on, the call is found and decided like any other that waits at another node.
 
 use super::admission::{check_arguments, check_memory};
+use super::passing::too_large_fault;
 use super::stored_calls::TakenOverCall;
-use crate::run::faults::{busy_fault, intent_conflict_fault, refusal, too_large_fault};
+use crate::run::faults::{busy_fault, intent_conflict_fault, refusal};
 use crate::run::questions::{ASK_TIMEOUT, DECIDE_TIMEOUT, Peers, QuestionText};
 use crate::run::waits::Held;
 use crate::run::{Engine, Membership, faults::NodeFault};

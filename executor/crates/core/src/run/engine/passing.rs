@@ -17,7 +17,7 @@
 
 use super::admission::{check_arguments, check_memory};
 use crate::run::claims::ReservedClaim;
-use crate::run::faults::{NodeFault, busy_fault, receipt_pending_fault, too_large_fault};
+use crate::run::faults::{NodeFault, busy_fault, receipt_pending_fault};
 use crate::run::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
 use crate::run::open_intents::ActiveRun;
 use crate::run::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
@@ -31,7 +31,7 @@ use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
 use a2g_runtime::{spawn, timer_now};
 use a2g_types::call::{Call, Priority};
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::IntentId;
+use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::node::{CallMessage, NodeName, PassedCall};
 use a2g_types::outcome::{AbortReason, Artifact, LogLine, Progress, Receipt};
 use a2g_types::stored::v1;
@@ -761,6 +761,16 @@ impl Membership {
 /// The text of a call for another node; `None` if it is larger than [`MAX_MESSAGE_BYTES`] or may run only here.
 pub(in crate::run) fn node_text<L>(admitted: &Admitted<L>) -> Option<String> {
     admitted.to_node().ok().flatten().filter(|text| text.len() <= MAX_MESSAGE_BYTES)
+}
+
+/// The fault for a call whose tool this node lacks, and which is too large for a message to another one.
+pub(super) fn too_large_fault(tool: &ToolName) -> Fault {
+    let message = format!(
+        "this node of the fleet does not have the tool `{tool}`, and the call and its verdict need a message of more than \
+         {} KiB, the fixed maximum: install the tool here, or send the call to a node that has it",
+        MAX_MESSAGE_BYTES >> 10
+    );
+    Fault::ToolUnavailable { tool: tool.clone(), message }
 }
 
 async fn reply(fleet: &Fleet, request: TakeRequest, call: Option<CallMessage>) {
