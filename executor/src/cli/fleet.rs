@@ -7,8 +7,8 @@ use super::output::{note, one_line, print};
 use super::setup::config;
 use a2g_config::Config;
 use a2g_fleet::{
-    FleetError, FleetKey, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NatsStore, NodeLoad,
-    NodeState, NodeStatus, RememberedFleet, StreamId, StreamIdentity,
+    FleetError, FleetKey, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NodeLoad, NodeState,
+    NodeStatus, RememberedFleet, ServerStore, StreamId, StreamIdentity,
 };
 use a2g_govern::read_secret;
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -86,7 +86,7 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
 /// Waits until a node has left the fleet that it joined with this epoch.
 async fn wait_until_left(
     settings: &FleetSettings,
-    view: &FleetView<NatsStore>,
+    view: &FleetView<ServerStore>,
     name: &NodeName,
     epoch: u64,
 ) -> anyhow::Result<()> {
@@ -180,7 +180,7 @@ fn remembered(config: &Config) -> anyhow::Result<Option<StreamIdentity>> {
     Ok(remembered.map(|remembered| remembered.stream))
 }
 
-async fn open_view(config: &Config) -> anyhow::Result<(FleetSettings, FleetView<NatsStore>)> {
+async fn open_view(config: &Config) -> anyhow::Result<(FleetSettings, FleetView<ServerStore>)> {
     let settings = settings(config)?;
     let key = read_key(&settings.key_file)?;
     let store = a2g_fleet::open_store(settings, &key, remembered(config)?.as_ref()).await;

@@ -84,12 +84,13 @@ impl StreamIdentity {
     }
 
     /// A new identity, of a stream that replaces none.
-    pub(crate) fn random(lease: LeaseTimes) -> Self {
+    #[must_use]
+    pub fn random(lease: LeaseTimes) -> Self {
         Self { id: StreamId::random(), replaces: Vec::new(), lease }
     }
 
     /// Adds ids to those that this stream replaces.
-    pub(crate) fn replace<'a>(&mut self, ids: impl IntoIterator<Item = &'a StreamId>) {
+    pub fn replace<'a>(&mut self, ids: impl IntoIterator<Item = &'a StreamId>) {
         for id in ids {
             if !self.stands_for(id) {
                 self.replaces.push(id.clone());

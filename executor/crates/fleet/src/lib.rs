@@ -27,18 +27,16 @@
 //! stream is gone, or was made anew: see `identity.rs`.
 
 mod claims;
-mod connect;
 mod identity;
-mod init;
 mod lease;
 mod messages;
 #[cfg(test)]
 mod model;
 mod nats;
-mod nats_error;
 mod orders;
 mod record;
 mod seal;
+mod settings;
 mod store;
 mod stored_calls;
 mod stored_waits;
@@ -48,17 +46,16 @@ mod view;
 pub use claims::{
     Claim, ClaimReply, Delivery, FinishReply, Fleet, FoundClaim, FoundEnd, FoundState, NewClaim, NewDenial,
 };
-pub use connect::{FleetSettings, Login, connect, open_store};
 pub use identity::{RememberedFleet, StreamId, StreamIdError, StreamIdentity};
-pub use init::{InitMode, InitReply, init};
 pub use lease::{LeaseTimes, NodeHead, NodeLoad, NodeState};
 pub use messages::{
     Announcement, Announcements, CallSelection, EventMessages, MAX_MESSAGE_BYTES, Question, Questions,
     TakeRequest, TakeRequests,
 };
-pub use nats::NatsStore;
+pub use nats::{InitMode, InitReply, NatsStore as ServerStore, connect, init, open_store};
 pub use orders::Order;
 pub use seal::FleetKey;
+pub use settings::{FleetSettings, Login};
 pub use store::{Store, StoredValue, Write};
 pub use stored_calls::{OrphanCall, Takeover, TakeoverRule, WaitsFor};
 pub use stored_waits::{StoredWait, WaitState};
@@ -66,7 +63,6 @@ pub use takeover::{LocalReport, OrphanReport, RecordedEnd, UnrecordedEnd};
 pub use view::{FleetView, NodeStatus};
 
 use a2g_types::node::{FleetName, NodeName};
-use nats_error::explain;
 use std::fmt::Display;
 
 /// The reason why a fleet cannot be used.
@@ -223,10 +219,6 @@ impl FleetError {
             Some(found) => format!("the servers have another one, {found}"),
         };
         Self::Lost { fleet: fleet.clone(), remembered: remembered.clone(), found }
-    }
-
-    fn unavailable(request: &'static str, reason: impl Display) -> Self {
-        Self::Unavailable { request, reason: explain(reason) }
     }
 
     fn value(key: &str, reason: impl Display) -> Self {

@@ -13,14 +13,13 @@
 //! A node never publishes to the reply subject that a message of NATS names, because that is not authenticated: with the
 //! node's own rights, it could name the API that purges the stream.
 
-use crate::nats::NatsStore;
 use crate::seal::Seal;
-use crate::{Fleet, FleetError};
+use crate::{Fleet, FleetError, ServerStore};
 use a2g_types::ident::IntentId;
 use a2g_types::node::{CallMessage, NodeName, NodeText, PassedCall};
-use async_nats::{Client, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -165,25 +164,24 @@ pub struct EventMessages(Subscription);
 pub struct Questions(Subscription);
 
 struct Subscription {
-    fleet: Arc<Fleet<NatsStore>>,
+    fleet: Arc<Fleet<ServerStore>>,
     key: String,
-    subscriber: Subscriber,
+    messages: BoxStream<'static, Bytes>,
     /// `true` once the log has a message that was ignored: whoever may publish could otherwise fill the log.
     has_warned: bool,
 }
 
 impl Subscription {
-    async fn new(fleet: &Arc<Fleet<NatsStore>>, key: String) -> Result<Self, FleetError> {
-        let subscriber = fleet.client().subscribe(fleet.live_subject(&key)).await;
-        let subscriber = subscriber.map_err(|error| FleetError::unavailable("subscribe", error))?;
-        Ok(Self { fleet: Arc::clone(fleet), key, subscriber, has_warned: false })
+    async fn new(fleet: &Arc<Fleet<ServerStore>>, key: String) -> Result<Self, FleetError> {
+        let messages = fleet.store.store.subscribe(fleet.live_subject(&key)).await?;
+        Ok(Self { fleet: Arc::clone(fleet), key, messages, has_warned: false })
     }
 
     /// The next authentic message; `None` if the connection is closed for good.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            let message = self.subscriber.next().await?;
-            match self.fleet.seal().open(&self.key, &message.payload) {
+            let message = self.messages.next().await?;
+            match self.fleet.seal().open(&self.key, &message) {
                 Ok(value) => return Some(value),
                 Err(error) if self.has_warned => tracing::debug!(%error, "a message is ignored"),
                 Err(error) => {
@@ -266,9 +264,11 @@ impl Replies {
     }
 }
 
-impl Fleet<NatsStore> {
-    fn client(&self) -> &Client {
-        &self.store.store.client
+impl Fleet<ServerStore> {
+    /// The addresses of the servers, without passwords.
+    #[must_use]
+    pub fn servers(&self) -> &str {
+        self.store.store.servers()
     }
 
     fn seal(&self) -> &Seal {
@@ -280,8 +280,7 @@ impl Fleet<NatsStore> {
     }
 
     async fn send(&self, key: &str, value: &[u8]) -> Result<(), FleetError> {
-        let sent = self.client().publish(self.live_subject(key), self.seal().seal(key, value)).await;
-        sent.map_err(|error| FleetError::unavailable("send a message", error))
+        self.store.store.send(self.live_subject(key), self.seal().seal(key, value)).await
     }
 
     /// Sends a request with a nonce, and subscribes to the replies before.

@@ -24,7 +24,7 @@ pub enum Write {
 
 /// A linearizable key-value store. The effect of a request that ends with an error is not known.
 ///
-/// [`crate::NatsStore`] is the store of a real fleet; the tests of the protocol have a simulated one.
+/// [`crate::ServerStore`] is the store of a real fleet; the tests of the protocol have a simulated one.
 pub trait Store: Send + Sync + 'static {
     /// The value of a key; `None` if it has none.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<StoredValue>, FleetError>> + Send;

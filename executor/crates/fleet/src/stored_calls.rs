@@ -386,7 +386,8 @@ pub(crate) mod tests {
             });
             let write = write.await;
             if self.loses_answer.swap(false, Ordering::Relaxed) {
-                return Err(FleetError::unavailable("write a key", "the answer is lost"));
+                let reason = "the answer is lost".to_owned();
+                return Err(FleetError::Unavailable { request: "write a key", reason });
             }
             Ok(write)
         }

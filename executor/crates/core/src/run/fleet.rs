@@ -46,7 +46,7 @@ use time::OffsetDateTime;
 use tokio::sync::watch;
 
 /// The fleet of an executor.
-pub type Fleet = a2g_fleet::Fleet<a2g_fleet::NatsStore>;
+pub type Fleet = a2g_fleet::Fleet<a2g_fleet::ServerStore>;
 
 /// The first and the maximum delay between two requests for the state of an intent of another node.
 pub(super) const FOLLOW_DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];

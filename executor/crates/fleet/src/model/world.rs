@@ -583,7 +583,9 @@ impl SimulatedStore {
             let mut slot = slot.lock();
             match slot.answer.take() {
                 Some(answer) => {
-                    Poll::Ready(answer.ok_or_else(|| FleetError::unavailable("request", "it is lost")))
+                    let lost =
+                        || FleetError::Unavailable { request: "request", reason: "it is lost".to_owned() };
+                    Poll::Ready(answer.ok_or_else(lost))
                 }
                 None => {
                     slot.waker = Some(cx.waker().clone());

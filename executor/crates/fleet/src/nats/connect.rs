@@ -1,11 +1,12 @@
 //! The connection to the servers, and the fleet's stream.
 
+use super::NatsStore;
+use super::error::explain;
 use crate::identity::{RememberedFleet, StreamId, StreamIdentity, check_identity};
 use crate::lease::{LeaseTimes, NodeHead, node_key};
-use crate::nats::NatsStore;
-use crate::nats_error::explain;
 use crate::record::{NodeRecord, decode};
 use crate::seal::SealedStore;
+use crate::settings::{FleetSettings, Login, file_error};
 use crate::store::StoredValue;
 use crate::{Fleet, FleetError, FleetKey};
 use a2g_types::clock::Clock;
@@ -15,7 +16,6 @@ use async_nats::jetstream::context::{ContextBuilder, GetStreamErrorKind};
 use async_nats::jetstream::{Context, ErrorCode};
 use async_nats::{Client, ConnectOptions, ServerAddr};
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,79 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time in which a request is answered. The effect of a request that takes longer is not known.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// The format of the values in the stream.
-pub(crate) const FORMAT: u32 = 2;
-
-/// The login at the servers.
-#[derive(Debug, Clone, Default)]
-pub struct Login {
-    /// A file with a JSON Web Token and its seed, as `nsc` writes it.
-    pub credentials: Option<PathBuf>,
-    /// A file with the seed of an NKey.
-    pub nkey_file: Option<PathBuf>,
-    /// A file with the certificates that servers' certificates are checked with.
-    pub ca_file: Option<PathBuf>,
-}
-
-/// The settings of a node.
-#[derive(Debug, Clone)]
-pub struct FleetSettings {
-    /// The fleet.
-    pub name: FleetName,
-    /// This executor.
-    pub node: NodeName,
-    /// The addresses of servers: `nats://HOST:PORT` or `tls://HOST:PORT`.
-    pub servers: Vec<String>,
-    /// The file of the key that authenticates the values.
-    pub key_file: PathBuf,
-    /// The login.
-    pub login: Login,
-    /// The number of servers that store each value: 1, 3 or 5. Used by [`crate::init`].
-    pub replicas: usize,
-    /// The time for which a claim is stored after its last change. Used by [`crate::init`].
-    pub keep: Duration,
-    /// `true` if other nodes may run calls that wait at this one, and this one runs calls that wait at others.
-    pub passes_calls: bool,
-}
-
-impl FleetSettings {
-    /// Says that this fleet cannot be used, and at which servers: the context of a [`FleetError`].
-    #[must_use]
-    pub fn describe_failure(&self) -> String {
-        format!("the fleet `{}` at {} cannot be used", self.name, self.shown_servers())
-    }
-
-    /// The addresses of the servers, without passwords.
-    pub(crate) fn shown_servers(&self) -> String {
-        self.servers.iter().map(|server| shown_address(server)).collect::<Vec<_>>().join(", ")
-    }
-}
-
-impl Login {
-    /// Checks that the files of the login can be read.
-    ///
-    /// # Ambient Authority
-    /// Opens the files.
-    ///
-    /// # Errors
-    /// [`FleetError::File`].
-    pub fn check_files(&self) -> Result<(), FleetError> {
-        let Self { credentials, nkey_file, ca_file } = self;
-        let files =
-            [("fleet.credentials", credentials), ("fleet.nkey_file", nkey_file), ("fleet.ca_file", ca_file)];
-        for (setting, path) in files {
-            if let Some(path) = path
-                && let Err(error) = std::fs::File::open(path)
-            {
-                return Err(file_error(path, setting, error));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn file_error(path: &Path, setting: &'static str, error: impl Display) -> FleetError {
-    FleetError::File { path: path.display().to_string(), setting, reason: error.to_string() }
-}
+pub(super) const FORMAT: u32 = 2;
 
 /// Connects a node to its fleet, and takes the node's lease. `remembered` is what the node's journal remembers of the
 /// fleet, and `has_receipt` returns `true` if the journal has a receipt with this number and this hash, in hexadecimal.
@@ -156,7 +84,7 @@ pub async fn open_store(
 }
 
 /// Connects to the servers.
-pub(crate) async fn connect_client(settings: &FleetSettings) -> Result<(Client, Context), FleetError> {
+pub(super) async fn connect_client(settings: &FleetSettings) -> Result<(Client, Context), FleetError> {
     let failed = |reason: &dyn Display| FleetError::Connect { reason: explain(reason) };
     let addresses = settings.servers.iter().map(|server| server.parse::<ServerAddr>());
     let addresses = addresses.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
@@ -191,17 +119,17 @@ async fn options(settings: &FleetSettings) -> Result<ConnectOptions, FleetError>
 }
 
 /// The name of the stream of a fleet.
-pub(crate) fn stream_name(fleet: &FleetName) -> String {
+pub(super) fn stream_name(fleet: &FleetName) -> String {
     format!("A2G_{fleet}")
 }
 
 /// The part of each subject before the key. The random id differs in each stream that `fleet init` creates.
-pub(crate) fn subject_prefix(fleet: &FleetName, id: &StreamId) -> String {
+pub(super) fn subject_prefix(fleet: &FleetName, id: &StreamId) -> String {
     format!("a2g.{fleet}.{id}.")
 }
 
 /// Finds the stream of a fleet; `None` if the servers have none.
-pub(crate) async fn find_stream(
+pub(super) async fn find_stream(
     client: &Client,
     context: &Context,
     settings: &FleetSettings,
@@ -234,7 +162,7 @@ pub(crate) async fn find_stream(
     Ok(Some(NatsStore::new(client.clone(), context.clone(), found, settings, prefix)))
 }
 
-pub(crate) fn stream_error(fleet: &FleetName, error: &(dyn std::error::Error + 'static)) -> FleetError {
+pub(super) fn stream_error(fleet: &FleetName, error: &(dyn std::error::Error + 'static)) -> FleetError {
     FleetError::Stream { stream: stream_name(fleet), reason: explain(ErrorChain(error)) }
 }
 
@@ -274,27 +202,4 @@ async fn wait_until_ended(
         tokio::time::sleep(renewal).await;
     }
     Ok(())
-}
-
-/// An address without its user and password.
-fn shown_address(address: &str) -> String {
-    let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
-    let host = rest.rsplit_once('@').map_or(rest, |(_login, host)| host);
-    if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_password_is_shown() {
-        for (address, shown) in [
-            ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
-            ("tls://user:pass@nats.example:4222", "tls://nats.example:4222"),
-            ("user:p@ss@nats.example", "nats.example"),
-        ] {
-            assert_eq!(shown_address(address), shown);
-        }
-    }
 }

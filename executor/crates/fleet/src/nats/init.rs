@@ -1,8 +1,8 @@
 //! `fleet init`: the only way in which a stream is created.
 
-use crate::connect::{FORMAT, connect_client, find_stream, stream_error, stream_name, subject_prefix};
+use super::NatsStore;
+use super::connect::{FORMAT, connect_client, find_stream, stream_error, stream_name, subject_prefix};
 use crate::identity::{IDENTITY, StreamId, StreamIdentity, check_identity, read_identity};
-use crate::nats::NatsStore;
 use crate::record::encode;
 use crate::seal::SealedStore;
 use crate::store::Write;

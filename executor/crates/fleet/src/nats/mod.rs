@@ -3,8 +3,15 @@
 //! A key-value bucket is such a stream too, but it forbids the removal of messages: each removed key leaves a delete
 //! marker, which stays until it is as old as the bucket allows.
 
+mod connect;
+mod error;
+mod init;
+
+pub use connect::{connect, open_store};
+pub use init::{InitMode, InitReply, init};
+
 use crate::store::{Store, StoredValue, Write};
-use crate::{Fleet, FleetError, FleetSettings};
+use crate::{FleetError, FleetSettings};
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::node::FleetName;
 use async_nats::Client;
@@ -16,6 +23,7 @@ use async_nats::jetstream::stream::{
 use async_nats::jetstream::{Context, Error as JetStreamError, ErrorCode};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
 use serde::Deserialize;
 use serde_json::json;
 use std::time::Duration;
@@ -33,9 +41,9 @@ const RETRY_DELAYS: [Duration; 4] = [
 #[derive(Debug, Clone)]
 pub struct NatsStore {
     /// The connection, for messages that are not stored.
-    pub(crate) client: Client,
+    client: Client,
     context: Context,
-    pub(crate) stream: Stream,
+    stream: Stream,
     fleet: FleetName,
     /// The part of each subject before the key.
     prefix: String,
@@ -45,7 +53,7 @@ pub struct NatsStore {
 
 impl NatsStore {
     /// The store in a stream whose subjects begin with `prefix`, which ends with a dot.
-    pub(crate) fn new(
+    fn new(
         client: Client,
         context: Context,
         stream: Stream,
@@ -54,6 +62,24 @@ impl NatsStore {
     ) -> Self {
         let fleet = settings.name.clone();
         Self { client, context, stream, fleet, prefix, servers: settings.shown_servers() }
+    }
+
+    /// The addresses of the servers, without passwords.
+    pub(crate) fn servers(&self) -> &str {
+        &self.servers
+    }
+
+    /// Subscribes to a subject of messages that are not stored.
+    pub(crate) async fn subscribe(&self, subject: String) -> Result<BoxStream<'static, Bytes>, FleetError> {
+        let subscriber = self.client.subscribe(subject).await;
+        let subscriber = subscriber.map_err(|error| FleetError::unavailable("subscribe", error))?;
+        Ok(subscriber.map(|message| message.payload).boxed())
+    }
+
+    /// Sends a message that is not stored.
+    pub(crate) async fn send(&self, subject: String, message: Bytes) -> Result<(), FleetError> {
+        let sent = self.client.publish(subject, message).await;
+        sent.map_err(|error| FleetError::unavailable("send a message", error))
     }
 
     fn subject(&self, key: &str) -> String {
@@ -100,14 +126,6 @@ impl NatsStore {
                 None => return Err(FleetError::unavailable("write a key", error)),
             }
         }
-    }
-}
-
-impl Fleet<NatsStore> {
-    /// The addresses of the servers, without passwords.
-    #[must_use]
-    pub fn servers(&self) -> &str {
-        &self.store.store.servers
     }
 }
 

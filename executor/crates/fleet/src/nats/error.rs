@@ -1,5 +1,6 @@
 //! The meaning of errors of the client of NATS for an operator.
 
+use crate::FleetError;
 use std::fmt::Display;
 
 /// Parts of the client's texts in lower case, and what they mean. The first that is found counts.
@@ -28,8 +29,15 @@ const MEANINGS: [(&[&str], &str); 7] = [
     ),
 ];
 
+impl FleetError {
+    /// The error of a request to the servers.
+    pub(super) fn unavailable(request: &'static str, reason: impl Display) -> Self {
+        Self::Unavailable { request, reason: explain(reason) }
+    }
+}
+
 /// The meaning of an error of the client, and its text; the text alone for any other error.
-pub(crate) fn explain(error: impl Display) -> String {
+pub(super) fn explain(error: impl Display) -> String {
     let text = error.to_string();
     let lower = text.to_lowercase();
     let meaning = MEANINGS.iter().find(|(parts, _)| parts.iter().any(|part| lower.contains(part)));
