@@ -132,6 +132,7 @@ Examples:
   a2g-executor fleet init --config executor.toml
   a2g-executor fleet status --config executor.toml
   a2g-executor fleet drain exec-1 --config executor.toml")]
+    #[cfg(feature = "fleet")]
     Fleet {
         #[command(subcommand)]
         command: FleetCommand,
@@ -865,6 +866,7 @@ pub(super) struct ReceiptFilter {
     pub(super) undelivered: bool,
 }
 
+#[cfg(feature = "fleet")]
 #[derive(Debug, Subcommand)]
 pub(super) enum FleetCommand {
     /// Create the fleet's stream at the servers of NATS: once, before its first node starts

@@ -4,18 +4,17 @@ use super::UsageError;
 use super::arguments::FleetCommand;
 use super::layout::{Listing, text};
 use super::output::{note, one_line, print};
+use super::serve::read_fleet_key;
 use super::setup::config;
 use a2g_config::Config;
 use a2g_fleet::{
-    FleetError, FleetKey, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NodeLoad, NodeState,
-    NodeStatus, RememberedFleet, ServerStore, StreamId, StreamIdentity,
+    FleetError, FleetSettings, FleetView, InitMode, InitReply, LeaseTimes, NodeLoad, NodeState, NodeStatus,
+    RememberedFleet, ServerStore, StreamId, StreamIdentity,
 };
-use a2g_govern::read_secret;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::node::NodeName;
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use sha2::{Digest as _, Sha256};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -34,7 +33,7 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
             let mode = init_mode(new, replaces, remembered.as_ref())?;
             let times = LeaseTimes::try_from(lease_seconds);
             let times = times.map_err(|error| UsageError(format!("`--lease-seconds` {error}")))?;
-            let key = read_key(&settings.key_file)?;
+            let key = read_fleet_key(&settings.key_file)?;
             let init = a2g_fleet::init(settings, key, remembered.as_ref(), &mode, times);
             let name = &settings.name;
             match runtime.block_on(init).map_err(failed(settings))? {
@@ -182,22 +181,10 @@ fn remembered(config: &Config) -> anyhow::Result<Option<StreamIdentity>> {
 
 async fn open_view(config: &Config) -> anyhow::Result<(FleetSettings, FleetView<ServerStore>)> {
     let settings = settings(config)?;
-    let key = read_key(&settings.key_file)?;
+    let key = read_fleet_key(&settings.key_file)?;
     let store = a2g_fleet::open_store(settings, &key, remembered(config)?.as_ref()).await;
     let store = store.map_err(failed(settings))?;
     Ok((settings.clone(), FleetView::new(store, key, settings.name.clone())))
-}
-
-/// Reads the key of a fleet.
-pub(super) fn read_key(path: &Path) -> anyhow::Result<FleetKey> {
-    let text = read_secret(path).context("`fleet.key_file`")?;
-    FleetKey::parse(text.trim_ascii_end()).with_context(|| {
-        format!(
-            "`{}` (`fleet.key_file`) has to contain 64 hexadecimal digits in lower case: make one with \
-             `(umask 077; openssl rand -hex 32 > FILE)`, and copy it to all nodes",
-            path.display()
-        )
-    })
 }
 
 fn print_status(settings: &FleetSettings, nodes: &[NodeStatus], json: bool) -> anyhow::Result<ExitCode> {

@@ -7,6 +7,7 @@ mod compile;
 mod console;
 mod doctor;
 mod doors;
+#[cfg(feature = "fleet")]
 mod fleet;
 mod governor;
 mod journal;
@@ -52,6 +53,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Caller { command } => caller::main(command),
         #[cfg(feature = "console")]
         Command::Console(arguments) => console::main(&arguments),
+        #[cfg(feature = "fleet")]
         Command::Fleet { command } => fleet::main(command),
         Command::Stop(arguments) => stop::stop(arguments),
         Command::Resume(arguments) => stop::resume(arguments),

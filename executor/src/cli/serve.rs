@@ -2,7 +2,6 @@
 
 use super::arguments::{Serve, Setup};
 use super::doors::{DOORS, DoorParts, Peer, StdioDoor, StdioParts};
-use super::fleet::read_key;
 use super::output::{note, one_line, print, print_row};
 use super::setup::{
     ANOTHER_USER_ADVICE, CgroupGuard, InspectedContainment, ToolRuntime, check_containment, config, file,
@@ -15,11 +14,12 @@ use a2g_core::deliver;
 use a2g_core::run::{
     ApprovalRule, Capacity, Executor, ExecutorParts, ExecutorSettings, Fleet, LoadedCatalog, join_fleet,
 };
-use a2g_fleet::FleetSettings;
+use a2g_fleet::{FleetKey, FleetSettings};
 use a2g_govern::local::{LocalGovernor, PolicySet, RiskThresholds};
 use a2g_govern::{
     AcceptUnsigned, Caller, Callers, CurrentCallers, Governor, GovernorUrl, Granter, IntentSignatures,
     IssuerSettings, KeyPair, Push, RemoteGovernor, ReportLog, SignerSettings, TokenIssuers, ToolTrust, Trust,
+    read_secret,
 };
 use a2g_http::{CallerDirectory, ConsoleUrl, HttpServer, Rpc, Tls};
 use a2g_isolate::{Cgroups, Isolation, RunAs, User};
@@ -238,7 +238,7 @@ impl CheckedConfig {
         config.check_tool_names(origin)?;
         let run_as = check_containment(&config, Some(&config.listen))?;
         if let Some(fleet) = &config.fleet {
-            read_key(&fleet.key_file)?;
+            read_fleet_key(&fleet.key_file)?;
             fleet.login.check_files()?;
         }
         let trust = Trust::read(&config.trust, config.did.clone())?;
@@ -832,7 +832,7 @@ fn journal(
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<(Journal, PathBuf, Option<Arc<Fleet>>)> {
     let options = JournalOptions { if_missing, durability: config.durability };
-    let fleet_key = config.fleet.as_ref().map(|fleet| read_key(&fleet.key_file)).transpose()?;
+    let fleet_key = config.fleet.as_ref().map(|fleet| read_fleet_key(&fleet.key_file)).transpose()?;
     let mut fleet = None;
     let mut number = 1;
     let mut path = config.journal.clone();
@@ -873,6 +873,18 @@ fn journal(
     let durability = journal.durability().as_str();
     tracing::info!(journal = %path.display(), receipts, undelivered, durability, "journal");
     Ok((journal, path, fleet))
+}
+
+/// Reads the key of a fleet.
+pub(super) fn read_fleet_key(path: &Path) -> anyhow::Result<FleetKey> {
+    let text = read_secret(path).context("`fleet.key_file`")?;
+    FleetKey::parse(text.trim_ascii_end()).with_context(|| {
+        format!(
+            "`{}` (`fleet.key_file`) has to contain 64 hexadecimal digits in lower case: make one with \
+             `(umask 077; openssl rand -hex 32 > FILE)`, and copy it to all nodes",
+            path.display()
+        )
+    })
 }
 
 /// The name in the fleet of one of several processes that run at the same time.

@@ -30,6 +30,11 @@ pub(super) fn parse_fleet(
         keep_hours,
         pass_calls,
     } = section;
+    if !cfg!(feature = "fleet") {
+        return Err(invalid("fleet")(
+            &"needs the client of NATS, which this build lacks: remove the section, or build with the feature `fleet`",
+        ));
+    }
     if !(1..=MAX_SERVERS).contains(&servers.len()) {
         return Err(invalid("fleet.servers")(&format_args!(
             "has to name 1 to {MAX_SERVERS} servers of NATS"

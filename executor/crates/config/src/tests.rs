@@ -370,3 +370,18 @@ fn a_default_scope_leaves_out_what_contains_own_files() {
     assert!(refused.contains("line 6") && refused.contains("ceilings.filesystem_scope"), "{refused}");
     scope(&format!("{elsewhere}\"/workspace/cache\"\n")).unwrap_err();
 }
+
+#[test]
+fn a_fleet_needs_a_build_that_has_it() {
+    let parsed =
+        parse("\n[fleet]\nname = \"a\"\nnode = \"b\"\nservers = [\"nats://c\"]\nkey_file = \"key\"\n");
+    if cfg!(feature = "fleet") {
+        assert!(parsed.unwrap().fleet.is_some());
+    } else {
+        let error = parsed.unwrap_err();
+        assert!(
+            error.contains("`fleet` needs") && error.contains("build with the feature `fleet`"),
+            "{error}"
+        );
+    }
+}

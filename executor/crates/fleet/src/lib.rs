@@ -25,6 +25,8 @@
 //!
 //! A node that cannot reach the servers claims nothing: its calls are refused before anything runs. So does one whose
 //! stream is gone, or was made anew: see `identity.rs`.
+//!
+//! Only `nats/`, behind the feature `nats`, knows the client of NATS.
 
 mod claims;
 mod identity;
@@ -32,7 +34,10 @@ mod lease;
 mod messages;
 #[cfg(test)]
 mod model;
+#[cfg(feature = "nats")]
 mod nats;
+#[cfg(not(feature = "nats"))]
+mod no_nats;
 mod orders;
 mod record;
 mod seal;
@@ -52,7 +57,10 @@ pub use messages::{
     Announcement, Announcements, CallSelection, EventMessages, MAX_MESSAGE_BYTES, Question, Questions,
     TakeRequest, TakeRequests,
 };
+#[cfg(feature = "nats")]
 pub use nats::{InitMode, InitReply, NatsStore as ServerStore, connect, init, open_store};
+#[cfg(not(feature = "nats"))]
+pub use no_nats::{NoStore as ServerStore, connect};
 pub use orders::Order;
 pub use seal::FleetKey;
 pub use settings::{FleetSettings, Login};
@@ -69,6 +77,9 @@ use std::fmt::Display;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum FleetError {
+    /// The build has no client of NATS.
+    #[error("this build of the executor has no fleet: use one with the feature `fleet`")]
+    NotInBuild,
     /// No server answers, or none accepts the login.
     #[error(
         "no connection: {reason}; check `fleet.servers`, the login (`fleet.credentials` or `fleet.nkey_file`) and, for TLS, \
