@@ -6,11 +6,11 @@ mod lists;
 
 use crate::callers::{List, agent};
 use crate::durability::crash::under_strace;
-use crate::harness::{
+use crate::methods::{self, ESCALATES, write};
+use harness::{
     Catalogue, Executor, FakeGovernor, GATE, HttpAnswer, HttpClient, Options, Process, Reply, Tool,
     eventually, execute, in_seconds, intent_id, print_skipped, read_message, run, vectors,
 };
-use crate::methods::{self, ESCALATES, write};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -379,7 +379,7 @@ fn every_outcome_maps_to_a_task_state() {
     let catalogue = methods::catalogue().add(Tool::command("trap", trap));
     let allowed = json!({ "paths": ["/workspace/**"] });
     let tools = ["read_file", "gate", "trap"].map(|tool| (tool, allowed.clone()));
-    let policies = methods::policy_folder(&[crate::harness::policy_for_all(&tools)]);
+    let policies = methods::policy_folder(&[harness::policy_for_all(&tools)]);
     let options = without_rate_limits(Options::new().catalogue(&catalogue).policies(policies.path()));
     let executor = Executor::start(options);
     let mut client = Client::of(&executor);
@@ -581,7 +581,7 @@ fn clients_that_disconnect_or_never_read_delay_no_others() {
     let catalogue = methods::catalogue().add(Tool::command("chatty", &chatty()).filesystem("read-write"));
     let allowed = json!({ "paths": ["/workspace/**"] });
     let tools = ["gate", "chatty"].map(|tool| (tool, allowed.clone()));
-    let policies = methods::policy_folder(&[crate::harness::policy_for_all(&tools)]);
+    let policies = methods::policy_folder(&[harness::policy_for_all(&tools)]);
     let options = Options::new().catalogue(&catalogue).policies(policies.path());
     let options = without_rate_limits(options)
         .set("server.request_seconds", 2)
@@ -864,8 +864,7 @@ fn a_rate_limited_caller_gets_a_retry_delay() {
 fn a_task_is_canceled_while_its_verdict_is_pending() {
     let governor = FakeGovernor::start(|method, params| match method {
         "a2g/intent" => {
-            let approved =
-                crate::harness::verdict(params["intent_id"].as_str().unwrap(), &crate::harness::manifest());
+            let approved = harness::verdict(params["intent_id"].as_str().unwrap(), &harness::manifest());
             Reply::Late(Duration::from_secs(3), Box::new(Reply::Result(approved)))
         }
         _other => Reply::Result(json!({ "registered": true })),

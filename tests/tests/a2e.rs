@@ -1,8 +1,8 @@
 //! A2E over HTTP with server-sent events, and over standard input and output.
 
 use crate::callers::{List, agent};
-use crate::harness::*;
 use crate::methods::{self, ESCALATES, write};
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! `POST /jsonrpc` and `GET /health`.
 
-use crate::harness::*;
 use crate::methods::{self, Jsonrpsee, write};
+use harness::*;
 use jsonrpsee::http_client::HttpClientBuilder;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader};

@@ -1,8 +1,8 @@
 //! One message a line on standard input and output.
 
 use crate::a2g_http::{has_id, ids};
-use crate::harness::*;
 use crate::methods::{self, Transport, write};
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 

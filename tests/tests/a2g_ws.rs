@@ -1,8 +1,8 @@
 //! WebSocket `/jsonrpc`, on the same port.
 
 use crate::a2g_http::{has_id, ids};
-use crate::harness::*;
 use crate::methods::{self, Jsonrpsee, write};
+use harness::*;
 use jsonrpsee::ws_client::WsClientBuilder;
 use serde_json::{Value, json};
 

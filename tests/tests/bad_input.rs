@@ -1,7 +1,7 @@
 //! Invalid input: each case is refused with its code and sentence, and nothing runs.
 
-use crate::harness::*;
 use crate::methods::{self, write};
+use harness::*;
 use serde_json::{Value, json};
 
 /// The params of a call that would write a file, if it were not for what a test does to it.

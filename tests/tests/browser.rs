@@ -1,7 +1,7 @@
 //! The browser of the harness on pages with known faults: a detector that finds nothing would pass every test of the
 //! console.
 
-use crate::harness::*;
+use harness::*;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 

@@ -1,11 +1,11 @@
 //! Authentication and roles: tokens, certificates and sockets, and the methods of each role.
 
-use crate::harness::{
+use crate::methods::{self, ESCALATES, write};
+use harness::{
     AGENT, Executor, Exposition, Home, HttpAnswer, HttpClient, Options, Process, WebSocketClient, error,
     eventually, execute, expect_blocked, id_of, in_seconds, intent, intent_id, post_request, program, result,
     run, set_mode, succeeds,
 };
-use crate::methods::{self, ESCALATES, write};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -99,7 +99,7 @@ fn unauthenticated_requests_are_rejected() {
     let token = agent(&list, "planner", AGENT);
     let executor = Executor::start(list.options().signed_only());
     let mut client = executor.client();
-    let hash = crate::harness::sha256(&token);
+    let hash = harness::sha256(&token);
     for (shown, asks) in [
         (None, "Bearer"),
         (Some(String::new()), "Bearer"),
@@ -602,7 +602,7 @@ fn caller_commands_show_a_token_once_and_store_only_its_hash() {
     let path = list.path();
     let path = path.to_str().unwrap();
     let written = std::fs::read_to_string(path).unwrap();
-    assert!(!written.contains(&token) && written.contains(&crate::harness::sha256(&token)), "{written}");
+    assert!(!written.contains(&token) && written.contains(&harness::sha256(&token)), "{written}");
     let listed = || -> (Value, String) {
         let json = succeeds(&["caller", "list", "--json", "--callers", path]);
         let table = succeeds(&["caller", "list", "--callers", path]);

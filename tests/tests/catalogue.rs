@@ -1,11 +1,11 @@
 //! The catalogue as a server has it: tools that are prepared while it serves, the process that compiles them,
 //! what describes them, and entries that are broken.
 
-use crate::harness::{
+use crate::hostile::guest::Guest;
+use harness::{
     Catalogue, Executor, Home, HttpClient, Options, Process, Tool, children_of, error, eventually, execute,
     expect_blocked, id_of, intent, result, run, saying, tools, typed,
 };
-use crate::hostile::guest::Guest;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;

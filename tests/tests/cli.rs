@@ -1,7 +1,7 @@
 //! The command line: its words, its exit codes, and what it prints where.
 
-use crate::harness::*;
 use crate::hostile::guest::component;
+use harness::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Output;

@@ -2,8 +2,8 @@
 //! that of Rust; those of Python and JavaScript are there if `cargo xtask setup` could install them.
 
 use crate::callers::{List, agent};
-use crate::harness::*;
 use crate::methods::{self, Params, write};
+use harness::*;
 use jsonrpsee::core::client::{ClientT, Error};
 use jsonrpsee::core::params::BatchRequestBuilder;
 use jsonrpsee::http_client::{HeaderMap, HeaderValue, HttpClientBuilder};

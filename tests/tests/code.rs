@@ -1,7 +1,7 @@
 //! The interpreters of the catalogue: programs in Python and JavaScript that call no tool.
 
 use crate::clients::client_folder;
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;

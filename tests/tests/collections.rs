@@ -3,7 +3,7 @@
 //! The lists in `collections/` say which tests run, and which of them do not pass and why. A test that fails and is not
 //! listed is an error, and so is a listed one that passes.
 
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Clients that keep connections open, or send as slowly as they can.
 
 use crate::callers::{List, agent, bearer};
-use crate::harness::{AGENT, Executor, HttpClient, Options, eventually, execute, result};
+use harness::{AGENT, Executor, HttpClient, Options, eventually, execute, result};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -9,8 +9,8 @@ mod port;
 mod send;
 
 use crate::callers::List;
-use crate::harness::*;
 use crate::methods::{ESCALATES, policy_folder, write};
+use harness::*;
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -2,8 +2,8 @@
 
 use crate::callers::List;
 use crate::console::{Client, sign_in};
-use crate::harness::*;
 use crate::methods::write;
+use harness::*;
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 

@@ -1,7 +1,7 @@
 //! The start on a machine that lacks a control that contains tools: it depends on who can call.
 
 use crate::callers::{List, agent, ends};
-use crate::harness::{AGENT, Executor, Home, Options, Process, print_skipped, run};
+use harness::{AGENT, Executor, Home, Options, Process, print_skipped, run};
 use std::process::Command;
 
 /// A user namespace with root in it who may not leave the network, make another namespace or become another user: so

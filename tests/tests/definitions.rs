@@ -1,7 +1,7 @@
 //! The definitions of tools are pinned: an update with other texts or wider capabilities waits for `tool approve`, and
 //! so does a change in the catalogue's own files. An approval covers exactly what was shown.
 
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

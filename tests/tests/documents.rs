@@ -1,6 +1,6 @@
 //! The examples of the protocol's own document, as it writes them.
 
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 

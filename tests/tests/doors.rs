@@ -3,11 +3,11 @@
 
 use crate::bad_input::set;
 use crate::callers::{List, agent, bearer};
-use crate::harness::*;
 use crate::mcp;
 use crate::methods::write;
 use crate::nexus;
 use crate::transcripts::MessageTransport;
+use harness::*;
 use serde_json::{Value, json};
 
 /// An agent that every door can name.

@@ -16,9 +16,9 @@ mod storage;
 mod stored;
 mod waits;
 
-use crate::harness::*;
 use crate::lifecycle::call_in_background;
 use crate::{a2a, methods, proofs};
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;

@@ -2,8 +2,8 @@
 //! Meanwhile `/health` answers; afterwards nothing has run.
 
 use crate::callers::{List, agent};
-use crate::harness::*;
 use crate::methods::write;
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io::{Read, Write};

@@ -1,7 +1,7 @@
 //! Answers of a governor: good ones, denials in every form, and messages that are none.
 
-use crate::harness::*;
 use crate::methods::write;
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};

@@ -1,6 +1,6 @@
 //! The commands of the README and of `docs/how-do-i.md`, run in their order as a reader pastes them.
 
-use crate::harness::*;
+use harness::*;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;

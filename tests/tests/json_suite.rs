@@ -1,6 +1,6 @@
 //! JSONTestSuite at every transport: what is no JSON is a parse error, and what is JSON is none.
 
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 
 /// JSON, but with equal keys, which this project refuses.

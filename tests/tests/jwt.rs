@@ -7,15 +7,15 @@
 use crate::a2a;
 use crate::callers::{List, agent, ask, assert_unusable, bearer, rpc};
 use crate::console::Client;
-use crate::harness::{
-    A2ePeer as _, A2eSession, AGENT, Catalogue, Executor, Exposition, HttpAnswer, Options, StdioClient, Tool,
-    WebSocketClient, a2e_call, a2e_handshake, eventually, intent, intent_id, result, saying, set_mode,
-};
 use crate::mcp;
 use crate::methods::write;
 use crate::nexus;
 use base64::Engine as _;
 use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
+use harness::{
+    A2ePeer as _, A2eSession, AGENT, Catalogue, Executor, Exposition, HttpAnswer, Options, StdioClient, Tool,
+    WebSocketClient, a2e_call, a2e_handshake, eventually, intent, intent_id, result, saying, set_mode,
+};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use ring::rand::SystemRandom;
 use ring::rsa::{KeyPairComponents, PublicKeyComponents};

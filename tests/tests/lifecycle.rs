@@ -1,8 +1,8 @@
 //! The life cycle of an intent: repeats, disconnects, the queue, the end of the process.
 
-use crate::harness::*;
 use crate::methods::{self, write};
 use crate::proofs;
+use harness::*;
 use serde_json::{Value, json};
 use std::thread::JoinHandle;
 

@@ -2,9 +2,9 @@
 //! from it.
 
 use crate::callers::{List, agent, assert_unusable, rpc};
-use crate::harness::*;
 use crate::mcp::{Host, call, open_session, post, request};
 use crate::methods;
+use harness::*;
 use serde_json::{Value, json};
 use std::process::Command;
 

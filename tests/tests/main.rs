@@ -42,7 +42,6 @@ mod flood;
 mod governor;
 mod governor_answers;
 mod guides;
-mod harness;
 mod hostile;
 mod json_suite;
 mod jwt;

@@ -1,7 +1,7 @@
 //! The MCP door over HTTP and over standard input and output, in both of its revisions.
 
-use crate::harness::*;
 use crate::methods::{self, write};
+use harness::*;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -1,9 +1,9 @@
 //! Calls over MCP that a person has to decide.
 
 use crate::callers::{List, agent, bearer, rpc};
-use crate::harness::*;
 use crate::mcp::{Host, call, events, initialize_request, open_session, post, request, stream};
 use crate::methods::{self, ESCALATES, write};
+use harness::*;
 use serde_json::{Value, json};
 
 /// A request whose client shows forms.

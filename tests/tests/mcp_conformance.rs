@@ -10,7 +10,7 @@
 //! some calls to a person, because that is the only question that this server asks a client.
 
 use crate::clients::client_folder;
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

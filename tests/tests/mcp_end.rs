@@ -1,7 +1,7 @@
 //! The end of `a2g-executor mcp`: whatever runs, it ends at once, and the journal has one receipt of each run.
 
-use crate::harness::*;
 use crate::mcp::{Host, call, request};
+use harness::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

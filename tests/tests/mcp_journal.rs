@@ -1,9 +1,9 @@
 //! What MCP clients read from the journal: results, resources and tasks.
 
 use crate::callers::{List, agent, bearer, rpc};
-use crate::harness::*;
 use crate::mcp::{call, post, request, stream};
 use crate::methods::{self, ESCALATES, write};
+use harness::*;
 use serde_json::{Value, json};
 
 const OTHER: &str = "did:aeon:other:1.0:abc123";

@@ -1,9 +1,9 @@
 //! `a2g-executor mcp --connect`: a host on standard input and output, and an executor that runs already.
 
 use crate::callers::{Authority, List, agent, dns, ends};
-use crate::harness::*;
 use crate::mcp::{Host, call, initialize_request, request};
 use crate::methods::{self, ESCALATES, catalogue, write};
+use harness::*;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -2,8 +2,8 @@
 //! can work does.
 
 use crate::callers::ends;
-use crate::harness::*;
 use crate::mcp::{Host, call_compiled, folder_beside_the_program, program_at};
+use harness::*;
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! One sequence of calls to every served method, which the tests run over each transport.
 
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 

@@ -13,8 +13,8 @@ mod shown;
 mod stops;
 mod tampering;
 
-use crate::harness::*;
 use crate::methods::write;
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};

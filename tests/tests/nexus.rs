@@ -1,15 +1,15 @@
 //! The Genesis Nexus door, over HTTP and WebSocket.
 
 use crate::callers::{List, agent, bearer};
-use crate::harness::{
-    Executor, Home, HttpAnswer, HttpClient, Options, Process, WebSocketClient, eventually, intent_id, result,
-    run, set_mode,
-};
 use crate::methods::{self, ESCALATES, write};
 use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use harness::{
+    Executor, Home, HttpAnswer, HttpClient, Options, Process, WebSocketClient, eventually, intent_id, result,
+    run, set_mode,
+};
 use hmac::{Hmac, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -191,7 +191,7 @@ impl Keys {
     }
 
     /// Options with the gate beside the repository's tools, and with a policy that allows it.
-    fn with_gate(&self) -> (Options, TempDir, crate::harness::Catalogue) {
+    fn with_gate(&self) -> (Options, TempDir, harness::Catalogue) {
         let policies = methods::policy_folder(&[methods::policy()]);
         let catalogue = methods::catalogue();
         (self.options().catalogue(&catalogue).policies(policies.path()), policies, catalogue)

@@ -1,11 +1,11 @@
 //! Metrics, logs and traces.
 
 use crate::durability::crash::{has_strace, under_strace};
-use crate::harness::*;
 use crate::mcp;
 use crate::methods::{self, write};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use harness::*;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! The files that the executor writes for itself: nobody else can read them, whatever the umask is.
 
 use crate::callers::ends;
-use crate::harness::*;
 use crate::methods::write;
+use harness::*;
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};

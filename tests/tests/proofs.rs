@@ -2,8 +2,8 @@
 //!
 //! W8 to W11 of the threats: replay, swapped parts, tricks with signatures, one identifier for two things.
 
-use crate::harness::*;
 use crate::methods::{self, write};
+use harness::*;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Barrier;

@@ -2,9 +2,9 @@
 //! a misbehaving registry of the test.
 
 use crate::clients::client_folder;
-use crate::harness::*;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use harness::*;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;

@@ -1,13 +1,13 @@
 //! Required signatures (`[catalog.trust]`): what is refused, with which message, and that a refused tool is not
 //! compiled.
 
-use crate::harness::{
-    Executor, HttpClient, Options, Tool, cache, children_of, eventually, execute, expect_blocked, in_seconds,
-    intent, print_skipped, result, run, saying,
-};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ed25519_dalek::{Signer as _, SigningKey};
+use harness::{
+    Executor, HttpClient, Options, Tool, cache, children_of, eventually, execute, expect_blocked, in_seconds,
+    intent, print_skipped, result, run, saying,
+};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,8 +1,8 @@
 //! The sovereign door: JSON-RPC 3.0 on `/run`, its legacy form, and `/capabilities`.
 
 use crate::callers::{List, agent, bearer};
-use crate::harness::*;
 use crate::methods::{ESCALATES, policy_folder, write};
+use harness::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -1,6 +1,6 @@
 //! The tools of the repository, as they are built.
 
-use crate::harness::{guest, tools};
+use harness::{guest, tools};
 use std::collections::BTreeSet;
 use wasmparser::{Parser, Payload};
 

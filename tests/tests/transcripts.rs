@@ -7,7 +7,7 @@ mod matching;
 mod reading;
 mod talking;
 
-use crate::harness::seeds;
+use harness::seeds;
 use matching::{compare, text_is};
 use reading::{Message, Transcript};
 use serde_json::Value;

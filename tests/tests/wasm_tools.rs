@@ -4,7 +4,7 @@
 //! others are added as they are. The list in `collections/` says which sentences refuse how many of them, and where the
 //! executor does not agree with wasm-tools. A case that differs from the list fails the test.
 
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};

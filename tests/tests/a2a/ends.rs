@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::durability::decisions::records;
-use crate::harness::A2eSession;
+use harness::A2eSession;
 
 /// A governor that asks a person about everything, for so many seconds.
 fn escalating(seconds: i64) -> FakeGovernor {

@@ -1,8 +1,8 @@
 //! Artifacts of a run, on its page and as downloads.
 
 use super::{Client, request, sign_in};
-use crate::harness::*;
 use crate::methods::policy_folder;
+use harness::*;
 use serde_json::json;
 
 /// A picture of one pixel.

@@ -3,7 +3,7 @@
 use super::{Client, field};
 use crate::callers::List;
 use crate::durability::decisions::records;
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 
 /// The command that writes with the tool `write_file` to `safe`, the part of the workspace that the standing policy

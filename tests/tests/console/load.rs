@@ -2,8 +2,8 @@
 
 use super::{Client, request};
 use crate::callers::{List, agent};
-use crate::harness::*;
 use crate::methods::policy_folder;
+use harness::*;
 use serde_json::json;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;

@@ -1,10 +1,10 @@
 //! The signed messages to the operator's webhooks about calls that wait for a person.
 
 use super::{Client, base, escalate};
-use crate::harness::*;
 use crate::methods::{ESCALATES, write};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{BufReader, Write as _};

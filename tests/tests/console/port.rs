@@ -1,8 +1,8 @@
 //! The console on a port of its own.
 
 use super::{Client, request};
-use crate::harness::*;
 use crate::methods::{ESCALATES, write};
+use harness::*;
 use std::net::SocketAddr;
 
 /// An executor whose console has a port of its own, and the address of that port.

@@ -2,8 +2,8 @@
 
 use super::{Client, field, sign_in};
 use crate::callers::{List, agent, rpc};
-use crate::harness::*;
 use crate::methods::ESCALATES;
+use harness::*;
 use serde_json::{Value, json};
 
 /// The fields of the form for `write_file`, with the token and the intent of the page.

@@ -5,13 +5,13 @@
 //! can make of it is a second run. Everything else goes by the clock that nobody can set.
 
 use super::{assert_chain_holds, catalogue, load, options, wait_until_delivered};
-use crate::harness::{
-    Executor, FakeGovernor, Keys, Options, Reply, WallClock, error, eventually, execute, expect_blocked,
-    in_seconds, result,
-};
 use crate::lifecycle::{call_in_background, call_queued};
 use crate::methods;
 use crate::proofs::{append, runs, trusting};
+use harness::{
+    Executor, FakeGovernor, Keys, Options, Reply, WallClock, error, eventually, execute, expect_blocked,
+    in_seconds, result,
+};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;

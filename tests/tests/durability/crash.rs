@@ -3,7 +3,7 @@
 use super::{
     assert_chain_holds, assert_settled, catalogue, load, moment, options, times, wait_until_settled,
 };
-use crate::harness::{Executor, Governor, Home, Process, print_skipped};
+use harness::{Executor, Governor, Home, Process, print_skipped};
 use std::path::Path;
 use std::process::Command;
 

@@ -2,7 +2,7 @@
 
 use super::{MARK, assert_chain_holds, catalogue, escalating};
 use crate::callers::{List, agent, rpc};
-use crate::harness::{
+use harness::{
     AGENT, Catalogue, Executor, FakeGovernor, GATE, Home, HttpClient, Options, Tool, error, eventually,
     expect_blocked, intent, result,
 };

@@ -1,7 +1,7 @@
 //! A disk that is full, that takes its time, or that does not keep what it was given.
 
 use super::{MARK, catalogue, load, options};
-use crate::harness::{
+use harness::{
     Catalogue, Executor, GATE, Governor, Home, HttpClient, Options, Process, Tool, error, eventually,
     execute, id_of, print_skipped, program,
 };

@@ -1,7 +1,7 @@
 //! A journal of another server, and one of another format.
 
 use super::assert_chain_holds;
-use crate::harness::{
+use harness::{
     Catalogue, EXECUTOR, Executor, FakeGovernor, GATE, Home, Keys, Options, Process, Reply, Tool, error,
     eventually, result, set_mode,
 };

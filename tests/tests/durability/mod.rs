@@ -16,7 +16,7 @@ mod stops;
 mod tamper;
 mod vanish;
 
-use crate::harness::{
+use harness::{
     Catalogue, Executor, FakeGovernor, Governor, Home, HttpClient, Options, Reply, Tool, approved,
     eventually, execute, in_seconds, intent, manifest, run, verdict,
 };

@@ -1,13 +1,13 @@
 //! A governor that is away, slow, broken or forgetful.
 
 use super::{catalogue, escalating, load, mark, options};
-use crate::harness::{
-    Executor, FakeGovernor, Governor, HttpClient, Process, Reply, Server, error, eventually, id_of, intent,
-    intent_id, program, result, run, succeeds,
-};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::{Signature, VerifyingKey};
+use harness::{
+    Executor, FakeGovernor, Governor, HttpClient, Process, Reply, Server, error, eventually, id_of, intent,
+    intent_id, program, result, run, succeeds,
+};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
 use std::process::Command;

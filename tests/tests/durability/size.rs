@@ -2,7 +2,7 @@
 //! reports of a governor on a full disk.
 
 use super::{assert_chain_holds, crash};
-use crate::harness::{
+use harness::{
     AGENT, Catalogue, Executor, HttpClient, Options, Process, Tool, error, eventually, execute, intent_id,
     program, result, saying,
 };

@@ -3,7 +3,7 @@
 use super::decisions::records;
 use super::{assert_chain_holds, catalogue, mark};
 use crate::callers::{List, agent, rpc};
-use crate::harness::{
+use harness::{
     AGENT, Catalogue, Executor, GATE, Home, HttpClient, Tool, error, eventually, execute, expect_blocked,
     id_of, intent, result, run, set_mode,
 };

@@ -1,7 +1,7 @@
 //! A journal that somebody, or its disk, changed while nobody served it.
 
 use super::{catalogue, escalating, mark, options};
-use crate::harness::{Executor, Home, Process, eventually, intent, result, run};
+use harness::{Executor, Home, Process, eventually, intent, result, run};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl Copy {
 
     /// The words of a server that does not start on it.
     fn start_error(&self) -> Option<String> {
-        let home = Home::new(crate::harness::Options::new().set("journal.path", self.path.to_str().unwrap()));
+        let home = Home::new(harness::Options::new().set("journal.path", self.path.to_str().unwrap()));
         let mut process = Process::spawn("executor", &mut home.command());
         let listens = process.listens_on_unless_it_ends();
         if listens.is_some() {
@@ -40,7 +40,7 @@ impl Copy {
 #[test]
 fn a_bit_flip_in_the_log_is_detected_by_the_marker() {
     let catalogue = catalogue();
-    let executor = Executor::start(crate::harness::Options::new().catalogue(&catalogue));
+    let executor = Executor::start(harness::Options::new().catalogue(&catalogue));
     for nth in 0..4 {
         result(&executor.rpc("a2g/execute", &mark(nth)));
     }
@@ -58,7 +58,7 @@ fn a_bit_flip_in_the_log_is_detected_by_the_marker() {
         log[at] ^= 1;
         let its_log = copy.path.with_file_name("journal.db-wal");
         std::fs::write(&its_log, &log).unwrap();
-        crate::harness::set_mode(&its_log, 0o600);
+        harness::set_mode(&its_log, 0o600);
         let output = verified(&copy.path);
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(!output.status.success(), "{part}: {said}");

@@ -3,7 +3,7 @@
 //! A run that was answered is found again; where that cannot be, nothing is answered.
 
 use super::{catalogue, load, mark, options};
-use crate::harness::{Catalogue, Executor, Home, HttpClient, Options, Process, eventually, result, set_mode};
+use harness::{Catalogue, Executor, Home, HttpClient, Options, Process, eventually, result, set_mode};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -145,7 +145,7 @@ fn bind_mounted(catalogue: &Catalogue, folder: &Path) {
 /// While a load goes on, a backup is taken, and put back into another place, where it goes on.
 #[test]
 fn a_backup_is_complete_and_can_be_served_elsewhere() {
-    let governor = crate::harness::Governor::start(&[]);
+    let governor = harness::Governor::start(&[]);
     let catalogue = catalogue();
     let load = load();
     let executor = Executor::start(options(&catalogue, &governor.http_url()));

@@ -3,13 +3,13 @@
 use super::elsewhere::{Nodes, ask, decide};
 use super::kills::{DOORS, Door, Intent, Reply, frequent_requests, options};
 use super::{Fleet, wait_at_the_gate};
-use crate::harness::*;
 use crate::jwt::{self, Provider, add_agent, with};
 use crate::lifecycle::call_in_background;
 use crate::mcp_approval::{answered, with_forms};
 use crate::methods::{self, ESCALATES, write};
 use crate::nexus::{self, PLANNER};
 use crate::{a2a, callers, mcp};
+use harness::*;
 use serde_json::{Value, json};
 
 /// A node without tools, and one with all of them.

@@ -1,7 +1,7 @@
 //! What `fleet status` and `fleet drain` say of nodes that have died, and what people read if a fleet cannot be used.
 
 use super::{Fleet, Guarded, KEY, LEASE};
-use crate::harness::*;
+use harness::*;
 use serde_json::json;
 
 #[test]

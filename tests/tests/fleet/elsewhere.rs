@@ -3,9 +3,9 @@
 use super::Fleet;
 use crate::callers::{self, List, agent};
 use crate::durability::decisions::records;
-use crate::harness::*;
 use crate::methods::{ESCALATES, write};
 use crate::{a2a, console, mcp, mcp_journal};
+use harness::*;
 use serde_json::{Value, json};
 
 /// Two nodes with one list of callers, and the tokens of two agents, an approver and an operator in it.

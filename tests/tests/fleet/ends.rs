@@ -1,7 +1,7 @@
 //! Nodes that end between the claim of a run and its start record.
 
 use super::Fleet;
-use crate::harness::*;
+use harness::*;
 use serde_json::json;
 use std::path::Path;
 

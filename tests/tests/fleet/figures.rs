@@ -2,8 +2,8 @@
 
 use super::elsewhere::{Nodes, ask};
 use crate::console;
-use crate::harness::*;
 use crate::methods::write;
+use harness::*;
 use serde_json::json;
 
 #[test]

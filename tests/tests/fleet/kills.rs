@@ -10,9 +10,9 @@
 
 use super::{Fleet, written_files};
 use crate::durability::times;
-use crate::harness::*;
 use crate::mcp;
 use crate::nexus::{self, PLANNER};
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead as _, BufReader, Write as _};

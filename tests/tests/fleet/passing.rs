@@ -1,10 +1,10 @@
 //! Calls that wait at one node of a fleet and run at another.
 
 use super::{Fleet, KEY, append, wait_at_the_gate, written};
-use crate::harness::*;
 use crate::lifecycle::{call_in_background, call_queued};
 use crate::methods::write;
 use crate::nexus::{self, PLANNER};
+use harness::*;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;

@@ -2,8 +2,8 @@
 
 use super::Fleet;
 use super::kills::{Load, NODES, options};
-use crate::harness::*;
 use crate::nexus::{self, PLANNER};
+use harness::*;
 use std::sync::atomic::Ordering;
 
 const CLIENTS: usize = 8;

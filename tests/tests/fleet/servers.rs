@@ -1,6 +1,6 @@
 //! The servers of NATS that the tests of fleets start.
 
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 
 /// Creates a stream with this many replicas and no messages.

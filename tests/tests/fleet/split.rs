@@ -1,7 +1,7 @@
 //! Nodes that cannot reach the servers, while the servers and the other nodes go on.
 
 use super::{Fleet, append, status, wait_at_the_gate, written};
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -1,7 +1,7 @@
 //! Servers that cannot store anything more.
 
 use super::{Fleet, append, wait_at_the_gate, written};
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;

@@ -2,8 +2,8 @@
 
 use super::Fleet;
 use crate::a2a;
-use crate::harness::*;
 use crate::methods::write;
+use harness::*;
 use serde_json::{Value, json};
 use std::thread::sleep;
 use std::time::Duration;

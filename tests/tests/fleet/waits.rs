@@ -2,9 +2,9 @@
 
 use super::LEASE;
 use super::elsewhere::{Nodes, ask, decide};
-use crate::harness::*;
 use crate::methods::{ESCALATES, write};
 use crate::{a2a, console};
+use harness::*;
 use serde_json::{Value, json};
 
 fn state(node: &Executor, token: &str, id: &Value) -> Value {

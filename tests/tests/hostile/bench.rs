@@ -8,7 +8,7 @@
 
 use super::guest::Guest;
 use super::side::{Health, IdleResources, ReportAccounting, UngrantedFiles};
-use crate::harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id, note_figures};
+use harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id, note_figures};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -172,7 +172,7 @@ impl Bench {
     /// Gives the agent a standing policy.
     pub(super) fn set_policy(&self, capabilities: &Value) {
         let policy = json!({ "agent_did": AGENT, "version": "1", "capabilities": capabilities });
-        crate::harness::result(&self.executor.rpc("g2a/policy", &policy));
+        harness::result(&self.executor.rpc("g2a/policy", &policy));
     }
 
     /// A call to a tool, under a manifest that grants nothing that is not asked for.
@@ -198,7 +198,7 @@ impl Bench {
     /// Cancels an intent; true if there was something to cancel.
     pub(super) fn cancel(&self, intent: &str) -> bool {
         let cancelled = self.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
-        crate::harness::result(&cancelled)["cancelled"] == true
+        harness::result(&cancelled)["cancelled"] == true
     }
 
     /// Checks that the executor still works: `/health` answers, and the harmless tool runs.
@@ -354,7 +354,7 @@ pub(super) struct CallAnswer {
 impl CallAnswer {
     /// Asserts that the call succeeded, and returns its report.
     pub(super) fn success(self) -> Report {
-        let report = Report(crate::harness::result(&self.response).clone());
+        let report = Report(harness::result(&self.response).clone());
         assert_eq!(report.0["status"], "SUCCESS", "{self:?}");
         assert!(report.0.get("error").is_none_or(Value::is_null), "{self:?}");
         report
@@ -362,7 +362,7 @@ impl CallAnswer {
 
     /// Asserts that this limit ended the run, and returns its report.
     pub(super) fn limit(self, limit: &str) -> Report {
-        let error = crate::harness::error(&self.response, -32003);
+        let error = harness::error(&self.response, -32003);
         assert_eq!(error["data"]["limit"], limit, "{self:?}");
         let status = if limit == "time" { "TIMEOUT" } else { "FAILURE" };
         self.ended(status)
@@ -381,7 +381,7 @@ impl CallAnswer {
     }
 
     fn ended_with(&self, status: &str, words: &str) -> Report {
-        crate::harness::error(&self.response, -32001);
+        harness::error(&self.response, -32001);
         let report = self.ended(status);
         assert!(report.sentence().contains(words), "not `{words}`: {report:?}");
         report

@@ -4,7 +4,7 @@
 use super::bench::{Bench, Call, Report};
 use super::guest::{Guest, SUBSCRIBE, component, component_poll, errno, poll, pollables, repeat};
 use super::host::{most_descriptors, opens};
-use crate::harness::{Options, Tool, guest, print_skipped};
+use harness::{Options, Tool, guest, print_skipped};
 use serde_json::{Value, json};
 use std::path::Path;
 

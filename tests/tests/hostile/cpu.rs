@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, HARMLESS, Report};
 use super::guest::{Guest, component, wasm};
-use crate::harness::{Options, Tool, isolation};
+use harness::{Options, Tool, isolation};
 use std::collections::HashMap;
 use std::thread::scope;
 use std::time::Instant;

@@ -3,7 +3,7 @@
 
 use super::bench::{Bench, Report};
 use super::guest::Guest;
-use crate::harness::Options;
+use harness::Options;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 
 use super::bench::{Bench, Call, Report};
 use super::peer::{Peer, at, options};
-use crate::harness::Options;
+use harness::Options;
 use serde_json::{Value, json};
 use std::io::Write as _;
 

@@ -5,7 +5,7 @@ use super::bench::{Bench, Report};
 use super::ceilings::spent;
 use super::disk::Disk;
 use super::guest::{Guest, errno, repeat};
-use crate::harness::{Options, print_skipped};
+use harness::{Options, print_skipped};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -354,7 +354,7 @@ fn a_granted_folder_that_does_not_exist_refuses_only_calls_that_need_it() {
             json!({ "/jobs/gone/x": 1 }),
         ] {
             let answer = call().arguments(arguments.clone()).send();
-            let words = crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
+            let words = harness::expect_blocked(&answer.response, "scope_unenforceable");
             assert!(words.contains("`/jobs/gone` does not exist here"), "{arguments}: {words}");
         }
     }
@@ -365,7 +365,7 @@ fn a_granted_folder_that_does_not_exist_refuses_only_calls_that_need_it() {
     assert_eq!(whole.in_force("filesystem_scope").get("missing_roots"), None);
     // What exists and cannot be opened is refused as before.
     let linked = bench.call("reads").grant("filesystem_scope", json!(["/jobs/dir/**", "/jobs/dangling/**"]));
-    crate::harness::expect_blocked(&linked.send().response, "scope_unenforceable");
+    harness::expect_blocked(&linked.send().response, "scope_unenforceable");
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn a_folder_that_contains_a_mount_is_not_granted() {
     let refused = bench.call("opens").scope("/jobs/**").send();
     let allowed = bench.call("opens").scope("/jobs/dir/**").send();
     assert!(Command::new("umount").arg(&place).status().expect("umount").success());
-    let error = crate::harness::error(&refused.response, -32000);
+    let error = harness::error(&refused.response, -32000);
     assert_eq!(error["data"]["blocked_by"], "scope_unenforceable", "{error}");
     assert!(error["message"].as_str().expect("a message").contains("holds the mount"), "{error}");
     allowed.success();
@@ -528,7 +528,7 @@ fn a_scope_below_a_mount_grants_that_folder_only() {
     for link in ["folder", "absolute_folder", "up", "within", "round", "folder/folder", "proc", "inside.txt"]
     {
         let answer = bench.call("reads").scope(&format!("/jobs/{link}/**")).send();
-        let words = crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
+        let words = harness::expect_blocked(&answer.response, "scope_unenforceable");
         assert!(words.contains(&format!("`/jobs/{link}`")), "{words}");
         assert!(!words.contains(disk.at("jobs").parent().and_then(Path::to_str).expect("UTF-8")), "{words}");
     }

@@ -317,7 +317,7 @@ sys.stdin.read()";
         let mut python = Command::new("python3");
         python.args(["-c", TAKE]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut python) = python.spawn() else {
-            crate::harness::print_skipped("without python3 no guest can be made to wait in the kernel");
+            harness::print_skipped("without python3 no guest can be made to wait in the kernel");
             return None;
         };
         let mut taken = String::new();
@@ -325,7 +325,7 @@ sys.stdin.read()";
         BufReader::new(stdout).read_line(&mut taken).expect("an answer");
         let held = Self(python);
         if taken.trim() != "taken" {
-            crate::harness::print_skipped("this file system gives no leases");
+            harness::print_skipped("this file system gives no leases");
             return None;
         }
         Some(held)

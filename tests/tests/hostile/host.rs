@@ -2,7 +2,7 @@
 
 use super::bench::Bench;
 use super::guest::{Guest, SUBSCRIBE, component, component_poll, errno, poll, pollables, repeat};
-use crate::harness::{Options, Tool, eventually};
+use harness::{Options, Tool, eventually};
 use std::time::Duration;
 
 #[test]

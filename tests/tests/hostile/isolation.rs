@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, HARMLESS};
 use super::guest::Guest;
-use crate::harness::{HttpClient, Options, Tool, children_of, eventually, isolation, parent_of, program};
+use harness::{HttpClient, Options, Tool, children_of, eventually, isolation, parent_of, program};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::json;
 use std::collections::BTreeSet;

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, Call};
 use super::guest::Guest;
-use crate::harness::{Options, Tool};
+use harness::{Options, Tool};
 use serde_json::{Value, json};
 
 /// Grows until it is refused and then traps; computes, writes or waits for as long as it may.
@@ -261,7 +261,7 @@ fn an_unenforceable_condition_runs_nothing() {
         "READ_ONLY",
     ] {
         let answer = bench.call("plain").condition(condition).send();
-        crate::harness::expect_blocked(&answer.response, "condition_unknown");
+        harness::expect_blocked(&answer.response, "condition_unknown");
     }
     for pattern in ["/**", "/", "relative/**", "/workspace/../etc/**", "/workspace/a**", "/workspace"] {
         let answer = bench
@@ -269,9 +269,9 @@ fn an_unenforceable_condition_runs_nothing() {
             .scope("/workspace/**")
             .condition(&format!("filesystem_scope:{pattern}"))
             .send();
-        crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
+        harness::expect_blocked(&answer.response, "scope_unenforceable");
         let answer = bench.call("plain").scope(pattern).send();
-        crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
+        harness::expect_blocked(&answer.response, "scope_unenforceable");
     }
     bench.executor.assert_workspace_is_empty("verdicts that cannot be enforced");
 }

@@ -4,7 +4,7 @@
 use super::bench::{Bench, HARMLESS};
 use super::guest::Guest;
 use super::isolation::{SLEEPS, zygote_of};
-use crate::harness::{Options, children_of, eventually, parent_of, print_skipped};
+use harness::{Options, children_of, eventually, parent_of, print_skipped};
 use std::collections::BTreeSet;
 use std::fs;
 

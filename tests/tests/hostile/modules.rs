@@ -3,7 +3,7 @@
 
 use super::bench::{Bench, HARMLESS};
 use super::guest::{component, wasm};
-use crate::harness::{Options, Tool, error, result};
+use harness::{Options, Tool, error, result};
 use serde_json::json;
 
 /// A core module with an empty `_start` and these fields.

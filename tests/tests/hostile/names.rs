@@ -3,7 +3,7 @@
 
 use super::disk::Disk;
 use super::guest::{Guest, errno};
-use crate::harness::{SetOnDrop, eventually};
+use harness::{SetOnDrop, eventually};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::json;
 use std::fs;

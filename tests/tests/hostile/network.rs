@@ -8,7 +8,7 @@ use super::peer::{
     LIFTED_FOR_ANOTHER_PORT, NON_PUBLIC, Peer, REFUSED_NAMES, assert_closed_at_the_end,
     assert_ends_at_its_deadline, at, blocking_options, non_public_hosts, options,
 };
-use crate::harness::{Listener, Options, Tool, guest, tls_config};
+use harness::{Listener, Options, Tool, guest, tls_config};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -421,7 +421,7 @@ fn the_standing_policy_limits_hosts_and_request_rate() {
 
     policy(json!({ "allowed_domains": ["http://web.test/"] }));
     let answer = bench.prepare(json!({ "requests": [] })).send();
-    let refused = crate::harness::expect_blocked(&answer.response, "standing_policy");
+    let refused = harness::expect_blocked(&answer.response, "standing_policy");
     assert!(refused.contains("capabilities.network"), "{refused}");
 }
 

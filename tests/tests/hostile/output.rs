@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, Report};
 use super::guest::{Guest, repeat};
-use crate::harness::{AGENT, Options, Tool, guest};
+use harness::{AGENT, Options, Tool, guest};
 use serde_json::{Value, json};
 
 /// Writes one JSON string of so many bytes to standard output in one call.

@@ -4,7 +4,7 @@
 use super::bench::{Bench, Report};
 use super::disk::Disk;
 use super::guest::{Guest, errno};
-use crate::harness::Tool;
+use harness::Tool;
 use serde_json::{Value, json};
 use std::fs;
 
@@ -210,20 +210,20 @@ fn patterns_apply_to_components_and_refuse_core_modules() {
     let odd = r#"(module
         (import "wasi_snapshot_preview1" "random_get" (func (param i32 i32) (result i32)))
         (func (export "_start")))"#;
-    let catalogue = crate::harness::Catalogue::with_tools().add(Tool::command("odd", odd));
+    let catalogue = harness::Catalogue::with_tools().add(Tool::command("odd", odd));
     let bench = Bench::start_catalogue(disk.options(), catalogue);
     let call = |tool: &str, arguments: Value| {
         let call = bench.call(tool).arguments(arguments).grant("filesystem_scope", json!(PATTERNS));
         call.send().response
     };
     let read = call("read_file", json!({ "path": "/jobs/docs/c.md" }));
-    assert_eq!(crate::harness::result(&read)["status"], "SUCCESS", "{read}");
+    assert_eq!(harness::result(&read)["status"], "SUCCESS", "{read}");
     let refused = call("read_file", json!({ "path": "/jobs/docs/d.txt" }));
     assert_eq!(refused["error"]["code"], -32001, "{refused}");
     let listed = call("list_directory", json!({ "path": "/jobs/docs" }));
     assert!(listed.to_string().contains("c.md") && !listed.to_string().contains("d.txt"), "{listed}");
     let words = call("odd", json!({}));
-    let words = crate::harness::expect_blocked(&words, "scope_unenforceable").to_owned();
+    let words = harness::expect_blocked(&words, "scope_unenforceable").to_owned();
     assert!(words.contains("whole trees") && words.contains("component"), "{words}");
     bench.call("odd").scope("/workspace/**").send().success();
 }

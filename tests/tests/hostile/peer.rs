@@ -4,7 +4,7 @@
 //! lifts that for, and shows that nobody else was connected to.
 
 use super::bench::{Bench, Call, CallAnswer, Report};
-use crate::harness::{Options, eventually, isolation};
+use harness::{Options, eventually, isolation};
 use serde_json::{Map, Value, json};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -6,7 +6,7 @@ mod javascript;
 mod python;
 
 use super::bench::{Bench, Call, CallAnswer, Report};
-use crate::harness::{Catalogue, INTERPRETERS, Options, eventually, has_interpreter};
+use harness::{Catalogue, INTERPRETERS, Options, eventually, has_interpreter};
 use serde_json::{Value, json};
 use std::path::Path;
 

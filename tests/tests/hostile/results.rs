@@ -2,7 +2,7 @@
 
 use super::bench::Bench;
 use super::guest::{Guest, repeat};
-use crate::harness::{Options, eventually};
+use harness::{Options, eventually};
 
 /// Memory that the server may take beside its own while one such result passes through, in MB.
 const MAX_GROWTH_MB: u64 = 40;

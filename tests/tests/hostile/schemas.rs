@@ -2,7 +2,7 @@
 
 use super::bench::Bench;
 use super::guest::Guest;
-use crate::harness::{Options, Tool, error};
+use harness::{Options, Tool, error};
 use serde_json::{Map, Value, json};
 
 /// Memory that the server may take beside its own for a call with hostile arguments, in MB.

@@ -12,7 +12,7 @@
 //! environment they are the promised ones.
 
 use super::disk::look;
-use crate::harness::{FakeGovernor, HttpClient, Reply, TIMEOUT, eventually};
+use harness::{FakeGovernor, HttpClient, Reply, TIMEOUT, eventually};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

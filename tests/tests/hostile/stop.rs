@@ -2,7 +2,7 @@
 
 use super::bench::Bench;
 use super::guest::{Guest, Leased};
-use crate::harness::{Options, eventually, result};
+use harness::{Options, eventually, result};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -127,6 +127,6 @@ fn runs_of_a_revoked_agent_stop_and_new_ones_are_refused() {
         assert_reported(&bench, intent);
     }
     let refused = bench.call("sleeps").agent(REVOKED).send();
-    crate::harness::expect_blocked(&refused.response, "standing_policy");
+    harness::expect_blocked(&refused.response, "standing_policy");
     bench.assert_well("an agent that was revoked");
 }

@@ -2,7 +2,7 @@
 
 use super::bench::Bench;
 use super::guest::{Guest, Leased, SUBSCRIBE, component, errno, make_fifo, pollables};
-use crate::harness::{Options, Tool, eventually, print_skipped};
+use harness::{Options, Tool, eventually, print_skipped};
 use std::time::Duration;
 
 /// Allowed delay of an answer on a busy machine. An idle one takes some

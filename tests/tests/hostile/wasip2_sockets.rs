@@ -8,7 +8,7 @@ use super::peer::{
     NON_PUBLIC, Peer, REFUSED_NAMES, assert_closed_at_the_end, assert_ends_at_its_deadline, at,
     blocking_options, non_public_hosts, options,
 };
-use crate::harness::{Options, Tool, eventually, guest, guest_wasip2};
+use harness::{Options, Tool, eventually, guest, guest_wasip2};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};

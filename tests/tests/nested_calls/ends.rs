@@ -1,9 +1,9 @@
 //! Calls end with their parent, however that ends, and never keep it from ending.
 
 use super::{Nest, codes, fan, gate, nested, one, read, with_context};
-use crate::harness::*;
 use crate::lifecycle::call_in_background;
 use crate::methods::write;
+use harness::*;
 use serde_json::{Value, json};
 use std::thread::JoinHandle;
 

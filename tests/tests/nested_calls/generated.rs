@@ -7,8 +7,8 @@
 
 use super::{fan, fan_out, nested, one};
 use crate::durability::{assert_chain_holds, times};
-use crate::harness::*;
 use crate::observability::scrape;
+use harness::*;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;

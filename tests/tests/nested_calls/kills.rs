@@ -6,8 +6,8 @@
 
 use super::{decide, fan, fan_out, nested, one, read, word};
 use crate::durability::{assert_chain_holds, times};
-use crate::harness::*;
 use crate::observability::scrape;
+use harness::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;

@@ -2,7 +2,7 @@
 
 use super::{Nest, cases, with_context, word};
 use crate::flood::watch_during;
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 
 /// Makes the calls of its input one after another, then one with more arguments than a call may have, and returns their

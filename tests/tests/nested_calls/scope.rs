@@ -4,10 +4,10 @@ use super::{Nest, fan_out, nested, one};
 use crate::callers::{List, rpc};
 use crate::console::Client;
 use crate::doors;
-use crate::harness::*;
 use crate::jwt::{Provider, add_agent, add_subject, claims, with};
 use crate::methods::write;
 use crate::nexus;
+use harness::*;
 use serde_json::{Value, json};
 
 /// A token for `anna` with this scope.

@@ -1,8 +1,8 @@
 //! Calls of a run whose tool an operator stops.
 
 use super::{Nest, codes, fan, gate, read};
-use crate::harness::*;
 use crate::lifecycle::call_in_background;
+use harness::*;
 use serde_json::json;
 
 #[test]

@@ -2,7 +2,7 @@
 //! their calls hold.
 
 use super::{Nest, nested, with_context};
-use crate::harness::*;
+use harness::*;
 use serde_json::{Value, json};
 
 /// A program that bypasses `tools`, its result, and the statuses of its calls in the report.

@@ -115,7 +115,7 @@ pub fn state() -> PathBuf {
 /// A folder beside the repository, when it is there. When it is not, a line on standard error names
 /// the test that is skipped.
 fn shared_folder(name: &str) -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(name);
     if folder.is_dir() {
         return Some(folder);
     }

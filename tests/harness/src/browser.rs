@@ -22,7 +22,7 @@ pub struct Browser {
     chromium: Option<rustix::process::Pid>,
     version: String,
     /// The profile and the screenshots. Dropped after the processes that write there.
-    folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
 }
 
 /// A page that was loaded.
@@ -120,7 +120,7 @@ pub fn browser_or_skip(base: &str) -> Option<Browser> {
 impl Browser {
     fn start(node: &Path, libraries: &Path, base: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temp folder");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/console/console.mjs");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/console/console.mjs");
         let mut command = Command::new(node);
         command.arg(script).arg(libraries).arg(base).arg(folder.path());
         // The browser writes below its home, too.
@@ -133,7 +133,8 @@ impl Browser {
             let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
             lines.try_for_each(|line| sender.send(line))
         });
-        let mut browser = Self { process, stdin, lines, chromium: None, version: String::new(), folder };
+        let mut browser =
+            Self { process, stdin, lines, chromium: None, version: String::new(), _folder: folder };
         let started = browser.receive();
         let id = started["browser"].as_i64().and_then(|id| i32::try_from(id).ok());
         browser.chromium = id.and_then(rustix::process::Pid::from_raw);

@@ -1,4 +1,4 @@
-//! Shared fixtures: the built binary in a temporary home, and clients of its doors.
+//! What the tests of all areas share: the built binary in a temporary home, and clients of its doors.
 //!
 //! ```text
 //! Executor::start(Options::new())          a2g-executor serve, port 0, /workspace in a temp folder
@@ -11,7 +11,20 @@
 //! Nothing here waits for a fixed time: every wait polls for its condition, until a generous
 //! deadline. A process that was started is killed and reaped when its value is dropped.
 
-#![allow(dead_code, unused_imports, reason = "the harness may offer more than the tests use")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    clippy::new_without_default,
+    clippy::should_implement_trait,
+    missing_docs,
+    unreachable_pub,
+    reason = "all of this is test code: a failure is a panic, time is the machine's, and only tests use these names"
+)]
 
 mod a2e;
 mod binary;
