@@ -1,7 +1,7 @@
 //! A2E over HTTP with server-sent events, and over standard input and output.
 
-use crate::callers::{List, agent};
-use crate::methods::{self, ESCALATES, write};
+use harness::callers::{List, agent};
+use harness::methods::{ESCALATES, write};
 use harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! `POST /jsonrpc` and `GET /health`.
 
-use crate::methods::{self, Jsonrpsee, write};
+use harness::methods::{Jsonrpsee, write};
 use harness::*;
 use jsonrpsee::http_client::HttpClientBuilder;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! One message a line on standard input and output.
 
 use crate::a2g_http::{has_id, ids};
-use crate::methods::{self, Transport, write};
+use harness::methods::{Transport, write};
 use harness::*;
 use serde_json::{Value, json};
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! WebSocket `/jsonrpc`, on the same port.
 
 use crate::a2g_http::{has_id, ids};
-use crate::methods::{self, Jsonrpsee, write};
+use harness::methods::{Jsonrpsee, write};
 use harness::*;
 use jsonrpsee::ws_client::WsClientBuilder;
 use serde_json::{Value, json};

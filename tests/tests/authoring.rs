@@ -3,7 +3,6 @@
 //!
 //! A language whose toolchain is not installed is skipped by name. Toolchains that are old or fail are small scripts.
 
-use crate::clients::client_folder;
 use harness::*;
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,6 +1,6 @@
 //! Invalid input: each case is refused with its code and sentence, and nothing runs.
 
-use crate::methods::{self, write};
+use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
 
@@ -11,14 +11,8 @@ fn call() -> Value {
 
 fn call_with(pointer: &str, value: Value) -> Value {
     let mut call = call();
-    set(&mut call, pointer, value);
+    set_member(&mut call, pointer, value);
     call
-}
-
-/// Sets a member, which need not be there.
-pub fn set(value: &mut Value, pointer: &str, to: Value) {
-    let (parent, name) = pointer.rsplit_once('/').unwrap();
-    value.pointer_mut(parent).unwrap()[name] = to;
 }
 
 fn request(params: &str) -> String {

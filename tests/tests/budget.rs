@@ -1,7 +1,7 @@
 //! Memory that callers make the server hold is bounded, is charged to them alone, and is released afterwards.
 
-use crate::callers::{List, agent, ask, bearer, rpc};
-use crate::hostile::guest::Guest;
+use harness::callers::{List, agent, ask, bearer, rpc};
+use harness::guests::Guest;
 use harness::{
     AGENT, Catalogue, Executor, FakeGovernor, GATE, HttpClient, Options, Reply, Tool, WebSocketClient, error,
     eventually, execute, has_interpreter, id_of, intent, manifest, note_figures, post_request, result,

@@ -1,7 +1,7 @@
 //! The catalogue as a server has it: tools that are prepared while it serves, the process that compiles them,
 //! what describes them, and entries that are broken.
 
-use crate::hostile::guest::Guest;
+use harness::guests::Guest;
 use harness::{
     Catalogue, Executor, Home, HttpClient, Options, Process, Tool, children_of, error, eventually, execute,
     expect_blocked, id_of, intent, result, run, saying, tools, typed,

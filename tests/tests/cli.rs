@@ -1,6 +1,6 @@
 //! The command line: its words, its exit codes, and what it prints where.
 
-use crate::hostile::guest::component;
+use harness::guests::component;
 use harness::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Clients that nobody here wrote: jsonrpsee's for A2G, and the libraries of other protocols. `cargo xtask test` builds
 //! that of Rust; those of Python and JavaScript are there if `cargo xtask setup` could install them.
 
-use crate::callers::{List, agent};
-use crate::methods::{self, Params, write};
+use harness::callers::{List, agent};
+use harness::methods::{Params, write};
 use harness::*;
 use jsonrpsee::core::client::{ClientT, Error};
 use jsonrpsee::core::params::BatchRequestBuilder;
@@ -10,7 +10,7 @@ use jsonrpsee::http_client::{HeaderMap, HeaderValue, HttpClientBuilder};
 use jsonrpsee::ws_client::WsClientBuilder;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Runs the script of a third-party client to its end.
@@ -25,16 +25,6 @@ fn script(interpreter: impl AsRef<OsStr>, name: &str) -> Command {
     let mut command = Command::new(interpreter);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(name));
     command
-}
-
-/// The folder of an installed client; prints a message if it is missing.
-pub fn client_folder(name: &str, part: &str) -> Option<PathBuf> {
-    let path = clients().join(part);
-    if path.exists() {
-        return Some(path);
-    }
-    print_skipped(&format!("the client {name} is not installed"));
-    None
 }
 
 /// Runs a client of A2A against a new executor.

@@ -1,6 +1,5 @@
 //! The interpreters of the catalogue: programs in Python and JavaScript that call no tool.
 
-use crate::clients::client_folder;
 use harness::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

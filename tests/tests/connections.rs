@@ -1,6 +1,6 @@
 //! Clients that keep connections open, or send as slowly as they can.
 
-use crate::callers::{List, agent, bearer};
+use harness::callers::{List, agent, bearer};
 use harness::{AGENT, Executor, HttpClient, Options, eventually, execute, result};
 use serde_json::json;
 use std::io::{Read, Write};
@@ -54,7 +54,7 @@ fn idle_connections_are_evicted_for_new_clients() {
 /// A silent WebSocket is evicted too; one with a running call is not.
 #[test]
 fn a_connection_with_a_running_call_is_not_evicted() {
-    let catalogue = crate::methods::catalogue();
+    let catalogue = harness::methods::catalogue();
     let executor = Executor::start(Options::new().catalogue(&catalogue).set("server.max_connections", 8));
     let mut socket = executor.web_socket();
     let call =

@@ -1,8 +1,9 @@
 //! The figures of the console: the charts and the narrower limits of Usage, and the figures of the overview.
 
-use crate::callers::List;
-use crate::console::{Client, sign_in};
-use crate::methods::write;
+use crate::console::sign_in;
+use harness::callers::List;
+use harness::console::Client;
+use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};

@@ -1,6 +1,6 @@
 //! The start on a machine that lacks a control that contains tools: it depends on who can call.
 
-use crate::callers::{List, agent, ends};
+use harness::callers::{List, agent, ends};
 use harness::{AGENT, Executor, Home, Options, Process, print_skipped, run};
 use std::process::Command;
 

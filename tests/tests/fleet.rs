@@ -16,8 +16,6 @@ mod storage;
 mod stored;
 mod waits;
 
-use crate::lifecycle::call_in_background;
-use crate::{a2a, methods, proofs};
 use harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -237,7 +235,7 @@ fn the_runs_of_a_killed_node_are_reported_by_another_one() {
     // A task of the lost node has ended, and says so at the other one.
     let ended = a2a::Client::of(&two).until(&task, "failed");
     assert_eq!(ended["id"], *task, "{ended}");
-    let page = crate::console::Client::local(&two).get(&format!("/console/runs/{}", id_of(&call))).1;
+    let page = console::Client::local(&two).get(&format!("/console/runs/{}", id_of(&call))).1;
     assert!(page.contains("ABORTED") && page.contains("Set by"), "{page}");
     // The node that was killed learns of it.
     let one = Executor::start_in(home);

@@ -1,10 +1,9 @@
 //! The executor behind a governor: the one to pair with, and ones that answer nonsense.
 
-use crate::callers::List;
-use crate::lifecycle::call_in_background;
-use crate::methods::{self, ESCALATES, write};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use harness::callers::List;
+use harness::methods::{ESCALATES, write};
 use harness::*;
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt as _;

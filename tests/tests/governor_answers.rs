@@ -1,6 +1,6 @@
 //! Answers of a governor: good ones, denials in every form, and messages that are none.
 
-use crate::methods::write;
+use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

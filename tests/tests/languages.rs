@@ -1,6 +1,5 @@
 //! Tools in other languages, as their own tools make components of them: each is added to a catalogue and run.
 
-use crate::clients::client_folder;
 use harness::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

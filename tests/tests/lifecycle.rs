@@ -1,7 +1,6 @@
 //! The life cycle of an intent: repeats, disconnects, the queue, the end of the process.
 
-use crate::methods::{self, write};
-use crate::proofs;
+use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
 use std::thread::JoinHandle;
@@ -9,13 +8,6 @@ use std::thread::JoinHandle;
 fn start(options: Options) -> (Executor, Catalogue) {
     let catalogue = methods::catalogue();
     (Executor::start(options.catalogue(&catalogue)), catalogue)
-}
-
-/// Calls from a thread of its own.
-pub fn call_in_background(executor: &Executor, method: &'static str, params: &Value) -> JoinHandle<Value> {
-    let mut client = executor.client();
-    let params = params.clone();
-    std::thread::spawn(move || client.rpc(method, &params))
 }
 
 /// An executor whose one slot a gate has, and the answer to that.
@@ -26,20 +18,8 @@ fn start_with_a_gate(options: Options) -> (Executor, Catalogue, JoinHandle<Value
     (executor, catalogue, running)
 }
 
-/// Makes a call that waits for the slot.
-pub fn call_queued(executor: &Executor, call: &Value) -> JoinHandle<Value> {
-    let answer = call_in_background(executor, "a2g/execute", call);
-    eventually("it waits", || (state(executor, call) == "queued").then_some(()));
-    answer
-}
-
 fn one_slot() -> Options {
     Options::new().set("executor.concurrent", 1)
-}
-
-fn state(executor: &Executor, call: &Value) -> String {
-    let status = executor.rpc("a2g/status", &json!({ "intent_id": id_of(call) }));
-    status["result"]["state"].as_str().unwrap_or("unknown").to_owned()
 }
 
 #[test]
@@ -156,7 +136,7 @@ fn a_run_continues_after_its_client_disconnects() {
     drop(socket);
     executor.open_the_gate();
     for call in [&call, &socket_call] {
-        eventually("the run ends", || (state(&executor, call) == "finished").then_some(()));
+        eventually("the run ends", || (executor.state_of(call) == "finished").then_some(()));
         let again = executor.rpc("a2g/execute", call);
         assert_eq!(result(&again)["status"], "SUCCESS", "{again}");
     }
@@ -232,7 +212,7 @@ fn a_full_queue_answers_with_a_retry_delay() {
     let busy = error(&refused, -32003);
     assert!(busy["data"]["retry_after_ms"].as_u64().is_some_and(|ms| ms > 0), "{refused}");
     assert!(busy["message"].as_str().unwrap().contains("queue is full"), "{refused}");
-    assert_eq!(state(&executor, &third), "unknown");
+    assert_eq!(executor.state_of(&third), "unknown");
     executor.open_the_gate();
     for answer in [first_answer, second_answer] {
         assert_eq!(result(&answer.join().unwrap())["status"], "SUCCESS");
@@ -281,7 +261,7 @@ fn a_verdict_or_proof_that_expires_in_the_queue_never_starts() {
     result(&first_answer.join().unwrap());
     for (call, answer) in late {
         expect_blocked(&answer.join().unwrap(), "verdict_expired");
-        assert_eq!(state(&executor, call), "unknown");
+        assert_eq!(executor.state_of(call), "unknown");
     }
     assert_eq!(executor.runs_of_the_gate(), 1);
 }

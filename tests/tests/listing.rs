@@ -1,9 +1,9 @@
 //! The catalogue as code: the bytes that a model reads before it can call one of 500 tools, and the tools that are hidden
 //! from it.
 
-use crate::callers::{List, agent, assert_unusable, rpc};
-use crate::mcp::{Host, call, open_session, post, request};
-use crate::methods;
+use crate::mcp::Host;
+use harness::callers::{List, agent, assert_unusable, rpc};
+use harness::mcp::{call, open_session, post, request};
 use harness::*;
 use serde_json::{Value, json};
 use std::process::Command;

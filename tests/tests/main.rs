@@ -55,7 +55,6 @@ mod mcp_end;
 mod mcp_journal;
 mod mcp_proxy;
 mod mcp_start;
-mod methods;
 mod nested_calls;
 mod nexus;
 mod observability;

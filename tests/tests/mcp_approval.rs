@@ -1,27 +1,13 @@
 //! Calls over MCP that a person has to decide.
 
-use crate::callers::{List, agent, bearer, rpc};
-use crate::mcp::{Host, call, events, initialize_request, open_session, post, request, stream};
-use crate::methods::{self, ESCALATES, write};
+use crate::mcp::Host;
+use harness::callers::{List, agent, bearer, rpc};
+use harness::mcp::{
+    answered, call, events, initialize_request, open_session, post, request, stream, with_forms,
+};
+use harness::methods::{ESCALATES, write};
 use harness::*;
 use serde_json::{Value, json};
-
-/// A request whose client shows forms.
-pub fn with_forms(mut message: Value) -> Value {
-    let capabilities = &mut message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
-    capabilities["elicitation"] = json!({ "form": {} });
-    message
-}
-
-/// The same call again, with the state of its answer and the action of a person.
-pub fn answered(message: &Value, result: &Value, action: &str, decision: Option<&str>) -> Value {
-    let mut again = message.clone();
-    again["id"] = json!(again["id"].as_u64().expect("an id") + 1);
-    again["params"]["requestState"] = result["requestState"].clone();
-    let content = decision.map(|decision| json!({ "decision": decision }));
-    again["params"]["inputResponses"] = json!({ "decision": { "action": action, "content": content } });
-    again
-}
 
 /// Callers, and an executor that knows them.
 struct People {

@@ -9,7 +9,6 @@
 //! The server has no switches for the suite. Its tools are guests (`tests/guests/conformance`), and its governor leaves
 //! some calls to a person, because that is the only question that this server asks a client.
 
-use crate::clients::client_folder;
 use harness::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

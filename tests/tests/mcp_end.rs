@@ -1,6 +1,7 @@
 //! The end of `a2g-executor mcp`: whatever runs, it ends at once, and the journal has one receipt of each run.
 
-use crate::mcp::{Host, call, request};
+use crate::mcp::Host;
+use harness::mcp::{call, request};
 use harness::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

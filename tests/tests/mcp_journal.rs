@@ -1,8 +1,8 @@
 //! What MCP clients read from the journal: results, resources and tasks.
 
-use crate::callers::{List, agent, bearer, rpc};
-use crate::mcp::{call, post, request, stream};
-use crate::methods::{self, ESCALATES, write};
+use harness::callers::{List, agent, bearer, rpc};
+use harness::mcp::{call, post, request, stream, with_tasks};
+use harness::methods::{ESCALATES, write};
 use harness::*;
 use serde_json::{Value, json};
 
@@ -16,13 +16,6 @@ fn result_of(executor: &Executor, message: &Value) -> Value {
 
 fn error_of(executor: &Executor, message: &Value) -> Value {
     post(&mut executor.client(), message, &[]).json()["error"].take()
-}
-
-/// A request whose client polls tasks.
-pub fn with_tasks(mut message: Value) -> Value {
-    let capabilities = &mut message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
-    capabilities["extensions"] = json!({ "io.modelcontextprotocol/tasks": {} });
-    message
 }
 
 fn task(executor: &Executor, id: &Value) -> Value {

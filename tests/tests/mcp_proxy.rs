@@ -1,8 +1,9 @@
 //! `a2g-executor mcp --connect`: a host on standard input and output, and an executor that runs already.
 
-use crate::callers::{Authority, List, agent, dns, ends};
-use crate::mcp::{Host, call, initialize_request, request};
-use crate::methods::{self, ESCALATES, catalogue, write};
+use crate::mcp::Host;
+use harness::callers::{Authority, List, agent, dns, ends};
+use harness::mcp::{call, initialize_request, request};
+use harness::methods::{ESCALATES, catalogue, write};
 use harness::*;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

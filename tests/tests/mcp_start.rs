@@ -1,8 +1,8 @@
 //! Starts of `a2g-executor mcp` where something is missing, full or read-only: each is told with what to do, and what
 //! can work does.
 
-use crate::callers::ends;
 use crate::mcp::{Host, call_compiled, folder_beside_the_program, program_at};
+use harness::callers::ends;
 use harness::*;
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

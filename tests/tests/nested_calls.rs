@@ -13,7 +13,7 @@ mod shown;
 mod stops;
 mod tampering;
 
-use crate::methods::write;
+use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
 use std::collections::HashSet;

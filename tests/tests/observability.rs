@@ -1,24 +1,14 @@
 //! Metrics, logs and traces.
 
-use crate::durability::crash::{has_strace, under_strace};
-use crate::mcp;
-use crate::methods::{self, write};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// A secret that must occur nowhere but in its call.
 const CANARY: &str = "canary-c0ffee-e5c5";
-
-pub fn scrape(executor: &Executor) -> Exposition {
-    let answer = executor.client().request("GET", "/metrics", &[], b"");
-    assert_eq!(answer.status, 200);
-    let kind = answer.headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| &**value);
-    assert_eq!(kind, Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
-    Exposition::read(&answer.text())
-}
 
 /// Scrapes until something holds.
 fn scrape_until(executor: &Executor, what: &str, holds: impl Fn(&Exposition) -> bool) -> Exposition {

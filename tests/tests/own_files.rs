@@ -1,7 +1,7 @@
 //! The files that the executor writes for itself: nobody else can read them, whatever the umask is.
 
-use crate::callers::ends;
-use crate::methods::write;
+use harness::callers::ends;
+use harness::methods::write;
 use harness::*;
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

@@ -2,37 +2,11 @@
 //!
 //! W8 to W11 of the threats: replay, swapped parts, tricks with signatures, one identifier for two things.
 
-use crate::methods::{self, write};
+use harness::methods::write;
+use harness::proofs::{append, at_once, of_one_identifier, runs, trusting, with, with_leave};
 use harness::*;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::Barrier;
-
-/// An executor that trusts these keys, takes nothing unsigned, and has no governor elsewhere.
-pub fn trusting(keys: &Keys) -> Options {
-    with_leave(keys).signed_only()
-}
-
-/// As [`trusting`], but unsigned verdicts are taken as well.
-pub fn with_leave(keys: &Keys) -> Options {
-    Options::new().set("executor.did", EXECUTOR).set("trust.keys", json!(keys.trusted_folder()))
-}
-
-/// The params of a call that appends one `x` to `/workspace/log`: its length is the number of runs.
-pub fn append() -> Value {
-    execute("write_file", json!({ "path": "/workspace/log", "content": "x", "mode": "append" }))
-}
-
-pub fn runs(executor: &Executor) -> usize {
-    executor.file("log").map_or(0, |log| log.len())
-}
-
-/// A value with one member set.
-pub fn with(value: &Value, member: &str, to: Value) -> Value {
-    let mut value = value.clone();
-    value[member] = to;
-    value
-}
 
 #[test]
 fn a_signed_verdict_runs_without_a_reachable_governor() {
@@ -216,33 +190,6 @@ fn a_proof_identifier_shared_by_64_intents_runs_one_of_them() {
     let first = answers.iter().position(|answer| answer.get("result").is_some()).unwrap();
     assert_eq!(result(&executor.rpc("a2g/execute", &calls[first])), result(&answers[first]));
     assert_eq!(runs(&executor), 1);
-}
-
-/// Calls that differ in their intents alone: their proofs have one identifier.
-pub fn of_one_identifier(keys: &Keys, count: usize) -> Vec<Value> {
-    let calls = (0..count).map(|_| {
-        let call = append();
-        let proof = keys.sign(&with(&claims(&call), "jti", json!("the-same")));
-        with(&call, "proof", json!(proof))
-    });
-    calls.collect()
-}
-
-/// Sends each call over a connection of its own, all at the same moment.
-pub fn at_once(executor: &Executor, calls: &[Value]) -> Vec<Value> {
-    let barrier = Barrier::new(calls.len());
-    std::thread::scope(|scope| {
-        let clients = calls.iter().map(|call| {
-            let barrier = &barrier;
-            scope.spawn(move || {
-                let mut client = executor.client();
-                barrier.wait();
-                client.rpc("a2g/execute", call)
-            })
-        });
-        let clients: Vec<_> = clients.collect();
-        clients.into_iter().map(|client| client.join().unwrap()).collect()
-    })
 }
 
 #[test]

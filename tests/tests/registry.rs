@@ -1,7 +1,6 @@
 //! Tools in OCI registries: against Debian's `docker-registry`, where `cargo xtask setup` could unpack it, and against
 //! a misbehaving registry of the test.
 
-use crate::clients::client_folder;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use harness::*;

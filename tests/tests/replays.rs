@@ -1,7 +1,7 @@
 //! W8 of the threats: what was used stays used, however many bring it again, whatever happens to the
 //! process in between, and, as far as that can be, to its journal.
 
-use crate::proofs::{append, at_once, of_one_identifier, runs, trusting};
+use harness::proofs::{append, at_once, of_one_identifier, runs, trusting};
 use harness::*;
 use serde_json::{Value, json};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! The sovereign door: JSON-RPC 3.0 on `/run`, its legacy form, and `/capabilities`.
 
-use crate::callers::{List, agent, bearer};
-use crate::methods::{ESCALATES, policy_folder, write};
+use harness::callers::{List, agent, bearer};
+use harness::methods::{ESCALATES, policy_folder, write};
 use harness::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -12,7 +12,6 @@ use matching::{compare, text_is};
 use reading::{Message, Transcript};
 use serde_json::Value;
 use std::collections::BTreeSet;
-pub use talking::MessageTransport;
 use talking::{Conversation, ReceivedAnswer};
 
 /// The doors, each with a test that holds its transcripts.

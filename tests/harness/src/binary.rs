@@ -53,6 +53,16 @@ pub fn clients() -> PathBuf {
     target().join("xtask").join("clients")
 }
 
+/// The folder of an installed client; prints a message if it is missing.
+pub fn client_folder(name: &str, part: &str) -> Option<PathBuf> {
+    let path = clients().join(part);
+    if path.exists() {
+        return Some(path);
+    }
+    super::print_skipped(&format!("the client {name} is not installed"));
+    None
+}
+
 /// The folder in which `cargo xtask setup` puts a collection of tests of others.
 pub fn collection(name: &str) -> PathBuf {
     target().join("xtask").join("collections").join(name)

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -275,6 +276,12 @@ impl Executor {
         self.client().rpc(method, params)
     }
 
+    /// The state of a call, as `a2g/status` names it.
+    pub fn state_of(&self, call: &Value) -> String {
+        let status = self.rpc("a2g/status", &json!({ "intent_id": super::id_of(call) }));
+        status["result"]["state"].as_str().unwrap_or("unknown").to_owned()
+    }
+
     /// The process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.server.process
@@ -329,4 +336,33 @@ impl Executor {
             Some(self.reports()).filter(|reports| reports.len() >= count)
         })
     }
+}
+
+/// Calls from a thread of its own.
+pub fn call_in_background(executor: &Executor, method: &'static str, params: &Value) -> JoinHandle<Value> {
+    let mut client = executor.client();
+    let params = params.clone();
+    std::thread::spawn(move || client.rpc(method, &params))
+}
+
+/// Makes a call that waits for the slot.
+pub fn call_queued(executor: &Executor, call: &Value) -> JoinHandle<Value> {
+    let answer = call_in_background(executor, "a2g/execute", call);
+    super::eventually("it waits", || (executor.state_of(call) == "queued").then_some(()));
+    answer
+}
+
+/// All records of a journal.
+pub fn records(home: &Home) -> Vec<Value> {
+    let output = home.run(&["journal", "records"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Checks the chain of a journal.
+pub fn assert_chain_holds(home: &Home) {
+    let output = super::run(["journal", "verify", "--json", "--journal", home.journal().to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,5 +1,6 @@
 //! Reads what `GET /metrics` answers, as strictly as the OpenMetrics text format is written down.
 
+use super::Executor;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The samples of one scrape: the name with its labels, as written, and the value.
@@ -117,4 +118,13 @@ fn check_series(series: &str) -> &str {
         assert!(is_name(key) && plain, "{series}");
     }
     name
+}
+
+/// Asks an executor for its metrics.
+pub fn scrape(executor: &Executor) -> Exposition {
+    let answer = executor.client().request("GET", "/metrics", &[], b"");
+    assert_eq!(answer.status, 200);
+    let kind = answer.headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| &**value);
+    assert_eq!(kind, Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    Exposition::read(&answer.text())
 }

@@ -26,37 +26,54 @@
     reason = "all of this is test code: a failure is a panic, time is the machine's, and only tests use these names"
 )]
 
+pub mod a2a;
 mod a2e;
 mod binary;
 mod browser;
+pub mod callers;
 mod catalogue;
 mod collector;
+pub mod console;
+pub mod doors;
 mod executor;
 mod exposition;
+mod fairness;
 mod fake_governor;
 mod governor;
+pub mod guests;
 mod http;
+pub mod jwt;
 mod keys;
+pub mod mcp;
 mod message;
+pub mod methods;
 mod nats;
+pub mod nexus;
 mod process;
+pub mod proofs;
 mod published;
 mod stdio;
+mod strace;
+mod transport;
 mod wall_clock;
 mod web_socket;
 
 pub use a2e::{A2ePeer, A2eSession, a2e, a2e_call, a2e_handshake};
 pub use binary::{
-    INTERPRETERS, cache, cache_home, clients, collection, guest, guest_wasip2, has_interpreter, program, run,
-    run_in, run_to_end, run_to_end_within, run_with_input, seeds, state, tools, vectors,
+    INTERPRETERS, cache, cache_home, client_folder, clients, collection, guest, guest_wasip2,
+    has_interpreter, program, run, run_in, run_to_end, run_to_end_within, run_with_input, seeds, state,
+    tools, vectors,
 };
 pub use browser::{
     Accessibility, Browser, Cookie, Finding, PageReport, Scheme, Visit, browser_or_skip, rules,
 };
 pub use catalogue::{Catalogue, GATE, Tool, saying, typed};
 pub use collector::{Collector, Span};
-pub use executor::{Executor, Home, Options, isolation};
-pub use exposition::Exposition;
+pub use executor::{
+    Executor, Home, Options, assert_chain_holds, call_in_background, call_queued, isolation, records,
+};
+pub use exposition::{Exposition, scrape};
+pub use fairness::{Watched, watch_during};
 pub use fake_governor::{FakeGovernor, Reply};
 pub use governor::{Governor, policy_for_all, write_policies};
 pub use http::{HttpAnswer, HttpClient, NoAnswer, post_request, read_message};
@@ -66,6 +83,8 @@ pub use nats::{NatsClient, NatsServers};
 pub use process::{Process, Server, children_of, parent_of};
 pub use published::check_answer;
 pub use stdio::StdioClient;
+pub use strace::{has_strace, trace, under, under_strace};
+pub use transport::MessageTransport;
 pub use wall_clock::WallClock;
 pub use web_socket::WebSocketClient;
 
@@ -181,4 +200,10 @@ pub fn eventually_within<T>(timeout: Duration, what: &str, mut ask: impl FnMut()
         assert!(Instant::now() < deadline, "waited {timeout:?} in vain: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Number of repetitions of a test, `few` in the short version and more in the long one:
+/// `cargo xtask torture` sets the variable.
+pub fn times(few: usize) -> usize {
+    std::env::var("A2G_TORTURE").ok().and_then(|times| times.parse().ok()).unwrap_or(few)
 }

@@ -79,3 +79,9 @@ pub fn expect_blocked<'a>(response: &'a Value, by: &str) -> &'a str {
     assert_eq!(error["data"]["blocked_by"], by, "{response}");
     error["message"].as_str().expect("a message")
 }
+
+/// Sets a member, which need not be there.
+pub fn set_member(value: &mut Value, pointer: &str, to: Value) {
+    let (parent, name) = pointer.rsplit_once('/').unwrap();
+    value.pointer_mut(parent).unwrap()[name] = to;
+}

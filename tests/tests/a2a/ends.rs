@@ -1,8 +1,8 @@
 //! The ends that nobody asks for: of an intent about which nobody decides, and of all sessions with their server.
 
 use super::*;
-use crate::durability::decisions::records;
 use harness::A2eSession;
+use harness::records;
 
 /// A governor that asks a person about everything, for so many seconds.
 fn escalating(seconds: i64) -> FakeGovernor {

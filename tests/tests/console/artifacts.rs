@@ -1,7 +1,8 @@
 //! Artifacts of a run, on its page and as downloads.
 
-use super::{Client, request, sign_in};
-use crate::methods::policy_folder;
+use super::sign_in;
+use harness::console::{Client, request};
+use harness::methods::policy_folder;
 use harness::*;
 use serde_json::json;
 

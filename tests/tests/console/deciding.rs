@@ -1,7 +1,8 @@
 //! The decision page in the hands of a person: keys, times, a telephone, and what it says first.
 
-use super::{Client, escalate, sign_in};
-use crate::methods::{ESCALATES, write};
+use super::{escalate, sign_in};
+use harness::console::Client;
+use harness::methods::{ESCALATES, write};
 use harness::*;
 use serde_json::json;
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! The grant of an approval: what the page shows of it, and that no later start gets more.
 
-use super::{Client, field};
-use crate::callers::List;
-use crate::durability::decisions::records;
+use harness::callers::List;
+use harness::console::{Client, field, shown};
 use harness::*;
 use serde_json::{Value, json};
 
@@ -132,7 +131,7 @@ fn path(intent: &str) -> String {
 
 /// Approves the call as this page shows it.
 fn post(client: &Client, intent: &str, page: &str) -> (u16, String) {
-    let fields = super::shown(page);
+    let fields = shown(page);
     let mut form = vec![("form_token", client.token.as_str()), ("action", "approve")];
     form.extend(fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     client.post(&path(intent), &form, "")
@@ -144,7 +143,7 @@ fn write_safe(name: &str) -> Value {
 
 /// The scopes in a page's form.
 fn scopes(page: &str) -> Vec<String> {
-    let fields = super::shown(page).into_iter();
+    let fields = shown(page).into_iter();
     fields.filter(|(name, _)| name == "scope").map(|(_, value)| value).collect()
 }
 

@@ -1,8 +1,8 @@
 //! Pages of runs that go on: what they show, and many of them beside runs.
 
-use super::{Client, request};
-use crate::callers::{List, agent};
-use crate::methods::policy_folder;
+use harness::callers::{List, agent};
+use harness::console::{Client, request};
+use harness::methods::policy_folder;
 use harness::*;
 use serde_json::json;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -1,9 +1,10 @@
 //! The signed messages to the operator's webhooks about calls that wait for a person.
 
-use super::{Client, base, escalate};
-use crate::methods::{ESCALATES, write};
+use super::{base, escalate};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use harness::console::Client;
+use harness::methods::{ESCALATES, write};
 use harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! The console on a port of its own.
 
-use super::{Client, request};
-use crate::methods::{ESCALATES, write};
+use harness::console::{Client, request, shown};
+use harness::methods::{ESCALATES, write};
 use harness::*;
 use std::net::SocketAddr;
 
@@ -38,7 +38,7 @@ fn the_console_has_a_port_of_its_own_and_nothing_else_is_on_it() {
     let call = intent("write_file", write("decided", ESCALATES));
     assert_eq!(result(&executor.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
     let path = format!("/console/decide/{}", call["intent_id"].as_str().expect("an id"));
-    let fields = super::shown(&client.get(&path).1);
+    let fields = shown(&client.get(&path).1);
     let mut form = vec![("form_token", client.token.as_str()), ("action", "approve")];
     form.extend(fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     assert_eq!(client.post(&path, &form, "").0, 303);

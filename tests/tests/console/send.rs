@@ -1,8 +1,9 @@
 //! The form that sends an intent, and the page of standing policies.
 
-use super::{Client, field, sign_in};
-use crate::callers::{List, agent, rpc};
-use crate::methods::ESCALATES;
+use super::sign_in;
+use harness::callers::{List, agent, rpc};
+use harness::console::{Client, field};
+use harness::methods::ESCALATES;
 use harness::*;
 use serde_json::{Value, json};
 

@@ -4,13 +4,12 @@
 //! one that expired an hour ago is fresh again on a machine whose clock was set back an hour; what nobody
 //! can make of it is a second run. Everything else goes by the clock that nobody can set.
 
-use super::{assert_chain_holds, catalogue, load, options, wait_until_delivered};
-use crate::lifecycle::{call_in_background, call_queued};
-use crate::methods;
-use crate::proofs::{append, runs, trusting};
+use super::{catalogue, load, options, wait_until_delivered};
+use harness::methods;
+use harness::proofs::{append, runs, trusting};
 use harness::{
-    Executor, FakeGovernor, Keys, Options, Reply, WallClock, error, eventually, execute, expect_blocked,
-    in_seconds, result,
+    Executor, FakeGovernor, Keys, Options, Reply, WallClock, assert_chain_holds, call_in_background,
+    call_queued, error, eventually, execute, expect_blocked, in_seconds, result,
 };
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};

@@ -1,10 +1,10 @@
 //! Decisions of people are durable: once one was answered, a kill changes nothing about it.
 
-use super::{MARK, assert_chain_holds, catalogue, escalating};
-use crate::callers::{List, agent, rpc};
+use super::{MARK, catalogue, escalating};
+use harness::callers::{List, agent, rpc};
 use harness::{
-    AGENT, Catalogue, Executor, FakeGovernor, GATE, Home, HttpClient, Options, Tool, error, eventually,
-    expect_blocked, intent, result,
+    AGENT, Catalogue, Executor, FakeGovernor, GATE, HttpClient, Options, Tool, assert_chain_holds, error,
+    eventually, expect_blocked, intent, records, result, times,
 };
 use serde_json::{Value, json};
 
@@ -93,14 +93,6 @@ impl EscalationFixture {
     fn records(&self) -> Vec<Value> {
         records(self.executor().home())
     }
-}
-
-/// All records of a journal.
-pub fn records(home: &Home) -> Vec<Value> {
-    let output = home.run(&["journal", "records"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The record of a kind about an intent.
@@ -233,7 +225,7 @@ fn cancels_and_revocations_are_recorded_before_they_are_answered() {
 #[test]
 fn answered_decisions_survive_a_kill() {
     let mut place = EscalationFixture::new();
-    for round in 0..super::times(6) {
+    for round in 0..times(6) {
         let n = u32::try_from(10 + 2 * round).unwrap();
         let yes = place.waits("mark", n);
         let no = place.waits("mark", n + 1);

@@ -39,7 +39,7 @@ impl SmallDisk {
     /// Starts a command that sees the disk.
     fn command(&mut self, command: &Command) -> Command {
         let id = self.holder.child().id().to_string();
-        super::crash::under(&["nsenter", "--target", &id, "--mount"], command)
+        harness::under(&["nsenter", "--target", &id, "--mount"], command)
     }
 
     /// An executor with these tools and a governor, which keeps its journal there.
@@ -310,12 +310,12 @@ const AN_FSYNC: Duration = Duration::from_secs(2);
 
 /// An executor whose disk takes its time for each fsync, started as `command` makes of it.
 fn on_a_slow_disk(command: impl FnOnce(Command) -> Command) -> Option<(Process, Home)> {
-    if !super::crash::has_strace() {
+    if !harness::has_strace() {
         return None;
     }
     let home = Executor::start(Options::new()).kill();
     let slowly = format!("--inject=fdatasync:delay_enter={}", AN_FSYNC.as_micros());
-    let mut traced = command(super::crash::under_strace(&home, "fdatasync", &slowly));
+    let mut traced = command(harness::under_strace(&home, "fdatasync", &slowly));
     Some((Process::spawn("traced executor", &mut traced), home))
 }
 
@@ -371,13 +371,13 @@ fn on_one_core(command: Command) -> Command {
     let status = std::fs::read_to_string("/proc/self/status").expect("the status");
     let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("the cores");
     let core = cores.trim().split([',', '-']).next().expect("a core");
-    super::crash::under(&["taskset", "--cpu-list", core], &command)
+    harness::under(&["taskset", "--cpu-list", core], &command)
 }
 
 /// After a failed fsync nobody knows what is on the disk: the process ends instead of going on.
 #[test]
 fn a_failed_fsync_ends_the_process_without_reporting_success() {
-    if !super::crash::has_strace() {
+    if !harness::has_strace() {
         return;
     }
     let governor = Governor::start(&[]);
@@ -387,8 +387,7 @@ fn a_failed_fsync_ends_the_process_without_reporting_success() {
     for (call, error) in [("fdatasync", "EIO"), ("pwrite64", "EIO")] {
         // The first few are those of opening.
         let inject = format!("--inject={call}:error={error}:when=12+");
-        let mut traced =
-            Process::spawn("traced executor", &mut super::crash::under_strace(&home, call, &inject));
+        let mut traced = Process::spawn("traced executor", &mut harness::under_strace(&home, call, &inject));
         let Some(address) = traced.listens_on_unless_it_ends() else { panic!("{}", traced.stderr()) };
         load.during(4, address, || {
             assert_eq!(traced.wait_for_exit().code(), Some(1), "{call} {error}: {}", traced.stderr());

@@ -1,9 +1,8 @@
 //! A journal of another server, and one of another format.
 
-use super::assert_chain_holds;
 use harness::{
-    Catalogue, EXECUTOR, Executor, FakeGovernor, GATE, Home, Keys, Options, Process, Reply, Tool, error,
-    eventually, result, set_mode,
+    Catalogue, EXECUTOR, Executor, FakeGovernor, GATE, Home, Keys, Options, Process, Reply, Tool,
+    assert_chain_holds, error, eventually, result, set_mode,
 };
 use rusqlite::Connection;
 use serde_json::{Value, json};

@@ -6,8 +6,8 @@
 //! which reports the governor received.
 
 mod clock;
-pub(crate) mod crash;
-pub(crate) mod decisions;
+mod crash;
+mod decisions;
 mod disk;
 mod formats;
 mod outbox;
@@ -18,7 +18,7 @@ mod vanish;
 
 use harness::{
     Catalogue, Executor, FakeGovernor, Governor, Home, HttpClient, Options, Reply, Tool, approved,
-    eventually, execute, in_seconds, intent, manifest, run, verdict,
+    assert_chain_holds, eventually, execute, in_seconds, intent, manifest, verdict,
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -52,12 +52,6 @@ const MARK: &str = r#"(module
       (then unreachable))
     (call $piece (i32.const 65) (i32.const 2))
     (drop (call $fd_write (i32.const 1) (i32.const 128) (i32.const 1) (i32.const 136)))))"#;
-
-/// Number of repetitions of a test, `few` in the short version and more in the long one:
-/// `cargo xtask torture` sets the variable.
-pub(crate) fn times(few: usize) -> usize {
-    std::env::var("A2G_TORTURE").ok().and_then(|times| times.parse().ok()).unwrap_or(few)
-}
 
 fn catalogue() -> Catalogue {
     Catalogue::empty().add(Tool::command("mark", MARK))
@@ -230,13 +224,6 @@ fn wait_until_delivered(executor: &Executor) {
     eventually("every report is delivered", || {
         executor.home().list_journal(&["--undelivered"]).is_empty().then_some(())
     });
-}
-
-/// Checks the chain of a journal.
-pub(crate) fn assert_chain_holds(home: &Home) {
-    let output = run(["journal", "verify", "--json", "--journal", home.journal().to_str().unwrap()]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A random duration of less than so many milliseconds.

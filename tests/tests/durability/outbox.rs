@@ -5,8 +5,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::{Signature, VerifyingKey};
 use harness::{
-    Executor, FakeGovernor, Governor, HttpClient, Process, Reply, Server, error, eventually, id_of, intent,
-    intent_id, program, result, run, succeeds,
+    Executor, FakeGovernor, Governor, HttpClient, Process, Reply, Server, assert_chain_holds, error,
+    eventually, id_of, intent, intent_id, program, result, run, succeeds,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
@@ -101,7 +101,7 @@ fn a_slow_failing_or_forgetful_governor_loses_no_report() {
     super::wait_until_delivered(&executor);
     let ran = load.assert_balanced(executor.home(), &acknowledged.lock().unwrap());
     assert!(ran > behaviours.len(), "only {ran} intents ran");
-    super::assert_chain_holds(executor.home());
+    assert_chain_holds(executor.home());
 }
 
 /// The same with a governor that is killed and started again, over both of its transports.
@@ -326,14 +326,14 @@ fn the_bundled_governor_stores_a_repeated_report_once() {
 
 #[test]
 fn the_bundled_governor_acknowledges_only_stored_reports() {
-    if !super::crash::has_strace() {
+    if !harness::has_strace() {
         return;
     }
     let home = tempfile::tempdir().unwrap();
     let mut governor = Command::new(program());
     governor.current_dir(home.path());
     governor.args(["governor", "--listen", "127.0.0.1:0", "--reports", "reports.ndjson"]);
-    let mut traced = super::crash::trace(&governor, "fdatasync", "--inject=fdatasync:error=EIO:when=1");
+    let mut traced = harness::trace(&governor, "fdatasync", "--inject=fdatasync:error=EIO:when=1");
     let mut governor = Process::spawn("traced governor", &mut traced);
     let mut client = HttpClient::to_governor(governor.listens_on());
     let report = report(&intent_id(), "SUCCESS");

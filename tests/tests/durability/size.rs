@@ -1,10 +1,9 @@
 //! What files grow to: the share of an agent in the journal, its automatic pruning, the copies of killed commands, and the
 //! reports of a governor on a full disk.
 
-use super::{assert_chain_holds, crash};
 use harness::{
-    AGENT, Catalogue, Executor, HttpClient, Options, Process, Tool, error, eventually, execute, intent_id,
-    program, result, saying,
+    AGENT, Catalogue, Executor, HttpClient, Options, Process, Tool, assert_chain_holds, error, eventually,
+    execute, has_strace, intent_id, program, result, saying, trace,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -52,7 +51,7 @@ fn an_agent_fills_only_its_share_of_the_journal_and_old_records_are_removed() {
 /// A killed `journal backup` or `restore` leaves a whole copy, which the next command or start removes.
 #[test]
 fn copies_of_killed_commands_are_removed() {
-    if !crash::has_strace() {
+    if !has_strace() {
         return;
     }
     let home = Executor::start(Options::new()).kill();
@@ -64,7 +63,7 @@ fn copies_of_killed_commands_are_removed() {
         let mut command = Command::new(program());
         command.current_dir(backups.path()).arg("journal").args(arguments).arg("--config").arg(&config);
         let inject = "--inject=renameat2:signal=KILL";
-        assert!(!crash::trace(&command, "renameat2", inject).status().expect("strace").success());
+        assert!(!trace(&command, "renameat2", inject).status().expect("strace").success());
     };
     let left = || {
         let names = |folder: &Path| {

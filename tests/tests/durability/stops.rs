@@ -1,11 +1,10 @@
 //! An operator's switch: what a stop ends, withdraws and refuses, and that only an operator lifts it.
 
-use super::decisions::records;
-use super::{assert_chain_holds, catalogue, mark};
-use crate::callers::{List, agent, rpc};
+use super::{catalogue, mark};
+use harness::callers::{List, agent, rpc};
 use harness::{
-    AGENT, Catalogue, Executor, GATE, Home, HttpClient, Tool, error, eventually, execute, expect_blocked,
-    id_of, intent, result, run, set_mode,
+    AGENT, Catalogue, Executor, GATE, Home, HttpClient, Tool, assert_chain_holds, error, eventually, execute,
+    expect_blocked, id_of, intent, records, result, run, set_mode,
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;

@@ -136,7 +136,7 @@ fn bind_mounted(catalogue: &Catalogue, folder: &Path) {
         ungoverned_options(catalogue).set("journal.path", place.path().join("journal.db").to_str().unwrap()),
     );
     let mount = format!("mount --bind '{}' '{}' && exec \"$@\"", folder.display(), place.path().display());
-    let mut under = super::crash::under(&["unshare", "--mount", "sh", "-c", &mount, "sh"], &second.command());
+    let mut under = harness::under(&["unshare", "--mount", "sh", "-c", &mount, "sh"], &second.command());
     let mut process = Process::spawn("executor", &mut under);
     assert_eq!(process.wait_for_exit().code(), Some(1), "{}", process.stderr());
     assert!(process.whole_stderr().contains("is in use by another executor"), "{}", process.stderr());

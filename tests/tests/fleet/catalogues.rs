@@ -3,12 +3,10 @@
 use super::elsewhere::{Nodes, ask, decide};
 use super::kills::{DOORS, Door, Intent, Reply, frequent_requests, options};
 use super::{Fleet, wait_at_the_gate};
-use crate::jwt::{self, Provider, add_agent, with};
-use crate::lifecycle::call_in_background;
-use crate::mcp_approval::{answered, with_forms};
-use crate::methods::{self, ESCALATES, write};
-use crate::nexus::{self, PLANNER};
-use crate::{a2a, callers, mcp};
+use harness::jwt::{Provider, add_agent, with};
+use harness::mcp::{answered, with_forms};
+use harness::methods::{ESCALATES, write};
+use harness::nexus::PLANNER;
 use harness::*;
 use serde_json::{Value, json};
 

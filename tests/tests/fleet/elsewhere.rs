@@ -1,10 +1,8 @@
 //! Intents that wait for a person at one node of a fleet, and tasks of A2A, asked for at another node.
 
 use super::Fleet;
-use crate::callers::{self, List, agent};
-use crate::durability::decisions::records;
-use crate::methods::{ESCALATES, write};
-use crate::{a2a, console, mcp, mcp_journal};
+use harness::callers::{List, agent};
+use harness::methods::{ESCALATES, write};
 use harness::*;
 use serde_json::{Value, json};
 
@@ -82,8 +80,7 @@ fn an_intent_that_waits_is_decided_from_any_node() {
     let Nodes { one, two, approver, .. } = &nodes;
     let [approved, denied, cancelled] = ["approved", "denied", "cancelled"].map(|name| nodes.escalate(name));
     assert_eq!(nodes.state(two, &approved), "escalated");
-    let message =
-        mcp_journal::with_tasks(mcp::request(1, "tasks/get", json!({ "taskId": approved["intent_id"] })));
+    let message = mcp::with_tasks(mcp::request(1, "tasks/get", json!({ "taskId": approved["intent_id"] })));
     let header = [("Authorization", &*callers::bearer(&nodes.agent))];
     let task = mcp::post(&mut two.client(), &message, &header).json();
     assert_eq!(result(&task)["status"], "working", "{task}");

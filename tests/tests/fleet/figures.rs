@@ -1,8 +1,7 @@
 //! The console of one node, which shows the active runs, usage and tools of all.
 
 use super::elsewhere::{Nodes, ask};
-use crate::console;
-use crate::methods::write;
+use harness::methods::write;
 use harness::*;
 use serde_json::json;
 

@@ -9,9 +9,7 @@
 //! journals have to agree.
 
 use super::{Fleet, written_files};
-use crate::durability::times;
-use crate::mcp;
-use crate::nexus::{self, PLANNER};
+use harness::nexus::PLANNER;
 use harness::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};

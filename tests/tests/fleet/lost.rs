@@ -1,7 +1,6 @@
 //! Servers that lose what they have stored, and what becomes of claims and reports.
 
 use super::{Fleet, append, init, refusal, wait_at_the_gate, written};
-use crate::lifecycle::call_in_background;
 use harness::*;
 use serde_json::{Value, json};
 use std::process::Output;

@@ -1,9 +1,8 @@
 //! Calls that wait at one node of a fleet and run at another.
 
 use super::{Fleet, KEY, append, wait_at_the_gate, written};
-use crate::lifecycle::{call_in_background, call_queued};
-use crate::methods::write;
-use crate::nexus::{self, PLANNER};
+use harness::methods::write;
+use harness::nexus::PLANNER;
 use harness::*;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use super::Fleet;
 use super::kills::{Load, NODES, options};
-use crate::nexus::{self, PLANNER};
+use harness::nexus::PLANNER;
 use harness::*;
 use std::sync::atomic::Ordering;
 

@@ -1,8 +1,7 @@
 //! Tasks that wait for a slot at a node that is lost.
 
 use super::Fleet;
-use crate::a2a;
-use crate::methods::write;
+use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
 use std::thread::sleep;

@@ -2,8 +2,7 @@
 
 use super::LEASE;
 use super::elsewhere::{Nodes, ask, decide};
-use crate::methods::{ESCALATES, write};
-use crate::{a2a, console};
+use harness::methods::{ESCALATES, write};
 use harness::*;
 use serde_json::{Value, json};
 

@@ -6,8 +6,8 @@
 //! default. A test that cannot have one of them calls `undisturbed`, `change_outside` or
 //! `mark_killed`.
 
-use super::guest::Guest;
 use super::side::{Health, IdleResources, ReportAccounting, UngrantedFiles};
+use harness::guests::Guest;
 use harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id, note_figures};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -2,8 +2,8 @@
 //! subscriptions, entries of folders.
 
 use super::bench::{Bench, Call, Report};
-use super::guest::{Guest, SUBSCRIBE, component, component_poll, errno, poll, pollables, repeat};
 use super::host::{most_descriptors, opens};
+use harness::guests::{Guest, SUBSCRIBE, component, component_poll, errno, poll, pollables, repeat};
 use harness::{Options, Tool, guest, print_skipped};
 use serde_json::{Value, json};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Guests that want more CPU: they are slowed down, and never ended for it.
 
 use super::bench::{Bench, HARMLESS, Report};
-use super::guest::{Guest, component, wasm};
+use harness::guests::{Guest, component, wasm};
 use harness::{Options, Tool, isolation};
 use std::collections::HashMap;
 use std::thread::scope;

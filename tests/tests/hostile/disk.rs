@@ -2,8 +2,8 @@
 //! of folders.
 
 use super::bench::{Bench, Report};
-use super::guest::Guest;
 use harness::Options;
+use harness::guests::Guest;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

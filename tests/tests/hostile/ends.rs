@@ -1,7 +1,7 @@
 //! Guests that break: every end is told apart, and none takes the server along.
 
 use super::bench::Bench;
-use super::guest::Guest;
+use harness::guests::Guest;
 use serde_json::Value;
 
 #[test]

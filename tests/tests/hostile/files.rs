@@ -4,7 +4,7 @@
 use super::bench::{Bench, Report};
 use super::ceilings::spent;
 use super::disk::Disk;
-use super::guest::{Guest, errno, repeat};
+use harness::guests::{Guest, errno, repeat};
 use harness::{Options, print_skipped};
 use serde_json::json;
 use std::fs;
@@ -275,7 +275,7 @@ fn times_of_hard_linked_files_are_set_only_if_the_operator_allows_it() {
     fs::hard_link(disk.at("outside/link"), folder.join("link")).expect("a second name of a link");
     symlink("file", folder.join("to_file")).expect("a link");
     symlink("deep.txt", folder.join("to_deep")).expect("a link");
-    super::guest::make_fifo(&folder.join("fifo"));
+    harness::guests::make_fifo(&folder.join("fifo"));
     let tries = [("dir/file", 0), ("dir/file", 1), ("dir/link", 0), ("dir/to_file", 1), ("dir/fifo", 1)];
     let tries = tries.map(|(name, follow)| sets_times(name, follow)).concat();
     // Allowed: a file with one name, a link with one name that is not followed, and an opened

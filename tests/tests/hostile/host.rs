@@ -1,7 +1,7 @@
 //! Guests that want the host's own memory, descriptors and threads.
 
 use super::bench::Bench;
-use super::guest::{Guest, SUBSCRIBE, component, component_poll, errno, poll, pollables, repeat};
+use harness::guests::{Guest, SUBSCRIBE, component, component_poll, errno, poll, pollables, repeat};
 use harness::{Options, Tool, eventually};
 use std::time::Duration;
 

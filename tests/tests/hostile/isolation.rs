@@ -1,7 +1,7 @@
 //! Process isolation: every guest in a process of its own that has nothing, and no process left behind.
 
 use super::bench::{Bench, HARMLESS};
-use super::guest::Guest;
+use harness::guests::Guest;
 use harness::{HttpClient, Options, Tool, children_of, eventually, isolation, parent_of, program};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::json;

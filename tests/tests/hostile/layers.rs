@@ -1,7 +1,7 @@
 //! Five layers set limits, and the report names for each limit the layer that did.
 
 use super::bench::{Bench, Call};
-use super::guest::Guest;
+use harness::guests::Guest;
 use harness::{Options, Tool};
 use serde_json::{Value, json};
 

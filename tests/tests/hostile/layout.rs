@@ -2,8 +2,8 @@
 //! what another has learnt.
 
 use super::bench::{Bench, HARMLESS};
-use super::guest::Guest;
 use super::isolation::{SLEEPS, zygote_of};
+use harness::guests::Guest;
 use harness::{Options, children_of, eventually, parent_of, print_skipped};
 use std::collections::BTreeSet;
 use std::fs;

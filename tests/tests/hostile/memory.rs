@@ -1,7 +1,7 @@
 //! Guests that want more memory: one limit over everything that a store holds.
 
 use super::bench::{Bench, CallAnswer};
-use super::guest::{Guest, repeat};
+use harness::guests::{Guest, repeat};
 
 /// Result of a refused `memory.grow` or `table.grow`.
 const REFUSED: u64 = 0xffff_ffff;

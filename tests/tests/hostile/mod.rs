@@ -54,7 +54,6 @@ mod disk;
 mod ends;
 mod fetch;
 mod files;
-pub(crate) mod guest;
 mod host;
 mod isolation;
 mod layers;

@@ -2,7 +2,7 @@
 //! sentence, and the executor starts without them.
 
 use super::bench::{Bench, HARMLESS};
-use super::guest::{component, wasm};
+use harness::guests::{component, wasm};
 use harness::{Options, Tool, error, result};
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 //! alike.
 
 use super::disk::Disk;
-use super::guest::{Guest, errno};
+use harness::guests::{Guest, errno};
 use harness::{SetOnDrop, eventually};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::json;

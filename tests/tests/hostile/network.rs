@@ -3,11 +3,11 @@
 //! The guest (`tests/guests/http`) sends what its arguments say over `wasi:http`.
 
 use super::bench::{Bench, Report};
-use super::guest::component;
 use super::peer::{
     LIFTED_FOR_ANOTHER_PORT, NON_PUBLIC, Peer, REFUSED_NAMES, assert_closed_at_the_end,
     assert_ends_at_its_deadline, at, blocking_options, non_public_hosts, options,
 };
+use harness::guests::component;
 use harness::{Listener, Options, Tool, guest, tls_config};
 use serde_json::{Value, json};
 use std::io::{Read, Write};

@@ -1,7 +1,7 @@
 //! Guests that hand out more than they may, or hand it out in a way that costs the host.
 
 use super::bench::{Bench, Report};
-use super::guest::{Guest, repeat};
+use harness::guests::{Guest, repeat};
 use harness::{AGENT, Options, Tool, guest};
 use serde_json::{Value, json};
 

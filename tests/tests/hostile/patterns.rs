@@ -3,8 +3,8 @@
 
 use super::bench::{Bench, Report};
 use super::disk::Disk;
-use super::guest::{Guest, errno};
 use harness::Tool;
+use harness::guests::{Guest, errno};
 use serde_json::{Value, json};
 use std::fs;
 

@@ -1,7 +1,7 @@
 //! Guests that look for what another run has left: memory, globals, tables, descriptors, random numbers.
 
 use super::bench::Bench;
-use super::guest::{Guest, errno};
+use harness::guests::{Guest, errno};
 use std::collections::BTreeSet;
 
 #[test]

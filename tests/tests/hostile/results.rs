@@ -1,7 +1,7 @@
 //! Results that would take many times their length if the server made values of them.
 
 use super::bench::Bench;
-use super::guest::{Guest, repeat};
+use harness::guests::{Guest, repeat};
 use harness::{Options, eventually};
 
 /// Memory that the server may take beside its own while one such result passes through, in MB.

@@ -1,7 +1,7 @@
 //! Schemas and arguments that are made to cost the server time and memory when one is checked against the other.
 
 use super::bench::Bench;
-use super::guest::Guest;
+use harness::guests::Guest;
 use harness::{Options, Tool, error};
 use serde_json::{Map, Value, json};
 

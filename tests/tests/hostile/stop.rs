@@ -1,7 +1,7 @@
 //! Guests that are stopped from outside: promptly, whatever they do, and with exactly one report.
 
 use super::bench::Bench;
-use super::guest::{Guest, Leased};
+use harness::guests::{Guest, Leased};
 use harness::{Options, eventually, result};
 use serde_json::json;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Guests that want more time: whatever they do, the answer comes shortly after the deadline.
 
 use super::bench::Bench;
-use super::guest::{Guest, Leased, SUBSCRIBE, component, errno, make_fifo, pollables};
+use harness::guests::{Guest, Leased, SUBSCRIBE, component, errno, make_fifo, pollables};
 use harness::{Options, Tool, eventually, print_skipped};
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 
 use super::bench::{Bench, Report};
 use super::disk::Disk;
-use super::guest::make_fifo;
+use harness::guests::make_fifo;
 use serde_json::{Value, json};
 
 /// Content of the file that no tool may read.

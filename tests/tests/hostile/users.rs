@@ -1,15 +1,11 @@
 //! As which user guests run where the server is root: these tests say that they are skipped where it is not.
 
 use super::bench::Bench;
-use super::guest::{Guest, errno};
 use super::isolation::{SLEEPS, kill};
-<<<<<<< HEAD
-use crate::harness::{
+use harness::guests::{Guest, errno};
+use harness::{
     Catalogue, Home, HttpClient, Options, Process, children_of, eventually, parent_of, print_skipped,
 };
-=======
-use harness::{HttpClient, Options, children_of, eventually, parent_of, print_skipped};
->>>>>>> b5a405f2 (tests: make the harness a crate)
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;

@@ -1,8 +1,7 @@
 //! Calls end with their parent, however that ends, and never keep it from ending.
 
 use super::{Nest, codes, fan, gate, nested, one, read, with_context};
-use crate::lifecycle::call_in_background;
-use crate::methods::write;
+use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
 use std::thread::JoinHandle;

@@ -6,8 +6,6 @@
 //! it.
 
 use super::{fan, fan_out, nested, one};
-use crate::durability::{assert_chain_holds, times};
-use crate::observability::scrape;
 use harness::*;
 use proptest::collection::vec;
 use proptest::option;

@@ -5,8 +5,6 @@
 //! call has; afterwards the records of the executor, the governor and the files are compared.
 
 use super::{decide, fan, fan_out, nested, one, read, word};
-use crate::durability::{assert_chain_holds, times};
-use crate::observability::scrape;
 use harness::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -1,8 +1,7 @@
 //! The limits on the calls of a run: its declaration, the conditions of its verdict, the standing policy and the ceilings.
 
 use super::{Nest, codes, fan, fan_out, gate, nested, one, read, with_context};
-use crate::lifecycle::call_in_background;
-use crate::methods::write;
+use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
 

@@ -1,7 +1,6 @@
 //! The calls of programs: the table of calls through both interpreters.
 
 use super::{Nest, cases, with_context, word};
-use crate::flood::watch_during;
 use harness::*;
 use serde_json::{Value, json};
 

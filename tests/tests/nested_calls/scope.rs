@@ -1,12 +1,10 @@
 //! The scope of a caller's token binds the calls of its runs: at every depth, and after a wait and a restart.
 
 use super::{Nest, fan_out, nested, one};
-use crate::callers::{List, rpc};
-use crate::console::Client;
-use crate::doors;
-use crate::jwt::{Provider, add_agent, add_subject, claims, with};
-use crate::methods::write;
-use crate::nexus;
+use harness::callers::{List, rpc};
+use harness::console::Client;
+use harness::jwt::{Provider, add_agent, add_subject, claims, with};
+use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
 

@@ -1,8 +1,7 @@
 //! The calls of a run in `journal show --tree` and in `a2g/status`.
 
 use super::{Nest, fan, gate, nested, one, read, with_context};
-use crate::lifecycle::call_in_background;
-use crate::methods::write;
+use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
 

@@ -1,7 +1,6 @@
 //! Calls of a run whose tool an operator stops.
 
 use super::{Nest, codes, fan, gate, read};
-use crate::lifecycle::call_in_background;
 use harness::*;
 use serde_json::json;
 

@@ -2,10 +2,9 @@
 
 use super::matching::{Bindings, fill_placeholders};
 use super::reading::{ANSWER, Message};
-use crate::a2a::Hook;
-use crate::callers::{List, agent};
-use crate::methods::policy_folder;
-use crate::nexus;
+use harness::a2a::Hook;
+use harness::callers::{List, agent};
+use harness::methods::policy_folder;
 use harness::*;
 use serde_json::{Value, json};
 use std::any::Any;
@@ -24,15 +23,6 @@ impl ReceivedAnswer {
     fn message(body: Value) -> Self {
         Self { first: "HTTP 200".to_owned(), headers: Vec::new(), body: Some(body) }
     }
-}
-
-/// The transport of messages.
-pub enum MessageTransport {
-    /// With the path to which messages are posted.
-    Http(HttpClient, &'static str),
-    Socket(WebSocketClient),
-    Stdio(StdioClient),
-    Session(A2eSession),
 }
 
 /// An executor, or a governor, and the line to it.
@@ -249,8 +239,7 @@ impl Conversation {
                 let headers = headers.collect::<Vec<_>>();
                 let first = fill_placeholders(sent.first.as_deref().unwrap_or_default(), known);
                 let (method, path) = first.split_once(' ').unwrap_or(("POST", path));
-                let mirrored =
-                    if path == "/mcp" { crate::mcp::mirror_headers(text.as_bytes()) } else { Vec::new() };
+                let mirrored = if path == "/mcp" { mcp::mirror_headers(text.as_bytes()) } else { Vec::new() };
                 let is_written = |name: &str| sent.headers.iter().any(|(written, _)| written == name);
                 let mirrored = mirrored.into_iter().filter(|(name, _)| !is_written(name));
                 let headers = headers.into_iter().chain(mirrored).collect::<Vec<_>>();
@@ -320,45 +309,6 @@ impl Scripted {
     /// All that it was sent but heartbeats, which come when they come.
     fn told(&self) -> Vec<Value> {
         self.governor.requests().into_iter().filter(|request| request["method"] != "a2g/heartbeat").collect()
-    }
-}
-
-impl MessageTransport {
-    fn send(&mut self, text: &str) {
-        match self {
-            Self::Socket(socket) => socket.send(text.as_bytes()),
-            Self::Stdio(client) => client.send(text.as_bytes()),
-            Self::Session(session) => session.send_line(text.as_bytes()),
-            Self::Http(..) => unreachable!("a request is answered at once"),
-        }
-    }
-
-    /// Sends one message, whatever its bytes are, and gives its only answer.
-    pub fn exchange(&mut self, message: &[u8]) -> Value {
-        match self {
-            Self::Http(client, path) => {
-                let mirrored = if *path == "/mcp" { crate::mcp::mirror_headers(message) } else { Vec::new() };
-                let mirrored = mirrored.iter().map(|(name, value)| (*name, &**value));
-                let headers = mirrored.chain([("Content-Type", "application/json")]).collect::<Vec<_>>();
-                return client.request("POST", path, &headers, message).json();
-            }
-            Self::Socket(socket) => socket.send_binary(message),
-            Self::Stdio(client) => client.send(message),
-            Self::Session(session) => session.send_line(message),
-        }
-        self.receive()
-    }
-
-    fn receive(&mut self) -> Value {
-        match self {
-            Self::Socket(socket) => {
-                let text = socket.receive().expect("a message");
-                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
-            }
-            Self::Stdio(client) => client.receive(),
-            Self::Session(session) => session.next(),
-            Self::Http(..) => unreachable!("a request is answered at once"),
-        }
     }
 }
 

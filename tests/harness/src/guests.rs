@@ -129,7 +129,7 @@ const WORDS: &str = r#"
 "#;
 
 /// A preview 1 command, in the making.
-pub(crate) struct Guest {
+pub struct Guest {
     memory: String,
     beside: String,
     body: String,
@@ -138,27 +138,27 @@ pub(crate) struct Guest {
 
 impl Guest {
     /// A command that does `body` and then prints its notes. It has two pages of memory.
-    pub(crate) fn new(body: impl Into<String>) -> Self {
+    pub fn new(body: impl Into<String>) -> Self {
         Self { memory: "2".to_owned(), beside: String::new(), body: body.into(), prints_notes: true }
     }
 
     /// The limits of its memory, in pages of 64 KiB, instead of `2`.
-    pub(crate) fn memory(self, pages: impl ToString) -> Self {
+    pub fn memory(self, pages: impl ToString) -> Self {
         Self { memory: pages.to_string(), ..self }
     }
 
     /// More memories, tables, functions or globals.
-    pub(crate) fn beside(self, fields: &str) -> Self {
+    pub fn beside(self, fields: &str) -> Self {
         Self { beside: fields.to_owned(), ..self }
     }
 
     /// The body alone says what goes to standard output.
-    pub(crate) fn silent(self) -> Self {
+    pub fn silent(self) -> Self {
         Self { prints_notes: false, ..self }
     }
 
     /// The module.
-    pub(crate) fn wasm(&self) -> Vec<u8> {
+    pub fn wasm(&self) -> Vec<u8> {
         let Self { memory, beside, body, prints_notes } = self;
         let (texts, body) = place_texts(body);
         let last = if *prints_notes { "(call $print_notes)" } else { "" };
@@ -168,12 +168,12 @@ impl Guest {
 }
 
 /// A module or component from its text.
-pub(crate) fn wasm(text: &str) -> Vec<u8> {
+pub fn wasm(text: &str) -> Vec<u8> {
     wat::parse_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
 /// Does `first`, and then something so often. It begins with the local `$left`, which counts down to 0.
-pub(crate) fn repeat(first: &str, times: u64, what: &str) -> String {
+pub fn repeat(first: &str, times: u64, what: &str) -> String {
     format!(
         "(local $left i32)
         (local.set $left (i32.const {times}))
@@ -184,7 +184,7 @@ pub(crate) fn repeat(first: &str, times: u64, what: &str) -> String {
 
 /// Polls a list of so many equal subscriptions: the monotonic clock, in no time at all. It needs 80 bytes of memory
 /// from 65,536 on for each.
-pub(crate) fn poll(count: u32) -> String {
+pub fn poll(count: u32) -> String {
     let fill = "(i32.store offset=16 (local.get $at) (i32.const 1))
         (local.set $at (i32.add (local.get $at) (i32.const 48)))";
     format!(
@@ -196,7 +196,7 @@ pub(crate) fn poll(count: u32) -> String {
 
 /// A component, a command whose `run` does `body`. Its core module has what `before` declares under these names:
 /// core functions, each with its signature, or a `memory`.
-pub(crate) fn component(before: &str, imports: &[(&str, &str)], body: &str) -> Vec<u8> {
+pub fn component(before: &str, imports: &[(&str, &str)], body: &str) -> Vec<u8> {
     let mut imported = String::new();
     let mut given = String::new();
     for (name, signature) in imports {
@@ -215,7 +215,7 @@ pub(crate) fn component(before: &str, imports: &[(&str, &str)], body: &str) -> V
 }
 
 /// Declares pollables, `more` of their functions, and `$subscribe`, which makes one of the monotonic clock.
-pub(crate) fn pollables(more: &str) -> String {
+pub fn pollables(more: &str) -> String {
     format!(
         r#"(import "wasi:io/poll@0.2.0" (instance $poll
           (export "pollable" (type $pollable (sub resource))) {more}))
@@ -229,11 +229,11 @@ pub(crate) fn pollables(more: &str) -> String {
 }
 
 /// The import of a core function that [`pollables`] declares.
-pub(crate) const SUBSCRIBE: (&str, &str) = ("subscribe", "(param i64) (result i32)");
+pub const SUBSCRIBE: (&str, &str) = ("subscribe", "(param i64) (result i32)");
 
 /// A component that polls one pollable, listed so many times, and has so many pages of memory, the last half of
 /// them for the answer.
-pub(crate) fn component_poll(times: u32, pages: u32) -> Vec<u8> {
+pub fn component_poll(times: u32, pages: u32) -> Vec<u8> {
     let poll =
         pollables(r#"(export "poll" (func (param "in" (list (borrow $pollable))) (result (list u32))))"#);
     let before = format!(
@@ -277,21 +277,21 @@ fn place_texts(body: &str) -> (String, String) {
 }
 
 /// The error numbers of preview 1 that guests note.
-pub(crate) mod errno {
-    pub(crate) const SUCCESS: u64 = 0;
-    pub(crate) const ACCES: u64 = 2;
-    pub(crate) const BADF: u64 = 8;
-    pub(crate) const ILSEQ: u64 = 25;
-    pub(crate) const INVAL: u64 = 28;
-    pub(crate) const NOENT: u64 = 44;
-    pub(crate) const NOMEM: u64 = 48;
-    pub(crate) const NOTSUP: u64 = 58;
-    pub(crate) const PERM: u64 = 63;
-    pub(crate) const NOTCAPABLE: u64 = 76;
+pub mod errno {
+    pub const SUCCESS: u64 = 0;
+    pub const ACCES: u64 = 2;
+    pub const BADF: u64 = 8;
+    pub const ILSEQ: u64 = 25;
+    pub const INVAL: u64 = 28;
+    pub const NOENT: u64 = 44;
+    pub const NOMEM: u64 = 48;
+    pub const NOTSUP: u64 = 58;
+    pub const PERM: u64 = 63;
+    pub const NOTCAPABLE: u64 = 76;
 }
 
 /// Makes a FIFO, which nobody ever opens at the other end.
-pub(crate) fn make_fifo(path: &std::path::Path) {
+pub fn make_fifo(path: &std::path::Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
 }
@@ -300,11 +300,11 @@ pub(crate) fn make_fifo(path: &std::path::Path) {
 ///
 /// Another process has a write lease on it, as a file server does. The kernel waits for the lease to
 /// be given back, for as long as `/proc/sys/fs/lease-break-time` says (45 seconds).
-pub(crate) struct Leased(std::process::Child);
+pub struct Leased(std::process::Child);
 
 impl Leased {
     /// Takes the lease; `None`, with a line on standard error, where there is no Python to do it.
-    pub(crate) fn take(path: &std::path::Path) -> Option<Self> {
+    pub fn take(path: &std::path::Path) -> Option<Self> {
         use std::io::{BufRead, BufReader};
         use std::process::{Command, Stdio};
         const TAKE: &str = "
@@ -317,7 +317,7 @@ sys.stdin.read()";
         let mut python = Command::new("python3");
         python.args(["-c", TAKE]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut python) = python.spawn() else {
-            harness::print_skipped("without python3 no guest can be made to wait in the kernel");
+            super::print_skipped("without python3 no guest can be made to wait in the kernel");
             return None;
         };
         let mut taken = String::new();
@@ -325,7 +325,7 @@ sys.stdin.read()";
         BufReader::new(stdout).read_line(&mut taken).expect("an answer");
         let held = Self(python);
         if taken.trim() != "taken" {
-            harness::print_skipped("this file system gives no leases");
+            super::print_skipped("this file system gives no leases");
             return None;
         }
         Some(held)

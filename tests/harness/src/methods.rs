@@ -1,6 +1,9 @@
 //! One sequence of calls to every served method, which the tests run over each transport.
 
-use harness::*;
+use super::{
+    AGENT, Catalogue, GATE, Tool, check_answer, eventually, execute, id_of, intent, intent_id,
+    policy_for_all, write_policies,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
