@@ -82,9 +82,9 @@ fn measure_fleet(workspace: &Workspace) -> Result<()> {
 
 /// Runs the hostile tests and the test of four agents, and prints the largest figures of their servers.
 fn measure_servers_of_tests(workspace: &Workspace) -> Result<()> {
-    let hostile = test::executor_tests(workspace, "hostile", &["--test-threads=1"]);
+    let hostile = test::executor_tests(workspace, &["sandbox"], "hostile", &["--test-threads=1"]);
     let hostile = read_figures(workspace, "run the hostile tests", hostile)?;
-    let mut agents = test::executor_tests(workspace, "budget::four_agents", &[]);
+    let mut agents = test::executor_tests(workspace, &["programs"], "budget::four_agents", &[]);
     // The pages of the program count in its peak, so this server is the optimised one.
     agents.env("A2G_TEST_PROGRAM", workspace.target.join("release").join("a2g-executor"));
     let agents = read_figures(workspace, "run the test of four agents", agents)?;

@@ -1,10 +1,11 @@
-//! `portability`: runs one area of the tests where other people might build: in a folder below /tmp whose name has a
+//! `portability`: runs some of the tests where other people might build: in a folder below /tmp whose name has a
 //! space, with root's home, and as an ordinary user.
 //!
 //! The built programs are copied, because nothing has to be compiled again for another place: the tests find everything
 //! from the path of their own program, except for data that they read from the repository.
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -23,67 +24,85 @@ space, and runs the tests of bad input, of the command line's first steps and of
 isolation there, and one of authoring and of the doors: with the home folder of
 root, and, if this user is root, once more as an ordinary user.";
 
-/// The tests that depend on the folder, the home and the user. Of authors' work and of the doors, one each: the former
-/// runs a tool with the default scope, which contains this folder. Neither reads the repository.
-const AREAS: [&str; 5] = [
-    "bad_input::",
-    "cli::",
-    "hostile::isolation::",
-    "authoring::a_module_that_needs_more_memory_to_start_than_it_gets_is_named_with_both_numbers",
-    "doors::every_door_gives_the_same_run_for_the_same_call",
+/// The tests that depend on the folder, the home and the user, by the area whose program they are in. Of authors' work
+/// and of the doors, one each: the former runs a tool with the default scope, which contains this folder. Neither reads
+/// the repository.
+const TESTS: [(&str, &[&str]); 4] = [
+    ("operation", &["bad_input::", "cli::"]),
+    (
+        "packages",
+        &["authoring::a_module_that_needs_more_memory_to_start_than_it_gets_is_named_with_both_numbers"],
+    ),
+    ("protocols", &["doors::every_door_gives_the_same_run_for_the_same_call"]),
+    ("sandbox", &["hostile::isolation::"]),
 ];
 /// The ids of Debian's `nobody`, which owns nothing.
 const ORDINARY_USER: u32 = 65534;
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let program = test_program(workspace)?;
     let folder = tempfile::Builder::new().prefix("a2g executor ").tempdir_in("/tmp")?;
     let target = folder.path().join("target");
-    fs::create_dir_all(target.join("debug/deps"))?;
-    let copy = target.join("debug/deps/main");
-    fs::copy(program, &copy)?;
+    let programs = target.join("debug/deps");
+    fs::create_dir_all(&programs)?;
+    copy_test_programs(workspace, &programs)?;
     fs::copy(workspace.executor(), target.join("debug/a2g-executor"))?;
     // The caches of compiled modules too, so that nothing is compiled again.
     let shared = ["tools", "guest", "test-cache"].map(|name| workspace.target.join(name));
     let mut cp = Command::new("cp");
     cp.args(["--recursive"]).args(shared.iter().filter(|path| path.exists())).arg(&target);
     run::log(workspace, "copy the built programs", &mut cp, UNLIMITED)?;
-    let mut below_tmp = Command::new(&copy);
-    let mut outcomes = vec![follow("below /tmp", &mut below_tmp, Path::new("/root"))?];
+    let mut outcomes = vec![follow("below /tmp", &programs, &[], Path::new("/root"))?];
     let is_root = run::is_root();
     if is_root {
         let mut chown = Command::new("chown");
         chown.args(["--recursive", &format!("{ORDINARY_USER}:{ORDINARY_USER}")]).arg(folder.path());
         run::log(workspace, "give the copy to an ordinary user", &mut chown, UNLIMITED)?;
-        let mut setpriv = Command::new("setpriv");
-        setpriv.args([format!("--reuid={ORDINARY_USER}"), format!("--regid={ORDINARY_USER}")]);
-        setpriv.arg("--clear-groups").arg(&copy);
-        outcomes.push(follow("as an ordinary user", &mut setpriv, folder.path())?);
+        let user = format!("--reuid={ORDINARY_USER}");
+        let group = format!("--regid={ORDINARY_USER}");
+        let setpriv = ["setpriv", &user, &group, "--clear-groups"];
+        outcomes.push(follow("as an ordinary user", &programs, &setpriv, folder.path())?);
     } else {
         run::progress("Without", "a run as an ordinary user: this is one already");
     }
     test::conclude(&outcomes, "")
 }
 
-/// Runs the tests of [`AREAS`] with this home folder.
-fn follow(name: &'static str, tests: &mut Command, home: &Path) -> Result<Outcome> {
-    tests.args(AREAS).env("HOME", home).current_dir("/");
-    run::remove_package_variables(tests);
-    let outcome = test::follow(name, tests, test::MAX_LEFT_BEHIND)?;
-    ensure!(outcome.has_run(), "no test ran {name}: the names of the areas have changed");
-    Ok(outcome)
+/// Runs the [`TESTS`] with this home folder. Each program is an argument of the command `outer`, unless that is empty.
+fn follow(name: &'static str, programs: &Path, outer: &[&str], home: &Path) -> Result<Outcome> {
+    let mut outcomes = Vec::with_capacity(TESTS.len());
+    for (area, filters) in TESTS {
+        let program = programs.join(area);
+        let words = outer.iter().map(OsStr::new).chain([program.as_os_str()]).collect::<Vec<_>>();
+        let (first, rest) = words.split_first().context("a program")?;
+        let mut tests = Command::new(first);
+        tests.args(rest).args(filters).env("HOME", home).current_dir("/");
+        run::remove_package_variables(&mut tests);
+        let outcome = test::follow(name, &mut tests, test::MAX_LEFT_BEHIND)?;
+        ensure!(outcome.has_run(), "no test of {area} ran {name}: the names of the tests have changed");
+        outcomes.push(outcome);
+    }
+    outcomes.into_iter().reduce(Outcome::and).context("there are no tests")
 }
 
-/// The newest test program that drives the executor.
-fn test_program(workspace: &Workspace) -> Result<PathBuf> {
-    let mut list = workspace.cargo(&["test", "--locked", "--workspace", "--test", "main", "--no-run"]);
-    list.args(["--message-format", "json"]);
+/// Copies the newest program of each area that has some of the [`TESTS`].
+fn copy_test_programs(workspace: &Workspace, to: &Path) -> Result<()> {
+    let mut list = workspace.cargo(&["test", "--locked", "--workspace", "--no-run"]);
+    list.args(TESTS.iter().flat_map(|(area, _)| ["--test", area])).args(["--message-format", "json"]);
     let messages =
         run::output(&mut list).context("the tests do not compile: run `cargo xtask test` first")?;
-    let mut executables =
-        messages.lines().filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next());
-    let program = executables.next_back().context("cargo has named no test program")?;
-    Ok(program.into())
+    let executables = messages
+        .lines()
+        .filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next())
+        .map(Path::new)
+        .collect::<Vec<_>>();
+    for (area, _) in TESTS {
+        let start = format!("{area}-");
+        let is_of_area =
+            |path: &&&Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start));
+        let program = executables.iter().rfind(is_of_area);
+        fs::copy(program.with_context(|| format!("cargo has named no program of {area}"))?, to.join(area))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -93,13 +112,14 @@ mod tests {
     #[test]
     fn every_named_test_exists() {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
-        for (module, function) in AREAS.iter().filter_map(|area| area.rsplit_once("::")) {
-            let path = tests.join(module.replace("::", "/")).with_extension("rs");
-            let text = fs::read_to_string(path).unwrap();
-            assert!(
-                function.is_empty() || text.contains(&format!("fn {function}()")),
-                "{module}::{function}"
-            );
+        for (area, names) in TESTS {
+            for name in names {
+                let (module, function) = name.rsplit_once("::").unwrap();
+                let path = tests.join(area).join(module.replace("::", "/")).with_extension("rs");
+                let text = fs::read_to_string(path).unwrap();
+                let is_there = function.is_empty() || text.contains(&format!("fn {function}()"));
+                assert!(is_there, "{name} is not in {area}");
+            }
         }
     }
 }

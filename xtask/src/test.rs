@@ -27,7 +27,8 @@ test` for the main workspace and, natively, for the tools. Arguments go to the
 `cargo test` of the main workspace; with any, only what the named tests need is
 installed, and the tools' own tests are left out:
   cargo xtask test                       everything
-  cargo xtask test -p tests              one crate
+  cargo xtask test -p a2g-journal        one crate
+  cargo xtask test --test nodes          one area of tests/tests/
   cargo xtask test revocation            the tests with this in their name
   cargo xtask test -- --test-threads=1   the words after -- go to the tests
   cargo xtask test --repeat 10 --load    the executor's tests ten times, beside
@@ -45,7 +46,7 @@ Kill the executor again and again, break its disk, and compare its records.
 
 Usage: cargo xtask torture [CRASHES]
 
-It runs the tests of `tests/tests/durability` and `nested_calls::kills` with
+It runs the tests of `durability`, `fleet::kills` and `nested_calls::kills` with
 CRASHES crashes each, and `nested_calls::generated` with as many programs
 (default 1000; about 25 minutes), one after another. Then it runs the model of a
 fleet and renders hostile texts, for longer than `cargo xtask test` does. It
@@ -75,6 +76,16 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// This result and that of another run, as one.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.is_ok &= other.is_ok;
+        self.seconds += other.seconds;
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.failed_names.extend(other.failed_names);
+        self
+    }
+
     fn read(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
             self.failed_names.push(name.to_owned());
@@ -92,7 +103,7 @@ impl Outcome {
 
 /// Something that only some tests need besides the executor and the tools.
 struct Need {
-    /// The modules of `tests/tests` that use it.
+    /// The modules of the areas in `tests/tests` that use it.
     modules: &'static [&'static str],
     install: fn(&Workspace) -> Result<()>,
 }
@@ -105,7 +116,7 @@ const NEEDS: [Need; 5] = [
     Need { modules: &["fleet"], install: |workspace| setup::prepare_nats(workspace).map(drop) },
     Need { modules: &["browser", "console"], install: setup::prepare_browser },
     Need { modules: &["registry"], install: setup::prepare_registry },
-    Need { modules: &["collections", "wasm_tools"], install: collections::prepare },
+    Need { modules: &["collections"], install: collections::prepare },
 ];
 
 /// The tests that run.
@@ -200,7 +211,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         let tools_tests = || workspace.guest_cargo(&[&words[..], &excluded].concat());
         tools::compile("the tests of the tools", tools_tests().arg("--no-run"))?;
         // The hostile guests once more, inside the server instead of in processes of their own.
-        let mut inline = executor_tests(workspace, "hostile", skip);
+        let mut inline = executor_tests(workspace, &["sandbox"], "hostile", skip);
         inline.env("A2G_TEST_ISOLATION", "inline");
         share_out(&mut inline);
         outcomes.push(follow("hostile guests, inline", &mut inline, MAX_LEFT_BEHIND)?);
@@ -243,7 +254,7 @@ pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     tools::build_with_executor(workspace)?;
     let more = ["nested_calls::kills", "nested_calls::generated", "fleet::kills"];
     let for_tests = [&more, &["--test-threads=1", "--nocapture"][..]].concat();
-    let mut cargo = executor_tests(workspace, "durability", &for_tests);
+    let mut cargo = executor_tests(workspace, &["nodes", "programs", "records"], "durability", &for_tests);
     cargo.env("A2G_TORTURE", crashes.to_string());
     let durability = follow("durability", &mut cargo, MAX_LEFT_BEHIND)?;
     let mut cargo = workspace.cargo(&["test", "--locked", "--no-fail-fast", "--workspace", "--lib", "--"]);
@@ -252,10 +263,16 @@ pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     conclude(&[durability, follow("fleets and hostile texts", &mut cargo, MAX_LEFT_BEHIND)?], "")
 }
 
-/// A command for the tests that drive the built executor and have `filter` in their names. It selects the
-/// packages of all tests, so that cargo does not build them again with other features.
-pub(crate) fn executor_tests(workspace: &Workspace, filter: &str, for_tests: &[&str]) -> Command {
-    let mut cargo = workspace.cargo(&["test", "--locked", "--no-fail-fast", "--workspace", "--test", "main"]);
+/// A command for the tests in these areas of `tests/tests` that have `filter` in their names. It selects the packages of
+/// all tests, so that cargo does not build them again with other features.
+pub(crate) fn executor_tests(
+    workspace: &Workspace,
+    areas: &[&str],
+    filter: &str,
+    for_tests: &[&str],
+) -> Command {
+    let mut cargo = workspace.cargo(&["test", "--locked", "--no-fail-fast", "--workspace"]);
+    cargo.args(areas.iter().flat_map(|area| ["--test", area]));
     cargo.args([filter, "--"]).args(for_tests);
     cargo
 }
@@ -344,14 +361,15 @@ mod tests {
             for entry in fs_err::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
                 let inside = path.strip_prefix(&tests).unwrap().with_extension("");
-                let module = inside.iter().next().unwrap().to_str().unwrap();
+                let module = inside.iter().nth(1).map(|module| module.to_str().unwrap());
                 if path.is_dir() {
                     folders.push(path);
                 } else {
                     let text = fs_err::read_to_string(&path).unwrap();
                     for (need, marks) in NEEDS.iter().zip(MARKS) {
                         let has_mark = marks.iter().any(|mark| text.contains(mark));
-                        assert!(!has_mark || need.modules.contains(&module), "{module} uses {marks:?}");
+                        let is_listed = module.is_some_and(|module| need.modules.contains(&module));
+                        assert!(!has_mark || is_listed, "{} uses {marks:?}", path.display());
                     }
                 }
             }

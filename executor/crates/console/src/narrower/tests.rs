@@ -1,4 +1,4 @@
-//! The narrower limits, without a server. `tests/tests/console_usage.rs` repeats real runs under them.
+//! The narrower limits, without a server. `tests/tests/pages/console_usage.rs` repeats real runs under them.
 
 use super::*;
 use a2g_types::quantity::CpuPercent;

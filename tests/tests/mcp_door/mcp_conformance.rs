@@ -56,7 +56,7 @@ struct Revision {
 const REVISIONS: [Revision; 2] = [
     Revision {
         version: "2026-07-28",
-        frozen: include_str!("../conformance/2026-07-28.txt"),
+        frozen: include_str!("../../conformance/2026-07-28.txt"),
         passes: &[
             "tools-list",
             "tools-call-simple-text",
@@ -123,7 +123,7 @@ const REVISIONS: [Revision; 2] = [
     },
     Revision {
         version: "2025-11-25",
-        frozen: include_str!("../conformance/2025-11-25.txt"),
+        frozen: include_str!("../../conformance/2025-11-25.txt"),
         passes: &[
             "server-initialize",
             "logging-set-level",

@@ -3,6 +3,8 @@
 //! The lists in `collections/` say which tests run, and which of them do not pass and why. A test that fails and is not
 //! listed is an error, and so is a listed one that passes.
 
+mod wasm_tools;
+
 use harness::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

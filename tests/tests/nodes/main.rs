@@ -1,0 +1,3 @@
+//! Several nodes with one store.
+
+mod fleet;

@@ -1,0 +1,10 @@
+//! The command line, its input and its guides; the life of a server, and what operators see of it.
+
+mod bad_input;
+mod cli;
+mod containment;
+mod guides;
+mod lifecycle;
+mod observability;
+mod own_files;
+mod promises;

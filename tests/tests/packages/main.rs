@@ -1,0 +1,10 @@
+//! Tools: how authors make, describe, sign and fetch them, and the collections of others.
+
+mod authoring;
+mod catalogue;
+mod collections;
+mod definitions;
+mod languages;
+mod registry;
+mod signatures;
+mod tools;

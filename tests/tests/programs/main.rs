@@ -1,0 +1,5 @@
+//! Programs that call tools, and what the calls of an agent may take together.
+
+mod budget;
+mod code;
+mod nested_calls;
