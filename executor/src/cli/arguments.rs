@@ -78,7 +78,7 @@ pub(super) enum Command {
     /// Serve intents over HTTP and WebSocket (`/jsonrpc`), or over stdio
     Serve(Serve),
     /// Run one tool of the catalogue, or try any WebAssembly module
-    Run(Run),
+    Run(Box<Run>),
     /// Serve tools to one agent host over MCP, on standard input and output
     #[cfg(feature = "mcp")]
     Mcp(Mcp),
@@ -427,7 +427,8 @@ static LIMIT_OPTIONS: LazyLock<LimitMap<String>> = LazyLock::new(|| {
 impl LimitOptions {
     /// The name of the option for a limit.
     pub(super) fn name(row: &LimitRow) -> &'static str {
-        LIMIT_OPTIONS[row.limit].as_str()
+        let names: &LimitMap<String> = &LIMIT_OPTIONS;
+        names[row.limit].as_str()
     }
 
     fn option(row: &'static LimitRow) -> Arg {

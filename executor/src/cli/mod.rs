@@ -40,7 +40,7 @@ use std::process::ExitCode;
 pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(arguments) => Ok(service(|| serve::main(arguments))),
-        Command::Run(arguments) => run::main(arguments),
+        Command::Run(arguments) => run::main(*arguments),
         #[cfg(feature = "mcp")]
         Command::Mcp(arguments) => mcp::main(arguments),
         Command::Tool(command) => {

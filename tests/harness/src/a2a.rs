@@ -47,7 +47,11 @@ pub struct Client {
 
 impl Client {
     pub fn of(executor: &Executor) -> Self {
-        Self { http: executor.client(), address: executor.address(), token: None }
+        Self::to(executor.address())
+    }
+
+    pub fn to(address: SocketAddr) -> Self {
+        Self { http: HttpClient::connect(address), address, token: None }
     }
 
     pub fn with(executor: &Executor, token: &str) -> Self {
@@ -262,7 +266,7 @@ impl Hook {
         format!("http://hook.example:{}/told", self.address.port())
     }
 
-    fn events(&self) -> Vec<Value> {
+    pub fn events(&self) -> Vec<Value> {
         self.received.lock().unwrap().iter().map(|(_, body)| body.clone()).collect()
     }
 

@@ -485,7 +485,7 @@ fn a_final_stream_event_survives_an_immediate_crash() {
     let slowly = "--inject=pwrite64:delay_enter=30000";
     let mut slow = Process::spawn("traced executor", &mut under_strace(&home, "pwrite64", slowly));
     let address = slow.listens_on();
-    let client = Client { http: HttpClient::connect(address), address, token: None };
+    let client = Client::to(address);
     let mut stream = client.stream("message/stream", &call("write_file", write("../denied", "x")));
     let mut next = || stream.next().expect("a further event")["result"].clone();
     let task = id(&next());

@@ -116,7 +116,6 @@ mod tests {
             limits: memory(mb),
             network_allowed: network,
             filesystem_scope: scope.iter().map(|text| (*text).to_owned()).collect(),
-            ..Manifest::default()
         };
         let verdict = manifest(64, Some(true), &["/**"]);
         let [first, second] = [manifest(16, Some(true), &["/a/**", "/b/**"]), manifest(32, None, &["/b/**"])];

@@ -96,7 +96,7 @@ pub(super) enum QuestionText {
         intent: IntentId,
         challenge: String,
         approved: bool,
-        manifest: Option<NodeManifest>,
+        manifest: Option<Box<NodeManifest>>,
         reason: Option<String>,
         /// Read by [`a2g_govern::Callers::caller_from_node`].
         author: Value,
@@ -385,7 +385,7 @@ impl Peers {
             intent: *intent,
             challenge,
             approved: *approved,
-            manifest: manifest.clone().map(NodeManifest),
+            manifest: manifest.clone().map(NodeManifest).map(Box::new),
             reason: reason.as_ref().map(ToString::to_string),
             author,
         };
@@ -476,7 +476,7 @@ impl Membership {
                     return None;
                 }
                 let reason = reason.map(|reason| OperatorReason::parse(&reason)).transpose().ok()?;
-                let manifest = manifest.map(|NodeManifest(manifest)| manifest);
+                let manifest = manifest.map(|manifest| manifest.0);
                 let directive = Directive { intent, approved, manifest, reason };
                 let decided = self.decide_for_node(&directive, question.text()).await;
                 serde_json::to_string(&Decided::from_result(decided)).ok()

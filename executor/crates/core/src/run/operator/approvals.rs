@@ -53,9 +53,9 @@ pub enum DirectiveOutcome {
 /// The result of adding one approval to the earlier ones.
 enum CombinedApproval {
     /// The intent may run.
-    Enough(BoundApproval),
+    Enough(Box<BoundApproval>),
     /// The intent needs more approvals than this one and the earlier ones.
-    NeedsMore(PartialApproval),
+    NeedsMore(Box<PartialApproval>),
 }
 
 /// The reason why an approved intent is not claimed.
@@ -195,9 +195,12 @@ impl Operator {
         let operator = Arc::clone(self);
         let task = async move {
             match combined {
-                CombinedApproval::Enough(bound) => operator.approve(escalated, taken, bound, answer_tx).await,
+                CombinedApproval::Enough(bound) => {
+                    operator.approve(escalated, taken, *bound, answer_tx).await
+                }
                 CombinedApproval::NeedsMore(approval) => {
-                    let _no_waiter = answer_tx.send(operator.add_approval(&escalated, taken, approval).await);
+                    let _no_waiter =
+                        answer_tx.send(operator.add_approval(&escalated, taken, *approval).await);
                 }
             }
         };
@@ -277,7 +280,11 @@ impl Operator {
         let approval =
             |grants| Approval { by: by.to_owned(), manifest: directive.manifest.clone(), basis, grants };
         let alone = |approval, author| {
-            CombinedApproval::Enough(BoundApproval { approval, authors: vec![author], needs_others: false })
+            CombinedApproval::Enough(Box::new(BoundApproval {
+                approval,
+                authors: vec![author],
+                needs_others: false,
+            }))
         };
         if required.is_none() && shown.is_none() {
             // Without a page, an approval covers whatever the verdict and the other layers grant.
@@ -309,18 +316,18 @@ impl Operator {
             return Err(uncounted_fault(escalated, message));
         }
         if (earlier.len() as u64) + 1 < u64::from(required) {
-            return Ok(CombinedApproval::NeedsMore(own));
+            return Ok(CombinedApproval::NeedsMore(Box::new(own)));
         }
         let all = earlier.into_iter().chain([own]).collect::<Vec<_>>();
         let manifests = all.iter().filter_map(|approval| approval.manifest.as_ref());
         let manifest = approval_rules::narrow(&escalated.verdict().manifest, manifests);
         let names = all.iter().map(|approval| approval.author.name()).collect::<Vec<_>>().join(", ");
         let (authors, grants) = all.into_iter().map(|approval| (approval.author, approval.grant)).unzip();
-        Ok(CombinedApproval::Enough(BoundApproval {
+        Ok(CombinedApproval::Enough(Box::new(BoundApproval {
             approval: Approval { by: names, manifest: Some(manifest), basis, grants },
             authors,
             needs_others: true,
-        }))
+        })))
     }
 
     /// Refuses an approval that does not count under the operator's rules, which require `required` people.
