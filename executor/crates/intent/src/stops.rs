@@ -60,9 +60,9 @@ impl Stops {
         is_same && self.by_target.remove(target).is_some()
     }
 
-    /// Remembers whether other nodes of the fleet may not know of a stop.
-    pub fn mark_unpublished(&mut self, may_be_unpublished: bool) {
-        self.are_unpublished |= may_be_unpublished;
+    /// Remembers that other nodes of the fleet may not know of a stop.
+    pub fn mark_unpublished(&mut self) {
+        self.are_unpublished = true;
     }
 
     /// Returns `true` if other nodes of the fleet may not know of a stop, and forgets it.

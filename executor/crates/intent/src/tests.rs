@@ -6,8 +6,8 @@
 )]
 
 use crate::{
-    Abortable, Changes, ClaimError, Content, Ended, HoldError, Intents, Outdated, Owner, Registration,
-    Removal, RunNumber, RunPlace, StartError, WaitNumber, WakeCondition,
+    Abortable, Changes, ClaimError, Content, Ended, HoldError, HoldOutcome, Intents, Outdated, Owner,
+    Removal, RunId, RunPlace, StartError, StopEffect, Wait, WaitId, WakeCondition,
 };
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
@@ -49,6 +49,10 @@ fn owner(agent: &str) -> Owner {
     Owner { agent: agent_did(agent), tool: ToolName::parse("t").unwrap(), parent: None }
 }
 
+fn wait(agent: &str) -> Wait<Plain> {
+    Wait::new(owner(agent), "call", EXPIRED)
+}
+
 fn agent_did(agent: &str) -> AgentDid {
     AgentDid::parse(&format!("did:a:{agent}")).unwrap()
 }
@@ -57,25 +61,33 @@ fn stop(target: StopTarget) -> Stop {
     Stop { target, reason: OperatorReason::parse("why").unwrap(), by: "anna".to_owned(), since: NOW }
 }
 
-fn hold(intents: &mut Intents<Plain>, intent: IntentId) -> WaitNumber {
-    match intents.hold(intent, owner("b"), "call", EXPIRED).unwrap() {
-        Registration::New(wait) => wait,
-        Registration::Known => panic!("it waits already"),
+fn hold(intents: &mut Intents<Plain>, intent: IntentId) -> WaitId {
+    match intents.hold(intent, wait("b")).unwrap() {
+        HoldOutcome::New(wait) => wait,
+        HoldOutcome::Known => panic!("it waits already"),
     }
 }
 
-fn with_one() -> (Intents<Plain>, IntentId, WaitNumber) {
+fn with_one() -> (Intents<Plain>, IntentId, WaitId) {
     let mut intents = intents();
     let intent = IntentId::random();
     let wait = hold(&mut intents, intent);
     (intents, intent, wait)
 }
 
-fn take(intents: &mut Intents<Plain>, intent: IntentId) -> Option<WaitNumber> {
-    match intents.take_undecided(intent) {
+fn take(intents: &mut Intents<Plain>, intent: IntentId) -> Option<WaitId> {
+    match intents.waits.take_undecided(intent) {
         Removal::Removed((_, taken)) => Some(taken),
         Removal::InDecision | Removal::Absent => None,
     }
+}
+
+fn partial_approvals(intents: &Intents<Plain>, intent: IntentId) -> &[&'static str] {
+    intents.waits.get(intent).unwrap().partial_approvals()
+}
+
+fn wake_condition(intents: &Intents<Plain>, intent: IntentId) -> Option<WakeCondition> {
+    intents.waits.get(intent).map(Wait::wake_condition)
 }
 
 fn cancel(intents: &mut Intents<Plain>, intent: IntentId) -> Option<Ended<&'static str>> {
@@ -86,17 +98,17 @@ fn cancel(intents: &mut Intents<Plain>, intent: IntentId) -> Option<Ended<&'stat
 fn an_approved_intent_that_waits_again_has_no_approval_and_a_new_number() {
     let (mut intents, intent, first) = with_one();
     assert_eq!(take(&mut intents, intent), Some(first));
-    intents.wait_to_run(first, "approval");
-    assert_eq!(intents.take_approved(intent), Some(((&"call", first), "approval")));
-    assert_eq!(intents.awaiting_decision().count(), 0, "it is announced again if it waits again");
-    let second = intents.wait_again(first).unwrap();
-    assert_eq!(intents.approved().count(), 0);
+    intents.waits.wait_to_run(first, "approval");
+    assert_eq!(intents.waits.take_approved(intent), Some((&"call", first, "approval")));
+    assert_eq!(intents.waits.awaiting_decision().count(), 0, "it is announced again if it waits again");
+    let second = intents.waits.wait_again(first).unwrap();
+    assert_eq!(intents.waits.approved().count(), 0);
     assert_eq!(take(&mut intents, intent), Some(second));
-    assert_eq!(intents.check_current(first), Err(Outdated::WaitEnded));
-    assert_eq!(intents.check_current(second), Ok(()));
-    assert_eq!(intents.wait_again(first), None, "another wait");
-    assert!(intents.end_wait(second));
-    assert_eq!(intents.wait_again(second), None, "it was stopped");
+    assert_eq!(intents.waits.check_current(first), Err(Outdated::WaitEnded));
+    assert_eq!(intents.waits.check_current(second), Ok(()));
+    assert_eq!(intents.waits.wait_again(first), None, "another wait");
+    assert!(intents.waits.end(second));
+    assert_eq!(intents.waits.wait_again(second), None, "it was stopped");
 }
 
 // A revocation may come while an approved intent is taken for another attempt to run.
@@ -105,11 +117,11 @@ fn an_approved_intent_that_was_revoked_and_sent_again_is_neither_claimed_nor_app
     let (mut intents, intent, first) = with_one();
     assert_eq!(take(&mut intents, intent), Some(first));
     assert_eq!(cancel(&mut intents, intent), Some(Ended::Wait("call")));
-    assert!(!intents.mark_claimed(first));
+    assert!(!intents.waits.mark_claimed(first));
     hold(&mut intents, intent);
-    assert!(!intents.mark_claimed(first) && !intents.end_wait(first));
-    intents.wait_to_run(first, "approval");
-    assert_eq!(intents.approved().count(), 0);
+    assert!(!intents.waits.mark_claimed(first) && !intents.waits.end(first));
+    intents.waits.wait_to_run(first, "approval");
+    assert_eq!(intents.waits.approved().count(), 0);
     assert!(take(&mut intents, intent).is_some());
 }
 
@@ -118,16 +130,16 @@ fn a_cancellation_ends_the_wait_until_the_approval_is_recorded_and_the_run_after
     let (mut intents, intent, taken) = with_one();
     assert_eq!(take(&mut intents, intent), Some(taken));
     let run = TestRun::default();
-    let number = intents.claim(intent, owner("b"), run.clone()).unwrap();
-    intents.mark_approving(taken);
-    assert_eq!(intents.take_undecided(intent), Removal::InDecision, "the other decision may fail");
-    assert_eq!(intents.remove_undecided(intent), Removal::InDecision);
-    assert_eq!(cancel(&mut intents, intent), Some(Ended::Run { is_first: true }));
-    assert_eq!(cancel(&mut intents, intent), Some(Ended::Run { is_first: false }));
+    let id = intents.claim(intent, owner("b"), run.clone()).unwrap();
+    intents.waits.mark_approving(taken);
+    assert_eq!(intents.waits.take_undecided(intent), Removal::InDecision, "the other decision may fail");
+    assert_eq!(intents.waits.remove_undecided(intent), Removal::InDecision);
+    assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(StopEffect::First)));
+    assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(StopEffect::Repeated)));
     assert_eq!(*run.0.borrow(), [AbortReason::Cancelled; 2]);
-    intents.take_back(taken);
+    intents.waits.mark_deciding(taken);
     assert_eq!(cancel(&mut intents, intent), Some(Ended::Wait("call")));
-    assert_eq!(intents.end_run(intent, number), Some(AbortReason::Cancelled));
+    assert_eq!(intents.runs.end(id), Some(AbortReason::Cancelled));
     assert_eq!(cancel(&mut intents, intent), None);
 }
 
@@ -136,55 +148,63 @@ fn a_cancellation_ends_the_wait_until_the_approval_is_recorded_and_the_run_after
 fn a_decision_ends_only_the_wait_that_it_was_taken_from() {
     let (mut intents, intent, first) = with_one();
     assert_eq!(take(&mut intents, intent), Some(first));
-    assert!(intents.end_wait(first));
+    assert!(intents.waits.end(first));
     let second = hold(&mut intents, intent);
-    assert!(!intents.end_wait(first));
+    assert!(!intents.waits.end(first));
     assert_eq!(take(&mut intents, intent), Some(second));
-    intents.release(first);
+    intents.waits.release(first);
     assert_eq!(take(&mut intents, intent), None, "it is still taken");
-    assert_eq!(intents.check_current(second), Ok(()));
-    assert_eq!(intents.release_with_approval(first, "partial"), Err(Outdated::WaitEnded));
-    assert_eq!(intents.release_with_approval(second, "partial"), Ok(()));
-    assert_eq!(intents.held_call(intent), Some((&"call", &["partial"][..])));
+    assert_eq!(intents.waits.check_current(second), Ok(()));
+    assert_eq!(intents.waits.release_with_approval(first, "partial"), Err(Outdated::WaitEnded));
+    assert_eq!(intents.waits.release_with_approval(second, "partial"), Ok(()));
+    assert_eq!(partial_approvals(&intents, intent), ["partial"]);
     // An approver may have been removed from the list of callers.
     let third = take(&mut intents, intent).unwrap();
-    intents.forget_all_partial_approvals();
-    assert_eq!(intents.check_current(third), Err(Outdated::ApprovalsForgotten));
-    assert_eq!(intents.release_with_approval(third, "partial"), Err(Outdated::ApprovalsForgotten));
-    assert_eq!(intents.held_call(intent), Some((&"call", &[][..])));
+    intents.waits.forget_all_partial_approvals();
+    assert_eq!(intents.waits.check_current(third), Err(Outdated::ApprovalsForgotten));
+    assert_eq!(intents.waits.release_with_approval(third, "partial"), Err(Outdated::ApprovalsForgotten));
+    assert_eq!(partial_approvals(&intents, intent), [""; 0]);
 }
 
 // Between the release of its claim and its next wait, an approved intent is known only here.
 #[test]
 fn an_approved_intent_stays_until_its_run_has_finished() {
     let (mut intents, intent, taken) = with_one();
-    assert_eq!(intents.take_changes(), Changes::List);
-    assert_eq!(intents.wake_condition(intent), Some(WakeCondition::Until(EXPIRED)));
+    assert_eq!(intents.waits.take_changes(), Changes::List);
+    assert_eq!(wake_condition(&intents, intent), Some(WakeCondition::Until(EXPIRED)));
     assert_eq!(take(&mut intents, intent), Some(taken));
-    assert_eq!(intents.wake_condition(intent), Some(WakeCondition::AnotherTask));
-    assert!(intents.mark_claimed(taken));
-    assert_eq!(intents.take_changes(), Changes::Waits, "tasks that wait for the intent look it up again");
-    assert_eq!(intents.visible_call(intent, NOW), None, "only the journal answers for a claimed intent");
-    assert!(intents.pending_call(intent, NOW).is_some());
-    assert_eq!(intents.undecided_count(NOW), 0);
-    assert_eq!(intents.expire(EXPIRED), [""; 0], "a claimed intent does not expire here");
+    assert_eq!(wake_condition(&intents, intent), Some(WakeCondition::AnotherTask));
+    assert!(intents.waits.mark_claimed(taken));
+    assert_eq!(
+        intents.waits.take_changes(),
+        Changes::Waits,
+        "tasks that wait for the intent look it up again"
+    );
+    assert_eq!(
+        intents.waits.visible_call(intent, NOW),
+        None,
+        "only the journal answers for a claimed intent"
+    );
+    assert!(intents.waits.get(intent).is_some_and(|wait| wait.is_pending(NOW)));
+    assert_eq!(intents.waits.awaiting_decision_count(NOW), 0);
+    assert_eq!(intents.waits.expire(EXPIRED), [""; 0], "a claimed intent does not expire here");
     assert_eq!(cancel(&mut intents, intent), None);
-    intents.wait_to_run(taken, "approval");
-    assert!(intents.visible_call(intent, NOW).is_some());
-    assert!(intents.take_approved(intent).is_some() && intents.take_approved(intent).is_none());
-    assert!(intents.end_wait(taken));
-    assert_eq!((intents.pending_call(intent, NOW), intents.wake_condition(intent)), (None, None));
+    intents.waits.wait_to_run(taken, "approval");
+    assert!(intents.waits.visible_call(intent, NOW).is_some());
+    assert!(intents.waits.take_approved(intent).is_some() && intents.waits.take_approved(intent).is_none());
+    assert!(intents.waits.end(taken));
+    assert_eq!(wake_condition(&intents, intent), None);
 }
 
 #[test]
 fn an_expiry_is_a_change_and_no_wait_has_the_number_of_an_earlier_one() {
     let (mut intents, intent, first) = with_one();
-    intents.take_changes();
-    assert!(intents.expire(EXPIRED - time::Duration::NANOSECOND).is_empty());
-    assert_eq!(intents.take_changes(), Changes::None);
-    assert_eq!(intents.expire(EXPIRED), ["call"]);
-    assert_eq!(intents.take_changes(), Changes::Waits);
-    assert_eq!(intents.wake_condition(intent), None);
+    intents.waits.take_changes();
+    assert!(intents.waits.expire(EXPIRED - time::Duration::NANOSECOND).is_empty());
+    assert_eq!(intents.waits.take_changes(), Changes::None);
+    assert_eq!(intents.waits.expire(EXPIRED), ["call"]);
+    assert_eq!(intents.waits.take_changes(), Changes::Waits);
+    assert_eq!(wake_condition(&intents, intent), None);
     assert_ne!(hold(&mut intents, intent).number(), first.number());
 }
 
@@ -193,15 +213,13 @@ fn only_so_many_intents_wait_and_claimed_ones_do_not_count() {
     let mut intents = intents();
     let waits = [(); 3].map(|()| IntentId::random());
     let first = waits.map(|intent| hold(&mut intents, intent))[0];
-    let next = |intents: &mut Intents<Plain>, agent| {
-        intents.hold(IntentId::random(), owner(agent), "call", EXPIRED).map(drop)
-    };
+    let next = |intents: &mut Intents<Plain>, agent| intents.hold(IntentId::random(), wait(agent)).map(drop);
     assert_eq!(next(&mut intents, "b"), Err(HoldError::NoRoom), "of one agent");
-    assert_eq!(intents.hold(waits[0], owner("b"), "call", EXPIRED), Ok(Registration::Known), "a repeat");
+    assert_eq!(intents.hold(waits[0], wait("b")), Ok(HoldOutcome::Known), "a repeat");
     assert_eq!(next(&mut intents, "c"), Ok(()));
     assert_eq!(next(&mut intents, "d"), Err(HoldError::NoRoom), "of all");
     take(&mut intents, waits[0]);
-    assert!(intents.mark_claimed(first));
+    assert!(intents.waits.mark_claimed(first));
     assert_eq!(next(&mut intents, "b"), Ok(()));
 }
 
@@ -214,9 +232,9 @@ fn a_call_that_is_stopped_neither_waits_nor_runs_until_the_stop_is_lifted() {
         let [running, passed] = [(); 2].map(|()| IntentId::random());
         let other = hold_other(&mut intents);
         let run = TestRun::default();
-        let number = intents.claim(running, owner("b"), run.clone()).unwrap();
-        intents.claim(passed, owner("b"), TestRun::default()).unwrap();
-        intents.pass_on(passed);
+        let id = intents.claim(running, owner("b"), run.clone()).unwrap();
+        let passed_run = intents.claim(passed, owner("b"), TestRun::default()).unwrap();
+        intents.runs.pass_on(passed_run);
         let ended = intents.stop(stop(target.clone()));
         let includes_other = target != StopTarget::Agent(agent_did("b"));
         assert_eq!(ended.waits.len(), 1 + usize::from(includes_other));
@@ -225,27 +243,27 @@ fn a_call_that_is_stopped_neither_waits_nor_runs_until_the_stop_is_lifted() {
             (1, &[running][..]),
             "the other node stops its own"
         );
-        assert_eq!((intents.is_held(waiting), intents.is_held(other)), (false, !includes_other));
+        assert_eq!((intents.waits.is_held(waiting), intents.waits.is_held(other)), (false, !includes_other));
         let stopped = stop(target.clone());
-        let held = intents.hold(waiting, owner("b"), "call", EXPIRED);
+        let held = intents.hold(waiting, wait("b"));
         assert_eq!(held, Err(HoldError::Stopped(stopped.clone())));
         let claimed = intents.claim(IntentId::random(), owner("b"), TestRun::default());
         assert_eq!(claimed, Err(ClaimError::Stopped(stopped.clone())));
         let Owner { agent, tool, .. } = owner("b");
         assert_eq!(intents.check_start(running, &agent, &tool), Err(StartError::Stopped(stopped)));
-        let stop_number = intents.stops().get(&target).unwrap().number;
-        assert!(intents.stops_mut().remove(&target, stop_number) && intents.stops().list().is_empty());
+        let stop_number = intents.stops.get(&target).unwrap().number;
+        assert!(intents.stops.remove(&target, stop_number) && intents.stops.list().is_empty());
         assert_eq!(intents.check_start(running, &agent, &tool), Err(StartError::StopLifted));
-        intents.take_back_run(passed);
+        intents.runs.take_back(passed_run);
         assert_eq!(intents.check_start(passed, &agent, &tool), Err(StartError::StopLifted));
-        assert_eq!(intents.end_run(running, number), Some(AbortReason::Stopped));
+        assert_eq!(intents.runs.end(id), Some(AbortReason::Stopped));
         assert_eq!(intents.check_start(IntentId::random(), &agent, &tool), Ok(()));
     }
 }
 
 fn hold_other(intents: &mut Intents<Plain>) -> IntentId {
     let other = IntentId::random();
-    intents.hold(other, owner("c"), "other", EXPIRED).unwrap();
+    intents.hold(other, Wait::new(owner("c"), "other", EXPIRED)).unwrap();
     other
 }
 
@@ -253,10 +271,10 @@ fn hold_other(intents: &mut Intents<Plain>) -> IntentId {
 fn a_resumption_does_not_lift_a_later_stop() {
     let mut intents = intents();
     intents.stop(stop(StopTarget::Everything));
-    let first = intents.stops().get(&StopTarget::Everything).unwrap().number;
+    let first = intents.stops.get(&StopTarget::Everything).unwrap().number;
     intents.stop(stop(StopTarget::Everything));
-    assert!(!intents.stops_mut().remove(&StopTarget::Everything, first));
-    assert_eq!(intents.stops().list().len(), 1);
+    assert!(!intents.stops.remove(&StopTarget::Everything, first));
+    assert_eq!(intents.stops.list().len(), 1);
 }
 
 #[test]
@@ -267,13 +285,16 @@ fn a_nested_call_ends_with_its_parent() {
     let parent_run = intents.claim(parent, owner("b"), TestRun::default()).unwrap();
     let run = TestRun::default();
     intents.claim(child, nested.clone(), run.clone()).unwrap();
-    assert!(matches!(intents.hold(late, nested.clone(), "call", EXPIRED), Ok(Registration::New(_))));
-    assert_eq!(intents.waits_of_callers().count(), 0);
-    intents.end_run(parent, parent_run);
-    intents.abort_children(parent);
+    assert!(matches!(
+        intents.hold(late, Wait::new(nested.clone(), "call", EXPIRED)),
+        Ok(HoldOutcome::New(_))
+    ));
+    assert_eq!(intents.waits.of_callers().count(), 0);
+    intents.runs.end(parent_run);
+    intents.runs.abort_children(parent);
     assert_eq!(*run.0.borrow(), [AbortReason::ParentEnded]);
     assert_eq!(
-        intents.hold(IntentId::random(), nested.clone(), "call", EXPIRED),
+        intents.hold(IntentId::random(), Wait::new(nested.clone(), "call", EXPIRED)),
         Err(HoldError::ParentEnded)
     );
     let orphan = TestRun::default();
@@ -286,17 +307,17 @@ fn a_call_at_another_node_is_stopped_when_it_comes_back_or_at_the_end_of_the_pro
     let mut intents = intents();
     let intent = IntentId::random();
     let run = TestRun::default();
-    intents.claim(intent, owner("b"), run.clone()).unwrap();
-    intents.pass_on(intent);
-    assert!(intents.runs_here().is_empty());
-    assert_eq!(cancel(&mut intents, intent), Some(Ended::Elsewhere));
-    assert_eq!(intents.end(intent, |_| true, AbortReason::Revoked), Some(Ended::Elsewhere));
+    let id = intents.claim(intent, owner("b"), run.clone()).unwrap();
+    intents.runs.pass_on(id);
+    assert!(intents.runs.here().is_empty());
+    assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(StopEffect::Elsewhere)));
+    assert_eq!(intents.end(intent, |_| true, AbortReason::Revoked), Some(Ended::Run(StopEffect::Elsewhere)));
     assert!(run.0.borrow().is_empty());
-    intents.take_back_run(intent);
+    intents.runs.take_back(id);
     assert_eq!(*run.0.borrow(), [AbortReason::Cancelled], "the first reason");
-    assert_eq!(intents.run_place(intent), Some((&owner("b"), RunPlace::Here)));
-    intents.pass_on(intent);
-    assert_eq!(intents.abort_runs(), 1);
+    assert_eq!(intents.runs.place(intent), Some((&owner("b"), RunPlace::Here)));
+    intents.runs.pass_on(id);
+    assert_eq!(intents.runs.abort_all(), 1);
     assert_eq!(*run.0.borrow(), [AbortReason::Cancelled, AbortReason::Shutdown]);
 }
 
@@ -357,7 +378,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Ledger {
     /// The waits that began and that have not ended.
     open_waits: u32,
-    runs: Vec<(RunNumber, TestRun)>,
+    runs: Vec<(RunId, TestRun)>,
 }
 
 proptest! {
@@ -370,23 +391,23 @@ proptest! {
         let ids = [(); 3].map(|()| IntentId::random());
         let mut intents = Intents::<Plain>::new(100, 100, 0);
         let mut ledger = ids.map(|intent| (intent, Ledger::default())).into_iter().collect::<HashMap<_, _>>();
-        let mut taken = Vec::<WaitNumber>::new();
+        let mut taken = Vec::<WaitId>::new();
         let mut numbers = Vec::<u64>::new();
         let Owner { agent, tool, .. } = owner("b");
-        let one_of = |taken: &[WaitNumber], number: usize| taken.get(number % taken.len().max(1)).copied();
+        let one_of = |taken: &[WaitId], number: usize| taken.get(number % taken.len().max(1)).copied();
         for step in steps {
             match step {
                 Step::Hold(number) => {
                     let intent = ids[number % ids.len()];
-                    let was_held = intents.is_held(intent);
-                    match intents.hold(intent, owner("b"), "call", EXPIRED) {
-                        Ok(Registration::New(wait)) => {
+                    let was_held = intents.waits.is_held(intent);
+                    match intents.hold(intent, wait("b")) {
+                        Ok(HoldOutcome::New(wait)) => {
                             prop_assert!(!was_held && !numbers.contains(&wait.number()));
                             numbers.push(wait.number());
                             ledger.get_mut(&intent).unwrap().open_waits += 1;
                         }
-                        Ok(Registration::Known) => prop_assert!(was_held),
-                        Err(HoldError::Stopped(_)) => prop_assert!(!intents.stops().list().is_empty()),
+                        Ok(HoldOutcome::Known) => prop_assert!(was_held),
+                        Err(HoldError::Stopped(_)) => prop_assert!(!intents.stops.list().is_empty()),
                         Err(other) => prop_assert!(false, "{other:?}"),
                     }
                 }
@@ -394,62 +415,62 @@ proptest! {
                     let intent = ids[number % ids.len()];
                     if let Some(wait) = take(&mut intents, intent) {
                         // Any other decision is excluded.
-                        prop_assert_eq!(intents.take_undecided(intent), Removal::InDecision);
+                        prop_assert_eq!(intents.waits.take_undecided(intent), Removal::InDecision);
                         taken.push(wait);
                     }
                 }
                 Step::Release(number) => {
                     if let Some(wait) = one_of(&taken, number) {
-                        intents.release(wait);
+                        intents.waits.release(wait);
                     }
                 }
                 Step::Claim(number) => {
                     let intent = ids[number % ids.len()];
                     // The journal lets one call claim an intent.
-                    if !intents.is_active(intent) {
+                    if !intents.runs.is_active(intent) {
                         let run = TestRun::default();
-                        let is_stopped = !intents.stops().list().is_empty();
+                        let is_stopped = !intents.stops.list().is_empty();
                         let claimed = intents.claim(intent, owner("b"), run.clone());
                         prop_assert_eq!(claimed.is_err(), is_stopped);
-                        if let Ok(number) = claimed {
-                            ledger.get_mut(&intent).unwrap().runs.push((number, run));
+                        if let Ok(id) = claimed {
+                            ledger.get_mut(&intent).unwrap().runs.push((id, run));
                         }
                     }
                 }
                 Step::RecordApproval(number) => {
                     if let Some(wait) = one_of(&taken, number) {
-                        let held = intents.wait_number(wait.intent);
-                        let current = intents.check_current(wait);
+                        let held = intents.waits.get(wait.intent).map(Wait::number);
+                        let current = intents.waits.check_current(wait);
                         prop_assert!(current.is_err() || held == Some(wait.number()));
                         if current.is_ok() {
-                            intents.mark_approving(wait);
+                            intents.waits.mark_approving(wait);
                         }
                     }
                 }
                 Step::TakeBack(number) => {
                     if let Some(wait) = one_of(&taken, number) {
-                        intents.take_back(wait);
+                        intents.waits.mark_deciding(wait);
                     }
                 }
                 Step::MarkClaimed(number) => {
                     if let Some(wait) = one_of(&taken, number) {
-                        let held = intents.wait_number(wait.intent);
-                        prop_assert_eq!(intents.mark_claimed(wait), held == Some(wait.number()));
+                        let held = intents.waits.get(wait.intent).map(Wait::number);
+                        prop_assert_eq!(intents.waits.mark_claimed(wait), held == Some(wait.number()));
                     }
                 }
                 Step::WaitToRun(number) => {
                     if let Some(wait) = one_of(&taken, number) {
-                        intents.wait_to_run(wait, "approval");
+                        intents.waits.wait_to_run(wait, "approval");
                     }
                 }
                 Step::Retry(number) => {
                     let intent = ids[number % ids.len()];
-                    let retried = intents.take_approved(intent).map(|((_, wait), _)| wait);
+                    let retried = intents.waits.take_approved(intent).map(|(_, wait, _)| wait);
                     taken.extend(retried);
                 }
                 Step::WaitAgain(number) => {
                     if let Some(wait) = one_of(&taken, number)
-                        && let Some(again) = intents.wait_again(wait)
+                        && let Some(again) = intents.waits.wait_again(wait)
                     {
                         prop_assert!(!numbers.contains(&again.number()));
                         numbers.push(again.number());
@@ -457,24 +478,24 @@ proptest! {
                 }
                 Step::Deny(number) => {
                     let intent = ids[number % ids.len()];
-                    if let Removal::Removed(_) = intents.remove_undecided(intent) {
+                    if let Removal::Removed(_) = intents.waits.remove_undecided(intent) {
                         ledger.get_mut(&intent).unwrap().open_waits -= 1;
-                        prop_assert!(!intents.is_held(intent));
+                        prop_assert!(!intents.waits.is_held(intent));
                     }
                 }
                 Step::Cancel(number) => {
                     let intent = ids[number % ids.len()];
-                    let place = intents.run_place(intent).map(|(_, place)| place);
+                    let place = intents.runs.place(intent).map(|(_, place)| place);
                     match intents.end(intent, |_| true, AbortReason::Cancelled) {
                         Some(Ended::Wait(_)) => {
                             ledger.get_mut(&intent).unwrap().open_waits -= 1;
-                            prop_assert!(!intents.is_held(intent));
+                            prop_assert!(!intents.waits.is_held(intent));
                         }
-                        Some(Ended::Run { is_first }) => {
+                        Some(Ended::Run(effect @ (StopEffect::First | StopEffect::Repeated))) => {
                             let (_, run) = ledger[&intent].runs.last().unwrap();
-                            prop_assert_eq!(run.0.borrow().len() == 1, is_first);
+                            prop_assert_eq!(run.0.borrow().len() == 1, effect == StopEffect::First);
                         }
-                        Some(Ended::Elsewhere) => {
+                        Some(Ended::Run(StopEffect::Elsewhere)) => {
                             let is_elsewhere = matches!(place, Some(RunPlace::Elsewhere { .. }));
                             prop_assert!(is_elsewhere);
                         }
@@ -485,54 +506,62 @@ proptest! {
                     let intent = ids[number % ids.len()];
                     let runs = &ledger[&intent].runs;
                     if let Some((earlier, _)) = runs.iter().rev().nth(1) {
-                        prop_assert_eq!(intents.end_run(intent, *earlier), None, "it ends no later run");
+                        prop_assert_eq!(intents.runs.end(*earlier), None, "it ends no later run");
                     }
-                    if let Some((number, run)) = runs.last() {
-                        let was_active = intents.is_active(intent);
+                    if let Some((id, run)) = runs.last() {
+                        let was_active = intents.runs.is_active(intent);
                         let aborted = run.0.borrow().first().copied().filter(|_| was_active);
-                        prop_assert_eq!(intents.end_run(intent, *number), aborted);
-                        prop_assert!(!intents.is_active(intent));
+                        prop_assert_eq!(intents.runs.end(*id), aborted);
+                        prop_assert!(!intents.runs.is_active(intent));
                     }
                 }
                 Step::EndWait(number) => {
                     if let Some(wait) = one_of(&taken, number)
-                        && intents.end_wait(wait)
+                        && intents.waits.end(wait)
                     {
                         ledger.get_mut(&wait.intent).unwrap().open_waits -= 1;
                     }
                 }
-                Step::PassOn(number) => intents.pass_on(ids[number % ids.len()]),
-                Step::ComeBack(number) => intents.take_back_run(ids[number % ids.len()]),
+                Step::PassOn(number) => {
+                    if let Some((id, _)) = ledger[&ids[number % ids.len()]].runs.last() {
+                        intents.runs.pass_on(*id);
+                    }
+                }
+                Step::ComeBack(number) => {
+                    if let Some((id, _)) = ledger[&ids[number % ids.len()]].runs.last() {
+                        intents.runs.take_back(*id);
+                    }
+                }
                 Step::Stop => {
                     let ended = intents.stop(stop(StopTarget::Everything));
                     prop_assert!(ended.newly_stopped.len() <= ended.run_count);
                     for intent in ids {
                         // What is still held has a run, which was told to end, or its run has just ended.
-                        if !intents.is_held(intent) {
+                        if !intents.waits.is_held(intent) {
                             ledger.get_mut(&intent).unwrap().open_waits = 0;
                         }
                         prop_assert!(intents.check_start(intent, &agent, &tool).is_err());
                     }
                 }
                 Step::Resume => {
-                    if let Some(stop) = intents.stops().get(&StopTarget::Everything) {
+                    if let Some(stop) = intents.stops.get(&StopTarget::Everything) {
                         let number = stop.number;
-                        prop_assert!(intents.stops_mut().remove(&StopTarget::Everything, number));
+                        prop_assert!(intents.stops.remove(&StopTarget::Everything, number));
                     }
                 }
                 Step::Expire => {
-                    intents.expire(EXPIRED);
+                    intents.waits.expire(EXPIRED);
                     for intent in ids {
-                        if !intents.is_held(intent) {
+                        if !intents.waits.is_held(intent) {
                             ledger.get_mut(&intent).unwrap().open_waits = 0;
                         }
                     }
                 }
-                Step::Forget => intents.forget_all_partial_approvals(),
+                Step::Forget => intents.waits.forget_all_partial_approvals(),
             }
             for intent in ids {
                 // No wait is lost, and none is there twice.
-                prop_assert_eq!(ledger[&intent].open_waits, u32::from(intents.is_held(intent)));
+                prop_assert_eq!(ledger[&intent].open_waits, u32::from(intents.waits.is_held(intent)));
             }
         }
     }

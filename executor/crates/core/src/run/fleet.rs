@@ -572,7 +572,7 @@ impl Membership {
         let (head, (running, queued)) = (self.journal.head(), self.queries.queue_stats());
         let head = NodeHead { receipts: head.number, hash: head.hash };
         let concurrent = self.settings.capacity.concurrent;
-        let waiting = self.intents.undecided_count(self.clock.now());
+        let waiting = self.intents.awaiting_decision_count(self.clock.now());
         let undelivered = self.journal.undelivered_count();
         let load = NodeLoad { running, queued, waiting, concurrent, undelivered };
         fleet.renew(state, head, load).await

@@ -70,7 +70,6 @@ pub use subscribers::{RunIdentity, RunNotification};
 
 use a2g_capability::{Ceilings, Mounts};
 use a2g_govern::{AcceptUnsigned, Governor, Granter, IntentSignatures, Trust};
-use a2g_intent::Intents;
 use a2g_journal::{Journal, Stage};
 use a2g_metrics::Metrics;
 use a2g_runtime::spawn::SessionTasks;
@@ -403,6 +402,6 @@ impl Executor {
     /// Stops all runs. Returns their number.
     pub fn abort_all(&self) -> usize {
         self.compile_waits.end(|_, _, _| true, AbortReason::Shutdown);
-        self.intents.update(Intents::abort_runs)
+        self.intents.update(|intents| intents.runs.abort_all())
     }
 }

@@ -9,8 +9,8 @@ use super::faults::{intent_conflict_fault, lifted_stop_fault, stop_fault};
 use super::{AgentFilter, RunIdentity};
 use a2g_govern::Escalated;
 use a2g_intent::{
-    Abortable, Changes, ClaimError, Content, Intents, Owner, Removal, RunNumber, RunPlace, StartError,
-    WaitNumber,
+    Abortable, Changes, ClaimError, Content, Intents, Owner, Removal, RunId, RunPlace, StartError, Wait,
+    WaitId, WakeCondition,
 };
 use a2g_journal::{Approval, HeldIntent, Journal};
 use a2g_sandbox::Abort;
@@ -74,7 +74,7 @@ impl OpenIntents {
         let mut intents = Intents::new(MAX_WAITING, MAX_WAITING_PER_AGENT, first_wait);
         for stop in journal.take_stops() {
             tracing::warn!(stopped = %stop.target, by = stop.by, since = %stop.since, "stopped by an operator");
-            intents.stops_mut().restore(stop);
+            intents.stops.restore(stop);
         }
         let mut ended = Vec::new();
         for HeldIntent { text, approval } in journal.take_held() {
@@ -86,7 +86,7 @@ impl OpenIntents {
                     let intent = escalated.call().intent;
                     let owner = owner_of(escalated.call());
                     let expires_at = escalated.expires_at();
-                    intents.restore(intent, owner, escalated, expires_at, approval);
+                    intents.waits.restore(intent, Wait::new(owner, escalated, expires_at), approval);
                 }
                 Err(error) => {
                     tracing::error!(%error, "an escalated intent of the journal cannot be parsed");
@@ -105,7 +105,7 @@ impl OpenIntents {
     pub(super) fn update<T>(&self, step: impl FnOnce(&mut Intents<Kept>) -> T) -> T {
         let mut intents = self.intents.lock();
         let result = step(&mut intents);
-        match intents.take_changes() {
+        match intents.waits.take_changes() {
             Changes::None => {}
             Changes::List => {
                 self.list_changes.send_replace(());
@@ -137,23 +137,33 @@ impl OpenIntents {
     pub(super) fn claim(self: &Arc<Self>, call: &Call) -> Result<ActiveRun, ClaimError> {
         let abort = Arc::new(Abort::default());
         let handle = RunHandle { abort: Arc::clone(&abort), calls: None };
-        let number = self.update(|intents| intents.claim(call.intent, owner_of(call), handle))?;
-        Ok(ActiveRun { intents: Arc::clone(self), intent: call.intent, number, abort })
+        let id = self.update(|intents| intents.claim(call.intent, owner_of(call), handle))?;
+        Ok(ActiveRun { intents: Arc::clone(self), id, abort })
     }
 
     /// Returns `true` if an intent is held: it waits for a person, or is approved and has not ended.
     pub(super) fn is_held(&self, intent: IntentId) -> bool {
-        self.read(|intents| intents.is_held(intent))
+        self.read(|intents| intents.waits.is_held(intent))
+    }
+
+    /// Returns `true` if an intent waits for a decision, or one is in progress.
+    pub(super) fn awaits_decision(&self, intent: IntentId) -> bool {
+        self.read(|intents| intents.waits.get(intent).is_some_and(Wait::awaits_decision))
     }
 
     /// Returns `true` if another intent of an agent may wait.
     pub(super) fn has_room(&self, agent: &AgentDid) -> bool {
-        self.read(|intents| intents.has_room(agent))
+        self.read(|intents| intents.waits.has_room(agent))
     }
 
-    /// The number of intents that wait for a person.
-    pub(super) fn undecided_count(&self, now: OffsetDateTime) -> usize {
-        self.read(|intents| intents.undecided_count(now))
+    /// The number of intents that wait for a person, and of those that a decision is being made on.
+    pub(super) fn awaiting_decision_count(&self, now: OffsetDateTime) -> usize {
+        self.read(|intents| intents.waits.awaiting_decision_count(now))
+    }
+
+    /// The event that ends an intent's wait; `None` for an intent that is not held.
+    pub(super) fn wake_condition(&self, intent: IntentId) -> Option<WakeCondition> {
+        self.read(|intents| intents.waits.get(intent).map(Wait::wake_condition))
     }
 
     /// Copies what is needed of a held call in any phase; `None` if the intent is not held.
@@ -162,7 +172,10 @@ impl OpenIntents {
         intent: IntentId,
         read: impl FnOnce(&Escalated, &[PartialApproval]) -> T,
     ) -> Option<T> {
-        self.read(|intents| intents.held_call(intent).map(|(call, partial)| read(call, partial)))
+        self.read(|intents| {
+            let wait = intents.waits.get(intent)?;
+            Some(read(wait.call(), wait.partial_approvals()))
+        })
     }
 
     /// Maps the calls on which a person can decide now.
@@ -171,7 +184,7 @@ impl OpenIntents {
         now: OffsetDateTime,
         map: impl Fn(&Escalated) -> Option<T>,
     ) -> Vec<T> {
-        self.read(|intents| intents.undecided_calls(now).filter_map(map).collect())
+        self.read(|intents| intents.waits.undecided_calls(now).filter_map(map).collect())
     }
 
     /// Copies those approvals of an intent that count.
@@ -188,7 +201,7 @@ impl OpenIntents {
 
     /// The calls that a run makes; `None` if it makes none or has ended.
     pub(super) fn calls_of(&self, intent: IntentId) -> Option<Arc<NestedCalls>> {
-        self.read(|intents| intents.run_handle(intent)?.calls.clone())
+        self.read(|intents| intents.runs.handle(intent)?.calls.clone())
     }
 
     /// The identities of the runs, in the order of their ids, without those whose calls another node has.
@@ -198,20 +211,20 @@ impl OpenIntents {
             intent,
             tool: tool.clone(),
         };
-        self.read(|intents| intents.runs_here().into_iter().map(identity).collect())
+        self.read(|intents| intents.runs.here().into_iter().map(identity).collect())
     }
 
     /// The agent of an intent that runs or waits for a slot here; `None` if another node has the call.
     pub(super) fn agent_of_run(&self, intent: IntentId) -> Option<AgentDid> {
         self.read(|intents| {
-            let run = intents.run_place(intent).filter(|(_, place)| *place == RunPlace::Here);
+            let run = intents.runs.place(intent).filter(|(_, place)| *place == RunPlace::Here);
             run.map(|(owner, _)| owner.agent.clone())
         })
     }
 
     /// Returns `true` if another node has the call of an intent of the selected agents.
     pub(super) fn is_passed_on(&self, intent: IntentId, filter: AgentFilter<'_>) -> bool {
-        self.read(|intents| match intents.run_place(intent) {
+        self.read(|intents| match intents.runs.place(intent) {
             Some((owner, RunPlace::Elsewhere { .. })) => filter(&owner.agent),
             Some((_, RunPlace::Here)) | None => false,
         })
@@ -219,7 +232,7 @@ impl OpenIntents {
 
     /// The stop that includes the calls of `agent` with `tool`, if any.
     pub(super) fn find_stop(&self, agent: &AgentDid, tool: &ToolName) -> Option<Stop> {
-        self.read(|intents| intents.stops().find(agent, tool).cloned())
+        self.read(|intents| intents.stops.find(agent, tool).cloned())
     }
 
     /// The verdict of a call whose intent already waits; `None` if it does not wait.
@@ -227,7 +240,7 @@ impl OpenIntents {
     /// # Errors
     /// If the waiting intent has different content.
     pub(super) fn pending_verdict(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
-        self.read(|intents| match intents.visible_call(call.intent, now) {
+        self.read(|intents| match intents.waits.visible_call(call.intent, now) {
             None => Ok(None),
             Some(held) if is_same_call(held.call(), call) => Ok(Some(held.verdict().clone())),
             Some(_) => Err(intent_conflict_fault(call.intent)),
@@ -235,51 +248,51 @@ impl OpenIntents {
     }
 
     /// The intent and its wait, if it is undecided.
-    pub(super) fn find_undecided(&self, intent: IntentId) -> Option<(Escalated, WaitNumber)> {
+    pub(super) fn find_undecided(&self, intent: IntentId) -> Option<(Escalated, WaitId)> {
         self.read(|intents| {
-            let (escalated, wait) = intents.undecided_call(intent)?;
+            let (escalated, wait) = intents.waits.undecided_call(intent)?;
             Some((escalated.clone(), wait))
         })
     }
 
     /// Takes an undecided intent for a decision.
-    pub(super) fn take_undecided(&self, intent: IntentId) -> Removal<(Escalated, WaitNumber)> {
+    pub(super) fn take_undecided(&self, intent: IntentId) -> Removal<(Escalated, WaitId)> {
         self.update(|intents| {
-            intents.take_undecided(intent).map(|(escalated, taken)| (escalated.clone(), taken))
+            intents.waits.take_undecided(intent).map(|(escalated, taken)| (escalated.clone(), taken))
         })
     }
 
     /// Takes an approved intent for a run. Returns `None` if it was cancelled, revoked or stopped.
-    pub(super) fn take_approved(&self, intent: IntentId) -> Option<(Escalated, WaitNumber, Approval)> {
+    pub(super) fn take_approved(&self, intent: IntentId) -> Option<(Escalated, WaitId, Approval)> {
         self.update(|intents| {
-            let ((escalated, taken), approval) = intents.take_approved(intent)?;
+            let (escalated, taken, approval) = intents.waits.take_approved(intent)?;
             Some((escalated.clone(), taken, approval))
         })
     }
 
     /// Lets an intent wait again, because the decision on it cannot be applied.
-    pub(super) fn release_taken(&self, taken: WaitNumber) {
-        self.update(|intents| intents.release(taken));
+    pub(super) fn release_taken(&self, taken: WaitId) {
+        self.update(|intents| intents.waits.release(taken));
     }
 
     /// Ends a wait. Returns `false` if the intent is not held, or is in a new wait.
-    pub(super) fn end_wait(&self, wait: WaitNumber) -> bool {
-        self.update(|intents| intents.end_wait(wait))
+    pub(super) fn end_wait(&self, wait: WaitId) -> bool {
+        self.update(|intents| intents.waits.end(wait))
     }
 
     /// The stop of exactly this target.
     pub(super) fn find_exact_stop(&self, target: &StopTarget) -> Option<Stop> {
-        self.read(|intents| intents.stops().get(target).map(|numbered| numbered.stop.clone()))
+        self.read(|intents| intents.stops.get(target).map(|numbered| numbered.stop.clone()))
     }
 
-    /// Remembers whether other nodes of the fleet may not know of a stop.
-    pub(super) fn mark_unpublished_stops(&self, may_be_unpublished: bool) {
-        self.update(|intents| intents.stops_mut().mark_unpublished(may_be_unpublished));
+    /// Remembers that other nodes of the fleet may not know of a stop.
+    pub(super) fn mark_unpublished_stops(&self) {
+        self.update(|intents| intents.stops.mark_unpublished());
     }
 
     /// Returns `true` if other nodes of the fleet may not know of a stop, and forgets it.
     pub(super) fn take_unpublished_stops(&self) -> bool {
-        self.update(|intents| intents.stops_mut().take_unpublished())
+        self.update(|intents| intents.stops.take_unpublished())
     }
 
     /// Refuses a call that an operator has stopped, before the governor or a person is asked.
@@ -303,8 +316,7 @@ impl OpenIntents {
 #[derive(Debug)]
 pub(super) struct ActiveRun {
     intents: Arc<OpenIntents>,
-    intent: IntentId,
-    number: RunNumber,
+    id: RunId,
     abort: Arc<Abort>,
 }
 
@@ -316,23 +328,23 @@ impl ActiveRun {
 
     /// Notes that another node has the call.
     pub(super) fn pass_on(&self) {
-        self.intents.update(|intents| intents.pass_on(self.intent));
+        self.intents.update(|intents| intents.runs.pass_on(self.id));
     }
 
     /// Notes that this node has the call again.
     pub(super) fn take_back(&self) {
-        self.intents.update(|intents| intents.take_back_run(self.intent));
+        self.intents.update(|intents| intents.runs.take_back(self.id));
     }
 
     /// Stops the run.
     pub(super) fn stop(&self, reason: AbortReason) {
-        self.intents.update(|intents| intents.abort_run(self.intent, reason));
+        self.intents.update(|intents| intents.runs.abort(self.id, reason));
     }
 
     /// Notes the calls that the run makes.
     pub(super) fn set_calls(&self, calls: Option<&Arc<NestedCalls>>) {
         self.intents.update(|intents| {
-            if let Some(run) = intents.run_handle_mut(self.intent) {
+            if let Some(run) = intents.runs.handle_mut(self.id) {
                 run.calls = calls.cloned();
             }
         });
@@ -340,7 +352,7 @@ impl ActiveRun {
 
     /// Removes the run, so that it can no longer be stopped. Returns the reason if it was stopped before.
     pub(super) fn end(&self) -> Option<AbortReason> {
-        self.intents.update(|intents| intents.end_run(self.intent, self.number))
+        self.intents.update(|intents| intents.runs.end(self.id))
     }
 }
 

@@ -183,8 +183,11 @@ impl Membership {
         loop {
             tokio::time::sleep(ORDER_INTERVAL).await;
             // `keep_fleet` logs that the servers do not answer.
-            if self.follow_new_orders(&fleet, true).await.is_ok() && self.intents.take_unpublished_stops() {
-                self.intents.mark_unpublished_stops(self.publish_stops(&fleet).await.is_err());
+            if self.follow_new_orders(&fleet, true).await.is_ok()
+                && self.intents.take_unpublished_stops()
+                && self.publish_stops(&fleet).await.is_err()
+            {
+                self.intents.mark_unpublished_stops();
             }
         }
     }
@@ -231,7 +234,7 @@ impl Membership {
                     (Some(_), Some(_)) => return Err("it names an agent and a tool".into()),
                 };
                 let since = from_micros(since);
-                self.intents.update(|intents| intents.stops_mut().note_order(&target, since));
+                self.intents.update(|intents| intents.stops.note_order(&target, since));
                 let present = self.intents.find_exact_stop(&target);
                 let is_newer = |stop: &Stop| to_micros(stop.since) > to_micros(since);
                 let is_same = |stop: &Stop| to_micros(stop.since) == to_micros(since);

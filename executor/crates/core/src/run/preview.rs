@@ -11,7 +11,7 @@ use super::policies::Policies;
 use super::{AgentFilter, ExecutorSettings, Parts};
 use a2g_capability::{Grant, Root, Roots};
 use a2g_govern::{DecisionRight, Escalated};
-use a2g_intent::WaitNumber;
+use a2g_intent::WaitId;
 use a2g_types::call::{Call, main_argument};
 use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
@@ -85,7 +85,7 @@ impl DecisionBasis {
 
     fn compute(
         escalated: &Escalated,
-        wait: WaitNumber,
+        wait: WaitId,
         descriptor: Option<&Descriptor>,
         approved_by: &[String],
         grant: &Result<GrantSummary, Fault>,
@@ -276,7 +276,7 @@ impl Previews {
     pub(super) fn preview(
         &self,
         escalated: &Escalated,
-        wait: WaitNumber,
+        wait: WaitId,
         manifest: Option<&Manifest>,
     ) -> DecisionPreview {
         let call = escalated.call();
@@ -418,11 +418,11 @@ mod tests {
             let mut descriptor = descriptor();
             let mut grant = grant();
             change(&mut descriptor, grant.calls.as_mut().unwrap());
-            let wait = WaitNumber::detached(escalated().call().intent, 1);
+            let wait = WaitId::detached(escalated().call().intent, 1);
             DecisionBasis::compute(&escalated(), wait, Some(&descriptor), &[], &Ok(grant))
         };
         let unchanged = basis(|_, _| {});
-        let next_wait = WaitNumber::detached(escalated().call().intent, 2);
+        let next_wait = WaitId::detached(escalated().call().intent, 2);
         let next = DecisionBasis::compute(&escalated(), next_wait, Some(&descriptor()), &[], &Ok(grant()));
         assert_ne!(unchanged, next);
         assert_eq!(unchanged, basis(|_, _| {}));

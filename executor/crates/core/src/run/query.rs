@@ -115,7 +115,7 @@ impl Queries {
             running,
             queued,
             connections,
-            escalated: self.intents.undecided_count(now),
+            escalated: self.intents.awaiting_decision_count(now),
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),
             undelivered,
@@ -162,7 +162,7 @@ impl Queries {
     /// for another decision later.
     #[must_use]
     pub fn held_intents(&self) -> HashSet<IntentId> {
-        self.intents.read(|intents| intents.awaiting_decision().collect())
+        self.intents.read(|intents| intents.waits.awaiting_decision().collect())
     }
 
     /// Returns `true` if an intent is held here: it waits for a person, or is approved and has not ended.
@@ -366,7 +366,8 @@ impl Queries {
     pub async fn status_here(&self, intent: IntentId) -> Result<Option<(AgentDid, IntentState)>, Fault> {
         let now = self.clock.now();
         let agent_of = |escalated: &Escalated| escalated.call().agent.clone();
-        if let Some(agent) = self.intents.read(|intents| intents.visible_call(intent, now).map(agent_of)) {
+        let visible = self.intents.read(|intents| intents.waits.visible_call(intent, now).map(agent_of));
+        if let Some(agent) = visible {
             return Ok(Some((agent, IntentState::Escalated)));
         }
         if let Some(agent) = self.compile_waits.agent_of(intent) {
@@ -377,9 +378,10 @@ impl Queries {
         let stage = stage.map_err(|error| journal_fault(&error))?;
         let stage = stage.or_else(|| Some((self.stored_calls.agent_of(intent)?, Stage::Queued)));
         // An approved intent that could not begin is about to wait again.
-        let agent = || self.intents.read(|intents| intents.pending_call(intent, now).map(agent_of));
+        let pending = |held: &Escalated, _: &[_]| held.is_pending(now).then(|| agent_of(held));
+        let waits = || Some((self.intents.inspect(intent, pending)??, IntentState::Escalated));
         let state = stage.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?)));
-        Ok(state.or_else(|| agent().map(|agent| (agent, IntentState::Escalated))))
+        Ok(state.or_else(waits))
     }
 
     /// As [`Self::status_here`], also of an intent that a node of the fleet has claimed.
@@ -439,7 +441,7 @@ impl Queries {
     /// Waits until the state of an intent may have changed.
     pub async fn wait_for_signal(&self, signal: IntentSignal) {
         let IntentSignal { intent, mut waits, stage } = signal;
-        match (stage, self.intents.read(|intents| intents.wake_condition(intent))) {
+        match (stage, self.intents.wake_condition(intent)) {
             // An error means that the intent is no longer open.
             (Some(mut stage), _) => drop(stage.changed().await),
             (None, Some(condition)) => self.waits.wait_for_change_or_expiry(condition, &mut waits).await,
@@ -479,7 +481,7 @@ impl Queries {
                 continue;
             }
             // Checked after the journal: an approved intent is open in the journal before it is no longer held.
-            if let Some(condition) = self.intents.read(|intents| intents.wake_condition(intent)) {
+            if let Some(condition) = self.intents.wake_condition(intent) {
                 self.waits.wait_for_change_or_expiry(condition, &mut changes).await;
                 continue;
             }
@@ -507,7 +509,7 @@ impl Queries {
     /// The stops in force, by target.
     #[must_use]
     pub fn stops(&self) -> Vec<Stop> {
-        self.intents.read(|intents| intents.stops().list())
+        self.intents.read(|intents| intents.stops.list())
     }
 
     /// The operator's ceilings.

@@ -458,7 +458,7 @@ impl Membership {
                 let copy = |escalated: &Escalated| {
                     (escalated.call().agent.clone(), with_verdict.then(|| escalated.clone()))
                 };
-                let held = self.intents.read(|intents| intents.visible_call(intent, now).map(copy));
+                let held = self.intents.read(|intents| intents.waits.visible_call(intent, now).map(copy));
                 let is_queued = held.is_none();
                 let (agent, escalated) = match held {
                     Some(held) => held,

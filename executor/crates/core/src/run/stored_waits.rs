@@ -220,7 +220,7 @@ impl StoredWaits {
         for intent in fleet.stored_waits() {
             self.remove_ended_wait(fleet, intent).await?;
         }
-        for intent in self.intents.read(|intents| intents.waits_of_callers().collect::<Vec<_>>()) {
+        for intent in self.intents.read(|intents| intents.waits.of_callers().collect::<Vec<_>>()) {
             skip_unreadable(intent, self.check_wait(fleet, intent, count).await)?;
         }
         Ok(())

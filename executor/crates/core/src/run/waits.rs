@@ -8,7 +8,7 @@ use super::open_intents::{MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, is_sa
 use super::refusals::Refusals;
 use super::{AgentFilter, LoadedCatalog, all_agents, trace};
 use a2g_govern::{Escalated, denial_by};
-use a2g_intent::{Ended, EndedAll, HoldError, Registration, Removal, WakeCondition};
+use a2g_intent::{Ended, EndedAll, HoldError, HoldOutcome, Removal, Wait, WakeCondition};
 use a2g_journal::{
     HoldResult, IntentDenial, IntentSummary, Journal, JournalError, KnownIntent, Resolution, ResolvedIntent,
     content_hash,
@@ -218,34 +218,31 @@ impl Waits {
         self.journal.check_share(&call.agent).map_err(|error| journal_fault(&error))?;
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
-        let (registration, pending) = self.intents.update(|intents| {
+        let (outcome, pending) = self.intents.update(|intents| {
             // The caller checked this before it asked the governor. Since then, other content may have begun to wait.
-            let held = intents.held_call(call.intent);
-            if held.is_some_and(|(held, _)| !is_same_call(held.call(), &call)) {
+            let earlier = intents.waits.get(call.intent);
+            if earlier.is_some_and(|wait| !is_same_call(wait.call().call(), &call)) {
                 return Err(intent_conflict_fault(call.intent));
             }
-            self.record_expired(intents.expire(now), now);
-            let registration = intents.hold(call.intent, owner_of(&call), escalated, until);
-            let registration = registration.map_err(|error| self.hold_fault(&call, error))?;
-            Ok((registration, self.journal.hold(&call, text, until)))
+            self.record_expired(intents.waits.expire(now), now);
+            let held = intents.hold(call.intent, Wait::new(owner_of(&call), escalated, until));
+            let outcome = held.map_err(|error| self.hold_fault(&call, error))?;
+            Ok((outcome, self.journal.hold(&call, text, until)))
         })?;
         let result = pending.await;
-        let held = match registration {
-            Registration::New(_) => Held::New,
-            Registration::Known => Held::Known,
-        };
-        if let Registration::New(wait) = registration
+        if let HoldOutcome::New(wait) = outcome
             && !matches!(result, Ok(HoldResult::Waiting))
         {
-            self.intents.update(|intents| intents.end_wait(wait));
+            self.intents.end_wait(wait);
         }
         match result {
-            Ok(HoldResult::Waiting) => {
-                if let Held::New = held {
+            Ok(HoldResult::Waiting) => match outcome {
+                HoldOutcome::New(_) => {
                     tracing::info!("waits for a directive");
+                    Ok(Held::New)
                 }
-                Ok(held)
-            }
+                HoldOutcome::Known => Ok(Held::Known),
+            },
             Ok(HoldResult::Conflict) => Err(intent_conflict_fault(call.intent)),
             Ok(HoldResult::Started) => {
                 let known = self.journal.find(&call, None).await.map_err(|error| journal_fault(&error))?;
@@ -283,7 +280,7 @@ impl Waits {
     pub(super) async fn withdraw_undecided(&self, intent: IntentId, reason: &'static str) {
         let now = self.clock.now();
         let removal = self.intents.update(|intents| {
-            intents.remove_undecided(intent).map(|escalated| {
+            intents.waits.remove_undecided(intent).map(|escalated| {
                 record_resolutions(&self.journal, &[escalated], Resolution::Cancelled, reason, now)
             })
         });
@@ -297,7 +294,7 @@ impl Waits {
     pub(super) async fn end_nested(&self, intent: IntentId) {
         match self.end_open(intent, &all_agents, AbortReason::ParentEnded, ENDED_WITH_PARENT) {
             Some(Ended::Wait(recording)) => await_withdrawal(recording).await,
-            Some(Ended::Run { .. } | Ended::Elsewhere) | None => {}
+            Some(Ended::Run(_)) | None => {}
         }
     }
 
@@ -331,7 +328,7 @@ impl Waits {
     /// Removes the undecided intents that have expired, and wakes the tasks that wait for them.
     fn expire(&self) {
         let now = self.clock.now();
-        self.intents.update(|intents| self.record_expired(intents.expire(now), now));
+        self.intents.update(|intents| self.record_expired(intents.waits.expire(now), now));
     }
 
     fn record_expired(&self, expired: Vec<Escalated>, now: OffsetDateTime) {
@@ -411,10 +408,10 @@ impl Waits {
             changes.mark_unchanged();
             // The list is read under the lock, because the other decision, which a denial waits for, may take long.
             let removal = self.intents.update(|intents| {
-                if intents.undecided_call(intent).is_some() {
+                if intents.waits.undecided_call(intent).is_some() {
                     may_deny()?;
                 }
-                Ok::<_, Fault>(intents.remove_undecided(intent).map(record))
+                Ok::<_, Fault>(intents.waits.remove_undecided(intent).map(record))
             });
             match removal? {
                 Removal::Removed(denied) => break denied,

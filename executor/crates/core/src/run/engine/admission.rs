@@ -245,7 +245,7 @@ impl Engine {
             Governor::Remote(_) => sink.notify_waiting(),
         }
         let sent_at = self.clock.monotonic();
-        let still_waits = |intent| self.intents.read(|intents| intents.awaits_decision(intent));
+        let still_waits = |intent| self.intents.awaits_decision(intent);
         let result = self.policies.governor().decide(&call, &still_waits).await;
         self.metrics.record_verdict_time(stopwatch.exclude(sent_at, self.clock.monotonic()));
         let verified = result?;

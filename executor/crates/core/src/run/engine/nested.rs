@@ -180,7 +180,7 @@ impl NestedCalls {
             let _log = self.state.lock();
             self.has_ended.send_replace(true);
         }
-        self.engine.intents.update(|intents| intents.abort_children(self.parent.intent));
+        self.engine.intents.update(|intents| intents.runs.abort_children(self.parent.intent));
         let mut open_count = self.open_count.subscribe();
         if tokio::time::timeout(CLOSE_TIMEOUT, open_count.wait_for(|count| *count == 0)).await.is_err() {
             let open_calls = *self.open_count.borrow();

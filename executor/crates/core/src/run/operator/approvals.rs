@@ -13,7 +13,7 @@ use crate::run::trace::{self, Stopwatch};
 use crate::run::waits::{denial_fault, new_decision, new_resolution, not_waiting_fault};
 use crate::run::{Operator, RETRY_AFTER_MS};
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated};
-use a2g_intent::{Intents, Outdated, Removal, WaitNumber};
+use a2g_intent::{Outdated, Removal, WaitId};
 use a2g_journal::{Approval, HoldResult, IntentSummary, Resolution, ResolvedIntent};
 use a2g_runtime::spawn;
 use a2g_types::call::Call;
@@ -214,7 +214,7 @@ impl Operator {
     async fn add_approval(
         &self,
         escalated: &Escalated,
-        taken: WaitNumber,
+        taken: WaitId,
         approval: PartialApproval,
     ) -> Result<DirectiveOutcome, Fault> {
         let intent = escalated.call().intent;
@@ -225,7 +225,7 @@ impl Operator {
             ..new_decision(&self.journal, escalated, Resolution::PartlyApproved, &by, self.clock.now())
         };
         let recording = self.intents.read(|intents| {
-            intents.check_current(taken).map_err(outdated_fault)?;
+            intents.waits.check_current(taken).map_err(outdated_fault)?;
             let agent = &escalated.call().agent;
             self.policies.check_authors(intent, std::slice::from_ref(&approval.author), Some(agent))?;
             Ok(self.journal.resolve(vec![recorded]))
@@ -249,7 +249,7 @@ impl Operator {
             }
         }
         self.intents
-            .update(|intents| intents.release_with_approval(taken, approval))
+            .update(|intents| intents.waits.release_with_approval(taken, approval))
             .map_err(outdated_fault)?;
         tracing::info!(%intent, caller = by, "approved, and needs another person's approval");
         Ok(DirectiveOutcome::NeedsMoreApprovals)
@@ -264,7 +264,7 @@ impl Operator {
     fn combine_approvals(
         &self,
         escalated: &Escalated,
-        taken: WaitNumber,
+        taken: WaitId,
         directive: &Directive,
         right: &DecisionRight<'_>,
         shown: Option<DecisionBasis>,
@@ -308,7 +308,7 @@ impl Operator {
             basis: shown,
         };
         if let Some(other) = earlier.iter().find(|earlier| !own.grant.is_within(&earlier.grant)) {
-            self.intents.update(|intents| intents.forget_partial_approvals(call.intent));
+            self.intents.update(|intents| intents.waits.forget_partial_approvals(call.intent));
             let message = format!(
                 "the run would get more now than `{}` approved: everybody has to approve again (`[[approvals]]`)",
                 other.author.name()
@@ -361,7 +361,7 @@ impl Operator {
     fn check_narrower(
         &self,
         escalated: &Escalated,
-        taken: WaitNumber,
+        taken: WaitId,
         manifest: Option<&Manifest>,
     ) -> Result<(), Fault> {
         let Some(manifest) = manifest else { return Ok(()) };
@@ -377,7 +377,7 @@ impl Operator {
     /// Forgets the approvals of all intents that need more of them. Called when the list of callers changes, because
     /// somebody who approved may no longer be in it.
     pub fn forget_partial_approvals(&self) {
-        self.intents.update(Intents::forget_all_partial_approvals);
+        self.intents.update(|intents| intents.waits.forget_all_partial_approvals());
     }
 
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
@@ -401,7 +401,7 @@ impl Operator {
     }
 
     /// Takes an undecided intent, once no other decision on it is in progress.
-    async fn take_for_denial(&self, intent: IntentId) -> Result<(Escalated, WaitNumber), Fault> {
+    async fn take_for_denial(&self, intent: IntentId) -> Result<(Escalated, WaitId), Fault> {
         let mut changes = self.intents.changes();
         loop {
             changes.mark_unchanged();
@@ -417,7 +417,7 @@ impl Operator {
     async fn approve(
         self: Arc<Self>,
         escalated: Escalated,
-        taken: WaitNumber,
+        taken: WaitId,
         bound: BoundApproval,
         answer_tx: oneshot::Sender<Result<DirectiveOutcome, Fault>>,
     ) {
@@ -438,7 +438,7 @@ impl Operator {
     async fn record_approval(
         self: &Arc<Self>,
         escalated: &Escalated,
-        taken: WaitNumber,
+        taken: WaitId,
         BoundApproval { approval, authors, needs_others }: &BoundApproval,
     ) -> Result<Box<ClaimedRun>, Fault> {
         let claimed = self.claim_approved(escalated, approval).await.map_err(NotClaimed::into_fault)?;
@@ -447,11 +447,11 @@ impl Operator {
         let Approval { by: _, manifest, basis, grants } = approval.clone();
         let approved = ResolvedIntent { manifest, basis, grants, ..approved };
         let recorded = self.intents.update(|intents| {
-            intents.check_current(taken).map_err(outdated_fault)?;
+            intents.waits.check_current(taken).map_err(outdated_fault)?;
             let Call { intent, agent, .. } = escalated.call();
             self.policies.check_authors(*intent, authors, needs_others.then_some(agent))?;
             let recording = self.journal.resolve(vec![approved]);
-            intents.mark_approving(taken);
+            intents.waits.mark_approving(taken);
             Ok(recording)
         });
         let fault = match recorded {
@@ -466,7 +466,7 @@ impl Operator {
             },
         };
         // From now on, a cancel ends the wait and no longer the run.
-        self.intents.update(|intents| intents.take_back(taken));
+        self.intents.update(|intents| intents.waits.mark_deciding(taken));
         let withdrawal = claimed.running.end().filter(|reason| is_withdrawal(*reason));
         drop(claimed);
         if let Some(reason) = withdrawal
@@ -513,7 +513,7 @@ impl Operator {
 
     /// Runs the intents that were approved in an earlier process and did not start there.
     pub fn resume_approved(self: &Arc<Self>) {
-        let approved = self.intents.read(|intents| intents.approved().collect::<Vec<_>>());
+        let approved = self.intents.read(|intents| intents.waits.approved().collect::<Vec<_>>());
         for intent in approved {
             let Some((escalated, taken, approval)) = self.intents.take_approved(intent) else { continue };
             let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
@@ -527,7 +527,7 @@ impl Operator {
     async fn run_approved(
         self: Arc<Self>,
         mut escalated: Escalated,
-        mut taken: WaitNumber,
+        mut taken: WaitId,
         mut approval: Approval,
         mut claimed: Option<Box<ClaimedRun>>,
     ) {
@@ -545,7 +545,7 @@ impl Operator {
             };
             let Some(fault) = fault else { return };
             // Before the fleet is asked, so that a cancellation meanwhile finds the wait.
-            self.intents.update(|intents| intents.wait_to_run(taken, approval));
+            self.intents.update(|intents| intents.waits.wait_to_run(taken, approval));
             if let Some(end) = self.find_final_end(&escalated, &fault).await {
                 return self.end_approved(&escalated, taken, end).await;
             }
@@ -569,10 +569,10 @@ impl Operator {
     async fn run_claimed_approval(
         self: &Arc<Self>,
         escalated: &Escalated,
-        taken: WaitNumber,
+        taken: WaitId,
         claimed: Box<ClaimedRun>,
     ) -> Option<Fault> {
-        if !self.intents.update(|intents| intents.mark_claimed(taken)) {
+        if !self.intents.update(|intents| intents.waits.mark_claimed(taken)) {
             drop(claimed);
             // The task that removed the intent has recorded its end.
             if let Err(fault) = self.claims.release(escalated.call().intent).await {
@@ -618,7 +618,7 @@ impl Operator {
 
     /// Lets an intent whose approval no longer counts wait for a person again. If that cannot be recorded, the intent
     /// is refused; sent again, it waits again.
-    async fn return_to_waiting(&self, escalated: &Escalated, taken: WaitNumber) {
+    async fn return_to_waiting(&self, escalated: &Escalated, taken: WaitId) {
         let call = escalated.call();
         let text = match escalated.to_journal() {
             Ok(text) => text,
@@ -633,7 +633,7 @@ impl Operator {
         let withdrawn =
             new_resolution(&self.journal, escalated, Resolution::Cancelled, WIDER_THAN_SHOWN, now);
         let moved = self.intents.update(|intents| {
-            let wait = intents.wait_again(taken)?;
+            let wait = intents.waits.wait_again(taken)?;
             let withdrawal = self.journal.resolve(vec![withdrawn]);
             Some((wait, withdrawal, self.journal.hold(call, text, escalated.expires_at())))
         });
@@ -661,7 +661,7 @@ impl Operator {
     }
 
     /// Ends the wait of an approved intent that can no longer run.
-    async fn end_approved(&self, escalated: &Escalated, taken: WaitNumber, end: EndOfApproval) {
+    async fn end_approved(&self, escalated: &Escalated, taken: WaitId, end: EndOfApproval) {
         // A stop that has removed the intent has also recorded its end.
         if !self.intents.end_wait(taken) {
             return;

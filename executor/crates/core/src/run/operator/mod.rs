@@ -20,7 +20,7 @@ use super::slots::Slots;
 use super::waits::{EndOfWait, EndedIntents, Waits};
 use super::{AgentFilter, Engine, ExecutorSettings, Parts};
 use crate::run::engine::stored_calls::{CallStore, StoredCalls};
-use a2g_intent::{Ended, EndedAll};
+use a2g_intent::{Ended, EndedAll, StopEffect};
 use a2g_journal::{Journal, JournalError, Resolution};
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -143,12 +143,12 @@ impl Operator {
         };
         let result = match self.waits.end_open(intent, filter, AbortReason::Cancelled, end) {
             Some(Ended::Wait(recording)) => recording.await.map(drop),
-            Some(Ended::Run { is_first: true }) => {
+            Some(Ended::Run(StopEffect::First)) => {
                 self.journal.record_stop(&[intent], by, "a2g/cancel").await
             }
             // The journal has the caller that stopped it first.
-            Some(Ended::Run { is_first: false }) => Ok(()),
-            Some(Ended::Elsewhere) | None => {
+            Some(Ended::Run(StopEffect::Repeated)) => Ok(()),
+            Some(Ended::Run(StopEffect::Elsewhere)) | None => {
                 return self.call_store.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await;
             }
         };

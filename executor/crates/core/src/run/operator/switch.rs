@@ -39,11 +39,11 @@ impl Operator {
     ) -> Result<usize, Fault> {
         // Later than every known order about the target, even if the clock of the node that gave it is ahead.
         let now = self.clock.now();
-        let latest = self.intents.read(|intents| intents.stops().latest_order(&target));
+        let latest = self.intents.read(|intents| intents.stops.latest_order(&target));
         let since = latest.map_or(now, |latest| now.max(latest + Duration::from_micros(1)));
         let stop = Stop { target, reason, by: right.by().to_owned(), since };
         // Published again by `follow_orders` if the order fails.
-        self.intents.mark_unpublished_stops(true);
+        self.intents.mark_unpublished_stops();
         let order = self.node.start_stop_order(&stop, true);
         let result = self.set_stop(stop.clone()).await;
         finish_order(order).await?;
@@ -104,7 +104,7 @@ impl Operator {
     pub(in crate::run) async fn lift_stop(&self, target: &StopTarget, by: &str) -> Result<bool, Fault> {
         // Sent under the lock, so that the journal gets a later stop of the target after this.
         let lifting = self.intents.read(|intents| {
-            let number = intents.stops().get(target)?.number;
+            let number = intents.stops.get(target)?.number;
             Some((number, self.journal.lift_stop(target, by)))
         });
         let Some((number, recording)) = lifting else { return Ok(false) };
@@ -118,7 +118,7 @@ impl Operator {
             }
             JournalError::Broken(_) => Fault::Internal(ErrorChain(&error).to_string()),
         })?;
-        let is_lifted = self.intents.update(|intents| intents.stops_mut().remove(target, number));
+        let is_lifted = self.intents.update(|intents| intents.stops.remove(target, number));
         if is_lifted {
             tracing::warn!(resumed = %target, caller = by, "resumed by an operator");
         }

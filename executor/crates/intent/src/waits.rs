@@ -1,0 +1,510 @@
+//! The intents that wait for a person, or have waited and have not ended.
+
+use crate::content::{Content, Owner};
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::stop::Stop;
+use std::collections::HashMap;
+use std::mem;
+use time::OffsetDateTime;
+
+/// Identifies one wait of an intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitId {
+    pub(crate) intent: IntentId,
+    number: u64,
+    /// The number of times that all partial approvals had been forgotten.
+    forget_count: u64,
+}
+
+impl WaitId {
+    /// The number of the wait. When the intent waits again, the number differs, even in another process.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.number
+    }
+
+    /// A wait that is in no table, for tests.
+    #[must_use]
+    pub fn detached(intent: IntentId, number: u64) -> Self {
+        Self { intent, number, forget_count: 0 }
+    }
+}
+
+/// An intent that was taken for a decision.
+pub type Taken<'a, C> = (&'a <C as Content>::Call, WaitId);
+
+/// The event that ends an intent's wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WakeCondition {
+    /// The verdict expires at this time, unless a decision is made before.
+    Until(OffsetDateTime),
+    /// Another task, which decides on the intent or runs it, announces a change.
+    AnotherTask,
+}
+
+/// The changes since they were last taken, for those who wait for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Changes {
+    /// Nothing that anybody waits for.
+    None,
+    /// An intent has begun to wait, which concerns only lists.
+    List,
+    /// An intent has stopped waiting, or waits again.
+    Waits,
+}
+
+/// The effect of letting an intent wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldOutcome {
+    /// It waits from now on.
+    New(WaitId),
+    /// It waited before, and keeps its call and verdict.
+    Known,
+}
+
+/// The reason why an intent does not wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HoldError {
+    /// An operator has stopped its agent, its tool or everything.
+    Stopped(Stop),
+    /// The run that makes the call has ended.
+    ParentEnded,
+    /// The maximum number of intents wait.
+    NoRoom,
+}
+
+/// The reason why a decision on a taken intent can no longer be recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outdated {
+    /// The intent was denied, cancelled, revoked or stopped, or is in a new wait.
+    WaitEnded,
+    /// All partial approvals were forgotten, because the list of callers was replaced.
+    ApprovalsForgotten,
+}
+
+/// The result of taking or removing an undecided intent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Removal<T> {
+    /// The intent was undecided.
+    Removed(T),
+    /// Another decision on the intent is in progress.
+    InDecision,
+    /// No such intent is undecided.
+    Absent,
+}
+
+impl<T> Removal<T> {
+    /// Maps the intent that was undecided.
+    pub fn map<U>(self, map: impl FnOnce(T) -> U) -> Removal<U> {
+        match self {
+            Self::Removed(removed) => Removal::Removed(map(removed)),
+            Self::InDecision => Removal::InDecision,
+            Self::Absent => Removal::Absent,
+        }
+    }
+}
+
+/// The phase of an intent's wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase<A> {
+    /// The intent waits for a person.
+    Undecided,
+    /// A decision is in progress, and excludes any other.
+    Deciding,
+    /// The intent is claimed, and its approval is being recorded. From now on, a cancellation stops its run.
+    Approving,
+    /// The intent is approved and claimed. If its run cannot begin, it waits to run again.
+    Claimed,
+    /// The intent is approved and waits to run.
+    Approved(A),
+    /// An attempt to run an approved intent is in progress.
+    Retrying,
+}
+
+/// The wait of an intent.
+#[derive(Debug)]
+pub struct Wait<C: Content> {
+    owner: Owner,
+    call: C::Call,
+    expires_at: OffsetDateTime,
+    /// The number that [`Waits`] gives this wait. An intent may wait again later under the same id.
+    number: u64,
+    phase: Phase<C::Approval>,
+    partial_approvals: Vec<C::PartialApproval>,
+}
+
+impl<C: Content> Wait<C> {
+    /// A wait for a person, who may decide until `expires_at`.
+    #[must_use]
+    pub fn new(owner: Owner, call: C::Call, expires_at: OffsetDateTime) -> Self {
+        let phase = Phase::Undecided;
+        Self { owner, call, expires_at, number: 0, phase, partial_approvals: Vec::new() }
+    }
+
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> &C::Call {
+        &self.call
+    }
+
+    /// The approvals so far of an intent that needs more of them.
+    #[must_use]
+    pub fn partial_approvals(&self) -> &[C::PartialApproval] {
+        &self.partial_approvals
+    }
+
+    /// Returns `true` if the verdict has not expired.
+    #[must_use]
+    pub fn is_pending(&self, now: OffsetDateTime) -> bool {
+        now < self.expires_at
+    }
+
+    /// Returns `true` if the intent waits for a decision, or one is in progress.
+    #[must_use]
+    pub fn awaits_decision(&self) -> bool {
+        match self.phase {
+            Phase::Undecided | Phase::Deciding | Phase::Approving => true,
+            Phase::Claimed | Phase::Approved(_) | Phase::Retrying => false,
+        }
+    }
+
+    /// The event that ends the wait.
+    #[must_use]
+    pub fn wake_condition(&self) -> WakeCondition {
+        match self.phase {
+            Phase::Undecided => WakeCondition::Until(self.expires_at),
+            Phase::Deciding | Phase::Approving | Phase::Claimed | Phase::Approved(_) | Phase::Retrying => {
+                WakeCondition::AnotherTask
+            }
+        }
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// `true` if the intent ends with its wait. A claimed intent ends with its run.
+    pub(crate) fn ends_with_wait(&self) -> bool {
+        match self.phase {
+            Phase::Undecided | Phase::Deciding | Phase::Approved(_) | Phase::Retrying => true,
+            Phase::Approving | Phase::Claimed => false,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn id(&self, intent: IntentId, forget_count: u64) -> WaitId {
+        WaitId { intent, number: self.number, forget_count }
+    }
+
+    fn is_undecided(&self) -> bool {
+        matches!(self.phase, Phase::Undecided)
+    }
+
+    fn is_claimed(&self) -> bool {
+        matches!(self.phase, Phase::Claimed)
+    }
+}
+
+/// The intents that wait for a person, or have waited and have not ended.
+#[derive(Debug)]
+pub struct Waits<C: Content> {
+    by_intent: HashMap<IntentId, Wait<C>>,
+    /// The maximum number of intents that are held and not claimed, and of those of one agent.
+    max_waiting: usize,
+    max_waiting_per_agent: usize,
+    /// The number of the latest wait.
+    last_number: u64,
+    /// The number of times that all partial approvals were forgotten.
+    forget_count: u64,
+    changes: Changes,
+}
+
+impl<C: Content> Waits<C> {
+    pub(crate) fn new(max_waiting: usize, max_waiting_per_agent: usize, first_number: u64) -> Self {
+        Self {
+            by_intent: HashMap::new(),
+            max_waiting,
+            max_waiting_per_agent,
+            last_number: first_number,
+            forget_count: 0,
+            changes: Changes::None,
+        }
+    }
+
+    /// Takes what has changed since the last call.
+    pub fn take_changes(&mut self) -> Changes {
+        mem::replace(&mut self.changes, Changes::None)
+    }
+
+    pub(crate) fn note(&mut self, changes: Changes) {
+        self.changes = self.changes.max(changes);
+    }
+
+    // What is read.
+
+    /// The wait of an intent, in any phase.
+    #[must_use]
+    pub fn get(&self, intent: IntentId) -> Option<&Wait<C>> {
+        self.by_intent.get(&intent)
+    }
+
+    /// Returns `true` if an intent is held: it waits for a person, or is approved and has not ended.
+    #[must_use]
+    pub fn is_held(&self, intent: IntentId) -> bool {
+        self.by_intent.contains_key(&intent)
+    }
+
+    /// Returns `true` if another intent of an agent may wait.
+    #[must_use]
+    pub fn has_room(&self, agent: &AgentDid) -> bool {
+        let counted = || self.by_intent.values().filter(|wait| !wait.is_claimed());
+        let of_agent = counted().filter(|wait| wait.owner.agent == *agent).count();
+        counted().count() < self.max_waiting && of_agent < self.max_waiting_per_agent
+    }
+
+    /// The call of an intent that is reported as waiting without a look-up in the journal.
+    #[must_use]
+    pub fn visible_call(&self, intent: IntentId, now: OffsetDateTime) -> Option<&C::Call> {
+        self.get(intent).filter(|wait| !wait.is_claimed() && wait.is_pending(now)).map(Wait::call)
+    }
+
+    /// The call of an undecided intent, and its wait.
+    #[must_use]
+    pub fn undecided_call(&self, intent: IntentId) -> Option<Taken<'_, C>> {
+        let wait = self.get(intent).filter(|wait| wait.is_undecided())?;
+        Some((&wait.call, wait.id(intent, self.forget_count)))
+    }
+
+    /// The calls on which a person can decide.
+    pub fn undecided_calls(&self, now: OffsetDateTime) -> impl Iterator<Item = &C::Call> {
+        let waits = self.by_intent.values();
+        waits.filter(move |wait| wait.is_undecided() && wait.is_pending(now)).map(Wait::call)
+    }
+
+    /// The number of intents that wait for a decision, or on which one is in progress, and that have not expired.
+    #[must_use]
+    pub fn awaiting_decision_count(&self, now: OffsetDateTime) -> usize {
+        let waits = self.by_intent.values();
+        waits.filter(|wait| wait.awaits_decision() && wait.is_pending(now)).count()
+    }
+
+    /// The intents that wait for a decision, or on which one is in progress. An approved intent may have to wait for
+    /// another decision later.
+    pub fn awaiting_decision(&self) -> impl Iterator<Item = IntentId> {
+        self.select(Wait::awaits_decision)
+    }
+
+    /// The approved intents that wait to run.
+    pub fn approved(&self) -> impl Iterator<Item = IntentId> {
+        self.select(|wait| matches!(wait.phase, Phase::Approved(_)))
+    }
+
+    /// The intents that wait without a run, except nested calls.
+    pub fn of_callers(&self) -> impl Iterator<Item = IntentId> {
+        self.select(|wait| wait.ends_with_wait() && wait.owner.parent.is_none())
+    }
+
+    fn select(&self, is_selected: impl Fn(&Wait<C>) -> bool) -> impl Iterator<Item = IntentId> {
+        let waits = self.by_intent.iter().filter(move |(_, wait)| is_selected(wait));
+        waits.map(|(intent, _)| *intent)
+    }
+
+    // The begin and the end of a wait.
+
+    /// Restores the wait of an earlier process, with its approval if it has one.
+    pub fn restore(&mut self, intent: IntentId, wait: Wait<C>, approval: Option<C::Approval>) {
+        let phase = approval.map_or(Phase::Undecided, Phase::Approved);
+        self.insert(intent, Wait { phase, ..wait });
+    }
+
+    /// Lets an intent wait for a person: see [`crate::Intents::hold`], which calls this.
+    pub(crate) fn begin(&mut self, intent: IntentId, wait: Wait<C>) -> Result<HoldOutcome, HoldError> {
+        if self.is_held(intent) {
+            return Ok(HoldOutcome::Known);
+        }
+        if !self.has_room(&wait.owner.agent) {
+            return Err(HoldError::NoRoom);
+        }
+        self.note(Changes::List);
+        Ok(HoldOutcome::New(self.insert(intent, wait)))
+    }
+
+    fn insert(&mut self, intent: IntentId, wait: Wait<C>) -> WaitId {
+        let number = self.next_number();
+        self.by_intent.insert(intent, Wait { number, ..wait });
+        WaitId { intent, number, forget_count: self.forget_count }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last_number = self.last_number.wrapping_add(1);
+        self.last_number
+    }
+
+    /// Ends a wait: the run has finished or can no longer begin, or the journal does not have the wait. Returns `false` if
+    /// the intent is not held, or is in a new wait.
+    pub fn end(&mut self, wait: WaitId) -> bool {
+        self.note(Changes::Waits);
+        self.remove_if(wait.intent, |held| held.number == wait.number).is_some()
+    }
+
+    /// Removes the undecided intents that have expired. Any other expired intent is removed by the task that decides on it
+    /// or runs it.
+    pub fn expire(&mut self, now: OffsetDateTime) -> Vec<C::Call> {
+        self.remove_all(|wait| wait.is_undecided() && !wait.is_pending(now))
+    }
+
+    /// Removes the wait of an intent if it is selected.
+    pub(crate) fn remove_if(
+        &mut self,
+        intent: IntentId,
+        is_selected: impl Fn(&Wait<C>) -> bool,
+    ) -> Option<C::Call> {
+        self.get(intent).filter(|wait| is_selected(wait))?;
+        self.note(Changes::Waits);
+        self.by_intent.remove(&intent).map(|wait| wait.call)
+    }
+
+    /// Removes all waits that are selected.
+    pub(crate) fn remove_all(&mut self, is_selected: impl Fn(&Wait<C>) -> bool) -> Vec<C::Call> {
+        let removed = self.by_intent.extract_if(|_, wait| is_selected(wait));
+        let calls = removed.map(|(_, wait)| wait.call).collect::<Vec<_>>();
+        if !calls.is_empty() {
+            self.note(Changes::Waits);
+        }
+        calls
+    }
+
+    // Decisions.
+
+    /// Takes an undecided intent for a decision. Any other decision is excluded until the intent is
+    /// [released](Self::release) or [ended](Self::end).
+    pub fn take_undecided(&mut self, intent: IntentId) -> Removal<Taken<'_, C>> {
+        let Some(wait) = self.by_intent.get_mut(&intent) else { return Removal::Absent };
+        match wait.phase {
+            Phase::Undecided => {
+                wait.phase = Phase::Deciding;
+                Removal::Removed((&wait.call, wait.id(intent, self.forget_count)))
+            }
+            Phase::Deciding | Phase::Approving => Removal::InDecision,
+            Phase::Claimed | Phase::Approved(_) | Phase::Retrying => Removal::Absent,
+        }
+    }
+
+    /// Removes an undecided intent.
+    pub fn remove_undecided(&mut self, intent: IntentId) -> Removal<C::Call> {
+        match self.get(intent).map(|wait| &wait.phase) {
+            Some(Phase::Undecided) => {
+                self.remove_if(intent, Wait::is_undecided).map_or(Removal::Absent, Removal::Removed)
+            }
+            Some(Phase::Deciding | Phase::Approving) => Removal::InDecision,
+            Some(Phase::Claimed | Phase::Approved(_) | Phase::Retrying) | None => Removal::Absent,
+        }
+    }
+
+    /// Takes an approved intent for a run. Returns `None` if it was cancelled, revoked or stopped.
+    pub fn take_approved(&mut self, intent: IntentId) -> Option<(&C::Call, WaitId, C::Approval)> {
+        let wait = self.by_intent.get_mut(&intent)?;
+        let Phase::Approved(approval) = wait.phase.clone() else { return None };
+        wait.phase = Phase::Retrying;
+        Some((&wait.call, wait.id(intent, self.forget_count), approval))
+    }
+
+    /// Checks that the wait is still the same, and that no approvals were forgotten since the intent was taken. A decision
+    /// that is recorded in the same step is about this wait.
+    ///
+    /// # Errors
+    /// [`Outdated`].
+    pub fn check_current(&self, taken: WaitId) -> Result<(), Outdated> {
+        let is_same = self.get(taken.intent).is_some_and(|wait| wait.number == taken.number);
+        if is_same { self.check_not_forgotten(taken) } else { Err(Outdated::WaitEnded) }
+    }
+
+    fn check_not_forgotten(&self, taken: WaitId) -> Result<(), Outdated> {
+        if self.forget_count == taken.forget_count { Ok(()) } else { Err(Outdated::ApprovalsForgotten) }
+    }
+
+    /// Marks a claimed intent as one whose approval is being recorded. From now on, a cancellation stops the run instead of
+    /// ending the wait.
+    pub fn mark_approving(&mut self, taken: WaitId) {
+        self.change(taken, |wait| wait.phase = Phase::Approving);
+    }
+
+    /// Marks an intent as taken again, because its approval could not be recorded.
+    pub fn mark_deciding(&mut self, taken: WaitId) {
+        self.change(taken, |wait| wait.phase = Phase::Deciding);
+    }
+
+    /// Marks an approved intent as claimed. Returns `false` if it was cancelled, revoked or stopped since it was taken.
+    #[must_use]
+    pub fn mark_claimed(&mut self, taken: WaitId) -> bool {
+        self.change(taken, |wait| wait.phase = Phase::Claimed)
+    }
+
+    /// Lets an intent wait again, because the decision cannot be applied.
+    pub fn release(&mut self, taken: WaitId) {
+        self.change(taken, |wait| wait.phase = Phase::Undecided);
+    }
+
+    /// Adds an approval of an intent that needs more of them, and lets the intent wait again.
+    ///
+    /// # Errors
+    /// [`Outdated`]: the approval does not count.
+    pub fn release_with_approval(
+        &mut self,
+        taken: WaitId,
+        approval: C::PartialApproval,
+    ) -> Result<(), Outdated> {
+        let current = self.check_not_forgotten(taken);
+        let is_same = self.change(taken, |wait| {
+            wait.phase = Phase::Undecided;
+            if current.is_ok() {
+                wait.partial_approvals.push(approval);
+            }
+        });
+        if is_same { current } else { Err(Outdated::WaitEnded) }
+    }
+
+    /// Lets an approved intent that cannot run now wait to run. One that was cancelled, revoked or stopped in the meantime
+    /// does not.
+    pub fn wait_to_run(&mut self, taken: WaitId, approval: C::Approval) {
+        self.change(taken, |wait| wait.phase = Phase::Approved(approval));
+    }
+
+    /// Moves an approved intent that was [taken](Self::take_approved) to a new wait for a person. Returns `None` if it was
+    /// cancelled, revoked or stopped.
+    pub fn wait_again(&mut self, taken: WaitId) -> Option<WaitId> {
+        let number = self.next_number();
+        let is_same = self.change(taken, |wait| {
+            wait.number = number;
+            wait.phase = Phase::Undecided;
+            wait.partial_approvals.clear();
+        });
+        is_same.then_some(WaitId { intent: taken.intent, number, forget_count: self.forget_count })
+    }
+
+    /// Forgets the approvals so far of an intent.
+    pub fn forget_partial_approvals(&mut self, intent: IntentId) {
+        if let Some(wait) = self.by_intent.get_mut(&intent) {
+            wait.partial_approvals.clear();
+        }
+        self.note(Changes::Waits);
+    }
+
+    /// Forgets the approvals so far of all intents, also those that are being recorded.
+    pub fn forget_all_partial_approvals(&mut self) {
+        self.forget_count += 1;
+        self.by_intent.values_mut().for_each(|wait| wait.partial_approvals.clear());
+        self.note(Changes::Waits);
+    }
+
+    /// Changes a taken intent. Returns `false` if it is not held, or is in a new wait.
+    fn change(&mut self, taken: WaitId, change: impl FnOnce(&mut Wait<C>)) -> bool {
+        self.note(Changes::Waits);
+        let wait = self.by_intent.get_mut(&taken.intent).filter(|wait| wait.number == taken.number);
+        wait.map(change).is_some()
+    }
+}
