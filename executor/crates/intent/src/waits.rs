@@ -105,7 +105,7 @@ impl<T> Removal<T> {
 }
 
 /// The phase of an intent's wait.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 enum Phase<A> {
     /// The intent waits for a person.
     Undecided,
