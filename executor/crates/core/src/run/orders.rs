@@ -31,6 +31,39 @@ const END_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of requests for the state of such an intent.
 const MAX_END_REQUESTS: u32 = 40;
 
+/// How one intent is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum EndKind {
+    Cancellation,
+    Revocation,
+}
+
+impl EndKind {
+    /// The reason for which a run of the intent is aborted.
+    pub(super) fn reason(self) -> AbortReason {
+        match self {
+            Self::Cancellation => AbortReason::Cancelled,
+            Self::Revocation => AbortReason::Revoked,
+        }
+    }
+}
+
+/// The state of a stop after an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StopState {
+    InForce,
+    Lifted,
+}
+
+/// What becomes of the orders that this node has given itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OwnOrders {
+    Follow,
+    Skip,
+}
+
 /// The text of an order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]
@@ -44,10 +77,10 @@ enum OrderText {
         by: String,
         /// The time of the stop, in microseconds since 1970.
         since: i64,
-        is_in_force: bool,
+        state: StopState,
     },
     /// The cancellation or revocation of one intent.
-    End { node: String, intent: String, by: String, is_revoked: bool },
+    End { node: String, intent: String, by: String, kind: EndKind },
     /// A standing policy; a revocation if there is no policy.
     // As text: serde cannot read a raw value within a tagged one.
     Policy { node: String, agent: Option<String>, policy: Option<String>, by: String, at: i64 },
@@ -72,9 +105,9 @@ struct OrderError(String);
 
 impl Node {
     /// Starts to tell the other nodes of a stop, or of its end.
-    pub(super) fn start_stop_order(&self, stop: &Stop, is_in_force: bool) -> OrderInProgress {
+    pub(super) fn start_stop_order(&self, stop: &Stop, state: StopState) -> OrderInProgress {
         let stop = stop.clone();
-        self.start_order(async move |fleet| publish_stop(&fleet, &stop, is_in_force).await)
+        self.start_order(async move |fleet| publish_stop(&fleet, &stop, state).await)
     }
 
     /// Starts to tell the other nodes of a standing policy, or of a revocation if there is no policy.
@@ -145,10 +178,10 @@ impl Node {
         intent: IntentId,
         filter: impl Fn(&AgentDid) -> bool + Sync,
         by: &str,
-        is_revoked: bool,
+        kind: EndKind,
     ) -> Result<bool, Fault> {
         let (node, by) = (fleet.node().to_string(), by.to_owned());
-        let text = OrderText::End { node, intent: intent.to_string(), by, is_revoked };
+        let text = OrderText::End { node, intent: intent.to_string(), by, kind };
         let name = format!("end.{intent}");
         give(fleet, &name, &text).await.map_err(|error| order_fault(&error))?;
         for _ in 0..MAX_END_REQUESTS {
@@ -174,7 +207,7 @@ impl Membership {
     /// [`FleetError`].
     pub async fn follow_earlier_orders(&self) -> Result<(), FleetError> {
         let Some(fleet) = self.node.fleet() else { return Ok(()) };
-        self.follow_new_orders(fleet, false).await?;
+        self.follow_new_orders(fleet, OwnOrders::Follow).await?;
         self.publish_stops(fleet).await
     }
 
@@ -183,7 +216,7 @@ impl Membership {
         loop {
             tokio::time::sleep(ORDER_INTERVAL).await;
             // `keep_fleet` logs that the servers do not answer.
-            if self.follow_new_orders(&fleet, true).await.is_ok()
+            if self.follow_new_orders(&fleet, OwnOrders::Skip).await.is_ok()
                 && self.intents.take_unpublished_stops()
                 && self.publish_stops(&fleet).await.is_err()
             {
@@ -192,9 +225,9 @@ impl Membership {
         }
     }
 
-    async fn follow_new_orders(&self, fleet: &Fleet, skips_own: bool) -> Result<(), FleetError> {
+    async fn follow_new_orders(&self, fleet: &Fleet, own: OwnOrders) -> Result<(), FleetError> {
         for order in fleet.take_orders().await? {
-            if let Err(error) = self.follow_order(fleet, &order, skips_own).await {
+            if let Err(error) = self.follow_order(fleet, &order, own).await {
                 tracing::error!(order = order.name, %error, "an order of the fleet cannot be followed");
             }
         }
@@ -205,7 +238,7 @@ impl Membership {
     /// not be published.
     async fn publish_stops(&self, fleet: &Fleet) -> Result<(), FleetError> {
         for stop in self.queries.stops() {
-            match publish_stop(fleet, &stop, true).await {
+            match publish_stop(fleet, &stop, StopState::InForce).await {
                 // The next look finds it.
                 Ok(()) | Err(FleetError::LaterOrder) => {}
                 Err(error) => return Err(error),
@@ -218,15 +251,15 @@ impl Membership {
         &self,
         fleet: &Fleet,
         order: &Order,
-        skips_own: bool,
+        own: OwnOrders,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let text = serde_json::from_str::<OrderText>(&order.text)?;
-        if skips_own && text.node() == fleet.node().as_str() {
+        if own == OwnOrders::Skip && text.node() == fleet.node().as_str() {
             return Ok(());
         }
         let fault = |fault: Fault| OrderError(format!("{fault:?}"));
         match text {
-            OrderText::Stop { agent, tool, reason, by, since, is_in_force, node: _ } => {
+            OrderText::Stop { agent, tool, reason, by, since, state, node: _ } => {
                 let target = match (agent, tool) {
                     (Some(agent), None) => StopTarget::Agent(AgentDid::parse(&agent)?),
                     (None, Some(tool)) => StopTarget::Tool(ToolName::parse(&tool)?),
@@ -238,24 +271,22 @@ impl Membership {
                 let present = self.intents.find_exact_stop(&target);
                 let is_newer = |stop: &Stop| to_micros(stop.since) > to_micros(since);
                 let is_same = |stop: &Stop| to_micros(stop.since) == to_micros(since);
-                match present {
-                    Some(present) if is_newer(&present) => {}
-                    Some(present) if is_in_force && is_same(&present) => {}
-                    None if !is_in_force => {}
-                    Some(_) | None if is_in_force => {
+                match (state, present) {
+                    (_, Some(present)) if is_newer(&present) => {}
+                    (StopState::InForce, Some(present)) if is_same(&present) => {}
+                    (StopState::Lifted, None) => {}
+                    (StopState::InForce, Some(_) | None) => {
                         let reason = OperatorReason::parse(&reason)?;
                         self.operator.set_stop(Stop { target, reason, by, since }).await.map_err(fault)?;
                     }
-                    Some(_) | None => drop(self.operator.lift_stop(&target, &by).await.map_err(fault)?),
+                    (StopState::Lifted, Some(_)) => {
+                        self.operator.lift_stop(&target, &by).await.map_err(fault)?;
+                    }
                 }
             }
-            OrderText::End { intent, by, is_revoked, node: _ } => {
+            OrderText::End { intent, by, kind, node: _ } => {
                 let intent = IntentId::parse(&intent)?;
-                if is_revoked {
-                    self.operator.revoke_here(None, Some(intent), &by).await.map_err(fault)?;
-                } else {
-                    self.operator.cancel_here(intent, &super::all_agents, &by).await.map_err(fault)?;
-                }
+                self.operator.end_here(intent, &by, kind).await.map_err(fault)?;
             }
             OrderText::Policy { agent, policy, by, at, node: _ } => {
                 let origin = PolicyOrigin { by, since: from_micros(at) };
@@ -289,7 +320,7 @@ fn was_ended_by_order(stage: &Stage) -> bool {
     }
 }
 
-async fn publish_stop(fleet: &Fleet, stop: &Stop, is_in_force: bool) -> Result<(), FleetError> {
+async fn publish_stop(fleet: &Fleet, stop: &Stop, state: StopState) -> Result<(), FleetError> {
     let (agent, tool) = match &stop.target {
         StopTarget::Agent(agent) => (Some(agent.to_string()), None),
         StopTarget::Tool(tool) => (None, Some(tool.to_string())),
@@ -298,19 +329,20 @@ async fn publish_stop(fleet: &Fleet, stop: &Stop, is_in_force: bool) -> Result<(
     let name = format!("stop.{}", to_token(&stop.target.cli_options()));
     let since = to_micros(stop.since);
     let (node, reason, by) = (fleet.node().to_string(), stop.reason.to_string(), stop.by.clone());
-    let text = to_text(&OrderText::Stop { node, agent, tool, reason, by, since, is_in_force });
+    let text = to_text(&OrderText::Stop { node, agent, tool, reason, by, since, state });
     let make = |present: Option<&str>| match present.map(serde_json::from_str::<OrderText>) {
-        Some(Ok(OrderText::Stop { since: latest, is_in_force: is, .. })) if latest > since => {
+        Some(Ok(OrderText::Stop { since: latest, state: known, .. })) if latest > since => {
             // The end of an earlier stop says nothing about a later one.
-            if is_in_force || is { Err(FleetError::LaterOrder) } else { Ok(None) }
+            let is_lifted = state == StopState::Lifted && known == StopState::Lifted;
+            if is_lifted { Ok(None) } else { Err(FleetError::LaterOrder) }
         }
-        Some(Ok(OrderText::Stop { since: latest, is_in_force: is, .. }))
-            if latest == since && is == is_in_force =>
+        Some(Ok(OrderText::Stop { since: latest, state: known, .. }))
+            if latest == since && known == state =>
         {
             Ok(None)
         }
         // Lifted by another node, which this one has not noticed yet.
-        Some(Ok(OrderText::Stop { since: latest, .. })) if latest == since && is_in_force => {
+        Some(Ok(OrderText::Stop { since: latest, .. })) if latest == since && state == StopState::InForce => {
             Err(FleetError::LaterOrder)
         }
         Some(Ok(_) | Err(_)) | None => Ok(Some(text.clone())),

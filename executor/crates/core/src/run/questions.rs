@@ -19,14 +19,14 @@ use super::engine::held_elsewhere::PendingVerdict;
 use super::faults::{NodeFault, busy_fault};
 use super::fleet::{Fleet, Node, subscribe};
 use super::operator::approvals::DirectiveOutcome;
-use super::{AgentFilter, IntentState, Membership, all_agents, trace};
+use super::orders::EndKind;
+use super::{AgentFilter, IntentState, Membership, trace};
 use a2g_fleet::Question;
 use a2g_govern::{Caller, DecisionRight, Escalated};
 use a2g_journal::IntentSummary;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::node::{NodeName, NodeText};
-use a2g_types::outcome::AbortReason;
 use a2g_types::stop::OperatorReason;
 use a2g_types::stored::v1;
 use a2g_types::tool::Digest;
@@ -105,7 +105,7 @@ pub(super) enum QuestionText {
         intent: IntentId,
         challenge: String,
         by: String,
-        is_revoked: bool,
+        kind: EndKind,
     },
     Document {
         kind: String,
@@ -403,14 +403,14 @@ impl Peers {
         intent: IntentId,
         filter: AgentFilter<'_>,
         by: &str,
-        is_revoked: bool,
+        kind: EndKind,
     ) -> Result<bool, Fault> {
         let mut has_ended = false;
         while let Some(WaitsElsewhere { agent, challenge, is_queued, pending: _ }) =
             self.find_waiting_elsewhere(intent).await?
             && filter(&agent)
         {
-            let question = QuestionText::EndWait { intent, challenge, by: by.to_owned(), is_revoked };
+            let question = QuestionText::EndWait { intent, challenge, by: by.to_owned(), kind };
             let answer = self.ask(&question, DECIDE_TIMEOUT).await.ok().flatten();
             match answer.and_then(|answer| serde_json::from_str(answer.as_str()).ok()) {
                 Some(true) => {
@@ -431,8 +431,7 @@ impl Peers {
         if has_ended {
             return Ok(true);
         }
-        let reason = if is_revoked { AbortReason::Revoked } else { AbortReason::Cancelled };
-        self.node.end_stored_wait(intent, filter, reason).await
+        self.node.end_stored_wait(intent, filter, kind.reason()).await
     }
 }
 
@@ -481,17 +480,13 @@ impl Membership {
                 let decided = self.decide_for_node(&directive, question.text()).await;
                 serde_json::to_string(&Decided::from_result(decided)).ok()
             }
-            QuestionText::EndWait { intent, challenge, by, is_revoked } => {
+            QuestionText::EndWait { intent, challenge, by, kind } => {
                 if !self.answers.challenges.use_up(intent, &challenge, self.clock.monotonic()) {
                     return None;
                 }
-                let ended = if is_revoked {
-                    self.operator.revoke_here(None, Some(intent), &by).await.map(|count| count > 0)
-                } else {
-                    self.operator.cancel_here(intent, &all_agents, &by).await
-                };
                 // Without an answer, the other node does not know the effect.
-                serde_json::to_string(&ended.ok()?).ok()
+                let is_ended = self.operator.end_here(intent, &by, kind).await.ok()?;
+                serde_json::to_string(&is_ended).ok()
             }
             QuestionText::HasTool { tool } => {
                 // A tool that is being compiled counts: the call waits until it is ready.

@@ -2,7 +2,7 @@
 //! revocations and standing policies.
 
 pub(super) mod approvals;
-mod switch;
+mod stops;
 
 use super::catalogue::Catalogue;
 use super::claims::Claims;
@@ -11,14 +11,14 @@ use super::due_denials::DueDenials;
 use super::faults::unsaved_decision_fault;
 use super::fleet::Node;
 use super::open_intents::OpenIntents;
-use super::orders::finish_order;
+use super::orders::{EndKind, finish_order};
 use super::policies::Policies;
 use super::preview::Previews;
 use super::questions::Peers;
 use super::refusals::Refusals;
 use super::slots::Slots;
 use super::waits::{EndOfWait, EndedIntents, Waits};
-use super::{AgentFilter, Engine, ExecutorSettings, Parts};
+use super::{AgentFilter, Engine, ExecutorSettings, Parts, all_agents};
 use crate::run::engine::stored_calls::{CallStore, StoredCalls};
 use a2g_intent::{Ended, EndedAll, StopEffect};
 use a2g_journal::{Journal, JournalError, Resolution};
@@ -110,25 +110,28 @@ impl Operator {
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
             if let Ok(true) = self.node.runs_elsewhere(intent, filter).await {
-                return self.end_elsewhere(intent, filter, by, false).await;
+                return self.end_elsewhere(intent, filter, by, EndKind::Cancellation).await;
             }
             if was_waiting {
-                self.peers.end_waiting_elsewhere(intent, filter, by, false).await?;
+                self.peers.end_waiting_elsewhere(intent, filter, by, EndKind::Cancellation).await?;
             }
             return Ok(true);
         }
         // The second attempt here finds a call that another node has given back meanwhile.
-        Ok(self.end_elsewhere(intent, filter, by, false).await?
+        Ok(self.end_elsewhere(intent, filter, by, EndKind::Cancellation).await?
             || self.cancel_here(intent, filter, by).await?)
     }
 
+    /// Ends an intent of any agent at this executor only. Returns `false` if there is no such intent.
+    pub(super) async fn end_here(&self, intent: IntentId, by: &str, kind: EndKind) -> Result<bool, Fault> {
+        match kind {
+            EndKind::Cancellation => self.cancel_here(intent, &all_agents, by).await,
+            EndKind::Revocation => Ok(self.revoke_here(None, Some(intent), by).await? > 0),
+        }
+    }
+
     /// As [`Self::cancel`], at this executor only.
-    pub(super) async fn cancel_here(
-        &self,
-        intent: IntentId,
-        filter: AgentFilter<'_>,
-        by: &str,
-    ) -> Result<bool, Fault> {
+    async fn cancel_here(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
         self.stored_calls.stop(intent, filter, AbortReason::Cancelled);
         let is_selected = |waiting, agent: &AgentDid, _: &ToolName| waiting == intent && filter(agent);
         if self.compile_waits.end(is_selected, AbortReason::Cancelled) > 0 {
@@ -184,11 +187,12 @@ impl Operator {
         if count > 0 {
             // As in `cancel`.
             if let Ok(true) = self.node.runs_elsewhere(intent, &is_included).await {
-                return self.end_elsewhere(intent, is_included, by, true).await.map(usize::from);
+                let is_ended = self.end_elsewhere(intent, is_included, by, EndKind::Revocation).await?;
+                return Ok(usize::from(is_ended));
             }
             return Ok(count);
         }
-        if self.end_elsewhere(intent, is_included, by, true).await? {
+        if self.end_elsewhere(intent, is_included, by, EndKind::Revocation).await? {
             return Ok(1);
         }
         // As in `cancel`.
@@ -272,7 +276,7 @@ impl Operator {
         intent: IntentId,
         filter: impl Fn(&AgentDid) -> bool + Sync,
         by: &str,
-        is_revoked: bool,
+        kind: EndKind,
     ) -> Result<bool, Fault> {
         let Some(fleet) = self.node.fleet() else { return Ok(false) };
         let mut is_running = self.node.runs_elsewhere(intent, &filter).await?;
@@ -288,8 +292,8 @@ impl Operator {
             return self.node.await_ordered_end(intent).await;
         }
         if !is_running {
-            return self.peers.end_waiting_elsewhere(intent, &filter, by, is_revoked).await;
+            return self.peers.end_waiting_elsewhere(intent, &filter, by, kind).await;
         }
-        self.node.order_end(fleet, intent, filter, by, is_revoked).await
+        self.node.order_end(fleet, intent, filter, by, kind).await
     }
 }

@@ -1,4 +1,4 @@
-//! The switch: an operator stops one agent, one tool or everything, and resumes it.
+//! Stops: an operator stops one agent, one tool or everything, and resumes it.
 //!
 //! ```text
 //! stop:   sent to the journal ─▶ set, waiting intents withdrawn, runs aborted: one step of `a2g_intent::Intents`
@@ -10,7 +10,7 @@
 
 use crate::run::Operator;
 use crate::run::faults::{busy_fault, unsaved_decision_fault};
-use crate::run::orders::finish_order;
+use crate::run::orders::{StopState, finish_order};
 use crate::run::waits::{EndOfWait, EndedIntents};
 use a2g_govern::SwitchRight;
 use a2g_journal::{JournalError, Resolution};
@@ -44,7 +44,7 @@ impl Operator {
         let stop = Stop { target, reason, by: right.by().to_owned(), since };
         // Published again by `follow_orders` if the order fails.
         self.intents.mark_unpublished_stops();
-        let order = self.node.start_stop_order(&stop, true);
+        let order = self.node.start_stop_order(&stop, StopState::InForce);
         let result = self.set_stop(stop.clone()).await;
         finish_order(order).await?;
         self.due_denials.deny_all().await?;
@@ -95,7 +95,7 @@ impl Operator {
     pub async fn resume(&self, target: &StopTarget, right: SwitchRight<'_>) -> Result<bool, Fault> {
         // The others first: if they cannot be told, the stop stays in force everywhere, and the call can be repeated.
         if let Some(stop) = self.intents.find_exact_stop(target) {
-            finish_order(self.node.start_stop_order(&stop, false)).await?;
+            finish_order(self.node.start_stop_order(&stop, StopState::Lifted)).await?;
         }
         self.lift_stop(target, right.by()).await
     }
