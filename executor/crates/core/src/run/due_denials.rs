@@ -51,9 +51,8 @@ impl DueDenials {
     /// # Errors
     /// If the fleet cannot be reached: a check repeats it.
     pub(super) async fn deny_if_due(&self, intent: IntentId) -> Result<bool, Fault> {
-        let (Some(fleet), Some((call, reason))) = (self.node.fleet(), self.get(intent)) else {
-            return Ok(true);
-        };
+        let Some(fleet) = self.node.fleet() else { return Ok(true) };
+        let Some((call, reason)) = self.get(intent) else { return Ok(true) };
         let Ok(is_denied) = self.node.withdraw_in_fleet(fleet, &call, reason).await else {
             return Err(busy_fault(
                 "the intent no longer waits here, but the fleet does not know it yet, and is told as soon as a server \

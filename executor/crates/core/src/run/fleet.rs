@@ -421,7 +421,8 @@ impl Node {
     /// Follows the run of another node, until nobody waits for it.
     fn follow(self: &Arc<Self>, fleet: &Arc<Fleet>, intent: IntentId) -> watch::Receiver<Stage> {
         let (sender, receiver) = watch::channel(Stage::Running);
-        let (node, fleet) = (Arc::clone(self), Arc::clone(fleet));
+        let node = Arc::clone(self);
+        let fleet = Arc::clone(fleet);
         self.sessions.spawn(async move {
             let [mut delay, max_delay] = FOLLOW_DELAYS;
             let mut failed = 0;
@@ -480,7 +481,9 @@ impl Membership {
         self.sessions.spawn(Arc::clone(&self).sweep_fleet(Arc::clone(&fleet)));
         self.share_calls(&fleet);
         self.sessions.spawn(Arc::clone(&self).answer_questions(Arc::clone(&fleet)));
-        let (mut is_away, mut has_lease, mut is_lost) = (false, true, false);
+        let mut is_away = false;
+        let mut has_lease = true;
+        let mut is_lost = false;
         loop {
             tokio::time::sleep(fleet.lease_times().renewal()).await;
             let result = self.maintain_lease(&fleet).await;
@@ -569,8 +572,9 @@ impl Membership {
     }
 
     async fn renew_lease(&self, fleet: &Fleet, state: NodeState) -> Result<(), FleetError> {
-        let (head, (running, queued)) = (self.journal.head(), self.queries.queue_stats());
-        let head = NodeHead { receipts: head.number, hash: head.hash };
+        let last = self.journal.head();
+        let (running, queued) = self.queries.queue_stats();
+        let head = NodeHead { receipts: last.number, hash: last.hash };
         let concurrent = self.settings.capacity.concurrent;
         let waiting = self.intents.awaiting_decision_count(self.clock.now());
         let undelivered = self.journal.undelivered_count();
@@ -605,7 +609,8 @@ where
 async fn deliver_orphans(member: Arc<Membership>, fleet: Arc<Fleet>) {
     loop {
         let report = fleet.next_orphan().await;
-        let (member, fleet) = (Arc::clone(&member), Arc::clone(&fleet));
+        let member = Arc::clone(&member);
+        let fleet = Arc::clone(&fleet);
         member.sessions.clone().spawn(async move { deliver_orphan(&member, &fleet, &report).await });
     }
 }

@@ -118,7 +118,8 @@ impl Node {
         origin: &PolicyOrigin,
     ) -> OrderInProgress {
         let name = format!("policy.{}", to_token(agent.map_or("*", AgentDid::as_str)));
-        let (agent, by) = (agent.map(ToString::to_string), origin.by.clone());
+        let agent = agent.map(ToString::to_string);
+        let by = origin.by.clone();
         let policy = policy.map(|policy| encode::policy(policy).get().to_owned());
         let at = to_micros(origin.since);
         self.start_order(async move |fleet| {
@@ -180,8 +181,8 @@ impl Node {
         by: &str,
         kind: EndKind,
     ) -> Result<bool, Fault> {
-        let (node, by) = (fleet.node().to_string(), by.to_owned());
-        let text = OrderText::End { node, intent: intent.to_string(), by, kind };
+        let node = fleet.node().to_string();
+        let text = OrderText::End { node, intent: intent.to_string(), by: by.to_owned(), kind };
         let name = format!("end.{intent}");
         give(fleet, &name, &text).await.map_err(|error| order_fault(&error))?;
         for _ in 0..MAX_END_REQUESTS {
@@ -328,7 +329,9 @@ async fn publish_stop(fleet: &Fleet, stop: &Stop, state: StopState) -> Result<()
     };
     let name = format!("stop.{}", to_token(&stop.target.cli_options()));
     let since = to_micros(stop.since);
-    let (node, reason, by) = (fleet.node().to_string(), stop.reason.to_string(), stop.by.clone());
+    let node = fleet.node().to_string();
+    let reason = stop.reason.to_string();
+    let by = stop.by.clone();
     let text = to_text(&OrderText::Stop { node, agent, tool, reason, by, since, state });
     let make = |present: Option<&str>| match present.map(serde_json::from_str::<OrderText>) {
         Some(Ok(OrderText::Stop { since: latest, state: known, .. })) if latest > since => {

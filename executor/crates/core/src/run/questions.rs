@@ -302,9 +302,8 @@ impl Peers {
         caller: &Caller,
         text: String,
     ) -> Result<(HashMap<NodeName, String>, bool), Fault> {
-        let (Some(fleet), Some(caller)) = (self.node.fleet(), caller.to_node()) else {
-            return Ok((HashMap::new(), true));
-        };
+        let Some(fleet) = self.node.fleet() else { return Ok((HashMap::new(), true)) };
+        let Some(caller) = caller.to_node() else { return Ok((HashMap::new(), true)) };
         let question = to_text(&QuestionText::Console { text, decides: None, caller })?;
         let asked = fleet.ask_all(&question, ASK_TIMEOUT).await;
         let (answers, is_complete) = asked.map_err(|error| self.node.fleet_fault(&error))?;
@@ -440,7 +439,8 @@ impl Membership {
     pub(super) async fn answer_questions(self: Arc<Self>, fleet: Arc<Fleet>) {
         let mut questions = subscribe(|| fleet.questions()).await;
         while let Some(question) = questions.next().await {
-            let (member, fleet) = (Arc::clone(&self), Arc::clone(&fleet));
+            let member = Arc::clone(&self);
+            let fleet = Arc::clone(&fleet);
             self.sessions.spawn(async move {
                 let answer = member.find_answer(&question).await;
                 if let Err(error) = fleet.reply_to_question(question, answer).await {

@@ -264,13 +264,10 @@ impl Slots {
     ) -> Result<Place, CapacityError> {
         let refused = match self.reserve(agent) {
             Ok(place) => return Ok(place),
-            Err(refused) => refused,
+            Err(CapacityError::Closing) => return Err(CapacityError::Closing),
+            Err(refused @ (CapacityError::QueueFull | CapacityError::AgentQueueFull)) => refused,
         };
-        let (Ok(_wait), CapacityError::QueueFull | CapacityError::AgentQueueFull) =
-            (self.place_waiters.try_acquire(), refused)
-        else {
-            return Err(refused);
-        };
+        let Ok(_wait) = self.place_waiters.try_acquire() else { return Err(refused) };
         let reserve = async {
             loop {
                 // Created before the attempt, so that no place that is freed in between is missed.

@@ -103,8 +103,8 @@ impl Peers {
         if text.len() + escapes + MODULE_BYTES > MAX_MESSAGE_BYTES {
             return Err(too_large_fault(&call.tool).into());
         }
-        let (intent, agent, tool) = (call.intent, call.agent.clone(), call.tool.clone());
-        let question = QuestionText::CanHold { intent, agent, tool };
+        let intent = call.intent;
+        let question = QuestionText::CanHold { intent, agent: call.agent.clone(), tool: call.tool.clone() };
         let Some(challenge) = self.ask(&question, ASK_TIMEOUT).await? else {
             let message = "a person has to decide on the call, and no node can hold it now: each one that has its tool is \
                            at its maximum of waiting calls, is preparing the tool, is closing, or is of an earlier \

@@ -202,9 +202,10 @@ impl NestedCalls {
         if *self.has_ended.borrow() {
             return Err(CallError::run_ended());
         }
-        let max = self.grant.max_calls();
-        if state.count >= max.value {
-            let (max, layer) = (max.value, layer_name(max.layer));
+        let max_calls = self.grant.max_calls();
+        if state.count >= max_calls.value {
+            let max = max_calls.value;
+            let layer = layer_name(max_calls.layer);
             return Err(CallError::exhausted(if max == 0 {
                 format!("this run may make no calls (`max_calls` is 0, set by {layer})")
             } else {

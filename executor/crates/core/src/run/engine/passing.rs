@@ -307,7 +307,8 @@ impl Engine {
                 return Ok(self.claims.await_existing(&CallIdentity::of(admitted.call()), known).await?.0);
             }
         };
-        let (engine, intent) = (Arc::clone(self), admitted.call().intent);
+        let engine = Arc::clone(self);
+        let intent = admitted.call().intent;
         let task_sink = sink.has_task().then(|| sink.clone());
         let run = async move |engine: &Arc<Self>| {
             engine.call_store.store(&admitted, verdict.is_some(), &sink).await;
@@ -527,7 +528,10 @@ impl Engine {
         let [mut delay, max_delay] = FOLLOW_DELAYS;
         let passed_at = timer_now();
         let mut next_request = passed_at + delay;
-        let (mut is_claimed, mut has_ended, mut failed, mut refusal) = (false, false, 0, None);
+        let mut is_claimed = false;
+        let mut has_ended = false;
+        let mut failed = 0;
+        let mut refusal = None;
         let content = Digest(content_hash(call)).to_string();
         loop {
             tokio::select! {
@@ -721,7 +725,8 @@ impl Membership {
         let sender = send_events(Arc::clone(fleet), call.intent, events);
         // Before the next request, which names the agents whose share is full.
         let slot = slot.assign(&call.agent);
-        let (member, asked_governor) = (Arc::clone(self), passed.has_asked_governor());
+        let asked_governor = passed.has_asked_governor();
+        let member = Arc::clone(self);
         let run = async move {
             let Some(slot) = slot else { return };
             tracing::debug!(%from, "taken from another node");
@@ -783,7 +788,8 @@ async fn reply(fleet: &Fleet, request: TakeRequest, call: Option<CallMessage>) {
 /// A sink that sends the events of a run to `events`, in the form for another node. Events that find the channel full are
 /// dropped.
 fn event_sink(events: mpsc::Sender<PassedEvent>) -> RunEventSink {
-    let (logs, artifacts) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let logs = AtomicUsize::new(0);
+    let artifacts = AtomicUsize::new(0);
     RunEventSink::new(move |event| {
         let event = match event {
             RunEvent::Started => PassedEvent::Started,
@@ -834,7 +840,8 @@ mod tests {
 
     #[test]
     fn nodes_with_the_same_priority_take_turns() {
-        let (mut waiting, now) = (WaitingNodes::default(), SystemClock.monotonic());
+        let mut waiting = WaitingNodes::default();
+        let now = SystemClock.monotonic();
         for (node, priority) in [("a", 3), ("b", 3), ("c", 1)] {
             waiting.hear(announcement(node, priority), now);
         }
@@ -850,7 +857,8 @@ mod tests {
 
     #[test]
     fn no_slot_is_kept_for_a_node_that_had_no_call_for_one() {
-        let (mut waiting, now) = (WaitingNodes::default(), SystemClock.monotonic());
+        let mut waiting = WaitingNodes::default();
+        let now = SystemClock.monotonic();
         let reply_time = Duration::from_millis(100);
         waiting.hear(announcement("a", 3), now);
         // Lower priorities above that of the waiters here are asked for at once.

@@ -222,9 +222,8 @@ impl CallStore {
         filter: AgentFilter<'_>,
         reason: AbortReason,
     ) -> Result<bool, Fault> {
-        let (Some(fleet), Some(call)) = (self.node.fleet(), self.stored_calls.call(intent)) else {
-            return Ok(false);
-        };
+        let Some(fleet) = self.node.fleet() else { return Ok(false) };
+        let Some(call) = self.stored_calls.call(intent) else { return Ok(false) };
         if !filter(&call.agent) || self.intents.is_passed_on(intent, filter) {
             return Ok(false);
         }
@@ -270,7 +269,8 @@ impl Engine {
         task_sink: Option<RunEventSink>,
     ) -> Result<Arc<Receipt>, Fault> {
         // `run_stored_call` ends the storage of the calls that it runs.
-        let (Some(call), Some(sink)) = (self.stored_calls.call(intent), task_sink) else { return result };
+        let Some(sink) = task_sink else { return result };
+        let Some(call) = self.stored_calls.call(intent) else { return result };
         match result {
             Ok(_) | Err(Fault::ReceiptPending { .. }) => {
                 self.call_store.remove(intent);
@@ -395,7 +395,8 @@ impl Membership {
             span.in_scope(|| tracing::info!(%from, "the call waited at a lost node, and waits here now"));
             self.stored_calls.add(&call);
             self.taken_over.add(intent, TakenOverCall::from(&call));
-            let (member, asked_governor) = (Arc::clone(&self), passed.has_asked_governor());
+            let asked_governor = passed.has_asked_governor();
+            let member = Arc::clone(&self);
             let run = async move {
                 let sink = RunEventSink::none();
                 if let Err(fault) = member.engine.run_stored_call(call, verdict, asked_governor, sink).await {
