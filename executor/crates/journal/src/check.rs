@@ -232,7 +232,8 @@ fn check_pages(
 /// Returns a predicate that becomes `true` when the log has grown too much or the journal is closed.
 fn watch_log_growth(log: PathBuf, is_closed: Arc<AtomicBool>) -> impl FnMut() -> bool + Send + 'static {
     let bytes = move || log.metadata().map_or(0, |log| log.len());
-    let (initial_bytes, mut checked_at): (u64, Option<Instant>) = (bytes(), None);
+    let initial_bytes = bytes();
+    let mut checked_at: Option<Instant> = None;
     move || {
         let now = SystemClock.monotonic();
         if checked_at.is_some_and(|at| now.saturating_duration_since(at) < Duration::from_millis(100)) {

@@ -517,7 +517,7 @@ impl Journal {
         let is_damage = is_damage(&error);
         let error = BrokenError::from_read(error);
         // Damage stops the server; any other error affects only this query.
-        if let (true, Some(condition_sender)) = (is_damage, &self.condition_sender) {
+        if is_damage && let Some(condition_sender) = &self.condition_sender {
             tracing::error!(reason = %ErrorChain(&error), "the journal cannot be read");
             condition_sender.send_replace(Condition::Broken(error.clone()));
         }

@@ -138,7 +138,9 @@ impl Reader {
         let mut rows = statement.query([intent.as_bytes()])?;
         let mut span: Option<(Option<String>, i64, i64, String)> = None;
         while let Some(row) = rows.next()? {
-            let (agent, at, kind): (Option<String>, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let agent: Option<String> = row.get(0)?;
+            let at: i64 = row.get(1)?;
+            let kind: String = row.get(2)?;
             let ended: Option<i64> = row.get(3)?;
             let (known, created) = match span {
                 Some((known, created, ..)) => (known, created),

@@ -139,10 +139,11 @@ impl RunNeeds {
 
 /// Adds names to a set, which becomes `None` if they are not known, or if it has too many.
 fn extend<T: Ord>(set: &mut Option<BTreeSet<T>>, names: Option<impl Iterator<Item = T>>) {
-    let (Some(known), Some(names)) = (&mut *set, names) else {
+    let Some(names) = names else {
         *set = None;
         return;
     };
+    let Some(known) = set.as_mut() else { return };
     for name in names {
         known.insert(name);
         if known.len() > MAX_NAMES {

@@ -137,7 +137,7 @@ impl<'a> Scan<'a> {
 
     /// Counts the last chunk if it is old. Returns `true` after [`OLD_CHUNKS`] consecutive ones.
     fn note_age(&mut self) -> rusqlite::Result<bool> {
-        let (Some(cutoff), true) = (self.cutoff, self.is_begun) else { return Ok(false) };
+        let Some(cutoff) = self.cutoff.filter(|_| self.is_begun) else { return Ok(false) };
         let is_old = self.time_at(self.position)?.is_some_and(|at| at < cutoff);
         self.old_chunks = if is_old { self.old_chunks + 1 } else { 0 };
         Ok(self.old_chunks >= OLD_CHUNKS)

@@ -24,9 +24,10 @@ const MAX_TRIES: u32 = 10;
 /// Reads the folder of `journal`, follows links of that name, and removes files.
 pub fn sweep(journal: &Path) {
     let Ok(real) = resolve_links(journal) else { return };
-    let (Some(folder), Some(name)) = (real.parent(), real.file_name()) else { return };
+    let Some(folder) = real.parent() else { return };
+    let Some(file_name) = real.file_name() else { return };
     let Ok(entries) = std::fs::read_dir(folder) else { return };
-    let name = name.to_string_lossy();
+    let name = file_name.to_string_lossy();
     let is_of = |file: &str, kind: &str| {
         let process = file.strip_prefix(&*name).and_then(|rest| rest.strip_prefix(kind));
         process.is_some_and(|process| process.parse::<u32>().is_ok())

@@ -205,7 +205,9 @@ async fn contradictory_records_with_valid_hashes_are_found() {
         let sql = format!("SELECT number, intent FROM records WHERE kind = '{kind}' ORDER BY number LIMIT 1");
         connection.query_row(&sql, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, [u8; 16]>(1)?))).unwrap()
     };
-    let ((claim, ran), (held, waits), (denied, was_denied)) = (of("claim"), of("held"), of("denied"));
+    let (claim, ran) = of("claim");
+    let (held, waits) = of("held");
+    let (denied, was_denied) = of("denied");
     let cases = [
         (record::RecordKind::Claim, None, &ran, "a second claim"),
         (record::RecordKind::Released, Some(claim), &ran, "released after its receipt"),
