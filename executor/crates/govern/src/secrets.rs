@@ -93,10 +93,8 @@ fn parse(text: &str) -> Result<Vec<AgentSecret>, SecretsError> {
 }
 
 fn parse_line(line: &str) -> Result<AgentSecret, &'static str> {
-    let mut parts = line.split_ascii_whitespace();
-    let (Some(agent), Some(signing), Some(sealing), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
+    let parts = line.split_ascii_whitespace().collect::<Vec<_>>();
+    let &[agent, signing, sealing] = parts.as_slice() else {
         return Err("must be three parts: an agent's id, its secret, and its AES-256 key or `-`");
     };
     if signing.len() < MIN_SECRET_BYTES {
