@@ -58,7 +58,7 @@ pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use fleet::{Delivery, Fleet, JoinFleetError, Node, NodeLoad, NodeStatus, join_fleet};
 pub use membership::Membership;
 pub use operator::Operator;
-pub use operator::approvals::DirectiveOutcome;
+pub use operator::decisions::DirectiveOutcome;
 pub use policies::Policies;
 pub use preview::{DecisionBasis, DecisionPreview, Previews, WaitingSummary};
 pub use query::{DeniedInFleet, IntentSignal, Queries};

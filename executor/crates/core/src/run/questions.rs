@@ -18,7 +18,7 @@
 use super::engine::held_elsewhere::PendingVerdict;
 use super::faults::{NodeFault, busy_fault};
 use super::fleet::{Fleet, Node, subscribe};
-use super::operator::approvals::DirectiveOutcome;
+use super::operator::decisions::DirectiveOutcome;
 use super::orders::EndKind;
 use super::{AgentFilter, IntentState, Membership, trace};
 use a2g_fleet::Question;

@@ -1,7 +1,8 @@
 //! The decisions of operators, governors and people, other than those on one waiting intent and on stops: cancellations,
 //! revocations and standing policies.
 
-pub(super) mod approvals;
+mod approved_runs;
+pub(super) mod decisions;
 mod stops;
 
 use super::catalogue::Catalogue;
