@@ -8,7 +8,7 @@ use super::open_intents::{ActiveRun, OpenIntents};
 use super::output::ExpectedOutput;
 use super::policies::Policies;
 use super::slots::{CapacityError, Place, Slots};
-use super::waits::denial_fault;
+use super::wait_records::denial_fault;
 use super::{ExecutorSettings, LoadedCatalog, Parts, RECEIPT_TIMEOUT};
 use a2g_capability::{Grant, Permit, RootsError, Tree};
 use a2g_govern::{Admitted, Granted};

@@ -48,6 +48,7 @@ mod slots;
 mod stored_waits;
 mod subscribers;
 mod trace;
+mod wait_records;
 mod waits;
 
 pub use approval_rules::{ApprovalBar, ApprovalRule};

@@ -1,21 +1,23 @@
 //! The intents that wait for a person: what lets them wait, and what ends their waits without a run.
 
 use super::due_denials::DueDenials;
-use super::engine::stored_calls::DENIED_BY;
 use super::faults::{busy_fault, intent_conflict_fault, journal_fault, stop_fault, unsaved_decision_fault};
 use super::fleet::Node;
 use super::open_intents::{MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, is_same_call, owner_of};
 use super::refusals::Refusals;
+use super::wait_records::{
+    EndOfWait, await_withdrawal, denial_fault, new_decision, new_resolution, record_end_of_wait,
+    record_resolutions,
+};
 use super::{AgentFilter, LoadedCatalog, all_agents, trace};
-use a2g_govern::{Escalated, denial_by};
+use a2g_govern::Escalated;
 use a2g_intent::{Ended, EndedAll, HoldError, HoldOutcome, Removal, Wait, WakeCondition};
 use a2g_journal::{
     HoldResult, IntentDenial, IntentSummary, Journal, JournalError, KnownIntent, Resolution, ResolvedIntent,
-    content_hash,
 };
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
-use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::AbortReason;
 use std::sync::Arc;
@@ -45,60 +47,6 @@ pub(super) fn restore_intents(journal: &Journal, now: OffsetDateTime) -> OpenInt
     intents
 }
 
-/// A person's decision on an intent, bound to the intent's content.
-pub(super) fn new_decision(
-    journal: &Journal,
-    escalated: &Escalated,
-    resolution: Resolution,
-    by: &str,
-    now: OffsetDateTime,
-) -> ResolvedIntent {
-    let content = Some(content_hash(escalated.call()));
-    ResolvedIntent { content, ..new_resolution(journal, escalated, resolution, by, now) }
-}
-
-/// The end of a wait. It names its author, or the reason if nobody decided.
-pub(super) fn new_resolution(
-    journal: &Journal,
-    escalated: &Escalated,
-    resolution: Resolution,
-    author_or_reason: &str,
-    now: OffsetDateTime,
-) -> ResolvedIntent {
-    let intent = escalated.call().intent;
-    let risk_score = escalated.risk_score();
-    let ends_unrun = match resolution {
-        // The start of the run has the arguments.
-        Resolution::PartlyApproved | Resolution::Approved => false,
-        Resolution::Denied | Resolution::Cancelled | Resolution::Revoked | Resolution::Expired => true,
-    };
-    ResolvedIntent {
-        intent,
-        at: now,
-        content: None,
-        resolution,
-        by: author_or_reason.to_owned(),
-        risk_score,
-        manifest: None,
-        reason: None,
-        basis: None,
-        grants: Vec::new(),
-        arguments: if ends_unrun { journal.arguments_text(escalated.call()) } else { None },
-    }
-}
-
-/// The reason why intents no longer wait.
-#[derive(Clone, Copy)]
-pub(super) struct EndOfWait<'a> {
-    pub(super) resolution: Resolution,
-    /// The author, or the reason if nobody decided.
-    pub(super) author_or_reason: &'a str,
-    /// The code of the refusal.
-    pub(super) blocked_by: BlockedBy,
-    /// The reason why the intents did not run.
-    pub(super) reason: &'a str,
-}
-
 /// Intents that were ended in one step.
 pub(super) struct EndedIntents<F> {
     /// The number of those that waited, and of those whose runs are aborted.
@@ -109,69 +57,8 @@ pub(super) struct EndedIntents<F> {
     pub(super) recording: F,
 }
 
-impl EndOfWait<'static> {
-    /// The end of a wait without an author.
-    const fn without_author(resolution: Resolution, reason: &'static str) -> Self {
-        Self { resolution, author_or_reason: reason, blocked_by: BlockedBy::EscalationPending, reason }
-    }
-}
-
-/// Records that intents no longer wait, and their refusals.
-pub(super) fn record_end_of_wait(
-    journal: &Journal,
-    removed: Vec<Escalated>,
-    end: EndOfWait<'_>,
-    now: OffsetDateTime,
-) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
-    let EndOfWait { resolution, author_or_reason, blocked_by, reason } = end;
-    for escalated in &removed {
-        let summary = IntentSummary::from_call(escalated.call());
-        let IntentSummary { intent, agent, tool } = &summary;
-        tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
-        journal.record_refusal(&summary, blocked_by, reason, now);
-    }
-    record_resolutions(journal, &removed, resolution, author_or_reason, now)
-}
-
-/// Records the same end of these waits, without their refusals.
-pub(super) fn record_resolutions(
-    journal: &Journal,
-    removed: &[Escalated],
-    resolution: Resolution,
-    author_or_reason: &str,
-    now: OffsetDateTime,
-) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
-    let ends =
-        removed.iter().map(|escalated| new_resolution(journal, escalated, resolution, author_or_reason, now));
-    journal.resolve(ends.collect())
-}
-
 pub(super) fn not_waiting_fault() -> Fault {
     Fault::invalid("/intent_id", "no intent with this id waits for a directive")
-}
-
-/// Waits until the end of a wait is recorded. If it cannot be yet, the journal goes on trying.
-pub(super) async fn await_withdrawal(recording: impl Future<Output = Result<usize, JournalError>>) {
-    if let Err(error) = recording.await {
-        tracing::warn!(%error, "the end of a wait cannot be recorded yet");
-    }
-}
-
-/// The fault for a call with a denied intent.
-pub(super) fn denial_fault(
-    intent: IntentId,
-    IntentDenial { by, risk_score, reason }: &IntentDenial,
-) -> Fault {
-    match reason {
-        // No person has denied it.
-        Some(reason) if by == DENIED_BY => Fault::Refused {
-            intent: Some(intent),
-            risk_score: *risk_score,
-            blocked_by: BlockedBy::VerdictDenied,
-            message: reason.clone(),
-        },
-        reason => denial_by(by, reason.as_deref(), intent, *risk_score),
-    }
 }
 
 /// The waits for a person.

@@ -13,7 +13,7 @@ use crate::run::events::RunEventSink;
 use crate::run::faults::{busy_fault, intent_conflict_fault, journal_fault};
 use crate::run::preview::{changed_fault, summarize};
 use crate::run::trace::{self, Stopwatch};
-use crate::run::waits::{denial_fault, new_resolution};
+use crate::run::wait_records::{denial_fault, new_resolution};
 use crate::run::{Operator, RETRY_AFTER_MS};
 use a2g_govern::Escalated;
 use a2g_intent::WaitId;

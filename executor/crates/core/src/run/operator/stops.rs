@@ -11,7 +11,8 @@
 use crate::run::Operator;
 use crate::run::faults::{busy_fault, unsaved_decision_fault};
 use crate::run::orders::{StopState, finish_order};
-use crate::run::waits::{EndOfWait, EndedIntents};
+use crate::run::wait_records::EndOfWait;
+use crate::run::waits::EndedIntents;
 use a2g_govern::SwitchRight;
 use a2g_journal::{JournalError, Resolution};
 use a2g_types::error_chain::ErrorChain;

@@ -1,0 +1,125 @@
+//! The records of decisions on the waits for a person, and of the ends of these waits.
+
+use super::engine::stored_calls::DENIED_BY;
+use a2g_govern::{Escalated, denial_by};
+use a2g_journal::{
+    IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent, content_hash,
+};
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::IntentId;
+use time::OffsetDateTime;
+
+/// The reason why intents no longer wait.
+#[derive(Clone, Copy)]
+pub(super) struct EndOfWait<'a> {
+    pub(super) resolution: Resolution,
+    /// The author, or the reason if nobody decided.
+    pub(super) author_or_reason: &'a str,
+    /// The code of the refusal.
+    pub(super) blocked_by: BlockedBy,
+    /// The reason why the intents did not run.
+    pub(super) reason: &'a str,
+}
+
+impl EndOfWait<'static> {
+    /// The end of a wait without an author.
+    pub(super) const fn without_author(resolution: Resolution, reason: &'static str) -> Self {
+        Self { resolution, author_or_reason: reason, blocked_by: BlockedBy::EscalationPending, reason }
+    }
+}
+
+/// A person's decision on an intent, bound to the intent's content.
+pub(super) fn new_decision(
+    journal: &Journal,
+    escalated: &Escalated,
+    resolution: Resolution,
+    by: &str,
+    now: OffsetDateTime,
+) -> ResolvedIntent {
+    let content = Some(content_hash(escalated.call()));
+    ResolvedIntent { content, ..new_resolution(journal, escalated, resolution, by, now) }
+}
+
+/// The end of a wait. It names its author, or the reason if nobody decided.
+pub(super) fn new_resolution(
+    journal: &Journal,
+    escalated: &Escalated,
+    resolution: Resolution,
+    author_or_reason: &str,
+    now: OffsetDateTime,
+) -> ResolvedIntent {
+    let intent = escalated.call().intent;
+    let risk_score = escalated.risk_score();
+    let ends_unrun = match resolution {
+        // The start of the run has the arguments.
+        Resolution::PartlyApproved | Resolution::Approved => false,
+        Resolution::Denied | Resolution::Cancelled | Resolution::Revoked | Resolution::Expired => true,
+    };
+    ResolvedIntent {
+        intent,
+        at: now,
+        content: None,
+        resolution,
+        by: author_or_reason.to_owned(),
+        risk_score,
+        manifest: None,
+        reason: None,
+        basis: None,
+        grants: Vec::new(),
+        arguments: if ends_unrun { journal.arguments_text(escalated.call()) } else { None },
+    }
+}
+
+/// Records that intents no longer wait, and their refusals.
+pub(super) fn record_end_of_wait(
+    journal: &Journal,
+    removed: Vec<Escalated>,
+    end: EndOfWait<'_>,
+    now: OffsetDateTime,
+) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
+    let EndOfWait { resolution, author_or_reason, blocked_by, reason } = end;
+    for escalated in &removed {
+        let summary = IntentSummary::from_call(escalated.call());
+        let IntentSummary { intent, agent, tool } = &summary;
+        tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
+        journal.record_refusal(&summary, blocked_by, reason, now);
+    }
+    record_resolutions(journal, &removed, resolution, author_or_reason, now)
+}
+
+/// Records the same end of these waits, without their refusals.
+pub(super) fn record_resolutions(
+    journal: &Journal,
+    removed: &[Escalated],
+    resolution: Resolution,
+    author_or_reason: &str,
+    now: OffsetDateTime,
+) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
+    let ends =
+        removed.iter().map(|escalated| new_resolution(journal, escalated, resolution, author_or_reason, now));
+    journal.resolve(ends.collect())
+}
+
+/// Waits until the end of a wait is recorded. If it cannot be yet, the journal goes on trying.
+pub(super) async fn await_withdrawal(recording: impl Future<Output = Result<usize, JournalError>>) {
+    if let Err(error) = recording.await {
+        tracing::warn!(%error, "the end of a wait cannot be recorded yet");
+    }
+}
+
+/// The fault for a call with a denied intent.
+pub(super) fn denial_fault(
+    intent: IntentId,
+    IntentDenial { by, risk_score, reason }: &IntentDenial,
+) -> Fault {
+    match reason {
+        // No person has denied it.
+        Some(reason) if by == DENIED_BY => Fault::Refused {
+            intent: Some(intent),
+            risk_score: *risk_score,
+            blocked_by: BlockedBy::VerdictDenied,
+            message: reason.clone(),
+        },
+        reason => denial_by(by, reason.as_deref(), intent, *risk_score),
+    }
+}
