@@ -3,9 +3,9 @@
 //! The task of a lost node is derived from the call, at the node at which it waits or runs, or from the receipt, which the
 //! fleet has. Its messages come back with its node.
 
-use super::tasks::{MAX_UPDATES_BEHIND, TaskRecord};
-use super::{A2a, CANCEL_TIMEOUT, READ_ALL_ROLES, check_canceled};
-use a2g_core::run::{IntentState, TakenOverCall, all_agents};
+use super::follow::decisions::{CANCEL_TIMEOUT, check_canceled};
+use super::tasks::{MAX_UPDATES_BEHIND, READ_ALL_ROLES, TaskRecord, TaskStore};
+use a2g_core::run::{Executor, IntentState, TakenOverCall, all_agents};
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Governor, Operator};
 use a2g_types::call::Door;
@@ -25,44 +25,52 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
 /// The time between two requests for a task that is followed.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Lets other nodes of a fleet read the tasks of this one.
-pub(super) fn share_tasks(door: &Arc<A2a>) {
-    let weak = Arc::downgrade(door);
-    door.executor.peers.share_documents(TASK_DOCUMENT, move |id| {
-        let weak = weak.clone();
-        Box::pin(async move {
-            let door = weak.upgrade()?;
-            let handle = door.store.find(id).await.ok()??;
-            // Without the webhooks, which have credentials.
-            let record = TaskRecord { webhooks: Vec::new(), ..TaskRecord::clone(&handle.record()) };
-            serde_json::to_string(&record).ok()
-        })
-    });
-    let weak = Arc::downgrade(door);
-    door.executor.peers.share_documents(HELD_TASK_DOCUMENT, move |id| {
-        let weak = weak.clone();
-        Box::pin(async move {
-            let record = weak.upgrade()?.find_taken_over(id).await.ok()??;
-            serde_json::to_string(&record).ok()
-        })
-    });
+/// Reads, cancels and follows the tasks of other nodes.
+pub(super) struct OtherNodes {
+    executor: Arc<Executor>,
 }
 
-impl A2a {
-    /// As [`Self::find_task`], for a task of another node. Returns the task's present record.
-    pub(super) async fn find_elsewhere(
+impl OtherNodes {
+    pub(super) fn new(executor: Arc<Executor>) -> Self {
+        Self { executor }
+    }
+
+    /// Lets other nodes of a fleet read the tasks of this one.
+    pub(super) fn share_tasks(self: &Arc<Self>, store: &Arc<TaskStore>) {
+        let store = Arc::downgrade(store);
+        self.executor.peers.share_documents(TASK_DOCUMENT, move |id| {
+            let store = store.clone();
+            Box::pin(async move {
+                let handle = store.upgrade()?.find(id).await.ok()??;
+                // Without the webhooks, which have credentials.
+                let record = TaskRecord { webhooks: Vec::new(), ..TaskRecord::clone(&handle.record()) };
+                serde_json::to_string(&record).ok()
+            })
+        });
+        let weak = Arc::downgrade(self);
+        self.executor.peers.share_documents(HELD_TASK_DOCUMENT, move |id| {
+            let weak = weak.clone();
+            Box::pin(async move {
+                let record = weak.upgrade()?.find_taken_over(id).await.ok()??;
+                serde_json::to_string(&record).ok()
+            })
+        });
+    }
+
+    /// As [`TaskStore::find_for`], for a task of another node. Returns the task's present record.
+    pub(super) async fn find(
         &self,
         caller: &Caller,
         task: &str,
         roles: &[Role],
     ) -> Result<TaskRecord, Problem> {
         let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
-        let record = self.read_elsewhere(id).await?;
+        let record = self.read(id).await?;
         let may_access = caller.may_act_as(&record.owner) || caller.is_any_of(roles);
         if may_access { Ok(record) } else { Err(Problem::TaskNotFound) }
     }
 
-    async fn read_elsewhere(&self, id: IntentId) -> Result<TaskRecord, Problem> {
+    async fn read(&self, id: IntentId) -> Result<TaskRecord, Problem> {
         if self.executor.node.fleet().is_none() {
             return Err(Problem::TaskNotFound);
         }
@@ -105,9 +113,9 @@ impl A2a {
         Ok((door == Door::A2a).then(|| TaskRecord::without_messages(id, agent, tool, state, now)))
     }
 
-    /// As [`Self::cancel`], for a task of another node.
-    pub(super) async fn cancel_elsewhere(&self, caller: &Caller, task: &str) -> Result<TaskRecord, Problem> {
-        let find = async || self.find_elsewhere(caller, task, &[Governor, Operator]).await;
+    /// As [`super::follow::Follower::cancel`], for a task of another node.
+    pub(super) async fn cancel(&self, caller: &Caller, task: &str) -> Result<TaskRecord, Problem> {
+        let find = async || self.find(caller, task, &[Governor, Operator]).await;
         let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
         let mut record = find().await?;
         if record.state().is_terminal() {
@@ -129,19 +137,20 @@ impl A2a {
     }
 
     /// The record of another node's task, and its later updates while the receiver exists.
-    pub(super) async fn follow_elsewhere(
+    pub(super) async fn follow(
         self: &Arc<Self>,
         caller: &Caller,
         task: &str,
     ) -> Result<(Arc<TaskRecord>, broadcast::Receiver<Arc<TaskUpdate>>), Problem> {
         let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
-        let record = self.find_elsewhere(caller, task, &READ_ALL_ROLES).await?;
+        let record = self.find(caller, task, &READ_ALL_ROLES).await?;
         let (sender, receiver) = broadcast::channel(MAX_UPDATES_BEHIND);
-        let (door, mut latest) = (Arc::clone(self), record.clone());
+        let nodes = Arc::clone(self);
+        let mut latest = record.clone();
         self.executor.sessions().spawn(async move {
             while !latest.state().is_terminal() && sender.receiver_count() > 0 {
                 tokio::time::sleep(FOLLOW_INTERVAL).await;
-                match door.read_elsewhere(id).await {
+                match nodes.read(id).await {
                     Ok(record) => {
                         for update in record.updates_since(&latest) {
                             drop(sender.send(Arc::new(update)));

@@ -1,7 +1,8 @@
 //! Follows a call until its task ends, even if the client disconnects.
 
-use super::A2a;
-use super::tasks::{TaskHandle, TaskRecord};
+pub(super) mod decisions;
+
+use super::tasks::{TaskHandle, TaskRecord, TaskStore};
 use a2g_core::run::{
     DeniedInFleet, Executor, IntentAnswer, IntentState, RunEventSink, TaskPersistence, all_agents,
 };
@@ -12,11 +13,9 @@ use a2g_types::ident::IntentId;
 use a2g_types::outcome::Receipt;
 use a2g_types::verdict::Verdict;
 use a2g_wire::a2a::fault;
-use a2g_wire::a2a::governance::{
-    Feedback, GOVERNOR_SOURCE, PendingPermission, PermissionDecision, permission_options,
-};
+use a2g_wire::a2a::governance::{Feedback, GOVERNOR_SOURCE, PendingPermission, permission_options};
 use a2g_wire::a2a::message::{Part, TaskState, TaskUpdate};
-use serde_json::{Map, json};
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -42,44 +41,68 @@ impl TaskPersistence for A2aTaskPersistence {
     }
 
     fn final_task(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> JournalTask {
-        self.handle.prepare(|record| {
-            end_record(record, self.handle.id, receipt, verdict, self.executor.clock().now())
-        })
+        self.handle.prepare(|record| end_record(record, receipt, verdict, self.executor.clock().now()))
     }
 }
 
 /// Ends the task of a finished run. `verdict` allowed the run; `None` if the governor was not asked in this call.
 fn end_record(
     record: &mut TaskRecord,
-    id: IntentId,
     receipt: &Receipt,
     verdict: Option<&Verdict>,
     now: OffsetDateTime,
 ) -> Vec<TaskUpdate> {
     if let Some(verdict) = verdict {
         let summary = format!("{} by the governor", verdict.decision.as_str());
-        let decision = PermissionDecision::new(&id.to_string(), GOVERNOR_SOURCE, true, now, &summary);
-        record.governance.permission_decisions.push(decision);
+        record.add_decision(GOVERNOR_SOURCE, true, now, &summary);
         record.governance.governor_feedback.push(Feedback::from_verdict(verdict, now));
     }
     // The prompt was not answered at this door, so only a directive can have approved the intent.
     if record.is_prompting() {
-        let call = id.to_string();
-        let decision = PermissionDecision::new(&call, BY_DIRECTIVE, true, now, "approved by a directive");
-        record.governance.permission_decisions.push(decision);
+        record.add_decision(BY_DIRECTIVE, true, now, "approved by a directive");
     }
     record.end_with_receipt(receipt, now)
 }
 
-impl A2a {
-    /// Runs a call in a tokio task of its own.
-    pub(super) fn start(self: &Arc<Self>, handle: Arc<TaskHandle>, call: Call) {
-        let door = Arc::clone(self);
-        self.executor.sessions().spawn(async move { door.run_to_end(&handle, call).await });
+/// Follows the calls of the tasks of this node.
+pub(super) struct Follower {
+    executor: Arc<Executor>,
+    store: Arc<TaskStore>,
+}
+
+impl Follower {
+    pub(super) fn new(executor: Arc<Executor>, store: Arc<TaskStore>) -> Self {
+        Self { executor, store }
     }
 
-    pub(super) async fn run_to_end(&self, handle: &Arc<TaskHandle>, call: Call) {
-        let (task, clock) = (Arc::clone(handle), Arc::clone(self.executor.clock()));
+    /// Runs a call in a tokio task of its own.
+    pub(super) fn start(self: &Arc<Self>, handle: Arc<TaskHandle>, call: Call) {
+        let follower = Arc::clone(self);
+        self.executor.sessions().spawn(async move { follower.run_to_end(&handle, call).await });
+    }
+
+    /// Runs a call until its task has settled and is on the disk. A task that has settled but not ended is followed
+    /// further in the background.
+    pub(super) async fn run_until_settled(
+        self: &Arc<Self>,
+        handle: &Arc<TaskHandle>,
+        call: Call,
+    ) -> Arc<TaskRecord> {
+        let follower = Arc::clone(self);
+        let task = Arc::clone(handle);
+        let mut follow = Box::pin(async move { follower.run_to_end(&task, call).await });
+        tokio::select! {
+            () = &mut follow => handle.record(),
+            settled = handle.wait_until_settled() => {
+                self.executor.sessions().spawn(follow);
+                settled
+            }
+        }
+    }
+
+    async fn run_to_end(&self, handle: &Arc<TaskHandle>, call: Call) {
+        let task = Arc::clone(handle);
+        let clock = Arc::clone(self.executor.clock());
         let persistence =
             Arc::new(A2aTaskPersistence { handle: Arc::clone(handle), executor: Arc::clone(&self.executor) });
         let sink =
@@ -191,18 +214,17 @@ impl A2a {
             return;
         }
         let has_feedback = !handle.record().governance.governor_feedback.is_empty();
-        let stored = match verdict {
+        let read = match verdict {
             None if !has_feedback => self.executor.queries.verdict(handle.id),
             Some(_) | None => Ok(None),
         };
-        let stored = stored.unwrap_or_else(|fault| {
+        let stored = read.unwrap_or_else(|fault| {
             tracing::warn!(task = %handle.id, ?fault, "the verdict of a task cannot be read");
             None
         });
-        let (verdict, now) = (verdict.or(stored.as_ref()), self.executor.clock().now());
-        handle
-            .change(self.executor.journal(), |record| end_record(record, handle.id, receipt, verdict, now))
-            .await;
+        let allowed_by = verdict.or(stored.as_ref());
+        let now = self.executor.clock().now();
+        handle.change(self.executor.journal(), |record| end_record(record, receipt, allowed_by, now)).await;
     }
 
     /// Ends the task of an intent that is denied at all nodes of the fleet.
@@ -222,9 +244,7 @@ impl A2a {
         handle
             .settle(self.executor.journal(), |record| {
                 if let Fault::Refused { blocked_by: BlockedBy::VerdictDenied, message, .. } = fault {
-                    let decision =
-                        PermissionDecision::new(&handle.id.to_string(), GOVERNOR_SOURCE, false, now, message);
-                    record.governance.permission_decisions.push(decision);
+                    record.add_decision(GOVERNOR_SOURCE, false, now, message);
                 }
                 let (state, message, details) = fault::end_for_fault(fault);
                 record.end(state, message, details, now)
@@ -234,12 +254,7 @@ impl A2a {
 
     async fn end_without_run(&self, handle: &TaskHandle, state: TaskState, reason: &str) {
         let now = self.executor.clock().now();
-        handle
-            .settle(self.executor.journal(), |record| {
-                let details = Map::from_iter([("ran".to_owned(), false.into())]);
-                record.end(state, reason.to_owned(), details, now)
-            })
-            .await;
+        handle.settle(self.executor.journal(), |record| record.end_without_run(state, reason, now)).await;
     }
 
     /// Resumes the tasks that an earlier process left open: those that still run are followed, and the others are
@@ -261,12 +276,8 @@ impl A2a {
                     self.finish(&handle, &receipt, None).await;
                 }
                 Some((_, IntentState::Finished(None))) => {
-                    self.end_without_run(
-                        &handle,
-                        TaskState::Failed,
-                        "the call ran, but its report is no longer stored here",
-                    )
-                    .await;
+                    let reason = "the call ran, but its report is no longer stored here";
+                    self.end_without_run(&handle, TaskState::Failed, reason).await;
                 }
                 Some((_, IntentState::Escalated)) => {
                     if !record.is_prompting() {
@@ -295,15 +306,15 @@ impl A2a {
 
     /// Waits for the end of a task in a tokio task of its own.
     fn follow(self: &Arc<Self>, handle: Arc<TaskHandle>) {
-        let door = Arc::clone(self);
+        let follower = Arc::clone(self);
         self.executor.sessions().spawn(async move {
             // The earlier process may have ended while it passed the call on to another node for a decision.
             let restore_prompt = async {
-                door.restore_prompt_elsewhere(&handle).await;
+                follower.restore_prompt_elsewhere(&handle).await;
                 std::future::pending::<()>().await;
             };
             tokio::select! {
-                () = door.await_end(&handle) => {}
+                () = follower.await_end(&handle) => {}
                 () = restore_prompt => {}
             }
         });

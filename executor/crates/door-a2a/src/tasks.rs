@@ -17,13 +17,16 @@
 
 use a2g_core::deliver::{WebhookAuthentication, WebhookId, WebhookNotification, WebhookPoster};
 use a2g_core::run::{Executor, RunEvent};
-use a2g_journal::{Journal, JournalError, JournalTask, RetryPolicy};
+use a2g_govern::Caller;
+use a2g_govern::Role::{self, Approver, Governor, Operator};
+use a2g_journal::{Journal, JournalError, JournalTask, RetryPolicy, TaskSummary};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::failure_message::failure_details;
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Receipt;
-use a2g_wire::a2a::governance::Governance;
+use a2g_wire::a2a::fault::Problem;
+use a2g_wire::a2a::governance::{Governance, PermissionDecision};
 use a2g_wire::a2a::message::{
     ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate,
 };
@@ -40,6 +43,8 @@ use tokio::sync::{broadcast, watch};
 
 /// Maximum number of updates that wait for a slow stream. A stream that falls further behind is closed.
 pub(super) const MAX_UPDATES_BEHIND: usize = 256;
+/// Roles that may read the tasks of other callers.
+pub(super) const READ_ALL_ROLES: [Role; 3] = [Governor, Approver, Operator];
 /// Maximum number of open tasks of one owner.
 const MAX_OPEN: usize = 250;
 
@@ -69,8 +74,8 @@ impl TaskRecord {
         };
         let history = vec![message];
         let task = Task { id, context_id, status, artifacts: Vec::new(), history, metadata: None };
-        let (governance, created) = (Governance::default(), now.truncate_to_microsecond());
-        Self { owner, created, tool: None, governance, webhooks: Vec::new(), task }
+        let created = now.truncate_to_microsecond();
+        Self { owner, created, tool: None, governance: Governance::default(), webhooks: Vec::new(), task }
     }
 
     /// The task of an intent whose own record is not available. Its messages and its context are known only to that
@@ -92,8 +97,8 @@ impl TaskRecord {
             history: Vec::new(),
             metadata: None,
         };
-        let (tool, governance) = (Some(tool), Governance::default());
-        Self { owner, created: now, tool, governance, webhooks: Vec::new(), task }
+        let governance = Governance::default();
+        Self { owner, created: now, tool: Some(tool), governance, webhooks: Vec::new(), task }
     }
 
     /// As [`Self::without_messages`], of a receipt.
@@ -156,6 +161,22 @@ impl TaskRecord {
         let details = (!details.is_empty()).then(|| Part::data(details));
         let parts = std::iter::once(Part::text(message)).chain(details).collect();
         vec![self.set_state(state, parts, now)]
+    }
+
+    /// Ends the task of a call that did not run.
+    pub(super) fn end_without_run(
+        &mut self,
+        state: TaskState,
+        reason: &str,
+        now: OffsetDateTime,
+    ) -> Vec<TaskUpdate> {
+        self.end(state, reason.to_owned(), Map::from_iter([("ran".to_owned(), false.into())]), now)
+    }
+
+    /// Records who permitted or denied the task's call.
+    pub(super) fn add_decision(&mut self, source: &str, approved: bool, now: OffsetDateTime, summary: &str) {
+        let decision = PermissionDecision::new(&self.task.id, source, approved, now, summary);
+        self.governance.permission_decisions.push(decision);
     }
 
     /// Ends the task with the outcome of its run, and returns updates for the artifacts and the end.
@@ -303,7 +324,8 @@ impl TaskHandle {
 
     /// Waits until the task has settled, or cannot settle before the journal has space.
     pub(super) async fn wait_until_settled(&self) -> Arc<TaskRecord> {
-        let (mut record, mut waits_for_space) = (self.record.subscribe(), self.waits_for_space.subscribe());
+        let mut record = self.record.subscribe();
+        let mut waits_for_space = self.waits_for_space.subscribe();
         tokio::select! {
             settled = record.wait_for(|record| record.state().is_settled()) => {
                 settled.map(|record| Arc::clone(&record)).unwrap_or_else(|_closed| self.record())
@@ -376,13 +398,11 @@ impl TaskHandle {
             let mut record = TaskRecord::clone(current);
             let outcome = change(&mut record).map(|updates| {
                 self.send_updates(&record, current.state(), record.task.status.timestamp, updates);
-                let (pending_write, is_persisted) = (
-                    journal.store_task(record.to_row(self.id), RetryPolicy::Retry),
-                    Arc::clone(&self.is_persisted),
-                );
+                let stored = journal.store_task(record.to_row(self.id), RetryPolicy::Retry);
+                let is_persisted = Arc::clone(&self.is_persisted);
                 self.set_record(current, record);
                 let pending_write: PendingWrite = Box::pin(async move {
-                    pending_write.await?;
+                    stored.await?;
                     is_persisted.store(true, Ordering::Release);
                     Ok(())
                 });
@@ -404,9 +424,18 @@ impl TaskHandle {
         let pending_write =
             self.try_change(journal, |record| Ok::<_, std::convert::Infallible>(change(record)));
         let Ok(pending_write) = pending_write;
+        self.finish_write(pending_write).await;
+    }
+
+    /// Waits for a write. If it fails, the journal retries it, and the task continues.
+    pub(super) async fn finish_write(&self, pending_write: PendingWrite) {
         if let Err(error) = pending_write.await {
-            tracing::error!(task = %self.id, error = %ErrorChain(&error), "a task could not be written to the journal");
+            self.log_failure(&error);
         }
+    }
+
+    fn log_failure(&self, error: &JournalError) {
+        tracing::error!(task = %self.id, error = %ErrorChain(error), "a task could not be written to the journal");
     }
 
     /// Replaces the record. A task that has ended leaves the set of open tasks.
@@ -476,7 +505,7 @@ impl TaskHandle {
     ) {
         let stored = journal.store_task(self.prepare(&change), RetryPolicy::Retry).await;
         if let Err(error) = &stored {
-            tracing::error!(task = %self.id, error = %ErrorChain(error), "a task could not be written to the journal");
+            self.log_failure(error);
         }
         if !self.publish(stored.is_ok()) {
             self.change(journal, change).await;
@@ -622,10 +651,36 @@ impl TaskStore {
         handle
     }
 
-    /// The tasks that are not in the journal yet. A task whose write is in progress may be found both here and there.
-    pub(super) fn unsaved_handles(&self) -> Vec<Arc<TaskHandle>> {
+    /// The tasks of an owner and a context (`None`: any) that are not in the journal yet. A task whose write is in
+    /// progress may be found both here and there.
+    pub(super) fn unsaved_tasks(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<TaskSummary> {
         let handles = self.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
-        handles.into_iter().filter(|handle| !handle.is_persisted()).collect()
+        let unsaved = handles.iter().filter(|handle| !handle.is_persisted());
+        let selected = unsaved.map(|handle| (handle.id, handle.record())).filter(|(_, record)| {
+            owner.is_none_or(|owner| *owner == record.owner)
+                && context.is_none_or(|context| context == record.task.context_id)
+        });
+        let to_summary = |(task, record): (IntentId, Arc<TaskRecord>)| TaskSummary {
+            task,
+            context: record.task.context_id.clone(),
+            created: record.created,
+            status: record.status_json(),
+        };
+        selected.map(to_summary).collect()
+    }
+
+    /// A task of the caller, or any task for a caller with one of these roles. Any other is reported as not found.
+    pub(super) async fn find_for(
+        &self,
+        caller: &Caller,
+        task: &str,
+        roles: &[Role],
+    ) -> Result<Arc<TaskHandle>, Problem> {
+        // Task ids are UUIDs: any other text names no task.
+        let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
+        let handle = self.find(id).await?.ok_or(Problem::TaskNotFound)?;
+        let may_access = caller.may_act_as(&handle.record().owner) || caller.is_any_of(roles);
+        if may_access { Ok(handle) } else { Err(Problem::TaskNotFound) }
     }
 
     /// Finds a task in memory or in the journal. While the journal is read, other tasks are not locked.

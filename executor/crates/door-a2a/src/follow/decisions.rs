@@ -1,0 +1,120 @@
+//! What callers decide about a task of this node: its cancellation, and the answer to its permission prompt.
+
+use super::Follower;
+use crate::tasks::{TaskHandle, TaskRecord};
+use a2g_core::run::DirectiveOutcome;
+use a2g_govern::Caller;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::verdict::Directive;
+use a2g_wire::a2a::fault::Problem;
+use a2g_wire::a2a::message::TaskState;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Maximum wait for the end of a canceled run before `tasks/cancel` is answered.
+pub(crate) const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Checks that a task was canceled: it may have ended in another way just before.
+pub(crate) fn check_canceled(state: TaskState) -> Result<(), Problem> {
+    match state {
+        TaskState::Completed | TaskState::Failed | TaskState::Rejected => Err(Problem::NotCancelable(state)),
+        TaskState::Canceled | TaskState::Submitted | TaskState::Working | TaskState::InputRequired => Ok(()),
+    }
+}
+
+impl Follower {
+    /// Cancels a task. Returns its record once it has ended, or after [`CANCEL_TIMEOUT`].
+    pub(crate) async fn cancel(
+        &self,
+        caller: &Caller,
+        handle: &TaskHandle,
+    ) -> Result<Arc<TaskRecord>, Problem> {
+        let now = self.executor.clock().now();
+        let canceled = handle.try_change(self.executor.journal(), |record| {
+            if record.state() == TaskState::InputRequired && !record.is_prompting() {
+                return Ok(vec![record.set_state(TaskState::Canceled, Vec::new(), now)]);
+            }
+            Err(record.state())
+        });
+        match canceled {
+            Ok(pending_write) => handle.finish_write(pending_write).await,
+            Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),
+            Err(_runs) => {
+                let was_prompting = handle.record().is_prompting();
+                handle.stop(caller.name());
+                let end = tokio::time::timeout(CANCEL_TIMEOUT, handle.wait_until_ended()).await;
+                if was_prompting && end.is_ok_and(|record| record.state() == TaskState::Canceled) {
+                    self.record_canceled(caller, handle).await;
+                }
+            }
+        }
+        let record = handle.record();
+        check_canceled(record.state()).map(|()| record)
+    }
+
+    /// Records the denial of a permission prompt that was pending when its task was canceled.
+    async fn record_canceled(&self, caller: &Caller, handle: &TaskHandle) {
+        let now = self.executor.clock().now();
+        handle
+            .change(self.executor.journal(), |record| {
+                record.add_decision(&source(caller), false, now, "the task was canceled");
+                Vec::new()
+            })
+            .await;
+    }
+
+    /// Answers the permission prompt of a task that the caller may read.
+    pub(crate) async fn answer_prompt(
+        &self,
+        caller: &Caller,
+        handle: &TaskHandle,
+        approved: bool,
+    ) -> Result<Arc<TaskRecord>, Problem> {
+        // Whoever may read the task learns that there is nothing to answer, with or without the right to decide.
+        if !handle.record().is_prompting() {
+            return Err(Problem::invalid(
+                "/permissionOptionId",
+                "no permission prompt of this task is pending",
+            ));
+        }
+        let Some(right) = caller.decision_right() else {
+            let message = format!(
+                "a permission prompt is for callers with the role `approver` or `governor`, and `{}` has neither",
+                caller.name()
+            );
+            return Err(self.executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, message).into());
+        };
+        let directive = Directive { intent: handle.id, approved, manifest: None, reason: None };
+        let _until_recorded = handle.directive.lock().await;
+        tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
+        let outcome = self.executor.operator.apply_directive(&directive, right).await.map_err(|fault| {
+            let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
+            Fault::invalid("/permissionOptionId", message)
+        })?;
+        let now = self.executor.clock().now();
+        handle
+            .change(self.executor.journal(), |record| {
+                let summary = if approved { "approved by a person" } else { "denied by a person" };
+                record.add_decision(&source(caller), approved, now, summary);
+                if outcome == DirectiveOutcome::NeedsMoreApprovals {
+                    // The prompt stays for the next person.
+                    return Vec::new();
+                }
+                record.governance.pending_permissions.clear();
+                if record.state() != TaskState::InputRequired {
+                    return Vec::new();
+                }
+                if approved {
+                    return vec![record.set_state(TaskState::Working, Vec::new(), now)];
+                }
+                record.end_without_run(TaskState::Rejected, summary, now)
+            })
+            .await;
+        Ok(handle.record())
+    }
+}
+
+/// The caller as the `source` of a decision.
+fn source(caller: &Caller) -> String {
+    format!("caller:{}", caller.name())
+}
