@@ -1,6 +1,6 @@
 //! The configuration of the doors of the other protocols.
 
-use super::{InvalidValueError, check_count, check_max, file, invalid, to_usize};
+use super::{InvalidValueError, check_count, check_rate, check_seconds, check_size, file, invalid};
 use a2g_capability::HostPattern;
 use a2g_http::{
     A2aSettings, A2eSettings, DoorAccess, DoorSettings, ListenAddress, McpSettings, NexusSettings, RateLimits,
@@ -10,9 +10,7 @@ use a2g_types::ident::AgentDid;
 use a2g_wire::a2a::Dialect;
 use a2g_wire::listing::{DESCRIBE_TOOLS, Listing};
 use a2g_wire::nexus::message::SignatureScope;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// The doors that are served besides A2G; `None`: the door is disabled.
 #[derive(Debug, Clone)]
@@ -102,17 +100,16 @@ fn parse_a2e(section: file::A2e) -> Result<Option<A2eSettings>, InvalidValueErro
         idle_seconds,
     } = section;
     let door = parse_door(Door::A2e, "doors.a2e.agent", file::Door { enabled, open_to, agent })?;
-    let max_sessions = check_max("doors.a2e.max_sessions", max_sessions, 100_000)?;
-    let per_caller = check_max("doors.a2e.max_sessions_per_caller", max_sessions_per_caller, 100_000)?;
-    let seconds = |key, value| check_max(key, value, 86_400).map(Duration::from_secs);
+    let max_sessions = check_size("doors.a2e.max_sessions", max_sessions, 100_000)?;
+    let per_caller = check_size("doors.a2e.max_sessions_per_caller", max_sessions_per_caller, 100_000)?;
     let settings = |door| {
         Ok(A2eSettings {
             door,
-            max_parallel: to_usize(check_max("doors.a2e.max_parallel", max_parallel, 1024)?),
-            max_sessions: to_usize(max_sessions),
-            max_sessions_per_caller: to_usize(per_caller),
-            reconnect: seconds("doors.a2e.reconnect_seconds", reconnect_seconds)?,
-            idle: seconds("doors.a2e.idle_seconds", idle_seconds)?,
+            max_parallel: check_size("doors.a2e.max_parallel", max_parallel, 1024)?,
+            max_sessions,
+            max_sessions_per_caller: per_caller,
+            reconnect: check_seconds("doors.a2e.reconnect_seconds", reconnect_seconds, 86_400)?,
+            idle: check_seconds("doors.a2e.idle_seconds", idle_seconds, 86_400)?,
         })
     };
     door.map(settings).transpose()
@@ -122,17 +119,17 @@ fn parse_mcp(section: file::Mcp) -> Result<Option<McpSettings>, InvalidValueErro
     let file::Mcp { enabled, open_to, agent, listing, max_sessions, max_sessions_per_caller, idle_seconds } =
         section;
     let door = parse_door(Door::Mcp, "doors.mcp.agent", file::Door { enabled, open_to, agent })?;
-    let max_sessions = check_max("doors.mcp.max_sessions", max_sessions, 100_000)?;
-    let per_caller = check_max("doors.mcp.max_sessions_per_caller", max_sessions_per_caller, 100_000)?;
-    let idle = Duration::from_secs(check_max("doors.mcp.idle_seconds", idle_seconds, 86_400)?);
+    let max_sessions = check_size("doors.mcp.max_sessions", max_sessions, 100_000)?;
+    let per_caller = check_size("doors.mcp.max_sessions_per_caller", max_sessions_per_caller, 100_000)?;
+    let idle = check_seconds("doors.mcp.idle_seconds", idle_seconds, 86_400)?;
     Ok(door.map(|door| McpSettings {
         door,
         listing: match listing {
             file::Listing::Tools => Listing::Tools,
             file::Listing::Code => Listing::Code,
         },
-        max_sessions: to_usize(max_sessions),
-        max_sessions_per_caller: to_usize(per_caller),
+        max_sessions,
+        max_sessions_per_caller: per_caller,
         idle,
         // Set by `Config`, which has the section of the server.
         issuers: Vec::new(),
@@ -151,13 +148,10 @@ fn parse_a2a(section: file::A2aDoor) -> Result<Option<A2aSettings>, InvalidValue
         requests_at_once: concurrent,
         webhook_domains: _,
     } = section;
-    let count = |key, value| check_count(key, value, 1, u32::MAX.into());
-    // `count` has refused zero.
-    let rate = |key, value| count(key, value).map(|value| NonZeroU32::new(value).unwrap_or(NonZeroU32::MIN));
     let limits = RateLimits {
-        per_minute: rate("doors.a2a.requests_per_minute", per_minute)?,
-        per_hour: rate("doors.a2a.requests_per_hour", per_hour)?,
-        concurrent: count("doors.a2a.requests_at_once", concurrent)?,
+        per_minute: check_rate("doors.a2a.requests_per_minute", per_minute)?,
+        per_hour: check_rate("doors.a2a.requests_per_hour", per_hour)?,
+        concurrent: check_count("doors.a2a.requests_at_once", concurrent, 1, u32::MAX.into())?,
     };
     let dialect = match dialect {
         file::Dialect::A2a => Dialect::A2a,
@@ -193,7 +187,7 @@ fn parse_nexus(
     resolve: impl Fn(PathBuf) -> PathBuf,
 ) -> Result<Option<NexusSettings>, InvalidValueError> {
     let file::Nexus { open_to, id, key_file, signature_scope, heartbeat_seconds } = section;
-    let heartbeat = check_max("doors.nexus.heartbeat_seconds", heartbeat_seconds, 3600)?;
+    let heartbeat = check_seconds("doors.nexus.heartbeat_seconds", heartbeat_seconds, 3600)?;
     if id.as_deref().is_some_and(|id| id.is_empty() || id.len() > 200) {
         return Err(invalid("doors.nexus.id")(&"has to be 1 to 200 bytes long"));
     }
@@ -208,7 +202,7 @@ fn parse_nexus(
             file::SignatureScope::Header => SignatureScope::Header,
             file::SignatureScope::Full => SignatureScope::Full,
         },
-        heartbeat: Duration::from_secs(heartbeat),
+        heartbeat,
     }))
 }
 

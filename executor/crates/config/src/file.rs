@@ -10,6 +10,24 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+/// Declares a section: each of its keys with the type and the default of the value.
+macro_rules! section {
+    ($(#[$meta:meta])* $name:ident { $($key:ident: $type:ty = $default:expr,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub(super) struct $name {
+            $(pub(super) $key: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($key: $default,)* }
+            }
+        }
+    };
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {
@@ -90,17 +108,15 @@ pub(super) struct Doors {
     pub(super) sovereign: Door,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Mcp {
-    pub(super) enabled: bool,
-    pub(super) open_to: DoorAccess,
-    pub(super) agent: Option<String>,
-    pub(super) listing: Listing,
-    pub(super) max_sessions: u64,
-    pub(super) max_sessions_per_caller: u64,
-    pub(super) idle_seconds: u64,
-}
+section!(Mcp {
+    enabled: bool = cfg!(feature = "mcp"),
+    open_to: DoorAccess = DoorAccess::Callers,
+    agent: Option<String> = None,
+    listing: Listing = Listing::Tools,
+    max_sessions: u64 = 256,
+    max_sessions_per_caller: u64 = 64,
+    idle_seconds: u64 = 1800,
+});
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -109,42 +125,16 @@ pub(super) enum Listing {
     Code,
 }
 
-impl Default for Mcp {
-    fn default() -> Self {
-        Self {
-            enabled: cfg!(feature = "mcp"),
-            open_to: DoorAccess::Callers,
-            agent: None,
-            listing: Listing::Tools,
-            max_sessions: 256,
-            max_sessions_per_caller: 64,
-            idle_seconds: 1800,
-        }
+section!(
+    /// The Nexus door, which is enabled by setting `key_file`.
+    Nexus {
+        open_to: DoorAccess = DoorAccess::Callers,
+        id: Option<String> = None,
+        key_file: Option<PathBuf> = None,
+        signature_scope: SignatureScope = SignatureScope::Header,
+        heartbeat_seconds: u64 = 30,
     }
-}
-
-/// The Nexus door, which is enabled by setting `key_file`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Nexus {
-    pub(super) open_to: DoorAccess,
-    pub(super) id: Option<String>,
-    pub(super) key_file: Option<PathBuf>,
-    pub(super) signature_scope: SignatureScope,
-    pub(super) heartbeat_seconds: u64,
-}
-
-impl Default for Nexus {
-    fn default() -> Self {
-        Self {
-            open_to: DoorAccess::Callers,
-            id: None,
-            key_file: None,
-            signature_scope: SignatureScope::Header,
-            heartbeat_seconds: 30,
-        }
-    }
-}
+);
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -153,61 +143,27 @@ pub(super) enum SignatureScope {
     Full,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct A2e {
-    pub(super) enabled: bool,
-    pub(super) open_to: DoorAccess,
-    pub(super) agent: Option<String>,
-    pub(super) max_parallel: u64,
-    pub(super) max_sessions: u64,
-    pub(super) max_sessions_per_caller: u64,
-    pub(super) reconnect_seconds: u64,
-    pub(super) idle_seconds: u64,
-}
+section!(A2e {
+    enabled: bool = cfg!(feature = "a2e"),
+    open_to: DoorAccess = DoorAccess::Callers,
+    agent: Option<String> = None,
+    max_parallel: u64 = 4,
+    max_sessions: u64 = 128,
+    max_sessions_per_caller: u64 = 32,
+    reconnect_seconds: u64 = 15,
+    idle_seconds: u64 = 300,
+});
 
-impl Default for A2e {
-    fn default() -> Self {
-        Self {
-            enabled: cfg!(feature = "a2e"),
-            open_to: DoorAccess::Callers,
-            agent: None,
-            max_parallel: 4,
-            max_sessions: 128,
-            max_sessions_per_caller: 32,
-            reconnect_seconds: 15,
-            idle_seconds: 300,
-        }
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct A2aDoor {
-    pub(super) enabled: bool,
-    pub(super) open_to: DoorAccess,
-    pub(super) agent: Option<String>,
-    pub(super) dialect: Dialect,
-    pub(super) requests_per_minute: u64,
-    pub(super) requests_per_hour: u64,
-    pub(super) requests_at_once: u64,
-    pub(super) webhook_domains: Vec<String>,
-}
-
-impl Default for A2aDoor {
-    fn default() -> Self {
-        Self {
-            enabled: cfg!(feature = "a2a"),
-            open_to: DoorAccess::Callers,
-            agent: None,
-            dialect: Dialect::A2a,
-            requests_per_minute: 60,
-            requests_per_hour: 1000,
-            requests_at_once: 10,
-            webhook_domains: Vec::new(),
-        }
-    }
-}
+section!(A2aDoor {
+    enabled: bool = cfg!(feature = "a2a"),
+    open_to: DoorAccess = DoorAccess::Callers,
+    agent: Option<String> = None,
+    dialect: Dialect = Dialect::A2a,
+    requests_per_minute: u64 = 60,
+    requests_per_hour: u64 = 1000,
+    requests_at_once: u64 = 10,
+    webhook_domains: Vec<String> = Vec::new(),
+});
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -216,19 +172,11 @@ pub(super) enum Dialect {
     Acp,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Door {
-    pub(super) enabled: bool,
-    pub(super) open_to: DoorAccess,
-    pub(super) agent: Option<String>,
-}
-
-impl Default for Door {
-    fn default() -> Self {
-        Self { enabled: cfg!(feature = "sovereign"), open_to: DoorAccess::Callers, agent: None }
-    }
-}
+section!(Door {
+    enabled: bool = cfg!(feature = "sovereign"),
+    open_to: DoorAccess = DoorAccess::Callers,
+    agent: Option<String> = None,
+});
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -237,22 +185,20 @@ pub(super) enum DoorAccess {
     Everybody,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Server {
-    pub(super) listen: String,
-    pub(super) max_body_bytes: u64,
-    pub(super) max_json_depth: u64,
-    pub(super) allowed_hosts: Vec<String>,
-    pub(super) allowed_origins: Vec<String>,
-    pub(super) callers: Option<PathBuf>,
-    pub(super) issuer: Vec<Issuer>,
-    pub(super) max_connections: u64,
-    pub(super) max_memory_mb: Option<u64>,
-    pub(super) request_seconds: u64,
-    pub(super) unauthenticated_per_minute: u64,
-    pub(super) tls: Option<Tls>,
-}
+section!(Server {
+    listen: String = "127.0.0.1:7420".to_owned(),
+    max_body_bytes: u64 = 1 << 20,
+    max_json_depth: u64 = 64,
+    allowed_hosts: Vec<String> = Vec::new(),
+    allowed_origins: Vec<String> = Vec::new(),
+    callers: Option<PathBuf> = None,
+    issuer: Vec<Issuer> = Vec::new(),
+    max_connections: u64 = 512,
+    max_memory_mb: Option<u64> = None,
+    request_seconds: u64 = 30,
+    unauthenticated_per_minute: u64 = 6000,
+    tls: Option<Tls> = None,
+});
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -270,24 +216,22 @@ pub(super) struct Tls {
     pub(super) client_ca: Option<PathBuf>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Executor {
-    pub(super) did: String,
-    pub(super) isolation: Isolation,
-    pub(super) containment: Option<Containment>,
-    pub(super) run_as: Option<String>,
-    pub(super) inline_tools: Vec<String>,
-    pub(super) waiting: Option<u64>,
-    pub(super) renew_runs: u64,
-    pub(super) renew_seconds: u64,
-    pub(super) fresh_layout: bool,
-    pub(super) concurrent: Option<u64>,
-    pub(super) concurrent_per_agent: Option<u64>,
-    pub(super) queue: u64,
-    pub(super) queue_per_agent: Option<u64>,
-    pub(super) drain_seconds: Option<u64>,
-}
+section!(Executor {
+    did: String = "did:a2g:executor:1.0:local".to_owned(),
+    isolation: Isolation = Isolation::Process,
+    containment: Option<Containment> = None,
+    run_as: Option<String> = None,
+    inline_tools: Vec<String> = Vec::new(),
+    waiting: Option<u64> = None,
+    renew_runs: u64 = 5000,
+    renew_seconds: u64 = 900,
+    fresh_layout: bool = false,
+    concurrent: Option<u64> = None,
+    concurrent_per_agent: Option<u64> = None,
+    queue: u64 = 1024,
+    queue_per_agent: Option<u64> = None,
+    drain_seconds: Option<u64> = None,
+});
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -303,25 +247,21 @@ pub(super) enum Isolation {
     Inline,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Governor {
-    pub(super) url: Option<String>,
-    pub(super) policies: Option<PathBuf>,
-    pub(super) reports: Option<PathBuf>,
-    pub(super) heartbeat_seconds: u64,
-    pub(super) conditions_from: Option<f64>,
-    pub(super) escalate_from: Option<f64>,
-    pub(super) deny_from: Option<f64>,
-}
+section!(Governor {
+    url: Option<String> = None,
+    policies: Option<PathBuf> = None,
+    reports: Option<PathBuf> = None,
+    heartbeat_seconds: u64 = 30,
+    conditions_from: Option<f64> = None,
+    escalate_from: Option<f64> = None,
+    deny_from: Option<f64> = None,
+});
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Trust {
-    pub(super) keys: Option<PathBuf>,
-    pub(super) max_proof_seconds: u64,
-    pub(super) intent_signature: Option<IntentSignature>,
-}
+section!(Trust {
+    keys: Option<PathBuf> = None,
+    max_proof_seconds: u64 = 3600,
+    intent_signature: Option<IntentSignature> = None,
+});
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -338,17 +278,15 @@ pub(super) enum KeyForm {
     Bytes,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Catalog {
-    pub(super) tools: PathBuf,
-    pub(super) cache: Option<PathBuf>,
-    pub(super) definitions: Option<PathBuf>,
-    pub(super) compile_seconds: u64,
-    pub(super) compile_memory_mb: u64,
-    pub(super) remote: Vec<RemoteTool>,
-    pub(super) trust: Option<CatalogTrust>,
-}
+section!(Catalog {
+    tools: PathBuf = "tools".into(),
+    cache: Option<PathBuf> = None,
+    definitions: Option<PathBuf> = None,
+    compile_seconds: u64 = 60,
+    compile_memory_mb: u64 = 1024,
+    remote: Vec<RemoteTool> = Vec::new(),
+    trust: Option<CatalogTrust> = None,
+});
 
 /// One `[[catalog.remote]]`.
 #[derive(Debug, Deserialize)]
@@ -378,20 +316,18 @@ fn every_tool() -> Vec<String> {
     vec!["*".to_owned()]
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Journal {
-    pub(super) path: Option<PathBuf>,
-    pub(super) max_undelivered: u64,
-    pub(super) key: Option<PathBuf>,
-    pub(super) durability: Durability,
-    pub(super) arguments: Arguments,
-    pub(super) max_arguments_bytes: u64,
-    pub(super) never_store: Vec<String>,
-    pub(super) max_mb_per_agent_hour: u64,
-    pub(super) keep_days: Option<u64>,
-    pub(super) max_gb: Option<f64>,
-}
+section!(Journal {
+    path: Option<PathBuf> = None,
+    max_undelivered: u64 = 10_000,
+    key: Option<PathBuf> = None,
+    durability: Durability = Durability::default(),
+    arguments: Arguments = Arguments::default(),
+    max_arguments_bytes: u64 = 64 << 10,
+    never_store: Vec<String> = Vec::new(),
+    max_mb_per_agent_hour: u64 = 4096,
+    keep_days: Option<u64> = None,
+    max_gb: Option<f64> = None,
+});
 
 #[derive(Debug, Default, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -447,132 +383,22 @@ impl<'de> Deserialize<'de> for Ceilings {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Network {
-    pub(super) allowed_domains: Vec<String>,
-    pub(super) blocked_domains: Vec<String>,
-    pub(super) allowed_addresses: Vec<String>,
-    pub(super) hosts: BTreeMap<String, Vec<IpAddr>>,
-    pub(super) ca_file: Option<PathBuf>,
-    pub(super) max_requests: u64,
-    pub(super) max_connections: u64,
-    pub(super) max_sent_bytes: u64,
-    pub(super) max_received_bytes: u64,
-    pub(super) connect_seconds: u64,
-}
+section!(Network {
+    allowed_domains: Vec<String> = Vec::new(),
+    blocked_domains: Vec<String> = Vec::new(),
+    allowed_addresses: Vec<String> = Vec::new(),
+    hosts: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new(),
+    ca_file: Option<PathBuf> = None,
+    max_requests: u64 = 100,
+    max_connections: u64 = 8,
+    max_sent_bytes: u64 = 16 << 20,
+    max_received_bytes: u64 = 64 << 20,
+    connect_seconds: u64 = 10,
+});
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Mount {
     pub(super) guest: String,
     pub(super) host: PathBuf,
-}
-
-impl Default for Server {
-    fn default() -> Self {
-        Self {
-            listen: "127.0.0.1:7420".to_owned(),
-            max_body_bytes: 1 << 20,
-            max_json_depth: 64,
-            allowed_hosts: Vec::new(),
-            allowed_origins: Vec::new(),
-            callers: None,
-            issuer: Vec::new(),
-            max_connections: 512,
-            max_memory_mb: None,
-            request_seconds: 30,
-            unauthenticated_per_minute: 6000,
-            tls: None,
-        }
-    }
-}
-
-impl Default for Executor {
-    fn default() -> Self {
-        Self {
-            did: "did:a2g:executor:1.0:local".to_owned(),
-            isolation: Isolation::Process,
-            containment: None,
-            run_as: None,
-            inline_tools: Vec::new(),
-            waiting: None,
-            renew_runs: 5000,
-            renew_seconds: 900,
-            fresh_layout: false,
-            concurrent: None,
-            concurrent_per_agent: None,
-            queue: 1024,
-            queue_per_agent: None,
-            drain_seconds: None,
-        }
-    }
-}
-
-impl Default for Governor {
-    fn default() -> Self {
-        Self {
-            url: None,
-            policies: None,
-            reports: None,
-            heartbeat_seconds: 30,
-            conditions_from: None,
-            escalate_from: None,
-            deny_from: None,
-        }
-    }
-}
-
-impl Default for Trust {
-    fn default() -> Self {
-        Self { keys: None, max_proof_seconds: 3600, intent_signature: None }
-    }
-}
-
-impl Default for Catalog {
-    fn default() -> Self {
-        Self {
-            tools: "tools".into(),
-            cache: None,
-            definitions: None,
-            compile_seconds: 60,
-            compile_memory_mb: 1024,
-            trust: None,
-            remote: Vec::new(),
-        }
-    }
-}
-
-impl Default for Journal {
-    fn default() -> Self {
-        Self {
-            path: None,
-            max_undelivered: 10_000,
-            key: None,
-            durability: Durability::default(),
-            arguments: Arguments::default(),
-            max_arguments_bytes: 64 << 10,
-            never_store: Vec::new(),
-            max_mb_per_agent_hour: 4096,
-            keep_days: None,
-            max_gb: None,
-        }
-    }
-}
-
-impl Default for Network {
-    fn default() -> Self {
-        Self {
-            allowed_domains: Vec::new(),
-            blocked_domains: Vec::new(),
-            allowed_addresses: Vec::new(),
-            hosts: BTreeMap::new(),
-            ca_file: None,
-            max_requests: 100,
-            max_connections: 8,
-            max_sent_bytes: 16 << 20,
-            max_received_bytes: 64 << 20,
-            connect_seconds: 10,
-        }
-    }
 }

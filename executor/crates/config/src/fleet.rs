@@ -11,11 +11,9 @@ const REPLICATED_SERVERS: usize = 3;
 /// The maximum number of servers in `fleet.servers`.
 const MAX_SERVERS: usize = 16;
 
-/// Checks the section `[fleet]`. `max_proof` is the maximum lifetime of a verdict (`trust.max_proof_seconds`), and
-/// `resolve` makes a path absolute.
+/// Checks the section `[fleet]`. `resolve` makes a path absolute.
 pub(super) fn parse_fleet(
     section: file::Fleet,
-    max_proof: Duration,
     resolve: impl Fn(PathBuf) -> PathBuf,
 ) -> Result<FleetSettings, InvalidValueError> {
     let file::Fleet {
@@ -68,11 +66,6 @@ pub(super) fn parse_fleet(
         None => 1,
     };
     let keep = Duration::from_secs(check_max("fleet.keep_hours", keep_hours, 24 * 366)? * 3600);
-    if keep < max_proof {
-        return Err(invalid("fleet.keep_hours")(&format_args!(
-            "is shorter than `trust.max_proof_seconds`: a verdict could be used again once its claim is forgotten"
-        )));
-    }
     Ok(FleetSettings {
         name: name.try_into().map_err(|error| invalid("fleet.name")(&error))?,
         node: NodeName::try_from(node).map_err(|error| invalid("fleet.node")(&error))?,

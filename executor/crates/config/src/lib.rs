@@ -194,6 +194,8 @@ pub struct AddressLayout {
 const DEFAULT_SCOPE: [&str; 2] = ["/tmp/**", NARROW_DEFAULT_SCOPE];
 /// The default where [`DEFAULT_SCOPE`] would let guests reach the executor's own files.
 const NARROW_DEFAULT_SCOPE: &str = "/workspace/**";
+/// The file of accepted definitions, which is by default beside the journal.
+const DEFINITIONS: &str = "definitions.json";
 /// The number of links that are followed in a path, as in the kernel.
 const MAX_LINKS: u32 = 40;
 /// The default of `executor.drain_seconds` for a server.
@@ -287,6 +289,39 @@ impl Config {
     /// [`ConfigError::Value`], with the key.
     pub fn check_tool_names(&self, origin: &Path) -> Result<(), ConfigError> {
         self.doors.check_listing(&self.catalog).map_err(|error| error.at_path(origin, ""))
+    }
+
+    /// Checks what sections demand of each other, and gives the doors what they need of the section of the server.
+    fn check_sections(mut self) -> Result<Self, InvalidValueError> {
+        if !self.issuers.is_empty() && self.callers.is_none() {
+            return Err(invalid("server.issuer")(
+                &"needs `server.callers`, which maps the subjects of its tokens to roles and agents",
+            ));
+        }
+        check_port(&self.listen, self.callers.as_deref(), self.tls.as_ref())?;
+        if self.trust.keys.is_some() && self.did.as_str() == file::Executor::default().did {
+            return Err(invalid("executor.did")(
+                &"has to be set where `trust.keys` is: proofs name the executor by this DID, and the default is shared by \
+                  all executors that set none",
+            ));
+        }
+        if !self.approval_rules.is_empty() && self.callers.is_none() {
+            return Err(invalid("approvals")(
+                &"needs `server.callers`: without a list, every client may act for every agent, and nobody can approve",
+            ));
+        }
+        if self.fleet.as_ref().is_some_and(|fleet| fleet.keep < self.trust.max_lifetime) {
+            return Err(invalid("fleet.keep_hours")(
+                &"is shorter than `trust.max_proof_seconds`: a verdict could be used again once its claim is forgotten",
+            ));
+        }
+        if let Some(mcp) = &mut self.doors.mcp {
+            mcp.issuers = self.issuers.iter().map(|issuer| issuer.issuer.as_str().to_owned()).collect();
+            mcp.scheme = if self.tls.is_some() { "https" } else { "http" };
+        }
+        self.console.check_address(&self.listen)?;
+        self.check_private_paths()?;
+        Ok(self)
     }
 
     /// Checks that no file of the executor is in a folder that a guest could reach. A default scope that would let guests
@@ -423,7 +458,7 @@ impl Config {
             path: path.to_owned(),
             reason: with_nearest(error.to_string().trim_end()),
         })?;
-        check_file(file, base).map_err(|error| error.at_path(path, text))
+        parse_sections(file, base).and_then(Self::check_sections).map_err(|error| error.at_path(path, text))
     }
 }
 
@@ -470,12 +505,28 @@ fn invalid(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> InvalidValue
     move |reason| InvalidValueError { key, reason: reason.to_string(), nth: 0 }
 }
 
-fn parse_limit<T>(
+fn parse_value<V, T, E: std::fmt::Display>(
     key: &'static str,
-    value: u64,
-    make: impl Fn(u64) -> Result<T, OutOfRangeError>,
+    value: V,
+    parse: impl FnOnce(V) -> Result<T, E>,
 ) -> Result<T, InvalidValueError> {
-    make(value).map_err(|error| invalid(key)(&error))
+    parse(value).map_err(|error| invalid(key)(&error))
+}
+
+fn parse_optional<T, E: std::fmt::Display>(
+    key: &'static str,
+    text: Option<String>,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<Option<T>, InvalidValueError> {
+    text.map(|text| parse_value(key, text.as_str(), parse)).transpose()
+}
+
+fn parse_tool_names<T: FromIterator<ToolName>>(
+    key: &'static str,
+    names: &[String],
+) -> Result<T, InvalidValueError> {
+    let names = names.iter().map(|name| ToolName::parse(name)).collect::<Result<_, _>>();
+    names.map_err(|error| invalid(key)(&error))
 }
 
 fn check_max(key: &'static str, value: u64, max: u64) -> Result<u64, InvalidValueError> {
@@ -487,9 +538,8 @@ fn parse_approval_rule(section: file::ApprovalRuleSection) -> Result<ApprovalRul
     if !(0.0..=1.0).contains(&min_risk) {
         return Err(invalid("approvals.min_risk")(&"has to be from 0.0 to 1.0"));
     }
-    let tools = tools.iter().map(|tool| ToolName::parse(tool)).collect::<Result<_, _>>();
     Ok(ApprovalRule {
-        tools: tools.map_err(|error| invalid("approvals.tools")(&error))?,
+        tools: parse_tool_names("approvals.tools", &tools)?,
         min_risk,
         required: check_count("approvals.required", required, 1, ApprovalRule::MAX_REQUIRED)?,
     })
@@ -553,10 +603,17 @@ fn check_count(key: &'static str, value: u64, min: u64, max: u64) -> Result<u32,
     check_range(key, value, min, max).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-fn parse_unauthenticated_rate(per_minute: u64) -> Result<NonZeroU32, InvalidValueError> {
-    let count = check_count("server.unauthenticated_per_minute", per_minute, 1, u32::MAX.into())?;
-    // `check_count` has refused zero.
-    Ok(NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN))
+fn check_rate(key: &'static str, value: u64) -> Result<NonZeroU32, InvalidValueError> {
+    // `check_count` refuses zero.
+    check_count(key, value, 1, u32::MAX.into()).map(|count| NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN))
+}
+
+fn check_seconds(key: &'static str, seconds: u64, max: u64) -> Result<Duration, InvalidValueError> {
+    check_max(key, seconds, max).map(Duration::from_secs)
+}
+
+fn check_size(key: &'static str, value: u64, max: u64) -> Result<usize, InvalidValueError> {
+    check_max(key, value, max).map(to_usize)
 }
 
 fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64, InvalidValueError> {
@@ -579,208 +636,171 @@ fn parse_areas(patterns: &[impl AsRef<str>]) -> Result<Vec<Area>, InvalidValueEr
     areas.map(|areas| areas.concat()).map_err(|error| invalid("ceilings.filesystem_scope")(&error))
 }
 
-fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
-    let File {
-        server,
-        executor,
-        governor,
-        trust,
-        catalog,
+/// The checked sections. What they demand of each other is left to [`Config::check_sections`].
+fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> {
+    let resolve = |path: PathBuf| base.join(path);
+    let capacity = parse_capacity(&file.executor)?;
+    let ceilings = parse_ceilings(&file.ceilings, &file.network)?;
+    let memory = parse_memory(file.server.max_memory_mb, &capacity, &ceilings)?;
+    let journal = file.journal.path.clone().map_or_else(default_journal, |path| Ok(resolve(path)))?;
+    let drain = |given| check_seconds("executor.drain_seconds", given, 3600);
+    let egress = parse_egress(&file.network)?;
+    Ok(Config {
+        has_default_scope: file.ceilings.filesystem_scope.is_none(),
+        scope_note: None,
+        bounds: parse_bounds(&file.server, memory)?,
+        connections: parse_connections(&file.server)?,
+        memory,
+        listen: parse_address(&file.server.listen, resolve)?,
+        issuers: parse_issuers(file.server.issuer, &file.executor.did, resolve)?,
+        callers: file.server.callers.map(resolve),
+        tls: file.server.tls.map(|tls| parse_tls(tls, resolve)),
+        allowed_hosts: file.server.allowed_hosts,
+        allowed_origins: file.server.allowed_origins,
+        did: parse_value("executor.did", file.executor.did.as_str(), AgentDid::parse)?,
+        layout: parse_layout(&file.executor)?,
+        capacity,
+        waiting: parse_waiting(file.executor.waiting)?,
+        isolation: parse_isolation(file.executor.isolation),
+        containment: file.executor.containment.map(parse_containment),
+        inline_tools: parse_tool_names("executor.inline_tools", &file.executor.inline_tools)?,
+        run_as: parse_optional("executor.run_as", file.executor.run_as, User::parse)?,
+        drain: file.executor.drain_seconds.map(drain).transpose()?,
+        risk: parse_risk(&file.governor)?,
+        governor: parse_optional("governor.url", file.governor.url, GovernorUrl::parse)?,
+        policies: file.governor.policies.map(resolve),
+        reports: file.governor.reports.map(resolve),
+        heartbeat: check_seconds("governor.heartbeat_seconds", file.governor.heartbeat_seconds, 86_400)?,
+        journal_limits: parse_journal_limits(&file.journal)?,
+        retention: parse_retention(&file.journal)?,
+        durability: file.journal.durability,
+        journal_key: file.journal.key.map(resolve),
+        max_undelivered: check_size("journal.max_undelivered", file.journal.max_undelivered, 10_000_000)?,
+        trust: parse_trust(file.trust, resolve)?,
+        compile_limits: parse_compile_limits(&file.catalog)?,
+        definitions: file.catalog.definitions.map_or_else(|| journal.with_file_name(DEFINITIONS), resolve),
+        cache: file.catalog.cache.map_or_else(default_cache, |path| Ok(resolve(path)))?,
+        remote_tools: parse_remote_tools(file.catalog.remote)?,
+        signers: file.catalog.trust.map(|trust| parse_signers(trust, resolve)).transpose()?,
+        catalog: resolve(file.catalog.tools),
+        file: None,
         journal,
         ceilings,
-        network,
-        mount,
-        doors,
-        console,
-        approvals,
-        fleet,
-    } = file;
-    let resolve = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
-    let areas = match &ceilings.filesystem_scope {
-        Some(patterns) => parse_areas(patterns)?,
-        None => parse_areas(&DEFAULT_SCOPE)?,
-    };
-    let mounts = mount
-        .into_iter()
-        .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: resolve(mount.host) }));
-    let mounts =
-        mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|e| invalid("mount.guest")(&e))?;
-    let cache = match catalog.cache {
-        Some(cache) => resolve(cache),
-        None => default_folder("XDG_CACHE_HOME", ".cache").ok_or_else(|| {
-            invalid("catalog.cache")(&"has to be set: neither `XDG_CACHE_HOME` nor `HOME` names a folder")
-        })?,
-    };
-    let (journal_limits, retention) = (parse_journal_limits(&journal)?, parse_retention(&journal)?);
-    let journal_path = match journal.path {
-        Some(path) => resolve(path),
-        None => default_folder("XDG_STATE_HOME", ".local/state")
-            .map(|state| state.join("journal.db"))
-            .ok_or_else(|| {
-                invalid("journal.path")(&"has to be set: neither `XDG_STATE_HOME` nor `HOME` names a folder")
-            })?,
-    };
-    let definitions =
-        catalog.definitions.map_or_else(|| journal_path.with_file_name("definitions.json"), resolve);
-    let risk = parse_risk(&governor)?;
-    let reports = governor.reports.map(resolve);
-    let ca_file = network.ca_file.clone().map(resolve);
-    let journal_key = journal.key.map(resolve);
-    let listen = match server.listen.parse().map_err(|e| invalid("server.listen")(&e))? {
-        ListenAddress::Unix(path) => ListenAddress::Unix(resolve(path)),
-        tcp @ ListenAddress::Tcp(_) => tcp,
-    };
-    let callers = server.callers.map(resolve);
-    let issuers = parse_issuers(server.issuer, callers.as_deref(), &executor.did, resolve)?;
-    let tls = server.tls.map(|file::Tls { certificate, key, client_ca }| TlsSettings {
-        certificate: resolve(certificate),
-        key: resolve(key),
-        client_ca: client_ca.map(resolve),
-    });
-    check_port(&listen, callers.as_deref(), tls.as_ref())?;
-    let trust = parse_trust(trust, resolve)?;
-    if trust.keys.is_some() && executor.did == file::Executor::default().did {
-        return Err(invalid("executor.did")(
-            &"has to be set where `trust.keys` is: proofs name the executor by this DID, and the default is shared by \
-              all executors that set none",
-        ));
-    }
-    if !approvals.is_empty() && callers.is_none() {
-        return Err(invalid("approvals")(
-            &"needs `server.callers`: without a list, every client may act for every agent, and nobody can approve",
-        ));
-    }
-    let fleet = fleet.map(|section| fleet::parse_fleet(section, trust.max_lifetime, resolve)).transpose()?;
-    let mut doors = Doors::parse(doors, resolve)?;
-    if let Some(mcp) = &mut doors.mcp {
-        mcp.issuers = issuers.iter().map(|issuer| issuer.issuer.as_str().to_owned()).collect();
-        mcp.scheme = if tls.is_some() { "https" } else { "http" };
-    }
-    let (hosts, network_budgets) = parse_network_limits(&network)?;
-    let egress = parse_egress(&network)?;
-    let console = ConsoleSettings::parse(console, &egress, resolve)?;
-    console.check_address(&listen)?;
-    let waiting = match executor.waiting {
-        Some(given) => check_max("executor.waiting", given, 256)?,
-        None => u64::from(default_waiting()),
-    };
-    let capacity = parse_capacity(&executor)?;
-    let limits = check_ceilings(&ceilings)?;
-    let max_outputs = (capacity.concurrent as u64).saturating_mul(limits[Limit::Output]);
+        mounts: parse_mounts(file.mount, resolve)?,
+        ca_file: file.network.ca_file.map(resolve),
+        doors: Doors::parse(file.doors, resolve)?,
+        console: ConsoleSettings::parse(file.console, &egress, resolve)?,
+        egress,
+        fleet: file.fleet.map(|section| fleet::parse_fleet(section, resolve)).transpose()?,
+        approval_rules: file.approvals.into_iter().map(parse_approval_rule).collect::<Result<_, _>>()?,
+    })
+}
+
+fn parse_ceilings(ceilings: &file::Ceilings, network: &file::Network) -> Result<Ceilings, InvalidValueError> {
+    let (hosts, network_budgets) = parse_network_limits(network)?;
+    Ok(Ceilings {
+        limits: check_ceilings(ceilings)?,
+        hard_links: ceilings.hard_links,
+        network: ceilings.network_allowed,
+        hosts,
+        network_budgets,
+        access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
+        areas: match &ceilings.filesystem_scope {
+            Some(patterns) => parse_areas(patterns)?,
+            None => parse_areas(&DEFAULT_SCOPE)?,
+        },
+    })
+}
+
+/// The memory of the server: by default with space for the output of as many runs as may run at once.
+fn parse_memory(
+    max_mb: Option<u64>,
+    capacity: &Capacity,
+    ceilings: &Ceilings,
+) -> Result<MemoryLimit, InvalidValueError> {
+    let max_outputs = (capacity.concurrent as u64).saturating_mul(ceilings.limits[Limit::Output]);
     let default_mb =
         default_memory_mb().saturating_add(max_outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);
-    let memory_mb = server.max_memory_mb.unwrap_or(default_mb);
-    let memory = parse_limit("server.max_memory_mb", memory_mb, MemoryLimit::from_mb)?;
-    let inline_tools = executor.inline_tools.iter().map(|name| ToolName::parse(name));
-    let inline_tools =
-        inline_tools.collect::<Result<_, _>>().map_err(|e| invalid("executor.inline_tools")(&e))?;
-    let mut config = Config {
-        has_default_scope: ceilings.filesystem_scope.is_none(),
-        scope_note: None,
-        did: AgentDid::parse(&executor.did).map_err(|e| invalid("executor.did")(&e))?,
-        listen,
-        callers,
-        issuers,
-        tls,
-        bounds: JsonBounds {
-            max_bytes: to_usize(check_max("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
-            max_depth: to_usize(check_max("server.max_json_depth", server.max_json_depth, 100)?),
-            max_tree_bytes: to_usize((memory.bytes() / 4).max(server.max_body_bytes.saturating_mul(8))),
-        },
-        memory,
-        allowed_hosts: server.allowed_hosts,
-        allowed_origins: server.allowed_origins,
-        connections: ConnectionLimits {
-            max_connections: to_usize(check_max("server.max_connections", server.max_connections, 100_000)?),
-            request_timeout: Duration::from_secs(check_max(
-                "server.request_seconds",
-                server.request_seconds,
-                3600,
-            )?),
-            unauthenticated_per_minute: parse_unauthenticated_rate(server.unauthenticated_per_minute)?,
-        },
-        isolation: match executor.isolation {
-            file::Isolation::Process => Isolation::Process,
-            file::Isolation::Inline => Isolation::Inline,
-        },
-        inline_tools,
-        containment: executor.containment.map(|containment| match containment {
-            file::Containment::BestEffort => Containment::BestEffort,
-            file::Containment::Required => Containment::Required,
-        }),
-        run_as: executor
-            .run_as
-            .map(|user| User::parse(&user))
-            .transpose()
-            .map_err(|e| invalid("executor.run_as")(&e))?,
-        waiting: to_usize(waiting),
-        layout: AddressLayout {
-            renew_after_runs: check_max("executor.renew_runs", executor.renew_runs, 1_000_000)?,
-            renew_after_time: Duration::from_secs(check_max(
-                "executor.renew_seconds",
-                executor.renew_seconds,
-                86_400,
-            )?),
-            per_child: executor.fresh_layout,
-        },
-        capacity,
-        drain: executor
-            .drain_seconds
-            .map(|seconds| check_max("executor.drain_seconds", seconds, 3600).map(Duration::from_secs))
-            .transpose()?,
-        risk,
-        governor: governor
-            .url
-            .map(|url| GovernorUrl::parse(&url))
-            .transpose()
-            .map_err(|e| invalid("governor.url")(&e))?,
-        policies: governor.policies.map(resolve),
-        reports,
-        journal: journal_path,
-        durability: journal.durability,
-        journal_limits,
-        retention,
-        journal_key,
-        max_undelivered: to_usize(check_max("journal.max_undelivered", journal.max_undelivered, 10_000_000)?),
-        heartbeat: Duration::from_secs(check_max(
-            "governor.heartbeat_seconds",
-            governor.heartbeat_seconds,
-            86_400,
-        )?),
-        trust,
-        signers: catalog.trust.map(|trust| parse_signers(trust, resolve)).transpose()?,
-        file: None,
-        catalog: resolve(catalog.tools),
-        remote_tools: parse_remote_tools(catalog.remote)?,
-        cache,
-        definitions,
-        compile_limits: CompileLimits {
-            cpu_seconds: check_max("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
-            memory: parse_limit(
-                "catalog.compile_memory_mb",
-                catalog.compile_memory_mb,
-                MemoryLimit::from_mb,
-            )?,
-        },
-        ceilings: Ceilings {
-            limits,
-            hard_links: ceilings.hard_links,
-            network: ceilings.network_allowed,
-            hosts,
-            network_budgets,
-            access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
-            areas,
-        },
-        mounts,
-        egress,
-        ca_file,
-        doors,
-        console,
-        fleet,
-        approval_rules: approvals.into_iter().map(parse_approval_rule).collect::<Result<_, _>>()?,
-    };
-    config.check_private_paths()?;
-    Ok(config)
+    parse_value("server.max_memory_mb", max_mb.unwrap_or(default_mb), MemoryLimit::from_mb)
+}
+
+fn parse_bounds(server: &file::Server, memory: MemoryLimit) -> Result<JsonBounds, InvalidValueError> {
+    Ok(JsonBounds {
+        max_bytes: check_size("server.max_body_bytes", server.max_body_bytes, 1 << 30)?,
+        max_depth: check_size("server.max_json_depth", server.max_json_depth, 100)?,
+        max_tree_bytes: to_usize((memory.bytes() / 4).max(server.max_body_bytes.saturating_mul(8))),
+    })
+}
+
+fn parse_connections(server: &file::Server) -> Result<ConnectionLimits, InvalidValueError> {
+    let per_minute = server.unauthenticated_per_minute;
+    Ok(ConnectionLimits {
+        max_connections: check_size("server.max_connections", server.max_connections, 100_000)?,
+        request_timeout: check_seconds("server.request_seconds", server.request_seconds, 3600)?,
+        unauthenticated_per_minute: check_rate("server.unauthenticated_per_minute", per_minute)?,
+    })
+}
+
+fn parse_address(
+    text: &str,
+    resolve: impl Fn(PathBuf) -> PathBuf,
+) -> Result<ListenAddress, InvalidValueError> {
+    Ok(match parse_value("server.listen", text, str::parse::<ListenAddress>)? {
+        ListenAddress::Unix(path) => ListenAddress::Unix(resolve(path)),
+        tcp @ ListenAddress::Tcp(_) => tcp,
+    })
+}
+
+fn parse_tls(tls: file::Tls, resolve: impl Fn(PathBuf) -> PathBuf) -> TlsSettings {
+    let file::Tls { certificate, key, client_ca } = tls;
+    TlsSettings { certificate: resolve(certificate), key: resolve(key), client_ca: client_ca.map(resolve) }
+}
+
+fn parse_isolation(isolation: file::Isolation) -> Isolation {
+    match isolation {
+        file::Isolation::Process => Isolation::Process,
+        file::Isolation::Inline => Isolation::Inline,
+    }
+}
+
+fn parse_containment(containment: file::Containment) -> Containment {
+    match containment {
+        file::Containment::BestEffort => Containment::BestEffort,
+        file::Containment::Required => Containment::Required,
+    }
+}
+
+fn parse_waiting(given: Option<u64>) -> Result<usize, InvalidValueError> {
+    match given {
+        Some(given) => check_size("executor.waiting", given, 256),
+        None => Ok(to_usize(default_waiting().into())),
+    }
+}
+
+fn parse_layout(executor: &file::Executor) -> Result<AddressLayout, InvalidValueError> {
+    Ok(AddressLayout {
+        renew_after_runs: check_max("executor.renew_runs", executor.renew_runs, 1_000_000)?,
+        renew_after_time: check_seconds("executor.renew_seconds", executor.renew_seconds, 86_400)?,
+        per_child: executor.fresh_layout,
+    })
+}
+
+fn parse_compile_limits(catalog: &file::Catalog) -> Result<CompileLimits, InvalidValueError> {
+    let memory_mb = catalog.compile_memory_mb;
+    Ok(CompileLimits {
+        cpu_seconds: check_max("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
+        memory: parse_value("catalog.compile_memory_mb", memory_mb, MemoryLimit::from_mb)?,
+    })
+}
+
+fn parse_mounts(
+    tables: Vec<file::Mount>,
+    resolve: impl Fn(PathBuf) -> PathBuf,
+) -> Result<Mounts, InvalidValueError> {
+    let mounts = tables
+        .into_iter()
+        .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: resolve(mount.host) }));
+    mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|error| invalid("mount.guest")(&error))
 }
 
 /// The tools of `[[catalog.remote]]`. Addresses and names must be unique.
@@ -843,16 +863,10 @@ fn check_port(
 /// would trust any host that answers there, and could start only while that host answers.
 fn parse_issuers(
     tables: Vec<file::Issuer>,
-    callers: Option<&Path>,
     did: &str,
     resolve: impl Fn(PathBuf) -> PathBuf,
 ) -> Result<Vec<IssuerSettings>, InvalidValueError> {
     let invalid = invalid("server.issuer");
-    if !tables.is_empty() && callers.is_none() {
-        return Err(invalid(
-            &"needs `server.callers`, which maps the subjects of its tokens to roles and agents",
-        ));
-    }
     let mut issuers = Vec::<IssuerSettings>::new();
     for file::Issuer { issuer, keys, audience } in tables {
         let issuer = Issuer::parse(&issuer).map_err(|error| invalid(&error))?;
@@ -915,7 +929,7 @@ fn parse_trust(
     Ok(TrustSettings {
         signature: intent_signature.map(signature),
         keys: keys.map(&resolve),
-        max_lifetime: Duration::from_secs(check_max("trust.max_proof_seconds", max_proof_seconds, 604_800)?),
+        max_lifetime: check_seconds("trust.max_proof_seconds", max_proof_seconds, 604_800)?,
     })
 }
 
@@ -993,7 +1007,7 @@ fn parse_egress(network: &file::Network) -> Result<EgressSettings, InvalidValueE
             .collect::<Result<_, _>>()
             .map_err(|e| invalid("network.allowed_addresses")(&e))?,
         hosts: hosts.collect::<Result<_, _>>()?,
-        connect: Duration::from_secs(check_max("network.connect_seconds", network.connect_seconds, 3600)?),
+        connect: check_seconds("network.connect_seconds", network.connect_seconds, 3600)?,
     })
 }
 
@@ -1104,10 +1118,21 @@ fn default_concurrent() -> u32 {
     clippy::disallowed_methods,
     reason = "this is the configuration, the one place that reads the environment"
 )]
-fn default_folder(variable: &str, at_home: &str) -> Option<PathBuf> {
+fn default_folder(key: &'static str, variable: &str, at_home: &str) -> Result<PathBuf, InvalidValueError> {
     let folder = |name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = folder(variable).or_else(|| folder("HOME").map(|home| home.join(at_home)));
-    base.map(|base| base.join("a2g-executor"))
+    base.map(|base| base.join("a2g-executor")).ok_or_else(|| {
+        let reason = format_args!("has to be set: neither `{variable}` nor `HOME` names a folder");
+        invalid(key)(&reason)
+    })
+}
+
+fn default_cache() -> Result<PathBuf, InvalidValueError> {
+    default_folder("catalog.cache", "XDG_CACHE_HOME", ".cache")
+}
+
+fn default_journal() -> Result<PathBuf, InvalidValueError> {
+    default_folder("journal.path", "XDG_STATE_HOME", ".local/state").map(|state| state.join("journal.db"))
 }
 
 /// The line number of the nth occurrence of a dotted key, from 0.
