@@ -145,31 +145,18 @@ pub(super) fn tool_page(
 }
 
 fn tool_body(tool: &Descriptor) -> Markup {
-    let Descriptor {
-        name,
-        title,
-        version,
-        description,
-        contract,
-        digest,
-        arguments_schema,
-        result_schema,
-        is_idempotent,
-        capabilities,
-        signature,
-    } = tool;
-    let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, network, limits, calls } = &tool.capabilities;
     let limits = limits.claimed().filter(|(row, _)| row.group != Group::Calls);
     let schema = |schema| block(&serde_json::to_string_pretty(schema).unwrap_or_default());
     html! {
-        h1 { (name) }
-        @if let Some(title) = title { p { (line(title)) } }
-        p { (line(description)) }
+        h1 { (tool.name) }
+        @if let Some(title) = &tool.title { p { (line(title)) } }
+        p { (line(&tool.description)) }
         dl.facts {
-            dt { "Version" } dd { (line(version)) }
-            dt { "Contract" } dd { (contract.as_str()) }
-            dt { "Module" } dd { code.hash { (digest.to_string()) } }
-            @if let Some(ToolSignature { signer, package, expires_at }) = signature {
+            dt { "Version" } dd { (line(&tool.version)) }
+            dt { "Contract" } dd { (tool.contract.as_str()) }
+            dt { "Module" } dd { code.hash { (tool.digest.to_string()) } }
+            @if let Some(ToolSignature { signer, package, expires_at }) = &tool.signature {
                 dt { "Signed by" } dd {
                     (signer)
                     @if let Some(at) = expires_at { ", until " (format_seconds(*at)) }
@@ -180,11 +167,11 @@ fn tool_body(tool: &Descriptor) -> Markup {
             dt { "Network" } dd { @if *network { "yes" } @else { "no" } }
             @for (row, amount) in limits { dt { (row.label()) } dd { "at most " (row.format(amount)) } }
             dt { "May call" } dd { (calls.to_names().join(", ")) @if calls.is_empty() { "none" } }
-            dt { "Idempotent" } dd { @if *is_idempotent { "yes, as its author declares" } @else { "not declared" } }
+            dt { "Idempotent" } dd { @if tool.is_idempotent { "yes, as its author declares" } @else { "not declared" } }
         }
         h2 { "Arguments" }
-        (schema(arguments_schema))
-        @if let Some(result) = result_schema { h2 { "Result" } (schema(result)) }
-        p { a href={ "/console/runs?tool=" (name) } { "Runs of this tool" } }
+        (schema(&tool.arguments_schema))
+        @if let Some(result) = &tool.result_schema { h2 { "Result" } (schema(result)) }
+        p { a href={ "/console/runs?tool=" (tool.name) } { "Runs of this tool" } }
     }
 }

@@ -104,32 +104,19 @@ fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {
 }
 
 fn print_descriptor(tool: &Descriptor) {
-    let Descriptor {
-        name,
-        title,
-        version,
-        description,
-        contract,
-        digest,
-        arguments_schema,
-        result_schema,
-        is_idempotent,
-        capabilities,
-        signature,
-    } = tool;
-    let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, network, limits, calls } = &tool.capabilities;
     let limit_text = |row: &LimitRow| {
         limits[row.limit].map_or_else(|| "the executor's ceiling".to_owned(), |amount| row.format(amount))
     };
     let declared = rows_set_by(Layer::Tool);
     let (of_calls, of_runs) = declared.partition::<Vec<_>, _>(|row| row.group == Group::Calls);
-    print(format_args!("{name} {}: {}\n", one_line(version), one_line(description)));
-    if let Some(title) = title {
+    print(format_args!("{} {}: {}\n", tool.name, one_line(&tool.version), one_line(&tool.description)));
+    if let Some(title) = &tool.title {
         print(format_args!("title      {}", one_line(title)));
     }
-    print(format_args!("contract   {}", contract.as_str()));
-    print(format_args!("sha256     {digest}"));
-    if let Some(ToolSignature { signer, package, expires_at }) = signature {
+    print(format_args!("contract   {}", tool.contract.as_str()));
+    print(format_args!("sha256     {}", tool.digest));
+    if let Some(ToolSignature { signer, package, expires_at }) = &tool.signature {
         let until = expires_at.map(|at| format!(", until {}", format_seconds(at))).unwrap_or_default();
         print(format_args!("signed by  {signer}{until}"));
         print(format_args!("package    sha256:{package}"));
@@ -147,9 +134,9 @@ fn print_descriptor(tool: &Descriptor) {
         print(format_args!("calls      {}", calls.to_names().join(", ")));
         print(format_args!("           {}", counts.collect::<Vec<_>>().join(", ")));
     }
-    print(format_args!("idempotent {}", if *is_idempotent { "yes" } else { "not declared" }));
-    print(format_args!("arguments  {}", pretty(arguments_schema)));
-    if let Some(schema) = result_schema {
+    print(format_args!("idempotent {}", if tool.is_idempotent { "yes" } else { "not declared" }));
+    print(format_args!("arguments  {}", pretty(&tool.arguments_schema)));
+    if let Some(schema) = &tool.result_schema {
         print(format_args!("result     {}", pretty(schema)));
     }
 }
