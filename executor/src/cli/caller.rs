@@ -19,8 +19,8 @@ use std::process::ExitCode;
 pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
     match command {
         Caller::New { name, role, agent, certificate, jwt_issuer, jwt_subject, days, list } => {
-            let jwt = jwt_issuer.zip(jwt_subject).map(|(issuer, subject)| parse_subject(&issuer, subject));
-            let jwt = jwt.transpose()?;
+            let parsed = jwt_issuer.zip(jwt_subject).map(|(issuer, subject)| parse_subject(&issuer, subject));
+            let jwt = parsed.transpose()?;
             let CallersPath { path, issuers } = CallersPath::find(list)?;
             let mut callers = CallerList::open_for_update(&path)?;
             let has_unknown_issuer =
@@ -28,8 +28,8 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
             if let Some(JwtSubject { issuer, .. }) = jwt.as_ref().filter(has_unknown_issuer) {
                 note(format_args!("warning: {issuer}: {UNKNOWN_ISSUER_WARNING}"));
             }
-            let token = (certificate.is_none() && jwt.is_none()).then(Token::new).transpose();
-            let token = token.context("the system has no random bytes")?;
+            let made = (certificate.is_none() && jwt.is_none()).then(Token::new).transpose();
+            let token = made.context("the system has no random bytes")?;
             let entry = CallerEntry {
                 name: name.clone(),
                 roles: role.iter().map(|role| parse_role(role)).collect::<Result<_, _>>()?,
@@ -123,8 +123,8 @@ fn list(entries: &[CallerEntry], json: bool) {
             Err(error) => format!("invalid: it {error}"),
         };
         let is_expired = expires_at.is_some_and(|at| at <= now);
-        let until = expires_at.map_or_else(String::new, |at| here.format_seconds(at));
-        let until = if is_expired { format!("{until} (expired)") } else { until };
+        let end = expires_at.map_or_else(String::new, |at| here.format_seconds(at));
+        let until = if is_expired { format!("{end} (expired)") } else { end };
         listing.row([text(name), text(roles), text(agents), text(credential), text(until)]);
     }
     listing.show(std::io::stdout());

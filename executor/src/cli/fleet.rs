@@ -31,8 +31,8 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
             let settings = settings(&config)?;
             let remembered = remembered(&config)?;
             let mode = init_mode(new, replaces, remembered.as_ref())?;
-            let times = LeaseTimes::try_from(lease_seconds);
-            let times = times.map_err(|error| UsageError(format!("`--lease-seconds` {error}")))?;
+            let parsed = LeaseTimes::try_from(lease_seconds);
+            let times = parsed.map_err(|error| UsageError(format!("`--lease-seconds` {error}")))?;
             let key = read_fleet_key(&settings.key_file)?;
             let init = a2g_fleet::init(settings, key, remembered.as_ref(), &mode, times);
             let name = &settings.name;
@@ -59,8 +59,8 @@ pub(super) fn main(command: FleetCommand) -> anyhow::Result<ExitCode> {
         }),
         FleetCommand::Drain { setup, no_wait, node } => runtime.block_on(async {
             let (settings, view) = open_view(&config(&setup)?).await?;
-            let name = NodeName::try_from(node.clone());
-            let name = name.map_err(|error| UsageError(format!("`{}` {error}", one_line(&node))))?;
+            let parsed = NodeName::try_from(node.clone());
+            let name = parsed.map_err(|error| UsageError(format!("`{}` {error}", one_line(&node))))?;
             let asked = view.request_drain(&name).await.map_err(failed(&settings))?;
             let Some(status) = asked else {
                 bail!(
@@ -182,8 +182,8 @@ fn remembered(config: &Config) -> anyhow::Result<Option<StreamIdentity>> {
 async fn open_view(config: &Config) -> anyhow::Result<(FleetSettings, FleetView<ServerStore>)> {
     let settings = settings(config)?;
     let key = read_fleet_key(&settings.key_file)?;
-    let store = a2g_fleet::open_store(settings, &key, remembered(config)?.as_ref()).await;
-    let store = store.map_err(failed(settings))?;
+    let opened = a2g_fleet::open_store(settings, &key, remembered(config)?.as_ref()).await;
+    let store = opened.map_err(failed(settings))?;
     Ok((settings.clone(), FleetView::new(store, key, settings.name.clone())))
 }
 

@@ -290,8 +290,8 @@ fn lines(titles: &[&str], rows: &[Row], is_wide: bool, width: usize) -> Vec<Stri
     const AGENT: (usize, usize) = (3, 8);
     let table = |name_titles: &[&str], names: fn(&Row) -> Vec<String>, flexible: &[(usize, usize)]| {
         let titles = titles.iter().chain(name_titles).map(|title| (*title).to_owned()).collect();
-        let rows = rows.iter().map(|row| row.cells.iter().cloned().chain(names(row)).collect());
-        let rows = std::iter::once(titles).chain(rows).collect::<Vec<Vec<String>>>();
+        let cells = rows.iter().map(|row| row.cells.iter().cloned().chain(names(row)).collect());
+        let rows = std::iter::once(titles).chain(cells).collect::<Vec<Vec<String>>>();
         align(&rows, flexible, width).lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let whole = table(&NAMES, Row::whole_names, &[]);
@@ -312,8 +312,8 @@ fn list(entries: &[ReceiptEntry], wide: bool, json: bool) {
         return;
     }
     let here = LocalTime::read();
-    let titles = ["ended", "status", "tool", "number", "delivered"];
-    let titles = if wide { &titles[..] } else { &titles[..3] };
+    let all = ["ended", "status", "tool", "number", "delivered"];
+    let titles = if wide { &all[..] } else { &all[..3] };
     let rows = entries.iter().map(|entry| {
         let ReceiptEntry { number, intent, agent, tool, status, ended, delivered, .. } = entry;
         let ended = if wide { here.format_milliseconds(*ended) } else { here.format_seconds(*ended) };

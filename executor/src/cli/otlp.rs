@@ -88,11 +88,10 @@ impl Exporter {
     }
 
     fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> impl Layer<S> + use<S> {
-        let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"));
-        let scope = scope.with_version(env!("CARGO_PKG_VERSION")).build();
-        let executor_spans =
-            FilterFn::new(|metadata| metadata.is_span() && metadata.target().starts_with("a2g_"));
-        let executor_spans = executor_spans.with_max_level_hint(LevelFilter::INFO);
+        let unversioned = InstrumentationScope::builder(env!("CARGO_PKG_NAME"));
+        let scope = unversioned.with_version(env!("CARGO_PKG_VERSION")).build();
+        let own_spans = FilterFn::new(|metadata| metadata.is_span() && metadata.target().starts_with("a2g_"));
+        let executor_spans = own_spans.with_max_level_hint(LevelFilter::INFO);
         TraceLayer { processor: Arc::clone(&self.0), scope }.with_filter(executor_spans)
     }
 }
@@ -126,8 +125,8 @@ struct CollectorClient {
 
 impl CollectorClient {
     fn new() -> anyhow::Result<Self> {
-        let certificates = ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"];
-        let certificates = certificates.into_iter().find_map(variable).map(PathBuf::from);
+        let variables = ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"];
+        let certificates = variables.into_iter().find_map(variable).map(PathBuf::from);
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(client_config(certificates.as_deref())?)
             .https_or_http()

@@ -75,11 +75,11 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
     })?;
     let cgroup_guard = CgroupGuard::create(&config);
     let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
-    let local = match &arguments.policy {
+    let governor = match &arguments.policy {
         Some(path) => policy_governor(path, &tools_runtime)?,
         None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&tools_runtime.clock)),
     };
-    let local = local.with_open_areas(config.open_areas()).with_thresholds(config.risk);
+    let local = governor.with_open_areas(config.open_areas()).with_thresholds(config.risk);
     let authority = take_authority()?;
     let operator_limits = match arguments.policy {
         Some(_) => None,

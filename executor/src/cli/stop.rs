@@ -25,11 +25,11 @@ pub(super) fn stop(arguments: StopCommand) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let target = parse_target(target)?;
-    let reason = reason.as_deref().unwrap_or_default();
-    let reason = OperatorReason::parse(reason).map_err(|error| UsageError(format!("`--reason`: {error}")))?;
+    let given = reason.as_deref().unwrap_or_default();
+    let reason = OperatorReason::parse(given).map_err(|error| UsageError(format!("`--reason`: {error}")))?;
     let result = call(&address, "a2g/stop", encode::stop_params(&target, &reason))?;
-    let ended = member(&result, "aborted")?;
-    let ended = ended.as_u64().context("the executor's answer has no number of aborted intents")?;
+    let aborted = member(&result, "aborted")?;
+    let ended = aborted.as_u64().context("the executor's answer has no number of aborted intents")?;
     note(format_args!(
         "Stopped {target}. Runs and intents ended by this executor: {ended}. `a2g-executor resume {}{}` lifts the stop.",
         target.cli_options(),

@@ -102,10 +102,11 @@ impl Listing {
     fn stack(&self, width: usize) -> String {
         let count = self.header.len().saturating_sub(1);
         let titles = self.header.iter().take(count).map(|title| (*title).to_owned()).collect();
-        let rows = self.rows.iter().map(|row| row.iter().take(count).map(|cell| cell.text.clone()).collect());
-        let rows = std::iter::once(titles).chain(rows).collect::<Vec<Vec<_>>>();
-        let lines = align(&rows, &[], width);
-        let mut lines = lines.lines();
+        let texts =
+            self.rows.iter().map(|row| row.iter().take(count).map(|cell| cell.text.clone()).collect());
+        let rows = std::iter::once(titles).chain(texts).collect::<Vec<Vec<_>>>();
+        let aligned = align(&rows, &[], width);
+        let mut lines = aligned.lines();
         let mut shown = lines.next().unwrap_or_default().to_owned();
         for (line, row) in lines.zip(&self.rows) {
             let last = row.last().map_or("", |cell| cell.text.as_str());
@@ -123,9 +124,9 @@ impl Listing {
             let mut block = cells.next().map_or_else(String::new, |(_, name)| name.paint(is_coloured));
             for (label, cell) in cells.filter(|(_, cell)| !cell.text.is_empty()) {
                 let start = format!("{:INDENT$}{label:longest$}  ", "");
-                let text = wrap(&start, &cell.text, width);
+                let plain = wrap(&start, &cell.text, width);
                 // Writing to a string cannot fail. Coloured cells are single words, which are never broken.
-                let text = text.replacen(&cell.text, &cell.paint(is_coloured), 1);
+                let text = plain.replacen(&cell.text, &cell.paint(is_coloured), 1);
                 let _ = write!(block, "\n{text}");
             }
             block

@@ -104,10 +104,10 @@ pub fn inspect_containment(
         return Ok(InspectedContainment { run_as: RunAs::Server, support: None });
     }
     let support = support();
-    let missing = support.missing().map(|missing| {
+    let controls = support.missing().map(|missing| {
         format!("{} ({})", missing.name, missing.state.as_ref().err().map_or("", String::as_str))
     });
-    let missing = missing.collect::<Vec<_>>().join("; ");
+    let missing = controls.collect::<Vec<_>>().join("; ");
     if !missing.is_empty() && required {
         bail!(UsageError(format!(
             "`executor.containment` is `required`{reason}, and this machine lacks {missing}: fix this, or \
@@ -160,9 +160,8 @@ pub fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
 
 /// Logs the folders in which tools run as root, if they run as other users elsewhere.
 pub fn warn_about_root(config: &Config, run_as: RunAs) {
-    let root_folders = owners(config).into_iter().filter(|(_, owner)| run_as.user_for([*owner]).is_none());
-    let root_folders =
-        root_folders.map(|(folder, _)| folder.display().to_string()).collect::<Vec<_>>().join(", ");
+    let of_root = owners(config).into_iter().filter(|(_, owner)| run_as.user_for([*owner]).is_none());
+    let root_folders = of_root.map(|(folder, _)| folder.display().to_string()).collect::<Vec<_>>().join(", ");
     if run_as.changes_users() && !root_folders.is_empty() {
         tracing::warn!(
             folders = root_folders,
@@ -317,8 +316,8 @@ impl ToolRuntime {
         })?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
         let compiler = Compiler::new(this_program, meters_fuel, config.compile_limits);
-        let trust = ToolTrust::read(config.signers.as_deref(), Arc::clone(&clock));
-        let trust = RwLock::new(trust.context("`catalog.trust.signer.key_file`")?);
+        let opened = ToolTrust::read(config.signers.as_deref(), Arc::clone(&clock));
+        let trust = RwLock::new(opened.context("`catalog.trust.signer.key_file`")?);
         let definitions = Definitions::new(&config.definitions, &config.catalog, Access::Compare);
         Ok(Self { clock, sandbox, cache, compiler, definitions, cgroups, meters_fuel, run_as, trust, report })
     }
@@ -426,12 +425,12 @@ impl ToolRuntime {
         for tool in config.inline_tools.iter().filter(|name| catalog.get(name).is_none()) {
             tracing::warn!(%tool, "`executor.inline_tools` names a tool that is not in the catalogue");
         }
-        let tools = catalog.ready_tools().map(|(name, tool)| Module {
+        let modules = catalog.ready_tools().map(|(name, tool)| Module {
             name,
             code: tool_code(tool),
             isolation: if config.inline_tools.contains(name) { Isolation::Inline } else { config.isolation },
         });
-        let tools = tools.collect::<Vec<_>>();
+        let tools = modules.collect::<Vec<_>>();
         let prefork = PreforkConfig {
             waiting: preforked,
             largest_file: config.ceilings.limits[Limit::Written],

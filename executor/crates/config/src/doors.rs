@@ -36,9 +36,8 @@ impl Doors {
     ) -> Result<Self, InvalidValueError> {
         let file::Doors { a2a: section_a2a, a2e, mcp, nexus, sovereign } = section;
         let domains = section_a2a.webhook_domains.iter().map(|domain| HostPattern::parse(domain));
-        let webhook_domains = domains.collect::<Result<_, _>>();
-        let webhook_domains =
-            webhook_domains.map_err(|error| invalid("doors.a2a.webhook_domains")(&error))?;
+        let parsed = domains.collect::<Result<_, _>>();
+        let webhook_domains = parsed.map_err(|error| invalid("doors.a2a.webhook_domains")(&error))?;
         Ok(Self {
             a2a: parse_a2a(section_a2a)?,
             webhook_domains,
@@ -170,8 +169,8 @@ fn parse_door(
     if enabled && !is_built(door) {
         return Err(missing_door(key, door));
     }
-    let agent = agent.unwrap_or_else(|| format!("did:a2g:agent:1.0:{door}"));
-    let agent = AgentDid::parse(&agent).map_err(|error| invalid(key)(&error))?;
+    let name = agent.unwrap_or_else(|| format!("did:a2g:agent:1.0:{door}"));
+    let agent = AgentDid::parse(&name).map_err(|error| invalid(key)(&error))?;
     Ok(enabled.then_some(DoorSettings { access: parse_access(open_to), agent }))
 }
 

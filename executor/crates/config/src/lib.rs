@@ -346,7 +346,7 @@ impl Config {
             ListenAddress::Unix(path) => Some(path),
             ListenAddress::Tcp(_) => None,
         };
-        let own = [
+        let paths = [
             ("catalog.cache", Some(&self.cache)),
             ("catalog.definitions", Some(&self.definitions)),
             ("journal.path", Some(&self.journal)),
@@ -370,7 +370,7 @@ impl Config {
             ),
             ("doors.nexus.key_file", self.doors.nexus.as_ref().map(|nexus| &nexus.key_file)),
         ];
-        let own = own.into_iter().filter_map(|(key, path)| Some((key, path?)));
+        let own = paths.into_iter().filter_map(|(key, path)| Some((key, path?)));
         let issuers = self.issuers.iter().map(|issuer| ("server.issuer.keys", &issuer.keys));
         let notify = self.console.notify.iter().map(|webhook| ("console.notify.key_file", &webhook.key_file));
         let signers = self.signers.iter().flatten();
@@ -959,8 +959,8 @@ fn parse_signers(
                 "is empty, so the signer could sign no tool: remove the signer, or the line for every tool";
             return Err(at("catalog.trust.signer.tools")(&reason));
         }
-        let tools = tools.iter().map(|pattern| ToolPattern::parse(pattern)).collect::<Result<_, _>>();
-        let tools = tools.map_err(|error| at("catalog.trust.signer.tools")(&error))?;
+        let parsed = tools.iter().map(|pattern| ToolPattern::parse(pattern)).collect::<Result<_, _>>();
+        let tools = parsed.map_err(|error| at("catalog.trust.signer.tools")(&error))?;
         signers.push(SignerSettings { name, key_file: resolve(key_file), tools });
     }
     Ok(signers)
@@ -1056,9 +1056,9 @@ fn check_apart<'a>(
     // The host folders that guests may access: the folder of each area, and of each mount that an area covers.
     let mounted =
         mounts.as_slice().iter().filter(|mount| areas.iter().any(|area| area.root().covers(&mount.guest)));
-    let bases = areas.iter().filter_map(|area| mounts.host_path(area.root(), areas));
+    let granted = areas.iter().filter_map(|area| mounts.host_path(area.root(), areas));
     let mut bases =
-        bases.chain(mounted.map(|mount| mount.host.clone())).map(|host| resolve(&host)).collect::<Vec<_>>();
+        granted.chain(mounted.map(|mount| mount.host.clone())).map(|host| resolve(&host)).collect::<Vec<_>>();
     bases.sort();
     bases.dedup();
     for host in &bases {

@@ -223,7 +223,8 @@ mod tests {
     /// The elements of a rendering and the values of their attributes, in order, and the text as a person reads it.
     fn read(arguments: &Value) -> (Vec<String>, String) {
         let markup = super::arguments("run_python", None, arguments.as_object().unwrap()).0;
-        let (mut elements, mut shown) = (Vec::new(), String::new());
+        let mut elements = Vec::new();
+        let mut shown = String::new();
         for token in Tokenizer::new(&markup) {
             match token.unwrap() {
                 Token::StartTag(tag) => {

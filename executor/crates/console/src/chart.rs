@@ -141,7 +141,8 @@ impl Plot<'_> {
         shapes: &Markup,
         legend: impl Iterator<Item = (&'a str, Markup)>,
     ) -> Markup {
-        let (width, unread) = (self.width(), self.unread_width());
+        let width = self.width();
+        let unread = self.unread_width();
         html! {
             figure.chart {
                 figcaption { (caption) }
@@ -182,8 +183,8 @@ impl Plot<'_> {
         let fits = |step: &&i64| **step % width == 0 && seconds / **step <= MAX_TICKS;
         let step = TICK_STEPS.iter().find(fits).copied().unwrap_or(seconds);
         let is_tick = |(_, bucket): &(usize, &SeriesBucket)| bucket.begin.unix_timestamp() % step == 0;
-        let ticks = self.buckets().iter().enumerate().filter(is_tick);
-        let ticks = ticks.map(|(number, bucket)| (number * 100 / count, short_time(bucket.begin, step)));
+        let marked = self.buckets().iter().enumerate().filter(is_tick);
+        let ticks = marked.map(|(number, bucket)| (number * 100 / count, short_time(bucket.begin, step)));
         // A text at either end would be wider than the plot.
         ticks.filter(|(position, _)| (4..=94).contains(position)).collect()
     }
@@ -226,11 +227,13 @@ fn bar(number: usize, counts: &StatusCounts, top: u64) -> Markup {
 /// A path through the buckets that have runs, with gaps at those that have none, and a path with a dot for each bucket
 /// between two gaps.
 fn lines(buckets: &[SeriesBucket], time: fn(&WallTimes) -> Duration, scale: &LogScale) -> (String, String) {
-    let (mut line, mut dots) = (String::new(), String::new());
+    let mut line = String::new();
+    let mut dots = String::new();
     let mut is_drawn = false;
     for (number, bucket) in buckets.iter().enumerate() {
         if let Some(wall) = &bucket.wall {
-            let (x, y) = (number * BUCKET_WIDTH + BUCKET_WIDTH / 2, scale.position(time(wall)));
+            let x = number * BUCKET_WIDTH + BUCKET_WIDTH / 2;
+            let y = scale.position(time(wall));
             let has_next = buckets.get(number + 1).is_some_and(|next| next.wall.is_some());
             match (is_drawn, has_next) {
                 (true, _) => line.push_str(&format!("L{x} {y}")),

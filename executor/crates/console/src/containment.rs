@@ -28,8 +28,8 @@ pub struct ContainmentControl {
 /// The containment, folded: its first line says whether something is missing.
 pub(super) fn part(containment: &Containment) -> Markup {
     let Containment { isolation, controls } = containment;
-    let missing = controls.iter().filter(|control| control.state.is_err()).map(|control| control.name);
-    let missing = missing.collect::<Vec<_>>();
+    let names = controls.iter().filter(|control| control.state.is_err()).map(|control| control.name);
+    let missing = names.collect::<Vec<_>>();
     let is_weak =
         controls.is_empty() || controls.iter().any(|control| control.is_required && control.state.is_err());
     html! {

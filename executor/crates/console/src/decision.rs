@@ -623,8 +623,8 @@ fn milliseconds_since_1970(time: OffsetDateTime) -> i128 {
 /// # Errors
 /// A sentence for the person, without its full stop.
 fn denial(intent: IntentId, form: &FormFields) -> Result<Directive, String> {
-    let reason = Some(typed_reason(form).trim()).filter(|reason| !reason.is_empty());
-    let reason = reason.map(OperatorReason::parse).transpose().map_err(|error| error.to_string())?;
+    let typed = Some(typed_reason(form).trim()).filter(|reason| !reason.is_empty());
+    let reason = typed.map(OperatorReason::parse).transpose().map_err(|error| error.to_string())?;
     Ok(Directive { intent, approved: false, manifest: None, reason })
 }
 

@@ -290,8 +290,8 @@ impl RenderedPage {
     /// Reads the answer of this node's own console.
     async fn from_response(response: Response) -> Self {
         let (parts, body) = response.into_parts();
-        let location = parts.headers.get(header::LOCATION).and_then(|location| location.to_str().ok());
-        let location = location.map(str::to_owned);
+        let target = parts.headers.get(header::LOCATION).and_then(|location| location.to_str().ok());
+        let location = target.map(str::to_owned);
         let body = axum::body::to_bytes(body, MAX_PAGE_BYTES).await;
         match body.ok().and_then(|body| String::from_utf8(body.into()).ok()) {
             Some(html) => Self { status: parts.status.as_u16(), location, html },

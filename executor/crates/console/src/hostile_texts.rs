@@ -399,7 +399,9 @@ async fn receipts_of_hostile_text_render_as_text() {
     }
     assert!(shapes.len() > 10, "the pages have no variety: {}", shapes.len());
 
-    let (mut before, mut runs, mut hostile) = (None, 0, Hostile(7));
+    let mut before = None;
+    let mut runs = 0;
+    let mut hostile = Hostile(7);
     loop {
         let page = journal.search_runs(RunSearch::default(), |_| true, before, 50).await.unwrap();
         let text = hostile.text();
@@ -430,7 +432,8 @@ async fn receipts_of_hostile_text_render_as_text() {
         }
     }
     assert_eq!(runs as u64, receipts);
-    let (mut before, mut refusals) = (None, 0);
+    let mut before = None;
+    let mut refusals = 0;
     loop {
         let page = journal.search_refusals(RefusalSearch::default(), |_| true, before, 50).await.unwrap();
         let text = hostile.text();

@@ -77,8 +77,8 @@ impl InboxEntry {
 impl Inbox {
     pub(super) async fn read(console: &ConsoleState, signed_in: &SignedIn) -> Self {
         let caller = &*signed_in.caller;
-        let (waiting, nodes) =
-            (elsewhere::list_waiting(console, caller), elsewhere::known_nodes(console, caller));
+        let waiting = elsewhere::list_waiting(console, caller);
+        let nodes = elsewhere::known_nodes(console, caller);
         let ((elsewhere, is_complete), nodes) = tokio::join!(waiting, nodes);
         let own = InboxEntry::list_own(console, caller).into_iter().map(|entry| (entry, None));
         let mut entries = own.collect::<Vec<_>>();
@@ -105,8 +105,8 @@ impl Inbox {
     }
 
     fn table(&self, own_name: Option<&NodeName>, now: OffsetDateTime) -> Markup {
-        let columns = ["Risk", "Tool", "Expires", "Main argument", "Why it waits", "Agent", "Node", "Decide"];
-        let columns = columns.iter().filter(|column| own_name.is_some() || **column != "Node");
+        let titles = ["Risk", "Tool", "Expires", "Main argument", "Why it waits", "Agent", "Node", "Decide"];
+        let columns = titles.iter().filter(|column| own_name.is_some() || **column != "Node");
         let rows = self.entries.iter().map(|(entry, node)| {
             let InboxEntry { intent, agent, tool, main_argument, risk, reason, expires_at } = entry;
             let risk = risk.as_ref().map(|(level, score)| (level.as_str(), *score));

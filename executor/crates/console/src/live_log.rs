@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn lines_and_runs_are_bounded() {
-        let (logs, run) = (LiveLogs::default(), IntentId::random());
+        let logs = LiveLogs::default();
+        let run = IntentId::random();
         for number in 0..=MAX_LINES {
             say(&logs, run, &format!("{number}{}", "x".repeat(10_000)));
         }

@@ -111,8 +111,8 @@ impl<T> MergedPage<T> {
         positions: &Positions,
         limit: usize,
     ) -> Self {
-        let horizons = pages.iter().filter_map(|(node, page)| Some((node.clone(), page.horizon()?)));
-        let horizons = horizons.collect::<Vec<_>>();
+        let known = pages.iter().filter_map(|(node, page)| Some((node.clone(), page.horizon()?)));
+        let horizons = known.collect::<Vec<_>>();
         let is_shown = |node: &str, at| horizons.iter().all(|(other, until)| other == node || at >= *until);
         let mut rows = Vec::new();
         let mut next = positions.clone();
@@ -195,7 +195,8 @@ mod tests {
             if is_sorted {
                 journals.iter_mut().for_each(|times| times.sort_unstable());
             }
-            let (mut positions, mut found) = (Positions::default(), Vec::new());
+            let mut positions = Positions::default();
+            let mut found = Vec::new();
             for _page in 0..500 {
                 let search_node = |(node, times): (usize, &Times)| {
                     let node = format!("n{node}");

@@ -65,7 +65,8 @@ pub(super) fn policy(
     }
     resources.limits = resources.limits.narrower(&ClaimedLimits::default().with(memory(&total)));
     network.allowed_domains = narrow_hosts(network.allowed_domains, &total);
-    let (agent, version) = (Some(agent.clone()), format!("usage-{date}"));
+    let agent = Some(agent.clone());
+    let version = format!("usage-{date}");
     Some(Policy { agent, version, tools, network, resources, constitution_hash })
 }
 

@@ -165,9 +165,10 @@ impl Announcer {
         now: Instant,
     ) -> (Vec<Announcement<'a>>, Option<Duration>) {
         let limit = RateLimit::per_period(MAX_MESSAGES, MESSAGE_PERIOD);
-        let new = waiting.iter().filter(|waiting| !self.announced.contains(&waiting.intent));
-        let new = new.collect::<Vec<_>>();
-        let (mut announcements, mut retry_after) = (Vec::new(), None);
+        let unannounced = waiting.iter().filter(|waiting| !self.announced.contains(&waiting.intent));
+        let new = unannounced.collect::<Vec<_>>();
+        let mut announcements = Vec::new();
+        let mut retry_after = None;
         let mut rest = new.as_slice();
         while let [first, others @ ..] = rest {
             if let Err(wait) = self.rate.acquire(limit, now) {
@@ -226,7 +227,9 @@ mod tests {
 
     #[test]
     fn an_intent_is_announced_once_while_it_is_held() {
-        let (mut announcer, all, now) = (Announcer::default(), waiting(2), SystemClock.monotonic());
+        let mut announcer = Announcer::default();
+        let all = waiting(2);
+        let now = SystemClock.monotonic();
         let (announcements, retry_after) = announcer.announce(&all[..1], &held(&all), now);
         assert_eq!((counts(&announcements), retry_after), (vec![0], None));
         // The first intent is in a decision, and is then released.
@@ -240,7 +243,9 @@ mod tests {
 
     #[test]
     fn the_last_message_of_a_flood_stands_for_the_rest() {
-        let (mut announcer, all, now) = (Announcer::default(), waiting(1000), SystemClock.monotonic());
+        let mut announcer = Announcer::default();
+        let all = waiting(1000);
+        let now = SystemClock.monotonic();
         let (announcements, retry_after) = announcer.announce(&all[..300], &held(&all[..300]), now);
         assert_eq!(counts(&announcements), [0, 0, 0, 0, 0, 0, 0, 0, 0, 291]);
         assert_eq!(retry_after, None, "every intent is announced");

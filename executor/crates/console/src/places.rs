@@ -25,7 +25,8 @@ impl Places {
     /// Takes a place for this caller; `None` if too many are taken.
     pub(super) fn take(&self, caller: &str) -> Option<Place> {
         let mut taken = self.taken.lock();
-        let (all, own) = (taken.values().sum::<usize>(), taken.get(caller).copied().unwrap_or(0));
+        let all = taken.values().sum::<usize>();
+        let own = taken.get(caller).copied().unwrap_or(0);
         if all >= self.max || own >= self.max_per_caller {
             return None;
         }

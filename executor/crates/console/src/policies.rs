@@ -49,8 +49,8 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
 
 /// The policies that decide on each intent.
 fn governor_part(policies: &PolicySet, caller: &Caller) -> Markup {
-    let visible = policies.iter().filter(|(policy, _)| may_read_policy(caller, policy.agent.as_ref()));
-    let visible = visible.take(MAX_LISTED + 1).collect::<Vec<_>>();
+    let readable = policies.iter().filter(|(policy, _)| may_read_policy(caller, policy.agent.as_ref()));
+    let visible = readable.take(MAX_LISTED + 1).collect::<Vec<_>>();
     html! {
         p { "The governor inside this program decides on each intent by the policy of its agent, or else by the policy for every agent without one. A change takes effect when the program starts again." }
         @if visible.is_empty() { p { "There is none that you may see." } }

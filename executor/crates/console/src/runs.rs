@@ -58,8 +58,8 @@ pub(super) async fn show(
         Err(fault) => Some(fault),
     };
     // The fleet has the receipt, even if the node is lost or does not answer.
-    let page = find_page_in_fleet(&console, &signed_in, intent).await;
-    let page = page.or_else(|| fault.as_ref().map(fault_page));
+    let found = find_page_in_fleet(&console, &signed_in, intent).await;
+    let page = found.or_else(|| fault.as_ref().map(fault_page));
     match page {
         Some(page) => page,
         // An intent that has moved to another node, which does not know it any more.
@@ -113,8 +113,8 @@ async fn make_page_here(
     if !shows_moved && state.is_none() && record.as_ref().is_some_and(has_moved) {
         return None;
     }
-    let agent = state.as_ref().map(|(agent, _)| agent.to_string());
-    let agent = agent.or_else(|| record.as_ref().map(|record| record.agent.clone()));
+    let owner = state.as_ref().map(|(agent, _)| agent.to_string());
+    let agent = owner.or_else(|| record.as_ref().map(|record| record.agent.clone()));
     let Some(agent) = agent else { return show_refusal(console, signed_in, intent).await };
     if !may_read(&signed_in.caller, &agent) {
         return None;
@@ -296,7 +296,8 @@ fn outcome(path: &str, receipt: &Receipt) -> Markup {
 
 /// One row for each limit, with a bar that shows how much of it was used.
 fn limits(receipt: &Receipt) -> Markup {
-    let (usage, metrics) = (&receipt.outcome.usage, &receipt.outcome.metrics);
+    let usage = &receipt.outcome.usage;
+    let metrics = &receipt.outcome.metrics;
     // The limits of a verdict that a person approved are those of the approval.
     let by = |layer| match (layer, &receipt.approved_by) {
         (Layer::Verdict, Some(_)) => "the approval",
@@ -352,8 +353,8 @@ fn limits(receipt: &Receipt) -> Markup {
 
 /// A figure with up to three decimals, without zeros at its end.
 fn figure(value: f64) -> String {
-    let text = if value < 10.0 { format!("{value:.3}") } else { format!("{value:.1}") };
-    let text = text.trim_end_matches('0').trim_end_matches('.');
+    let digits = if value < 10.0 { format!("{value:.3}") } else { format!("{value:.1}") };
+    let text = digits.trim_end_matches('0').trim_end_matches('.');
     if text.is_empty() { "0".to_owned() } else { text.to_owned() }
 }
 

@@ -343,7 +343,8 @@ impl ListedRow for RunRow {
         query: &SearchQuery,
     ) -> Result<NodePage<Self>, SearchRefusal> {
         let search = query.to_run_search().map_err(SearchRefusal::Invalid)?;
-        let (is_visible, before) = (visible_agents(caller), own_position(console, query));
+        let is_visible = visible_agents(caller);
+        let before = own_position(console, query);
         let found = console.executor.queries.search_runs(search, is_visible, before, PAGE_ROWS).await;
         found.map(|page| NodePage::new(page, Self::of_run)).map_err(SearchRefusal::Fault)
     }
@@ -363,7 +364,8 @@ impl ListedRow for RefusalRow {
         query: &SearchQuery,
     ) -> Result<NodePage<Self>, SearchRefusal> {
         let search = query.to_refusal_search().map_err(SearchRefusal::Invalid)?;
-        let (is_visible, before) = (visible_agents(caller), own_position(console, query));
+        let is_visible = visible_agents(caller);
+        let before = own_position(console, query);
         let found = console.executor.queries.search_refusals(search, is_visible, before, PAGE_ROWS).await;
         found.map(|page| NodePage::new(page, Self::of_refusal)).map_err(SearchRefusal::Fault)
     }
@@ -440,9 +442,9 @@ fn runs_body(query: &SearchQuery, listing: &Listing<RunRow>) -> Markup {
 }
 
 fn table(listing: &Listing<RunRow>) -> Markup {
-    let columns =
+    let titles =
         ["Status", "Tool", "Ended", "Took", "Main argument", "Agent", "Door", "Report", "Run", "Node"];
-    let columns = columns.iter().filter(|column| listing.is_in_fleet || **column != "Node");
+    let columns = titles.iter().filter(|column| listing.is_in_fleet || **column != "Node");
     let rows = listing.page.rows.iter().map(|(node, NodeRow { at: ended, content: run, number: _ })| {
         html! {
             td role="cell" { (status(&run.status)) @if let Some(by) = &run.approved_by { " approved by " (line(by)) } }
@@ -484,9 +486,9 @@ fn refused_body(query: &SearchQuery, listing: &Listing<RefusalRow>) -> Markup {
 }
 
 fn refused_table(listing: &Listing<RefusalRow>) -> Markup {
-    let columns =
+    let titles =
         ["Refused by", "Tool", "When", "Main argument", "Why, and what to change", "Agent", "Intent", "Node"];
-    let columns = columns.iter().filter(|column| listing.is_in_fleet || **column != "Node");
+    let columns = titles.iter().filter(|column| listing.is_in_fleet || **column != "Node");
     let rows = listing.page.rows.iter().map(|(node, NodeRow { at: refused, content: call, number: _ })| {
         html! {
             td role="cell" { code { (line(&call.blocked_by)) } }

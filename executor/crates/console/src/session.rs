@@ -125,7 +125,8 @@ impl BrowserSessions {
         caller: Arc<Caller>,
         certificate: Arc<[Box<str>]>,
     ) -> std::io::Result<HeaderValue> {
-        let (cookie, form_token) = (new_secret()?, new_secret()?);
+        let cookie = new_secret()?;
+        let form_token = new_secret()?;
         tracing::info!(caller = caller.name(), "signed in to the console");
         let began = self.clock.now();
         let name: Box<str> = caller.name().into();

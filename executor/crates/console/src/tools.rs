@@ -41,9 +41,9 @@ pub(super) fn list_own_tools(console: &ConsoleState) -> Vec<NodeTool> {
 pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
     let FleetAnswers { answers, notice } = elsewhere::list_tools(&console, &signed_in.caller).await;
     let tools = console.executor.catalogue.tools();
-    let others =
+    let named =
         answers.iter().map(|(node, tools)| (node, tools.iter().map(|tool| (&tool.name, tool)).collect()));
-    let others = others.collect::<Vec<_>>();
+    let others = named.collect::<Vec<_>>();
     let absent = absent_tools(&tools, &others);
     let has_others = !others.is_empty();
     let body = html! {
@@ -96,7 +96,8 @@ fn absent_tools<'a>(own: &[Descriptor], others: &OtherTools<'a>) -> BTreeMap<&'a
 
 /// Says which other nodes lack a tool or have another module of it.
 fn compare_nodes(tool: &Descriptor, others: &OtherTools<'_>) -> String {
-    let (mut lacking, mut differing) = (Vec::new(), Vec::new());
+    let mut lacking = Vec::new();
+    let mut differing = Vec::new();
     let digest = tool.digest.to_string();
     for (node, tools) in others {
         match tools.get(&tool.name) {
@@ -107,8 +108,8 @@ fn compare_nodes(tool: &Descriptor, others: &OtherTools<'_>) -> String {
     }
     let part =
         |what: &str, nodes: Vec<&str>| (!nodes.is_empty()).then(|| format!("{what} {}", nodes.join(", ")));
-    let parts = [part("not at", lacking), part("another module at", differing)];
-    let parts = parts.into_iter().flatten().collect::<Vec<_>>();
+    let differences = [part("not at", lacking), part("another module at", differing)];
+    let parts = differences.into_iter().flatten().collect::<Vec<_>>();
     if parts.is_empty() { "the same module".to_owned() } else { parts.join("; ") }
 }
 

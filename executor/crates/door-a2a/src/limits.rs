@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn requests_are_limited_by_minute_and_hour() {
-        let (limits, start) = (limits(3, 5, 9), SystemClock.monotonic());
+        let limits = limits(3, 5, 9);
+        let start = SystemClock.monotonic();
         let mut usage = CallerUsage::default();
         let mut try_acquire = |seconds| {
             let RateLimitStatus { limit, remaining, full_after, wait } =
@@ -178,7 +179,8 @@ mod tests {
     fn headers_round_up_to_whole_seconds() {
         let clock = Arc::new(ManualClock::new(OffsetDateTime::UNIX_EPOCH + time::Duration::hours(10)));
         let limiter = CallerLimiter::new(limits(1, 1, 1), clock);
-        let (full_after, wait) = (Duration::from_millis(59_001), Duration::from_micros(1_000_001));
+        let full_after = Duration::from_millis(59_001);
+        let wait = Duration::from_micros(1_000_001);
         let status = RateLimitStatus { limit: 1, remaining: 0, full_after, wait };
         let mut headers = HeaderMap::new();
         limiter.write_headers(status, &mut headers);

@@ -143,8 +143,8 @@ async fn send(
             return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], message).into_response();
         }
         BufferedBody::Whole(bytes, charge) => {
-            let lines = bytes.split(|&byte| byte == b'\n');
-            let lines = lines.filter(|line| !line.iter().all(u8::is_ascii_whitespace)).collect::<Vec<_>>();
+            let pieces = bytes.split(|&byte| byte == b'\n');
+            let lines = pieces.filter(|line| !line.iter().all(u8::is_ascii_whitespace)).collect::<Vec<_>>();
             if lines.len() > MAX_LINES {
                 let message = format!("a body has at most {MAX_LINES} messages: none of these was read\n");
                 return (StatusCode::PAYLOAD_TOO_LARGE, message).into_response();

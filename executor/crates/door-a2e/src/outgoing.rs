@@ -116,7 +116,8 @@ impl OutgoingQueue {
     }
 
     pub(super) fn presence(&self) -> Presence {
-        let (queue, now) = (self.lock(), now());
+        let queue = self.lock();
+        let now = now();
         match queue.reader.time_detached(now) {
             Some(detached) => Presence::Detached(detached),
             None if queue.lines.is_empty() => Presence::Attached(Duration::ZERO),

@@ -374,7 +374,7 @@ impl Session {
         }
         let context = (!correlation_id.is_empty())
             .then(|| Map::from_iter([("correlation_id".to_owned(), correlation_id.into())]));
-        let call = Call {
+        let unchecked = Call {
             door: Door::A2e,
             agent,
             intent: intent.unwrap_or_else(|| self.intent_of(req_id)),
@@ -388,8 +388,8 @@ impl Session {
             parent: None,
             caller_tools: None,
         };
-        let call =
-            with_caller(&self.shared.executor, &caller, call).map_err(|fault| fault::to_error(&fault))?;
+        let call = with_caller(&self.shared.executor, &caller, unchecked)
+            .map_err(|fault| fault::to_error(&fault))?;
         // Checked before queueing, so that a call that cannot run takes no place in the queue. Other nodes are asked once
         // the call runs: a question takes up to 3 s, in which this session would read nothing.
         let executor = &self.shared.executor;
@@ -432,7 +432,9 @@ impl Session {
 
     async fn run(self: &Arc<Self>, queued: Queued) {
         let Queued { req_id, call, streaming } = queued;
-        let (intent, agent, tool) = (call.intent, call.agent.clone(), call.tool.clone());
+        let intent = call.intent;
+        let agent = call.agent.clone();
+        let tool = call.tool.clone();
         let pending = PendingRequest::new(&self.shared, intent);
         let reporter = Arc::new(CallReporter::new(Arc::clone(self), req_id));
         let sink = if streaming { reporter.sink() } else { RunEventSink::none() };

@@ -50,9 +50,9 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
     register(&mut module, "a2g/intent", |door, params, _| {
         let call = decode::intent(params)?;
         let verdict = door.governor.decide(&call);
-        let (decision, why) = (verdict.decision.as_str(), verdict.reason.as_deref().unwrap_or_default());
+        let why = verdict.reason.as_deref().unwrap_or_default();
         let Call { agent, intent, tool, .. } = &call;
-        tracing::info!(%intent, %agent, %tool, verdict = decision, why, "decided");
+        tracing::info!(%intent, %agent, %tool, verdict = verdict.decision.as_str(), why, "decided");
         if verdict.decision == Decision::Denied {
             return Err(denial_fault(verdict));
         }

@@ -60,7 +60,8 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         Ok(encode::acceptance())
     })?;
     register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, sender, params| {
-        let (intent, caller) = (decode::intent_id(&params)?, sender.caller);
+        let intent = decode::intent_id(&params)?;
+        let caller = sender.caller;
         let may_cancel = |agent: &AgentDid| caller.may_cancel(agent);
         let cancelled = executor.operator.cancel(intent, &may_cancel, caller.name()).await?;
         Ok(encode::cancel_result(intent, cancelled))

@@ -134,8 +134,7 @@ impl OperatorClient {
         if let ClientError::Transport(transport) = &error
             && let Some(TransportError::Rejected { status_code }) = transport.downcast_ref()
         {
-            let (status, advice) = (*status_code, advice(*status_code));
-            return OperatorClientError::Status { url, status, advice };
+            return OperatorClientError::Status { url, status: *status_code, advice: advice(*status_code) };
         }
         OperatorClientError::Unreachable { url, source: error }
     }

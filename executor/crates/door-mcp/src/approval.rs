@@ -58,7 +58,8 @@ impl States {
         expires_at: OffsetDateTime,
         now: OffsetDateTime,
     ) -> Option<String> {
-        let (mut nonce, mut iv) = ([0; 16], [0; 12]);
+        let mut nonce = [0; 16];
+        let mut iv = [0; 12];
         getrandom::fill(&mut nonce).and_then(|()| getrandom::fill(&mut iv)).ok()?;
         let state = RequestState { intent, nonce, expires_at };
         let sealed = self.sealer.as_ref()?.seal(&state, owner, iv)?;
@@ -321,7 +322,8 @@ mod tests {
 
     #[test]
     fn a_state_is_redeemed_once_by_its_owner_before_it_expires() {
-        let (states, intent) = (States::new(), IntentId::random());
+        let states = States::new();
+        let intent = IntentId::random();
         let issue = || states.issue(OWNER, intent, LATER, NOW).unwrap();
         let first = issue();
         let second = issue();

@@ -67,8 +67,8 @@ impl Authorization {
     pub(super) fn refuse_scope(&self, executor: &Executor, tool: &ToolName, host: &CheckedHost) -> Response {
         let message = missing_scope_message(tool);
         executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, message.clone());
-        let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"tools:{tool}\"");
-        let challenge = self.challenge(&challenge, host);
+        let refused = format!("Bearer error=\"insufficient_scope\", scope=\"tools:{tool}\"");
+        let challenge = self.challenge(&refused, host);
         (StatusCode::FORBIDDEN, [(header::WWW_AUTHENTICATE, challenge)], format!("{message}\n"))
             .into_response()
     }

@@ -82,8 +82,10 @@ impl McpDoor {
             let effect = match (&state, answer) {
                 (Some(_), Some(answer)) => {
                     let question = self.question(&context, intent);
-                    let (executor, caller) = (&self.executor, &context.caller);
-                    Some(apply_answer(executor, caller, &call, question.as_ref(), answer).await?)
+                    Some(
+                        apply_answer(&self.executor, &context.caller, &call, question.as_ref(), answer)
+                            .await?,
+                    )
                 }
                 (Some(_), None) | (None, _) => None,
             };
@@ -291,7 +293,8 @@ impl McpDoor {
         let started = Arc::new(Notify::new());
         let sink = event_sink(context, &call.tool, &started);
         let guard = self.cancel_guard(context, &call);
-        let (agent, tool) = (call.agent.clone(), call.tool.clone());
+        let agent = call.agent.clone();
+        let tool = call.tool.clone();
         let is_listed = self.may_see(&context.caller, &agent, &tool);
         let becomes_task = async {
             started.notified().await;
@@ -348,8 +351,10 @@ impl Drop for CancelGuard<'_> {
         if !self.is_armed {
             return;
         }
-        let (executor, intent) = (Arc::clone(self.executor), self.intent);
-        let (agent, caller) = (self.agent.clone(), Arc::clone(&self.caller));
+        let executor = Arc::clone(self.executor);
+        let intent = self.intent;
+        let agent = self.agent.clone();
+        let caller = Arc::clone(&self.caller);
         self.executor.sessions().spawn(async move {
             let is_own = move |owner: &AgentDid| *owner == agent;
             if let Err(fault) = executor.operator.cancel(intent, &is_own, caller.name()).await {
@@ -363,7 +368,9 @@ impl Drop for CancelGuard<'_> {
 /// `started` when the run starts.
 fn event_sink(context: &RequestContext, tool: &ToolName, started: &Arc<Notify>) -> RunEventSink {
     let progress = context.meta.progress_token.clone().map(|token| Mutex::new(ProgressEncoder::new(token)));
-    let (level, tool, started) = (context.log_level, tool.clone(), Arc::clone(started));
+    let level = context.log_level;
+    let tool = tool.clone();
+    let started = Arc::clone(started);
     let wants_events = progress.is_some() || level.is_some();
     let notifications = context.notifications.clone().filter(|_| wants_events);
     if notifications.is_none() && !context.offers_tasks() {

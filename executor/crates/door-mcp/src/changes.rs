@@ -52,14 +52,15 @@ impl ListChanges {
         caller: &Arc<Caller>,
         filter: SubscriptionFilter,
     ) -> Self {
-        let (catalog, runs) = (executor.catalogue.tool_changes(), runs.0.subscribe());
-        Self { caller: Arc::clone(caller), filter, catalog, runs }
+        let catalog = executor.catalogue.tool_changes();
+        Self { caller: Arc::clone(caller), filter, catalog, runs: runs.0.subscribe() }
     }
 
     /// Waits for the next change; `None` once the executor is gone.
     pub(super) async fn next(&mut self) -> Option<ChangedList> {
         let SubscriptionFilter { tools_list_changed, resources_list_changed, tasks: _ } = self.filter;
-        let (caller, runs) = (&self.caller, &mut self.runs);
+        let caller = &self.caller;
+        let runs = &mut self.runs;
         let own_run = async {
             loop {
                 match runs.recv().await {
@@ -91,7 +92,8 @@ impl McpDoor {
         context: RequestContext,
         filter: SubscriptionFilter,
     ) -> impl Stream<Item = String> + Send {
-        let (id, encoder) = (context.id.clone(), context.encoder());
+        let id = context.id.clone();
+        let encoder = context.encoder();
         let mut tasks = Vec::new();
         for task in filter.tasks.iter().filter_map(|id| IntentId::parse(id).ok()).collect::<BTreeSet<_>>() {
             if self.task_status(&context, task).await.is_ok() {
@@ -104,7 +106,8 @@ impl McpDoor {
         });
         let list_id = id.clone();
         let lists = lists.map(move |list| encode::list_changed(list, Some(&list_id)));
-        let (executor, context) = (Arc::clone(&self.executor), Arc::new(context));
+        let executor = Arc::clone(&self.executor);
+        let context = Arc::new(context);
         let tasks =
             tasks.into_iter().map(|task| Arc::clone(&self).follow_task(Arc::clone(&context), task).boxed());
         let notifications = stream::select(lists, stream::select_all(tasks));
@@ -122,7 +125,8 @@ impl McpDoor {
     ) -> impl Stream<Item = String> + Send {
         // `None` after the end of the task; within, the kind of the state that was sent last.
         stream::unfold(Some(None), move |state| {
-            let (door, context) = (Arc::clone(&self), Arc::clone(&context));
+            let door = Arc::clone(&self);
+            let context = Arc::clone(&context);
             async move {
                 let last = state?;
                 loop {

@@ -23,7 +23,8 @@ impl McpDoor {
             Ok(request) => request,
             Err(fault) => return Ok(context.encoder().not_described(&context.id, &fault)),
         };
-        let (tools, agent) = (self.executor.catalogue.tools(), self.agent_of(&context.caller)?);
+        let tools = self.executor.catalogue.tools();
+        let agent = self.agent_of(&context.caller)?;
         let reachable = tools.iter().filter(|tool| self.may_see(&context.caller, &agent, &tool.name));
         Ok(context.encoder().described(&context.id, &listing::describe(reachable, &request)))
     }

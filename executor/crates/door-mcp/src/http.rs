@@ -223,7 +223,8 @@ impl McpHttp {
         let capabilities = request.stateless_capabilities()?;
         let decoded = request.decode(Revision::Stateless)?;
         if let McpRequest::CallTool(call) = &decoded {
-            let (tools, agent) = (self.door.executor.catalogue.tools(), self.door.agent_of(&sender.caller)?);
+            let tools = self.door.executor.catalogue.tools();
+            let agent = self.door.agent_of(&sender.caller)?;
             if let Some(tool) = tools.iter().find(|tool| tool.name.as_str() == call.tool)
                 && self.door.may_see(&sender.caller, &agent, &tool.name)
             {

@@ -152,7 +152,6 @@ impl McpDoor {
         console_url: ConsoleUrl,
         waits_for_tools: bool,
     ) -> Self {
-        let (states, runs) = (States::new(), OnceLock::new());
         let instructions = instructions(&executor);
         Self {
             executor,
@@ -160,13 +159,13 @@ impl McpDoor {
             listing,
             bounds,
             waits_for_tools,
-            states,
+            states: States::new(),
             decider,
             console_url,
             instructions,
             definitions: PerCatalogue::default(),
             session_definitions: PerCatalogue::default(),
-            runs,
+            runs: OnceLock::new(),
         }
     }
 

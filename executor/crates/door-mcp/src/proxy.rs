@@ -359,7 +359,8 @@ impl Proxy {
                     tokio::time::timeout(SEND_TIMEOUT, server.send(Method::DELETE, headers, None)).await;
             });
         }
-        let (mut resumes, mut delay) = (0, FIRST_RETRY_DELAY);
+        let mut resumes = 0;
+        let mut delay = FIRST_RETRY_DELAY;
         loop {
             let Err(broken) = self.forward_until_answer(request, &mut messages).await else { return Ok(()) };
             let is_resumable = matches!(broken, ExchangeError::Incomplete(_)) && resumes < MAX_RESUMES;
@@ -581,12 +582,12 @@ impl Proxy {
 /// Parses a message, which is an object: a request, a notification, or an answer with a result or an error.
 fn parse(text: &str) -> Result<PeerMessage<'_>, ExchangeError> {
     // serde would also read an array as this struct.
-    let message = if text.trim_start().starts_with('{') {
+    let parsed = if text.trim_start().starts_with('{') {
         serde_json::from_str::<PeerMessage<'_>>(text).ok()
     } else {
         None
     };
-    let message = message.filter(|message| message.method.is_some() || message.is_answer());
+    let message = parsed.filter(|message| message.method.is_some() || message.is_answer());
     message.ok_or(ExchangeError::NotAMessage)
 }
 

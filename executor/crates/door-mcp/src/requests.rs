@@ -22,7 +22,8 @@ impl OpenRequests {
     /// # Errors
     /// If the id is in use, or the client has [`MAX_OPEN`] requests.
     pub(super) fn begin(self: &Arc<Self>, id: &Id) -> Result<OpenRequest, Fault> {
-        let (cancelled, id) = (Arc::new(Notify::new()), id.as_json().to_owned());
+        let cancelled = Arc::new(Notify::new());
+        let id = id.as_json().to_owned();
         let mut open = self.0.lock();
         if open.contains_key(&id) {
             let message = "`id` is that of a request that is not answered yet";

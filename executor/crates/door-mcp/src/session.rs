@@ -112,8 +112,8 @@ impl Sessions {
         let own = all.iter().filter(|session| session.owner == caller.name()).count();
         let is_full = own >= self.max_per_caller;
         if is_full || all.len() >= self.max_sessions {
-            let candidates = all.iter().enumerate();
-            let candidates = candidates.filter(|(_, session)| !is_full || session.owner == caller.name());
+            let numbered = all.iter().enumerate();
+            let candidates = numbered.filter(|(_, session)| !is_full || session.owner == caller.name());
             let idle = candidates.filter(|(_, session)| session.is_idle());
             let oldest = idle.min_by_key(|(_, session)| *session.last_used.lock());
             let index = oldest.map(|(index, _)| index).ok_or(McpError::TooManySessions)?;
@@ -327,7 +327,9 @@ impl McpSession {
         context.elicitor =
             Some(Elicitor { questions: Arc::clone(&self.questions), output: notifications.clone() });
         context.notifications = Some(notifications);
-        let (session, door, events) = (Arc::clone(self), Arc::clone(door), Arc::clone(&stream));
+        let session = Arc::clone(self);
+        let door = Arc::clone(door);
+        let events = Arc::clone(&stream);
         door.executor.sessions().clone().spawn(async move {
             let id = context.id.clone();
             let answer = session.answer_open(&open, &door, context, request);
@@ -363,10 +365,11 @@ impl McpSession {
     /// The events after the one with this id; `None` if its stream is no longer known.
     pub(super) fn resume(&self, last: &str) -> Option<impl Stream<Item = (String, String)> + Send + use<>> {
         let (stream, event) = last.split_once('-')?;
-        let (stream, event) = (stream.parse::<u64>().ok()?, event.parse::<u64>().ok()?);
+        let number = stream.parse::<u64>().ok()?;
+        let after = event.parse::<u64>().ok()?;
         let streams = self.streams.lock();
-        let stream = streams.iter().find(|known| known.number == stream)?;
-        Some(read_events(Arc::clone(stream), event.saturating_add(1)))
+        let found = streams.iter().find(|known| known.number == number)?;
+        Some(read_events(Arc::clone(found), after.saturating_add(1)))
     }
 
     /// The notifications that belong to no request.

@@ -127,12 +127,12 @@ impl Conversation {
     ) -> std::io::Result<()> {
         let executor = Arc::clone(&self.door.executor);
         loop {
-            let line = tokio::select! {
+            let input_line = tokio::select! {
                 line = read_line(&mut input, self.door.bounds.max_bytes) => line?,
                 () = executor.wait_until_closed() => break,
                 () = self.output.closed() => return Err(std::io::ErrorKind::BrokenPipe.into()),
             };
-            let line = match line {
+            let line = match input_line {
                 InputLine::End => {
                     let _nobody_listens = input_ended.send(());
                     break;
@@ -218,8 +218,9 @@ impl Conversation {
                 (request.meta.capabilities.unwrap_or_default(), request.meta.log_level, None)
             }
             Revision::Session => {
-                let (questions, output) = (Arc::clone(&self.questions), self.output.clone());
-                (session.capabilities, session.log_level, Some(Elicitor { questions, output }))
+                let elicitor =
+                    Elicitor { questions: Arc::clone(&self.questions), output: self.output.clone() };
+                (session.capabilities, session.log_level, Some(elicitor))
             }
         };
         let context = RequestContext {

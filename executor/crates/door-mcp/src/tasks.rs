@@ -152,8 +152,8 @@ impl McpDoor {
 
     /// The status of an intent that neither runs nor ran.
     fn ended_status(&self, context: &RequestContext, task: IntentId) -> Result<TaskStatus, Fault> {
-        let records = self.executor.queries.intent_records(task)?;
-        let records = records.filter(|records| context.caller.may_read(&records.agent));
+        let stored = self.executor.queries.intent_records(task)?;
+        let records = stored.filter(|records| context.caller.may_read(&records.agent));
         match records.ok_or_else(unknown_task)?.resolution {
             Some(Resolution::Denied) => {
                 let fault = self.executor.queries.denial(task)?.unwrap_or_else(unknown_task);

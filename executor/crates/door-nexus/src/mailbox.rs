@@ -289,7 +289,8 @@ mod tests {
 
     #[test]
     fn stored_events_are_sent_again_with_one_id_until_they_are_acknowledged() {
-        let (wake, start) = (Arc::new(Notify::new()), SystemClock.monotonic());
+        let wake = Arc::new(Notify::new());
+        let start = SystemClock.monotonic();
         for (guarantee, attempts) in
             [(DeliveryGuarantee::AtLeastOnce, 5), (DeliveryGuarantee::ExactlyOnce, 20)]
         {
@@ -315,7 +316,8 @@ mod tests {
 
     #[test]
     fn stored_events_outlive_their_connection_and_are_sent_over_the_next() {
-        let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
+        let wake = Arc::new(Notify::new());
+        let now = SystemClock.monotonic();
         let mut mailbox = Mailbox::default();
         assert!(mailbox.subscribe(subscription(DeliveryGuarantee::ExactlyOnce, 1), &wake));
         assert!(mailbox.subscribe(subscription(DeliveryGuarantee::AtMostOnce, 1), &wake));
@@ -341,7 +343,8 @@ mod tests {
 
     #[test]
     fn queues_are_bounded_and_the_number_of_dropped_events_is_reported() {
-        let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
+        let wake = Arc::new(Notify::new());
+        let now = SystemClock.monotonic();
         for (guarantee, max) in [
             (DeliveryGuarantee::ExactlyOnce, STORED_LIMIT.messages),
             (DeliveryGuarantee::AtMostOnce, TRANSIENT_LIMIT.messages),
@@ -377,12 +380,11 @@ mod tests {
 
     #[test]
     fn a_subscription_covers_its_events_of_permitted_agents_only() {
-        let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
+        let wake = Arc::new(Notify::new());
+        let now = SystemClock.monotonic();
         let mut mailbox = Mailbox::default();
-        let (own, other) = (
-            run_identity(),
-            RunIdentity { agent: AgentDid::parse("did:nexus:b").unwrap(), ..run_identity() },
-        );
+        let own = run_identity();
+        let other = RunIdentity { agent: AgentDid::parse("did:nexus:b").unwrap(), ..run_identity() };
         let only = Subscription {
             intent: Some(own.intent),
             events: [EventName::Finished].into(),

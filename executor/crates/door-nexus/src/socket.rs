@@ -68,7 +68,8 @@ pub(super) async fn upgrade(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     let caller = door.caller(&credential);
-    let (sessions, bounds) = (door.executor.sessions().clone(), door.port.bounds);
+    let sessions = door.executor.sessions().clone();
+    let bounds = door.port.bounds;
     let served = Arc::clone(&connection);
     websocket::accept(upgrade, &bounds, connection, caller.as_deref().ok(), sessions, async move |socket| {
         let target = Arc::new(EventTarget::new());
@@ -97,7 +98,8 @@ async fn serve_websocket(
     socket: WebSocket,
 ) {
     let (answers, outgoing) = mpsc::channel(MAX_CONCURRENT);
-    let (clock, write_timeout) = (Arc::clone(door.executor.clock()), door.port.connections.request_timeout);
+    let clock = Arc::clone(door.executor.clock());
+    let write_timeout = door.port.connections.request_timeout;
     let authenticate = || door.caller(credential).ok();
     let (reader, mut sink) = websocket::split(socket, connection, clock, write_timeout, authenticate);
     let reader = reader.with_idle_timeout(door.settings.heartbeat.saturating_mul(MAX_MISSED_BEATS));
@@ -129,7 +131,9 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
             Incoming::Closed => return true,
             Incoming::Unauthenticated => return false,
         };
-        let (door, target, answers) = (Arc::clone(door), Arc::clone(target), answers.clone());
+        let door = Arc::clone(door);
+        let target = Arc::clone(target);
+        let answers = answers.clone();
         door.executor.sessions().clone().spawn(async move {
             let owner = Arc::clone(&caller);
             let length = strict_json::text_bytes(bytes.len());

@@ -106,7 +106,8 @@ fn stream_response(
 ) -> Response {
     let (parts, unread) = mpsc::channel::<StreamLine>(MAX_UNREAD_EVENTS);
     let last = parts.clone();
-    let (partial, index) = (reply.clone(), std::sync::atomic::AtomicU64::new(0));
+    let partial = reply.clone();
+    let index = std::sync::atomic::AtomicU64::new(0);
     let sink = RunEventSink::new(move |event| {
         let chunk = match &event {
             RunEvent::Started => return,

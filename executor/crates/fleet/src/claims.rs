@@ -311,8 +311,10 @@ impl<S: Store> Fleet<S> {
             verdict,
             state: ClaimState::Open { fallback },
         };
-        let (claim, mark) = (claim_key(intent), self.claim_mark(intent));
-        let (claim_value, mark_value) = (encode(&record)?, encode(&MarkRecord { epoch })?);
+        let claim = claim_key(intent);
+        let mark = self.claim_mark(intent);
+        let claim_value = encode(&record)?;
+        let mark_value = encode(&MarkRecord { epoch })?;
         // Sent without waiting for each answer. The server stores them in this order, so a claim has a mark unless a
         // request is lost; `find` ends such a claim once its node is lost.
         let (marked, proved, created) = tokio::join!(
@@ -321,7 +323,8 @@ impl<S: Store> Fleet<S> {
             self.use_proof(intent, proof),
             self.store.update(&claim, &claim_value, 0)
         );
-        let (mark_revision, is_first_use) = (marked?, proved?);
+        let mark_revision = marked?;
+        let is_first_use = proved?;
         let revision = match created? {
             Write::Done(revision) => revision,
             Write::Conflict => match self.find_with_revision(intent).await? {
@@ -373,8 +376,8 @@ impl<S: Store> Fleet<S> {
         match self.store.update(&key, &encode(&ProofRecord { intent: intent.clone() })?, 0).await? {
             Write::Done(_) => Ok(true),
             Write::Conflict => {
-                let found = self.store.get(&key).await?;
-                let found = found.ok_or(FleetError::Contended {
+                let stored = self.store.get(&key).await?;
+                let found = stored.ok_or(FleetError::Contended {
                     request: "read a proof",
                     reason: "it has just expired",
                 })?;

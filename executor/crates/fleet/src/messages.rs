@@ -336,8 +336,8 @@ impl Fleet<ServerStore> {
         selection: CallSelection,
     ) -> Result<Option<PassedCall>, FleetError> {
         let nonce = Uuid::new_v4();
-        let (node, ticket) = (self.node.clone(), ticket.to_owned());
-        let request = TakeMessage { node, ticket, selection, nonce: nonce.to_string() };
+        let ticket = ticket.to_owned();
+        let request = TakeMessage { node: self.node.clone(), ticket, selection, nonce: nonce.to_string() };
         let ask = async {
             let mut replies = self.send_request(&take_key(from), nonce, &request).await?;
             let (_, call) = replies.next::<CallMessage>().await.ok_or(FleetError::NotAnswered)?;
@@ -412,7 +412,8 @@ impl Fleet<ServerStore> {
         text: &str,
         timeout: Duration,
     ) -> Result<(HashMap<NodeName, NodeText>, bool), FleetError> {
-        let (mut answers, mut have_answered) = (HashMap::new(), true);
+        let mut answers = HashMap::new();
+        let mut have_answered = true;
         let collect = |node, answer| {
             match answer {
                 Some(answer) => drop(answers.insert(node, answer)),
@@ -506,7 +507,8 @@ mod tests {
 
     #[test]
     fn a_request_is_accepted_once_and_only_for_a_current_ticket() {
-        let (tickets, start) = (Tickets::default(), SystemClock.monotonic());
+        let tickets = Tickets::default();
+        let start = SystemClock.monotonic();
         let ticket = tickets.issue(start);
         assert_eq!(tickets.issue(start + TICKET_INTERVAL / 2), ticket);
         assert!(tickets.accept(&ticket, "first", start) && tickets.accept(&ticket, "second", start));

@@ -143,8 +143,8 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError`]; the call may have been stored.
     pub async fn store_call(&self, intent: IntentId, call: CallMessage) -> Result<(), FleetError> {
-        let (key, epoch) = (call_key(WaitsFor::Slot, &self.node, intent), self.lease.epoch());
-        let record = StoredCallRecord { holder: self.node.clone(), epoch, call };
+        let key = call_key(WaitsFor::Slot, &self.node, intent);
+        let record = StoredCallRecord { holder: self.node.clone(), epoch: self.lease.epoch(), call };
         // Held before it is written: otherwise a sweep could take it over.
         self.stored_calls.for_slots.hold(intent, key.clone(), HeldState::Unknown);
         self.store.put(&key, &encode(&record)?).await.map(drop)
@@ -532,7 +532,9 @@ pub(crate) mod tests {
             finish(one.store_call(intent, call()));
         }
         let empty = || RawValue::from_string("{}".to_owned()).unwrap();
-        let (content, agent, fallback) = (&[0; 32], "did:a:a", empty());
+        let content = &[0; 32];
+        let agent = "did:a:a";
+        let fallback = empty();
         let new = NewClaim { intent: claimed, content, agent, verdict: None, fallback, proof: None };
         let ClaimReply::New(claim) = finish(two.claim(new)) else { panic!("not claimed") };
         finish(two.deny(NewDenial { intent: denied, content, agent, denial: empty() }));

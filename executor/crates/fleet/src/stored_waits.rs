@@ -98,7 +98,8 @@ impl<S: Store> Fleet<S> {
             {
                 return Ok(state);
             }
-            let (epoch, revision) = (self.lease.epoch(), found.map_or(0, |found| found.revision));
+            let epoch = self.lease.epoch();
+            let revision = found.map_or(0, |found| found.revision);
             // Held before it is written, so that it is removed even if the answer is lost.
             waits.hold_unless_stored(intent, &key, epoch);
             let record = StoredCallRecord { holder: self.node.clone(), epoch, call: call.clone() };

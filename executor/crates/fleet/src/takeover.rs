@@ -417,8 +417,9 @@ impl<S: Store> Fleet<S> {
         loop {
             let (record, revision) = match self.read_claim(intent).await? {
                 None => {
-                    let (node, epoch, content) =
-                        (self.node.clone(), self.lease.epoch(), Digest(*content).to_string());
+                    let node = self.node.clone();
+                    let epoch = self.lease.epoch();
+                    let content = Digest(*content).to_string();
                     let state = ClaimState::Open { fallback: fallback.clone() };
                     let agent = agent.to_owned();
                     (ClaimRecord { node, epoch, content, agent, verdict: None, state }, 0)

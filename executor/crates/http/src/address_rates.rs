@@ -59,7 +59,8 @@ mod tests {
 
     #[test]
     fn each_address_has_its_own_rate_and_their_number_is_bounded() {
-        let (rates, now) = (AddressRates::new(NonZeroU32::new(2).unwrap()), SystemClock.monotonic());
+        let rates = AddressRates::new(NonZeroU32::new(2).unwrap());
+        let now = SystemClock.monotonic();
         let ask = |address: &str, now| rates.acquire(address.parse().unwrap(), now).is_ok();
         let passed =
             ["192.0.2.1", "::ffff:192.0.2.1", "192.0.2.1", "192.0.2.2"].map(|address| ask(address, now));

@@ -144,8 +144,7 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, MalformedToken
 /// The token of a request, from `Authorization` or from `X-API-Key`; a request with both is an error.
 pub(super) fn token_or_key(headers: &HeaderMap) -> Result<Option<&[u8]>, MalformedToken> {
     let mut keys = headers.get_all(API_KEY).iter();
-    let (bearer, key) = (token(headers)?, keys.next());
-    match (bearer, key, keys.next()) {
+    match (token(headers)?, keys.next(), keys.next()) {
         (bearer, None, _) => Ok(bearer),
         (None, Some(key), None) if !key.is_empty() => Ok(Some(key.as_bytes())),
         (_, Some(_), _) => Err(MalformedToken),

@@ -164,8 +164,7 @@ impl BareLfFilter {
     }
 
     /// Reads the hexadecimal size of a chunk, and returns the number of bytes.
-    fn read_chunk_size(&mut self, value: u64, ended: bool, bytes: &[u8]) -> usize {
-        let (mut value, mut ended) = (value, ended);
+    fn read_chunk_size(&mut self, mut value: u64, mut ended: bool, bytes: &[u8]) -> usize {
         for (index, byte) in bytes.iter().enumerate() {
             match (char::from(*byte).to_digit(16), byte) {
                 (_, b'\n') => {
@@ -191,7 +190,8 @@ mod tests {
 
     /// Filters text that arrives in chunks of this length.
     fn filtered(text: &str, piece: usize) -> String {
-        let (mut line_feeds, mut bytes) = (BareLfFilter::default(), text.as_bytes().to_vec());
+        let mut line_feeds = BareLfFilter::default();
+        let mut bytes = text.as_bytes().to_vec();
         bytes.chunks_mut(piece).for_each(|piece| line_feeds.filter(piece));
         String::from_utf8(bytes).unwrap()
     }

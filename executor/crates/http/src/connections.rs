@@ -151,7 +151,8 @@ impl Connections {
             inner.open.remove(&id);
         }
         inner.now += 1;
-        let (id, close) = (inner.now, Arc::new(Notify::new()));
+        let id = inner.now;
+        let close = Arc::new(Notify::new());
         inner.open.insert(
             id,
             ConnectionState {
@@ -329,7 +330,8 @@ async fn serve_requests<S>(
 {
     let ConnectionContext { router, limits, tls: _, mut stopped } = context;
     let handle = Arc::clone(&connection);
-    let (line_feeds, partial_message) = (BareLfFilter::default(), Arc::clone(&connection.partial_message));
+    let line_feeds = BareLfFilter::default();
+    let partial_message = Arc::clone(&connection.partial_message);
     let upgraded = line_feeds.upgrade_flag();
     let is_used = AtomicBool::new(false);
     let service = service_fn(move |mut request: Request<Incoming>| {

@@ -23,9 +23,9 @@ impl Document {
         // Random, so that no other text in the document contains it.
         let place = IntentId::random().to_string();
         let parts = render(&place).split(&place).map(Box::from).collect::<Vec<Box<str>>>();
-        let etag = format!("\"{}\"", Digest::compute(parts.concat().as_bytes()));
+        let digest = format!("\"{}\"", Digest::compute(parts.concat().as_bytes()));
         // A digest has visible ASCII only.
-        let etag = HeaderValue::try_from(etag).unwrap_or(HeaderValue::from_static("\"\""));
+        let etag = HeaderValue::try_from(digest).unwrap_or(HeaderValue::from_static("\"\""));
         Self { parts, etag }
     }
 
@@ -49,8 +49,8 @@ impl Document {
 
 /// Returns `true` if a request names the document that its client has, as in RFC 9110, section 13.1.2.
 fn has_document(request: &HeaderMap, etag: &HeaderValue) -> bool {
-    let named = request.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let mut named = named.flat_map(|value| value.split(',')).map(str::trim);
+    let values = request.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let mut named = values.flat_map(|value| value.split(',')).map(str::trim);
     named.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 
@@ -93,7 +93,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_has_a_document_does_not_get_it_again() {
-        let (document, mut request) = (document(), HeaderMap::new());
+        let document = document();
+        let mut request = HeaderMap::new();
         let first = document.respond(&request, "http://h:1\"");
         let etag = first.headers()[header::ETAG].clone();
         let body = to_bytes(first.into_body(), 100).await.unwrap();
@@ -114,7 +115,8 @@ mod tests {
 
     #[test]
     fn a_value_is_made_once_for_each_catalogue() {
-        let (cache, mut made) = (PerCatalogue::default(), 0);
+        let cache = PerCatalogue::default();
+        let mut made = 0;
         let tools: [Arc<[Descriptor]>; 2] = [Arc::from([]), Arc::from([])];
         let mut get = |tools: &Arc<[Descriptor]>| {
             *cache.get(Arc::clone(tools), |_| {

@@ -167,15 +167,14 @@ impl HttpServer {
     async fn bind_with(
         address: &ListenAddress,
         rpc: Rpc,
-        settings: HttpSettings,
+        mut settings: HttpSettings,
         own_routes: impl FnOnce(&Arc<ServerState>) -> Router<Arc<ServerState>>,
     ) -> std::io::Result<Self> {
         let (listener, address) = Listener::bind(address).await?;
-        let mut settings = settings;
         let protocols = std::mem::take(&mut settings.protocols);
-        let (connections, listens_on) = (Arc::default(), address.ip());
+        let connections = Arc::default();
         let unknown = AddressRates::new(settings.connections.unauthenticated_per_minute);
-        let state = Arc::new(ServerState { rpc, settings, connections, unknown, listens_on });
+        let state = Arc::new(ServerState { rpc, settings, connections, unknown, listens_on: address.ip() });
         let own = own_routes(&state);
         let router = protocols
             .into_iter()
@@ -351,14 +350,15 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
             Incoming::Closed => return true,
             Incoming::Unauthenticated => return false,
         };
-        let (state, answers) = (Arc::clone(state), answers.clone());
+        let state = Arc::clone(state);
+        let answers = answers.clone();
         state.settings.sessions.clone().spawn(async move {
             let followups = Arc::new(Followups::default());
             let owner = Arc::clone(&caller);
             let for_answer = Arc::clone(&followups);
             let length = text_bytes(bytes.len());
-            let answer = async move { state.rpc.answer_with_followups(&bytes, &caller, &for_answer).await };
-            let answer = run_large(owner.name(), length, answer).await;
+            let call = async move { state.rpc.answer_with_followups(&bytes, &caller, &for_answer).await };
+            let answer = run_large(owner.name(), length, call).await;
             // Dropped before the answer is sent, so that the connection of a client that reads no answers counts as
             // idle.
             drop(work);
@@ -617,8 +617,8 @@ impl ServerState {
             Some(_) | None => authority,
         };
         let v6 = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        let host = v6.unwrap_or(host);
-        let host = host.to_ascii_lowercase();
+        let bare = v6.unwrap_or(host);
+        let host = bare.to_ascii_lowercase();
         is_loopback_host(&host)
             || host.parse::<IpAddr>().is_ok_and(|ip| Some(ip) == self.listens_on)
             || self.settings.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(&host))

@@ -208,10 +208,10 @@ impl Rpc {
 
     async fn call(&self, id: Option<&Id>, method: &str, params: Option<&RawValue>, peer: Peer<'_>) -> String {
         let Some(callback) = self.methods.method(method) else {
-            let (shown, nearest) = (excerpt(method), did_you_mean(method, self.methods.method_names()));
+            let nearest = did_you_mean(method, self.methods.method_names());
             return error_response(
                 id,
-                &Fault::MethodNotFound(format!("there is no method `{shown}`{nearest}")),
+                &Fault::MethodNotFound(format!("there is no method `{}`{nearest}", excerpt(method))),
             );
         };
         // jsonrpsee supports only some of the ids that JSON-RPC allows. It gets a stand-in, and the answer gets the id
@@ -314,7 +314,8 @@ mod tests {
     /// The message has a duplicate key, which the strict reader would find.
     #[tokio::test]
     async fn a_message_without_memory_for_it_is_refused_before_it_is_read() {
-        let (rpc, caller) = (rpc(), Arc::new(Caller::anonymous(None)));
+        let rpc = rpc();
+        let caller = Arc::new(Caller::anonymous(None));
         let pad = "x".repeat(usize::try_from(SMALL_MESSAGE_BYTES).unwrap());
         let call =
             |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"right","params":{{"a":"{pad}","a":1}}}}"#);
@@ -337,7 +338,8 @@ mod tests {
     /// The stand-in is found by the text that jsonrpsee writes around it, so the test uses jsonrpsee's own responses.
     #[tokio::test]
     async fn every_response_of_jsonrpsee_gets_the_id_of_its_request() {
-        let (rpc, caller) = (rpc(), Arc::new(Caller::anonymous(None)));
+        let rpc = rpc();
+        let caller = Arc::new(Caller::anonymous(None));
         let result = r#""result":[1]"#;
         for (method, rest) in
             [("right", result), ("later", result), ("wrong", r#""error":{"code":-32600,"message":"no"}"#)]

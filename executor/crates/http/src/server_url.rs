@@ -56,8 +56,8 @@ pub enum BearerError {
 /// # Errors
 /// If the file cannot be read, if others can read it, or if its text is not a token.
 pub fn read_bearer(path: &Path) -> Result<HeaderValue, BearerError> {
-    let token = read_secret(path).map_err(BearerError::File)?;
-    let token = token.trim_ascii();
+    let secret = read_secret(path).map_err(BearerError::File)?;
+    let token = secret.trim_ascii();
     let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat())
         .ok()
         .filter(|value| value.to_str().is_ok() && !token.is_empty())

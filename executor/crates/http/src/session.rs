@@ -210,7 +210,8 @@ impl<T: ByteSize + Clone> ReplayQueue<T> {
 
     /// Removes and returns messages that are due once more after their last attempt.
     pub fn expire(&mut self, now: Instant, max_attempts: impl Fn(&T) -> u32) -> Vec<T> {
-        let (resend, mut expired) = (self.resend, Vec::new());
+        let resend = self.resend;
+        let mut expired = Vec::new();
         self.queue.retain(|entry| {
             let is_expired = entry.attempts >= max_attempts(&entry.message)
                 && entry.sent_at.is_some()
@@ -225,8 +226,8 @@ impl<T: ByteSize + Clone> ReplayQueue<T> {
 
     /// Returns the messages to send now, and marks them as sent.
     pub fn send_due(&mut self, now: Instant) -> Vec<T> {
-        let (window, resend) = (self.window, self.resend);
-        let in_window = self.queue.messages.iter_mut().take(window);
+        let resend = self.resend;
+        let in_window = self.queue.messages.iter_mut().take(self.window);
         let due = in_window.filter(|entry| entry.is_due(now, resend)).map(|entry| {
             entry.sent_at = Some(now);
             entry.attempts = entry.attempts.saturating_add(1);
@@ -337,7 +338,8 @@ mod tests {
         #[test]
         fn a_bounded_queue_takes_all_or_none_and_keeps_the_order(steps in steps()) {
             let mut queue = BoundedQueue::new(LIMIT, None);
-            let (mut next, mut waiting) = (0, VecDeque::new());
+            let mut next = 0;
+            let mut waiting = VecDeque::new();
             let mut number = |size| {
                 next += 1;
                 Numbered(next, size)
@@ -379,8 +381,11 @@ mod tests {
             let mut now = SystemClock.monotonic();
             let mut session = Attachment::default();
             let mut queue = ReplayQueue::new(LIMIT, WINDOW, RESEND);
-            let (mut next, mut sent) = (0, BTreeMap::<u32, (u32, Instant, u32)>::new());
-            let (mut unacknowledged, mut removed, mut resumed) = (BTreeSet::new(), BTreeSet::new(), 0);
+            let mut next = 0;
+            let mut sent = BTreeMap::<u32, (u32, Instant, u32)>::new();
+            let mut unacknowledged = BTreeSet::new();
+            let mut removed = BTreeSet::new();
+            let mut resumed = 0;
             for step in steps {
                 match step {
                     Step::Push(size) => {
@@ -428,7 +433,9 @@ mod tests {
         #[test]
         fn time_detached_counts_from_the_end_of_the_last_connection(steps in steps()) {
             let mut now = SystemClock.monotonic();
-            let (mut session, mut current, mut since) = (Attachment::detached(now), None, Some(now));
+            let mut session = Attachment::detached(now);
+            let mut current = None;
+            let mut since = Some(now);
             for step in steps {
                 match step {
                     Step::Attach(connection) => {

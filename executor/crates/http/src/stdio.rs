@@ -29,7 +29,8 @@ pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>, sessions: &SessionTasks)
             InputLine::Whole(line) => line,
         };
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
-        let (rpc, caller) = (rpc.clone(), Arc::clone(&caller));
+        let rpc = rpc.clone();
+        let caller = Arc::clone(&caller);
         sessions.spawn(async move {
             if let Some(answer) = rpc.answer(&line, &caller).await {
                 write_line(&answer.text);

@@ -119,8 +119,8 @@ fn server_config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError>
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerTlsError> {
     let text = read_trusted(path)?;
-    let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
-    let certificates = certificates.map_err(|error| unusable(path, error))?;
+    let parsed = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let certificates = parsed.map_err(|error| unusable(path, error))?;
     if certificates.is_empty() {
         return Err(unusable(path, "it contains no certificate in PEM"));
     }

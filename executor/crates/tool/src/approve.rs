@@ -62,8 +62,8 @@ pub(crate) fn approve(setup: &Setup, name: &str, digest: Option<&str>) -> anyhow
     };
     let found = update.digest();
     if let Some(shown) = digest {
-        let shown = Digest::parse(shown.strip_prefix("sha256:").unwrap_or(shown));
-        let shown = shown.map_err(|reason| UsageError(format!("`--digest` {reason}")))?;
+        let parsed = Digest::parse(shown.strip_prefix("sha256:").unwrap_or(shown));
+        let shown = parsed.map_err(|reason| UsageError(format!("`--digest` {reason}")))?;
         if shown != found {
             print_difference(&update, Extent::Full);
             note(format_args!(

@@ -75,8 +75,8 @@ fn snapshot(folder: &Path, left_out: &[(u64, u64)]) -> anyhow::Result<Snapshot> 
     let mut found = Snapshot::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
-        let entries = std::fs::read_dir(&next);
-        let entries = match entries {
+        let listed = std::fs::read_dir(&next);
+        let entries = match listed {
             Ok(entries) => entries,
             // A folder may vanish while its parent is read, but the tool's own has to exist.
             Err(_) if next != folder => continue,
@@ -86,8 +86,8 @@ fn snapshot(folder: &Path, left_out: &[(u64, u64)]) -> anyhow::Result<Snapshot> 
         };
         for entry in entries.filter_map(Result::ok) {
             let path = entry.path();
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
+            let file_name = entry.file_name();
+            let name = file_name.to_string_lossy();
             // The names of other files that builds write end in `.wasm`, `.wasm-draft` and `.lock`.
             let is_result = name.contains(".wasm") || name.ends_with(".lock");
             if name.starts_with('.') || UNWATCHED.contains(&&*name) || is_result {

@@ -76,11 +76,11 @@ pub(crate) fn new(name: &str, language: Language, sdk: Option<&Path>) -> anyhow:
         return Err(error).with_context(|| format!("the folder `{name}` cannot be made"));
     }
     for (path, text) in template(language) {
-        let text = text.replace(TEMPLATE_NAME, name.as_str());
+        let named = text.replace(TEMPLATE_NAME, name.as_str());
         let text = match (&sdk, *path) {
-            (Some(sdk), "Cargo.toml") => text.replace(SDK_IN_REPOSITORY, &format!("path = {sdk:?}")),
-            (None, "Cargo.toml") => text.replace(SDK_IN_REPOSITORY, &format!("path = \"{SDK_FOLDER}\"")),
-            _ => text,
+            (Some(sdk), "Cargo.toml") => named.replace(SDK_IN_REPOSITORY, &format!("path = {sdk:?}")),
+            (None, "Cargo.toml") => named.replace(SDK_IN_REPOSITORY, &format!("path = \"{SDK_FOLDER}\"")),
+            _ => named,
         };
         write(&folder.join(path), &text)?;
     }

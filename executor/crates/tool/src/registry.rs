@@ -204,8 +204,8 @@ pub(crate) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<E
             let mut client =
                 RegistryClient::new(reference.repository.clone(), Purpose::Pull, ca_file).await?;
             let version = Version::Digest(reference.digest);
-            let found = describe(&mut client, &version, tools.cache.folder()).await;
-            let found = found.with_context(|| format!("{reference} cannot be read"))?;
+            let answer = describe(&mut client, &version, tools.cache.folder()).await;
+            let found = answer.with_context(|| format!("{reference} cannot be read"))?;
             claim_name(&mut names, &found.manifest.name, name, reference)?;
             described.push((client, found));
         }
@@ -214,8 +214,8 @@ pub(crate) fn sync(setup: &Setup, options: &RegistryOptions) -> anyhow::Result<E
     let mut is_complete = true;
     for (mut client, found) in described {
         let reference = found.reference.clone();
-        let pulled = runtime.block_on(fetch(&mut client, found, tools.cache.folder(), &trust));
-        let pulled = pulled.with_context(|| format!("{reference} cannot be fetched"))?;
+        let fetched = runtime.block_on(fetch(&mut client, found, tools.cache.folder(), &trust));
+        let pulled = fetched.with_context(|| format!("{reference} cannot be fetched"))?;
         is_complete &= install_pulled(&pulled, &config, &tools, setup)?;
     }
     // Same exit code as `tool add` when an update waits.
@@ -233,8 +233,8 @@ fn install_pulled(
     let trust = tools.trust();
     let definitions = recorded_definitions(config);
     let installer = tools.installer(&config.catalog, &trust, &definitions);
-    let checked = installer.check(pulled.folder());
-    let checked = checked.with_context(|| format!("{reference} cannot be added"))?;
+    let result = installer.check(pulled.folder());
+    let checked = result.with_context(|| format!("{reference} cannot be added"))?;
     pulled.check(&checked)?;
     let replaced = replaced_tool(&config.catalog, &checked);
     let checked = match installer.install(checked)? {

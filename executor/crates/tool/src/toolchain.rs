@@ -80,8 +80,8 @@ pub(crate) fn stale_module_remark(folder: &Path, manifest: &ToolManifest) -> Opt
     let mut sources = entries.flatten().filter_map(|entry| Some(entry.ok()?.path())).filter(|path| {
         path.extension().is_some_and(|extension| SOURCES.iter().any(|source| extension == *source))
     });
-    let newer = sources.find(|path| modified(path).is_some_and(|time| time > module))?;
-    let newer = one_line(newer.strip_prefix(folder).unwrap_or(&newer).display());
+    let changed = sources.find(|path| modified(path).is_some_and(|time| time > module))?;
+    let newer = one_line(changed.strip_prefix(folder).unwrap_or(&changed).display());
     Some(format!("`{newer}` is newer than `{}`: `tool build` makes it again", manifest.module.display()))
 }
 
@@ -101,8 +101,8 @@ fn make_rust(folder: &Path) -> anyhow::Result<(String, PathBuf)> {
     build.args(["build", "--release", "--target", RUST_TARGET]);
     build.arg("--message-format=json-render-diagnostics").current_dir(folder);
     let messages = run("cargo", &version, &mut build, MAX_BUILD)?;
-    let module = messages.lines().rev().find_map(module_of_message);
-    let module = module.ok_or_else(|| {
+    let made = messages.lines().rev().find_map(module_of_message);
+    let module = made.ok_or_else(|| {
         anyhow!(
             "cargo made no module: `Cargo.toml` needs a `[lib]` with `crate-type = [\"cdylib\"]`, or a `main`"
         )
@@ -113,8 +113,8 @@ fn make_rust(folder: &Path) -> anyhow::Result<(String, PathBuf)> {
 /// The module that a message of cargo reports.
 fn module_of_message(line: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
-    let files = message.get("filenames")?.as_array()?;
-    let mut files = files.iter().filter_map(|file| file.as_str());
+    let names = message.get("filenames")?.as_array()?;
+    let mut files = names.iter().filter_map(|file| file.as_str());
     files.find(|file| file.ends_with(".wasm")).map(PathBuf::from)
 }
 
@@ -211,20 +211,20 @@ fn make_go(folder: &Path, work: &Path) -> anyhow::Result<(String, PathBuf)> {
 fn make_javascript(folder: &Path, work: &Path) -> anyhow::Result<(String, PathBuf)> {
     let mut parents = folder.ancestors().map(|parent| parent.join("node_modules").join(COMPONENTIZE_JS));
     let node_path = std::env::var_os("NODE_PATH").unwrap_or_default();
-    let library = parents.find(|library| library.is_dir()).or_else(|| {
+    let found = parents.find(|library| library.is_dir()).or_else(|| {
         std::env::split_paths(&node_path)
             .map(|path| path.join(COMPONENTIZE_JS))
             .find(|library| library.is_dir())
     });
-    let library = library.ok_or_else(|| {
+    let library = found.ok_or_else(|| {
         anyhow!("`{COMPONENTIZE_JS}` is not installed: run `npm install` in `{}`", folder.display())
     })?;
     let node = find(folder, "node")
         .ok_or_else(|| anyhow!("`node` is not on the PATH: install Node.js 20 or newer"))?;
-    let package = std::fs::read_to_string(library.join("package.json")).unwrap_or_default();
-    let package: serde_json::Value = serde_json::from_str(&package).unwrap_or_default();
-    let version = package.get("version").and_then(|version| version.as_str()).unwrap_or("of unknown version");
-    let version = format!("componentize-js {version}");
+    let text = std::fs::read_to_string(library.join("package.json")).unwrap_or_default();
+    let package: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let number = package.get("version").and_then(|version| version.as_str()).unwrap_or("of unknown version");
+    let version = format!("componentize-js {number}");
     let module = output_file(work)?;
     let script = work.join("componentize.mjs");
     std::fs::write(&script, COMPONENTIZE)?;

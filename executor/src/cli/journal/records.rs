@@ -22,7 +22,7 @@ fn record_json(record: &RecordEntry) -> anyhow::Result<Value> {
     let RecordEntry { number, kind, at, intent, agent, tool, status, about, body, hash } = record;
     let mut line = json!({ "record": number, "kind": kind, "at": format_time(*at), "hash": to_hex(hash) });
     let body = body.as_ref().map(|body| serde_json::from_str::<Value>(body.get())).transpose()?;
-    let optional = [
+    let members = [
         ("intent_id", intent.map(|intent| intent.to_string().into())),
         ("agent_did", agent.clone().map(Value::from)),
         ("tool", tool.clone().map(Value::from)),
@@ -30,7 +30,7 @@ fn record_json(record: &RecordEntry) -> anyhow::Result<Value> {
         ("about", about.map(Value::from)),
         ("says", body),
     ];
-    let optional = optional.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let optional = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     if let Some(line) = line.as_object_mut() {
         line.extend(optional.collect::<Map<_, _>>());
     }

@@ -53,7 +53,8 @@ fn state_after(last: &RecordEntry) -> &'static str {
 }
 
 fn show_waiting(escalated: &Escalated, json: bool) {
-    let (Call { intent, agent, tool, arguments, .. }, verdict) = (escalated.call(), escalated.verdict());
+    let Call { intent, agent, tool, arguments, .. } = escalated.call();
+    let verdict = escalated.verdict();
     let mut entry = json!({
         "intent_id": intent.to_string(), "state": "waits for a person", "agent_did": agent.as_str(), "tool": tool.as_str(),
         "until": format_time(escalated.expires_at()), "risk_score": verdict.risk.as_ref().map(|risk| risk.score),

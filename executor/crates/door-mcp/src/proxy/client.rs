@@ -254,8 +254,8 @@ impl RemoteServer {
             return Ok(response);
         }
         let text = read_text(response.into_body(), MAX_REFUSAL_BYTES).await.unwrap_or_default();
-        let (url, token_file) = (self.url.to_string(), self.token_file.clone());
-        Err(ExchangeError::Refused { url, status, text, token_file })
+        let token_file = self.token_file.clone();
+        Err(ExchangeError::Refused { url: self.url.to_string(), status, text, token_file })
     }
 }
 

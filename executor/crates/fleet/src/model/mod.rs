@@ -100,7 +100,8 @@ impl Simulation {
                     (status.is_alive, status.number) = (true, status.number + 1);
                     ProcessId { node, number: status.number }
                 };
-                let (key, journal) = (self.key.clone(), Arc::clone(&self.journals[node]));
+                let key = self.key.clone();
+                let journal = Arc::clone(&self.journals[node]);
                 let start = node::start(id, self.world.clone(), key, journal, Arc::clone(&self.processes));
                 self.world.spawn(id, false, start);
             }
@@ -144,8 +145,8 @@ impl Simulation {
         for nth in 0..intents {
             let mut bytes = [0; 16];
             bytes[15] = u8::try_from(nth).unwrap();
-            let proof = if is_shared && nth < 2 { Some(0) } else { Some(1 + bytes[15]) };
-            let proof = proof.filter(|_| is_shared || state.random.chance(500));
+            let usual = if is_shared && nth < 2 { Some(0) } else { Some(1 + bytes[15]) };
+            let proof = usual.filter(|_| is_shared || state.random.chance(500));
             let longest = state.random.pick(&[10_u64, 1000, 30_000]);
             let run = Duration::from_millis(state.random.below(longest));
             self.calls.push(Call { intent: IntentId::from_bytes(bytes), proof, run });

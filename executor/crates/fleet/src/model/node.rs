@@ -55,11 +55,11 @@ impl Journal {
     /// The intents whose runs were interrupted, and their fallback receipts.
     fn interrupted(&self) -> Vec<(IntentId, String)> {
         let entries = self.0.lock();
-        let started = entries.iter().filter_map(|(intent, entry)| match entry {
+        let running = entries.iter().filter_map(|(intent, entry)| match entry {
             Entry::Started { fallback } => Some((*intent, fallback.clone())),
             Entry::Finished { .. } => None,
         });
-        let mut started = started.collect::<Vec<_>>();
+        let mut started = running.collect::<Vec<_>>();
         started.sort_unstable();
         started
     }
@@ -67,8 +67,8 @@ impl Journal {
     pub(super) fn undelivered(&self) -> Vec<IntentId> {
         let entries = self.0.lock();
         let undelivered = |entry: &Entry| matches!(entry, Entry::Finished { is_undelivered: true, .. });
-        let intents = entries.iter().filter(|(_, entry)| undelivered(entry)).map(|(intent, _)| *intent);
-        let mut intents = intents.collect::<Vec<_>>();
+        let open = entries.iter().filter(|(_, entry)| undelivered(entry)).map(|(intent, _)| *intent);
+        let mut intents = open.collect::<Vec<_>>();
         intents.sort_unstable();
         intents
     }

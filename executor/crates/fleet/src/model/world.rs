@@ -313,8 +313,10 @@ impl State {
     fn send(&mut self, from: ProcessId, op: Op) -> Arc<Mutex<Slot>> {
         self.requests += 1;
         let slot = Arc::<Mutex<Slot>>::default();
-        let (faults, now) = (self.faults, self.now);
-        let (random, cut_until) = (&mut self.random, self.nodes[from.node].cut_until);
+        let faults = self.faults;
+        let now = self.now;
+        let random = &mut self.random;
+        let cut_until = self.nodes[from.node].cut_until;
         let mut delay = 50 + random.below(faults.latency);
         if random.chance(faults.slow) {
             delay += random.below(SLOW);
@@ -403,8 +405,8 @@ impl State {
             }
             Op::Keys(pattern) => {
                 let prefix = pattern.split(['*', '>']).next().unwrap_or_default().to_owned();
-                let keys = self.values.range(prefix.clone()..).map(|(key, _)| key);
-                let keys = keys.take_while(|key| key.starts_with(&prefix));
+                let later = self.values.range(prefix.clone()..).map(|(key, _)| key);
+                let keys = later.take_while(|key| key.starts_with(&prefix));
                 Answer::Keys(keys.filter(|key| matches(&pattern, key)).cloned().collect())
             }
         };

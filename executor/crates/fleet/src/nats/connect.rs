@@ -86,10 +86,10 @@ pub async fn open_store(
 /// Connects to the servers.
 pub(super) async fn connect_client(settings: &FleetSettings) -> Result<(Client, Context), FleetError> {
     let failed = |reason: &dyn Display| FleetError::Connect { reason: explain(reason) };
-    let addresses = settings.servers.iter().map(|server| server.parse::<ServerAddr>());
-    let addresses = addresses.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
-    let client = options(settings).await?.connect(addresses).await;
-    let client = client.map_err(|error| failed(&ErrorChain(&error)))?;
+    let parsed = settings.servers.iter().map(|server| server.parse::<ServerAddr>());
+    let addresses = parsed.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
+    let connected = options(settings).await?.connect(addresses).await;
+    let client = connected.map_err(|error| failed(&ErrorChain(&error)))?;
     let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).ack_timeout(REQUEST_TIMEOUT);
     Ok((client.clone(), context.build(client)))
 }
@@ -105,8 +105,8 @@ async fn options(settings: &FleetSettings) -> Result<ConnectOptions, FleetError>
         options = added.map_err(|error| file_error(path, "fleet.credentials", error))?;
     }
     if let Some(path) = nkey_file {
-        let seed = tokio::fs::read_to_string(path).await;
-        let seed = seed.map_err(|error| file_error(path, "fleet.nkey_file", error))?;
+        let contents = tokio::fs::read_to_string(path).await;
+        let seed = contents.map_err(|error| file_error(path, "fleet.nkey_file", error))?;
         options = options.nkey(seed.trim().to_owned());
     }
     if let Some(path) = ca_file {

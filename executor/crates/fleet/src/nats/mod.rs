@@ -101,8 +101,8 @@ impl NatsStore {
     /// The time of the server that leads the stream, with which the times of its messages can be compared.
     async fn now(&self) -> Result<OffsetDateTime, FleetError> {
         let subject = format!("STREAM.INFO.{}", self.stream.cached_info().config.name);
-        let answer = self.context.request::<_, _, StreamTime>(subject, &json!({})).await;
-        let answer = answer.map_err(|error| FleetError::unavailable("read the time", error))?;
+        let asked = self.context.request::<_, _, StreamTime>(subject, &json!({})).await;
+        let answer = asked.map_err(|error| FleetError::unavailable("read the time", error))?;
         Ok(answer.ts.unwrap_or_else(|| SystemClock.now()))
     }
 
@@ -166,8 +166,8 @@ impl Store for NatsStore {
     async fn keys(&self, pattern: &str) -> Result<Vec<String>, FleetError> {
         let unavailable = |error: &dyn std::fmt::Display| FleetError::unavailable("list keys", error);
         // The server's index of subjects needs no consumer.
-        let subjects = self.stream.info_with_subjects(self.subject(pattern)).await;
-        let mut subjects = subjects.map_err(|error| unavailable(&error))?;
+        let listed = self.stream.info_with_subjects(self.subject(pattern)).await;
+        let mut subjects = listed.map_err(|error| unavailable(&error))?;
         let mut keys = Vec::new();
         while let Some(subject) = subjects.next().await {
             let (subject, _count) = subject.map_err(|error| unavailable(&error))?;

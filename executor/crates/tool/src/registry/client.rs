@@ -415,8 +415,8 @@ impl RegistryClient {
         let invalid = |reason: String| RegistryError::Invalid { url: shown(url), reason };
         let request = request.body(counted).map_err(|error| invalid(error.to_string()))?;
         let host = host_of(url);
-        let answered = while_it_moves(sent, &host, what, self.idle_timeout, self.http.request(request));
-        let answered = within(&host, what, body.len() as u64, answered).await?;
+        let answering = while_it_moves(sent, &host, what, self.idle_timeout, self.http.request(request));
+        let answered = within(&host, what, body.len() as u64, answering).await?;
         answered.map_err(|error| {
             let reason = ErrorChain(&error).to_string();
             if error.is_connect() {
@@ -549,8 +549,8 @@ impl Answer {
     pub(super) fn location(&self) -> Result<Url, RegistryError> {
         let invalid =
             |reason: &str| RegistryError::Invalid { url: shown(&self.url), reason: reason.to_owned() };
-        let location = self.headers.get(LOCATION).ok_or_else(|| invalid("it names no location"))?;
-        let location = location.to_str().ok().and_then(|text| self.url.join(text).ok());
+        let given = self.headers.get(LOCATION).ok_or_else(|| invalid("it names no location"))?;
+        let location = given.to_str().ok().and_then(|text| self.url.join(text).ok());
         location.ok_or_else(|| invalid("its location is not an address"))
     }
 
@@ -630,8 +630,8 @@ impl Answer {
             });
             return Ok(texts.collect::<Vec<_>>().join("; "));
         }
-        let text = String::from_utf8_lossy(&body);
-        let text = text.trim();
+        let lossy = String::from_utf8_lossy(&body);
+        let text = lossy.trim();
         Ok(if text.is_empty() { "without a reason".to_owned() } else { excerpt(text) })
     }
 }

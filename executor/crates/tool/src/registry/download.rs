@@ -75,8 +75,8 @@ pub(super) fn check_digest(what: &str, found: Digest, expected: Digest) -> Resul
 /// Reads the names in `cache`, and removes files and folders there.
 pub(super) fn remove_leftovers(cache: &Path, now: OffsetDateTime) {
     for entry in std::fs::read_dir(cache).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
+        let file_name = entry.file_name();
+        let name = file_name.to_string_lossy();
         let changed = entry.metadata().and_then(|metadata| metadata.modified());
         // A file may have any time, even one outside the range of dates.
         let age = changed.ok().and_then(|changed| SystemTime::from(now).duration_since(changed).ok());
@@ -187,7 +187,7 @@ async fn fetch_rest(
     let host = client.host();
     let too_large =
         || RegistryError::TooLarge { host: host.clone(), what: what.to_owned(), max_bytes: bytes };
-    let read = answer.for_each_part(expected, |part| {
+    let reading = answer.for_each_part(expected, |part| {
         if partial.done + part.len() as u64 > bytes {
             return Err(too_large());
         }
@@ -195,7 +195,7 @@ async fn fetch_rest(
         progress.show(partial.done);
         Ok(())
     });
-    let read = read.await;
+    let read = reading.await;
     if let Err(RegistryError::TooLarge { .. }) = &read {
         partial.remove()?;
     }

@@ -208,8 +208,8 @@ async fn ask_helper(name: &str, path: &Path, host: &str) -> Result<Option<Login>
         let said = read_bounded(child.stdout.take()).await?;
         Ok::<_, std::io::Error>((child.wait().await?, said))
     };
-    let ended = tokio::time::timeout(HELPER_TIMEOUT, talk).await;
-    let ended = ended.map_err(|_| failed(format!("it takes longer than {} s", HELPER_TIMEOUT.as_secs())))?;
+    let talked = tokio::time::timeout(HELPER_TIMEOUT, talk).await;
+    let ended = talked.map_err(|_| failed(format!("it takes longer than {} s", HELPER_TIMEOUT.as_secs())))?;
     let (status, said) = ended.map_err(|error| failed(error.to_string()))?;
     let Some(said) = said else {
         return Err(failed(format!("it writes more than {MAX_ANSWER_BYTES} bytes")));

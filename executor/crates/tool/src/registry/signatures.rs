@@ -135,7 +135,7 @@ pub(super) async fn push(
         push_blob(client, payload, "a signature").await?;
         let mut layer = Descriptor::of(PAYLOAD_TYPE, payload);
         layer.annotations.insert(SIGNATURE_ANNOTATION.to_owned(), BASE64_STANDARD.encode(signature));
-        let document = SignatureManifest {
+        let signed = SignatureManifest {
             schema_version: 2,
             media_type: MANIFEST_TYPE.to_owned(),
             artifact_type: Some(ARTIFACT_TYPE.to_owned()),
@@ -143,7 +143,7 @@ pub(super) async fn push(
             layers: vec![layer],
             subject: Some(Descriptor::of(MANIFEST_TYPE, manifest)),
         };
-        let document = serde_json::to_vec(&document)?;
+        let document = serde_json::to_vec(&signed)?;
         let path = format!("manifests/sha256:{}", Digest::compute(&document));
         let answer = put_manifest(client, &path, MANIFEST_TYPE, &document, "the signature").await?;
         if !answer.headers.contains_key(SUBJECT_HEADER) {
@@ -173,8 +173,8 @@ async fn add_to_fallback(
     // First, because readers read a limited number: to push again helps against a crowd of others.
     manifests.retain(|other| other.digest != entry.digest);
     manifests.insert(0, entry);
-    let index = Index { schema_version: 2, media_type: INDEX_TYPE.to_owned(), manifests };
-    let index = serde_json::to_vec(&index)?;
+    let list = Index { schema_version: 2, media_type: INDEX_TYPE.to_owned(), manifests };
+    let index = serde_json::to_vec(&list)?;
     let path = format!("manifests/sha256-{package}");
     put_manifest(client, &path, INDEX_TYPE, &index, "the list of signatures").await?;
     Ok(())
@@ -408,8 +408,8 @@ impl Reader<'_> {
 
     /// Says how many signatures were left out, and why.
     fn note(&self, read: usize) {
-        let reasons = self.left_out.iter().map(|(reason, count)| format!("{count} because {reason}"));
-        let reasons = reasons.collect::<Vec<_>>();
+        let counted = self.left_out.iter().map(|(reason, count)| format!("{count} because {reason}"));
+        let reasons = counted.collect::<Vec<_>>();
         if !reasons.is_empty() {
             let count = self.left_out.values().sum::<usize>();
             note(format_args!(
