@@ -4,7 +4,8 @@
 //! fleet has. Its messages come back with its node.
 
 use super::follow::decisions::{CANCEL_TIMEOUT, check_canceled};
-use super::tasks::{MAX_UPDATES_BEHIND, READ_ALL_ROLES, TaskRecord, TaskStore};
+use super::record::TaskRecord;
+use super::tasks::{MAX_UPDATES_BEHIND, READ_ALL_ROLES, TaskStore};
 use a2g_core::run::{Executor, IntentState, TakenOverCall, all_agents};
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Governor, Operator};

@@ -2,7 +2,8 @@
 
 pub(super) mod decisions;
 
-use super::tasks::{TaskHandle, TaskRecord, TaskStore};
+use super::record::TaskRecord;
+use super::tasks::{TaskHandle, TaskStore};
 use a2g_core::run::{
     DeniedInFleet, Executor, IntentAnswer, IntentState, RunEventSink, TaskPersistence, all_agents,
 };

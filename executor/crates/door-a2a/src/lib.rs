@@ -9,6 +9,7 @@ mod follow;
 mod limits;
 mod messages;
 mod push;
+mod record;
 mod stream;
 mod tasks;
 

@@ -1,7 +1,8 @@
 //! The messages of callers: each begins a task, or continues one that waits for a message.
 
 use super::push::{Push, add_webhook};
-use super::tasks::{TaskHandle, TaskRecord, TaskStore, journal_fault};
+use super::record::TaskRecord;
+use super::tasks::{TaskHandle, TaskStore, journal_fault};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_http::protocol::{DoorSettings, with_caller};

@@ -2,7 +2,7 @@
 //! `final: true`.
 
 use super::limits::RateLimitGuard;
-use super::tasks::TaskRecord;
+use super::record::TaskRecord;
 use a2g_http::connections::RequestGuard;
 use a2g_http::transport::events::event_response;
 use a2g_runtime::spawn::SessionTasks;

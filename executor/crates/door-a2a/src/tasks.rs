@@ -1,13 +1,5 @@
 //! The tasks of this door: each is a record in the journal, and all changes to it are serialized here.
 //!
-//! ```text
-//! from            to
-//! submitted       working, input-required, rejected, failed, canceled
-//! input-required  submitted (a message has the call), working (a person has approved), rejected, canceled
-//! working         completed, failed, canceled
-//! ```
-//! A task whose intent runs through another door ends without `working`.
-//!
 //! A task stays in memory while something holds it: the future that follows its run (`follow.rs`), a stream, or a
 //! request. Each change is sent to the streams and to the journal under the record's lock, so that record, streams and
 //! journal see the same order. The task of a blocking call is written when the call has to wait, or in the transaction
@@ -15,26 +7,20 @@
 //! before any client learns of it: otherwise a crash could undo an end that a stream has reported. Other changes are
 //! sent at once; if their write fails, the journal retries it.
 
+use super::record::TaskRecord;
 use a2g_core::deliver::{WebhookAuthentication, WebhookId, WebhookNotification, WebhookPoster};
 use a2g_core::run::{Executor, RunEvent};
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Approver, Governor, Operator};
 use a2g_journal::{Journal, JournalError, JournalTask, RetryPolicy, TaskSummary};
 use a2g_types::error_chain::ErrorChain;
-use a2g_types::failure_message::failure_details;
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
-use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::outcome::Receipt;
+use a2g_types::ident::{AgentDid, IntentId};
 use a2g_wire::a2a::fault::Problem;
-use a2g_wire::a2a::governance::{Governance, PermissionDecision};
-use a2g_wire::a2a::message::{
-    ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate,
-};
+use a2g_wire::a2a::message::{Part, TaskState, TaskUpdate};
 use a2g_wire::a2a::push::{self, PushConfig};
-use a2g_wire::a2a::{Dialect, encode, fault};
+use a2g_wire::a2a::{Dialect, encode};
 use parking_lot::{Mutex, MutexGuard};
-use serde::{Deserialize, Serialize};
-use serde_json::Map;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -47,195 +33,6 @@ pub(super) const MAX_UPDATES_BEHIND: usize = 256;
 pub(super) const READ_ALL_ROLES: [Role; 3] = [Governor, Approver, Operator];
 /// Maximum number of open tasks of one owner.
 const MAX_OPEN: usize = 250;
-
-/// A task with its governance history and webhooks. This is the document that the journal stores.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct TaskRecord {
-    pub(super) owner: AgentDid,
-    #[serde(with = "time::serde::rfc3339")]
-    pub(super) created: OffsetDateTime,
-    /// The tool of the task's call; `None` until a message has a call.
-    pub(super) tool: Option<ToolName>,
-    pub(super) governance: Governance,
-    pub(super) webhooks: Vec<PushConfig>,
-    pub(super) task: Task,
-}
-
-impl TaskRecord {
-    /// A new task for a message.
-    pub(super) fn new(id: IntentId, owner: AgentDid, message: Message, now: OffsetDateTime) -> Self {
-        let id = id.to_string();
-        let context_id = message.context_id.clone().unwrap_or_else(|| IntentId::random().to_string());
-        let message = Message { task_id: Some(id.clone()), context_id: Some(context_id.clone()), ..message };
-        let status = TaskStatus {
-            state: TaskState::Submitted,
-            message: None,
-            timestamp: now.truncate_to_millisecond(),
-        };
-        let history = vec![message];
-        let task = Task { id, context_id, status, artifacts: Vec::new(), history, metadata: None };
-        let created = now.truncate_to_microsecond();
-        Self { owner, created, tool: None, governance: Governance::default(), webhooks: Vec::new(), task }
-    }
-
-    /// The task of an intent whose own record is not available. Its messages and its context are known only to that
-    /// record.
-    pub(super) fn without_messages(
-        intent: IntentId,
-        owner: AgentDid,
-        tool: ToolName,
-        state: TaskState,
-        now: OffsetDateTime,
-    ) -> Self {
-        let id = intent.to_string();
-        let status = TaskStatus { state, message: None, timestamp: now.truncate_to_millisecond() };
-        let task = Task {
-            context_id: id.clone(),
-            id,
-            status,
-            artifacts: Vec::new(),
-            history: Vec::new(),
-            metadata: None,
-        };
-        let governance = Governance::default();
-        Self { owner, created: now, tool: Some(tool), governance, webhooks: Vec::new(), task }
-    }
-
-    /// As [`Self::without_messages`], of a receipt.
-    pub(super) fn from_receipt(receipt: &Receipt, now: OffsetDateTime) -> Self {
-        let Receipt { intent, agent, tool, .. } = receipt;
-        let mut record =
-            Self::without_messages(*intent, agent.clone(), tool.clone(), TaskState::Working, now);
-        record.end_with_receipt(receipt, now);
-        record
-    }
-
-    /// The changes since an earlier state of the task.
-    pub(super) fn updates_since(&self, earlier: &Self) -> Vec<TaskUpdate> {
-        let new_artifacts = self.task.artifacts.iter().skip(earlier.task.artifacts.len());
-        let artifacts = new_artifacts.map(|artifact| self.artifact_update(artifact.clone()));
-        let status = (self.task.status != earlier.task.status).then(|| self.status_update());
-        artifacts.chain(status).collect()
-    }
-
-    pub(super) fn state(&self) -> TaskState {
-        self.task.status.state
-    }
-
-    /// Returns `true` while a permission prompt is pending.
-    pub(super) fn is_prompting(&self) -> bool {
-        !self.governance.pending_permissions.is_empty()
-    }
-
-    /// Enters a state and returns the update. The message of a previous `input-required` moves to the history.
-    pub(super) fn set_state(
-        &mut self,
-        state: TaskState,
-        parts: Vec<Part>,
-        now: OffsetDateTime,
-    ) -> TaskUpdate {
-        let Task { id, context_id, .. } = &self.task;
-        let message = (!parts.is_empty()).then(|| encode::agent_message(id, context_id, parts));
-        let status = TaskStatus { state, message, timestamp: now.truncate_to_millisecond() };
-        let before = std::mem::replace(&mut self.task.status, status);
-        if before.state == TaskState::InputRequired {
-            self.task.history.extend(before.message);
-        }
-        if state.is_terminal() {
-            self.governance.pending_permissions.clear();
-        }
-        self.status_update()
-    }
-
-    /// Ends the task. Returns no update if it has already ended.
-    pub(super) fn end(
-        &mut self,
-        state: TaskState,
-        message: String,
-        details: Map<String, serde_json::Value>,
-        now: OffsetDateTime,
-    ) -> Vec<TaskUpdate> {
-        if self.state().is_terminal() {
-            return Vec::new();
-        }
-        let details = (!details.is_empty()).then(|| Part::data(details));
-        let parts = std::iter::once(Part::text(message)).chain(details).collect();
-        vec![self.set_state(state, parts, now)]
-    }
-
-    /// Ends the task of a call that did not run.
-    pub(super) fn end_without_run(
-        &mut self,
-        state: TaskState,
-        reason: &str,
-        now: OffsetDateTime,
-    ) -> Vec<TaskUpdate> {
-        self.end(state, reason.to_owned(), Map::from_iter([("ran".to_owned(), false.into())]), now)
-    }
-
-    /// Records who permitted or denied the task's call.
-    pub(super) fn add_decision(&mut self, source: &str, approved: bool, now: OffsetDateTime, summary: &str) {
-        let decision = PermissionDecision::new(&self.task.id, source, approved, now, summary);
-        self.governance.permission_decisions.push(decision);
-    }
-
-    /// Ends the task with the outcome of its run, and returns updates for the artifacts and the end.
-    pub(super) fn end_with_receipt(&mut self, receipt: &Receipt, now: OffsetDateTime) -> Vec<TaskUpdate> {
-        if self.state().is_terminal() {
-            return Vec::new();
-        }
-        let already_sent = self.task.artifacts.len();
-        self.task.artifacts = encode::artifacts(receipt);
-        self.task.metadata = Some(encode::run_metadata(receipt));
-        let new = self.task.artifacts.iter().skip(already_sent).cloned().collect::<Vec<_>>();
-        let mut updates = new.into_iter().map(|artifact| self.artifact_update(artifact)).collect::<Vec<_>>();
-        let parts = match fault::end_for_receipt(receipt) {
-            (_, None) => Vec::new(),
-            (_, Some(reason)) => vec![Part::text(reason), Part::data(failure_details(receipt))],
-        };
-        updates.push(self.set_state(fault::end_for_receipt(receipt).0, parts, now));
-        updates
-    }
-
-    /// The current status as an update.
-    pub(super) fn status_update(&self) -> TaskUpdate {
-        TaskUpdate::Status(Box::new(StatusUpdate {
-            task_id: self.task.id.clone(),
-            context_id: self.task.context_id.clone(),
-            status: self.task.status.clone(),
-            r#final: self.state().is_settled(),
-        }))
-    }
-
-    fn artifact_update(&self, artifact: TaskArtifact) -> TaskUpdate {
-        TaskUpdate::Artifact(Box::new(ArtifactUpdate {
-            task_id: self.task.id.clone(),
-            context_id: self.task.context_id.clone(),
-            artifact,
-            append: false,
-            last_chunk: true,
-        }))
-    }
-
-    /// The status as JSON text, as in lists of tasks.
-    pub(super) fn status_json(&self) -> String {
-        serde_json::to_string(&self.task.status).unwrap_or_default()
-    }
-
-    fn to_row(&self, task: IntentId) -> JournalTask {
-        let ended = self.state().is_terminal().then_some(self.task.status.timestamp);
-        JournalTask {
-            task,
-            owner: self.owner.clone(),
-            context: self.task.context_id.clone(),
-            created: self.created,
-            ended,
-            status: self.status_json(),
-            // Serialization cannot fail: all map keys are strings.
-            document: serde_json::to_string(self).unwrap_or_default(),
-        }
-    }
-}
 
 /// The tasks that have not ended, by owner. The count is kept in memory, so that a new task needs no query.
 #[derive(Default)]

@@ -1,7 +1,8 @@
 //! What callers decide about a task of this node: its cancellation, and the answer to its permission prompt.
 
 use super::Follower;
-use crate::tasks::{TaskHandle, TaskRecord};
+use crate::record::TaskRecord;
+use crate::tasks::TaskHandle;
 use a2g_core::run::DirectiveOutcome;
 use a2g_govern::Caller;
 use a2g_types::fault::{BlockedBy, Fault};
