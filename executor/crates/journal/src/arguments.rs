@@ -43,7 +43,7 @@ impl ArgumentStorage {
     pub const DEFAULT_MAX_BYTES: u64 = 64 << 10;
 
     /// The text to store for a call; `None` if only its hash is stored.
-    fn text(&self, call: &Call) -> Option<String> {
+    pub(super) fn text(&self, call: &Call) -> Option<String> {
         match self {
             Self::Full { max_bytes, never } => Some(stored::write_arguments(call, never, *max_bytes)),
             Self::Hash => None,
@@ -71,7 +71,15 @@ impl Journal {
     /// The text of a call's arguments, as the journal stores it; `None` if it stores none.
     #[must_use]
     pub fn arguments_text(&self, call: &Call) -> Option<String> {
-        self.limits.arguments.text(call)
+        self.limits.arguments_text(call)
+    }
+
+    /// Checks that an agent may add more to the journal.
+    ///
+    /// # Errors
+    /// [`JournalError::Share`].
+    pub fn check_share(&self, agent: &AgentDid) -> Result<(), JournalError> {
+        self.limits.check_share(agent)
     }
 
     /// The arguments of the latest start of an agent's intent, or of its latest wait that ended without one; `None` if

@@ -231,7 +231,7 @@ impl Journal {
             Condition::Full => return Err(JournalError::NoSpace),
             Condition::Broken(error) => return Err(JournalError::Broken(error)),
         }
-        self.check_share(&call.agent)?;
+        self.limits.check_share(&call.agent)?;
         // Each open intent adds a report to the outbox when it finishes.
         if self.outbox.undelivered_count().saturating_add(open_intents.len()) >= self.max_undelivered {
             return Err(JournalError::Backlog);
@@ -257,8 +257,8 @@ impl Journal {
         let call = request.call;
         let keep_until = request.keep_until;
         let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
-        let start = build_start_record(request, verdict.as_deref(), self.arguments_text(call), now)?;
-        self.count_bytes(&call.agent, start.bytes());
+        let start = build_start_record(request, verdict.as_deref(), self.limits.arguments_text(call), now)?;
+        self.limits.count_bytes(&call.agent, start.bytes());
         let reply = match self.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_no_space)) => Err(JournalError::NoSpace),
@@ -305,7 +305,7 @@ impl Journal {
             return Err(JournalError::Broken("an intent finished without a start".into()));
         };
         let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now), reporting };
-        self.count_bytes(&finish.receipt.agent, finish.bytes());
+        self.limits.count_bytes(&finish.receipt.agent, finish.bytes());
         self.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
         // Repeats during the run extended the claim in memory, so one entry is enough for all of them.
         if let Some(until) = extended_until {

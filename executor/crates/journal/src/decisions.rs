@@ -135,7 +135,7 @@ impl Journal {
             text,
             until: to_micros(until),
         };
-        self.count_bytes(&call.agent, RECORD_BYTES + hold.text.len());
+        self.limits.count_bytes(&call.agent, RECORD_BYTES + hold.text.len());
         // Sent here and not when the future is polled: the caller holds a lock that keeps the order of the changes.
         let pending = self.submit(|reply| JournalEntry::Hold(Box::new(hold), reply));
         async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }

@@ -96,7 +96,7 @@ use error::WriteError;
 use outbox::Outbox;
 use parking_lot::{Mutex, MutexGuard};
 use readers::Readers;
-use share::AgentShares;
+use share::StorageLimits;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
@@ -302,8 +302,7 @@ pub struct Journal {
     waiting: Mutex<Vec<HeldIntent>>,
     /// The stops in force at the start, until [`Journal::take_stops`] returns them.
     stops: Mutex<Vec<Stop>>,
-    limits: JournalLimits,
-    shares: AgentShares,
+    limits: StorageLimits,
     metrics: JournalMetrics,
     /// Stops the background check.
     is_closed: Arc<AtomicBool>,
@@ -358,7 +357,7 @@ impl Journal {
     ) -> Result<(Self, RecoverySummary), OpenError> {
         let from_sqlite = OpenError::from_sqlite(path);
         let open_error = |error: BoxedError| OpenError::other(path, error);
-        let mut store = Store::open(path, options)?;
+        let mut store = Store::open(path, &options)?;
         let check = ChainCheck { last_receipt: store.head().number, at: now, is_whole: false };
         // Recovery comes before every claim: a look-up of an interrupted intent relies on its receipt
         // (`Self::final_stage`).
@@ -402,8 +401,7 @@ impl Journal {
             condition_sender: Some(Arc::clone(&condition_sender)),
             waiting: Mutex::new(held),
             stops: Mutex::new(stops),
-            limits: JournalLimits::default(),
-            shares: AgentShares::default(),
+            limits: StorageLimits::new(options.limits),
             metrics: JournalMetrics::new(options.durability),
             is_closed: Arc::default(),
             may_prune: Arc::default(),
@@ -448,20 +446,12 @@ impl Journal {
             condition_sender: None,
             waiting: Mutex::default(),
             stops: Mutex::default(),
-            limits: JournalLimits::default(),
-            shares: AgentShares::default(),
+            limits: StorageLimits::new(JournalLimits::default()),
             metrics: JournalMetrics::new(Durability::default()),
             is_closed: Arc::default(),
             may_prune: Arc::default(),
             chain_check: Arc::default(),
         }
-    }
-
-    /// The same journal with other limits.
-    #[must_use]
-    pub fn with_limits(mut self, limits: JournalLimits) -> Self {
-        self.limits = limits;
-        self
     }
 
     /// The callback for each receipt that is on the disk, with the number of its record.

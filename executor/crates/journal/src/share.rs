@@ -3,7 +3,8 @@
 //! An agent may add its share at once. What it has added drains evenly: the whole share within an hour. The state is in
 //! memory only.
 
-use super::{Journal, JournalError};
+use super::{JournalError, JournalLimits};
+use a2g_types::call::Call;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::ident::AgentDid;
 use parking_lot::Mutex;
@@ -15,9 +16,16 @@ const PERIOD: Duration = Duration::from_secs(3600);
 /// The number of agents above which those that have added nothing lately are forgotten.
 const MAX_IDLE_AGENTS: usize = 1_000;
 
+/// The operator's limits on what a journal stores, and what each agent has used of its share.
+#[derive(Debug)]
+pub(super) struct StorageLimits {
+    limits: JournalLimits,
+    shares: AgentShares,
+}
+
 /// What each agent has added.
 #[derive(Debug, Default)]
-pub(super) struct AgentShares(Mutex<HashMap<AgentDid, Added>>);
+struct AgentShares(Mutex<HashMap<AgentDid, Added>>);
 
 /// What an agent had added at a time, less what had drained.
 #[derive(Debug, Clone, Copy)]
@@ -57,12 +65,21 @@ impl AgentShares {
     }
 }
 
-impl Journal {
+impl StorageLimits {
+    pub(super) fn new(limits: JournalLimits) -> Self {
+        Self { limits, shares: AgentShares::default() }
+    }
+
+    /// The text of a call's arguments to store; `None` if only their hash is stored.
+    pub(super) fn arguments_text(&self, call: &Call) -> Option<String> {
+        self.limits.arguments.text(call)
+    }
+
     /// Checks that an agent may add more to the journal.
     ///
     /// # Errors
     /// [`JournalError::Share`].
-    pub fn check_share(&self, agent: &AgentDid) -> Result<(), JournalError> {
+    pub(super) fn check_share(&self, agent: &AgentDid) -> Result<(), JournalError> {
         let max_bytes = self.limits.max_bytes_per_agent_hour;
         let checked = self.shares.check(agent, max_bytes, SystemClock.monotonic());
         checked.map_err(|retry_after| JournalError::Share { max_mb: max_bytes >> 20, retry_after })

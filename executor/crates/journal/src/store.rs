@@ -9,7 +9,7 @@ use super::log::{self, RefusalTip, Tip};
 use super::record::{DecisionBody, Digest32};
 use super::recorded_state::{RecordedState, recorded_state};
 use super::sweep::sweep;
-use super::{arguments, fleet, stops, tasks};
+use super::{JournalLimits, arguments, fleet, stops, tasks};
 use a2g_types::durability::Durability;
 use a2g_types::ident::IntentId;
 use a2g_types::stop::Stop;
@@ -73,17 +73,20 @@ pub(super) struct Undelivered {
 }
 
 /// The options for opening a journal.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct JournalOptions {
     /// The action if there is no journal.
     pub if_missing: IfMissing,
     /// The worst failure that a committed entry survives.
     pub durability: Durability,
+    /// The limits on what is stored.
+    pub limits: JournalLimits,
 }
 
 impl Default for JournalOptions {
     fn default() -> Self {
-        Self { if_missing: IfMissing::Create, durability: Durability::PowerLoss }
+        let limits = JournalLimits::default();
+        Self { if_missing: IfMissing::Create, durability: Durability::PowerLoss, limits }
     }
 }
 
@@ -101,7 +104,7 @@ impl Store {
     ///
     /// # Ambient Authority
     /// Creates the file, its folder and a marker beside it, with access only for this user.
-    pub(super) fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
+    pub(super) fn open(path: &Path, options: &JournalOptions) -> Result<Self, OpenError> {
         let from_sqlite = OpenError::from_sqlite(path);
         sweep(path);
         let files = JournalFiles::open(path, options.if_missing, create)?;
@@ -385,7 +388,7 @@ mod tests {
         // SQLite's values of FULL and NORMAL.
         for (durability, expected) in [(Durability::PowerLoss, 2), (Durability::ProcessCrash, 1)] {
             let store =
-                Store::open(&path, JournalOptions { durability, ..JournalOptions::default() }).unwrap();
+                Store::open(&path, &JournalOptions { durability, ..JournalOptions::default() }).unwrap();
             let level = store.connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0));
             assert_eq!(level.unwrap(), expected, "{durability:?}");
         }

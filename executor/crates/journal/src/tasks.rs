@@ -187,10 +187,10 @@ impl Journal {
         // Only a new task is refused: the state of one that runs has to be stored.
         let share = match retry_policy {
             RetryPolicy::Retry => Ok(()),
-            RetryPolicy::FailFast => self.check_share(&task.owner),
+            RetryPolicy::FailFast => self.limits.check_share(&task.owner),
         };
         let pending = share.map(|()| {
-            self.count_bytes(&task.owner, RECORD_BYTES + task.document.len());
+            self.limits.count_bytes(&task.owner, RECORD_BYTES + task.document.len());
             self.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)))
         });
         async { pending?.wait().await?.map_err(|_no_space| JournalError::NoSpace) }

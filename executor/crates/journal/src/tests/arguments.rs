@@ -17,10 +17,6 @@ fn kept(value: &Value, left_out: &[&str]) -> Option<StoredArguments> {
     Some(StoredArguments::Kept { arguments: arguments(value), left_out })
 }
 
-fn limited(journal: Journal, storage: ArgumentStorage) -> Journal {
-    journal.with_limits(JournalLimits { arguments: storage, ..JournalLimits::default() })
-}
-
 #[tokio::test]
 async fn arguments_are_stored_as_far_as_the_operator_wants() {
     let given = json!({
@@ -39,8 +35,8 @@ async fn arguments_are_stored_as_far_as_the_operator_wants() {
         (ArgumentStorage::Hash, None),
     ];
     for (storage, expected) in cases {
-        let (_folder, path, journal) = new_journal();
-        let journal = limited(journal, storage.clone());
+        let limits = JournalLimits { arguments: storage.clone(), ..JournalLimits::default() };
+        let (_folder, path, journal) = new_limited_journal(limits);
         let parent = ParentRun {
             intent: IntentId::random(),
             tool: ToolName::parse("t").unwrap(),

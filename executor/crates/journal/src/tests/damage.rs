@@ -242,7 +242,7 @@ async fn damage_in_older_records_breaks_the_journal() {
     let folder = tempfile::tempdir().unwrap();
     let intact = folder.path().join("journal.db");
     let quick = JournalOptions { durability: Durability::ProcessCrash, ..JournalOptions::default() };
-    let open = |path: &Path| Journal::open(path, usize::MAX, quick, NOW);
+    let open = |path: &Path| Journal::open(path, usize::MAX, quick.clone(), NOW);
     let journal = open(&intact).unwrap().0;
     for _ in 0..27 {
         let calls = (0..200).map(|_| another()).collect::<Vec<_>>();

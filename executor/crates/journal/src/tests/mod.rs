@@ -93,7 +93,11 @@ fn receipt(call: &Call, end: End) -> Receipt {
 }
 
 fn open(path: &Path) -> Result<(Journal, RecoverySummary), OpenError> {
-    Journal::open(path, 100, JournalOptions::default(), NOW)
+    open_limited(path, JournalLimits::default())
+}
+
+fn open_limited(path: &Path, limits: JournalLimits) -> Result<(Journal, RecoverySummary), OpenError> {
+    Journal::open(path, 100, JournalOptions { limits, ..JournalOptions::default() }, NOW)
 }
 
 /// Asks again until there is an answer: the writer of a dropped journal ends shortly after the drop.
@@ -116,9 +120,13 @@ fn open_journal(path: &Path) -> (Journal, RecoverySummary) {
 
 /// An open journal in a folder of its own.
 fn new_journal() -> (tempfile::TempDir, PathBuf, Journal) {
+    new_limited_journal(JournalLimits::default())
+}
+
+fn new_limited_journal(limits: JournalLimits) -> (tempfile::TempDir, PathBuf, Journal) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
-    let journal = open_journal(&path).0;
+    let journal = open_limited(&path, limits).unwrap().0;
     (folder, path, journal)
 }
 
@@ -279,9 +287,8 @@ async fn claims_are_refused_at_the_report_limit() {
 
 #[tokio::test]
 async fn claims_are_refused_when_an_agent_has_used_up_its_share() {
-    let (_folder, _path, journal) = new_journal();
     let limits = JournalLimits { max_bytes_per_agent_hour: 4 << 10, ..JournalLimits::default() };
-    let journal = journal.with_limits(limits);
+    let (_folder, _path, journal) = new_limited_journal(limits);
     for _ in 0..2 {
         run(&journal, &another()).await;
     }

@@ -199,7 +199,7 @@ async fn journals_behind_their_marker_are_refused() {
     assert!(matches!(verify_journal(&path, None), Finding::Cut { .. }));
     // With the operator's permission, a power cut may cause this; there was none here.
     let options = JournalOptions { durability: Durability::ProcessCrash, ..JournalOptions::default() };
-    assert!(matches!(Journal::open(&path, 100, options, NOW), Err(OpenError::Behind { .. })));
+    assert!(matches!(Journal::open(&path, 100, options.clone(), NOW), Err(OpenError::Behind { .. })));
     let marker = path.with_file_name("journal.db.lock");
     let marked = files::read_marker(&path).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&marker).unwrap();
